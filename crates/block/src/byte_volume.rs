@@ -82,6 +82,11 @@ impl ByteVolume {
         found.is_ok() || found == Err(WITHDRAWN)
     }
 
+    /// Whether a client has the volume open.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.openers.load(SeqCst), 0 | WITHDRAWN)
+    }
+
     /// Lets clients open a withdrawn volume again.
     pub fn offer(&self) {
         // Otherwise it is not withdrawn.

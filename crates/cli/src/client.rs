@@ -20,9 +20,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::daemon::interface::{
-    self, Attach, DetailReply, DoneReply, EntriesReply, Entry, Grow, Manage, SizeReply,
-    StartedReply, Status, StatusReply, StopReply, Trace, TraceReply, TracedDevice, ValueReply,
-    ZfsReply,
+    self, Attach, DetailReply, DoneReply, EntriesReply, Entry, GroupsReply, Grow, Lvm, LvmReply,
+    Manage, SizeReply, StartedReply, Status, StatusReply, StopReply, Trace, TraceReply,
+    TracedDevice, ValueReply, ZfsReply,
 };
 use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use crate::error::{Error, FAILURE, Result};
@@ -149,6 +149,22 @@ impl Client {
     pub(crate) fn grow(&mut self, change: &Grow) -> Result<u64> {
         let SizeReply { size } = self.call_long("Grow", json!(change))?;
         Ok(size)
+    }
+
+    /// Changes a volume group.
+    ///
+    /// # Errors
+    /// It was refused, or the group is not served.
+    pub(crate) fn lvm(&mut self, at: &Lvm) -> Result<LvmReply> {
+        self.call_long("Lvm", json!(at))
+    }
+
+    /// The volume groups.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(crate) fn groups(&mut self) -> Result<GroupsReply> {
+        self.call_long("Groups", json!({}))
     }
 
     /// Sends a command to a pool.

@@ -50,6 +50,15 @@ impl Error {
         Self { text: text.to_string(), hint: None, code: USAGE }
     }
 
+    /// Exchanges the exit codes of failures and of invalid arguments for these.
+    pub(crate) fn codes(self, failed: u8, usage: u8) -> Self {
+        match self.code {
+            FAILURE => self.code(failed),
+            USAGE => self.code(usage),
+            _ => self,
+        }
+    }
+
     /// Raises the exit code to this one, if it is worse.
     pub(crate) fn code_at_least(self, code: u8) -> Self {
         let worse = self.code.max(code);

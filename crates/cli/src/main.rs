@@ -32,13 +32,29 @@ mod output;
 mod progress;
 mod units;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ashlar_engine::signal::{self, Signal};
 use clap::Parser;
 
+/// Whether a command is one of LVM's, which have exit codes of their own.
+fn is_lvm(args: &[OsString]) -> bool {
+    let is_option = |arg: &&OsString| arg.as_encoded_bytes().starts_with(b"-");
+    args.iter().skip(1).find(|arg| !is_option(arg)).is_some_and(|arg| arg == "lvm")
+}
+
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse_from(commands::md::spelling::ours(std::env::args_os()));
+    let args = commands::md::spelling::ours(std::env::args_os());
+    let cli = match cli::Cli::try_parse_from(args.clone()) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && is_lvm(&args) => {
+            // The message is all there is to say.
+            let (Ok(()) | Err(_)) = error.print();
+            return ExitCode::from(commands::lvm::INVALID);
+        }
+        Err(error) => error.exit(),
+    };
     // Writing a file beyond the file size limit (ulimit -f) must fail with an error, and not kill a daemon or a worker:
     // an ignored signal stays ignored in child processes. Rust's runtime already ignores SIGPIPE.
     let ignored = signal::ignore(Signal::XFSZ);

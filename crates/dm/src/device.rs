@@ -24,6 +24,7 @@
 //! cannot do that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ashlar_block::sync::finish::Finish;
 use ashlar_block::sync::gate::{Closed, Gate};
@@ -37,6 +38,9 @@ use tracing::{info, warn};
 
 use crate::table::{LoadError, Table};
 use crate::target::MessageError;
+
+/// How often a retired device checks for readers of its table.
+const READERS: Duration = Duration::from_micros(100);
 
 /// State that only changes of the device use.
 #[derive(Default)]
@@ -133,6 +137,29 @@ impl Device {
                 closed.replace(table);
             }
             admin.suspended = false;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Ends the device for good: I/O in flight ends, later I/O fails, and the targets are gone when this returns, so that
+    /// they write nothing more to the devices below, which may then get other uses. Nothing is flushed.
+    ///
+    /// # Errors
+    /// A target failed: the device is active, as before.
+    pub async fn retire(&self) -> BioResult {
+        self.finish(async move |core| {
+            let mut admin = core.admin.lock().await;
+            let mut closed = core.quiesce(&mut admin, false).await?;
+            let nothing = Table::failing(&closed);
+            let mut old = closed.replace(Arc::new(nothing));
+            (admin.loaded, admin.suspended) = (None, false);
+            drop(closed);
+            // A thread that reads the texts of the table holds it for an instant.
+            while let Err(held) = Arc::try_unwrap(old) {
+                old = held;
+                core.runtime.sleep(READERS).await;
+            }
             Ok(())
         })
         .await

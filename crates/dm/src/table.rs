@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use thiserror::Error;
 use tracing::warn;
 
-use crate::target::{Arguments, Context, New, Target, TargetError, construct, type_names};
+use crate::target::{Arguments, Context, New, Target, TargetError, construct, error, type_names};
 use crate::text::Line;
 
 /// Maximum of parts of one bio in flight; the same as the gateway's.
@@ -140,6 +140,13 @@ impl Table {
         }
         let limits = stack(&pieces)?;
         Ok(Self { pieces: pieces.into(), limits })
+    }
+
+    /// A table in place of `old`, on which all I/O fails.
+    pub(crate) fn failing(old: &Self) -> Self {
+        let (start, end) = (Sector::ZERO, old.capacity().as_end());
+        let piece = Piece { start, end, target: Box::new(error::Error) };
+        Self { pieces: [piece].into(), limits: old.limits }
     }
 
     /// The size of the device.

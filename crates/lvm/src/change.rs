@@ -58,6 +58,11 @@ pub enum ChangeError {
         "\"{0}\" is no name for a logical volume: letters, digits, and . _ + - but no - in front"
     )]
     BadName(String),
+    /// An invalid name of a group.
+    #[error(
+        "\"{0}\" is no name for a volume group: letters, digits, and . _ + - but no - in front"
+    )]
+    BadGroupName(String),
     /// A name reserved for parts of volumes.
     #[error("\"{0}\" is a name that LVM gives to parts of volumes: choose another")]
     ReservedName(String),
@@ -232,6 +237,89 @@ impl VolumeGroup {
             lv.extents() - before
         });
         Ok(grown.unwrap_or(0))
+    }
+
+    /// Reduces a volume to its first `extents`.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn shrink(&mut self, name: &str, extents: u32) -> Result<()> {
+        self.may_change()?;
+        let lv = self.find(name)?;
+        let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
+        if lv.unsupported.is_some() || !is_plain(lv) {
+            return refuse("only linear and striped volumes can be reduced");
+        }
+        if self.snapshot_in(name).is_some() {
+            return refuse("the space of a snapshot cannot be reduced");
+        }
+        if self.snapshots_of(name).next().is_some() {
+            return refuse("it has snapshots: an origin keeps its size");
+        }
+        if !self.is_seen(name) || self.users_of(name).next().is_some() {
+            return refuse("it is a part of another volume");
+        }
+        if extents == 0 {
+            return Err(ChangeError::Empty);
+        }
+        let rows =
+            lv.segments.iter().find(|segment| (segment.start..segment.end()).contains(&extents));
+        let stripes = rows.map_or(1, |segment| segment.areas().len().max(1));
+        if rows.is_some_and(|rows| !((extents - rows.start) as usize).is_multiple_of(stripes)) {
+            return refuse("its end would be within a row of stripes");
+        }
+        if let Some(lv) = self.lv_mut(name) {
+            lv.truncate(extents);
+        }
+        Ok(())
+    }
+
+    /// Renames a volume.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        self.may_change()?;
+        let lv = self.find(from)?;
+        let refuse = |why| Err(ChangeError::NotSo { name: from.to_owned(), why });
+        if !self.is_seen(from) {
+            return refuse("it is a part of another volume");
+        }
+        if lv.unsupported.is_some() || !is_plain(lv) {
+            return refuse("only linear and striped volumes, and snapshots, can be renamed");
+        }
+        let ties = |user: &&LogicalVolume| !user.segments.iter().any(ties_a_snapshot);
+        if self.users_of(from).any(|user| ties(&user)) {
+            return refuse("other volumes are made of it");
+        }
+        if self.snapshots_of(from).any(|found| found.snapshot.merging) {
+            return refuse("a snapshot is being merged into it: wait until that has ended");
+        }
+        let to = self.new_name(Some(to))?;
+        for segment in self.lvs.iter_mut().flat_map(|lv| &mut lv.segments) {
+            if let SegmentKind::Snapshot(Snapshot { origin, cow, .. }) = &mut segment.kind {
+                for name in [origin, cow].into_iter().filter(|name| *name == from) {
+                    name.clone_from(&to);
+                }
+            }
+        }
+        if let Some(lv) = self.lv_mut(from) {
+            lv.name = to;
+        }
+        Ok(())
+    }
+
+    /// Renames the group.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn rename_group(&mut self, to: &str) -> Result<()> {
+        self.may_change()?;
+        if !is_valid_name(to) {
+            return Err(ChangeError::BadGroupName(to.to_owned()));
+        }
+        to.clone_into(&mut self.name);
+        Ok(())
     }
 
     /// Removes a volume, with its snapshots; returns the names of all removed volumes. Removing a

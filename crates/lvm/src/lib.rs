@@ -28,6 +28,7 @@
 pub mod activate;
 pub mod alloc;
 pub mod change;
+pub mod command;
 pub mod commit;
 pub mod format;
 pub mod group;

@@ -22,7 +22,7 @@ use crate::pool_members::Members as PoolMembers;
 use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, probe};
 use crate::view::ArrayView;
-use crate::volume_groups::{RefusedVolume, VolumeGroups};
+use crate::volume_groups::{RefusedVolume, Site, VolumeGroups};
 
 /// Devices nested deeper than this are not probed; the disks are level 0.
 pub(crate) const MAX_DEPTH: usize = 16;
@@ -151,10 +151,8 @@ impl Builder {
     /// set. Returns whether there was one.
     async fn activate(&mut self, any: bool) -> bool {
         let Some(group) = self.groups.next(any) else { return false };
-        let (read_only, partial) = (self.options.md.read_only, self.options.partial);
-        let options = activate::Options { read_only, partial };
-        let groups = &mut self.groups;
-        let done = groups.activate(&group, options, &self.devices, &self.runtime).await;
+        let (groups, site) = self.groups_and_site();
+        let done = groups.activate(&group, &site).await;
         for (device, text) in done.notes {
             self.note(&device, text);
         }
@@ -163,6 +161,14 @@ impl Builder {
             self.add(volume, done.depth + 1);
         }
         true
+    }
+
+    /// The groups, and where and how their devices are made.
+    pub(crate) fn groups_and_site(&mut self) -> (&mut VolumeGroups, Site<'_>) {
+        let (read_only, partial) = (self.options.md.read_only, self.options.partial);
+        let options = activate::Options { read_only, partial };
+        let (devices, runtime) = (&*self.devices, &self.runtime);
+        (&mut self.groups, Site { devices, runtime, options })
     }
 
     /// Imports a pool whose members are all present, or any pool if `any` is set. Returns whether

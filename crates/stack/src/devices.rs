@@ -4,6 +4,7 @@
 //! reverse order is the order to stop in. A member that was removed from its array keeps its name, and
 //! can be added again.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -123,6 +124,13 @@ impl Device {
     }
 }
 
+/// The names of a device of the device mapper, and of the devices that it is made of.
+pub(crate) struct Logical {
+    pub(crate) name: String,
+    pub(crate) links: Vec<String>,
+    pub(crate) below: Vec<String>,
+}
+
 /// See the module text.
 #[derive(Default)]
 pub struct Devices {
@@ -217,6 +225,54 @@ impl Devices {
         });
     }
 
+    /// Gives devices of the device mapper, and so their partitions, other links, or makes them of other devices. They come
+    /// in the order in which they are given, with the devices made of them behind.
+    pub(crate) fn set_logical(&self, all: Vec<Logical>) {
+        let is_known = self.read(|table| {
+            let places = table.iter().zip(0_usize..);
+            let places: HashMap<&str, (usize, &Device)> =
+                places.map(|(device, at)| (device.name.as_str(), (at, device))).collect();
+            let found = |new: &Logical| {
+                let (at, device) = places.get(new.name.as_str())?;
+                (device.links == new.links && device.below == new.below).then_some(*at)
+            };
+            let places: Option<Vec<usize>> = all.iter().map(found).collect();
+            places.is_some_and(|places| places.is_sorted())
+        });
+        if is_known {
+            return;
+        }
+        self.change(|table| {
+            let sequence: Vec<String> = all.iter().map(|new| new.name.clone()).collect();
+            for Logical { name, links, below } in all {
+                let Some(at) = table.iter().rposition(|device| device.name == name) else {
+                    continue;
+                };
+                let device = &mut table[at];
+                if device.links == links && device.below == below {
+                    continue;
+                }
+                device.below = below;
+                let is_link = |link: &String| {
+                    table.iter().any(|other| other.name != name && other.links.contains(link))
+                };
+                let path = format!("/dev/{}", links.last().unwrap_or(&name));
+                let links = links.into_iter().filter(|link| !is_link(link)).collect();
+                (table[at].path, table[at].links) = (path, links);
+                let lower = table[at].clone();
+                for at in 0..table.len() {
+                    let Kind::Partition(entry) = &table[at].kind else { continue };
+                    if table[at].below.contains(&lower.name) {
+                        let number = entry.number;
+                        (table[at].path, table[at].links) = (String::new(), Vec::new());
+                        (table[at].path, table[at].links) = partition_places(table, &lower, number);
+                    }
+                }
+            }
+            in_order(table, &sequence);
+        });
+    }
+
     /// Adds a zvol; `below` are the members of its pool.
     pub(crate) fn add_zvol(&self, zvol: &Arc<Zvol>, below: &[String]) {
         let gateway = Gateway::new(Arc::clone(zvol) as _);
@@ -291,6 +347,18 @@ impl Devices {
         self.change(|table| table.retain(|device| device.path != path));
     }
 
+    /// Forgets the device with this name, and its partitions.
+    pub(crate) fn remove_name(&self, name: &str) {
+        let name = name.to_owned();
+        self.change(|table| {
+            if let Some(at) = table.iter().rposition(|device| device.name == name) {
+                table.remove(at);
+            }
+            let is_part = |device: &Device| matches!(device.kind, Kind::Partition(_));
+            table.retain(|device| !(is_part(device) && device.below.contains(&name)));
+        });
+    }
+
     /// The name of the device with this path.
     pub fn name(&self, path: &str) -> Option<String> {
         self.read(|table| Some(table.iter().find(|device| device.path == path)?.name.clone()))
@@ -336,6 +404,36 @@ impl Devices {
 
     fn read<T>(&self, look: impl FnOnce(&[Device]) -> T) -> T {
         look(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Sorts devices so that each comes after those that it is made of, and those of `sequence` in that order; otherwise as
+/// they are.
+fn in_order(table: &mut Vec<Device>, sequence: &[String]) {
+    let order: BTreeMap<&String, usize> = sequence.iter().zip(0..).collect();
+    let mut waiting = std::mem::take(table);
+    let mut left: BTreeSet<String> = waiting.iter().map(|device| device.name.clone()).collect();
+    let mut next = 0;
+    loop {
+        let before = waiting.len();
+        let mut later = Vec::new();
+        for device in waiting {
+            let turn = order.get(&device.name);
+            let is_its_turn = turn.is_none_or(|turn| *turn == next);
+            if is_its_turn && !device.below.iter().any(|below| left.contains(below)) {
+                next += usize::from(turn.is_some());
+                left.remove(&device.name);
+                table.push(device);
+            } else {
+                later.push(device);
+            }
+        }
+        // No device is made of itself, and a sequence has those below first: each round places one.
+        if later.is_empty() || later.len() == before {
+            table.extend(later);
+            return;
+        }
+        waiting = later;
     }
 }
 

@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ashlar_block::Runtime;
-use ashlar_lvm::Metadata;
-use ashlar_lvm::commit::Committed;
+use ashlar_lvm::change::Author;
 use ashlar_lvm::metadata::Header;
 use ashlar_md::{Array, AssembleError, Candidate, probe};
 use uuid::Uuid;
@@ -19,7 +18,7 @@ use crate::arrays::{Volume, Waiting};
 use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::names::{ArrayName, wanted_name};
-use crate::volume_groups::Merged;
+use crate::volume_groups::{Applied, Change, Merged, Request, ServedGroup, ServedPhysical};
 
 /// The result of adding a member.
 pub enum Attached {
@@ -96,22 +95,56 @@ impl Collector {
         std::mem::take(&mut self.builder.notes)
     }
 
-    /// The merges that have ended since the last call and are not yet recorded in their groups' metadata.
-    pub fn merged(&mut self) -> Vec<Merged> {
-        self.builder.groups.merged(&self.builder.devices)
+    /// The physical volumes and volume groups.
+    pub fn groups(&self) -> (Vec<ServedPhysical>, Vec<ServedGroup>) {
+        self.builder.groups.report(&self.builder.devices)
     }
 
-    /// Removes a merged snapshot from its group's metadata, as LVM's polldaemon does; returns the
-    /// new metadata. `header` has the author and time of the change.
+    /// Plans a change of a volume group.
     ///
     /// # Errors
-    /// The reason. The metadata is unchanged, unless the text says that this is not known.
-    pub async fn end_merge(
+    /// It is refused: the reason.
+    pub fn prepare(
         &mut self,
-        merged: &Merged,
-        header: Header,
-    ) -> Result<(Metadata, Committed), String> {
-        self.builder.groups.end_merge(merged, header, &self.builder.devices).await
+        request: &Request<'_>,
+        author: &mut Author<'_>,
+    ) -> Result<Change, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.prepare(request, author, &site)
+    }
+
+    /// Applies a planned change, and looks into new volumes. Since [`Self::prepare`] nothing else has changed. `header` has
+    /// the author and time of the change. No client has the devices in [`Change::shut`] open, nor can open them, until this
+    /// ends.
+    ///
+    /// # Errors
+    /// The reason. The group is as it was, unless the text says that this is not known.
+    pub async fn apply(&mut self, change: Change, header: Header) -> Result<Applied, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        let applied = groups.apply(change, header, &site).await?;
+        for volume in &applied.volumes {
+            self.look_into(volume.clone()).await;
+        }
+        Ok(applied)
+    }
+
+    /// The merges that have ended and are not yet recorded in their groups' metadata.
+    pub fn merged(&self) -> Vec<Merged> {
+        self.builder.groups.merged()
+    }
+
+    /// Plans the removal of a merged snapshot from its group.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub fn prepare_end(&mut self, merged: &Merged) -> Result<Change, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.prepare_end(merged, &site)
+    }
+
+    /// Has [`Self::merged`] return this one no more.
+    pub fn was_told(&mut self, merged: &Merged) {
+        self.builder.groups.was_told(merged);
     }
 
     /// Adds a member of an array that does not run; its device is already among the disks. With
@@ -130,7 +163,7 @@ impl Collector {
         members.push(new);
         let error = match self.try_start(uuid, &wanted, members, run).await {
             Ok(volume) => {
-                self.look_into(&volume).await;
+                self.look_into(volume.name.device()).await;
                 return Ok(Attached::Started(volume));
             }
             Err(error) => error,
@@ -152,7 +185,7 @@ impl Collector {
             // The array already has a name.
             let started = self.try_start(uuid, "", members, true).await;
             if let Ok(volume) = &started {
-                self.look_into(volume).await;
+                self.look_into(volume.name.device()).await;
             }
             results.push(started.map_err(|error| NotStarted { name, error }));
         }
@@ -244,10 +277,10 @@ impl Collector {
         }
     }
 
-    /// Makes all devices that can be made of a new array. Members found on them join the waiting
+    /// Makes all devices that can be made of a new one. Members found on them join the waiting
     /// ones; an array completed by them is probed in turn.
-    async fn look_into(&mut self, volume: &Volume) {
-        let mut new = vec![volume.name.device()];
+    async fn look_into(&mut self, device: String) {
+        let mut new = vec![device];
         while let Some(device) = new.pop() {
             self.builder.add_above(device);
             self.builder.run().await;

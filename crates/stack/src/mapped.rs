@@ -33,15 +33,47 @@ const INVALID: &str = " Invalid";
 /// The UUID of all these arrays: nothing looks for them by UUID, since all members are at hand.
 const IDENTITY: Uuid = Uuid::from_u128(1);
 
-/// The devices of a group made so far.
-pub(crate) struct Maker<'a> {
-    devices: &'a Devices,
-    origins: Arc<Origins>,
-    runtime: &'a Arc<dyn Runtime>,
+/// The devices of a group made so far, by their names in the plan.
+#[derive(Default)]
+pub(crate) struct Parts {
     made: HashMap<String, Gateway>,
     pools: HashMap<String, Arc<ThinPool>>,
     /// Origins with a snapshot that could not be made: a write to the origin would not be copied to it.
     frozen: HashSet<String>,
+}
+
+impl Parts {
+    /// Forgets a device.
+    pub(crate) fn forget(&mut self, name: &str) {
+        self.made.remove(name);
+        self.pools.remove(name);
+    }
+
+    /// Lets origins be written again, except those of snapshots for which `is_lost` holds.
+    pub(crate) fn thaw(&mut self, plan: &[Planned], is_lost: impl Fn(&Planned) -> bool) {
+        let lost = |real: &String| {
+            plan.iter().any(|p| snapshot_of(p) == Some(real.as_str()) && is_lost(p))
+        };
+        self.frozen.retain(lost);
+    }
+
+    /// Gives devices other names, without order between them.
+    pub(crate) fn rename(&mut self, rename: &dyn Fn(&str) -> String) {
+        fn all<T>(map: &mut HashMap<String, T>, rename: &dyn Fn(&str) -> String) {
+            *map = map.drain().map(|(name, value)| (rename(&name), value)).collect();
+        }
+        all(&mut self.made, rename);
+        all(&mut self.pools, rename);
+        self.frozen = self.frozen.drain().map(|name| rename(&name)).collect();
+    }
+}
+
+/// Makes devices of a group.
+pub(crate) struct Maker<'a> {
+    pub(crate) devices: &'a Devices,
+    pub(crate) origins: &'a Arc<Origins>,
+    pub(crate) runtime: &'a Arc<dyn Runtime>,
+    pub(crate) parts: &'a mut Parts,
 }
 
 /// Why a device was not made.
@@ -72,21 +104,12 @@ impl Named for Maker<'_> {
     fn find(&self, name: &str) -> Option<Gateway> {
         match name.strip_prefix("/dev/") {
             Some(name) => Some(self.devices.find(name)?.gateway().clone()),
-            None => self.made.get(name).cloned(),
+            None => self.parts.made.get(name).cloned(),
         }
     }
 }
 
-impl<'a> Maker<'a> {
-    pub(crate) fn new(
-        devices: &'a Devices,
-        origins: Arc<Origins>,
-        runtime: &'a Arc<dyn Runtime>,
-    ) -> Self {
-        let (made, pools, frozen) = (HashMap::new(), HashMap::new(), HashSet::new());
-        Self { devices, origins, runtime, made, pools, frozen }
-    }
-
+impl Maker<'_> {
     /// Makes a device named `name`; `None` for a pool, which is not a device.
     ///
     /// # Errors
@@ -103,7 +126,7 @@ impl<'a> Maker<'a> {
                                           lvremove takes it away"
                 .to_owned()),
             Err(NotMade::Failed(why)) => {
-                self.frozen.extend(snapshot_of(planned).map(str::to_owned));
+                self.parts.frozen.extend(snapshot_of(planned).map(str::to_owned));
                 Err(why)
             }
         }
@@ -116,7 +139,7 @@ impl<'a> Maker<'a> {
             MadeOf::Raid(parts) => {
                 let array = self.array(planned, parts, &mut notes).await?;
                 let array_name = format!("{}{ARRAY}", planned.name);
-                self.made.insert(array_name.clone(), array);
+                self.parts.made.insert(array_name.clone(), array);
                 (self.linear(&array_name, planned.size).await?, true)
             }
             MadeOf::ThinPool { metadata, data, chunk } => {
@@ -124,12 +147,12 @@ impl<'a> Maker<'a> {
                 let options = PoolOptions { data_block: Some(*chunk), ..PoolOptions::default() };
                 let pool = ThinPool::open(&planned.name, metadata, data, options).await;
                 let pool = pool.map_err(|error| error.to_string())?;
-                self.pools.insert(planned.name.clone(), pool);
+                self.parts.pools.insert(planned.name.clone(), pool);
                 return Ok(None);
             }
             MadeOf::Thin { pool, device_id, external_origin } => {
                 let no_pool = || format!("its pool {pool} could not be opened");
-                let pool = self.pools.get(pool).ok_or_else(no_pool)?;
+                let pool = self.parts.pools.get(pool).ok_or_else(no_pool)?;
                 let thin = pool.volume(*device_id, planned.size).await;
                 let mut thin = thin.map_err(|error| error.to_string())?;
                 if let Some(origin) = external_origin {
@@ -146,8 +169,22 @@ impl<'a> Maker<'a> {
             mapped = self.start(name, self.linear(real, planned.size).await?).await?;
             notes.push("the snapshot that was to be merged into it is invalid".to_owned());
         }
-        self.made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
+        self.parts.made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
         Ok(Some(Made { mapped, read_only, notes }))
+    }
+
+    /// Loads the table of `planned` into the device that has this place in the group, to become live when it is resumed.
+    /// Returns whether the device is read-only then, whatever the group says.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) async fn load(&self, planned: &Planned, mapped: &Mapped) -> Result<bool, String> {
+        let MadeOf::Table(lines) = &planned.made_of else {
+            return Err("only linear and striped volumes, and snapshots, can be changed".to_owned());
+        };
+        let (table, read_only) = self.mapped(planned, lines, &mut Vec::new()).await?;
+        mapped.load(table).await.map_err(|error| error.to_string())?;
+        Ok(read_only)
     }
 
     /// A table of the device mapper, and whether its device is read-only.
@@ -162,7 +199,7 @@ impl<'a> Maker<'a> {
             lines.iter().flat_map(|line| &line.args[usize::from(line.kind == SNAPSHOT)..]);
         let locked = |name: &String| self.find(name).is_some_and(|at| at.disk().is_read_only());
         let mut read_only = written.into_iter().any(locked);
-        let frozen = origin_below(planned).is_some_and(|real| self.frozen.contains(real));
+        let frozen = origin_below(planned).is_some_and(|real| self.parts.frozen.contains(real));
         if frozen {
             read_only = true;
             notes.push(
@@ -191,7 +228,7 @@ impl<'a> Maker<'a> {
     }
 
     async fn table(&self, lines: &[Line]) -> Result<Table, String> {
-        let (runtime, origins) = (Arc::clone(self.runtime), Arc::clone(&self.origins));
+        let (runtime, origins) = (Arc::clone(self.runtime), Arc::clone(self.origins));
         let context = Context { devices: self, runtime, origins };
         Table::load(lines, &context).await.map_err(|error| error.to_string())
     }

@@ -115,6 +115,14 @@ pub async fn signatures(gateway: &Gateway) -> Result<Vec<Signature>, Status> {
     Ok(detect(&read_image(gateway).await?))
 }
 
+/// The type of the file system on a device, and how many bytes of the device it needs; `None` if none is known. Reads only.
+///
+/// # Errors
+/// It cannot be read.
+pub async fn file_system_bytes(gateway: &Gateway) -> Result<Option<(&'static str, u64)>, Status> {
+    Ok(crate::signature::file_system_bytes(&read_image(gateway).await?))
+}
+
 /// The parts of a device that may contain signatures.
 pub(crate) async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
     let size = gateway.capacity().bytes();

@@ -4,22 +4,25 @@
 //! each device after the devices below it. A volume that cannot be made is refused by name; the
 //! others are made anyway.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ashlar_block::disk::DeviceNumber;
-use ashlar_block::{BlockDevice, Runtime};
-use ashlar_dm::snapshot::Origins;
+use ashlar_block::Runtime;
 use ashlar_lvm::activate;
 use ashlar_lvm::group::{self, Group, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
-use crate::devices::{Device, Devices, Role};
-use crate::mapped::Maker;
+use crate::devices::{Device, Devices};
 
+mod active;
+mod change;
 mod merged;
+mod report;
 
+use active::{Active, Numbers};
+pub use change::{Applied, Change, Request};
 pub use merged::{Merged, left_to_merge};
+pub use report::{ServedGroup, ServedMember, ServedPhysical, ServedVolume};
 
 /// A present physical volume.
 struct Physical {
@@ -54,27 +57,36 @@ pub(crate) struct Activated {
     pub(crate) notes: Vec<(String, String)>,
 }
 
+/// Where devices are made, and how.
+pub(crate) struct Site<'a> {
+    pub(crate) devices: &'a Devices,
+    pub(crate) runtime: &'a Arc<dyn Runtime>,
+    pub(crate) options: activate::Options,
+}
+
+/// Where a group's physical volumes are.
+struct Place {
+    /// The names of their devices, in the group's order; `None` for one that cannot be used.
+    devices: Vec<Option<String>>,
+    /// The depth of the deepest.
+    depth: usize,
+}
+
+impl Place {
+    /// The name of a physical volume in tables.
+    fn path(&self, index: usize) -> Option<String> {
+        Some(format!("/dev/{}", self.devices.get(index)?.as_ref()?))
+    }
+}
+
 /// See the module text.
 #[derive(Default)]
 pub(crate) struct VolumeGroups {
     physical: Vec<Physical>,
     /// Physical volumes seen inside members of arrays: their UUIDs, and those of the arrays.
     inside: Vec<(Uuid, uuid::Uuid)>,
-    active: BTreeSet<Uuid>,
-    /// The devices that have snapshots.
-    origins: Arc<Origins>,
-    /// The number of mapped devices.
-    mapped: u32,
-    /// The origins of running merges.
-    merging: Vec<Merging>,
-}
-
-/// An origin into which a snapshot is being merged.
-struct Merging {
-    group: Uuid,
-    origin: String,
-    /// The name of its device.
-    device: String,
+    active: BTreeMap<Uuid, Active>,
+    numbers: Numbers,
 }
 
 impl VolumeGroups {
@@ -118,7 +130,7 @@ impl VolumeGroups {
         let mut groups = found.groups;
         groups.retain(|group| {
             let vg = &group.metadata.group;
-            !self.active.contains(&vg.id) && vg.pvs.iter().all(|pv| !unsure.contains(&pv.id))
+            !self.active.contains_key(&vg.id) && vg.pvs.iter().all(|pv| !unsure.contains(&pv.id))
         });
         groups.into_iter().find(|group| any || group.is_complete())
     }
@@ -160,22 +172,13 @@ impl VolumeGroups {
         group::assemble_read(&read.collect::<Vec<_>>())
     }
 
-    /// Makes the devices of a group, and adds them to `devices`.
-    pub(crate) async fn activate(
-        &mut self,
-        group: &Group,
-        options: activate::Options,
-        devices: &Devices,
-        runtime: &Arc<dyn Runtime>,
-    ) -> Activated {
+    /// Makes the devices of a group, and adds them to the site's.
+    pub(crate) async fn activate(&mut self, group: &Group, site: &Site<'_>) -> Activated {
         let vg = &group.metadata.group;
-        self.active.insert(vg.id);
-        let member = |state: &MemberState| self.physical.get(state.usable()?);
-        let members: Vec<Option<&Physical>> = group.members.iter().map(member).collect();
-        let below: Vec<String> = members.iter().flatten().map(|m| m.device.clone()).collect();
-        let depth = members.iter().flatten().map(|member| member.depth).max().unwrap_or(0);
-        let path = |index: usize| Some(format!("/dev/{}", members.get(index)?.as_ref()?.device));
-        let plan = activate::plan(vg, options, &path);
+        let place = self.place(group);
+        let path = |index: usize| place.path(index);
+        let plan = activate::plan(vg, site.options, &path);
+        let below: Vec<String> = place.devices.iter().flatten().cloned().collect();
         let mut notes = self.stale(group);
         let refuse = |name: &str, why: String| {
             let name = format!("{}/{name}", vg.name);
@@ -183,58 +186,35 @@ impl VolumeGroups {
         };
         let mut refused: Vec<RefusedVolume> =
             plan.refused.iter().map(|(name, why)| refuse(name, why.to_string())).collect();
-        let mut maker = Maker::new(devices, Arc::clone(&self.origins), runtime);
+        let mut active = Active::default();
         let mut volumes = Vec::new();
-        // The devices behind a name of the plan: a pool is not a device, but its parts are.
-        let mut names: HashMap<String, Vec<String>> = HashMap::new();
         for planned in plan.devices {
-            let name = format!("dm-{}", self.mapped);
-            let lower: BTreeSet<String> = planned
-                .made_of
-                .parts()
-                .into_iter()
-                .flat_map(|part| match part.strip_prefix("/dev/") {
-                    Some(device) => vec![device.to_owned()],
-                    None => names.get(part).cloned().unwrap_or_default(),
-                })
-                .collect();
-            let known = planned.volume.as_ref();
-            let own = plan.notes.iter().filter(|(volume, _)| Some(volume) == known);
-            let own = own.map(|(_, text)| (name.clone(), text.clone()));
-            let made = match maker.make(&planned, &name).await {
-                Ok(Some(made)) => made,
-                Ok(None) => {
-                    names.insert(planned.name, lower.into_iter().collect());
-                    continue;
+            let known = planned.volume.clone();
+            match active.make(planned, &vg.name, site, &mut self.numbers).await {
+                Ok(Some(made)) => {
+                    let own =
+                        plan.notes.iter().filter(|(volume, _)| Some(volume) == known.as_ref());
+                    let texts = own.map(|(_, text)| text.clone()).chain(made.notes);
+                    notes.extend(texts.map(|text| (made.device.clone(), text)));
+                    if known.is_some() {
+                        volumes.push(made.device);
+                    }
                 }
-                Err(why) => {
-                    refused.extend(planned.volume.as_ref().map(|name| refuse(name, why)));
-                    continue;
-                }
-            };
-            let disk = made.mapped.disk();
-            disk.set_number(DeviceNumber::dm(self.mapped));
-            if planned.read_only || made.read_only {
-                disk.set_read_only(true);
-            }
-            self.mapped += 1;
-            let role = if planned.volume.is_some() { Role::Volume } else { Role::Component };
-            let mut links = vec![format!("mapper/{}", planned.name)];
-            links.extend(planned.volume.as_ref().map(|lv| format!("{}/{lv}", vg.name)));
-            names.insert(planned.name, vec![name.clone()]);
-            let mapped = made.mapped;
-            if let (Some(origin), Some(_)) = (&planned.volume, left_to_merge(&mapped.status())) {
-                let (group, origin, device) = (vg.id, origin.clone(), name.clone());
-                self.merging.push(Merging { group, origin, device });
-            }
-            devices.add_logical(&name, links, role, lower.into_iter().collect(), mapped);
-            notes.extend(own);
-            notes.extend(made.notes.into_iter().map(|note| (name.clone(), note)));
-            if planned.volume.is_some() {
-                volumes.push(name);
+                Ok(None) => {}
+                Err(why) => refused.extend(known.map(|name| refuse(&name, why))),
             }
         }
-        Activated { volumes, depth, refused, notes }
+        self.active.insert(vg.id, active);
+        Activated { volumes, depth: place.depth, refused, notes }
+    }
+
+    /// Where a group's physical volumes are.
+    fn place(&self, group: &Group) -> Place {
+        let member = |state: &MemberState| self.physical.get(state.usable()?);
+        let members: Vec<Option<&Physical>> = group.members.iter().map(member).collect();
+        let depth = members.iter().flatten().map(|member| member.depth).max().unwrap_or(0);
+        let devices = members.into_iter().map(|m| m.map(|m| m.device.clone())).collect();
+        Place { devices, depth }
     }
 
     /// The physical volumes of a group whose data may be outdated.

@@ -1,5 +1,6 @@
 //! Hiding devices from clients, so that their volumes can end while the daemon goes on.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,18 @@ const RELEASE: Duration = Duration::from_millis(50);
 /// A device that is hidden from clients, followed by its partitions.
 pub(super) struct Hidden(Vec<Device>);
 
+/// A device that no client can open, followed by its partitions.
+pub(super) struct Shut(Vec<Device>);
+
+impl Shut {
+    /// Lets clients open it again.
+    pub(super) fn reopen(self) {
+        for device in self.0 {
+            device.bytes.offer();
+        }
+    }
+}
+
 /// The places where clients find devices.
 pub(crate) struct Clients {
     pub(super) devices: Arc<Devices>,
@@ -27,6 +40,44 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
+    /// The device for which `is_meant` holds, which users know as `called`, and its partitions.
+    ///
+    /// # Errors
+    /// The device that is made of one of them.
+    fn free(
+        &self,
+        is_meant: impl Fn(&Device) -> bool,
+        called: &str,
+    ) -> Result<Vec<Device>, String> {
+        let made_of = |name: &str| format!("{name} is made of '{called}'");
+        let devices = self.devices.with_partitions(is_meant).map_err(|above| made_of(&above))?;
+        for array in self.arrays.waiting() {
+            let is_member = |device: &Device| array.members.iter().any(|m| m.path == device.path);
+            if devices.iter().any(is_member) {
+                return Err(made_of(&array.name.path()));
+            }
+        }
+        Ok(devices)
+    }
+
+    /// Lets no client open the device named `name`, which users know as `called`, and its partitions, from now on. They
+    /// stay listed. The caller makes sure that no device is made of them meanwhile.
+    ///
+    /// # Errors
+    /// The client or device that uses one of them: all can be opened.
+    pub(super) async fn shut(&self, name: &str, called: &str) -> Result<Shut, String> {
+        let mut shut = Shut(Vec::new());
+        for device in self.free(|device| device.name == name, called)? {
+            if !withdraw(&device).await {
+                let open = if device.name == name { called } else { device.export_name() };
+                shut.reopen();
+                return Err(format!("'{open}' is open"));
+            }
+            shut.0.push(device);
+        }
+        Ok(shut)
+    }
+
     /// Hides the device for which `is_meant` holds, which users know as `called`, and its partitions from clients: all of
     /// them, or none if a client has one open. The caller makes sure that no device is made of them meanwhile.
     ///
@@ -37,14 +88,7 @@ impl Clients {
         is_meant: impl Fn(&Device) -> bool,
         called: &str,
     ) -> Result<Hidden, String> {
-        let made_of = |name: &str| format!("{name} is made of '{called}'");
-        let devices = self.devices.with_partitions(&is_meant).map_err(|above| made_of(&above))?;
-        for array in self.arrays.waiting() {
-            let is_member = |device: &Device| array.members.iter().any(|m| m.path == device.path);
-            if devices.iter().any(is_member) {
-                return Err(made_of(&array.name.path()));
-            }
-        }
+        let devices = self.free(&is_meant, called)?;
         for device in &devices {
             self.devices.remove(&device.path);
             drop(self.exports.remove(device.export_name()));
@@ -80,13 +124,26 @@ impl Clients {
     /// by itself.
     pub(super) fn serve_new(&self, is_meant: impl Fn(&Device) -> bool) {
         let known = self.exports.list();
-        let is_known =
-            |device: &Device| known.iter().any(|export| export.name() == device.export_name());
+        let known: HashSet<&str> = known.iter().map(|export| export.name()).collect();
         for device in self.devices.volumes() {
-            if is_meant(&device) && !is_known(&device) {
+            if is_meant(&device) && !known.contains(device.export_name()) {
                 self.serve(&device);
             }
         }
+    }
+
+    /// Exports all volumes to NBD clients under their present names, and nothing else.
+    pub(super) fn follow(&self) {
+        let volumes = self.devices.volumes();
+        let names: HashMap<&str, &Device> =
+            volumes.iter().map(|device| (device.export_name(), device)).collect();
+        for export in self.exports.list() {
+            let device = names.get(export.name());
+            if !device.is_some_and(|device| std::ptr::eq(export.volume(), &*device.bytes)) {
+                drop(self.exports.remove(export.name()));
+            }
+        }
+        self.serve_new(|_| true);
     }
 
     /// Exports a device to NBD clients.

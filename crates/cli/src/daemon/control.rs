@@ -112,6 +112,14 @@ impl Service {
                 Ok(at) => self.zfs(at).await,
                 Err(error) => Err(error),
             },
+            (interface::NAME, "Lvm") => match parse(call.parameters) {
+                Ok(at) => self.lvm(at).await,
+                Err(error) => Err(error),
+            },
+            (interface::NAME, "Groups") => match nothing(&call.parameters) {
+                Ok(()) => self.groups().await,
+                Err(error) => Err(error),
+            },
             (interface::NAME, "Trace") => Err(Reply::expected_more()),
             (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
             (interface::NAME, "Stop") => stopping::begin(&self.ending, call.parameters),

@@ -4,6 +4,7 @@
 //! agree.
 
 use ashlar_stack::detail::Detail;
+use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
 use serde::{Deserialize, Serialize};
 
 /// The interface's name.
@@ -164,6 +165,33 @@ method StartWaiting() -> (done: []string, failed: []string)
 # the pool's disks are let go of.
 method Zfs(pool: string, command: object) -> (reply: object)
 
+# A question to the user, and the error if the answer is no.
+type Question (text: string, refusal: string)
+
+# Changes a volume group by its name or UUID. The command is an object with one field that says which: create, resize, remove,
+# rename, merge, rename-group (docs/internals/lvm.md). If the user must confirm it, there are questions in the reply, and nothing is done before it
+# comes confirmed. Archive false keeps no copies of the metadata; line is the command as the user gave it. The reply has
+# lines to print before and after.
+method Lvm(
+  group: string,
+  command: object,
+  confirmed: ?bool,
+  archive: ?bool,
+  line: string
+) -> (notes: []string, questions: []Question, done: []string)
+
+# A physical volume.
+type Physical (path: string, uuid: string, size_bytes: int, is_used: bool, areas: int)
+
+# A logical volume with a device; status is that of dmsetup.
+type Logical (name: string, device: string, is_open: bool, status: string)
+
+# A volume group: its text as on disk, its members (present, stale or returned with an index into the physical volumes, or
+# missing), and its volumes with a device.
+type Group (text: string, members: []object, volumes: []Logical)
+
+method Groups() -> (physical: []Physical, groups: []Group)
+
 # A device that is traced, with its number as in sys/block/*/dev.
 type TracedDevice (name: string, major: int, minor: int)
 
@@ -293,6 +321,34 @@ pub(crate) struct Zfs {
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct ZfsReply {
     pub(crate) reply: ashlar_zfs::protocol::Reply,
+}
+
+/// Parameters of `Lvm`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Lvm {
+    pub(crate) group: String,
+    pub(crate) command: ashlar_lvm::command::Command,
+    #[serde(default)]
+    pub(crate) confirmed: Option<bool>,
+    #[serde(default)]
+    pub(crate) archive: Option<bool>,
+    pub(crate) line: String,
+}
+
+/// The answer of `Lvm`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct LvmReply {
+    pub(crate) notes: Vec<String>,
+    pub(crate) questions: Vec<ashlar_lvm::command::Question>,
+    pub(crate) done: Vec<String>,
+}
+
+/// The answer of `Groups`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct GroupsReply {
+    pub(crate) physical: Vec<ServedPhysical>,
+    pub(crate) groups: Vec<ServedGroup>,
 }
 
 /// Parameters of `Trace`.

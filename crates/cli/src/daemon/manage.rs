@@ -28,7 +28,7 @@ pub(super) fn not_done(error: &ManageError) -> Reply {
     refused(error, None)
 }
 
-fn cannot_open(error: Error) -> Reply {
+pub(super) fn cannot_open(error: Error) -> Reply {
     let (text, hint) = error.into_parts();
     refused(text, hint.as_deref())
 }

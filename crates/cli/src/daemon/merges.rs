@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::Merged;
+use ashlar_stack::volume_groups::{Applied, Change, Merged};
 
 use super::control::Service;
 use crate::commands::lvm::archive::{self, Archives};
@@ -24,17 +24,19 @@ pub(super) async fn end_merges(service: Rc<Service>) {
             return;
         }
         for merged in collector.merged() {
-            let (group, origin, snapshot) =
-                (&merged.before.group.name, &merged.origin, &merged.snapshot);
+            let Merged { group, origin, snapshot, .. } = &merged;
             match end(&mut collector, &merged).await {
                 Ok(()) => tracing::info!(
                     "the merge of {group}/{snapshot} into {group}/{origin} has ended: the snapshot is removed"
                 ),
-                Err(why) => tracing::warn!(
-                    "the merge of {group}/{snapshot} into {group}/{origin} has ended, but the snapshot could not be removed: \
-                     {why}; once the daemon has stopped, this removes it: {}",
-                    command(&service, &merged)
-                ),
+                Err(why) => {
+                    collector.was_told(&merged);
+                    tracing::warn!(
+                        "the merge of {group}/{snapshot} into {group}/{origin} has ended, but the snapshot could not be removed: \
+                         {why}; once the daemon has stopped, this removes it: {}",
+                        command(&service, &merged)
+                    );
+                }
             }
         }
         drop(collector);
@@ -44,25 +46,43 @@ pub(super) async fn end_merges(service: Rc<Service>) {
 
 /// Removes a merged snapshot, and archives the metadata as the commands do.
 async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
+    let change = collector.prepare_end(merged)?;
+    let applied = apply(collector, change, &archive::command(), true).await?;
+    applied.unsure.map_or(Ok(()), Err)
+}
+
+/// Applies a planned change that `command` asked for, and archives the metadata before and after.
+///
+/// # Errors
+/// The reason.
+pub(super) async fn apply(
+    collector: &mut Collector,
+    change: Change,
+    command: &str,
+    keep: bool,
+) -> Result<Applied, String> {
     let text = |error: Error| error.into_parts().0;
-    let archives = Archives::new(true).map_err(text)?;
-    archives.before(Some(&merged.before)).map_err(text)?;
-    let header = archive::header(format!("Write from {}.", archive::command()));
-    let (after, done) = collector.end_merge(merged, header).await?;
-    for (pv, status) in done.stale {
+    let archives = Archives::new(keep).map_err(text)?;
+    archives.before(Some(&change.before)).map_err(text)?;
+    let header = archive::header(format!("Write from {command}."));
+    let applied = collector.apply(change, header).await?;
+    for (pv, status) in &applied.stale {
         tracing::warn!("PV {pv} still has the old metadata: {status}");
     }
-    if let Err(error) = archives.after(&after) {
+    for note in &applied.notes {
+        tracing::error!("{note}");
+    }
+    if let Err(error) = archives.after(&applied.metadata) {
         tracing::warn!("{}", text(error));
     }
-    Ok(())
+    Ok(applied)
 }
 
 /// The command that finishes a merge without a daemon.
-fn command(service: &Service, Merged { before, snapshot, .. }: &Merged) -> String {
+fn command(service: &Service, Merged { group, snapshot, .. }: &Merged) -> String {
     let devices = service.stack.devices.all();
     let disks = devices.iter().filter(|device| device.kind.is_disk());
     let disks: Vec<&str> = disks.map(|disk| disk.path.as_str()).collect();
-    let (disks, group) = (disks.join(","), &before.group.name);
+    let disks = disks.join(",");
     format!("ashlar lvm lvconvert --devices {disks} --merge {group}/{snapshot}")
 }

@@ -26,6 +26,7 @@ pub(crate) mod control;
 #[cfg(debug_assertions)]
 mod defect;
 pub(crate) mod ending;
+mod groups;
 mod incremental;
 pub(crate) mod interface;
 mod manage;

@@ -18,6 +18,7 @@ mod hints;
 mod in_use;
 mod incremental;
 mod lvm;
+mod lvm_live;
 mod managing;
 mod mdadm;
 mod models;

@@ -326,6 +326,21 @@ impl Nbd {
         u32::from_be_bytes(reply[4..8].try_into().unwrap())
     }
 
+    /// The data at an offset.
+    pub(crate) fn read_at(&mut self, at: u64, len: u32) -> Vec<u8> {
+        self.request(READ, at, len);
+        assert_eq!(self.reply(), 0);
+        let mut data = vec![0; len as usize];
+        self.0.read_exact(&mut data).unwrap();
+        data
+    }
+
+    /// Writes, and waits for the reply.
+    pub(crate) fn write_at(&mut self, at: u64, data: &[u8]) {
+        self.write(at, data);
+        assert_eq!(self.reply(), 0);
+    }
+
     /// Reads from offset 0; returns the error of the reply.
     pub(crate) fn read(&mut self, len: u32) -> u32 {
         self.request(READ, 0, len);

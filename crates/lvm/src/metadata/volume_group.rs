@@ -397,6 +397,14 @@ impl LogicalVolume {
         self.segments.iter().flat_map(Segment::pv_extents)
     }
 
+    /// Keeps the first `extents`, at a boundary of segments or of rows of stripes.
+    pub(crate) fn truncate(&mut self, extents: u32) {
+        self.segments.retain(|segment| segment.start < extents);
+        if let Some(last) = self.segments.last_mut() {
+            last.count = last.count.min(extents - last.start);
+        }
+    }
+
     /// Appends segments and sets their starts. A segment that continues the last one, on the same
     /// stripes, is merged into it, as in LVM.
     pub fn extend(&mut self, segments: impl IntoIterator<Item = Segment>) {

@@ -8,15 +8,77 @@ use crate::metadata::{
     Allocation, AreaOn, LogicalVolume, LvFlag, PvFlag, Segment, SegmentKind, VgFlag, VolumeGroup,
 };
 use crate::pv::PvOnDisk;
+use crate::uuid::Uuid;
 
 /// A physical volume: a present one, or one that its group misses.
 pub struct PvRow {
     /// Its device; `[unknown]` if it is missing.
     pub device: String,
-    /// Its contents, if it is present.
-    pub on_disk: Option<PvOnDisk>,
+    /// What its label says, if it is present.
+    pub label: Option<PvFacts>,
     /// Its group, and its index there.
     pub of: Option<(std::rc::Rc<Group>, usize)>,
+}
+
+/// What the label of a physical volume says.
+#[derive(Clone, Debug)]
+pub struct PvFacts {
+    /// The identity.
+    pub uuid: Uuid,
+    /// The size of the device in bytes.
+    pub size_bytes: u64,
+    /// Whether it belongs to a group.
+    pub is_used: bool,
+    /// The number of metadata areas.
+    pub areas: usize,
+}
+
+impl PvFacts {
+    /// The facts of a physical volume.
+    pub fn of(pv: &PvOnDisk) -> Self {
+        let label = &pv.label;
+        let (uuid, size_bytes) = (label.uuid, label.device_size);
+        Self { uuid, size_bytes, is_used: label.is_used(), areas: pv.areas.len() }
+    }
+}
+
+/// The state of a volume that has a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LvState {
+    /// Whether the device is in use.
+    pub is_open: bool,
+    /// Its status, as `dmsetup status` prints it.
+    pub status: String,
+}
+
+impl LvState {
+    fn is_invalid(&self) -> bool {
+        self.status.ends_with(" Invalid")
+    }
+
+    /// The space of a snapshot that is in use, in hundredths of a percent (`_snapshot_percent` in LVM's
+    /// `lib/snapshot/snapshot.c`).
+    fn used(&self) -> Option<u64> {
+        let mut words = self.status.split_ascii_whitespace().skip(2);
+        if !words.next()?.starts_with("snapshot") {
+            return None;
+        }
+        if self.is_invalid() {
+            return Some(10_000);
+        }
+        let (used, all) = words.next()?.split_once('/')?;
+        let (used, all): (u64, u64) = (used.parse().ok()?, all.parse().ok()?);
+        let metadata: u64 = words.next()?.parse().ok()?;
+        if used == metadata {
+            return Some(0);
+        }
+        if used == all {
+            return Some(10_000);
+        }
+        // Neither 0 nor 100 unless it is exactly that (`dm_percent_to_round_float`).
+        let rounded = (used.checked_mul(10_000)? + all / 2).checked_div(all)?;
+        Some(rounded.clamp(1, 9_999))
+    }
 }
 
 /// A volume group.
@@ -30,6 +92,8 @@ pub struct LvRow {
     pub index: usize,
     /// Device names of the group's physical volumes, for `devices`.
     pub devices: std::rc::Rc<Vec<String>>,
+    /// Its state, if it is active.
+    pub state: Option<LvState>,
 }
 
 impl PvRow {
@@ -38,11 +102,11 @@ impl PvRow {
     }
 
     fn size(&self) -> Sectors {
-        match (self.group(), &self.on_disk) {
+        match (self.group(), &self.label) {
             (Some((group, index)), _) => {
                 group.pvs.get(index).map_or(Sectors::ZERO, |pv| group.sectors(pv.pe_count))
             }
-            (None, Some(on_disk)) => Sectors::from_bytes_floor(on_disk.label.device_size),
+            (None, Some(label)) => Sectors::from_bytes_floor(label.size_bytes),
             (None, None) => Sectors::ZERO,
         }
     }
@@ -55,10 +119,10 @@ impl PvRow {
 
     fn attributes(&self) -> String {
         let Some((group, index)) = self.group() else {
-            let used = self.on_disk.as_ref().is_some_and(|on_disk| on_disk.label.is_used());
+            let used = self.label.as_ref().is_some_and(|label| label.is_used);
             return if used { "u--" } else { "---" }.into();
         };
-        let missing = self.on_disk.is_none()
+        let missing = self.label.is_none()
             || self.of.as_ref().is_some_and(|(group, index)| {
                 matches!(
                     group.members.get(*index),
@@ -85,11 +149,11 @@ impl Row for PvRow {
         &["pv_name", "vg_name", "pv_fmt", "pv_attr", "pv_size", "pv_free"];
     const FIELDS: &'static [Field<Self>] = &[
         text("pv_name", "PV", "the device", |row, _| row.device.clone()),
-        text("pv_uuid", "PV UUID", "the identity", |row, _| match (row.group(), &row.on_disk) {
+        text("pv_uuid", "PV UUID", "the identity", |row, _| match (row.group(), &row.label) {
             (Some((group, index)), _) => {
                 group.pvs.get(index).map_or(String::new(), |pv| pv.id.to_string())
             }
-            (None, Some(on_disk)) => on_disk.label.uuid.to_string(),
+            (None, Some(label)) => label.uuid.to_string(),
             (None, None) => String::new(),
         }),
         text("vg_name", "VG", "its group", |row, _| {
@@ -105,7 +169,7 @@ impl Row for PvRow {
             units.size(row.size() - row.free())
         }),
         number("dev_size", "DevSize", "the size of the device", |row, units| {
-            let size = row.on_disk.as_ref().map_or(0, |on_disk| on_disk.label.device_size);
+            let size = row.label.as_ref().map_or(0, |label| label.size_bytes);
             units.size(Sectors::from_bytes_floor(size))
         }),
         number("pe_start", "1st PE", "where the first extent begins", |row, units| {
@@ -117,7 +181,7 @@ impl Row for PvRow {
             pv.map_or(0, |pv| pv.pe_count).to_string()
         }),
         number("pv_mda_count", "#PMda", "metadata areas", |row, _| {
-            row.on_disk.as_ref().map_or(0, |on_disk| on_disk.areas.len()).to_string()
+            row.label.as_ref().map_or(0, |label| label.areas).to_string()
         }),
         text("pv_tags", "PV Tags", "words for the administrator", |row, _| {
             let pv = row.group().and_then(|(group, index)| group.pvs.get(index));
@@ -276,7 +340,7 @@ impl LvRow {
         }
     }
 
-    /// LVM's `lv_attr` letters for an inactive volume.
+    /// LVM's `lv_attr` letters.
     fn attributes(&self) -> String {
         let (group, Some(lv)) = (self.group(), self.lv()) else { return String::new() };
         let store = group.snapshot_in(&lv.name);
@@ -313,8 +377,12 @@ impl LvRow {
             if lv.is_writable() { 'w' } else { 'r' },
             if locked { allocation.to_ascii_uppercase() } else { allocation },
             if has(LvFlag::FixedMinor) { 'm' } else { '-' },
-            '-',
-            '-',
+            match &self.state {
+                None => '-',
+                Some(state) if state.is_invalid() => 'I',
+                Some(_) => 'a',
+            },
+            if self.state.as_ref().is_some_and(|state| state.is_open) { 'o' } else { '-' },
             target,
             if zero { 'z' } else { '-' },
             health,
@@ -396,7 +464,7 @@ impl LvRow {
 impl Row for LvRow {
     const NAME: &'static str = "lv";
     const DEFAULT: &'static [&'static str] =
-        &["lv_name", "vg_name", "lv_attr", "lv_size", "pool_lv", "origin"];
+        &["lv_name", "vg_name", "lv_attr", "lv_size", "pool_lv", "origin", "data_percent"];
     const FIELDS: &'static [Field<Self>] = &[
         text("lv_name", "LV", "the name; in brackets if it is a part", |row, _| row.name()),
         text("lv_uuid", "LV UUID", "the identity", |row, _| {
@@ -420,6 +488,14 @@ impl Row for LvRow {
         }),
         text("pool_lv", "Pool", "its pool", |row, _| row.pool()),
         text("origin", "Origin", "what it is a snapshot of", |row, _| row.origin()),
+        number("data_percent", "Data%", "of a snapshot, the used part of its space", |row, _| {
+            let used = row.state.as_ref().and_then(LvState::used);
+            used.map_or(String::new(), |used| format!("{}.{:02}", used / 100, used % 100))
+        }),
+        text("lv_active", "Active", "active, or nothing", |row, _| match &row.state {
+            Some(_) => "active".into(),
+            None => String::new(),
+        }),
         text("segtype", "Type", "what it is made of", |row, _| row.segment_type()),
         number("seg_count", "#Seg", "in how many pieces", |row, _| {
             row.lv().map_or(0, |lv| lv.segments.len()).to_string()

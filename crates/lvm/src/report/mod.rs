@@ -1,13 +1,13 @@
 //! The output of `pvs`, `vgs` and `lvs`: fields by name, rows, and tables of them.
 //!
 //! Names, headings, order and formats of the fields are LVM's (`lib/report/columns.h`); so are the
-//! attribute letters. Volumes are shown as inactive: nothing here queries a kernel.
+//! attribute letters. A volume without a known state is shown as inactive: nothing here queries a kernel.
 
 mod fields;
 mod size;
 
-pub use fields::{LvRow, PvRow, VgRow};
-pub use size::{BadUnits, Units};
+pub use fields::{LvRow, LvState, PvFacts, PvRow, VgRow};
+pub use size::{BadUnits, Units, long};
 
 use thiserror::Error;
 

@@ -98,9 +98,23 @@ impl Units {
     }
 }
 
+/// `4.00 MiB`, as in LVM's messages.
+pub fn long(size: Sectors) -> String {
+    let text = Units::default().size(size);
+    let Some(unit) = text.chars().last().filter(char::is_ascii_alphabetic) else { return text };
+    let number = &text[..text.len() - 1];
+    format!("{number} {}iB", unit.to_ascii_uppercase())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_in_messages_are_lvms() {
+        assert_eq!(long(Sectors(8192)), "4.00 MiB");
+        assert_eq!(long(Sectors((10 << 21) - 8)), "<10.00 GiB");
+    }
 
     #[test]
     fn sizes_are_printed_as_lvm_prints_them() {

@@ -169,3 +169,49 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(thin.remove("thin").is_err() && thin.remove("pool").is_err());
     assert!(snapshot(&mut thin, "thin", "x", 4).is_err());
 }
+
+#[test]
+fn a_volume_is_reduced_at_whole_rows_and_never_below_one() {
+    let before = metadata("snapshots");
+    let mut group = before.group.clone();
+    let free = group.free_extents();
+    assert_eq!(create(&mut group, "plain", 5), Ok("plain".into()));
+    assert_eq!(group.shrink("plain", 2), Ok(()));
+    assert_eq!(group.lv("plain").map(|lv| lv.extents()), Some(2));
+    assert_eq!(group.free_extents(), free - 2);
+    assert_sound(&before, &group);
+    let new = NewVolume { wish: Wish::striped(6, 2, Sectors(128)), ..volume("rows", 6) };
+    assert_eq!(with_author(|author| group.create(&new, author)), Ok("rows".into()));
+    assert!(group.shrink("rows", 3).unwrap_err().to_string().contains("row of stripes"));
+    assert_eq!(group.shrink("rows", 4), Ok(()));
+    assert_sound(&before, &group);
+    let unchanged = group.clone();
+    for (name, extents) in [("data", 1), ("one", 1), ("snapshot0", 1), ("nothing", 1), ("rows", 0)]
+    {
+        assert!(group.shrink(name, extents).is_err(), "{name}");
+    }
+    assert_eq!(group, unchanged);
+}
+
+#[test]
+fn a_renamed_volume_keeps_its_ties_to_snapshots() {
+    let before = metadata("snapshots");
+    let mut group = before.group.clone();
+    assert_eq!(group.rename("data", "renamed"), Ok(()));
+    assert_eq!(group.rename("one", "un"), Ok(()));
+    assert_eq!(group.snapshots_of("renamed").count(), before.group.snapshots_of("data").count());
+    assert_eq!(group.snapshot_in("un").map(|found| &*found.snapshot.origin), Some("renamed"));
+    assert_sound(&before, &group);
+    assert_eq!(group.rename_group("a-group"), Ok(()));
+    assert_sound(&before, &group);
+    let unchanged = group.clone();
+    for (from, to) in [("un", "renamed"), ("un", "-x"), ("un", "x_tdata"), ("snapshot0", "x")] {
+        assert!(group.rename(from, to).is_err(), "{from} {to}");
+    }
+    assert!(group.rename_group("..").is_err());
+    assert_eq!(group.start_merge("un"), Ok("renamed".into()));
+    assert!(group.rename("renamed", "x").is_err());
+    group.finish_merge("renamed").unwrap();
+    assert_eq!(group.rename("renamed", "x"), Ok(()));
+    assert_ne!(group, unchanged);
+}

@@ -10,6 +10,7 @@ mod boot;
 mod file_systems;
 mod image;
 mod magics;
+mod room;
 mod volumes;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use std::fmt;
 use serde::Serialize;
 
 pub use image::Image;
+pub use room::file_system_bytes;
 
 /// The type of a member of a ZFS pool.
 pub const ZFS_MEMBER: &str = "zfs_member";

@@ -2,6 +2,7 @@
 
 mod common;
 mod copies;
+mod live;
 mod nesting;
 mod partitions;
 mod signatures;

@@ -21,7 +21,7 @@ fn uuid(number: u8) -> Uuid {
 }
 
 /// The devices of a group, and its metadata.
-struct Made {
+pub(crate) struct Made {
     devices: Vec<Gateway>,
     pvs: Vec<PvOnDisk>,
     group: VolumeGroup,
@@ -30,7 +30,7 @@ struct Made {
 
 impl Made {
     /// A group `vg` on these devices.
-    async fn new(devices: Vec<Gateway>) -> Self {
+    pub(crate) async fn new(devices: Vec<Gateway>) -> Self {
         let mut group = VolumeGroup::new("vg", uuid(1), EXTENT);
         let mut pvs = Vec::new();
         for (number, device) in (2..).zip(&devices) {
@@ -62,7 +62,7 @@ impl Made {
         assert!(done.stale.is_empty());
     }
 
-    async fn add(&mut self, name: &str, wish: Wish) {
+    pub(crate) async fn add(&mut self, name: &str, wish: Wish) {
         let new = volume(name, wish);
         self.change(|group, author| {
             group.create(&new, author).unwrap();
@@ -71,28 +71,28 @@ impl Made {
     }
 }
 
-fn volume(name: &str, wish: Wish) -> NewVolume {
+pub(crate) fn volume(name: &str, wish: Wish) -> NewVolume {
     NewVolume { name: Some(name.into()), wish, tags: Vec::new(), writable: true }
 }
 
 /// The device with this name for users.
-fn named(stack: &Stack, name: &str) -> Gateway {
+pub(crate) fn named(stack: &Stack, name: &str) -> Gateway {
     let all = stack.devices.volumes();
     let names: Vec<&str> = all.iter().map(|device| device.export_name()).collect();
     let found = all.iter().find(|device| device.export_name() == name);
     found.unwrap_or_else(|| panic!("no {name} among {names:?}")).gateway().clone()
 }
 
-fn names(stack: &Stack) -> Vec<String> {
+pub(crate) fn names(stack: &Stack) -> Vec<String> {
     stack.devices.volumes().iter().map(|device| device.export_name().to_owned()).collect()
 }
 
-async fn write(stack: &Stack, name: &str, at: u64, byte: u8) {
+pub(crate) async fn write(stack: &Stack, name: &str, at: u64, byte: u8) {
     let mut buffer = Buffer::from_slice(&[byte; 512]);
     named(stack, name).write(Sector(at), &mut buffer, Flags::empty()).await.unwrap();
 }
 
-async fn read(stack: &Stack, name: &str, at: u64) -> u8 {
+pub(crate) async fn read(stack: &Stack, name: &str, at: u64) -> u8 {
     named(stack, name).read(Sector(at), Sectors(1)).await.unwrap().as_slice()[0]
 }
 

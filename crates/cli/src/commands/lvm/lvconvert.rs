@@ -15,14 +15,17 @@ use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::dm_name;
+use ashlar_lvm::command::Command;
 use ashlar_stack::volume_groups::left_to_merge;
 use clap::Args;
 use futures_util::future::{Either, select};
+use indicatif::ProgressBar;
 
 use super::archive::Archives;
-use super::session::{Draft, Session, with};
+use super::session::{self, Draft, Session, with};
 use super::volumes::Volumes;
 use super::{Changing, Devices, volume_name};
+use crate::client::Client;
 use crate::disks::Access;
 use crate::error::{Error, Result};
 use crate::{output, progress};
@@ -34,12 +37,14 @@ const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
 /// Merge a snapshot back into its origin
 ///
-/// The origin gets the snapshot's contents, and the snapshot is removed. After an interruption by a
-/// signal or a crash, the same command continues the merge; so does the kernel when it activates
-/// the group.
+/// The origin gets the snapshot's contents, and the snapshot is removed. In a served group neither may be open when the
+/// merge begins; the origin shows the snapshot's contents from then on, and may be used while the daemon merges. After an
+/// interruption by a signal or a crash, the same command continues the merge; so do the daemon and the kernel when
+/// they activate the group.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  ashlar lvm lvconvert --merge vg/before
   ashlar lvm lvconvert --devices a.img,b.img --merge vg/before
   ashlar lvm lvconvert --devices a.img,b.img --merge --background vg/before")]
 pub(crate) struct Lvconvert {
@@ -53,7 +58,8 @@ pub(crate) struct Lvconvert {
     #[arg(long, alias = "mergesnapshot", required = true)]
     merge: bool,
 
-    /// Only mark the snapshot: it is merged when the group is served, or the kernel activates it
+    /// Do not wait for the merge. Without a daemon the snapshot is only marked, to be merged when the group is served,
+    /// or the kernel activates it
     #[arg(short, long)]
     background: bool,
 
@@ -72,6 +78,9 @@ enum Ended {
 impl Lvconvert {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (group, name) = volume_name(&self.name)?;
+        if self.disks.devices.is_empty() {
+            return self.served(group, name);
+        }
         let archives = Archives::new(self.changing.autobackup)?;
         signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
         with(&self.disks.devices, Access::Write, async |session| {
@@ -91,11 +100,45 @@ impl Lvconvert {
             let failed = |error| Error::new("Cannot end the merge", name, error);
             draft.group.finish_merge(&origin).map_err(failed)?;
             session.commit(draft, &[], &archives).await?;
-            output::tell(&format!(
-                "  Merge of snapshot into logical volume {group}/{origin} has finished.\n  Logical \
-                 volume \"{name}\" successfully removed.\n"
-            ))
+            output::tell(&finished(group, &origin, name))
         })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Has the daemon merge, and follows it.
+    fn served(&self, group: &str, name: &str) -> Result<ExitCode> {
+        let mut client = self.disks.connect()?;
+        let command = Command::Merge { snapshot: name.to_owned() };
+        let (origin, is_merging) = origin(&mut client, group, name)?;
+        if is_merging {
+            output::tell(&format!("  Merging of {group}/{name} goes on where it was.\n"))?;
+        } else {
+            session::served(&mut client, &self.changing, group, &command)?;
+        }
+        if self.background {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut bar = MergeBar::new(name);
+        loop {
+            let Some(volume) = client.groups()?.groups.into_iter().find_map(|of| {
+                let is = of.metadata().is_ok_and(|metadata| metadata.group.name == group);
+                of.volumes.into_iter().find(|volume| is && volume.name == origin)
+            }) else {
+                return Err(Error::failed(format_args!("{group}/{origin} is not served any more")));
+            };
+            match left_to_merge(&volume.status) {
+                Some(left) => bar.show(left),
+                // The daemon has removed the merged snapshot, or the merge has failed.
+                None if volume.status.ends_with("failed") => {
+                    let why = "the merge has failed: see the daemon's log";
+                    return Err(Error::new("The merge cannot go on", name, why));
+                }
+                None => break,
+            }
+            std::thread::sleep(POLL);
+        }
+        bar.end();
+        output::tell(&finished(group, &origin, name))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -120,6 +163,55 @@ impl Lvconvert {
         session.commit(draft, &[], archives).await?;
         output::tell(&format!("  Merging of volume {group}/{name} started.\n"))?;
         Ok(origin)
+    }
+}
+
+/// The last words about a merge.
+fn finished(group: &str, origin: &str, name: &str) -> String {
+    format!(
+        "  Merge of snapshot into logical volume {group}/{origin} has finished.\n  Logical volume \
+         \"{name}\" successfully removed.\n"
+    )
+}
+
+/// The origin of a snapshot in the daemon, and whether it is being merged.
+fn origin(client: &mut Client, group: &str, name: &str) -> Result<(String, bool)> {
+    for served in client.groups()?.groups {
+        let metadata = served.metadata();
+        let metadata = metadata
+            .map_err(|error| Error::plain("the daemon's answer was not understood", error))?;
+        let found = metadata.group.snapshot_in(name).map(|found| found.snapshot);
+        if let Some(snapshot) = found.filter(|_| metadata.group.name == group) {
+            return Ok((snapshot.origin.clone(), snapshot.merging));
+        }
+    }
+    Err(Error::failed(format_args!("Failed to find snapshot logical volume \"{group}/{name}\"")))
+}
+
+/// The progress of a merge on a terminal.
+struct MergeBar {
+    bar: Option<ProgressBar>,
+    first: Option<u64>,
+}
+
+impl MergeBar {
+    fn new(name: &str) -> Self {
+        let bar = progress::bar();
+        bar.iter().for_each(|bar| bar.set_prefix(format!("{name} merge")));
+        Self { bar, first: None }
+    }
+
+    fn show(&mut self, left: u64) {
+        let all = *self.first.get_or_insert(left);
+        if let Some(bar) = &self.bar {
+            bar.set_position((all - left.min(all)) * 1000 / all.max(1));
+            bar.set_message(format!("{left} sectors left"));
+            bar.tick();
+        }
+    }
+
+    fn end(&self) {
+        self.bar.iter().for_each(ProgressBar::finish_and_clear);
     }
 }
 
@@ -170,24 +262,15 @@ async fn merge(session: &Session, draft: &Draft, origin: &str, name: &str) -> Re
 async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
     let Some(device) = volumes.device(merged) else { return Ok(Ended::Interrupted) };
     let mut interrupted = Box::pin(signal::wait(&SIGNALS));
-    let bar = progress::bar();
-    let mut first = None;
+    let mut bar = MergeBar::new(name);
     loop {
         let status = device.status();
         match left_to_merge(&status) {
             Some(0) => {
-                bar.iter().for_each(|bar| bar.finish_and_clear());
+                bar.end();
                 return Ok(Ended::Merged);
             }
-            Some(left) => {
-                let all = *first.get_or_insert(left);
-                if let Some(bar) = &bar {
-                    bar.set_prefix(format!("{name} merge"));
-                    bar.set_position((all - left.min(all)) * 1000 / all);
-                    bar.set_message(format!("{left} sectors left"));
-                    bar.tick();
-                }
-            }
+            Some(left) => bar.show(left),
             None => {
                 let state = status.split_ascii_whitespace().skip(3).collect::<Vec<_>>().join(" ");
                 return Err(Error::new("The merge cannot go on", name, state)

@@ -3,26 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
-use ashlar_lvm::VolumeGroup;
-use ashlar_lvm::activate::dm_name;
-use ashlar_lvm::alloc::{Policy, Wish};
-use ashlar_lvm::change::NewVolume;
-use ashlar_lvm::metadata::Allocation;
+use ashlar_lvm::command::{Amount, Command, Create, PolicyName};
 use clap::{ArgAction, Args};
 
-use super::archive::Archives;
-use super::session::{Draft, Session, Zeroes, with};
-use super::sizes::{self, Extents, Of};
-use super::{Changing, Devices, split_name};
-use crate::disks::Access;
+use super::session::change;
+use super::{Changing, Devices, sizes, split_name};
 use crate::error::{Error, Result};
-use crate::output;
-
-/// How many bytes of a new volume are zeroed, so that no signature of an earlier one is found there.
-const ZEROED: u64 = 4096;
-/// LVM's default chunk size of snapshots, and stripe size.
-const CHUNK: Sectors = Sectors(8);
-const STRIPE: Sectors = Sectors(128);
 
 /// Make a logical volume, or a snapshot of one
 ///
@@ -31,6 +17,7 @@ const STRIPE: Sectors = Sectors(128);
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  ashlar lvm lvcreate -n data -L 4G vg
   ashlar lvm lvcreate --devices a.img,b.img -n data -L 4G vg
   ashlar lvm lvcreate --devices a.img,b.img -n fast -l 100%FREE -i 2 -I 64 vg
   ashlar lvm lvcreate --devices a.img,b.img -s -n before -l 20%ORIGIN -c 64 vg/data")]
@@ -102,12 +89,12 @@ pub(crate) struct Lvcreate {
 #[group(required = true, multiple = false)]
 pub(super) struct Size {
     /// Size, in MiB or with a unit (b, s, k, m, g, t, p, e); rounded up to extents
-    #[arg(short = 'L', long = "size", value_name = "SIZE", value_parser = sizes::size)]
-    size: Option<Sectors>,
+    #[arg(short = 'L', long = "size", value_name = "SIZE", value_parser = sizes::amount)]
+    size: Option<Amount>,
 
     /// Size in extents, or a share of something: COUNT, N%VG, N%FREE, N%PVS, N%ORIGIN
     #[arg(short = 'l', long = "extents", value_name = "COUNT", value_parser = sizes::extents)]
-    extents: Option<Extents>,
+    extents: Option<Amount>,
 }
 
 /// A tag in LVM's syntax.
@@ -119,69 +106,6 @@ pub(super) fn tag(text: &str) -> std::result::Result<String, String> {
         return Err(format!("`{text}` is not a tag: letters, digits and _ + . - / = ! : # &"));
     }
     Ok(word.to_owned())
-}
-
-/// The number of extents for a size; reports rounding up.
-pub(super) fn to_extents(group: &VolumeGroup, size: Sectors) -> Result<u32> {
-    let extents = group.extents(size).ok_or_else(|| Error::failed("The size is too large"))?;
-    if group.sectors(extents) != size {
-        let rounded = sizes::long(group.sectors(extents));
-        output::tell(&format!("  Rounding up size to full physical extent {rounded}\n"))?;
-    }
-    Ok(extents)
-}
-
-/// The number of extents for a share of the group's.
-pub(super) fn share_of_group(
-    group: &VolumeGroup,
-    percent: u32,
-    of: Of,
-    named: &[usize],
-) -> Option<u32> {
-    let free = group.free_map();
-    let all = group.pvs.iter().map(|pv| u64::from(pv.pe_count)).sum();
-    let extents = match of {
-        Of::Group => all,
-        Of::Free => group.free_extents(),
-        Of::Named if named.is_empty() => all,
-        Of::Named => named.iter().map(|pv| free.on(*pv)).sum(),
-        Of::Origin | Of::Volume => return None,
-    };
-    Some(sizes::share(percent, of, extents))
-}
-
-/// The group policy for placing new extents.
-pub(super) fn policy(allocation: Option<&Allocation>) -> Policy {
-    match allocation {
-        Some(Allocation::Contiguous) => Policy::Contiguous,
-        Some(Allocation::Cling | Allocation::ClingByTags) => Policy::Cling,
-        Some(Allocation::Normal | Allocation::Anywhere | Allocation::Other(_)) | None => {
-            Policy::Normal
-        }
-    }
-}
-
-/// Rounds extents to whole rows of stripes: down if they are a share, else up.
-pub(super) fn whole_rows(
-    group: &VolumeGroup,
-    extents: u32,
-    stripes: u32,
-    is_share: bool,
-) -> Result<u32> {
-    if extents.is_multiple_of(stripes) {
-        return Ok(extents);
-    }
-    let rows = extents / stripes + u32::from(!is_share);
-    let rounded =
-        rows.checked_mul(stripes).ok_or_else(|| Error::failed("The size is too large"))?;
-    let size = |extents| sizes::long(group.sectors(extents));
-    let way = if is_share { "down" } else { "up" };
-    output::tell(&format!(
-        "  Rounding size {} ({extents} extents) {way} to stripe boundary size {} ({rounded} extents).\n",
-        size(extents),
-        size(rounded)
-    ))?;
-    Ok(rounded)
 }
 
 impl Lvcreate {
@@ -199,96 +123,26 @@ impl Lvcreate {
             (false, Some(_), Some(_)) => return Err(Error::usage("two names are given")),
             (false, target, name) => (None, target.or(name)),
         };
-        let archives = Archives::new(self.changing.autobackup)?;
-        with(&self.disks.devices, Access::Write, async |session| {
-            let mut draft = session.draft(group).await?;
-            let (name, zeroes) = self.make(session, &mut draft, name, origin)?;
-            session.commit(draft, &zeroes, &archives).await?;
-            output::tell(&format!("  Logical volume \"{name}\" created.\n"))
-        })?;
-        Ok(ExitCode::SUCCESS)
-    }
-
-    /// Adds the volume to the description; returns its name, and what must be zeroed.
-    fn make(
-        &self,
-        session: &Session,
-        draft: &mut Draft,
-        name: Option<&str>,
-        origin: Option<&str>,
-    ) -> Result<(String, Vec<Zeroes>)> {
-        let failed = |why: &dyn std::fmt::Display| Error::plain("Cannot make the volume", why);
-        let only = draft.named(session, &self.pvs)?;
-        let wish = self.wish(&draft.group, only, origin)?;
-        let new = NewVolume {
-            name: name.map(str::to_owned),
-            wish,
-            tags: self.addtag.clone(),
-            writable: self.permission == "rw",
-        };
-        let made = draft.change(|group, author| match origin {
-            None => group.create(&new, author),
-            Some(origin) => group.create_snapshot(origin, self.chunksize, &new, author),
-        });
-        let name = made.map_err(|error| failed(&error))?;
-        let allocation = match self.alloc.as_str() {
-            "contiguous" => Some(Allocation::Contiguous),
-            "cling" => Some(Allocation::Cling),
-            "normal" => Some(Allocation::Normal),
+        let policy = match self.alloc.as_str() {
+            "contiguous" => Some(PolicyName::Contiguous),
+            "cling" => Some(PolicyName::Cling),
+            "normal" => Some(PolicyName::Normal),
             _ => None,
         };
-        if let Some(lv) = draft.group.lv_mut(&name) {
-            lv.allocation = allocation;
-        }
-        let of = &draft.group.name;
-        let zeroes = match origin {
-            Some(_) => {
-                // An empty store: the first chunk, its header, has no magic number.
-                let device = dm_name(of, &name, Some("cow"));
-                vec![Zeroes { device, bytes: self.chunksize.bytes() }]
-            }
-            None if self.zero => vec![Zeroes { device: dm_name(of, &name, None), bytes: ZEROED }],
-            None => Vec::new(),
+        let amount = self.size.size.or(self.size.extents);
+        let create = Create {
+            name: name.map(str::to_owned),
+            origin: origin.map(str::to_owned),
+            amount: amount.ok_or_else(|| Error::usage("no size is given"))?,
+            chunk_sectors: self.chunksize.0,
+            stripes: self.stripes,
+            stripe_sectors: self.stripesize.map(|size| size.0),
+            policy,
+            writable: self.permission == "rw",
+            tags: self.addtag,
+            zero: self.zero,
+            physical: self.pvs,
         };
-        Ok((name, zeroes))
-    }
-
-    fn wish(&self, group: &VolumeGroup, only: Vec<usize>, origin: Option<&str>) -> Result<Wish> {
-        let (extents, is_share) = match (self.size.size, self.size.extents) {
-            (Some(size), _) => (to_extents(group, size)?, false),
-            (None, Some(Extents::Count(count))) => (count, false),
-            (None, Some(Extents::Share(percent, of))) => {
-                let of_origin = || match (of, origin) {
-                    (Of::Origin, Some(origin)) => {
-                        let lv = group.lv(origin).map_or(0, |lv| lv.extents());
-                        Ok(sizes::share(percent, of, lv.into()))
-                    }
-                    _ => Err(Error::usage("that share is of nothing here")),
-                };
-                let share = share_of_group(group, percent, of, &only);
-                (share.map_or_else(of_origin, Ok)?, true)
-            }
-            (None, None) => return Err(Error::usage("no size is given")),
-        };
-        let stripe_size = self.stripesize.unwrap_or(STRIPE);
-        let fits = stripe_size.0.is_power_of_two() && stripe_size >= CHUNK;
-        if self.stripes > 1 && (!fits || stripe_size > group.extent_size) {
-            let most = sizes::long(group.extent_size);
-            let size = sizes::long(stripe_size);
-            return Err(Error::failed(format_args!(
-                "A stripe size is a power of two from 4 KiB to the extent size of {most}, not {size}"
-            )));
-        }
-        if self.stripes > 1 && self.stripesize.is_none() {
-            output::tell(&format!("  Using default stripesize {}.\n", sizes::long(STRIPE)))?;
-        }
-        let extents = whole_rows(group, extents, self.stripes, is_share)?;
-        let policy = match self.alloc.as_str() {
-            "contiguous" => Policy::Contiguous,
-            "cling" => Policy::Cling,
-            "normal" => Policy::Normal,
-            _ => policy(group.allocation.as_ref()),
-        };
-        Ok(Wish { extents, stripes: self.stripes, stripe_size, policy, only })
+        change(&self.disks, &self.changing, group, &Command::Create(create))
     }
 }

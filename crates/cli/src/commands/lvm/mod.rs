@@ -1,17 +1,18 @@
 //! `ashlar lvm`: volume groups, with LVM's verbs and option names.
 //!
-//! Each command opens the given disks, looks through partitions and arrays for physical volumes, works on the metadata
-//! there, and ends. Nothing is activated. [`session`] defines the order in which a change is written:
-//! docs/internals/lvm.md.
+//! Each command has the daemon work on a group that it serves, or opens the disks given with `--devices`, looks through partitions and
+//! arrays for physical volumes, works on the metadata there, and ends; then nothing is activated. [`session`] defines the
+//! order in which a change is written: docs/internals/lvm.md.
 
 pub(crate) mod archive;
 mod lvconvert;
 mod lvcreate;
-mod lvextend;
 mod lvremove;
+mod lvresize;
 mod pv;
+mod rename;
 mod report;
-mod session;
+pub(crate) mod session;
 mod sizes;
 mod vgcreate;
 mod volumes;
@@ -22,22 +23,25 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args, Subcommand};
 
+use crate::client::Client;
+use crate::commands::Daemon;
 use crate::error::{Error, Result};
 use crate::output;
 
 /// Show, make and change LVM's physical volumes, volume groups and logical volumes
 ///
-/// The verbs, options and messages are LVM's. --devices names all disks of a volume group. Physical
-/// volumes are found on them, on their partitions, and on md arrays of these. Changes are refused
-/// while a daemon serves a disk.
+/// The verbs, options and messages are LVM's. Volume groups are those of the running daemon, whose volumes may be in
+/// use meanwhile; or those on the disks given with --devices, which must then be all disks of a group. Physical volumes are
+/// found on these, on their partitions, and on md arrays of these.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+Exit codes, as of LVM: 0 done, 3 wrong usage, 5 failed.
 
 Examples:
   ashlar lvm vgcreate vg a.img b.img
   ashlar lvm lvcreate --devices a.img,b.img -n data -L 4G vg
-  ashlar lvm lvcreate --devices a.img,b.img -s -n before -L 1G vg/data
+  ashlar serve a.img b.img --nbd unix:/run/ashlar.nbd &
+  ashlar lvm lvcreate -s -n before -L 1G vg/data
   ashlar lvm lvs --devices a.img,b.img
   ashlar lvm lvconvert --devices a.img,b.img --merge vg/before")]
 pub(crate) enum Lvm {
@@ -49,13 +53,20 @@ pub(crate) enum Lvm {
     Vgcreate(vgcreate::Vgcreate),
     Lvcreate(Box<lvcreate::Lvcreate>),
     Lvremove(lvremove::Lvremove),
-    Lvextend(lvextend::Lvextend),
+    Lvextend(lvresize::Lvextend),
+    Lvreduce(lvresize::Lvreduce),
+    Lvrename(rename::Lvrename),
+    Vgrename(rename::Vgrename),
     Lvconvert(lvconvert::Lvconvert),
 }
 
+/// LVM's exit codes for failed commands, and for invalid ones (`ECMD_FAILED` and `EINVALID_CMD_LINE`).
+const FAILED: u8 = 5;
+pub(crate) const INVALID: u8 = 3;
+
 impl Lvm {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        match self {
+        let done = match self {
             Self::Pvs(command) => command.run(),
             Self::Vgs(command) => command.run(),
             Self::Lvs(command) => command.run(),
@@ -65,17 +76,39 @@ impl Lvm {
             Self::Lvcreate(command) => command.run(),
             Self::Lvremove(command) => command.run(),
             Self::Lvextend(command) => command.run(),
+            Self::Lvreduce(command) => command.run(),
+            Self::Lvrename(command) => command.run(),
+            Self::Vgrename(command) => command.run(),
             Self::Lvconvert(command) => command.run(),
-        }
+        };
+        done.map_err(|error| error.codes(FAILED, INVALID))
     }
 }
 
 /// Which disks to look at.
 #[derive(Args, Debug)]
 pub(crate) struct Devices {
-    /// Disks to search for physical volumes, separated by commas or as repeated options
+    /// Disks to search for physical volumes, separated by commas or as repeated options [default: the groups of a running
+    /// daemon]
     #[arg(long, value_name = "DISK", value_delimiter = ',')]
     devices: Vec<PathBuf>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Devices {
+    /// The daemon that serves the groups.
+    ///
+    /// # Errors
+    /// There is none.
+    fn connect(&self) -> Result<Client> {
+        let connected = self.daemon.connect();
+        connected.map_err(|error| {
+            error
+                .hint("name the disks with --devices DISK,..., or start a daemon with ashlar serve")
+        })
+    }
 }
 
 /// How a change is made.

@@ -1,17 +1,117 @@
 //! `ashlar lvm pvs|vgs|lvs`: reports.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use ashlar_lvm::Metadata;
 use ashlar_lvm::group::{Group, MemberState};
-use ashlar_lvm::report::{self, Field, LvRow, PvRow, Row, Style, Units, VgRow};
+use ashlar_lvm::report::{self, Field, LvRow, LvState, PvFacts, PvRow, Row, Style, Units, VgRow};
+use ashlar_stack::volume_groups::{ServedGroup, ServedMember, ServedVolume};
 use clap::Args;
 
 use super::session::{self, Session, with_named};
 use super::{Devices, split_name};
-use crate::disks::Access;
+use crate::daemon::interface::GroupsReply;
+use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::output;
+
+/// Physical volumes and groups, of the daemon or on disks.
+struct Groups {
+    /// The paths and labels of the physical volumes; the groups' indices refer to them.
+    physical: Vec<(String, PvFacts)>,
+    groups: Vec<Group>,
+    /// The active volumes of each group.
+    volumes: Vec<Vec<ServedVolume>>,
+}
+
+impl Groups {
+    /// The groups on disks.
+    fn on_disks(session: &Session) -> Self {
+        let physical = session.pvs.iter().map(|pv| (pv.path.clone(), PvFacts::of(&pv.on_disk)));
+        let groups = session.found.groups.clone();
+        let volumes = groups.iter().map(|_| Vec::new()).collect();
+        Self { physical: physical.collect(), groups, volumes }
+    }
+
+    /// The groups of the daemon.
+    fn served(reply: GroupsReply) -> Result<Self> {
+        let failed = |why: &dyn std::fmt::Display| {
+            Error::plain("the daemon's answer was not understood", why)
+        };
+        let mut physical = Vec::new();
+        for pv in reply.physical {
+            let uuid = pv.uuid.parse().map_err(|error| failed(&error))?;
+            let (size_bytes, is_used, areas) = (pv.size_bytes, pv.is_used, pv.areas);
+            physical.push((pv.path, PvFacts { uuid, size_bytes, is_used, areas }));
+        }
+        let (mut groups, mut volumes) = (Vec::new(), Vec::new());
+        for ServedGroup { text, members, volumes: active } in reply.groups {
+            let metadata = Metadata::parse(text.as_bytes()).map_err(|error| failed(&error))?;
+            let member = |member: &ServedMember| match *member {
+                ServedMember::Present(index) => MemberState::Present(index),
+                ServedMember::Stale(index) => MemberState::Stale(index),
+                ServedMember::Returned(index) => MemberState::Returned(index),
+                ServedMember::Missing => MemberState::Missing,
+            };
+            let members = members.iter().map(member).collect();
+            groups.push(Group { metadata, members, outdated: Vec::new() });
+            volumes.push(active);
+        }
+        Ok(Self { physical, groups, volumes })
+    }
+
+    /// The physical volume at a path.
+    fn physical(&self, path: &str) -> Option<&str> {
+        let wanted = disks::identity(Path::new(path));
+        let same = |other: &str| {
+            other == path || wanted.is_some() && wanted == disks::identity(Path::new(other))
+        };
+        self.physical.iter().map(|(path, _)| path.as_str()).find(|path| same(path))
+    }
+
+    /// The group of that name or UUID.
+    fn group(&self, name: &str) -> Result<&Group> {
+        session::only_group(&self.groups, name)
+    }
+
+    /// The path of a group's member.
+    fn path(&self, member: &MemberState) -> String {
+        let found = index_of(member).and_then(|index| self.physical.get(index));
+        found.map_or_else(|| "[unknown]".to_owned(), |(path, _)| path.clone())
+    }
+
+    /// The groups of these names, or all if there are none, sorted by name.
+    fn named(&self, names: &[String]) -> Result<Vec<&Group>> {
+        let mut wanted = Vec::new();
+        for name in names {
+            wanted.push(self.group(name)?.metadata.group.id);
+        }
+        let mut groups: Vec<&Group> = self.groups.iter().collect();
+        groups.retain(|group| names.is_empty() || wanted.contains(&group.metadata.group.id));
+        groups.sort_by_key(|group| (&group.metadata.group.name, group.metadata.group.id));
+        Ok(groups)
+    }
+
+    /// The state of a volume.
+    fn state(&self, group: &Group, volume: &str) -> Option<LvState> {
+        let id = group.metadata.group.id;
+        let at = self.groups.iter().position(|group| group.metadata.group.id == id)?;
+        let volume = self.volumes.get(at)?.iter().find(|served| served.name == volume)?;
+        Some(LvState { is_open: volume.is_open, status: volume.status.clone() })
+    }
+}
+
+/// The index of a member that is there.
+fn index_of(member: &MemberState) -> Option<usize> {
+    match member {
+        MemberState::Present(index) | MemberState::Stale(index) | MemberState::Returned(index) => {
+            Some(*index)
+        }
+        MemberState::Missing => None,
+    }
+}
 
 /// How a report looks.
 #[derive(Args, Debug)]
@@ -51,18 +151,21 @@ impl Look {
     /// Prints `rows`, or a list of the available fields.
     fn run<R: Row>(
         &self,
-        disks: &[std::path::PathBuf],
-        rows: impl AsyncFnOnce(&Session) -> Result<Vec<R>>,
+        from: &Devices,
+        disks: &[PathBuf],
+        rows: impl FnOnce(&Groups) -> Result<Vec<R>>,
     ) -> Result<ExitCode> {
         if self.options.as_deref() == Some("help") {
             output::print(&help::<R>())?;
             return Ok(ExitCode::SUCCESS);
         }
         let fields = report::select::<R>(self.options.as_deref()).map_err(Error::usage)?;
-        let text = session::with(disks, Access::Look, async |session| {
-            Ok(self.text(&fields, &rows(session).await?))
-        })?;
-        output::print(&text)?;
+        let groups = if disks.is_empty() {
+            Groups::served(from.connect()?.groups()?)?
+        } else {
+            session::with(disks, Access::Look, async |session| Ok(Groups::on_disks(session)))?
+        };
+        output::print(&self.text(&fields, &rows(&groups)?))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -160,21 +263,32 @@ pub(crate) struct Lvs {
 }
 
 impl Pvs {
+    /// Whether the daemon has one of the named physical volumes.
+    fn is_served(&self) -> bool {
+        let groups = self.disks.connect().and_then(|mut client| client.groups());
+        let groups = groups.and_then(Groups::served);
+        let has = |groups: Groups| self.names.iter().any(|name| groups.physical(name).is_some());
+        self.names.is_empty() || groups.is_ok_and(has)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let disks = with_named(&self.disks.devices, &self.names);
-        self.look.run(&disks, async |session| {
-            let mut rows = physical_volumes(session);
+        // Disks that are named without --devices are looked at themselves, unless the daemon has them.
+        let disks = match self.disks.devices.is_empty() && self.is_served() {
+            true => Vec::new(),
+            false => with_named(&self.disks.devices, &self.names),
+        };
+        self.look.run(&self.disks, &disks, |groups| {
+            let mut rows = physical_volumes(groups);
             if !self.names.is_empty() {
                 let mut wanted = Vec::new();
                 for name in &self.names {
-                    let pv = session.pv(name).and_then(|index| session.pvs.get(index));
-                    let Some(pv) = pv else {
+                    let Some(path) = groups.physical(name) else {
                         let text = format!("Failed to find physical volume \"{name}\"");
                         return Err(Error::failed(text));
                     };
-                    wanted.push(&pv.path);
+                    wanted.push(path);
                 }
-                rows.retain(|row| wanted.contains(&&row.device));
+                rows.retain(|row| wanted.contains(&row.device.as_str()));
             }
             Ok(rows)
         })
@@ -183,8 +297,8 @@ impl Pvs {
 
 impl Vgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        self.look.run(&self.disks.devices, async |session| {
-            let groups = groups(session, &self.names)?;
+        self.look.run(&self.disks, &self.disks.devices, |groups| {
+            let groups = groups.named(&self.names)?;
             Ok(groups.into_iter().map(|group| VgRow(Rc::new(group.clone()))).collect())
         })
     }
@@ -192,11 +306,11 @@ impl Vgs {
 
 impl Lvs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        self.look.run(&self.disks.devices, async |session| {
+        self.look.run(&self.disks, &self.disks.devices, |groups| {
             let mut names = Vec::new();
             for name in &self.names {
                 let (group, volume) = split_name(name)?;
-                let found = &session.group(group)?.metadata.group;
+                let found = &groups.group(group)?.metadata.group;
                 if let Some(volume) = volume.filter(|volume| found.lv(volume).is_none()) {
                     let text = format!("Failed to find logical volume \"{}/{volume}\"", found.name);
                     return Err(Error::failed(text));
@@ -204,7 +318,7 @@ impl Lvs {
                 names.push((found.id, volume));
             }
             let mut rows = Vec::new();
-            for group in groups(session, &[])? {
+            for group in groups.named(&[])? {
                 let id = group.metadata.group.id;
                 let asked = |lv: &str| {
                     let is = |(of, volume): &(ashlar_lvm::Uuid, Option<&str>)| {
@@ -212,20 +326,15 @@ impl Lvs {
                     };
                     names.is_empty() || names.iter().any(is)
                 };
-                rows.extend(self.volumes(session, group, asked));
+                rows.extend(self.volumes(groups, group, asked));
             }
             Ok(rows)
         })
     }
 
     /// The volumes of a group, sorted by name.
-    fn volumes(
-        &self,
-        session: &Session,
-        group: &Group,
-        asked: impl Fn(&str) -> bool,
-    ) -> Vec<LvRow> {
-        let devices = Rc::new(group.members.iter().map(|m| path(session, m)).collect::<Vec<_>>());
+    fn volumes(&self, groups: &Groups, group: &Group, asked: impl Fn(&str) -> bool) -> Vec<LvRow> {
+        let devices = Rc::new(group.members.iter().map(|m| groups.path(m)).collect::<Vec<_>>());
         let shared = Rc::new(group.clone());
         let lvs = &group.metadata.group.lvs;
         let mut seen: Vec<(usize, bool)> =
@@ -238,61 +347,37 @@ impl Lvs {
             (*visible || self.all) && !ties.contains(&name) && asked(name)
         });
         seen.sort_by_key(|(index, _)| &lvs[*index].name);
-        let row = |(index, _)| {
+        let row = |(index, _): (usize, bool)| {
+            let state = groups.state(group, &lvs[index].name);
             let (group, devices) = (Rc::clone(&shared), Rc::clone(&devices));
-            LvRow { group, index, devices }
+            LvRow { group, index, devices, state }
         };
         seen.into_iter().map(row).collect()
     }
 }
 
-/// The groups of these names, or all if there are none, sorted by name.
-fn groups<'a>(session: &'a Session, names: &[String]) -> Result<Vec<&'a Group>> {
-    let mut wanted = Vec::new();
-    for name in names {
-        wanted.push(session.group(name)?.metadata.group.id);
-    }
-    let mut groups: Vec<&Group> = session.found.groups.iter().collect();
-    groups.retain(|group| names.is_empty() || wanted.contains(&group.metadata.group.id));
-    groups.sort_by_key(|group| (&group.metadata.group.name, group.metadata.group.id));
-    Ok(groups)
-}
-
-/// The path of a group's member.
-fn path(session: &Session, member: &MemberState) -> String {
-    match member {
-        MemberState::Present(index) | MemberState::Stale(index) | MemberState::Returned(index) => {
-            session.pvs.get(*index).map_or_else(String::new, |pv| pv.path.clone())
-        }
-        MemberState::Missing => "[unknown]".to_owned(),
-    }
-}
-
 /// All physical volumes, including those missing from their groups, sorted by path.
-fn physical_volumes(session: &Session) -> Vec<PvRow> {
+fn physical_volumes(groups: &Groups) -> Vec<PvRow> {
     let mut rows = Vec::new();
-    let mut listed = session.found.duplicates.clone();
-    for group in &session.found.groups {
+    let mut listed = Vec::new();
+    for group in &groups.groups {
         let shared = Rc::new(group.clone());
         for (at, member) in group.members.iter().enumerate() {
-            let index = match member {
-                MemberState::Present(index)
-                | MemberState::Stale(index)
-                | MemberState::Returned(index) => Some(*index),
-                MemberState::Missing => None,
-            };
+            let index = index_of(member);
             listed.extend(index);
-            rows.push(PvRow {
-                device: path(session, member),
-                on_disk: index.and_then(|i| session.pvs.get(i)).map(|pv| pv.on_disk.clone()),
-                of: Some((Rc::clone(&shared), at)),
-            });
+            let label = index.and_then(|index| groups.physical.get(index));
+            let label = label.map(|(_, label)| label.clone());
+            let (device, of) = (groups.path(member), Some((Rc::clone(&shared), at)));
+            rows.push(PvRow { device, label, of });
         }
     }
-    for (index, pv) in session.pvs.iter().enumerate().filter(|(i, _)| !listed.contains(i)) {
-        debug_assert!(session.group_of(index).is_none(), "members were listed");
-        let on_disk = Some(pv.on_disk.clone());
-        rows.push(PvRow { device: pv.path.clone(), on_disk, of: None });
+    // The copy of another one is not shown.
+    let mut known: Vec<_> = rows.iter().filter_map(|row| Some(row.label.as_ref()?.uuid)).collect();
+    for (index, (path, label)) in groups.physical.iter().enumerate() {
+        if !listed.contains(&index) && !known.contains(&label.uuid) {
+            known.push(label.uuid);
+            rows.push(PvRow { device: path.clone(), label: Some(label.clone()), of: None });
+        }
     }
     rows.sort_by(|a, b| a.device.cmp(&b.device));
     rows

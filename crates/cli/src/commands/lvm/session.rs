@@ -11,24 +11,32 @@
 //! Until step 4 ends, the old group is valid. Refusals come before step 2.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use ashlar_block::Gateway;
+use ashlar_block::{Gateway, Sectors};
+use ashlar_dm::Devices as _;
+use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::change::Author;
+use ashlar_lvm::command::{Command, Effect, Question, Zeroes};
 use ashlar_lvm::commit::{CommitError, Member, commit};
 use ashlar_lvm::format::{FormatError, write_label};
 use ashlar_lvm::group::{self, Found, Group, MemberState};
+use ashlar_lvm::report::long;
 use ashlar_lvm::{Metadata, PvOnDisk, Uuid, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
 use ashlar_stack::devices::Role;
 use ashlar_stack::owners;
 use ashlar_stack::partitions;
-use ashlar_stack::probe::{Contents, Md, probe};
+use ashlar_stack::probe::{Contents, Md, file_system_bytes, probe};
 
 use super::archive::{self, Archives};
 use super::volumes::Volumes;
-use super::warn;
+use super::{Changing, Devices, confirm, warn};
+use crate::client::Client;
+use crate::daemon::interface::Lvm;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
+use crate::output;
 
 /// A device that may be or become a physical volume.
 pub(super) struct Place {
@@ -71,12 +79,104 @@ pub(super) struct Draft {
     pub(super) members: Vec<usize>,
 }
 
-/// The start of a volume that must be zeroed before the volume appears in the metadata.
-pub(super) struct Zeroes {
-    /// The name of its device.
-    pub(super) device: String,
-    /// How many bytes.
-    pub(super) bytes: u64,
+/// Changes a group: one that the daemon serves, or one on disks.
+///
+/// # Errors
+/// The group is as it was, unless the message says that this is not known.
+pub(super) fn change(
+    disks: &Devices,
+    changing: &Changing,
+    group: &str,
+    command: &Command,
+) -> Result<ExitCode> {
+    if disks.devices.is_empty() {
+        served(&mut disks.connect()?, changing, group, command)?;
+    } else {
+        let archives = Archives::new(changing.autobackup)?;
+        with(&disks.devices, Access::Write, async |session| {
+            let mut draft = session.draft(group).await?;
+            let effect = draft.apply(session, command)?;
+            if let Some((name, size)) = &effect.reduces {
+                session.check_room(&draft, name, *size, command).await?;
+            }
+            tell(&effect.notes)?;
+            confirm_all(&effect.questions, changing.yes)?;
+            session.commit(draft, &effect.zeroes, &archives).await?;
+            tell(&effect.done)
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to reduce a volume to `size` if its file system needs more, unless the command is forced.
+///
+/// # Errors
+/// It needs more, or cannot be read.
+pub(crate) async fn refuse_to_cut(
+    gateway: &Gateway,
+    volume: &str,
+    size: Sectors,
+    command: &Command,
+) -> Result<()> {
+    if matches!(command, Command::Resize(resize) if resize.force) {
+        return Ok(());
+    }
+    let found = file_system_bytes(gateway).await;
+    let found = found.map_err(|status| Error::new("cannot read the volume", volume, status))?;
+    match found {
+        Some((kind, bytes)) if bytes > size.bytes() => {
+            let needed = long(Sectors::from_bytes_ceil(bytes));
+            let text = format!(
+                "Logical volume {volume} NOT reduced: its {kind} file system has {needed}, more than {}",
+                long(size)
+            );
+            Err(Error::failed(text).hint("reduce the file system first, or --force destroys it"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Has the daemon change a group.
+///
+/// # Errors
+/// As for [`change`].
+pub(super) fn served(
+    client: &mut Client,
+    changing: &Changing,
+    group: &str,
+    command: &Command,
+) -> Result<()> {
+    let mut at = Lvm {
+        group: group.to_owned(),
+        command: command.clone(),
+        confirmed: Some(changing.yes),
+        archive: Some(changing.autobackup),
+        line: archive::command(),
+    };
+    let mut reply = client.lvm(&at)?;
+    if !reply.questions.is_empty() {
+        confirm_all(&reply.questions, false)?;
+        at.confirmed = Some(true);
+        reply = client.lvm(&at)?;
+    }
+    tell(&reply.notes)?;
+    tell(&reply.done)
+}
+
+fn confirm_all(questions: &[Question], yes: bool) -> Result<()> {
+    for Question { text, refusal } in questions {
+        if !confirm(text, yes)? {
+            return Err(Error::failed(refusal));
+        }
+    }
+    Ok(())
+}
+
+fn tell(lines: &[String]) -> Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    output::tell(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
 }
 
 /// Calls `work` with the physical volumes on `disks`, and stops everything cleanly afterwards.
@@ -120,7 +220,7 @@ pub(super) fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
 }
 
 /// A new identity. Only bytes of the random UUIDs that are fully random are used.
-pub(super) fn new_uuid() -> Uuid {
+pub(crate) fn new_uuid() -> Uuid {
     const FIXED: [usize; 2] = [6, 8];
     let mut random = [0; 32];
     let bytes = std::iter::repeat_with(uuid::Uuid::new_v4).flat_map(|number| {
@@ -129,6 +229,28 @@ pub(super) fn new_uuid() -> Uuid {
     });
     random.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
     Uuid::from_random(random)
+}
+
+/// The group of that name or UUID.
+///
+/// # Errors
+/// There is none, or several.
+pub(super) fn only_group<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group> {
+    let is = |group: &&Group| {
+        let group = &group.metadata.group;
+        group.name == name || group.id.to_string() == name
+    };
+    let found: Vec<&Group> = groups.iter().filter(is).collect();
+    match found[..] {
+        [group] => Ok(group),
+        [] => Err(Error::failed(format_args!("Volume group \"{name}\" not found"))),
+        [..] => {
+            let ids: Vec<_> =
+                found.iter().map(|group| group.metadata.group.id.to_string()).collect();
+            let text = format!("There are {} volume groups \"{name}\"", ids.len());
+            Err(Error::plain(text, ids.join(", ")).hint("name the one by its UUID"))
+        }
+    }
 }
 
 /// A disk, or its partitions if it has any. Unreadable disks are reported and left out, and so are members of an array
@@ -251,21 +373,7 @@ impl Session {
     /// # Errors
     /// There is none, or several.
     pub(super) fn group(&self, name: &str) -> Result<&Group> {
-        let is = |group: &&Group| {
-            let group = &group.metadata.group;
-            group.name == name || group.id.to_string() == name
-        };
-        let found: Vec<&Group> = self.found.groups.iter().filter(is).collect();
-        match found[..] {
-            [group] => Ok(group),
-            [] => Err(Error::failed(format_args!("Volume group \"{name}\" not found"))),
-            [..] => {
-                let ids: Vec<_> =
-                    found.iter().map(|group| group.metadata.group.id.to_string()).collect();
-                let text = format!("There are {} volume groups \"{name}\"", ids.len());
-                Err(Error::plain(text, ids.join(", ")).hint("name the one by its UUID"))
-            }
-        }
+        only_group(&self.found.groups, name)
     }
 
     /// The place with that path: a disk, its partition, or `/dev/md0`.
@@ -344,6 +452,30 @@ impl Session {
     pub(super) fn volumes(&self, group: &VolumeGroup, members: &[usize]) -> Volumes {
         let gateways = members.iter().filter_map(|index| self.pvs.get(*index));
         Volumes::new(group, gateways.map(|pv| pv.gateway.clone()).collect())
+    }
+
+    /// Refuses to reduce a volume below the size of its file system.
+    async fn check_room(
+        &self,
+        draft: &Draft,
+        volume: &str,
+        size: Sectors,
+        command: &Command,
+    ) -> Result<()> {
+        let Some(before) = &draft.before else { return Ok(()) };
+        let group = &before.group;
+        let device = dm_name(&group.name, volume, None);
+        let mut volumes = self.volumes(group, &draft.members);
+        volumes.make(std::slice::from_ref(&device)).await?;
+        let gateway = volumes.find(&device);
+        let checked = match &gateway {
+            Some(gateway) => {
+                refuse_to_cut(gateway, &format!("{}/{volume}", group.name), size, command).await
+            }
+            None => Ok(()),
+        };
+        volumes.end().await?;
+        checked
     }
 
     /// Writes a changed group: see the module text. The session's groups are then assembled again.
@@ -432,28 +564,26 @@ impl Draft {
         Self { before: None, group, members }
     }
 
-    /// Changes the group with a function that makes volumes.
-    pub(super) fn change<T>(
-        &mut self,
-        change: impl FnOnce(&mut VolumeGroup, &mut Author<'_>) -> T,
-    ) -> T {
-        let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
-        change(&mut self.group, &mut author)
-    }
-
-    /// The physical volumes with these paths, by their index in the group.
+    /// Applies a command to the description.
     ///
     /// # Errors
-    /// One is not in the group.
-    pub(super) fn named(&self, session: &Session, paths: &[String]) -> Result<Vec<usize>> {
-        let index = |path: &String| {
-            let pv = session.pv(path);
-            let at = pv.and_then(|pv| self.members.iter().position(|member| *member == pv));
-            at.ok_or_else(|| {
-                let text = format!("Physical volume \"{path}\" not found in volume group");
-                Error::failed(format_args!("{text} \"{}\"", self.group.name))
-            })
+    /// It is refused.
+    pub(super) fn apply(&mut self, session: &Session, command: &Command) -> Result<Effect> {
+        if let Command::RenameGroup { to } = command
+            && session.found.groups.iter().any(|other| other.metadata.group.name == *to)
+        {
+            return Err(Error::failed(format_args!("New volume group \"{to}\" already exists")));
+        }
+        let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
+        let members = &self.members;
+        let physical = |path: &str| {
+            let pv = session.pv(path)?;
+            members.iter().position(|member| *member == pv)
         };
-        paths.iter().map(index).collect()
+        let applied = command.apply(&mut self.group, &physical, &mut author);
+        applied.map_err(|error| match error.is_usage() {
+            true => Error::usage(&error),
+            false => Error::failed(&error),
+        })
     }
 }

@@ -1,7 +1,7 @@
-//! Sizes and numbers of extents in the syntax of LVM's options, and sizes as in its messages.
+//! Sizes and numbers of extents in the syntax of LVM's options.
 
 use ashlar_block::Sectors;
-use ashlar_lvm::report::Units;
+use ashlar_lvm::command::{Amount, Base, NewSize, Sign};
 
 /// A size: a number, perhaps with a fraction, in MiB, or with a unit in upper or lower case: b(ytes), s(ectors), k, m,
 /// g, t, p, e, in powers of 1024.
@@ -47,89 +47,48 @@ fn scaled(text: &str, default: char) -> Result<Sectors, String> {
     u64::try_from(bytes).map(Sectors::from_bytes_floor).map_err(|_| bad())
 }
 
-/// A size to set or to add.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Resize<T> {
-    /// Whether it is added.
-    pub(super) adds: bool,
-    /// The size.
-    pub(super) amount: T,
+/// A size, or with a sign in front a change of one.
+fn signed(text: &str, parse: impl Fn(&str) -> Result<Amount, String>) -> Result<NewSize, String> {
+    let (sign, rest) = match (text.strip_prefix('+'), text.strip_prefix('-')) {
+        (Some(rest), _) => (Sign::Plus, rest),
+        (None, Some(rest)) => (Sign::Minus, rest),
+        (None, None) => (Sign::Absolute, text),
+    };
+    Ok(NewSize { sign, amount: parse(rest)? })
 }
 
-fn resize<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Resize<T>, String> {
-    let (adds, rest) = text.strip_prefix('+').map_or((false, text), |rest| (true, rest));
-    Ok(Resize { adds, amount: parse(rest)? })
+/// As [`size`], for an amount of space.
+pub(super) fn amount(text: &str) -> Result<Amount, String> {
+    size(text).map(|size| Amount::Sectors(size.0))
 }
 
-/// As [`size`], with a leading `+` if it is added.
-pub(super) fn new_size(text: &str) -> Result<Resize<Sectors>, String> {
-    resize(text, size)
+/// As [`size`], with a leading `+` or `-` if it is a change.
+pub(super) fn new_size(text: &str) -> Result<NewSize, String> {
+    signed(text, amount)
 }
 
-/// As [`extents`], with a leading `+` if they are added.
-pub(super) fn new_extents(text: &str) -> Result<Resize<Extents>, String> {
-    resize(text, extents)
-}
-
-/// The base of a share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Of {
-    /// All extents of the group.
-    Group,
-    /// The free extents.
-    Free,
-    /// The extents of the named physical volumes.
-    Named,
-    /// The extents of the origin.
-    Origin,
-    /// The extents of the volume.
-    Volume,
-}
-
-/// A number of extents.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Extents {
-    /// This many.
-    Count(u32),
-    /// This percentage of a base.
-    Share(u32, Of),
+/// As [`extents`], with a leading `+` or `-` if they are a change.
+pub(super) fn new_extents(text: &str) -> Result<NewSize, String> {
+    signed(text, extents)
 }
 
 /// Extents: a number, or a share with `%VG`, `%FREE`, `%PVS`, `%ORIGIN` or `%LV`.
-pub(super) fn extents(text: &str) -> Result<Extents, String> {
+pub(super) fn extents(text: &str) -> Result<Amount, String> {
     let bad = || {
         format!("`{text}` is not a number of extents, or one with %VG, %FREE, %PVS, %ORIGIN or %LV")
     };
     let Some((number, of)) = text.split_once('%') else {
-        return text.parse().map(Extents::Count).map_err(|_| bad());
+        return text.parse().map(Amount::Extents).map_err(|_| bad());
     };
     let of = match of.to_ascii_uppercase().as_str() {
-        "VG" => Of::Group,
-        "FREE" => Of::Free,
-        "PVS" => Of::Named,
-        "ORIGIN" => Of::Origin,
-        "LV" => Of::Volume,
+        "VG" => Base::Group,
+        "FREE" => Base::Free,
+        "PVS" => Base::Named,
+        "ORIGIN" => Base::Origin,
+        "LV" => Base::Volume,
         _ => return Err(bad()),
     };
-    number.parse().map(|number| Extents::Share(number, of)).map_err(|_| bad())
-}
-
-/// A share of extents: rounded up for an origin or a volume, else down, as in LVM.
-pub(super) fn share(percent: u32, of: Of, extents: u64) -> u32 {
-    let all = u64::from(percent).saturating_mul(extents);
-    let share = match of {
-        Of::Origin | Of::Volume => all.div_ceil(100),
-        Of::Group | Of::Free | Of::Named => all / 100,
-    };
-    u32::try_from(share).unwrap_or(u32::MAX)
-}
-
-/// `4.00 MiB`, as in LVM's messages.
-pub(super) fn long(size: Sectors) -> String {
-    let text = Units::default().size(size);
-    let Some(unit) = text.chars().last().filter(char::is_ascii_alphabetic) else { return text };
-    let number = &text[..text.len() - 1];
-    format!("{number} {}iB", unit.to_ascii_uppercase())
+    number.parse().map(|number| Amount::Share(number, of)).map_err(|_| bad())
 }
 
 #[cfg(test)]
@@ -154,24 +113,18 @@ mod tests {
         for bad in ["", "m", "-1", "+1", "1,5", "1.m", ".5", "1x", "100b", "1e3", "16e", "4MB"] {
             assert!(size(bad).is_err(), "{bad}");
         }
-        assert_eq!(new_size("+1"), Ok(Resize { adds: true, amount: Sectors(2048) }));
+        let amount = Amount::Sectors(2048);
+        assert_eq!(new_size("+1"), Ok(NewSize { sign: Sign::Plus, amount }));
+        assert_eq!(new_size("-1"), Ok(NewSize { sign: Sign::Minus, amount }));
+        assert_eq!(new_size("1"), Ok(NewSize { sign: Sign::Absolute, amount }));
     }
 
     #[test]
     fn extents_are_numbers_or_shares() {
-        assert_eq!(extents("7"), Ok(Extents::Count(7)));
-        assert_eq!(extents("50%free"), Ok(Extents::Share(50, Of::Free)));
+        assert_eq!(extents("7"), Ok(Amount::Extents(7)));
+        assert_eq!(extents("50%free"), Ok(Amount::Share(50, Base::Free)));
         for bad in ["", "%", "5%", "5%X", "-1", "%VG", "4294967296"] {
             assert!(extents(bad).is_err(), "{bad}");
         }
-        assert_eq!(share(50, Of::Free, 7), 3);
-        assert_eq!(share(50, Of::Origin, 7), 4);
-        assert_eq!(share(u32::MAX, Of::Group, u64::MAX), u32::MAX);
-    }
-
-    #[test]
-    fn sizes_in_messages_are_lvms() {
-        assert_eq!(long(Sectors(8192)), "4.00 MiB");
-        assert_eq!(long(Sectors((10 << 21) - 8)), "<10.00 GiB");
     }
 }

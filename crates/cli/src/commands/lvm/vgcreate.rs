@@ -6,6 +6,7 @@ use ashlar_block::Sectors;
 use ashlar_lvm::format::plan;
 use ashlar_lvm::metadata::is_valid_name;
 use ashlar_lvm::ondisk::PvLabel;
+use ashlar_lvm::report::long;
 use ashlar_lvm::{PhysicalVolume, VolumeGroup};
 use clap::Args;
 
@@ -162,7 +163,7 @@ impl Vgcreate {
     fn member(&self, name: &str, label: &PvLabel) -> Result<PhysicalVolume> {
         let member = PhysicalVolume::of_label(label, self.extent_size());
         member.filter(|member| member.pe_count > 0).ok_or_else(|| {
-            let size = sizes::long(self.extent_size());
+            let size = long(self.extent_size());
             let text = format!("{name} has no room for an extent of {size}, or for too many");
             Error::failed(text).hint("choose another -s")
         })

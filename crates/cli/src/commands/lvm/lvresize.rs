@@ -1,0 +1,121 @@
+//! `ashlar lvm lvextend|lvreduce`: other sizes of volumes, and of the space of snapshots.
+
+use std::process::ExitCode;
+
+use ashlar_lvm::command::{Command, Direction, NewSize, Resize, Sign};
+use clap::{ArgAction, Args};
+
+use super::session::change;
+use super::{Changing, Devices, sizes, volume_name};
+use crate::error::{Error, Result};
+
+/// Extend a logical volume, or the space for changes of a snapshot
+///
+/// The contents of the volume do not grow by themselves: a file system has its own command for
+/// that.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm lvextend -L +1G vg/data
+  ashlar lvm lvextend --devices a.img,b.img -L +1G vg/data
+  ashlar lvm lvextend --devices a.img,b.img -l +100%FREE vg/data")]
+pub(crate) struct Lvextend {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    changing: Changing,
+
+    #[command(flatten)]
+    size: LargerSize,
+
+    /// The volume
+    #[arg(value_name = "VG/LV")]
+    name: String,
+
+    /// Physical volumes to place the new part on [default: any of the group's]
+    #[arg(value_name = "PV")]
+    pvs: Vec<String>,
+}
+
+/// How large, or by how much larger.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct LargerSize {
+    /// New size, or with + the increase, in MiB or with a unit; rounded up to extents
+    #[arg(short = 'L', long = "size", value_name = "[+]SIZE", action = ArgAction::Set, value_parser = sizes::new_size)]
+    size: Option<NewSize>,
+
+    /// The same in extents, or a share of something: COUNT, N%VG, N%FREE, N%PVS, N%ORIGIN, N%LV
+    #[arg(short = 'l', long = "extents", value_name = "[+]COUNT", action = ArgAction::Set, value_parser = sizes::new_extents)]
+    extents: Option<NewSize>,
+}
+
+/// How large, or by how much smaller.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct SmallerSize {
+    /// New size, or with - the decrease, in MiB or with a unit; rounded up to extents
+    #[arg(short = 'L', long = "size", value_name = "[-]SIZE", action = ArgAction::Set, allow_hyphen_values = true, value_parser = sizes::new_size)]
+    size: Option<NewSize>,
+
+    /// The same in extents, or a share of something: COUNT, N%VG, N%FREE, N%LV
+    #[arg(short = 'l', long = "extents", value_name = "[-]COUNT", action = ArgAction::Set, allow_hyphen_values = true, value_parser = sizes::new_extents)]
+    extents: Option<NewSize>,
+}
+
+/// Reduce a logical volume
+///
+/// What is beyond the new size is lost: reduce the file system in it first. Asks for confirmation, unless -y or -f is given.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm lvreduce -L 2G vg/data
+  ashlar lvm lvreduce --devices a.img,b.img -y -L -1G vg/data")]
+pub(crate) struct Lvreduce {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    changing: Changing,
+
+    /// Do not ask, and reduce the volume even below what a file system in it needs
+    #[arg(short, long)]
+    force: bool,
+
+    #[command(flatten)]
+    size: SmallerSize,
+
+    /// The volume
+    #[arg(value_name = "VG/LV")]
+    name: String,
+}
+
+impl Lvextend {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let size = self.size.size.or(self.size.extents);
+        let size = size.ok_or_else(|| Error::usage("no size is given"))?;
+        if size.sign == Sign::Minus {
+            return Err(Error::usage("a volume is extended by +SIZE; lvreduce makes it smaller"));
+        }
+        let (group, volume) = volume_name(&self.name)?;
+        let (volume, direction) = (volume.to_owned(), Direction::Extend);
+        let resize = Resize { volume, size, direction, force: false, physical: self.pvs };
+        change(&self.disks, &self.changing, group, &Command::Resize(resize))
+    }
+}
+
+impl Lvreduce {
+    pub(crate) fn run(mut self) -> Result<ExitCode> {
+        let size = self.size.size.or(self.size.extents);
+        let size = size.ok_or_else(|| Error::usage("no size is given"))?;
+        if size.sign == Sign::Plus {
+            return Err(Error::usage("a volume is reduced by -SIZE; lvextend makes it larger"));
+        }
+        self.changing.yes |= self.force;
+        let (group, volume) = volume_name(&self.name)?;
+        let (volume, direction, force) = (volume.to_owned(), Direction::Reduce, self.force);
+        let resize = Resize { volume, size, direction, force, physical: Vec::new() };
+        change(&self.disks, &self.changing, group, &Command::Resize(resize))
+    }
+}

@@ -1,0 +1,108 @@
+//! Changes of volume groups that clients request, and what clients see of groups.
+
+use std::path::Path;
+
+use ashlar_lvm::change::Author;
+use ashlar_lvm::command::Command;
+use ashlar_stack::devices::Device;
+use ashlar_stack::volume_groups::{Change, Request};
+use serde_json::Value;
+
+use super::clients::Shut;
+use super::control::{Service, refused};
+use super::interface::{GroupsReply, Lvm, LvmReply};
+use super::manage::{cannot_open, reply};
+use super::merges;
+use super::varlink::Reply;
+use crate::commands::lvm::archive;
+use crate::commands::lvm::session::{new_uuid, refuse_to_cut};
+use crate::disks;
+
+/// What helps if a volume is in use.
+const IN_USE: &str = "disconnect its NBD clients, and close or unmount what uses it in the mount";
+
+impl Service {
+    /// The volume groups.
+    pub(super) async fn groups(&self) -> Result<Value, Reply> {
+        let (physical, groups) = self.collector.lock().await.groups();
+        reply(GroupsReply { physical, groups })
+    }
+
+    /// Changes a volume group.
+    pub(super) async fn lvm(&self, at: Lvm) -> Result<Value, Reply> {
+        let mut collector = self.collector.lock().await;
+        if self.ending.draining().is_stopped() {
+            return Err(refused("the daemon is about to end", None));
+        }
+        let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
+        let physical = |path: &str| self.device_at(path);
+        let request = Request { group: &at.group, command: &at.command, physical: &physical };
+        let change = collector.prepare(&request, &mut author);
+        let change = change.map_err(|why| refused(why, None))?;
+        let effect = change.effect.clone();
+        if let Some((volume, size)) = &effect.reduces {
+            let name = format!("{}/{volume}", change.before.group.name);
+            let devices = self.stack.devices.volumes();
+            if let Some(device) = devices.iter().find(|device| device.export_name() == name) {
+                let cut = refuse_to_cut(device.gateway(), &name, *size, &at.command).await;
+                cut.map_err(cannot_open)?;
+            }
+        }
+        if at.confirmed != Some(true) && !effect.questions.is_empty() {
+            let (notes, questions) = (effect.notes, effect.questions);
+            return reply(LvmReply { notes, questions, done: Vec::new() });
+        }
+        let shut = self.shut(&change, &at.command).await?;
+        let keep = at.archive != Some(false);
+        let applied = merges::apply(&mut collector, change, &at.line, keep).await;
+        // Those that are gone are held by nothing that clients find.
+        shut.into_iter().for_each(Shut::reopen);
+        let applied = applied.map_err(|why| refused(why, None))?;
+        for note in collector.take_notes() {
+            tracing::warn!(device = note.device, "{}", note.text);
+        }
+        self.clients.follow();
+        if let Some(why) = applied.unsure {
+            let hint = "restart the daemon: it then reads the group as it is on the disks";
+            return Err(refused(why, Some(hint)));
+        }
+        let (notes, done) = (effect.notes, effect.done);
+        reply(LvmReply { notes, questions: Vec::new(), done })
+    }
+
+    /// Lets no client open the devices that a change needs for itself.
+    async fn shut(&self, change: &Change, command: &Command) -> Result<Vec<Shut>, Reply> {
+        let mut all = Vec::new();
+        for name in &change.shut {
+            let called = self.stack.devices.find(name);
+            let called = called.map_or_else(|| name.clone(), |d| d.export_name().to_owned());
+            match self.clients.shut(name, &called).await {
+                Ok(shut) => all.push(shut),
+                Err(busy) => {
+                    all.into_iter().for_each(Shut::reopen);
+                    let why = match matches!(command, Command::Merge { .. }) {
+                        true => format!("A volume of the merge is in use: {busy}"),
+                        false => format!("Logical volume {called} in use: {busy}"),
+                    };
+                    return Err(refused(why, Some(IN_USE)));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// The name of the device at a path that a client gave.
+    fn device_at(&self, path: &str) -> Option<String> {
+        let wanted = disks::identity(Path::new(path));
+        let identities = self.identities.borrow();
+        let is = |device: &Device| {
+            let below_dev = path.strip_prefix("/dev/").unwrap_or(path);
+            device.path == path
+                || device.name == below_dev
+                || device.links.iter().any(|link| link == below_dev)
+                || wanted.is_some() && identities.get(&device.path).copied() == wanted
+        };
+        let found = self.stack.devices.all().into_iter().find(|device| is(device));
+        found.map(|device| device.name)
+    }
+}

@@ -1,0 +1,118 @@
+//! The devices of an active group: those of its plan, in the plan's order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ashlar_block::BlockDevice;
+use ashlar_block::disk::DeviceNumber;
+use ashlar_dm::Device as Mapped;
+use ashlar_dm::snapshot::Origins;
+use ashlar_lvm::activate::{MadeOf, Planned};
+
+use super::Site;
+use crate::devices::Role;
+use crate::mapped::{Maker, Parts};
+
+/// What all groups share: the numbers of mapped devices, and the devices that have snapshots.
+#[derive(Default)]
+pub(super) struct Numbers {
+    next: u32,
+    pub(super) origins: Arc<Origins>,
+}
+
+/// An active group.
+#[derive(Default)]
+pub(super) struct Active {
+    /// Each after the devices that it is made of.
+    pub(super) devices: Vec<Live>,
+    pub(super) parts: Parts,
+    /// Why the group must not be changed any more until it is read again.
+    pub(super) unsure: Option<String>,
+}
+
+/// A device of a plan.
+pub(super) struct Live {
+    pub(super) planned: Planned,
+    /// Its device; `None` for a pool of thin volumes, which is none.
+    pub(super) mapped: Option<Arc<Mapped>>,
+    /// The name of its device; of a pool, the names of its parts' devices.
+    pub(super) names: Vec<String>,
+    /// Whether the end of its merge could not be recorded, which is told once.
+    pub(super) is_told: bool,
+}
+
+/// A device that was made.
+pub(super) struct New {
+    /// The name of the device.
+    pub(super) device: String,
+    /// Messages to the user.
+    pub(super) notes: Vec<String>,
+}
+
+impl Live {
+    /// Whether it may only be made, and its table only be loaded, while changes of its origin are held or pass the origin's
+    /// own gate: what it does begins at that moment.
+    pub(super) fn is_snapshot(planned: &Planned) -> bool {
+        matches!(&planned.made_of, MadeOf::Table(lines) if lines.iter().any(|line| line.kind == "snapshot"))
+    }
+}
+
+impl Active {
+    /// The device that the plan calls `name`.
+    pub(super) fn find(&self, name: &str) -> Option<&Live> {
+        self.devices.iter().find(|live| live.planned.name == name)
+    }
+
+    /// The names of the devices that `planned` is made of.
+    pub(super) fn lower(&self, planned: &Planned) -> Vec<String> {
+        let all =
+            planned.made_of.parts().into_iter().flat_map(|part| match part.strip_prefix("/dev/") {
+                Some(device) => vec![device.to_owned()],
+                None => self.find(part).map_or(Vec::new(), |live| live.names.clone()),
+            });
+        all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// What makes devices of this group.
+    pub(super) fn maker<'a>(&'a mut self, site: &Site<'a>, numbers: &'a Numbers) -> Maker<'a> {
+        let Site { devices, runtime, .. } = *site;
+        Maker { devices, origins: &numbers.origins, runtime, parts: &mut self.parts }
+    }
+
+    /// Makes a device of the group named `group`, after those that it is made of, and adds it to the site's; `None` for a pool.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(super) async fn make(
+        &mut self,
+        planned: Planned,
+        group: &str,
+        site: &Site<'_>,
+        numbers: &mut Numbers,
+    ) -> Result<Option<New>, String> {
+        let (number, device) = (numbers.next, format!("dm-{}", numbers.next));
+        let lower = self.lower(&planned);
+        let Some(made) = self.maker(site, numbers).make(&planned, &device).await? else {
+            self.devices.push(Live { planned, mapped: None, names: lower, is_told: false });
+            return Ok(None);
+        };
+        numbers.next += 1;
+        let disk = made.mapped.disk();
+        disk.set_number(DeviceNumber::dm(number));
+        if planned.read_only || made.read_only {
+            disk.set_read_only(true);
+        }
+        let role = if planned.volume.is_some() { Role::Volume } else { Role::Component };
+        let (links, mapped) = (links(&planned, group), made.mapped);
+        site.devices.add_logical(&device, links, role, lower, Arc::clone(&mapped));
+        let names = vec![device.clone()];
+        self.devices.push(Live { planned, mapped: Some(mapped), names, is_told: false });
+        Ok(Some(New { device, notes: made.notes }))
+    }
+}
+
+/// The names of a device below `dev`.
+pub(super) fn links(planned: &Planned, group: &str) -> Vec<String> {
+    let volume = planned.volume.as_ref().map(|volume| format!("{group}/{volume}"));
+    std::iter::once(format!("mapper/{}", planned.name)).chain(volume).collect()
+}

@@ -1,0 +1,535 @@
+//! Changes of groups whose volumes are in use.
+//!
+//! [`VolumeGroups::prepare`] refuses what can be refused; nothing is changed by it. [`VolumeGroups::apply`] then goes through these steps:
+//!
+//! | step | what happens | a crash leaves | after a failure |
+//! |---|---|---|---|
+//! | 1 | new devices are made on extents that were free, and zeroed durably | the old group | they are retired |
+//! | 2 | devices whose tables change get the new ones loaded, and are suspended with a flush: later I/O is held | the old group | they resume with the old tables |
+//! | 3 | new snapshots start: from now on changes of their origins make exceptions | the old group | the snapshots are retired |
+//! | 4 | the metadata is committed ([`ashlar_lvm::commit`]) | the old or the new group | as above, or see below |
+//! | 5 | the suspended devices resume with the new tables | the new group | the device stays suspended |
+//! | 6 | devices that are gone are retired: none of their I/O is left when their extents become free | the new group | the group is not changed any more |
+//!
+//! A snapshot shows its origin at the moment of step 2 or 3: writes that were acknowledged before are in it, a write in flight is in it
+//! as a whole or not at all, and its first write after step 4 is a copy that the committed metadata knows.
+//!
+//! If it is unknown whether the commit took place, the volumes go on as is right in both cases ([`Command::is_safe_ahead`]), and the group is not
+//! changed any more: extents might be used twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Status};
+use ashlar_dm::Device as Mapped;
+use ashlar_lvm::activate::{self, MadeOf, Plan, Planned, dm_name};
+use ashlar_lvm::change::Author;
+use ashlar_lvm::command::{Command, CommandError, Effect, Zeroes};
+use ashlar_lvm::commit::{CommitError, Committed, Member, commit};
+use ashlar_lvm::group::{Group, MemberState};
+use ashlar_lvm::metadata::Header;
+use ashlar_lvm::{Metadata, Uuid, VolumeGroup};
+
+use super::active::{Active, Live, Numbers, links};
+use super::{Physical, Site, VolumeGroups};
+use crate::devices::{Logical, Role};
+
+/// A requested change.
+pub struct Request<'a> {
+    /// The name or UUID of the group.
+    pub group: &'a str,
+    /// The change.
+    pub command: &'a Command,
+    /// Returns the name of the device at a path that the user gave.
+    pub physical: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// A change that can be applied.
+pub struct Change {
+    id: Uuid,
+    /// The present metadata.
+    pub before: Metadata,
+    after: Metadata,
+    members: Vec<usize>,
+    plan: Plan,
+    difference: Difference,
+    /// What else it does.
+    pub effect: Effect,
+    /// The names of the devices that no client may have open meanwhile.
+    pub shut: Vec<String>,
+    is_safe_ahead: bool,
+}
+
+/// The result of a change.
+pub struct Applied {
+    /// The new metadata.
+    pub metadata: Metadata,
+    /// Physical volumes that still have the old metadata, and the errors.
+    pub stale: Vec<(Uuid, Status)>,
+    /// The names of new volumes.
+    pub volumes: Vec<String>,
+    /// Messages to the user.
+    pub notes: Vec<String>,
+    /// Why it is not known whether the change will last.
+    pub unsure: Option<String>,
+}
+
+/// How the devices of a plan differ from those that exist.
+#[derive(Default)]
+struct Difference {
+    /// New devices, each after those that it is made of.
+    new: Vec<Planned>,
+    /// Devices with another table.
+    changed: Vec<Planned>,
+    /// The names of devices that the plan lacks.
+    gone: Vec<String>,
+}
+
+/// The names that devices get, by those that they have.
+struct Renames(Vec<(String, String)>);
+
+impl Renames {
+    fn between(before: &VolumeGroup, after: &VolumeGroup) -> Self {
+        let renamed = before.lvs.iter().filter_map(|old| {
+            let new = after.lvs.iter().find(|new| new.id == old.id)?;
+            let (old, new) =
+                (dm_name(&before.name, &old.name, None), dm_name(&after.name, &new.name, None));
+            (old != new).then_some((old, new))
+        });
+        Self(renamed.collect())
+    }
+
+    /// The new name of a device, or a layer of one.
+    fn of(&self, name: &str) -> String {
+        let renamed = self.0.iter().find_map(|(old, new)| {
+            let rest = name.strip_prefix(old.as_str())?;
+            // Dashes within a name are doubled: a single one begins the name of a layer.
+            let is_layer = rest.starts_with('-') && !rest.starts_with("--");
+            (rest.is_empty() || is_layer).then(|| format!("{new}{rest}"))
+        });
+        renamed.unwrap_or_else(|| name.to_owned())
+    }
+
+    /// What a device is made of, under the new names.
+    fn made_of(&self, made_of: &MadeOf) -> MadeOf {
+        let mut made_of = made_of.clone();
+        match &mut made_of {
+            MadeOf::Table(lines) => {
+                for word in lines.iter_mut().flat_map(|line| &mut line.args) {
+                    *word = self.of(word);
+                }
+            }
+            MadeOf::Raid(raid) => {
+                let legs = raid.legs.iter_mut().flat_map(|(meta, data)| [meta, data]);
+                legs.flatten().for_each(|name| *name = self.of(name));
+            }
+            MadeOf::ThinPool { metadata, data, .. } => {
+                (*metadata, *data) = (self.of(metadata), self.of(data));
+            }
+            MadeOf::Thin { pool, external_origin, .. } => {
+                *pool = self.of(pool);
+                external_origin.iter_mut().for_each(|name| *name = self.of(name));
+            }
+        }
+        made_of
+    }
+}
+
+impl Difference {
+    /// `earlier` are the names of the plan for the present metadata: a device that is there and was not made then is not
+    /// made now.
+    fn of(
+        active: &Active,
+        renames: &Renames,
+        earlier: &BTreeSet<String>,
+        plan: &Plan,
+    ) -> Result<Self, String> {
+        let mut difference = Self::default();
+        for planned in &plan.devices {
+            let is_same = |live: &&Live| renames.of(&live.planned.name) == planned.name;
+            match active.devices.iter().find(is_same) {
+                Some(live) => {
+                    let Planned { size, read_only, made_of, .. } = &live.planned;
+                    if renames.made_of(made_of) != planned.made_of
+                        || (*size, *read_only) != (planned.size, planned.read_only)
+                    {
+                        difference.changed.push(planned.clone());
+                    }
+                }
+                None if earlier.contains(&planned.name) => {}
+                None => difference.new.push(planned.clone()),
+            }
+        }
+        let is_kept = |live: &&Live| {
+            let name = renames.of(&live.planned.name);
+            plan.devices.iter().any(|planned| planned.name == name)
+        };
+        let gone = active.devices.iter().filter(|live| !is_kept(live));
+        difference.gone = gone.map(|live| live.planned.name.clone()).collect();
+        let all = difference.new.iter().chain(&difference.changed);
+        if let Some(other) = all.into_iter().find(|p| !matches!(p.made_of, MadeOf::Table(_))) {
+            return Err(format!("{} cannot be changed while it is served", other.name));
+        }
+        Ok(difference)
+    }
+}
+
+impl VolumeGroups {
+    /// Plans a change.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub(crate) fn prepare(
+        &self,
+        request: &Request<'_>,
+        author: &mut Author<'_>,
+        site: &Site<'_>,
+    ) -> Result<Change, String> {
+        let found = self.found();
+        let named = |group: &&Group| {
+            let group = &group.metadata.group;
+            group.name == request.group || group.id.to_string() == request.group
+        };
+        let mut groups = found.groups.iter().filter(named);
+        let group = groups.next();
+        let not_found = || format!("Volume group \"{}\" not found", request.group);
+        let group = group.ok_or_else(not_found)?;
+        if groups.next().is_some() {
+            return Err(format!("There are several volume groups \"{}\"", request.group));
+        }
+        let vg = &group.metadata.group;
+        if let Command::RenameGroup { to } = request.command
+            && found.groups.iter().any(|other| other.metadata.group.name == *to)
+        {
+            return Err(format!("New volume group \"{to}\" already exists"));
+        }
+        let physical = |path: &str| {
+            let device = (request.physical)(path)?;
+            let is = |member: &MemberState| {
+                let physical = self.physical.get(member.usable()?)?;
+                (physical.device == device).then_some(())
+            };
+            group.members.iter().position(|member| is(member).is_some())
+        };
+        let mut effect = Effect::default();
+        let mut change = self.prepare_with(vg.id, site, |after| {
+            effect = request.command.apply(after, &physical, author)?;
+            Ok(())
+        })?;
+        let active = self.active.get(&vg.id).ok_or_else(not_found)?;
+        let device_of = |volume: &str| {
+            let live = active.find(&dm_name(&vg.name, volume, None))?;
+            live.names.first().filter(|_| live.mapped.is_some()).cloned()
+        };
+        change.shut.extend(effect.merges_into.as_deref().and_then(device_of));
+        if let Some(device) = effect.reduces.as_ref().and_then(|(volume, _)| device_of(volume))
+            && let Some(above) =
+                site.devices.all().iter().find(|other| other.below.contains(&device))
+        {
+            return Err(format!("{} is made of it", above.export_name()));
+        }
+        (change.effect, change.is_safe_ahead) = (effect, request.command.is_safe_ahead());
+        Ok(change)
+    }
+
+    /// Plans the change of an active group that `change` makes to its description.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub(super) fn prepare_with(
+        &self,
+        id: Uuid,
+        site: &Site<'_>,
+        change: impl FnOnce(&mut VolumeGroup) -> Result<(), CommandError>,
+    ) -> Result<Change, String> {
+        let found = self.found();
+        let group = found.groups.iter().find(|group| group.metadata.group.id == id);
+        let group = group.ok_or("its volume group is not found any more")?;
+        let (before, name) = (group.metadata.clone(), &group.metadata.group.name);
+        let active = self.active.get(&id).ok_or_else(|| format!("{name} is not active"))?;
+        if let Some(why) = &active.unsure {
+            return Err(format!("{name} is not changed any more until it is served anew: {why}"));
+        }
+        if site.options.read_only {
+            return Err(format!("{name} is served read-only"));
+        }
+        let members = self.writable_members(id)?;
+        let mut after = before.clone();
+        change(&mut after.group).map_err(|error| error.to_string())?;
+        let seqno = after.group.seqno.checked_add(1);
+        after.group.seqno = seqno.ok_or("the volume group changed 2^32 times")?;
+        after.group.check().map_err(|error| error.to_string())?;
+        let place = self.place(group);
+        let path = |index: usize| place.path(index);
+        let plan = activate::plan(&after.group, site.options, &path);
+        let renames = Renames::between(&before.group, &after.group);
+        let earlier = activate::plan(&before.group, site.options, &path).devices;
+        let earlier = earlier.iter().map(|planned| renames.of(&planned.name)).collect();
+        let difference = Difference::of(active, &renames, &earlier, &plan)?;
+        let gone = difference.gone.iter().filter_map(|name| active.find(name));
+        let seen = gone.filter(|live| live.planned.volume.is_some());
+        let shut = seen.flat_map(|live| live.names.clone()).collect();
+        let effect = Effect::default();
+        let is_safe_ahead = true;
+        Ok(Change { id, before, after, members, plan, difference, effect, shut, is_safe_ahead })
+    }
+
+    /// Applies a change that was prepared for the present state; `header` has its author and time. No client has the devices in
+    /// [`Change::shut`] open, nor can open them, until this ends; after a success they exist no more, except for an
+    /// origin.
+    ///
+    /// # Errors
+    /// The group and its devices are as before, unless the text says that this is not known.
+    pub(crate) async fn apply(
+        &mut self,
+        mut change: Change,
+        header: Header,
+        site: &Site<'_>,
+    ) -> Result<Applied, String> {
+        change.after.set_header(header);
+        let Change { id, before, after, plan, difference, is_safe_ahead, .. } = change;
+        let Self { physical, active, numbers, .. } = self;
+        let Some(active) = active.get_mut(&id) else {
+            return Err(format!("{} is not active", before.group.name));
+        };
+        let made: BTreeSet<&String> =
+            active.devices.iter().map(|live| &live.planned.name).collect();
+        active.parts.thaw(&plan.devices, |planned| !made.contains(&planned.name));
+        drop(made);
+        let mut step = Step { active, site, group: &after.group.name, begun: Begun::default() };
+        let mut unsure = None;
+        let done = async {
+            step.make(&difference, &change.effect.zeroes, numbers).await?;
+            match write(physical, &change.members, &after, site).await {
+                Err(error @ CommitError::Uncertain { .. }) if is_safe_ahead => {
+                    unsure = Some(error.to_string());
+                    Ok(Committed::default())
+                }
+                Err(error @ CommitError::Uncertain { .. }) => {
+                    unsure = Some(error.to_string());
+                    Err(error.to_string())
+                }
+                done => done.map_err(|error| error.to_string()),
+            }
+        };
+        let applied = match done.await {
+            Ok(committed) => {
+                let mut problems = step.resume().await;
+                let renames = Renames::between(&before.group, &after.group);
+                let (retired, volumes) = step.settle(&difference.gone, &renames, &plan).await;
+                problems.extend(retired);
+                if let Some(why) = problems.first() {
+                    unsure.get_or_insert_with(|| why.clone());
+                }
+                let (metadata, stale, notes) = (after, committed.stale, problems);
+                Ok(Applied { metadata, stale, volumes, notes, unsure: unsure.clone() })
+            }
+            Err(why) => {
+                step.undo().await;
+                Err(why)
+            }
+        };
+        active.unsure = unsure;
+        applied
+    }
+}
+
+/// Commits the metadata of a group to its members.
+async fn write(
+    physical: &mut [Physical],
+    members: &[usize],
+    metadata: &Metadata,
+    site: &Site<'_>,
+) -> Result<Committed, CommitError> {
+    let gateway = |index: &usize| {
+        let device = site.devices.find(&physical[*index].device);
+        device.map(|device| device.gateway().clone())
+    };
+    // A physical volume whose device is gone is left behind, with the old metadata.
+    let gateways: Vec<Option<Gateway>> = members.iter().map(gateway).collect();
+    let pvs = physical.iter_mut().enumerate();
+    let pvs = pvs.filter(|(index, _)| members.contains(index));
+    let mut writing: Vec<Member<'_>> = gateways
+        .iter()
+        .zip(pvs)
+        .filter_map(|(gateway, (_, physical))| {
+            Some(Member { gateway: gateway.as_ref()?, pv: &mut physical.pv })
+        })
+        .collect();
+    let done = commit(&mut writing, metadata).await;
+    for index in members {
+        let changed = &mut physical[*index];
+        changed.text = changed.pv.metadata();
+    }
+    done
+}
+
+/// What a change has begun, to be undone if it fails.
+#[derive(Default)]
+struct Begun {
+    /// The names of the devices that were made, in the plan.
+    made: Vec<String>,
+    /// The devices that were suspended, or have a table loaded, each after those that it is made of.
+    held: Vec<Held>,
+}
+
+/// A device with another table.
+struct Held {
+    mapped: Arc<Mapped>,
+    /// Whether it is read-only with that table.
+    read_only: bool,
+}
+
+/// The steps of a change on the devices of a group.
+struct Step<'a, 's> {
+    active: &'a mut Active,
+    site: &'a Site<'s>,
+    group: &'a str,
+    begun: Begun,
+}
+
+impl Step<'_, '_> {
+    /// Steps 1 to 3.
+    async fn make(
+        &mut self,
+        difference: &Difference,
+        zeroes: &[Zeroes],
+        numbers: &mut Numbers,
+    ) -> Result<(), String> {
+        let (late, early): (Vec<_>, Vec<_>) =
+            difference.new.iter().partition(|new| Live::is_snapshot(new));
+        for planned in early {
+            self.make_one(planned, numbers).await?;
+            for Zeroes { device, bytes } in zeroes {
+                if *device == planned.name {
+                    self.zero(device, *bytes).await?;
+                }
+            }
+        }
+        for planned in &difference.changed {
+            let mapped = self.mapped(&planned.name)?;
+            let loaded = self.active.maker(self.site, numbers).load(planned, &mapped).await;
+            let read_only = loaded.as_ref().is_ok_and(|locked| *locked || planned.read_only);
+            self.begun.held.push(Held { mapped, read_only });
+            loaded.map_err(|why| format!("{} cannot be changed: {why}", planned.name))?;
+        }
+        // Users of devices are suspended before these.
+        for Held { mapped, .. } in self.begun.held.iter().rev() {
+            let disk = mapped.disk();
+            let failed = |status| format!("{} cannot be suspended: {status}", disk.name());
+            mapped.suspend(!disk.is_read_only()).await.map_err(failed)?;
+        }
+        for planned in late {
+            self.make_one(planned, numbers).await?;
+        }
+        Ok(())
+    }
+
+    async fn make_one(&mut self, planned: &Planned, numbers: &mut Numbers) -> Result<(), String> {
+        let name = &planned.name;
+        let made = self.active.make(planned.clone(), self.group, self.site, numbers).await;
+        let made = made.map_err(|why| format!("cannot make the device {name}: {why}"))?;
+        // Clients see it once it is in the metadata.
+        if let Some(new) = made {
+            self.site.devices.set_role(&new.device, Role::Component);
+        }
+        self.begun.made.push(name.clone());
+        Ok(())
+    }
+
+    async fn zero(&self, name: &str, bytes: u64) -> Result<(), String> {
+        let volume = ByteVolume::new(Gateway::new(self.mapped(name)? as _));
+        let len = bytes.min(volume.size_bytes());
+        let zeroed = async {
+            volume.write_zeroes(0, len, Flags::empty()).await?;
+            volume.flush().await
+        };
+        zeroed.await.map_err(|status| format!("cannot write zeroes to {name}: {status}"))
+    }
+
+    /// The device that the plan calls `name`.
+    fn mapped(&self, name: &str) -> Result<Arc<Mapped>, String> {
+        let mapped = self.active.find(name).and_then(|live| live.mapped.clone());
+        mapped.ok_or_else(|| format!("{name} has no device"))
+    }
+
+    /// Undoes what was begun.
+    async fn undo(&mut self) {
+        for name in std::mem::take(&mut self.begun.made).iter().rev() {
+            if let Err(why) = self.retire(name).await {
+                tracing::error!("{why}");
+            }
+        }
+        for Held { mapped, .. } in &self.begun.held {
+            mapped.clear().await;
+            if let Err(status) = mapped.resume().await {
+                tracing::error!(device = mapped.disk().name(), %status, "stays suspended");
+            }
+        }
+    }
+
+    /// Step 5; returns what failed.
+    async fn resume(&self) -> Vec<String> {
+        let mut failed = Vec::new();
+        for Held { mapped, read_only } in &self.begun.held {
+            let disk = mapped.disk();
+            match mapped.resume().await {
+                Ok(()) => disk.set_read_only(*read_only),
+                Err(status) => failed.push(format!("{} stays suspended: {status}", disk.name())),
+            }
+        }
+        failed
+    }
+
+    /// Step 6, and the names and uses of the devices as in the plan. Returns what failed, and the names of new volumes.
+    async fn settle(
+        &mut self,
+        gone: &[String],
+        renames: &Renames,
+        plan: &Plan,
+    ) -> (Vec<String>, Vec<String>) {
+        let mut failed = Vec::new();
+        for name in gone.iter().rev() {
+            failed.extend(self.retire(name).await.err());
+        }
+        let Active { devices, parts, .. } = &mut *self.active;
+        parts.rename(&|name| renames.of(name));
+        for live in devices.iter_mut() {
+            let name = renames.of(&live.planned.name);
+            if let Some(planned) = plan.devices.iter().find(|planned| planned.name == name) {
+                live.planned = planned.clone();
+            }
+        }
+        let order = |live: &Live| plan.devices.iter().position(|p| p.name == live.planned.name);
+        devices.sort_by_key(order);
+        let (mut volumes, mut all) = (Vec::new(), Vec::new());
+        for live in &self.active.devices {
+            let (Some(_), Some(name)) = (&live.mapped, live.names.first()) else { continue };
+            let (name, below) = (name.clone(), self.active.lower(&live.planned));
+            if self.begun.made.contains(&live.planned.name) && live.planned.volume.is_some() {
+                volumes.push(name.clone());
+            }
+            all.push(Logical { name, links: links(&live.planned, self.group), below });
+        }
+        // An origin comes after its snapshots, whose stores its writes need: it is stopped before them.
+        self.site.devices.set_logical(all);
+        for name in &volumes {
+            self.site.devices.set_role(name, Role::Volume);
+        }
+        (failed, volumes)
+    }
+
+    /// Ends a device, and forgets it.
+    async fn retire(&mut self, name: &str) -> Result<(), String> {
+        let mapped = self.mapped(name)?;
+        let retired = mapped.retire().await;
+        retired.map_err(|status| format!("{name} does not end: {status}"))?;
+        if let Some(at) = self.active.devices.iter().position(|live| live.planned.name == name) {
+            for name in self.active.devices.remove(at).names {
+                self.site.devices.remove_name(&name);
+            }
+        }
+        self.active.parts.forget(name);
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! What served groups are, for reports.
+
+use std::collections::HashSet;
+
+use ashlar_block::BlockDevice;
+use ashlar_lvm::Metadata;
+use ashlar_lvm::group::{Group, MemberState};
+use ashlar_lvm::metadata::MetadataError;
+use ashlar_lvm::text::Form;
+use serde::{Deserialize, Serialize};
+
+use super::VolumeGroups;
+use crate::devices::Devices;
+
+/// A physical volume of a daemon.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ServedPhysical {
+    /// Its path.
+    pub path: String,
+    /// Its identity.
+    pub uuid: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Whether its label says that it is used.
+    pub is_used: bool,
+    /// The number of its metadata areas.
+    pub areas: usize,
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServedMember {
+    /// The physical volume with this index.
+    Present(usize),
+    /// The physical volume with this index, whose metadata is old.
+    Stale(usize),
+    /// The physical volume with this index, which missed changes.
+    Returned(usize),
+    /// It is missing.
+    Missing,
+}
+
+/// A group of a daemon.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ServedGroup {
+    /// Its metadata.
+    pub text: String,
+    /// Its members.
+    pub members: Vec<ServedMember>,
+    /// Its volumes, and components of volumes, that have a device.
+    pub volumes: Vec<ServedVolume>,
+}
+
+/// A logical volume with a device.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ServedVolume {
+    /// Its name.
+    pub name: String,
+    /// The name of its device.
+    pub device: String,
+    /// Whether a client, or a device that is made of it, has it open.
+    pub is_open: bool,
+    /// Its status, as `dmsetup status` prints it.
+    pub status: String,
+}
+
+impl ServedGroup {
+    /// Its metadata.
+    ///
+    /// # Errors
+    /// The text is none of a group.
+    pub fn metadata(&self) -> Result<Metadata, MetadataError> {
+        Metadata::parse(self.text.as_bytes())
+    }
+}
+
+impl VolumeGroups {
+    /// The physical volumes, and the groups on them.
+    pub(crate) fn report(&self, devices: &Devices) -> (Vec<ServedPhysical>, Vec<ServedGroup>) {
+        let physical = self.physical.iter().map(|physical| {
+            let path = devices.find(&physical.device).map(|device| device.path);
+            let label = &physical.pv.label;
+            ServedPhysical {
+                path: path.unwrap_or_else(|| "[unknown]".to_owned()),
+                uuid: label.uuid.to_string(),
+                size_bytes: label.device_size,
+                is_used: label.is_used(),
+                areas: physical.pv.areas.len(),
+            }
+        });
+        let groups = self.found().groups;
+        let groups = groups.iter().map(|group| self.report_group(group, devices));
+        (physical.collect(), groups.collect())
+    }
+
+    fn report_group(&self, group: &Group, devices: &Devices) -> ServedGroup {
+        let member = |member: &MemberState| match *member {
+            MemberState::Present(index) => ServedMember::Present(index),
+            MemberState::Stale(index) => ServedMember::Stale(index),
+            MemberState::Returned(index) => ServedMember::Returned(index),
+            MemberState::Missing => ServedMember::Missing,
+        };
+        let all = devices.all();
+        let open = all.iter().filter(|device| device.bytes.is_open()).map(|device| &device.name);
+        let open: HashSet<&String> =
+            open.chain(all.iter().flat_map(|device| &device.below)).collect();
+        let active = self.active.get(&group.metadata.group.id);
+        let volumes = active.into_iter().flat_map(|active| &active.devices).filter_map(|live| {
+            let (name, mapped) = (live.planned.volume.as_ref()?, live.mapped.as_ref()?);
+            let device = mapped.disk().name().to_owned();
+            Some(ServedVolume {
+                name: name.clone(),
+                is_open: open.contains(&device),
+                device,
+                status: mapped.status().trim().to_owned(),
+            })
+        });
+        ServedGroup {
+            text: String::from_utf8_lossy(&group.metadata.print(Form::Disk)).into_owned(),
+            members: group.members.iter().map(member).collect(),
+            volumes: volumes.collect(),
+        }
+    }
+}
