@@ -289,13 +289,13 @@ impl Command {
             Self::Remove { volumes } => remove(group, volumes),
             Self::Rename { from, to } => {
                 let of = group.name.clone();
-                let what = format!("Cannot rename the volume: {from}");
+                let what = "Cannot rename the volume";
                 group.rename(from, to).map_err(CommandError::change(what))?;
                 let line = format!("  Renamed \"{from}\" to \"{to}\" in volume group \"{of}\"");
                 Ok(Effect { done: vec![line], ..Effect::default() })
             }
             Self::Merge { snapshot } => {
-                let what = format!("Cannot merge: {snapshot}");
+                let what = "Cannot merge";
                 let origin = group.start_merge(snapshot).map_err(CommandError::change(what))?;
                 let line = format!("  Merging of volume {}/{snapshot} started.", group.name);
                 let merges_into = Some(origin);
@@ -418,7 +418,7 @@ impl Resize {
                 let by = by.ok_or_else(|| wrong(wanted))?;
                 let by = amount::whole_rows(group, by, stripes, is_share, &mut effect.notes)?;
                 let wish = Wish { extents: by, stripes, stripe_size, policy, only };
-                let what = format!("Cannot extend the volume: {name}");
+                let what = "Cannot extend the volume";
                 before + group.grow(name, &wish).map_err(CommandError::change(what))?
             }
             Direction::Reduce => {
@@ -426,7 +426,7 @@ impl Resize {
                 if wanted >= before {
                     return Err(wrong(wanted));
                 }
-                let what = format!("Cannot reduce the volume: {name}");
+                let what = "Cannot reduce the volume";
                 group.shrink(name, wanted).map_err(CommandError::change(what))?;
                 effect.reduces = Some((name.clone(), group.sectors(wanted)));
                 let of = &group.name;
@@ -499,7 +499,7 @@ fn remove(group: &mut VolumeGroup, volumes: &[String]) -> Result<Effect> {
     for name in wanted {
         // Removing an origin removes its snapshots.
         if !gone.contains(&name) {
-            let what = format!("Cannot remove the volume: {name}");
+            let what = "Cannot remove the volume";
             gone.extend(group.remove(&name).map_err(CommandError::change(what))?);
         }
     }
