@@ -43,6 +43,7 @@
 //! completion. Closing a ring's descriptor ends the operations in flight on it. O_DIRECT transfers end at a block
 //! boundary or at the end of the file. OFD locks exclude each other between all openings of a file on one machine.
 
+pub mod accounts;
 pub mod blocking;
 mod compute;
 mod doorbell;

@@ -41,7 +41,19 @@ impl Listener {
     /// # Errors
     /// `AddrInUse` if a process listens there or the path is not a socket; others of bind(2).
     pub fn bind_unix(path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
-        let (fd, file) = socket_file::listen(path.as_ref(), mode)?;
+        Self::bind_unix_for(path, mode, None)
+    }
+
+    /// As [`Self::bind_unix`]; the file belongs to `group`, if there is one, before a client can connect.
+    ///
+    /// # Errors
+    /// As there, and those of chown(2): only root may choose a group that the process does not have.
+    pub fn bind_unix_for(
+        path: impl AsRef<Path>,
+        mode: u32,
+        group: Option<u32>,
+    ) -> io::Result<Self> {
+        let (fd, file) = socket_file::listen(path.as_ref(), mode, group)?;
         Ok(Self { file: Some(file), fd: Fd::new(fd), tcp: false })
     }
 

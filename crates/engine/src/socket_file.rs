@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, chownat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
@@ -47,12 +47,13 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `path` with a file of exactly `mode`. A socket on which no process listens is replaced.
+/// Listens at `path` with a file of exactly `mode`, which belongs to `group` if there is one. A socket on which no
+/// process listens is replaced.
 ///
 /// # Errors
 /// `AddrInUse` if a process listens there or the path is not a socket; others of bind(2).
-pub fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
-    let in_use = match listen_at(path, mode) {
+pub fn listen(path: &Path, mode: u32, group: Option<u32>) -> io::Result<(OwnedFd, SocketFile)> {
+    let in_use = match listen_at(path, mode, group) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         other => return other,
     };
@@ -62,10 +63,10 @@ pub fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
         Some(again) if again.identity == left_behind.identity => again.take_away(path)?,
         Some(_) | None => return Err(in_use),
     }
-    listen_at(path, mode)
+    listen_at(path, mode, group)
 }
 
-fn listen_at(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
+fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> io::Result<(OwnedFd, SocketFile)> {
     let address = SocketAddrUnix::new(path)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The kernel gives the file the mode of the socket, less the umask: it is never open to more users than intended.
@@ -73,8 +74,13 @@ fn listen_at(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
     rustix::net::bind(&fd, &address)?;
     let (identity, metadata) = identity(path)?;
     let file = SocketFile { path: path.to_owned(), identity };
+    // No client can connect before listen(2).
+    if let Some(group) = group {
+        let group = Some(Gid::from_raw(group));
+        chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
     if metadata.permissions().mode() & 0o7777 != mode {
-        // Restore the bits that the umask removed. No client can connect before listen(2).
+        // Restore the bits that the umask removed.
         fs::set_permissions(path, Permissions::from_mode(mode))?;
     }
     rustix::net::listen(&fd, BACKLOG)?;
@@ -150,7 +156,7 @@ mod tests {
     fn a_full_queue_is_not_taken_for_a_dead_process() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let (fd, _file) = listen_at(&path, 0o600).unwrap();
+        let (fd, _file) = listen_at(&path, 0o600, None).unwrap();
         rustix::net::listen(&fd, 0).unwrap();
         let _waiting = UnixStream::connect(&path).unwrap();
         assert!(LeftBehind::find(&path).is_none());

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -130,6 +130,20 @@ fn a_socket_has_the_mode_that_was_asked_for() {
             let found = std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(found & 0o777, mode);
         }
+    });
+}
+
+#[test]
+fn a_socket_belongs_to_the_group_that_was_asked_for() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root gives files to any group");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    run(async {
+        let _listener = Listener::bind_unix_for(&path, 0o660, Some(54321)).unwrap();
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.gid(), found.permissions().mode() & 0o777), (54321, 0o660));
     });
 }
 

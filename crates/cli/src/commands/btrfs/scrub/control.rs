@@ -49,7 +49,7 @@ pub(super) struct Controls {
 /// The socket cannot be made.
 pub(super) fn listen(path: &Path, controls: Controls) -> Result<SocketFile> {
     let failed = |error: std::io::Error| Error::new("cannot listen", path.display(), error);
-    let (listener, file) = socket_file::listen(path, MODE).map_err(failed)?;
+    let (listener, file) = socket_file::listen(path, MODE, None).map_err(failed)?;
     let listener = UnixListener::from(listener);
     let serve = move || {
         for stream in listener.incoming() {
