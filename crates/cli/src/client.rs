@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::control_path;
 use crate::daemon::interface::{
     self, Attach, DetailReply, DoneReply, EntriesReply, Entry, GroupsReply, Grow, Lvm, LvmReply,
     Manage, SizeReply, StartedReply, Status, StatusReply, StopReply, Trace, TraceReply,
@@ -29,20 +30,6 @@ use crate::error::{Error, FAILURE, Result};
 
 /// How long a daemon may take to answer: its main thread does nothing slow.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The default path of the control socket.
-pub(crate) fn default_path() -> Option<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Some("/run/ashlar.sock".into());
-    }
-    let directory = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty())?;
-    Some(Path::new(&directory).join("ashlar.sock"))
-}
-
-/// The error when there is no default path for a control socket.
-pub(crate) fn no_default_path() -> Error {
-    Error::plain("no control socket", "XDG_RUNTIME_DIR is not set").hint("give --control PATH")
-}
 
 /// A connection to a daemon.
 pub(crate) struct Client {
@@ -59,11 +46,15 @@ impl Client {
     pub(crate) fn connect(path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => default_path().ok_or_else(no_default_path)?,
+            None => control_path::default_for_client()?,
         };
         let failed = |error: io::Error| {
-            Error::new("cannot reach the daemon", path.display(), error)
-                .hint("start one with ashlar serve, or give the --control it was started with")
+            let hint = if error.kind() == io::ErrorKind::PermissionDenied {
+                "only root, the daemon's user and the group of ashlar serve --control-group may"
+            } else {
+                "start one with ashlar serve, or give the --control it was started with"
+            };
+            Error::new("cannot reach the daemon", path.display(), error).hint(hint)
         };
         let stream = UnixStream::connect(&path).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;

@@ -24,6 +24,7 @@
 mod cli;
 mod client;
 mod commands;
+mod control_path;
 mod daemon;
 mod disks;
 mod error;

@@ -34,7 +34,7 @@ use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 pub use models::Assignment;
-pub use values::{BadBytes, BadMode, Bytes, Mode};
+pub use values::{BadBytes, BadMode, Bytes, Group, Mode};
 
 /// The contents of a `stack.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
@@ -74,6 +74,8 @@ pub struct Spec {
     pub nbd_memory: Option<Bytes>,
     /// The control socket.
     pub control: Option<PathBuf>,
+    /// The group whose members may use the control socket.
+    pub control_group: Option<Group>,
     /// Reactor threads.
     pub threads: Option<u16>,
     /// Microseconds for which a thread polls for completions before it sleeps.
@@ -249,6 +251,7 @@ mod tests {
             nbd_idle_timeout = 600
             nbd_memory = "256M"
             control = "control.sock"
+            control_group = "disk"
             threads = 2
             spin = 0
             [set]
@@ -265,6 +268,9 @@ mod tests {
         assert_eq!((spec.nbd_max_connections, spec.nbd_idle_timeout), (Some(16), Some(600)));
         assert_eq!(spec.nbd_memory, Some(Bytes(256 << 20)));
         assert_eq!(spec.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
+        assert_eq!(spec.control_group, Some(Group("disk".to_owned())));
+        let numbered = parse("control_group = 6").unwrap();
+        assert_eq!(numbered.control_group, Some(Group("6".to_owned())));
         assert!(spec.read_only && spec.run && spec.incremental);
         assert!(spec.whole && spec.partial && spec.force && spec.allow_other);
         assert_eq!((spec.threads, spec.spin), (Some(2), Some(0)));
@@ -297,6 +303,8 @@ mod tests {
             ("disks = []\nmodel = \"gp2:fast\"\n", "2:9: a device model has no `fast`"),
             ("[model]\n\"a.img\" = \"floppy\"\n", "1:1: there is no device model `floppy`"),
             ("model = 5\n", "1:9: a device model, or a table of device models by disk"),
+            ("control_group = true\n", "1:17: the name or the number of a group"),
+            ("control_group = -1\n", "1:17: the name or the number of a group"),
             ("nbd_mode = 660\n", "1:12: invalid type: integer `660`, expected a string"),
             ("nbd_memory = \"much\"\n", "1:14: `much` is not a number of bytes"),
             ("[set]\nx = [1]\n", "2:5: a string, an integer or a boolean"),

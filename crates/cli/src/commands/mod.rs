@@ -27,8 +27,8 @@ use crate::error::Result;
 /// Which daemon to talk to.
 #[derive(Args, Debug)]
 pub(crate) struct Daemon {
-    /// The daemon's control socket [default: $XDG_RUNTIME_DIR/ashlar.sock, for root
-    /// /run/ashlar.sock]
+    /// The daemon's control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
+    /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }

@@ -46,6 +46,7 @@ Examples:
   ashlar serve disk*.img --mount /mnt/volumes
   ashlar serve disk*.img --nbd unix:/run/ashlar.nbd --nbd tcp:localhost:10809
   ashlar serve --config /etc/ashlar/stack.toml
+  ashlar serve /dev/sd[bc] --control-group disk --mount /mnt/volumes
   ashlar serve --incremental --mount /mnt/volumes
   ashlar serve disk*.img --model gp2:3000iops --model disk0.img=hdd --nbd unix:/run/ashlar.nbd
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
@@ -137,9 +138,15 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "[DISK=]MODEL")]
     pub(crate) model: Vec<Assignment>,
 
-    /// The control socket [default: $XDG_RUNTIME_DIR/ashlar.sock, for root /run/ashlar.sock]
+    /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
+    /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+
+    /// Let the members of a group control the daemon, by its name or number: the control socket belongs to it, with
+    /// mode 660. Otherwise only root and the daemon's user may
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) control_group: Option<String>,
 }
 
 impl ServeOptions {
@@ -167,6 +174,7 @@ impl ServeOptions {
             force: false,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
+            control_group: self.control_group,
             models: Arc::new(Models::new(self.model)),
             set: self.set,
         }
@@ -212,6 +220,7 @@ impl Serve {
             return Err(wrong(format!("spin must not be above {MAX_SPIN_US}")));
         }
         options.control = options.control.or(spec.control);
+        options.control_group = options.control_group.or(spec.control_group.map(|group| group.0));
         options.model.splice(0..0, spec.model);
         let disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
         if disks.is_empty() && !options.incremental {

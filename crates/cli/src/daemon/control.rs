@@ -22,6 +22,7 @@ use futures_util::lock::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::access::{self, Refusals};
 use super::clients::Clients;
 use super::ending::Ending;
 use super::interface::{
@@ -338,11 +339,18 @@ fn describe(parameters: Map<String, Value>) -> Result<Value, Reply> {
     }
 }
 
-/// Answers all connections, forever.
-pub(crate) async fn serve(listener: Listener, service: Rc<Service>) {
+/// Answers all connections of those whom `access` allows that, forever.
+pub(super) async fn serve(listener: Listener, access: access::Access, service: Rc<Service>) {
+    let refusals = Refusals::default();
     loop {
         match listener.accept().await {
             Ok(socket) => {
+                if let Err(reply) = access.check(&socket) {
+                    if let Some(refusal) = refusals.one_more() {
+                        spawn(refusal.tell(socket, reply)).detach();
+                    }
+                    continue;
+                }
                 // Each connection holds a reference to the service, beside our own.
                 if Rc::strong_count(&service) > MAX_CONNECTIONS {
                     tracing::warn!("too many control connections");

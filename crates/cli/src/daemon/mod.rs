@@ -20,6 +20,7 @@
 //! while it is in use. A daemon that died below a mounted loop device would lose acknowledged data in that file
 //! system's cache, so the daemon keeps serving until the mount is unused.
 
+mod access;
 mod array_end;
 mod clients;
 pub(crate) mod control;
@@ -46,14 +47,13 @@ mod zfs;
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_engine::net::Listener;
 use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, spawn};
 use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, ExportError, Exports};
@@ -71,13 +71,13 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::client;
 use crate::commands::nbd::NbdOptions;
 use crate::commands::serve::{check_started, refuse_image};
-use crate::disks::{self, Access};
+use crate::disks;
 use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::models::Models;
 use crate::output;
+use access::Access;
 use array_end::ArrayEnd;
 use clients::Clients;
 use ending::{Ending, Waiting};
@@ -110,24 +110,28 @@ pub(crate) struct Config {
     pub(crate) threads: usize,
     pub(crate) spin: Duration,
     pub(crate) control: Option<PathBuf>,
+    pub(crate) control_group: Option<String>,
     pub(crate) models: Arc<Models>,
     pub(crate) set: Vec<(String, String)>,
 }
 
 impl Config {
-    fn access(&self) -> Access {
-        if self.read_only { Access::Read } else { Access::Write }
+    fn access(&self) -> disks::Access {
+        if self.read_only { disks::Access::Read } else { disks::Access::Write }
     }
 
-    /// Checks that everything serving needs is available, before any disk is touched.
+    /// Checks that everything serving needs is available, before any disk is touched. Returns who may control the
+    /// daemon.
     ///
     /// # Errors
     /// What is missing, and an option that avoids it.
-    fn check_surroundings(&self) -> Result<()> {
+    fn check_surroundings(&self) -> Result<Access> {
         if let Some(path) = &self.mount {
             mounted::check(path)?;
         }
-        control_path(self.control.as_deref()).map(drop)
+        let access = Access::new(self.control_group.as_deref())?;
+        access::place(self.control.as_deref())?;
+        Ok(access)
     }
 
     /// The options for assembling arrays.
@@ -177,7 +181,7 @@ pub(crate) fn serve(
         config.models.check(&config.disks)?;
     }
     let pools = config.pools()?;
-    config.check_surroundings()?;
+    let access = config.check_surroundings()?;
     let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
     let disks = disks.into_iter().map(|disk| config.models.wrap(disk)).collect();
     let reactor = disks::reactor()?;
@@ -224,7 +228,8 @@ pub(crate) fn serve(
                 let panicked = engine.panicked();
                 let watching = ending.clone();
                 spawn(async move { watching.without(panicked.await).await }).detach();
-                let served = run(&config, &engine, &stack, collector, &ending, &farewells).await;
+                let served =
+                    run(&config, access, &engine, &stack, collector, &ending, &farewells).await;
                 (Some(engine), served)
             }
             Err(error) => (None, Err(error)),
@@ -355,6 +360,7 @@ fn announce(stack: &Stack) -> Result<()> {
 /// Serves from the assembled stack until the end.
 async fn run(
     config: &Config,
+    access: Access,
     engine: &Engine,
     stack: &Arc<Stack>,
     collector: Collector,
@@ -383,7 +389,7 @@ async fn run(
     }
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
-    let control = bind_control(config.control.as_deref())?;
+    let control = access.bind(config.control.as_deref())?;
     let exports = exports(stack)?;
     let budget = Arc::new(config.nbd_options.budget());
     let mut servers = Vec::new();
@@ -426,7 +432,7 @@ async fn run(
         ending: ending.clone(),
         farewells: farewells.clone(),
     });
-    let control = spawn(control::serve(control, Rc::clone(&service)));
+    let control = spawn(control::serve(control, access, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let merges = spawn(merges::end_merges(Rc::clone(&service)));
     // The process that started this one may be gone, and with it its terminal.
@@ -484,42 +490,6 @@ async fn nbd_clients(servers: Vec<(&Listen, Server)>, ending: &Ending) {
 /// A server whose thread ended, or that panicked.
 fn gone(cancelled: Cancelled) -> io::Result<()> {
     Err(io::Error::other(cancelled))
-}
-
-/// The path of the control socket, whose directory must exist.
-fn control_path(path: Option<&Path>) -> Result<PathBuf> {
-    let path = match path {
-        Some(path) => path.to_owned(),
-        None => client::default_path().ok_or_else(client::no_default_path)?,
-    };
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let error = directory.and_then(|directory| match std::fs::metadata(directory) {
-        Ok(found) if found.is_dir() => None,
-        Ok(_) => Some(io::ErrorKind::NotADirectory.into()),
-        Err(error) => Some(error),
-    });
-    match error {
-        None => Ok(path),
-        Some(error) => Err(Error::new("no place for the control socket", path.display(), error)
-            .hint("--control PATH puts it elsewhere")),
-    }
-}
-
-/// Listens at `path`, or at the default path.
-fn bind_control(path: Option<&Path>) -> Result<Listener> {
-    let path = control_path(path)?;
-    let failed = |error: io::Error| {
-        let in_use = error.kind() == io::ErrorKind::AddrInUse;
-        let error = Error::new("cannot open the control socket", path.display(), error);
-        let hint = if in_use {
-            "another daemon listens there: give this one another --control PATH"
-        } else {
-            "--control PATH puts it elsewhere"
-        };
-        error.hint(hint)
-    };
-    // A process that can write to the socket controls the daemon.
-    Listener::bind_unix(&path, 0o600).map_err(failed)
 }
 
 /// The volumes as NBD exports.

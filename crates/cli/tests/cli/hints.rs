@@ -32,6 +32,8 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/serve.rs", &["serve"]),
     ("commands/trace/files.rs", &["trace"]),
     ("commands/zpool/session.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
+    ("control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
+    ("daemon/access.rs", &["serve", "md assemble"]),
     // Comments of the interface.
     ("daemon/interface.rs", &[]),
     ("daemon/manage.rs", &["md add", "md manage"]),

@@ -1,5 +1,6 @@
 //! The command line from a user's view: runs the program, and checks its output, exit codes and effects.
 
+mod access;
 mod array_end;
 mod arrays;
 mod bench;

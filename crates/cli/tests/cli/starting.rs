@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::support::{Daemon, Images, MIB, Run, program};
+use super::support::{Daemon, Images, MIB, Run, as_user, program};
 use super::zvol::{has_libzpool, pool};
 
 #[test]
@@ -87,29 +87,15 @@ fn serve(mut command: Command, args: &[&str]) -> Run {
     }
 }
 
-/// The program run by a user that the system does not know; `None` where that is not possible.
-fn as_unknown_user(images: &Images) -> Option<Command> {
-    fs::copy(program().get_program(), images.path("ashlar")).unwrap();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(images.dir.path(), open).unwrap();
-    let user = ["--reuid=54321", "--regid=54321", "--clear-groups"];
-    let can = Command::new("setpriv").args(user).arg("true").status();
-    if !can.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this user cannot become another one");
-        return None;
-    }
-    let mut command = Command::new("setpriv");
-    command.args(user).arg(images.path("ashlar")).env_remove("XDG_RUNTIME_DIR");
-    Some(command)
-}
-
 #[test]
 fn without_a_place_for_the_control_socket_no_disk_is_opened() {
     let images = Images::new(0, 0);
     serve(program(), &["--control", "/no/such/directory/control"])
         .fails(1, &["control socket", "/no/such/directory/control", "--control PATH"]);
-    if let Some(command) = as_unknown_user(&images) {
-        serve(command, &[]).fails(1, &["XDG_RUNTIME_DIR is not set", "--control PATH"]);
+    if let Some(mut command) = as_user(&images, 54321, 54321, &[]) {
+        command.env("XDG_RUNTIME_DIR", "/no/such/directory");
+        serve(command, &[])
+            .fails(1, &["control socket", "/no/such/directory/ashlar.sock", "--control PATH"]);
     }
 }
 
@@ -123,7 +109,7 @@ fn without_what_a_mount_needs_no_disk_is_opened() {
     let has = |path: &str| fs::metadata(path).is_ok();
     if has("/dev/fuse")
         && has("/usr/bin/fusermount3")
-        && let Some(command) = as_unknown_user(&images)
+        && let Some(command) = as_user(&images, 54321, 54321, &[])
     {
         serve(command, &["--control", "/tmp/c", "--mount", directory])
             .fails(1, &["user 54321 has no entry in the user database", "--nbd"]);

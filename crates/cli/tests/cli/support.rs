@@ -1,7 +1,8 @@
 //! Running the program, disk images, and daemons that end with their test.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -28,18 +29,50 @@ pub(crate) fn program() -> Command {
 
 /// Runs the program in `dir`. It must not panic, whatever its arguments.
 pub(crate) fn ashlar_in(dir: &Path, args: &[&str]) -> Run {
-    let output = program().args(args).current_dir(dir).output().unwrap();
+    let mut command = program();
+    command.args(args).current_dir(dir);
+    run(command)
+}
+
+pub(crate) fn ashlar(args: &[&str]) -> Run {
+    ashlar_in(Path::new("/"), args)
+}
+
+/// The program run by a user whom the system need not know, with a group and further ones, in the directory of `images`,
+/// which everybody may enter from now on. `None` where that is not possible.
+pub(crate) fn as_user(images: &Images, user: u32, group: u32, groups: &[u32]) -> Option<Command> {
+    let copy = images.path("ashlar");
+    if !copy.exists() {
+        fs::copy(program().get_program(), &copy).unwrap();
+    }
+    fs::set_permissions(images.dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut who = vec![format!("--reuid={user}"), format!("--regid={group}")];
+    let list: Vec<String> = groups.iter().map(u32::to_string).collect();
+    who.push(match groups {
+        [] => "--clear-groups".to_owned(),
+        [..] => format!("--groups={}", list.join(",")),
+    });
+    let can = Command::new("setpriv").args(&who).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this user cannot become another one");
+        return None;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(&who).arg(copy).current_dir(images.dir.path()).stdin(Stdio::null());
+    command.env_remove("ASHLAR_LOG").env_remove("NOTIFY_SOCKET").env_remove("XDG_RUNTIME_DIR");
+    Some(command)
+}
+
+/// Runs a command to its end. It must not panic.
+pub(crate) fn run(mut command: Command) -> Run {
+    let output = command.output().unwrap();
     let run = Run {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     };
-    assert!(run.code.is_some() && !run.err.contains("panicked"), "{args:?}: {run:?}");
+    assert!(run.code.is_some() && !run.err.contains("panicked"), "{command:?}: {run:?}");
     run
-}
-
-pub(crate) fn ashlar(args: &[&str]) -> Run {
-    ashlar_in(Path::new("/"), args)
 }
 
 impl Run {

@@ -55,6 +55,25 @@ impl FromStr for Mode {
     }
 }
 
+/// A group of users, by its name or number.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group(pub String);
+
+impl<'de> Deserialize<'de> for Group {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "the name or the number of a group")]
+        enum Either {
+            Number(u32),
+            Name(String),
+        }
+        Ok(Self(match Either::deserialize(deserializer)? {
+            Either::Number(number) => number.to_string(),
+            Either::Name(name) => name,
+        }))
+    }
+}
+
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Value::deserialize(deserializer)?.0.parse().map_err(serde::de::Error::custom)
