@@ -1,4 +1,4 @@
-//! The process at the other end of a socket.
+//! The process at the other end of a socket, and what a child process inherits.
 
 use std::io;
 use std::mem;
@@ -88,6 +88,25 @@ pub fn peer(socket: impl AsFd) -> io::Result<Option<OwnedFd>> {
         Err(rustix::io::Errno::SRCH) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Keeps programs that are started from now on from inheriting the descriptors that are open now, except standard
+/// input, output and error: those that this process has itself inherited, such as the lock file of a script.
+///
+/// # Errors
+/// Those of close_range(2).
+pub fn pass_on_nothing() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: the call closes nothing now; it changes only what happens at an exec.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC as libc::c_uint,
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]
