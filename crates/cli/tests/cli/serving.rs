@@ -2,9 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::support::{Daemon, Images, MIB, Nbd, program};
 
@@ -351,6 +352,34 @@ fn the_service_manager_is_told() {
     assert_eq!(receive(), "READY=1");
     daemon.end();
     assert_eq!(receive(), "STOPPING=1");
+}
+
+/// Units that are ordered behind ours start at once then.
+#[test]
+fn the_service_manager_is_told_only_once_everything_is_served() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let socket = UnixDatagram::bind(images.path("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut command = program();
+    command.current_dir(images.dir.path()).env("NOTIFY_SOCKET", images.path("notify"));
+    command.args(["serve", "--control", "control", "--nbd", "unix:nbd", "d0", "d1"]);
+    let has_fuse = PathBuf::from("/dev/fuse").exists();
+    if has_fuse {
+        fs::create_dir(images.path("mnt")).unwrap();
+        command.args(["--mount", "mnt"]);
+    }
+    let mut daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut buffer = [0; 64];
+    let len = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"READY=1");
+    let mounted = images.path("mnt/dev/md0").exists();
+    let nbd = UnixStream::connect(images.path("nbd"));
+    let control = UnixStream::connect(images.path("control"));
+    images.run(&["stop", "--control", "control"], &[]).ok();
+    assert_eq!(daemon.wait().unwrap().code(), Some(0));
+    let len = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"STOPPING=1");
+    assert!(nbd.is_ok() && control.is_ok() && mounted == has_fuse, "{nbd:?} {control:?} {mounted}");
 }
 
 #[test]
