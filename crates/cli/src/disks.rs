@@ -134,6 +134,19 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 
+/// The path as seen from any directory.
+///
+/// # Errors
+/// The current directory is gone.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    let is_ram = path.to_str().is_some_and(|text| text.starts_with(RAM));
+    // An empty path is refused where it is used.
+    if is_ram || path.as_os_str().is_empty() {
+        return Ok(path.to_owned());
+    }
+    std::path::absolute(path).map_err(|error| Error::new("cannot find", path.display(), error))
+}
+
 /// The prefix of a path that stands for a RAM disk.
 const RAM: &str = "ram:";
 

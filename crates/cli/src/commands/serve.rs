@@ -12,7 +12,9 @@ use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
 
 use super::nbd::NbdOptions;
+use crate::daemon::background::{self, Background};
 use crate::daemon::{self, Config};
+use crate::disks::absolute;
 use crate::error::{Error, Result};
 use crate::models::Models;
 
@@ -23,7 +25,7 @@ const MAX_SPIN_US: u32 = 10_000;
 ///
 /// Assembles arrays from their members, imports ZFS pools and serves their volumes, and looks into
 /// partitions and volume groups, to any depth; a device without such contents is served as it is,
-/// under its own name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its
+/// under its own name. Runs in the foreground, or with --daemon in the background, until SIGTERM, SIGINT, `ashlar stop`, or until its
 /// mount is unmounted. Prints a line for each volume and then `ready`. It keeps serving while the
 /// mount is in use (an open file, a loop device); a second signal forces it to end within 10
 /// seconds: devices that have not stopped by then are left as after a power cut. A third signal
@@ -47,6 +49,7 @@ Examples:
   ashlar serve disk*.img --nbd unix:/run/ashlar.nbd --nbd tcp:localhost:10809
   ashlar serve --config /etc/ashlar/stack.toml
   ashlar serve /dev/sd[bc] --control-group disk --mount /mnt/volumes
+  ashlar serve --daemon /dev/sd[bc] --mount /mnt/volumes && ls /mnt/volumes/dev
   ashlar serve --incremental --mount /mnt/volumes
   ashlar serve disk*.img --model gp2:3000iops --model disk0.img=hdd --nbd unix:/run/ashlar.nbd
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
@@ -62,6 +65,12 @@ pub(crate) struct Serve {
     /// Import ZFS pools that another host used last and did not export
     #[arg(long)]
     force: bool,
+
+    /// Serve in the background: return once everything is served, or with the error and the exit code of a
+    /// daemon that could not start. It belongs to no terminal, and logs nowhere once it serves. Units of a service
+    /// manager do without (Type=notify), and have its log
+    #[arg(long)]
+    daemon: bool,
 
     #[command(flatten)]
     options: ServeOptions,
@@ -177,21 +186,30 @@ impl ServeOptions {
             control_group: self.control_group,
             models: Arc::new(Models::new(self.model)),
             set: self.set,
+            background: None,
         }
     }
 }
 
 impl Serve {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        let in_background = self.daemon;
+        if in_background && !background::is_it() {
+            return background::start();
+        }
         let spec = match &self.config {
             Some(path) => Spec::load(path)
                 .map_err(|error| Error::plain("cannot use the configuration", error))?,
             None => Spec::default(),
         };
-        daemon::serve(self.merge(spec)?, None, None)
+        let mut config = self.merge(spec)?;
+        if in_background {
+            config.background = Some(Arc::new(Background::begin()?));
+        }
+        daemon::serve(config, None, None)
     }
 
-    /// The file's settings, overridden by those of the command line.
+    /// The file's settings, overridden by those of the command line. For the background all paths are absolute.
     fn merge(self, spec: Spec) -> Result<Config> {
         let mut options = self.options;
         let wrong = |why: String| Error::plain("cannot use the configuration", why);
@@ -222,7 +240,18 @@ impl Serve {
         options.control = options.control.or(spec.control);
         options.control_group = options.control_group.or(spec.control_group.map(|group| group.0));
         options.model.splice(0..0, spec.model);
-        let disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
+        let mut disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
+        if self.daemon {
+            let unix = options.nbd.iter_mut().filter_map(|address| match address {
+                Listen::Unix(path) => Some(path),
+                Listen::Tcp(_) => None,
+            });
+            let modelled = options.model.iter_mut().filter_map(|model| model.disk.as_mut());
+            let others = disks.iter_mut().chain(&mut options.mount).chain(&mut options.control);
+            for path in others.chain(unix).chain(modelled) {
+                *path = absolute(path)?;
+            }
+        }
         if disks.is_empty() && !options.incremental {
             let hint = "name disk images or block devices, a --config that does, or --incremental";
             return Err(Error::usage("no disks given").hint(hint));
@@ -340,7 +369,8 @@ mod tests {
 
     use super::*;
 
-    /// But the one that names the configuration.
+    /// But the one that names the configuration, and the one that says how a command starts the daemon: a configuration
+    /// is used by service units, too.
     #[test]
     fn every_option_is_a_key_of_the_configuration() {
         let command = Serve::augment_args(clap::Command::new("serve"));
@@ -348,7 +378,7 @@ mod tests {
             let key = option.replace('-', "_");
             let result = Spec::parse(&format!("{key} = {{ x = [] }}"), Path::new("stack.toml"));
             let is_unknown = result.is_err_and(|error| error.to_string().contains("unknown field"));
-            assert_eq!(is_unknown, option == "config", "{option}");
+            assert_eq!(is_unknown, ["config", "daemon"].contains(&option), "{option}");
         }
     }
 }

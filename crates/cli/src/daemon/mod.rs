@@ -22,6 +22,7 @@
 
 mod access;
 mod array_end;
+pub(crate) mod background;
 mod clients;
 pub(crate) mod control;
 #[cfg(debug_assertions)]
@@ -79,6 +80,7 @@ use crate::models::Models;
 use crate::output;
 use access::Access;
 use array_end::ArrayEnd;
+use background::Background;
 use clients::Clients;
 use ending::{Ending, Waiting};
 use mounted::Mounted;
@@ -113,6 +115,8 @@ pub(crate) struct Config {
     pub(crate) control_group: Option<String>,
     pub(crate) models: Arc<Models>,
     pub(crate) set: Vec<(String, String)>,
+    /// Where it serves, unless in the foreground.
+    pub(crate) background: Option<Arc<Background>>,
 }
 
 impl Config {
@@ -438,6 +442,15 @@ async fn run(
     // The process that started this one may be gone, and with it its terminal.
     if let Err(error) = announce(stack) {
         tracing::warn!("{error}");
+    }
+    // If the end was requested meanwhile, the command that waits gets the exit code.
+    if let Some(background) = &config.background
+        && !ending.wanted().is_stopped()
+        && let Err(error) = background.ready()
+    {
+        tracing::error!(%error, "the command that started this daemon is gone");
+        ending.fail(FAILURE);
+        ending.ask();
     }
     notify::notify("READY=1");
     #[cfg(debug_assertions)]

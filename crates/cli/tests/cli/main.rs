@@ -3,6 +3,7 @@
 mod access;
 mod array_end;
 mod arrays;
+mod background;
 mod bench;
 mod bench_zvol;
 mod btrfs_files;
