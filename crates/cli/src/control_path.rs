@@ -7,8 +7,8 @@
 //! | without, but with a directory in `/run/user` (after su, in cron) | `/run/user/UID/ashlar.sock`: the same place |
 //! | without both (no systemd or elogind) | `/tmp/ashlar-UID/ashlar.sock` |
 //!
-//! Everybody may make a directory in `/tmp`, and who owns that of the last line could pose as the daemon, or as a client
-//! of it: it must be a directory of the user that nobody else can enter.
+//! Any user may make a directory in `/tmp`, and the owner of that of the last line could pose as the daemon, or as a client
+//! of it: it must be a directory of this user that no other user can enter.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, Metadata};

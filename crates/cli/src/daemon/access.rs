@@ -115,7 +115,7 @@ impl Access {
         let who = self.who();
         let reason = format!("{user} may not control this daemon, only {who} may");
         let hint = match &self.group {
-            Some(_) => "who has just become a member logs in again first",
+            Some(_) => "a new member of the group must log in again first",
             None => "ashlar serve --control-group GROUP lets a group in",
         };
         Err(refused(reason, Some(hint)))
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn root_the_user_and_the_group_may_and_nobody_else() {
+    fn root_the_user_and_the_group_may_and_no_other_user() {
         let (alone, with) = (access(1000, None), access(1000, Some(27)));
         let cases = [
             (peer(0, 0, &[]), true, true),
@@ -265,7 +265,7 @@ mod tests {
             (peer(1001, 27, &[]), false, true),
             (peer(1001, 1001, &[5, 27]), false, true),
             (peer(1001, 1001, &[5]), false, false),
-            // Root's group makes nobody root, and the number of the user is none of a group.
+            // Root's group makes no user root, and the number of the user is none of a group.
             (peer(1001, 0, &[0, 1000]), false, false),
             (peer(27, 1001, &[]), false, false),
         ];

@@ -12,7 +12,7 @@
 //!
 //! A fork in the middle would lose threads and rings, and one before would have to be first of all, in a program that
 //! is not allowed unsafe code. The pipe is the daemon's standard input, so no descriptor needs a number. If the
-//! command was killed meanwhile, by ^C say, the daemon ends when it finds nobody to tell that it is ready.
+//! command was killed meanwhile, by ^C say, the daemon ends when it cannot tell the command that it is ready.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
