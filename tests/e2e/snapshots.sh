@@ -23,7 +23,7 @@ churn() {
 	cd "$1"
 	while head -c $((RANDOM * 16 + 1)) /dev/urandom >new && sum=$(sha256sum new) && mv new "${sum%% *}"; do
 		n=$((n + 1))
-		if [ $((n % 8)) = 0 ]; then find . -type f -name '??????????*' | shuf -n 7 | xargs rm -f || break; fi
+		if [ $((n % 8)) = 0 ]; then find . -type f -name '??????????*' | shuf -n 10 | xargs rm -f || break; fi
 	done 2>/dev/null
 }
 if [ "${1:-}" = --churn ]; then

@@ -11,6 +11,7 @@
 use std::env;
 use std::error::Error;
 use std::fs;
+use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_lvm::alloc::Wish;
@@ -92,7 +93,7 @@ fn read_all(sim: &Sim, gateways: &[Gateway]) -> Result<(Vec<PvOnDisk>, Metadata)
     if !group.is_complete() {
         return Err("the group is not complete".into());
     }
-    Ok((pvs, group.metadata))
+    Ok((pvs, Arc::unwrap_or_clone(group.metadata)))
 }
 
 fn change(sim: &Sim, gateways: &[Gateway], times: u32) -> Result<()> {

@@ -23,7 +23,8 @@ use ashlar_dm::text::Line;
 use thiserror::Error;
 
 use crate::metadata::{
-    Area, AreaOn, LogicalVolume, RaidLevel, Segment, SegmentKind, Snapshot, Striped, VolumeGroup,
+    Area, AreaOn, LogicalVolume, RaidLevel, Segment, SegmentKind, Snapshot, SnapshotOf, Striped,
+    VolumeGroup,
 };
 use crate::uuid::Uuid;
 
@@ -155,7 +156,8 @@ pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<
     let visible = group.lvs.iter().zip(group.visible());
     let seen = visible.filter(|(_, seen)| *seen).map(|(lv, _)| lv.name.as_str()).collect();
     let (plan, made) = (Plan::default(), BTreeMap::new());
-    let mut planner = Planner { group, options, pv, seen, plan, made };
+    let snapshots = group.snapshots().collect();
+    let mut planner = Planner { group, options, pv, seen, snapshots, plan, made };
     for lv in &group.lvs {
         if !planner.is_seen(lv) || is_pool(lv) {
             continue;
@@ -180,6 +182,8 @@ struct Planner<'a> {
     pv: &'a dyn Fn(usize) -> Option<String>,
     /// The volumes that users see.
     seen: BTreeSet<&'a str>,
+    /// What ties snapshots to origins.
+    snapshots: Vec<SnapshotOf<'a>>,
     plan: Plan,
     /// The result for each requested volume and layer: a volume may be part of several.
     made: BTreeMap<String, Result<()>>,
@@ -244,10 +248,10 @@ impl<'a> Planner<'a> {
         if let Some(why) = &lv.unsupported {
             return Err(Refusal::Unsupported(why.clone()));
         }
-        if let Some(found) = self.group.snapshot_in(&lv.name) {
-            return self.snapshot(lv, found.snapshot, name);
+        if let Some(snapshot) = self.snapshots.iter().find(|found| found.snapshot.cow == lv.name) {
+            return self.snapshot(lv, snapshot.snapshot, name);
         }
-        if self.group.snapshots_of(&lv.name).next().is_some() {
+        if self.snapshots.iter().any(|found| found.snapshot.origin == lv.name) {
             return self.origin(lv, name);
         }
         let made_of = self.segments(lv)?;

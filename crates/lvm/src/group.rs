@@ -6,6 +6,7 @@
 //! by UUID; two groups may have the same name.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::metadata::{Metadata, MetadataError, PvFlag};
 use crate::pv::PvOnDisk;
@@ -15,7 +16,7 @@ use crate::uuid::Uuid;
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The newest text.
-    pub metadata: Metadata,
+    pub metadata: Arc<Metadata>,
     /// For each physical volume of the group, in order: its index among the given ones, or that it is missing.
     pub members: Vec<MemberState>,
     /// Given physical volumes whose text says that they belong to the group, although the newest
@@ -96,11 +97,12 @@ impl Group {
 }
 
 /// The parsed text of a physical volume: see [`PvOnDisk::metadata`].
-pub type Text = Result<Option<Metadata>, MetadataError>;
+pub type Text = Result<Option<Arc<Metadata>>, MetadataError>;
 
 /// Assembles groups from physical volumes.
 pub fn assemble(pvs: &[&PvOnDisk]) -> Found {
-    let texts: Vec<Text> = pvs.iter().map(|pv| pv.metadata()).collect();
+    let text = |pv: &&PvOnDisk| Ok(pv.metadata()?.map(Arc::new));
+    let texts: Vec<Text> = pvs.iter().map(text).collect();
     let read: Vec<(&PvOnDisk, &Text)> = pvs.iter().copied().zip(&texts).collect();
     assemble_read(&read)
 }
@@ -110,7 +112,7 @@ pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
     let mut found = Found::default();
     let mut by_uuid: HashMap<Uuid, usize> = HashMap::new();
     let mut own: Vec<Option<(Uuid, u32)>> = vec![None; pvs.len()];
-    let mut newest: BTreeMap<(String, Uuid), &Metadata> = BTreeMap::new();
+    let mut newest: BTreeMap<(String, Uuid), &Arc<Metadata>> = BTreeMap::new();
     for (index, (pv, text)) in pvs.iter().enumerate() {
         if by_uuid.contains_key(&pv.label.uuid) {
             found.duplicates.push(index);
@@ -138,7 +140,7 @@ pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
     }
     let mut in_a_group = vec![false; pvs.len()];
     for (_, metadata) in newest {
-        let group = gather(metadata.clone(), &by_uuid, &own, &mut in_a_group);
+        let group = gather(Arc::clone(metadata), &by_uuid, &own, &mut in_a_group);
         found.groups.push(group);
     }
     for (index, (pv, _)) in pvs.iter().enumerate() {
@@ -157,7 +159,7 @@ pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
 }
 
 fn gather(
-    metadata: Metadata,
+    metadata: Arc<Metadata>,
     by_uuid: &HashMap<Uuid, usize>,
     own: &[Option<(Uuid, u32)>],
     in_a_group: &mut [bool],

@@ -97,7 +97,8 @@ impl VolumeGroups {
     pub(crate) async fn add(&mut self, device: &Device, depth: usize) -> Result<(), String> {
         match read_pv(device.gateway()).await {
             Ok(Some(pv)) => {
-                let (device, text) = (device.name.clone(), pv.metadata());
+                let text = pv.metadata().map(|text| text.map(Arc::new));
+                let device = device.name.clone();
                 self.physical.push(Physical { device, depth, pv, text });
                 Ok(())
             }
@@ -186,7 +187,8 @@ impl VolumeGroups {
         };
         let mut refused: Vec<RefusedVolume> =
             plan.refused.iter().map(|(name, why)| refuse(name, why.to_string())).collect();
-        let mut active = Active::default();
+        let planned = plan.devices.iter().map(|planned| planned.name.clone()).collect();
+        let mut active = Active { planned, ..Active::default() };
         let mut volumes = Vec::new();
         for planned in plan.devices {
             let known = planned.volume.clone();

@@ -1,6 +1,6 @@
 //! The devices of an active group: those of its plan, in the plan's order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ashlar_block::BlockDevice;
@@ -26,6 +26,8 @@ pub(super) struct Active {
     /// Each after the devices that it is made of.
     pub(super) devices: Vec<Live>,
     pub(super) parts: Parts,
+    /// The names of all devices of the plan, also of those that could not be made.
+    pub(super) planned: Vec<String>,
     /// Why the group must not be changed any more until it is read again.
     pub(super) unsure: Option<String>,
 }
@@ -57,20 +59,33 @@ impl Live {
     }
 }
 
+/// The names of the devices behind each name of a plan.
+pub(super) struct Lower<'a>(HashMap<&'a str, &'a [String]>);
+
+impl Lower<'_> {
+    /// The names of the devices that `planned` is made of.
+    pub(super) fn of(&self, planned: &Planned) -> Vec<String> {
+        let mut all = BTreeSet::new();
+        for part in planned.made_of.parts() {
+            match part.strip_prefix("/dev/") {
+                Some(device) => all.extend([device.to_owned()]),
+                None => all.extend(self.0.get(part).into_iter().copied().flatten().cloned()),
+            }
+        }
+        all.into_iter().collect()
+    }
+}
+
 impl Active {
     /// The device that the plan calls `name`.
     pub(super) fn find(&self, name: &str) -> Option<&Live> {
         self.devices.iter().find(|live| live.planned.name == name)
     }
 
-    /// The names of the devices that `planned` is made of.
-    pub(super) fn lower(&self, planned: &Planned) -> Vec<String> {
-        let all =
-            planned.made_of.parts().into_iter().flat_map(|part| match part.strip_prefix("/dev/") {
-                Some(device) => vec![device.to_owned()],
-                None => self.find(part).map_or(Vec::new(), |live| live.names.clone()),
-            });
-        all.collect::<BTreeSet<_>>().into_iter().collect()
+    /// The names of devices by those in the plan.
+    pub(super) fn lower(&self) -> Lower<'_> {
+        let names = self.devices.iter().map(|live| (live.planned.name.as_str(), &*live.names));
+        Lower(names.collect())
     }
 
     /// What makes devices of this group.
@@ -91,7 +106,18 @@ impl Active {
         numbers: &mut Numbers,
     ) -> Result<Option<New>, String> {
         let (number, device) = (numbers.next, format!("dm-{}", numbers.next));
-        let lower = self.lower(&planned);
+        let mut lower = BTreeSet::new();
+        for part in planned.made_of.parts() {
+            match part.strip_prefix("/dev/") {
+                Some(device) => lower.extend([device.to_owned()]),
+                // The names in a plan have a dash; the other words of a table do not.
+                None if !part.contains('-') => {}
+                None => {
+                    lower.extend(self.find(part).into_iter().flat_map(|live| live.names.clone()))
+                }
+            }
+        }
+        let lower: Vec<String> = lower.into_iter().collect();
         let Some(made) = self.maker(site, numbers).make(&planned, &device).await? else {
             self.devices.push(Live { planned, mapped: None, names: lower, is_told: false });
             return Ok(None);

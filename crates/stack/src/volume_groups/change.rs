@@ -17,7 +17,7 @@
 //! If it is unknown whether the commit took place, the volumes go on as is right in both cases ([`Command::is_safe_ahead`]), and the group is not
 //! changed any more: extents might be used twice.
 
-use std::collections::BTreeSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Status};
@@ -26,9 +26,9 @@ use ashlar_lvm::activate::{self, MadeOf, Plan, Planned, dm_name};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, CommandError, Effect, Zeroes};
 use ashlar_lvm::commit::{CommitError, Committed, Member, commit};
-use ashlar_lvm::group::{Group, MemberState};
+use ashlar_lvm::group::{Found, Group, MemberState, Text};
 use ashlar_lvm::metadata::Header;
-use ashlar_lvm::{Metadata, Uuid, VolumeGroup};
+use ashlar_lvm::{LogicalVolume, Metadata, Uuid, VolumeGroup};
 
 use super::active::{Active, Live, Numbers, links};
 use super::{Physical, Site, VolumeGroups};
@@ -90,8 +90,10 @@ struct Renames(Vec<(String, String)>);
 
 impl Renames {
     fn between(before: &VolumeGroup, after: &VolumeGroup) -> Self {
+        let present: HashMap<&Uuid, &LogicalVolume> =
+            after.lvs.iter().map(|lv| (&lv.id, lv)).collect();
         let renamed = before.lvs.iter().filter_map(|old| {
-            let new = after.lvs.iter().find(|new| new.id == old.id)?;
+            let new = present.get(&old.id)?;
             let (old, new) =
                 (dm_name(&before.name, &old.name, None), dm_name(&after.name, &new.name, None));
             (old != new).then_some((old, new))
@@ -136,18 +138,14 @@ impl Renames {
 }
 
 impl Difference {
-    /// `earlier` are the names of the plan for the present metadata: a device that is there and was not made then is not
-    /// made now.
-    fn of(
-        active: &Active,
-        renames: &Renames,
-        earlier: &BTreeSet<String>,
-        plan: &Plan,
-    ) -> Result<Self, String> {
+    /// A device that was planned before and does not exist could not be made, and is not tried again.
+    fn of(active: &Active, renames: &Renames, plan: &Plan) -> Result<Self, String> {
         let mut difference = Self::default();
+        let live = active.devices.iter().map(|live| (renames.of(&live.planned.name), live));
+        let live: HashMap<String, &Live> = live.collect();
+        let earlier: HashSet<String> = active.planned.iter().map(|name| renames.of(name)).collect();
         for planned in &plan.devices {
-            let is_same = |live: &&Live| renames.of(&live.planned.name) == planned.name;
-            match active.devices.iter().find(is_same) {
+            match live.get(&planned.name) {
                 Some(live) => {
                     let Planned { size, read_only, made_of, .. } = &live.planned;
                     if renames.made_of(made_of) != planned.made_of
@@ -160,10 +158,8 @@ impl Difference {
                 None => difference.new.push(planned.clone()),
             }
         }
-        let is_kept = |live: &&Live| {
-            let name = renames.of(&live.planned.name);
-            plan.devices.iter().any(|planned| planned.name == name)
-        };
+        let kept: HashSet<&String> = plan.devices.iter().map(|planned| &planned.name).collect();
+        let is_kept = |live: &&Live| kept.contains(&renames.of(&live.planned.name));
         let gone = active.devices.iter().filter(|live| !is_kept(live));
         difference.gone = gone.map(|live| live.planned.name.clone()).collect();
         let all = difference.new.iter().chain(&difference.changed);
@@ -212,7 +208,7 @@ impl VolumeGroups {
             group.members.iter().position(|member| is(member).is_some())
         };
         let mut effect = Effect::default();
-        let mut change = self.prepare_with(vg.id, site, |after| {
+        let mut change = self.prepare_with(&found, vg.id, site, |after| {
             effect = request.command.apply(after, &physical, author)?;
             Ok(())
         })?;
@@ -238,14 +234,14 @@ impl VolumeGroups {
     /// It is refused: the reason.
     pub(super) fn prepare_with(
         &self,
+        found: &Found,
         id: Uuid,
         site: &Site<'_>,
         change: impl FnOnce(&mut VolumeGroup) -> Result<(), CommandError>,
     ) -> Result<Change, String> {
-        let found = self.found();
         let group = found.groups.iter().find(|group| group.metadata.group.id == id);
         let group = group.ok_or("its volume group is not found any more")?;
-        let (before, name) = (group.metadata.clone(), &group.metadata.group.name);
+        let (before, name) = (Metadata::clone(&group.metadata), &group.metadata.group.name);
         let active = self.active.get(&id).ok_or_else(|| format!("{name} is not active"))?;
         if let Some(why) = &active.unsure {
             return Err(format!("{name} is not changed any more until it is served anew: {why}"));
@@ -253,7 +249,7 @@ impl VolumeGroups {
         if site.options.read_only {
             return Err(format!("{name} is served read-only"));
         }
-        let members = self.writable_members(id)?;
+        let members = self.writable_members(found, group)?;
         let mut after = before.clone();
         change(&mut after.group).map_err(|error| error.to_string())?;
         let seqno = after.group.seqno.checked_add(1);
@@ -263,9 +259,7 @@ impl VolumeGroups {
         let path = |index: usize| place.path(index);
         let plan = activate::plan(&after.group, site.options, &path);
         let renames = Renames::between(&before.group, &after.group);
-        let earlier = activate::plan(&before.group, site.options, &path).devices;
-        let earlier = earlier.iter().map(|planned| renames.of(&planned.name)).collect();
-        let difference = Difference::of(active, &renames, &earlier, &plan)?;
+        let difference = Difference::of(active, &renames, &plan)?;
         let gone = difference.gone.iter().filter_map(|name| active.find(name));
         let seen = gone.filter(|live| live.planned.volume.is_some());
         let shut = seen.flat_map(|live| live.names.clone()).collect();
@@ -292,8 +286,7 @@ impl VolumeGroups {
         let Some(active) = active.get_mut(&id) else {
             return Err(format!("{} is not active", before.group.name));
         };
-        let made: BTreeSet<&String> =
-            active.devices.iter().map(|live| &live.planned.name).collect();
+        let made: HashSet<&String> = active.devices.iter().map(|live| &live.planned.name).collect();
         active.parts.thaw(&plan.devices, |planned| !made.contains(&planned.name));
         drop(made);
         let mut step = Step { active, site, group: &after.group.name, begun: Begun::default() };
@@ -357,9 +350,21 @@ async fn write(
         })
         .collect();
     let done = commit(&mut writing, metadata).await;
+    // Most members have the same text afterwards: it is parsed once.
+    let mut known: Vec<(Vec<Vec<u8>>, Text)> = Vec::new();
     for index in members {
         let changed = &mut physical[*index];
-        changed.text = changed.pv.metadata();
+        let texts: Vec<&[u8]> = changed.pv.texts().collect();
+        let same = known.iter().find(|(others, _)| *others == texts);
+        let text = match same {
+            Some((_, text)) => text.clone(),
+            None => {
+                let text = changed.pv.metadata().map(|text| text.map(Arc::new));
+                known.push((texts.into_iter().map(<[u8]>::to_vec).collect(), text.clone()));
+                text
+            }
+        };
+        changed.text = text;
     }
     done
 }
@@ -494,23 +499,28 @@ impl Step<'_, '_> {
         }
         let Active { devices, parts, .. } = &mut *self.active;
         parts.rename(&|name| renames.of(name));
+        let places = plan.devices.iter().zip(0_usize..);
+        let places: HashMap<&str, (usize, &Planned)> =
+            places.map(|(planned, at)| (planned.name.as_str(), (at, planned))).collect();
         for live in devices.iter_mut() {
             let name = renames.of(&live.planned.name);
-            if let Some(planned) = plan.devices.iter().find(|planned| planned.name == name) {
-                live.planned = planned.clone();
+            if let Some((_, planned)) = places.get(name.as_str()) {
+                live.planned = Planned::clone(planned);
             }
         }
-        let order = |live: &Live| plan.devices.iter().position(|p| p.name == live.planned.name);
-        devices.sort_by_key(order);
+        devices.sort_by_key(|live| places.get(live.planned.name.as_str()).map(|(at, _)| *at));
+        self.active.planned = plan.devices.iter().map(|planned| planned.name.clone()).collect();
         let (mut volumes, mut all) = (Vec::new(), Vec::new());
+        let lower = self.active.lower();
         for live in &self.active.devices {
             let (Some(_), Some(name)) = (&live.mapped, live.names.first()) else { continue };
-            let (name, below) = (name.clone(), self.active.lower(&live.planned));
+            let (name, below) = (name.clone(), lower.of(&live.planned));
             if self.begun.made.contains(&live.planned.name) && live.planned.volume.is_some() {
                 volumes.push(name.clone());
             }
             all.push(Logical { name, links: links(&live.planned, self.group), below });
         }
+        drop(lower);
         // An origin comes after its snapshots, whose stores its writes need: it is stopped before them.
         self.site.devices.set_logical(all);
         for name in &volumes {

@@ -10,7 +10,7 @@
 use ashlar_dm::text::Line;
 use ashlar_lvm::activate::MadeOf;
 use ashlar_lvm::command::CommandError;
-use ashlar_lvm::group::MemberState;
+use ashlar_lvm::group::{Found, Group, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid};
 
 use super::active::Live;
@@ -83,7 +83,7 @@ impl VolumeGroups {
     /// # Errors
     /// It is refused: the reason.
     pub(crate) fn prepare_end(&self, merged: &Merged, site: &Site<'_>) -> Result<Change, String> {
-        self.prepare_with(merged.id, site, |group| {
+        self.prepare_with(&self.found(), merged.id, site, |group| {
             let end = group.finish_merge(&merged.origin);
             end.map(drop).map_err(|error| CommandError::Change {
                 what: "the merge cannot end".to_owned(),
@@ -93,10 +93,11 @@ impl VolumeGroups {
     }
 
     /// The indices of a group's physical volumes, ascending, if its metadata can be written.
-    pub(super) fn writable_members(&self, id: Uuid) -> Result<Vec<usize>, String> {
-        let found = self.found();
-        let group = found.groups.iter().find(|group| group.metadata.group.id == id);
-        let group = group.ok_or("its volume group is not found any more")?;
+    pub(super) fn writable_members(
+        &self,
+        found: &Found,
+        group: &Group,
+    ) -> Result<Vec<usize>, String> {
         let usable: Option<Vec<usize>> =
             group.members.iter().map(|member: &MemberState| member.usable()).collect();
         let mut members = usable.ok_or("physical volumes of the group are missing")?;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ashlar_lvm::Metadata;
 use ashlar_lvm::group::{Group, MemberState};
@@ -56,7 +57,7 @@ impl Groups {
                 ServedMember::Missing => MemberState::Missing,
             };
             let members = members.iter().map(member).collect();
-            groups.push(Group { metadata, members, outdated: Vec::new() });
+            groups.push(Group { metadata: Arc::new(metadata), members, outdated: Vec::new() });
             volumes.push(active);
         }
         Ok(Self { physical, groups, volumes })

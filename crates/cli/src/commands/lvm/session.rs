@@ -434,7 +434,7 @@ impl Session {
             return refuse(why);
         }
         self.refuse_rivals(&members).await?;
-        Ok(Draft { before: Some(metadata.clone()), group: group.clone(), members })
+        Ok(Draft { before: Some(Metadata::clone(metadata)), group: group.clone(), members })
     }
 
     /// Refuses physical volumes that have another owner.

@@ -26,7 +26,7 @@ fn what_lvm_made_is_one_complete_group() {
         assert_eq!(found.groups.len(), 1, "{}", case.name);
         assert!(found.free.is_empty() && found.orphans.is_empty() && found.damaged.is_empty());
         let group = &found.groups[0];
-        assert_eq!(group.metadata, case.metadata());
+        assert_eq!(*group.metadata, case.metadata());
         assert_eq!(group.is_complete(), case.name != "missing");
     }
 }
