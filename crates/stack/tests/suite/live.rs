@@ -250,6 +250,34 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
     });
 }
 
+#[test]
+fn a_removed_volume_writes_nothing_more_whatever_still_holds_it() {
+    let sim = Sim::new(3);
+    let media = sim.block_on(group(&sim));
+    sim.block_on(async {
+        let mut live = Live::boot(&sim, &media).await;
+        live.run(snapshot("snap", "data", 5)).await.unwrap();
+        // A view that was made before the removal, of attributes for example.
+        let held = live.stack.devices.all();
+        let snap = named(&live.stack, "vg/snap");
+        live.run(remove("snap")).await.unwrap();
+        assert!(snap.read(Sector(0), Sectors(1)).await.is_err());
+        // The new volume is where the store was.
+        live.run(create("new", 5)).await.unwrap();
+        for at in 0..5 * 2048 / 8 {
+            write(&live.stack, "vg/new", at * 8, 7).await;
+        }
+        for at in 0..4 * 2048 / 8 {
+            write(&live.stack, "vg/data", at * 8, 3).await;
+        }
+        for at in 0..5 * 2048 / 8 {
+            assert_eq!(read(&live.stack, "vg/new", at * 8).await, 7, "{at}");
+        }
+        drop(held);
+        live.stack.stop().await.unwrap();
+    });
+}
+
 /// Chains of writes, each write begun when the one before it is acknowledged: what is read later must be a prefix.
 struct Chains {
     span: u64,
