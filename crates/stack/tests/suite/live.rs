@@ -222,15 +222,17 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
 
         // The metadata of a disk cannot be written: the new devices are gone again, and the others go on.
         write(&live.stack, "vg/other", 3, 5).await;
-        for command in
-            [create("new", 1), snapshot("s2", "other", 2), resize("other", Sign::Plus, 1)]
-        {
+        // The first one fails in the commit; then the disk has lost something, and the others fail where they flush.
+        let devices = live.stack.devices.all().len();
+        let extend = resize("other", Sign::Plus, 1);
+        for command in [extend, snapshot("s2", "other", 2), create("new", 1)] {
             media[0].fail_writes(0..2048);
             media[1].fail_writes(0..2048);
             let failed = live.run(command).await.err().unwrap();
             assert!(failed.contains("cannot "), "{failed}");
             media.iter().for_each(Media::heal);
             assert_eq!(names(&live.stack), before);
+            assert_eq!(live.stack.devices.all().len(), devices);
             write(&live.stack, "vg/other", 4, 6).await;
             assert_eq!(read(&live.stack, "vg/other", 3).await, 5);
             assert_eq!(named(&live.stack, "vg/other").capacity(), Sectors(4 * 2048));
