@@ -166,7 +166,10 @@ for n in 0 1 2; do
 done
 # on VERB ARGS...: of the group
 on() { "$ashlar" lvm "$1" --devices "$ours" "${@:2}" >>"$work/said"; }
-on vgcreate -s 1M --addtag tag ours "${names[@]:0:3}"
+on vgcreate -s 1M --addtag tag ours "${names[@]:0:2}"
+on vgextend ours "${names[2]}" "${names[14]}"
+on vgreduce ours "${names[14]}"
+on pvremove "${names[14]}"
 on lvcreate -n lin -L 4M ours
 on lvcreate -n stripes -i 3 -I 16 -l 9 ours
 on lvcreate -n origin -L 12M --addtag o ours

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use crate::alloc::{AllocError, Policy, Wish};
 use crate::metadata::{
-    Creation, LogicalVolume, LvFlag, Segment, SegmentKind, Snapshot, Striped, VolumeGroup,
-    is_valid_name,
+    AreaOn, Creation, LogicalVolume, LvFlag, PhysicalVolume, Segment, SegmentKind, Snapshot,
+    Striped, VolumeGroup, is_valid_name,
 };
 use crate::uuid::Uuid;
 
@@ -63,6 +63,15 @@ pub enum ChangeError {
         "\"{0}\" is no name for a volume group: letters, digits, and . _ + - but no - in front"
     )]
     BadGroupName(String),
+    /// The group's maximum of physical volumes is reached.
+    #[error("the volume group has {0} physical volumes, as many as it may")]
+    TooManyPhysical(u32),
+    /// A group has at least one physical volume.
+    #[error("it is the last physical volume of volume group \"{0}\": vgremove removes the group")]
+    LastPhysical(String),
+    /// A logical volume has extents there.
+    #[error("logical volume \"{0}\" has extents there")]
+    PhysicalInUse(String),
     /// A name reserved for parts of volumes.
     #[error("\"{0}\" is a name that LVM gives to parts of volumes: choose another")]
     ReservedName(String),
@@ -305,6 +314,49 @@ impl VolumeGroup {
         }
         if let Some(lv) = self.lv_mut(from) {
             lv.name = to;
+        }
+        Ok(())
+    }
+
+    /// Adds a physical volume.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn add_physical(&mut self, pv: PhysicalVolume) -> Result<()> {
+        self.may_change()?;
+        if self.max_pv != 0 && self.pvs.len() >= self.max_pv as usize {
+            return Err(ChangeError::TooManyPhysical(self.max_pv));
+        }
+        self.pvs.push(pv);
+        Ok(())
+    }
+
+    /// Removes the physical volume with this index, which no logical volume uses.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn remove_physical(&mut self, index: usize) -> Result<()> {
+        self.may_change()?;
+        if self.pvs.len() == 1 {
+            return Err(ChangeError::LastPhysical(self.name.clone()));
+        }
+        let uses = |lv: &LogicalVolume| lv.pv_extents().any(|on| on.pv == index);
+        if let Some(user) = self.lvs.iter().find(|lv| uses(lv)) {
+            return Err(ChangeError::PhysicalInUse(user.name.clone()));
+        }
+        // Their text may name physical volumes in ways that are not known.
+        let is_foreign = |segment: &Segment| matches!(segment.kind, SegmentKind::Foreign(_));
+        if let Some(lv) = self.lvs.iter().find(|lv| lv.segments.iter().any(is_foreign)) {
+            let why = "it has segments that are not known, which may be there";
+            return Err(ChangeError::NotSo { name: lv.name.clone(), why });
+        }
+        self.pvs.remove(index);
+        for segment in self.lvs.iter_mut().flat_map(|lv| &mut lv.segments) {
+            for area in segment.areas_mut() {
+                if let AreaOn::Pv(at) = &mut area.on {
+                    *at -= usize::from(*at > index);
+                }
+            }
         }
         Ok(())
     }

@@ -161,6 +161,25 @@ pub async fn write_label(gateway: &Gateway, pv: &PvOnDisk) -> Result<(), FormatE
     Ok(write_sector(&volume, pv.label_sector, &sector).await?)
 }
 
+/// Takes a physical volume out of its group: it is a free one afterwards.
+///
+/// A crash leaves it with the text of its group, or with the mark of being used and no text; `pvcreate -ff` takes back what is
+/// left like that.
+///
+/// # Errors
+/// It cannot be written.
+pub async fn release_pv(gateway: &Gateway, pv: &mut PvOnDisk) -> Result<(), FormatError> {
+    let volume = ByteVolume::new(gateway.clone());
+    for area in &mut pv.areas {
+        let Ok(contents) = &mut area.state else { continue };
+        let header = MdaHeader::empty(area.place);
+        write_bytes(&volume, area.place.offset, &header.encode(), Flags::META | Flags::FUA).await?;
+        *contents = AreaContents { header, text: None };
+    }
+    pv.label.set_used(false);
+    write_label(gateway, pv).await
+}
+
 /// Erases the label, as `pvremove` does. A crash leaves the volume or no volume.
 ///
 /// # Errors

@@ -493,3 +493,40 @@ fn an_invalid_snapshot_is_not_merged() {
     on(&images, "lvconvert", &["--merge", "vg/snap"]).fails(5, &["invalid"]);
     assert!(images.bytes() == before);
 }
+
+#[test]
+fn a_group_gets_and_loses_physical_volumes_and_goes() {
+    let images = Images::new(4, 40 * MIB);
+    lvm(&images, &["vgcreate", "-s", "1M", "vg", "d0", "d1"]).ok();
+    let run = lvm(&images, &["vgextend", "--devices", "d0,d1", "vg", "d2"]).ok();
+    assert_eq!(
+        run.out,
+        "  Physical volume \"d2\" successfully created.\n  Volume group \"vg\" successfully extended\n"
+    );
+    on(&images, "lvcreate", &["-n", "last", "-L", "4M", "vg", "d2"]).ok();
+    let before = images.bytes();
+    on(&images, "vgreduce", &["vg", "d2"]).fails(5, &["\"last\" has extents there"]);
+    on(&images, "vgreduce", &["vg", "d3"]).fails(5, &["\"d3\" not found"]);
+    on(&images, "vgreduce", &["vg", "d1", "d1"]).fails(5, &["named twice"]);
+    on(&images, "vgextend", &["vg", "d1"]).fails(5, &["already in volume group 'vg'"]);
+    on(&images, "vgextend", &["none", "d3"]).fails(5, &["\"none\" not found"]);
+    on(&images, "vgremove", &["vg"]).fails(5, &["containing 1 logical volumes?", "-y"]);
+    assert!(images.bytes() == before, "nothing was changed");
+
+    let at = place(&images, "vg/last");
+    write(&images, &at, &[7; 4096]);
+    let run = on(&images, "vgreduce", &["vg", "d0"]).ok();
+    assert_eq!(run.out, "  Removed \"d0\" from volume group \"vg\"\n");
+    assert_eq!(values(&images, "pvs", "pv_name,vg_name", &[]), ["d0 ", "d1 vg", "d2 vg"]);
+    assert_eq!(values(&images, "lvs", "devices", &[]), ["d2(0)"], "it is where it was");
+    assert_eq!(read(&images, &at, 4096), [7; 4096]);
+    on(&images, "vgreduce", &["-a", "vg"]).ok();
+    assert_eq!(values(&images, "pvs", "pv_name,vg_name", &[]), ["d0 ", "d1 ", "d2 vg"]);
+    on(&images, "vgreduce", &["vg", "d2"]).fails(5, &["the last physical volume"]);
+    // A free physical volume joins again.
+    on(&images, "vgextend", &["vg", "d0"]).ok();
+    let run = on(&images, "vgremove", &["-y", "vg"]).ok();
+    assert_eq!(run.out, "  Volume group \"vg\" successfully removed\n");
+    assert_eq!(values(&images, "pvs", "pv_name,vg_name", &[]), ["d0 ", "d1 ", "d2 "]);
+    lvm(&images, &["vgcreate", "vg", "d0", "d1", "d2", "d3"]).ok();
+}

@@ -318,6 +318,21 @@ impl Segment {
         }
     }
 
+    /// The same, to be changed.
+    pub(crate) fn areas_mut(&mut self) -> &mut [Area] {
+        match &mut self.kind {
+            SegmentKind::Striped(striped) => &mut striped.areas,
+            SegmentKind::Mirror(mirror) => &mut mirror.areas,
+            SegmentKind::Raid(_)
+            | SegmentKind::Snapshot(_)
+            | SegmentKind::ThinPool(_)
+            | SegmentKind::Thin(_)
+            | SegmentKind::Error
+            | SegmentKind::Zero
+            | SegmentKind::Foreign(_) => &mut [],
+        }
+    }
+
     /// Extents of each area.
     pub fn area_extents(&self) -> u32 {
         let stripes = self.kind.as_striped().map_or(1, |striped| striped.areas.len());

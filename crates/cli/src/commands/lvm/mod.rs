@@ -14,7 +14,7 @@ mod rename;
 mod report;
 pub(crate) mod session;
 mod sizes;
-mod vgcreate;
+mod vg;
 mod volumes;
 
 use std::io::{self, BufRead, IsTerminal};
@@ -50,7 +50,10 @@ pub(crate) enum Lvm {
     Lvs(report::Lvs),
     Pvcreate(pv::Pvcreate),
     Pvremove(pv::Pvremove),
-    Vgcreate(vgcreate::Vgcreate),
+    Vgcreate(vg::Vgcreate),
+    Vgextend(vg::Vgextend),
+    Vgreduce(vg::Vgreduce),
+    Vgremove(vg::Vgremove),
     Lvcreate(Box<lvcreate::Lvcreate>),
     Lvremove(lvremove::Lvremove),
     Lvextend(lvresize::Lvextend),
@@ -73,6 +76,9 @@ impl Lvm {
             Self::Pvcreate(command) => command.run(),
             Self::Pvremove(command) => command.run(),
             Self::Vgcreate(command) => command.run(),
+            Self::Vgextend(command) => command.run(),
+            Self::Vgreduce(command) => command.run(),
+            Self::Vgremove(command) => command.run(),
             Self::Lvcreate(command) => command.run(),
             Self::Lvremove(command) => command.run(),
             Self::Lvextend(command) => command.run(),

@@ -19,7 +19,7 @@ use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Question, Zeroes};
 use ashlar_lvm::commit::{CommitError, Member, commit};
-use ashlar_lvm::format::{FormatError, write_label};
+use ashlar_lvm::format::{FormatError, release_pv, write_label};
 use ashlar_lvm::group::{self, Found, Group, MemberState};
 use ashlar_lvm::report::long;
 use ashlar_lvm::{Metadata, PvOnDisk, Uuid, VolumeGroup, read_pv};
@@ -543,6 +543,21 @@ impl Session {
 }
 
 impl Session {
+    /// Takes physical volumes that no group lists any more, or will list, out of their group.
+    ///
+    /// # Errors
+    /// One cannot be written.
+    pub(super) async fn release(&mut self, indices: &[usize]) -> Result<()> {
+        for index in indices {
+            let Some(pv) = self.pvs.get_mut(*index) else { continue };
+            let released = release_pv(&pv.gateway, &mut pv.on_disk).await;
+            released
+                .map_err(|error| Error::new("Cannot free the physical volume", &pv.path, error))?;
+        }
+        self.gather();
+        Ok(())
+    }
+
     /// Marks in the labels of physical volumes whether they belong to a group.
     async fn mark(
         &mut self,
