@@ -5,7 +5,7 @@
 # system: a file is written and flushed; `ashlar lvm lvcreate -s` makes a snapshot of the volume in use, without fsfreeze;
 # the snapshot is mounted through a loop device of its own, which replays its journal, and has the file, and
 # whatever earlier rounds have flushed; unmounted, it has nothing to repair. Some rounds keep an older snapshot beside it, which
-# is checked last. Then it is removed.
+# is checked last. Then it is removed. At the end the volume grows in use, and the file system.
 #
 # usage: snapshots.sh [-r ROUNDS] [ext4|xfs]...    default: 3 rounds of each
 # environment: ASHLAR=FILE the program, default target/debug/ashlar; KEEP=1 keep the files
@@ -142,8 +142,20 @@ for kind in "${kinds[@]}"; do
 		fi
 		if [ $((n % 3)) = 1 ]; then old=$n; else lvm lvremove -y "vg/snap$n"; fi
 	done
+	if [ -n "$old" ]; then lvm lvremove -y "vg/snap$old"; fi
+	# It grows in use: the mount shows the new size at once, the loop device when it is told.
+	before=$(bounded blockdev --getsize64 "$loop")
+	lvm lvextend -L +64M vg/data
+	bounded losetup -c "$loop"
+	[ "$(bounded blockdev --getsize64 "$loop")" = $((before + (64 << 20))) ] || fail "the loop device has not grown"
+	if [ "$kind" = xfs ]; then bounded xfs_growfs "$W/mnt" >>"$W/log" 2>&1 || fail "the file system cannot grow"; fi
 	stop_writers
 	bounded umount "$W/mnt" || fail "the file system cannot be unmounted"
+	case $kind in
+	# Unmounted: in use this takes the right CAP_SYS_RESOURCE, which containers lack.
+	ext4) bounded e2fsck -fp "$loop" >"$W/fsck" 2>&1 && bounded resize2fs "$loop" >>"$W/fsck" 2>&1 && bounded e2fsck -fn "$loop" >>"$W/fsck" 2>&1 ;;
+	xfs) bounded xfs_repair -n "$loop" >"$W/fsck" 2>&1 ;;
+	esac || { cat "$W/fsck"; fail "the grown file system has something to repair"; }
 	bounded losetup -d "$loop"
 	loop=''
 	bounded "$ashlar" stop --control "$W/control" || fail "the daemon does not stop cleanly"
