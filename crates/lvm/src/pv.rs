@@ -82,6 +82,12 @@ impl PvOnDisk {
         !self.areas.is_empty() && self.areas.iter().all(|area| area.state.is_err())
     }
 
+    /// Whether a commit writes to one of its areas.
+    pub fn is_written(&self) -> bool {
+        let is_used = |contents: &AreaContents| !contents.header.ignored;
+        self.areas.iter().any(|area| area.state.as_ref().is_ok_and(is_used))
+    }
+
     /// The texts of the valid areas, in the label's order.
     pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
         let good = self.areas.iter().filter_map(|area| area.state.as_ref().ok());

@@ -18,7 +18,7 @@ use ashlar_block::sync::gate::Gate;
 use ashlar_block::sync::rwlock::RwLock;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
 use event_listener::Event;
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 use super::canary::{Rule, broken};
 use super::exceptions::{Exceptions, Pending};
@@ -364,8 +364,7 @@ impl Snapshot {
             if self.is_valid()
                 && let Err(status) = self.write(&batch).await
             {
-                error!(%status, "exceptions cannot be written");
-                self.invalidate("exceptions could not be written");
+                self.invalidate(&format!("exceptions could not be written: {status}"));
             }
             let made = self.is_valid();
             if !made {
@@ -466,7 +465,12 @@ impl Snapshot {
         if self.state.compare_exchange(VALID, FAILING, SeqCst, SeqCst).is_err() {
             return;
         }
-        error!(cow = self.cow.disk().name(), why, "the snapshot is invalid");
+        let cow = self.cow.disk().name();
+        match self.active.load(SeqCst) {
+            true => error!(cow, why, "the snapshot is invalid"),
+            // It is gone, and copies were in flight.
+            false => debug!(cow, why, "a snapshot without users is invalid"),
+        }
     }
 
     /// Waits until an invalidated snapshot is recorded as invalid on disk, or cannot be.
@@ -489,8 +493,10 @@ impl Snapshot {
         for _ in 0..RECORD_TRIES {
             written = load::write_header(&self.cow, *geometry, false).await;
             let Err(status) = written else { break };
-            let cow = self.cow.disk().name();
-            error!(%status, cow, "that the snapshot is invalid cannot be written");
+            if self.active.load(SeqCst) {
+                let cow = self.cow.disk().name();
+                error!(%status, cow, "that the snapshot is invalid cannot be written");
+            }
         }
         self.unrecorded.store(written.is_err(), SeqCst);
     }

@@ -26,7 +26,7 @@ use ashlar_lvm::activate::{self, MadeOf, Plan, Planned, dm_name};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, CommandError, Effect, Zeroes};
 use ashlar_lvm::commit::{CommitError, Committed, Member, commit};
-use ashlar_lvm::group::{Found, Group, MemberState, Text};
+use ashlar_lvm::group::{Found, Group, MemberState};
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::{LogicalVolume, Metadata, Uuid, VolumeGroup};
 
@@ -48,7 +48,7 @@ pub struct Request<'a> {
 pub struct Change {
     id: Uuid,
     /// The present metadata.
-    pub before: Metadata,
+    pub before: Arc<Metadata>,
     after: Metadata,
     members: Vec<usize>,
     plan: Plan,
@@ -63,7 +63,7 @@ pub struct Change {
 /// The result of a change.
 pub struct Applied {
     /// The new metadata.
-    pub metadata: Metadata,
+    pub metadata: Arc<Metadata>,
     /// Physical volumes that still have the old metadata, and the errors.
     pub stale: Vec<(Uuid, Status)>,
     /// The names of new volumes.
@@ -241,7 +241,7 @@ impl VolumeGroups {
     ) -> Result<Change, String> {
         let group = found.groups.iter().find(|group| group.metadata.group.id == id);
         let group = group.ok_or("its volume group is not found any more")?;
-        let (before, name) = (Metadata::clone(&group.metadata), &group.metadata.group.name);
+        let (before, name) = (Arc::clone(&group.metadata), &group.metadata.group.name);
         let active = self.active.get(&id).ok_or_else(|| format!("{name} is not active"))?;
         if let Some(why) = &active.unsure {
             return Err(format!("{name} is not changed any more until it is served anew: {why}"));
@@ -250,7 +250,7 @@ impl VolumeGroups {
             return Err(format!("{name} is served read-only"));
         }
         let members = self.writable_members(found, group)?;
-        let mut after = before.clone();
+        let mut after = Metadata::clone(&before);
         change(&mut after.group).map_err(|error| error.to_string())?;
         let seqno = after.group.seqno.checked_add(1);
         after.group.seqno = seqno.ok_or("the volume group changed 2^32 times")?;
@@ -282,6 +282,7 @@ impl VolumeGroups {
     ) -> Result<Applied, String> {
         change.after.set_header(header);
         let Change { id, before, after, plan, difference, is_safe_ahead, .. } = change;
+        let after = Arc::new(after);
         let Self { physical, active, numbers, .. } = self;
         let Some(active) = active.get_mut(&id) else {
             return Err(format!("{} is not active", before.group.name));
@@ -331,7 +332,7 @@ impl VolumeGroups {
 async fn write(
     physical: &mut [Physical],
     members: &[usize],
-    metadata: &Metadata,
+    metadata: &Arc<Metadata>,
     site: &Site<'_>,
 ) -> Result<Committed, CommitError> {
     let gateway = |index: &usize| {
@@ -350,21 +351,18 @@ async fn write(
         })
         .collect();
     let done = commit(&mut writing, metadata).await;
-    // Most members have the same text afterwards: it is parsed once.
-    let mut known: Vec<(Vec<Vec<u8>>, Text)> = Vec::new();
     for index in members {
         let changed = &mut physical[*index];
-        let texts: Vec<&[u8]> = changed.pv.texts().collect();
-        let same = known.iter().find(|(others, _)| *others == texts);
-        let text = match same {
-            Some((_, text)) => text.clone(),
-            None => {
-                let text = changed.pv.metadata().map(|text| text.map(Arc::new));
-                known.push((texts.into_iter().map(<[u8]>::to_vec).collect(), text.clone()));
-                text
-            }
+        let is_stale = |committed: &Committed| {
+            committed.stale.iter().any(|(stale, _)| *stale == changed.pv.label.uuid)
         };
-        changed.text = text;
+        // What was just written need not be parsed.
+        let is_new =
+            done.as_ref().is_ok_and(|committed| !is_stale(committed)) && changed.pv.is_written();
+        changed.text = match is_new {
+            true => Ok(Some(Arc::clone(metadata))),
+            false => changed.pv.metadata().map(|text| text.map(Arc::new)),
+        };
     }
     done
 }
