@@ -89,7 +89,7 @@ fn members_of_the_control_group_may() {
     shut.fails(1, &["cannot reach the daemon", "ermission denied"]);
     open_to_all(&daemon);
     let refused = status_as(&images, GROUP, OTHER, &[USER]).unwrap();
-    refused.fails(1, &["only root and members of the group 54400 may", "logs in again"]);
+    refused.fails(1, &["only root and members of the group 54400 may", "log in again"]);
     daemon.end();
 }
 

@@ -158,10 +158,12 @@ fn a_volume_is_not_reduced_below_its_file_system() {
     let at = place(&images, "vg/data");
     write(&images, &at, &fs::read(images.path("fs")).unwrap());
     let needs = "its ext2/3/4 file system has 8.00 MiB, more than 7.00 MiB";
-    on(&images, "lvreduce", &["-y", "-L", "7M", "vg/data"]).fails(5, &[needs, "--force"]);
+    on(&images, "lvreduce", &["-y", "-L", "7M", "vg/data"])
+        .fails(5, &[needs, "reduce the file system first"]);
     on(&images, "lvreduce", &["-y", "-L", "12M", "vg/data"]).ok();
     let daemon = serving(&images, &[]);
-    live(&images, "lvreduce", &["-y", "-L", "7M", "vg/data"]).fails(5, &[needs, "--force"]);
+    live(&images, "lvreduce", &["-y", "-L", "7M", "vg/data"])
+        .fails(5, &[needs, "reduce the file system first"]);
     live(&images, "lvreduce", &["-y", "-L", "8M", "vg/data"]).ok();
     live(&images, "lvreduce", &["-f", "-L", "7M", "vg/data"]).ok();
     daemon.end();

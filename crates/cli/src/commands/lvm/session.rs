@@ -130,7 +130,7 @@ pub(crate) async fn refuse_to_cut(
                 "Logical volume {volume} NOT reduced: its {kind} file system has {needed}, more than {}",
                 long(size)
             );
-            Err(Error::failed(text).hint("reduce the file system first, or --force destroys it"))
+            Err(Error::failed(text).hint("reduce the file system first: forced, this destroys it"))
         }
         Some(_) | None => Ok(()),
     }
