@@ -65,6 +65,12 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["lvm", "lvremove"], false),
     (&["lvm", "lvextend"], false),
     (&["lvm", "lvconvert"], false),
+    (&["lvm", "lvreduce"], false),
+    (&["lvm", "lvrename"], false),
+    (&["lvm", "vgrename"], false),
+    (&["lvm", "vgextend"], false),
+    (&["lvm", "vgreduce"], false),
+    (&["lvm", "vgremove"], false),
 ];
 
 /// The mandatory options of a command.
