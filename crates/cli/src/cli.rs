@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use clap::{Parser, Subcommand};
 
 use crate::commands;
-use crate::error::Result;
 
 /// The Linux block-storage stack in user space.
 ///

@@ -22,13 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
-mod client;
 mod commands;
-mod control_path;
-mod daemon;
-mod disks;
-mod error;
-mod models;
 mod output;
 mod progress;
 mod units;
@@ -68,6 +62,6 @@ fn main() -> ExitCode {
     }
     match cli.command.run() {
         Ok(code) => code,
-        Err(error) => error.report(),
+        Err(error) => ExitCode::from(output::report(&error)),
     }
 }

@@ -7,14 +7,14 @@ use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use ashlar_host::daemon::Console;
+use ashlar_host::error::{Error, Result};
 use ashlar_md::ondisk::text::one_line;
 use serde::Serialize;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::{self, Writer};
-
-use crate::error::{Error, Result};
 
 /// Writes `text` to standard output and flushes it.
 ///
@@ -80,6 +80,29 @@ pub(crate) fn note(text: &str) {
 pub(crate) fn to_stderr(text: &str) {
     // There is no place to report a failure.
     let (Ok(()) | Err(_)) = io::stderr().lock().write_all(visible(text).as_bytes());
+}
+
+/// Prints a failure to standard error: its message as one line, and its advice. Returns the exit code.
+pub(crate) fn report(error: &Error) -> u8 {
+    // One line, even if a layer's message has several.
+    let text = error.to_string();
+    let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    let hint = error.advice().map_or_else(String::new, |hint| format!("hint: {hint}\n"));
+    to_stderr(&format!("ashlar: {text}\n{hint}"));
+    error.exit_code()
+}
+
+/// Standard output and standard error, for a daemon.
+pub(crate) struct Terminal;
+
+impl Console for Terminal {
+    fn announce(&mut self, text: &str) -> Result<()> {
+        tell(text)
+    }
+
+    fn complain(&mut self, error: &Error) {
+        report(error);
+    }
 }
 
 /// Writes `value` as JSON to standard output.

@@ -3,12 +3,12 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use ashlar_host::client::Client;
+use ashlar_host::error::Result;
 use ashlar_stack::detail::{Detail, DetailSync};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use crate::client::Client;
-use crate::error::Result;
 use crate::output;
 
 /// How often the daemon is asked.

@@ -1,27 +1,10 @@
 //! Sizes, levels and layouts in the syntax of mdadm's options.
 
 use ashlar_block::Sectors;
+pub(crate) use ashlar_host::size::size;
 use ashlar_md::ondisk::{Level, Version};
 use ashlar_stack::spec::Bytes;
 use uuid::Uuid;
-
-/// A size in KiB, or with a suffix K, M, G, T, or `s` for sectors of 512 bytes.
-pub(crate) fn size(text: &str) -> Result<Sectors, String> {
-    let bad =
-        || format!("`{text}` is not a size: a number of KiB, or with K, M, G, T or s (sectors)");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| bad())?;
-    let unit: u64 = match &text[digits.len()..] {
-        "s" => 1,
-        "" | "k" | "K" => 2,
-        "m" | "M" => 2 << 10,
-        "g" | "G" => 2 << 20,
-        "t" | "T" => 2 << 30,
-        _ => return Err(bad()),
-    };
-    let sectors = number.checked_mul(unit).filter(|sectors| *sectors <= u64::MAX >> 10);
-    sectors.map(Sectors).ok_or_else(bad)
-}
 
 /// A number of bytes, perhaps with a suffix K, M, G, T.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -104,20 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_kib_unless_they_say_otherwise() {
-        for (text, sectors) in [
-            ("512", 1024),
-            ("512K", 1024),
-            ("1M", 2048),
-            ("3s", 3),
-            ("1G", 1 << 21),
-            ("2t", 1 << 32),
-        ] {
-            assert_eq!(size(text), Ok(Sectors(sectors)), "{text}");
-        }
-        for bad in ["", "K", "1KB", "1.5M", "-1", "18446744073709551615T", "1 K"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
+    fn a_limit_is_a_size_or_none() {
         assert_eq!(limit("max"), Ok(Limit(None)));
         assert_eq!(limit("2"), Ok(Limit(Some(Sectors(4)))));
     }

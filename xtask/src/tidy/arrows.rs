@@ -1,6 +1,6 @@
 //! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> stack -> {lvm -> dm, md, btrfs, zfs, export} -> block`; `engine` and `sim` are beside `block`. The layers
+//! `cli -> host -> {export, stack} -> {lvm -> dm, md, btrfs, zfs} -> block`; `engine` and `sim` are beside `block`. The layers
 //! that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{closing, find_word, is_identifier, line_of, without_tests};
@@ -18,7 +18,11 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("btrfs", Some(&["block"])),
     ("zfs", Some(&["block", "engine"])),
     ("export", Some(&["block", "engine"])),
-    ("stack", Some(&["block", "sim", "md", "dm", "lvm", "btrfs", "zfs", "export"])),
+    ("stack", Some(&["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"])),
+    (
+        "host",
+        Some(&["block", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "export", "stack"]),
+    ),
     ("cli", None),
 ];
 
@@ -31,6 +35,10 @@ const SYSTEM_CRATES: &[&str] =
 const SYSTEM_MODULES: &[&str] = &["fs", "thread", "time", "net", "process", "os", "env"];
 /// Only values, without access to the system.
 const HARMLESS: &[&str] = &["time::Duration", "thread::LocalKey", "thread::panicking"];
+
+/// Crates for a command line and a terminal, which only the program has.
+const PROGRAM_CRATES: &[&str] =
+    &["clap", "clap_complete", "clap_mangen", "indicatif", "tracing-subscriber"];
 
 /// Every dependency follows an arrow of the design.
 pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
@@ -55,6 +63,9 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
                 }
             } else if SIMULATED.contains(&name) && SYSTEM_CRATES.contains(&dependency.as_str()) {
                 let message = format!("{dependency} reaches around the simulator, {name} must not");
+                found.push(Finding::error(&manifest.path, line, message));
+            } else if name != "cli" && PROGRAM_CRATES.contains(&dependency.as_str()) {
+                let message = format!("{dependency} is for the program, {name} has no terminal");
                 found.push(Finding::error(&manifest.path, line, message));
             }
         }
@@ -211,9 +222,18 @@ mod tests {
         let body = "[dependencies]\nashlar-engine.workspace = true\n";
         assert_eq!(arrows_of("md", body), [(2, "there is no arrow md -> engine".to_owned())]);
         assert_eq!(arrows_of("export", body), []);
+        assert_eq!(arrows_of("host", body), []);
         assert_eq!(arrows_of("cli", body), []);
         assert_eq!(arrows_of("block", "[dependencies]\nashlar-md = { path = \"../md\" }").len(), 1);
         assert_eq!(arrows_of("stack", "[dependencies]\nashlar.workspace = true").len(), 1);
+        assert_eq!(arrows_of("stack", "[dependencies]\nashlar-host.workspace = true").len(), 1);
+    }
+
+    #[test]
+    fn only_the_program_has_a_command_line() {
+        let body = "[dependencies]\nclap.workspace = true";
+        assert_eq!(arrows_of("host", body).len(), 1);
+        assert_eq!(arrows_of("cli", body), []);
     }
 
     #[test]

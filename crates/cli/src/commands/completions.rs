@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::error::Result;
 use crate::output;
 
 /// Print a completion script

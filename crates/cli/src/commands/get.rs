@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use ashlar_host::client::Client;
+use ashlar_host::error::Result;
+use ashlar_host::interface::EntryKind;
 use clap::Args;
 
 use super::Daemon;
-use crate::client::Client;
-use crate::daemon::interface::EntryKind;
-use crate::error::Result;
 use crate::output;
 
 /// Print attributes of a running daemon

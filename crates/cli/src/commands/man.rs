@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::error::{Error, Result};
 use clap::{Args, CommandFactory};
 
 use crate::cli::Cli;
-use crate::error::{Error, Result};
 
 /// Write the manual pages
 ///

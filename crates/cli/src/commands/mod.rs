@@ -19,10 +19,9 @@ pub(crate) mod zvol;
 
 use std::path::PathBuf;
 
+use ashlar_host::client::Client;
+use ashlar_host::error::Result;
 use clap::Args;
-
-use crate::client::Client;
-use crate::error::Result;
 
 /// Which daemon to talk to.
 #[derive(Args, Debug)]

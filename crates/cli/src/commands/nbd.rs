@@ -2,13 +2,9 @@
 
 use std::time::Duration;
 
-use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
-use ashlar_export::nbd::listen;
+use ashlar_host::config::{self, MIN_NBD_MEMORY_BYTES};
 use ashlar_stack::spec::{Bytes, Mode, Spec};
 use clap::Args;
-
-/// Default permissions of sockets.
-const DEFAULT_MODE: u32 = 0o600;
 
 /// What NBD clients may take.
 #[derive(Args, Clone, Debug, Default)]
@@ -52,26 +48,15 @@ impl NbdOptions {
         })
     }
 
-    /// The permissions of Unix sockets.
-    pub(crate) fn mode(&self) -> u32 {
-        self.nbd_mode.map_or(DEFAULT_MODE, |mode| mode.0)
-    }
-
-    /// The settings of each listener.
-    pub(crate) fn listener(&self) -> listen::Config {
-        let default = listen::Config::default();
+    /// These options, without their syntax.
+    pub(crate) fn options(&self) -> config::NbdOptions {
         let idle = self.nbd_idle_timeout.filter(|seconds| *seconds > 0);
-        listen::Config {
-            max_connections: self.nbd_max_connections.map_or(default.max_connections, usize::from),
-            idle: idle.map(|seconds| Duration::from_secs(seconds.into())),
-            ..default
+        config::NbdOptions {
+            mode: self.nbd_mode.map(|mode| mode.0),
+            max_connections: self.nbd_max_connections,
+            idle_timeout: idle.map(|seconds| Duration::from_secs(seconds.into())),
+            memory_bytes: self.nbd_memory.map(|bytes| bytes.0),
         }
-    }
-
-    /// The memory budget shared by all listeners.
-    pub(crate) fn budget(&self) -> Budget {
-        let bytes = self.nbd_memory.map(|bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX));
-        bytes.map_or_else(Budget::default, Budget::new)
     }
 }
 
@@ -80,7 +65,7 @@ fn memory(text: &str) -> Result<Bytes, String> {
 }
 
 fn enough(bytes: Bytes) -> Result<Bytes, String> {
-    let least = MIN_BUDGET_BYTES >> 20;
-    let is_enough = bytes.0 >= MIN_BUDGET_BYTES as u64;
+    let least = MIN_NBD_MEMORY_BYTES >> 20;
+    let is_enough = bytes.0 >= MIN_NBD_MEMORY_BYTES;
     is_enough.then_some(bytes).ok_or_else(|| format!("at least {least}M are needed"))
 }

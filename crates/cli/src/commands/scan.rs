@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::Result;
 use clap::Args;
 
-use crate::disks::{self, Access};
-use crate::error::Result;
 use crate::output;
 
 /// Show the contents of disks as a tree

@@ -2,21 +2,18 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{Probed, Stack};
-use ashlar_stack::signature::Usage;
+use ashlar_host::background;
+use ashlar_host::config::Config;
+use ashlar_host::daemon::serve;
+use ashlar_host::disks::absolute;
+use ashlar_host::error::{Error, Result};
 use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
 
 use super::nbd::NbdOptions;
-use crate::daemon::background::{self, Background};
-use crate::daemon::{self, Config};
-use crate::disks::absolute;
-use crate::error::{Error, Result};
-use crate::models::Models;
+use crate::output::Terminal;
 
 /// The longest time to poll for completions, microseconds.
 const MAX_SPIN_US: u32 = 10_000;
@@ -172,7 +169,7 @@ impl ServeOptions {
             mount: self.mount,
             allow_other: self.allow_other,
             nbd: self.nbd,
-            nbd_options: self.nbd_options,
+            nbd_options: self.nbd_options.options(),
             read_only: self.read_only,
             buffered: self.buffered,
             run: self.run,
@@ -184,9 +181,9 @@ impl ServeOptions {
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
             control_group: self.control_group,
-            models: Arc::new(Models::new(self.model)),
+            models: self.model,
             set: self.set,
-            background: None,
+            background: false,
         }
     }
 }
@@ -195,7 +192,7 @@ impl Serve {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let in_background = self.daemon;
         if in_background && !background::is_it() {
-            return background::start();
+            return background::start(std::env::args_os());
         }
         let spec = match &self.config {
             Some(path) => Spec::load(path)
@@ -203,10 +200,8 @@ impl Serve {
             None => Spec::default(),
         };
         let mut config = self.merge(spec)?;
-        if in_background {
-            config.background = Some(Arc::new(Background::begin()?));
-        }
-        daemon::serve(config, None, None)
+        config.background = in_background;
+        serve(&config, None, None, &mut Terminal)
     }
 
     /// The file's settings, overridden by those of the command line. For the background all paths are absolute.
@@ -270,97 +265,6 @@ fn assignment(text: &str) -> std::result::Result<(String, String), String> {
     let (path, value) =
         text.split_once('=').ok_or_else(|| format!("`{text}` is not PATH=VALUE"))?;
     Ok((path.to_owned(), value.to_owned()))
-}
-
-/// Refuses a disk that is an image in another format, unless its raw bytes are wanted (`raw`): a client that writes to
-/// them as if they were the disk ruins the image.
-///
-/// # Errors
-/// The disk is such an image.
-pub(crate) fn refuse_image(disk: &Probed, raw: bool) -> Result<()> {
-    let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
-    match found.into_iter().find(|found| found.usage == Usage::Image) {
-        Some(image) if !raw => {
-            let why = format!("it is not raw: {image}");
-            let hint = "qemu-nbd serves the disk that is in it; --raw serves the file as it is";
-            Err(Error::new("cannot serve", disk.disk.path.display(), why).hint(hint))
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-/// Fails if an array did not start, its name is taken, or, unless access is read-only, a disk is damaged and no array
-/// runs without it.
-///
-/// # Errors
-/// The first failure, with advice.
-pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
-    let arrays = stack.arrays.running();
-    let mut volumes = stack.devices.volumes();
-    let is_empty = volumes.is_empty();
-    volumes.retain(|device| !device.kind.is_array());
-    if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
-        let why = "it is no member of an array but has the name of one: rename the file";
-        return Err(Error::new("cannot serve", &disk.name, why));
-    }
-    // With read-only access everything usable is served, if there is anything.
-    let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
-    let refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
-    if let Some(disk) = refused.into_iter().find(|disk| !disk.is_left_out) {
-        let error = Error::new("cannot serve", disk.path, disk.why);
-        return Err(match disk.is_member {
-            true if md.run => error.hint("--read-only leaves out what is damaged"),
-            true => error.hint(
-                "--run starts a redundant array without it; --read-only leaves out what is damaged",
-            ),
-            false => error.hint("--whole serves the disk as it is, whatever is on it"),
-        });
-    }
-    if let Some(pool) = stack.refused_pools.first() {
-        let error = Error::plain("cannot serve a pool", &pool.why);
-        return Err(match &pool.hint {
-            Some(hint) => error.hint(hint),
-            None => error.hint("--whole serves its disks as they are"),
-        });
-    }
-    // A failed array inside another device must not keep the others from being served: it is logged.
-    let Some(failure) = stack.failures.iter().find(|failure| !failure.is_nested) else {
-        return Ok(());
-    };
-    let error = Error::new("cannot start", failure, &failure.error);
-    Err(match failure.error {
-        AssembleError::NeedsRun { .. } => {
-            error.hint("if the others are gone for good, --run starts it without them")
-        }
-        AssembleError::SplitBrain { .. } => {
-            error.hint("leave one out, or --run takes the one that went further")
-        }
-        AssembleError::ReadOnlyMember(_) => {
-            error.hint("--read-only gives access to the data and changes nothing")
-        }
-        AssembleError::BadBlocks { .. } if md.run => {
-            error.hint("--read-only gives access to the data and changes nothing")
-        }
-        AssembleError::BadBlocks { .. } => error.hint(
-            "--read-only gives access to the data and changes nothing; --run starts a redundant array \
-             without that member",
-        ),
-        AssembleError::Disagree { .. } | AssembleError::Misaligned { .. } | AssembleError::Read { .. }
-            if !md.run =>
-        {
-            error.hint("--run starts a redundant array without that member")
-        }
-        AssembleError::NoMembers
-        | AssembleError::OtherArray { .. }
-        | AssembleError::Unsupported(_)
-        | AssembleError::Disagree { .. }
-        | AssembleError::SameMember { .. }
-        | AssembleError::SameSlot { .. }
-        | AssembleError::Misaligned { .. }
-        | AssembleError::NotEnough { .. }
-        | AssembleError::Personality(_)
-        | AssembleError::Read { .. } => error,
-    })
 }
 
 #[cfg(test)]

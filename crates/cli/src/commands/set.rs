@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use clap::Args;
 
 use super::Daemon;
-use crate::error::Result;
 
 /// Change an attribute of a running daemon
 ///

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
+use ashlar_host::interface;
 use ashlar_stack::graph::human_size;
 use clap::Args;
 
 use super::Daemon;
-use crate::daemon::interface;
-use crate::error::Result;
 use crate::output;
 
 /// Show the volumes that a running daemon serves

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ashlar_host::error::Result;
 use clap::Args;
 
 use super::Daemon;
-use crate::error::Result;
 use crate::output;
 
 /// Stop a running daemon, as SIGTERM does, and wait until it has ended

@@ -11,13 +11,9 @@ use std::path::{Path, PathBuf};
 
 use super::support::ashlar;
 
-/// Files and folders of `crates/cli/src` whose texts several commands print, or a command of another name; the longest
-/// matching prefix counts. A command stands for its subcommands, too.
+/// Files and folders of `crates/cli/src`, or of `host/src`, whose texts several commands print, or a command of another
+/// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
-    (
-        "client.rs",
-        &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],
-    ),
     ("commands/bench", &[]),
     ("commands/bench/mounted.rs", &["bench lvm-snapshot"]),
     ("commands/bench/populated.rs", &["bench btrfs-scrub"]),
@@ -25,20 +21,25 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
     ("commands/btrfs/scrub/state.rs", &["btrfs scrub start"]),
     ("commands/btrfs/volumes.rs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
-    ("commands/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("commands/lvm/pv.rs", &["lvm pvcreate"]),
     ("commands/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("commands/md/create.rs", &["md create"]),
     ("commands/serve.rs", &["serve"]),
     ("commands/trace/files.rs", &["trace"]),
     ("commands/zpool/session.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
-    ("control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
-    ("daemon/access.rs", &["serve", "md assemble"]),
+    ("host/src/access.rs", &["serve", "md assemble"]),
+    ("host/src/acceptance.rs", &["serve"]),
+    (
+        "host/src/client.rs",
+        &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],
+    ),
+    ("host/src/control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
+    ("host/src/daemon.rs", &["serve", "md assemble"]),
     // Comments of the interface.
-    ("daemon/interface.rs", &[]),
-    ("daemon/manage.rs", &["md add", "md manage"]),
-    ("daemon/mod.rs", &["serve", "md assemble"]),
-    ("daemon/mounted.rs", &["serve", "md assemble"]),
+    ("host/src/interface", &[]),
+    ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
+    ("host/src/manage.rs", &["md add", "md manage"]),
+    ("host/src/mounted.rs", &["serve", "md assemble"]),
 ];
 
 /// Other programs whose options messages recommend.
@@ -144,7 +145,7 @@ fn help(command: &str, known: &mut BTreeMap<String, BTreeSet<String>>) -> BTreeS
     found.clone()
 }
 
-/// The commands that print the texts of a file of `crates/cli/src`.
+/// The commands that print the texts of a file of `crates/cli/src`, or of `host/src`.
 fn printers(file: &str) -> Vec<String> {
     let shared = SHARED.iter().filter(|(prefix, _)| file.starts_with(prefix));
     if let Some((_, commands)) = shared.max_by_key(|(prefix, _)| prefix.len()) {
@@ -171,7 +172,11 @@ fn every_option_that_a_message_names_is_one_of_the_command_that_prints_it() {
     for file in files {
         let relative = file.strip_prefix(&crates).unwrap().to_owned();
         for Text { file, line, text } in literals(&relative, &fs::read_to_string(&file).unwrap()) {
-            let ours = file.strip_prefix("cli/src").ok().and_then(Path::to_str);
+            let ours = match file.strip_prefix("cli/src") {
+                Ok(file) => file.to_str(),
+                Err(_) if file.starts_with("host/src") => file.to_str(),
+                Err(_) => None,
+            };
             for (at, option) in options(&text) {
                 if FOREIGN.iter().any(|other| text[..at].trim_end().ends_with(other)) {
                     continue;

@@ -13,6 +13,8 @@ use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Options, Scrub};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_engine::now_ns;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_sim::Sim;
 use ashlar_sim::model::{Model, Seek};
 use clap::Args;
@@ -23,8 +25,6 @@ use super::modelled;
 use super::populated::Image;
 use super::program::run;
 use crate::commands::btrfs::volumes::Chosen;
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Target: this share of the kernel's rate.

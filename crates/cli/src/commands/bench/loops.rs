@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ashlar_host::error::{Error, Result};
+
 use super::program::run;
-use crate::error::{Error, Result};
+use crate::output;
 
 /// A loop device.
 pub(super) struct LoopDevice {
@@ -57,7 +59,7 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         if let Err(error) = self.release() {
-            error.print();
+            output::report(&error);
         }
     }
 }
@@ -93,7 +95,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.release() {
-            error.print();
+            output::report(&error);
         }
     }
 }

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::now_ns;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_sim::model::Named;
 use ashlar_sim::modelled;
 use clap::Args;
@@ -20,8 +22,6 @@ use serde::Serialize;
 use super::mounted::Site;
 use super::readahead;
 use super::volumes::{self, FILE_START, PLAIN_NAME, SNAPSHOT_NAME, VOLUME_NAME, Volumes};
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::{output, units};
 
 /// Target: merging must be at least this many times as fast on the modelled disk.

@@ -13,9 +13,8 @@ mod zvol;
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use clap::Subcommand;
-
-use crate::error::Result;
 
 /// Measure the stack on real disks, and on models of others
 #[derive(Subcommand, Debug)]

@@ -14,13 +14,13 @@ use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
 use ashlar_export::fuse::server;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::{Entry, Namespace, Owner};
+use ashlar_host::disks;
+use ashlar_host::error::{Error, Result};
 use rustix::io::Errno;
 
 use super::loops::{LoopDevice, Mounted, drop_caches};
 use super::program::run;
 use super::readahead::PAGE;
-use crate::disks;
-use crate::error::{Error, Result};
 
 /// Threads that serve the mount.
 const THREADS: usize = 2;

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use ashlar_host::error::{Error, Result};
+
 use super::loops::{LoopDevice, Mounted};
 use super::program::run;
-use crate::error::{Error, Result};
 
 /// Average size of a file, bytes.
 const FILE_BYTES: u64 = 257 << 10;

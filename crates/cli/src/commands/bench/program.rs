@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::process::Command;
 
-use crate::error::{Error, Result};
+use ashlar_host::error::{Error, Result};
 
 /// Runs a program to its end; returns its output.
 ///

@@ -12,12 +12,12 @@
 use std::path::Path;
 
 use ashlar_block::{Buffer, Flags, Gateway, Sector, Sectors};
+use ashlar_host::disks;
+use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::{Disk, Options, Stack, assemble, probe_all};
 
 use super::program;
 use super::readahead::PAGE;
-use crate::disks;
-use crate::error::{Error, Result};
 
 /// Placeholder for the image file in [`VOLUME`] and [`SNAPSHOT`].
 const DISK: &str = "DISK";

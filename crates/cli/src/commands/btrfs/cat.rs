@@ -4,11 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use ashlar_btrfs::files::{FileError, Name, Piece};
+use ashlar_host::error::{Error, FAILURE, Result};
 use clap::Args;
 
 use super::volumes::Chosen;
 use super::{Top, output, with, written, zeroes};
-use crate::error::{Error, FAILURE, Result};
+use crate::output::report;
 
 /// Write a file of an unmounted file system to standard output
 ///
@@ -57,7 +58,7 @@ impl Cat {
                             written(out.flush())?;
                             return Err(error.hint("--ignore-errors goes on behind it"));
                         }
-                        error.report();
+                        report(&error);
                         code = ExitCode::from(FAILURE);
                         zeroes(&mut out, len)
                     }

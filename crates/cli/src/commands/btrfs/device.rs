@@ -4,12 +4,12 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use ashlar_btrfs::ondisk::items::DevStats;
+use ashlar_host::error::{Error, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::volumes::Chosen;
 use super::with;
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Look at the devices of a file system

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::files::Name;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
 use super::scrub::report::human;
 use super::volumes::Chosen;
 use super::with;
-use crate::error::Result;
 use crate::output;
 
 /// Look at a file system as a whole

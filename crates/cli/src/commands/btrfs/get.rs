@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_btrfs::files::Name;
+use ashlar_host::error::Result;
 use clap::Args;
 
 use super::Top;
 use super::taking::{self, Existing, Names, Telling, Wanted};
 use super::volumes::Chosen;
-use crate::error::Result;
 use crate::output;
 use crate::progress::Shown;
 

@@ -8,12 +8,13 @@ use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_btrfs::inspect::{self, Dumped, InspectError, SuperblockKind};
 use ashlar_btrfs::ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::{Logical, Physical};
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, FAILURE, Result};
 use clap::{Args, Subcommand};
 
 use super::volumes::Chosen;
 use super::{output, paths, with, written};
-use crate::disks::{self, Access};
-use crate::error::{Error, FAILURE, Result};
+use crate::output::report;
 
 /// Print the structures on the devices of a file system
 ///
@@ -104,7 +105,7 @@ impl Super {
                     }
                     Err(Told::Failed(error)) => {
                         written(out.flush())?;
-                        error.report();
+                        report(&error);
                         code = ExitCode::from(FAILURE);
                     }
                 }

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use ashlar_btrfs::files::{FileError, Files, Name, Place, device_numbers, kind_of};
 use ashlar_btrfs::inspect::utc;
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
+use ashlar_host::error::{Error, FAILURE, Result};
 use base64::Engine;
 use clap::Args;
 use serde::Serialize;
 
 use super::volumes::Chosen;
 use super::{Top, output, with, written};
-use crate::error::{Error, FAILURE, Result};
+use crate::output::report;
 
 /// List a directory of an unmounted file system
 ///
@@ -188,7 +189,7 @@ impl Listing<'_> {
 
     fn complain(&mut self, path: &[u8], why: &FileError) {
         let path = if path.is_empty() { b"/" } else { path };
-        Error::new("damaged", Name(path.to_vec()), why).report();
+        report(&Error::new("damaged", Name(path.to_vec()), why));
         self.damaged = true;
     }
 

@@ -19,11 +19,11 @@ use std::process::ExitCode;
 use ashlar_btrfs::files::Files;
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use clap::Subcommand;
 use std::sync::Arc;
 
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use volumes::Chosen;
 
 /// Scrub, repair and inspect unmounted btrfs file systems

@@ -9,11 +9,11 @@ use ashlar_btrfs::error::TreeError;
 use ashlar_btrfs::inspect;
 use ashlar_btrfs::units::Logical;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_host::error::{Error, Result};
 use clap::Args;
 
 use super::volumes::Chosen;
 use super::{output, with, written};
-use crate::error::{Error, Result};
 
 /// Print the files or trees that use an address
 ///

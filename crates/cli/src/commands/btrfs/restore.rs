@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
+use ashlar_host::error::{Error, Result};
 use clap::Args;
 use regex_automata::nfa::thompson::{self, pikevm::PikeVM};
 use regex_automata::util::syntax;
@@ -11,7 +12,6 @@ use regex_automata::util::syntax;
 use super::taking::{self, Existing, Names, Telling, Wanted};
 use super::volumes::{Chosen, How};
 use super::{Top, with};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Take files out of a file system that is not mounted, as btrfs restore does

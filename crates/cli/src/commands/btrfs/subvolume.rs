@@ -9,12 +9,12 @@ use ashlar_btrfs::ondisk::items::RootFlags;
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::roots::Subvolume;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_host::error::{Error, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use uuid::Uuid;
 
 use super::volumes::Chosen;
 use super::with;
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Look at subvolumes and snapshots

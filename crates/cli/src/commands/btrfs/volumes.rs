@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
 use uuid::Uuid;
-
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 
 /// Which devices, and how they are opened.
 #[derive(clap::Args, Clone, Debug, Default)]

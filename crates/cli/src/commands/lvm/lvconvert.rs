@@ -13,6 +13,10 @@ use ashlar_block::Gateway;
 use ashlar_dm::snapshot::examine;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
+use ashlar_host::client::Client;
+use ashlar_host::disks::Access;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::archive::Archives;
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::command::Command;
@@ -21,13 +25,9 @@ use clap::Args;
 use futures_util::future::{Either, select};
 use indicatif::ProgressBar;
 
-use super::archive::Archives;
 use super::session::{self, Draft, Session, with};
 use super::volumes::Volumes;
 use super::{Changing, Devices, volume_name};
-use crate::client::Client;
-use crate::disks::Access;
-use crate::error::{Error, Result};
 use crate::{output, progress};
 
 /// How often the progress of the merge is read.

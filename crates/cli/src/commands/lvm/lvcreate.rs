@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
+use ashlar_host::error::{Error, Result};
 use ashlar_lvm::command::{Amount, Command, Create, PolicyName};
 use clap::{ArgAction, Args};
 
 use super::session::change;
 use super::{Changing, Devices, sizes, split_name};
-use crate::error::{Error, Result};
 
 /// Make a logical volume, or a snapshot of one
 ///

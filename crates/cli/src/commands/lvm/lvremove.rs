@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::{Error, Result};
 use ashlar_lvm::command::Command;
 use clap::{ArgAction, Args};
 
 use super::session::change;
 use super::{Changing, Devices, split_name};
-use crate::error::{Error, Result};
 
 /// Remove logical volumes
 ///

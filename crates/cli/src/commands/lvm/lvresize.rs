@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::{Error, Result};
 use ashlar_lvm::command::{Command, Direction, NewSize, Resize, Sign};
 use clap::{ArgAction, Args};
 
 use super::session::change;
 use super::{Changing, Devices, sizes, volume_name};
-use crate::error::{Error, Result};
 
 /// Extend a logical volume, or the space for changes of a snapshot
 ///

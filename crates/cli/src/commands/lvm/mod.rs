@@ -4,7 +4,6 @@
 //! arrays for physical volumes, works on the metadata there, and ends; then nothing is activated. [`session`] defines the
 //! order in which a change is written: docs/internals/lvm.md.
 
-pub(crate) mod archive;
 mod lvconvert;
 mod lvcreate;
 mod lvremove;
@@ -21,11 +20,11 @@ use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::client::Client;
+use ashlar_host::error::{Error, Result};
 use clap::{ArgAction, Args, Subcommand};
 
-use crate::client::Client;
 use crate::commands::Daemon;
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Show, make and change LVM's physical volumes, volume groups and logical volumes

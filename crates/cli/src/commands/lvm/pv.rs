@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ashlar_block::{ByteVolume, Sectors};
+use ashlar_host::disks::Access;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::new_uuid;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::format::{Layout, erase_pv, format_pv, plan};
 use ashlar_stack::probe::Md;
 use ashlar_stack::wipe;
 use clap::{ArgAction, Args};
 
-use super::session::{Place, Session, new_uuid, with, with_named};
+use super::session::{Place, Session, with, with_named};
 use super::{Devices, confirm, sizes};
-use crate::disks::Access;
-use crate::error::{Error, Result};
 use crate::output;
 
 /// The name of a physical volume among all known signatures.

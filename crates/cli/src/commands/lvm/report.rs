@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
+use ashlar_host::interface::GroupsReply;
 use ashlar_lvm::Metadata;
 use ashlar_lvm::group::{Group, MemberState};
 use ashlar_lvm::report::{self, Field, LvRow, LvState, PvFacts, PvRow, Row, Style, Units, VgRow};
@@ -13,9 +16,6 @@ use clap::Args;
 
 use super::session::{self, Session, with_named};
 use super::{Devices, split_name};
-use crate::daemon::interface::GroupsReply;
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Physical volumes and groups, of the daemon or on disks.

@@ -15,27 +15,27 @@ use std::process::ExitCode;
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_dm::Devices as _;
+use ashlar_host::client::Client;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
+use ashlar_host::interface::Lvm;
+use ashlar_host::lvm::archive::{self, Archives};
+use ashlar_host::lvm::{new_uuid, refuse_to_cut};
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Question, Zeroes};
 use ashlar_lvm::commit::{CommitError, Member, commit};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
 use ashlar_lvm::group::{self, Found, Group, MemberState};
-use ashlar_lvm::report::long;
-use ashlar_lvm::{Metadata, PvOnDisk, Uuid, VolumeGroup, read_pv};
+use ashlar_lvm::{Metadata, PvOnDisk, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
 use ashlar_stack::devices::Role;
 use ashlar_stack::owners;
 use ashlar_stack::partitions;
-use ashlar_stack::probe::{Contents, Md, file_system_bytes, probe};
+use ashlar_stack::probe::{Contents, Md, probe};
 
-use super::archive::{self, Archives};
 use super::volumes::Volumes;
 use super::{Changing, Devices, confirm, warn};
-use crate::client::Client;
-use crate::daemon::interface::Lvm;
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// A device that may be or become a physical volume.
@@ -106,34 +106,6 @@ pub(super) fn change(
         })?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Refuses to reduce a volume to `size` if its file system needs more, unless the command is forced.
-///
-/// # Errors
-/// It needs more, or cannot be read.
-pub(crate) async fn refuse_to_cut(
-    gateway: &Gateway,
-    volume: &str,
-    size: Sectors,
-    command: &Command,
-) -> Result<()> {
-    if matches!(command, Command::Resize(resize) if resize.force) {
-        return Ok(());
-    }
-    let found = file_system_bytes(gateway).await;
-    let found = found.map_err(|status| Error::new("cannot read the volume", volume, status))?;
-    match found {
-        Some((kind, bytes)) if bytes > size.bytes() => {
-            let needed = long(Sectors::from_bytes_ceil(bytes));
-            let text = format!(
-                "Logical volume {volume} NOT reduced: its {kind} file system has {needed}, more than {}",
-                long(size)
-            );
-            Err(Error::failed(text).hint("reduce the file system first: forced, this destroys it"))
-        }
-        Some(_) | None => Ok(()),
-    }
 }
 
 /// Has the daemon change a group.
@@ -217,18 +189,6 @@ pub(super) fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
         }
     }
     all
-}
-
-/// A new identity. Only bytes of the random UUIDs that are fully random are used.
-pub(crate) fn new_uuid() -> Uuid {
-    const FIXED: [usize; 2] = [6, 8];
-    let mut random = [0; 32];
-    let bytes = std::iter::repeat_with(uuid::Uuid::new_v4).flat_map(|number| {
-        let bytes = number.into_bytes().into_iter().enumerate();
-        bytes.filter(|(at, _)| !FIXED.contains(at)).map(|(_, byte)| byte)
-    });
-    random.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
-    Uuid::from_random(random)
 }
 
 /// The group of that name or UUID.

@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
+use ashlar_host::disks::Access;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::archive::Archives;
+use ashlar_host::lvm::new_uuid;
 use ashlar_lvm::command::Command;
 use ashlar_lvm::format::plan;
 use ashlar_lvm::metadata::is_valid_name;
@@ -12,12 +16,9 @@ use ashlar_lvm::report::long;
 use ashlar_lvm::{PhysicalVolume, VolumeGroup};
 use clap::Args;
 
-use super::archive::Archives;
 use super::pv::{self, PvLayout};
-use super::session::{Draft, Pv, Session, new_uuid, with, with_named};
+use super::session::{Draft, Pv, Session, with, with_named};
 use super::{Changing, Devices, confirm, sizes};
-use crate::disks::Access;
-use crate::error::{Error, Result};
 use crate::output;
 
 /// LVM's default extent size.

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use ashlar_block::{ByteVolume, Flags, Gateway, Status};
 use ashlar_dm::snapshot::Origins;
 use ashlar_dm::{Context, Device, Devices, Table};
+use ashlar_host::disks;
+use ashlar_host::error::{Error, Result};
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::{self, MadeOf, Plan};
-
-use crate::disks;
-use crate::error::{Error, Result};
 
 /// The devices that the group would have if it were active, created on demand.
 pub(super) struct Volumes {

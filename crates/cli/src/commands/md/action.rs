@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::{FAILURE, Result};
 use clap::Args;
 
 use super::{ArrayName, sync_action};
 use crate::commands::Daemon;
-use crate::error::{FAILURE, Result};
 use crate::progress::{Shown, follow};
 
 /// Start or stop a check or repair of a running array

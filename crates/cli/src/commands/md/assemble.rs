@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::acceptance::check_started;
+use ashlar_host::daemon::serve;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_md::ondisk::create::full_name;
 use ashlar_md::ondisk::homehost::with_host;
 use ashlar_md::ondisk::{MdadmUuid, Version};
@@ -13,10 +17,8 @@ use ashlar_stack::names::{parse_array_name, short_name};
 use clap::Args;
 use uuid::Uuid;
 
-use crate::commands::serve::{ServeOptions, check_started};
-use crate::daemon;
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
+use crate::commands::serve::ServeOptions;
+use crate::output::Terminal;
 use crate::{output, units};
 
 /// Assemble an array from its members
@@ -92,7 +94,7 @@ impl Assemble {
         if self.serves() {
             let filter = |probed: &Probed| self.wanted(probed);
             let config = self.options.clone().into_config(devices);
-            return daemon::serve(config, rename.as_deref(), Some(&filter));
+            return serve(&config, rename.as_deref(), Some(&filter), &mut Terminal);
         }
         let read_only = self.options.read_only;
         let access = if read_only { Access::Read } else { Access::Write };

@@ -3,9 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use ashlar_host::error::{Error, Result};
 use clap::Args;
-
-use crate::error::{Error, Result};
 
 /// Refused: arrays without superblocks are not supported
 ///

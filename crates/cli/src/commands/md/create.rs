@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use ashlar_block::Sectors;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_md::create::{Created, NewDevice, create, prepare};
 use ashlar_md::ondisk::bitmap_super::MAX_WRITE_BEHIND;
 use ashlar_md::ondisk::create::DeviceNumbers;
@@ -18,8 +20,6 @@ use ashlar_stack::wipe;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use uuid::Uuid;
 
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::{output, units};
 
 /// Make a new array

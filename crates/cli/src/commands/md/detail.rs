@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::client::Client;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
 use ashlar_stack::detail::{Detail, INACTIVE};
@@ -10,10 +13,7 @@ use ashlar_stack::signature::{Signature, Usage};
 use clap::Args;
 
 use super::ArrayName;
-use crate::client::Client;
 use crate::commands::Daemon;
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Print the details of arrays, as mdadm --detail does
@@ -76,7 +76,7 @@ impl DetailCommand {
         printed.map_err(unknown)?;
         let mut code = details.iter().map(health).max().unwrap_or(0);
         for error in unusable {
-            error.print();
+            output::report(&error);
             code = UNUSABLE;
         }
         Ok(if self.test { ExitCode::from(code) } else { ExitCode::SUCCESS })
@@ -189,7 +189,7 @@ fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
             return Err(Error::plain(disk.disk.path.display(), why));
         }
         for error in unused {
-            error.report();
+            output::report(&error);
         }
         let failed = stack.failures.iter().map(|failure| {
             let lacks_members = matches!(failure.error, AssembleError::NotEnough { .. });

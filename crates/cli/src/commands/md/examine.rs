@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_block::{Gateway, Sector, Sectors, Status};
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_md::BitmapState;
 use ashlar_md::ondisk::bad_block_log::{self, BadRange};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
@@ -16,8 +18,6 @@ use ashlar_stack::scan::layout_name;
 use clap::Args;
 use serde::Serialize;
 
-use crate::disks::{self, Access};
-use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
 /// Print the superblocks on devices, as mdadm --examine does
@@ -162,7 +162,7 @@ impl Examine {
         let mut all: Vec<(Box<Superblock>, String)> = Vec::new();
         let mut fail = |error: Error| {
             if !self.scan {
-                error.report();
+                output::report(&error);
                 code = ExitCode::from(FAILURE);
             }
         };

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::{Error, Result};
+use ashlar_host::interface;
 use ashlar_stack::graph::human_size;
 use clap::Args;
 use serde_json::json;
@@ -9,8 +11,6 @@ use serde_json::json;
 use super::ArrayName;
 use super::members::for_daemon;
 use crate::commands::Daemon;
-use crate::daemon::interface;
-use crate::error::{Error, Result};
 use crate::{output, units};
 
 /// Change the size, the bitmap or the number of devices of a running array

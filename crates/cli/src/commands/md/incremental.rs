@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_host::interface::Attach;
 use clap::Args;
 
 use super::members::for_daemon;
 use crate::commands::Daemon;
-use crate::daemon::interface::Attach;
-use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
 /// Hand members to a running daemon one at a time, as mdadm --incremental does
@@ -56,7 +56,7 @@ impl Incremental {
             let started = client.start_waiting()?;
             tell(&started.done)?;
             started.failed.iter().for_each(|line| {
-                Error::failed(line).print();
+                output::report(&Error::failed(line));
             });
             return Ok(ExitCode::from(if started.failed.is_empty() { 0 } else { FAILURE }));
         }
@@ -71,7 +71,7 @@ impl Incremental {
             };
             match done {
                 Ok(lines) => tell(&lines)?,
-                Err(error) => code |= error.print(),
+                Err(error) => code |= output::report(&error),
             }
         }
         Ok(ExitCode::from(code))

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::client::Client;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::interface::{self, ManageAction};
 use clap::Args;
 
 use super::ArrayName;
 use super::members::{change, for_daemon};
-use crate::client::Client;
-use crate::daemon::interface::{self, ManageAction};
-use crate::error::{Error, Result};
 
 /// Change the members of a running array, with mdadm's options
 ///

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use ashlar_host::client::Client;
+use ashlar_host::error::Result;
+use ashlar_host::interface::{self, ManageAction};
 use clap::Args;
 
 use super::ArrayName;
-use crate::client::Client;
 use crate::commands::Daemon;
-use crate::daemon::interface::{self, ManageAction};
-use crate::error::Result;
 use crate::output;
 
 /// A disk's path for the daemon, which may have another working directory.

@@ -18,11 +18,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use ashlar_host::client::Client;
+use ashlar_host::error::Result;
 use ashlar_stack::names::parse_array_name;
 use clap::Subcommand;
-
-use crate::client::Client;
-use crate::error::Result;
 
 /// Create, examine, assemble and change md arrays
 ///

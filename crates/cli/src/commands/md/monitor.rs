@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ashlar_host::client::Client;
+use ashlar_host::error::Result;
 use ashlar_stack::detail::{Detail, INACTIVE};
 use ashlar_stack::events::{Event, Monitor};
 use clap::Args;
@@ -10,9 +12,7 @@ use serde_json::json;
 
 use super::ArrayName;
 use super::detail::arrays;
-use crate::client::Client;
 use crate::commands::Daemon;
-use crate::error::Result;
 use crate::output;
 
 /// Print events of running arrays

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use clap::Args;
 
 use super::ArrayName;
 use crate::commands::Daemon;
 use crate::commands::stop::tell;
-use crate::error::Result;
 use crate::output;
 
 /// Stop arrays of a running daemon, as mdadm --stop does

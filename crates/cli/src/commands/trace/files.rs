@@ -7,9 +7,8 @@ use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use ashlar_block::disk::DeviceNumber;
+use ashlar_host::error::{Error, Result};
 use ashlar_stack::trace::binary::{Item, Items, Placed};
-
-use crate::error::{Error, Result};
 
 /// The most threads in a trace.
 const MAX_THREADS: u32 = 4096;

@@ -13,6 +13,9 @@ use std::time::Duration;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
+use ashlar_host::disks;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::interface;
 use ashlar_stack::trace::Categories;
 use ashlar_stack::trace::binary::{Decoder, Placed};
 use base64::Engine as _;
@@ -21,9 +24,6 @@ use clap::Args;
 use futures_util::future::select;
 
 use super::Daemon;
-use crate::daemon::interface;
-use crate::disks;
-use crate::error::{Error, Result};
 use files::Files;
 use printer::Printer;
 

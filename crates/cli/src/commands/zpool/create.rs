@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::{Md, probe};
 use ashlar_stack::signature::{Signature, ZFS_MEMBER};
@@ -15,8 +17,6 @@ use clap::Args;
 
 use super::session::{absolute, not_had, refused};
 use crate::commands::zvol::property;
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Make a pool of disks

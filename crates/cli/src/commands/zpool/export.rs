@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::session::{How, Session, Where};
-use crate::error::Result;
 
 /// Export a pool, so that it can be imported elsewhere
 ///

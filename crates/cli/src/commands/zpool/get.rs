@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use ashlar_zfs::protocol::{PoolStatus, Property};
 use clap::{ArgAction, Args};
 use serde::Serialize;
@@ -10,7 +11,6 @@ use serde::Serialize;
 use super::property_table::{Layout, Row};
 use super::session::{How, Where};
 use super::values::{OF_POOLS, invalid_property, of_pool};
-use crate::error::Result;
 use crate::output;
 
 /// Show properties and features of pools

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_zfs::ondisk::config::{Health, Node, Pool};
 use ashlar_zfs::ondisk::label::PoolState;
 use clap::Args;
 
 use super::session::{How, Where, labelled};
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Show the importable pools on disks, or import one temporarily

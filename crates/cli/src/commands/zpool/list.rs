@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;
 
 use super::session::{How, Where};
 use super::values::{Form, OF_POOLS, invalid_property, of_pool, table};
-use crate::error::Result;
 use crate::output;
 
 /// Show pools, a line each

@@ -16,9 +16,8 @@ pub(crate) mod values;
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use clap::Subcommand;
-
-use crate::error::Result;
 
 /// Make, show and check ZFS pools
 ///

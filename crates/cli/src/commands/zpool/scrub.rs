@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ashlar_host::error::Result;
 use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
 use clap::Args;
 
 use super::session::{How, Session, Where};
 use super::status::scan_text;
 use super::values::nice_bytes;
-use crate::error::Result;
 use crate::output;
 use crate::progress;
 

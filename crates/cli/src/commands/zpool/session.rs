@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use ashlar_engine::Reactor;
+use ashlar_host::client::Client;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::pool_members::{Found, members_on};
 use ashlar_stack::probe::probe;
@@ -13,10 +16,7 @@ use ashlar_zfs::ondisk::config;
 use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply};
 use clap::Args;
 
-use crate::client::Client;
 use crate::commands::Daemon;
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 
 /// Where the pool is.
 #[derive(Args, Debug)]

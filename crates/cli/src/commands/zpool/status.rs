@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use ashlar_md::ondisk::text::CTime;
 use ashlar_zfs::protocol::{PoolStatus, ScanStatus, VdevClass, VdevStatus};
 use clap::Args;
 
 use super::session::{How, Where};
 use super::values::nice_bytes;
-use crate::error::Result;
 use crate::output;
 
 /// Show the health of pools

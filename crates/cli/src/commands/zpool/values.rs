@@ -1,9 +1,8 @@
 //! Values of properties as `zpool` and `zfs` print them, and their tables.
 
+use ashlar_host::error::Error;
 use ashlar_md::ondisk::text::CTime;
 use clap::Args;
-
-use crate::error::Error;
 
 /// Properties of datasets whose value is in bytes.
 const DATASET_SIZES: [&str; 18] = [

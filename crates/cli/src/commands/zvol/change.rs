@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::{Error, Result};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
 use crate::commands::zpool::session::{How, Where, pool_of};
-use crate::error::{Error, Result};
 
 /// Set properties of volumes
 #[derive(Args, Debug)]

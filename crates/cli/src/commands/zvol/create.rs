@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use ashlar_zfs::client::parse_size;
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
 use crate::commands::zpool::session::{How, Where, pool_of};
-use crate::error::Result;
 
 /// Make a volume
 ///

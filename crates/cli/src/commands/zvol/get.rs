@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use crate::commands::zpool::property_table::{Layout, Row};
 use crate::commands::zpool::session::{How, Where, pool_of};
 use crate::commands::zpool::values::{invalid_property, of_dataset};
-use crate::error::Result;
 use crate::output;
 
 /// Show properties of volumes and snapshots

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use crate::commands::zpool::session::{How, Where, pool_of};
 use crate::commands::zpool::values::{Form, ShortNames, invalid_property, of_dataset, table};
-use crate::error::Result;
 use crate::output;
 
 /// Show volumes, a line each

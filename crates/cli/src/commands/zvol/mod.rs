@@ -8,9 +8,8 @@ mod snapshots;
 
 use std::process::ExitCode;
 
+use ashlar_host::error::Result;
 use clap::Subcommand;
-
-use crate::error::Result;
 
 /// Make, show and change volumes of ZFS pools
 ///

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use ashlar_block::{Bio, Buffer, Gateway, Sector, Status, gateway, plug};
 use ashlar_engine::{Engine, now_ns, yield_now};
+use ashlar_host::error::{Error, Result};
 use futures_util::future::{join_all, maybe_done, try_join_all};
-
-use crate::error::{Error, Result};
 
 const SECTOR_BYTES: u64 = 512;
 /// How much a stream submits at a time.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use ashlar_engine::{Engine, now_ns};
+use ashlar_host::error::{Error, Result};
 use serde::Serialize;
 
 use super::load::{self, BATCH_BYTES, Random, Streams, Way};
 use super::site::{Site, Volume};
 use super::table::{self, LARGE, Row, SMALL, median, size};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// Sizes of random I/Os, bytes.

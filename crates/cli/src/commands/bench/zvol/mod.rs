@@ -17,11 +17,11 @@ use std::process::ExitCode;
 use std::thread;
 
 use ashlar_engine::Engine;
+use ashlar_host::disks;
+use ashlar_host::error::{Error, Result};
 use clap::Args;
 use serde::Serialize;
 
-use crate::disks;
-use crate::error::{Error, Result};
 use crate::{output, units};
 use load::BATCH_BYTES;
 use measure::{Bench, Ceiling, Measured};

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_block::Gateway;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{Part, Pool, Zvol};
@@ -14,8 +16,6 @@ use rustix::fs::{Advice, fadvise};
 
 use super::cpu::CpuTime;
 use crate::commands::zpool::session::{How, absolute, labelled, not_had, refused};
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 
 /// Sparse files, removed when dropped.
 pub(super) struct Files(Vec<PathBuf>);

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
 use ashlar_engine::socket_file::{self, SocketFile};
+use ashlar_host::client::receive;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::run::Run;
 use super::state::Record;
-use crate::client::receive;
-use crate::daemon::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
-use crate::error::{Error, Result};
 
 /// The time limit for the other side.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -12,6 +12,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ashlar_engine::wall_clock;
+use ashlar_host::disks;
+use ashlar_host::error::{Error, FAILURE, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
@@ -20,8 +22,6 @@ use self::control::StatusReply;
 use self::report::{Occasion, Shown};
 use self::state::{Record, Store};
 use super::volumes::{Chosen, How};
-use crate::disks;
-use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
 /// Verify an unmounted file system, and repair it from good copies

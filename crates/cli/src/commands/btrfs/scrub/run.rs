@@ -11,6 +11,7 @@ use ashlar_btrfs::units::{DevId, Physical};
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_engine::socket_file::SocketFile;
 use ashlar_engine::{sleep, wall_clock};
+use ashlar_host::error::{Error, Result};
 use futures_util::future::{Either, select};
 use rustix::process::Signal;
 
@@ -18,7 +19,6 @@ use super::control::{self, Controls};
 use super::names::{self, Owner};
 use super::report::{clock, human, percent, rate};
 use super::state::{Before, CountersRecord, DeviceRecord, DeviceState, Record, Store};
-use crate::error::{Error, Result};
 use crate::{output, progress};
 
 /// How often the status file is written (btrfs-progs' interval).

@@ -7,6 +7,8 @@ use std::process::{Command, ExitCode, Stdio};
 use ashlar_block::CopyNumber;
 use ashlar_btrfs::scrub::{DEPTH, Problem};
 use ashlar_engine::signal;
+use ashlar_host::disks::{self, Access};
+use ashlar_host::error::{Error, Result};
 use clap::Args;
 use rustix::process::Signal;
 use serde_json::json;
@@ -17,8 +19,6 @@ use super::run::{self, Ended, Found, Run, Wanted};
 use super::state::{Record, Store};
 use super::{exit_code, running};
 use crate::commands::btrfs::volumes::{Chosen, Opened};
-use crate::disks::{self, Access};
-use crate::error::{Error, Result};
 use crate::output;
 
 /// The message of a background process once it is running.
@@ -217,7 +217,7 @@ impl Common {
         }
         let status = child.wait().map_err(failed)?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
-        Ok(ExitCode::from(code.unwrap_or(crate::error::FAILURE)))
+        Ok(ExitCode::from(code.unwrap_or(ashlar_host::error::FAILURE)))
     }
 
     /// Prints the problems.

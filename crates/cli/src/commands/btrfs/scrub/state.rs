@@ -9,12 +9,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::scrub::Counters;
+use ashlar_host::error::{Error, Result};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-
-use crate::error::{Error, Result};
 
 /// The directory for root.
 const SYSTEM_DIR: &str = "/var/lib/ashlar";

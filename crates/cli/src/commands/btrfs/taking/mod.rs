@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use ashlar_btrfs::files::{Directory, FileError, Files, Name, Piece, Place, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
 use ashlar_engine::signal::{self, Signal};
+use ashlar_host::error::{Error, FAILURE, Result};
 use futures_util::future::{Either, select};
 
 use self::store::{Finished, Store};
@@ -28,7 +29,6 @@ use self::wanted::Counts;
 pub(super) use self::wanted::{Existing, Names, Wanted};
 use super::volumes::Chosen;
 use super::{Top, with};
-use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
 /// The signals that end it cleanly.
@@ -208,7 +208,7 @@ impl Taking<'_> {
 
     fn fail(&mut self, path: &[u8], why: impl std::fmt::Display) {
         let path = if path.is_empty() { b"/" } else { path };
-        self.told.beside(|| Error::new("not taken out", Name(path.to_vec()), why).print());
+        self.told.beside(|| output::report(&Error::new("not taken out", Name(path.to_vec()), why)));
         self.counts.failures += 1;
     }
 

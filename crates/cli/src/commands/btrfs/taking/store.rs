@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::files::{Place, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
+use ashlar_host::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Timestamps, UTIME_OMIT, XattrFlags, lsetxattr, utimensat};
 use tempfile::{Builder, NamedTempFile, TempPath};
 
 use super::parent;
-use crate::error::{Error, Result};
 
 /// The most files that wait for their names, and their bytes: one sync of the target covers them all.
 const WAITING_MAX: usize = 256;

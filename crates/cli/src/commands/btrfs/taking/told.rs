@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use ashlar_btrfs::files::{FileError, Files, Name, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
 use ashlar_engine::sleep;
+use ashlar_host::error::Result;
 use futures_util::future::{Either, pending, select};
 use serde_json::json;
 
 use super::{Counts, Wanted};
 use crate::commands::btrfs::scrub::report::{human, rate};
-use crate::error::Result;
 use crate::output;
 use crate::progress::{Display, Moment, Shown, clock};
 

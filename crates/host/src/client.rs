@@ -20,19 +20,19 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::control_path;
-use crate::daemon::interface::{
+use crate::error::{Error, FAILURE, Result};
+use crate::interface::{
     self, Attach, DetailReply, DoneReply, EntriesReply, Entry, GroupsReply, Grow, Lvm, LvmReply,
     Manage, SizeReply, StartedReply, Status, StatusReply, StopReply, Trace, TraceReply,
     TracedDevice, ValueReply, ZfsReply,
 };
-use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
-use crate::error::{Error, FAILURE, Result};
+use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 
 /// How long a daemon may take to answer: its main thread does nothing slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to a daemon.
-pub(crate) struct Client {
+pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     frames: Frames,
@@ -43,7 +43,7 @@ impl Client {
     ///
     /// # Errors
     /// No daemon listens there.
-    pub(crate) fn connect(path: Option<&Path>) -> Result<Self> {
+    pub fn connect(path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => control_path::default_for_client()?,
@@ -66,7 +66,7 @@ impl Client {
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn status(&mut self) -> Result<Status> {
+    pub fn status(&mut self) -> Result<Status> {
         let StatusReply { status } = self.call("Status", json!({}))?;
         Ok(status)
     }
@@ -75,7 +75,7 @@ impl Client {
     ///
     /// # Errors
     /// There is no array of that name.
-    pub(crate) fn detail(&mut self, name: &str) -> Result<Detail> {
+    pub fn detail(&mut self, name: &str) -> Result<Detail> {
         let DetailReply { detail } = self.call("Detail", json!({ "name": name }))?;
         Ok(detail)
     }
@@ -84,7 +84,7 @@ impl Client {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(crate) fn get(&mut self, path: &str) -> Result<String> {
+    pub fn get(&mut self, path: &str) -> Result<String> {
         let ValueReply { value } = self.call("Get", json!({ "path": path }))?;
         Ok(value)
     }
@@ -93,7 +93,7 @@ impl Client {
     ///
     /// # Errors
     /// The attribute or the value is not accepted.
-    pub(crate) fn set(&mut self, path: &str, value: &str) -> Result<()> {
+    pub fn set(&mut self, path: &str, value: &str) -> Result<()> {
         let _: Value = self.call("Set", json!({ "path": path, "value": value }))?;
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Client {
     ///
     /// # Errors
     /// It was refused.
-    pub(crate) fn manage(&mut self, change: &Manage) -> Result<Vec<String>> {
+    pub fn manage(&mut self, change: &Manage) -> Result<Vec<String>> {
         let DoneReply { done } = self.call_long("Manage", json!(change))?;
         Ok(done)
     }
@@ -111,7 +111,7 @@ impl Client {
     ///
     /// # Errors
     /// It was refused.
-    pub(crate) fn attach(&mut self, at: &Attach) -> Result<Vec<String>> {
+    pub fn attach(&mut self, at: &Attach) -> Result<Vec<String>> {
         let DoneReply { done } = self.call_long("Attach", json!(at))?;
         Ok(done)
     }
@@ -120,7 +120,7 @@ impl Client {
     ///
     /// # Errors
     /// It was refused.
-    pub(crate) fn detach(&mut self, disk: &str) -> Result<Vec<String>> {
+    pub fn detach(&mut self, disk: &str) -> Result<Vec<String>> {
         let DoneReply { done } = self.call_long("Detach", json!({ "disk": disk }))?;
         Ok(done)
     }
@@ -129,7 +129,7 @@ impl Client {
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn start_waiting(&mut self) -> Result<StartedReply> {
+    pub fn start_waiting(&mut self) -> Result<StartedReply> {
         self.call_long("StartWaiting", json!({}))
     }
 
@@ -137,7 +137,7 @@ impl Client {
     ///
     /// # Errors
     /// It was refused.
-    pub(crate) fn grow(&mut self, change: &Grow) -> Result<u64> {
+    pub fn grow(&mut self, change: &Grow) -> Result<u64> {
         let SizeReply { size } = self.call_long("Grow", json!(change))?;
         Ok(size)
     }
@@ -146,7 +146,7 @@ impl Client {
     ///
     /// # Errors
     /// It was refused, or the group is not served.
-    pub(crate) fn lvm(&mut self, at: &Lvm) -> Result<LvmReply> {
+    pub fn lvm(&mut self, at: &Lvm) -> Result<LvmReply> {
         self.call_long("Lvm", json!(at))
     }
 
@@ -154,7 +154,7 @@ impl Client {
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn groups(&mut self) -> Result<GroupsReply> {
+    pub fn groups(&mut self) -> Result<GroupsReply> {
         self.call_long("Groups", json!({}))
     }
 
@@ -162,7 +162,7 @@ impl Client {
     ///
     /// # Errors
     /// The command was refused, or the pool is not served.
-    pub(crate) fn zfs(&mut self, pool: &str, command: &Command) -> Result<PoolReply> {
+    pub fn zfs(&mut self, pool: &str, command: &Command) -> Result<PoolReply> {
         self.set_patience(None)?;
         let parameters = json!({ "pool": pool, "command": command });
         let first = self.exchange_with("Zfs", parameters, true)?;
@@ -187,7 +187,7 @@ impl Client {
     ///
     /// # Errors
     /// There is nothing at `path`.
-    pub(crate) fn list(&mut self, path: &str) -> Result<Option<Vec<Entry>>> {
+    pub fn list(&mut self, path: &str) -> Result<Option<Vec<Entry>>> {
         let reply = self.exchange("List", json!({ "path": path }))?;
         if reply.error.as_deref().and_then(own_error) == Some("NotADirectory") {
             return Ok(None);
@@ -200,7 +200,7 @@ impl Client {
     ///
     /// # Errors
     /// It was refused.
-    pub(crate) fn trace(mut self, at: &Trace) -> Result<(Vec<TracedDevice>, Stream)> {
+    pub fn trace(mut self, at: &Trace) -> Result<(Vec<TracedDevice>, Stream)> {
         let reply = self.exchange_with("Trace", json!(at), true)?;
         let TraceReply { devices, .. } = self.understand(reply)?;
         let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
@@ -214,7 +214,7 @@ impl Client {
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn stop(&mut self, force: bool) -> Result<()> {
+    pub fn stop(&mut self, force: bool) -> Result<()> {
         let _: Value = self.call("Stop", json!({ "force": force }))?;
         Ok(())
     }
@@ -224,7 +224,7 @@ impl Client {
     ///
     /// # Errors
     /// The daemon did not end in time, or not cleanly.
-    pub(crate) fn stop_and_wait(
+    pub fn stop_and_wait(
         mut self,
         force: bool,
         patience: Option<Duration>,
@@ -357,13 +357,13 @@ fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<b
 ///
 /// # Errors
 /// Reading failed, or the message is invalid.
-pub(crate) fn receive<T: DeserializeOwned>(
+pub fn receive<T: DeserializeOwned>(
     stream: &mut UnixStream,
     frames: &mut Frames,
 ) -> io::Result<Option<T>> {
     let mut buffer = [0; 4096];
     loop {
-        if let Some(message) = frames.next().map_err(io::Error::other)? {
+        if let Some(message) = frames.next_message().map_err(io::Error::other)? {
             return Ok(Some(serde_json::from_slice(&message)?));
         }
         match stream.read(&mut buffer) {
@@ -387,7 +387,7 @@ fn understand<T: DeserializeOwned>(path: &Path, reply: Reply) -> Result<T> {
 }
 
 /// A connection on which the daemon streams a trace.
-pub(crate) struct Stream {
+pub struct Stream {
     socket: Socket,
     frames: Frames,
     path: PathBuf,
@@ -400,12 +400,12 @@ impl Stream {
     ///
     /// # Errors
     /// The connection failed, or the daemon uses another protocol.
-    pub(crate) async fn next(
+    pub async fn next(
         &mut self,
         stop: &mut Option<impl Future + Unpin>,
     ) -> Result<Option<TraceReply>> {
         while !self.is_over {
-            let message = self.frames.next().map_err(|error| self.failed(error))?;
+            let message = self.frames.next_message().map_err(|error| self.failed(error))?;
             if let Some(message) = message {
                 let reply: Reply =
                     serde_json::from_slice(&message).map_err(|error| self.failed(error))?;

@@ -8,11 +8,11 @@ use ashlar_zfs::client::{CallError, Zvol};
 use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
 use serde_json::{Value, json};
 
-use super::clients::Hidden;
-use super::control::{Service, refused};
-use super::interface::{PoolStatus, Zfs, ZfsReply};
-use super::manage::reply;
-use super::varlink::Reply;
+use crate::clients::Hidden;
+use crate::control::{Service, refused};
+use crate::interface::{PoolStatus, Zfs, ZfsReply};
+use crate::manage::reply;
+use crate::varlink::Reply;
 
 /// Advice about a volume in use.
 const IN_USE: &str = "unmount it, or end what has it open";
@@ -32,7 +32,7 @@ struct Shut {
 }
 
 /// Splits a reply with a long list of datasets into several: messages are bounded, pools are not.
-pub(super) fn in_parts(reply: Reply) -> Vec<Reply> {
+pub(crate) fn in_parts(reply: Reply) -> Vec<Reply> {
     let datasets = reply.parameters.pointer(DATASETS).and_then(Value::as_array);
     let Some(all) = datasets.filter(|all| all.len() > BATCH) else { return vec![reply] };
     let last = all.len().div_ceil(BATCH) - 1;
@@ -100,7 +100,7 @@ async fn listed(served: &Served, root: &str) -> Result<Vec<Dataset>, Reply> {
 
 impl Service {
     /// The pools, for `Status`.
-    pub(super) fn pool_statuses(&self) -> Vec<PoolStatus> {
+    pub(crate) fn pool_statuses(&self) -> Vec<PoolStatus> {
         let all = self.stack.pools.all();
         let status = |served: &Arc<Served>| PoolStatus {
             name: served.pool.name().to_owned(),
@@ -112,7 +112,7 @@ impl Service {
     }
 
     /// Runs a client's command on a pool.
-    pub(super) async fn zfs(&self, Zfs { pool, command }: Zfs) -> Result<Value, Reply> {
+    pub(crate) async fn zfs(&self, Zfs { pool, command }: Zfs) -> Result<Value, Reply> {
         let pools = &self.stack.pools;
         let no_such_pool = || {
             let why = format!("cannot open '{pool}': no such pool");

@@ -10,7 +10,7 @@ use ashlar_stack::spec::Listen;
 ///
 /// # Errors
 /// Those of bind(2); a host that has no address.
-pub(super) fn bind(address: &Listen, mode: u32, read_only: bool) -> io::Result<Listener> {
+pub(crate) fn bind(address: &Listen, mode: u32, read_only: bool) -> io::Result<Listener> {
     let host = match address {
         Listen::Unix(path) => return Listener::bind_unix(path, mode),
         Listen::Tcp(host) => host,

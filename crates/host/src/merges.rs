@@ -7,15 +7,15 @@ use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::volume_groups::{Applied, Change, Merged};
 
-use super::control::Service;
-use crate::commands::lvm::archive::{self, Archives};
+use crate::control::Service;
 use crate::error::Error;
+use crate::lvm::archive::{self, Archives};
 
 /// How often the merges are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Finishes merges until the daemon is about to end.
-pub(super) async fn end_merges(service: Rc<Service>) {
+pub(crate) async fn end_merges(service: Rc<Service>) {
     loop {
         // Holds the collector's lock: nothing else changes the stack meanwhile, and the daemon's end waits for a
         // running commit.
@@ -55,7 +55,7 @@ async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
 ///
 /// # Errors
 /// The reason.
-pub(super) async fn apply(
+pub(crate) async fn apply(
     collector: &mut Collector,
     change: Change,
     command: &str,

@@ -14,9 +14,9 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
-use super::control::{Service, parse, refused};
-use super::interface::{Trace, TraceReply, TracedDevice};
-use super::varlink::{Call, Reply, encode};
+use crate::control::{Service, parse, refused};
+use crate::interface::{self, Trace, TraceReply, TracedDevice};
+use crate::varlink::{Call, Reply, encode};
 
 /// How often records are sent.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -35,8 +35,8 @@ fn who() -> Who {
 const HOST: Host = Host { clock: now_ns, wall_clock, who };
 
 /// Whether a call asks for a trace stream.
-pub(super) fn is_asked_for(call: &Call) -> bool {
-    call.more && call.method.strip_prefix(super::interface::NAME) == Some(".Trace")
+pub(crate) fn is_asked_for(call: &Call) -> bool {
+    call.more && call.method.strip_prefix(interface::NAME) == Some(".Trace")
 }
 
 /// Traces until the peer shuts down its side of the connection or sends something, or the daemon stops. The connection
@@ -44,7 +44,7 @@ pub(super) fn is_asked_for(call: &Call) -> bool {
 ///
 /// # Errors
 /// The peer is gone.
-pub(super) async fn stream(socket: &Socket, service: &Service, call: Call) -> io::Result<()> {
+pub(crate) async fn stream(socket: &Socket, service: &Service, call: Call) -> io::Result<()> {
     let (mut session, devices) = match start(service, call.parameters) {
         Ok(started) => started,
         Err(reply) => return send(socket, &reply).await,

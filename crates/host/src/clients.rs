@@ -10,21 +10,21 @@ use ashlar_stack::arrays::Arrays;
 use ashlar_stack::attributes::Attributes;
 use ashlar_stack::devices::{Device, Devices, Role};
 
-use super::export;
+use crate::daemon::export;
 
 /// How often the daemon tries to withdraw a volume, and how long it waits in between.
 const RELEASES: u32 = 20;
 const RELEASE: Duration = Duration::from_millis(50);
 
 /// A device that is hidden from clients, followed by its partitions.
-pub(super) struct Hidden(Vec<Device>);
+pub(crate) struct Hidden(Vec<Device>);
 
 /// A device that no client can open, followed by its partitions.
-pub(super) struct Shut(Vec<Device>);
+pub(crate) struct Shut(Vec<Device>);
 
 impl Shut {
     /// Lets clients open it again.
-    pub(super) fn reopen(self) {
+    pub(crate) fn reopen(self) {
         for device in self.0 {
             device.bytes.offer();
         }
@@ -33,10 +33,10 @@ impl Shut {
 
 /// The places where clients find devices.
 pub(crate) struct Clients {
-    pub(super) devices: Arc<Devices>,
-    pub(super) arrays: Arc<Arrays>,
-    pub(super) attributes: Arc<Attributes>,
-    pub(super) exports: Arc<Exports>,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) arrays: Arc<Arrays>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) exports: Arc<Exports>,
 }
 
 impl Clients {
@@ -65,7 +65,7 @@ impl Clients {
     ///
     /// # Errors
     /// The client or device that uses one of them: all can be opened.
-    pub(super) async fn shut(&self, name: &str, called: &str) -> Result<Shut, String> {
+    pub(crate) async fn shut(&self, name: &str, called: &str) -> Result<Shut, String> {
         let mut shut = Shut(Vec::new());
         for device in self.free(|device| device.name == name, called)? {
             if !withdraw(&device).await {
@@ -83,7 +83,7 @@ impl Clients {
     ///
     /// # Errors
     /// The client or device that uses one of them.
-    pub(super) async fn hide(
+    pub(crate) async fn hide(
         &self,
         is_meant: impl Fn(&Device) -> bool,
         called: &str,
@@ -108,7 +108,7 @@ impl Clients {
     }
 
     /// Shows a device to clients again, under its present name.
-    pub(super) fn show(&self, Hidden(devices): Hidden) {
+    pub(crate) fn show(&self, Hidden(devices): Hidden) {
         for device in devices {
             let name = device.name.clone();
             device.bytes.offer();
@@ -122,7 +122,7 @@ impl Clients {
 
     /// Exports the volumes for which `is_meant` holds to NBD clients, if they are not exported yet. The mount shows them
     /// by itself.
-    pub(super) fn serve_new(&self, is_meant: impl Fn(&Device) -> bool) {
+    pub(crate) fn serve_new(&self, is_meant: impl Fn(&Device) -> bool) {
         let known = self.exports.list();
         let known: HashSet<&str> = known.iter().map(|export| export.name()).collect();
         for device in self.devices.volumes() {
@@ -133,7 +133,7 @@ impl Clients {
     }
 
     /// Exports all volumes to NBD clients under their present names, and nothing else.
-    pub(super) fn follow(&self) {
+    pub(crate) fn follow(&self) {
         let volumes = self.devices.volumes();
         let names: HashMap<&str, &Device> =
             volumes.iter().map(|device| (device.export_name(), device)).collect();

@@ -18,14 +18,14 @@ use crate::error::{Error, Result};
 const MAX_COMMAND: usize = 1000;
 
 /// The directory for copies, if any are kept.
-pub(crate) struct Archives(Option<PathBuf>);
+pub struct Archives(Option<PathBuf>);
 
 impl Archives {
     /// The usual directory, or none with `false`.
     ///
     /// # Errors
     /// The directory cannot be determined.
-    pub(crate) fn new(keep: bool) -> Result<Self> {
+    pub fn new(keep: bool) -> Result<Self> {
         if !keep {
             return Ok(Self(None));
         }
@@ -46,7 +46,7 @@ impl Archives {
     ///
     /// # Errors
     /// They cannot be written.
-    pub(crate) fn before(&self, metadata: Option<&Metadata>) -> Result<()> {
+    pub fn before(&self, metadata: Option<&Metadata>) -> Result<()> {
         let Some(root) = &self.0 else { return Ok(()) };
         let (archive, backup) = (root.join("archive"), root.join("backup"));
         for directory in [&archive, &backup] {
@@ -64,7 +64,7 @@ impl Archives {
     ///
     /// # Errors
     /// It could not be written.
-    pub(crate) fn after(&self, metadata: &Metadata) -> Result<()> {
+    pub fn after(&self, metadata: &Metadata) -> Result<()> {
         let Some(root) = &self.0 else { return Ok(()) };
         let path = root.join("backup").join(&metadata.group.name);
         keep(&path, metadata, "after").map_err(|error| cannot_keep(&path, error))
@@ -105,7 +105,7 @@ fn keep(path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
 }
 
 /// The header of a text: program, place and time.
-pub(crate) fn header(description: String) -> Header {
+pub fn header(description: String) -> Header {
     let Creation { time, host } = creation();
     let kernel = |name: &str| {
         let text = fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
@@ -123,13 +123,13 @@ pub(crate) fn header(description: String) -> Header {
 }
 
 /// The current time and host.
-pub(crate) fn creation() -> Creation {
+pub fn creation() -> Creation {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Creation { time: ashlar_engine::wall_clock().as_secs(), host: host.trim().to_owned() }
 }
 
 /// The command as it was given: `ashlar lvm lvcreate -L 4M vg`.
-pub(crate) fn command() -> String {
+pub fn command() -> String {
     let args = std::env::args_os().skip(1);
     let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
     let text = format!("ashlar {}", words.join(" "));

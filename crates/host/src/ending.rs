@@ -28,9 +28,9 @@ use ashlar_engine::{Panicked, sleep};
 use ashlar_stack::assemble::Stack;
 use futures_util::future::{Either, select};
 
-use super::stop::Stop;
-use super::users;
 use crate::error::{Error, FAILURE, PANICKED, Result};
+use crate::stop::Stop;
+use crate::users;
 
 /// How long a device may take to stop after the end is forced.
 const STEP: Duration = Duration::from_secs(2);
@@ -41,13 +41,13 @@ const WITHOUT_A_THREAD: Duration = Duration::from_secs(10);
 /// How long writing a log line may delay the end.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the end may be delayed before this is logged.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a device may take to stop before callers are told: a stop that goes well prints nothing.
 const BRIEF: Duration = Duration::from_secs(1);
 
 /// What the end is waiting for.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Waiting {
+pub(crate) enum Waiting {
     /// Nothing slow.
     #[default]
     Nothing,
@@ -100,7 +100,7 @@ impl Ending {
     ///
     /// # Errors
     /// Those of pthread_sigmask(3), sigaction(2), and of starting a thread.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let mut signals = vec![Signal::TERM, Signal::INT];
         if !signal::is_ignored(Signal::HUP)? {
             signals.push(Signal::HUP);
@@ -129,13 +129,13 @@ impl Ending {
     }
 
     /// Begins the end.
-    pub(super) fn ask(&self) {
+    pub(crate) fn ask(&self) {
         self.0.is_asked_for.store(true, Ordering::SeqCst);
         self.0.wanted.stop();
     }
 
     /// Forces the end: the process ends within [`LIMIT`].
-    pub(super) fn force(&self) {
+    pub(crate) fn force(&self) {
         self.ask();
         if self.0.forced.is_stopped() {
             return;
@@ -165,7 +165,7 @@ impl Ending {
     }
 
     /// Handles the panic of a serving thread: the end begins, and waits for clients only briefly.
-    pub(super) async fn without(&self, panicked: Panicked) {
+    pub(crate) async fn without(&self, panicked: Panicked) {
         let Panicked { thread, message: panic } = panicked;
         tracing::error!(thread, panic, "a thread that serves has panicked: stopping");
         self.panic();
@@ -174,65 +174,65 @@ impl Ending {
     }
 
     /// Begins the end after a panic that has already been logged.
-    pub(super) fn panic(&self) {
+    pub(crate) fn panic(&self) {
         self.fail(PANICKED);
         self.0.panicked.stop();
         self.0.wanted.stop();
     }
 
     /// Sets the exit code, unless it is already higher.
-    pub(super) fn fail(&self, code: u8) {
+    pub(crate) fn fail(&self, code: u8) {
         self.0.code.fetch_max(code, Ordering::SeqCst);
     }
 
     /// The exit code.
-    pub(super) fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         self.0.code.load(Ordering::SeqCst)
     }
 
     /// Ends when the end is requested.
-    pub(super) fn wanted(&self) -> Stop {
+    pub(crate) fn wanted(&self) -> Stop {
         self.0.wanted.clone()
     }
 
     /// Ends when the end is forced.
-    pub(super) fn forced(&self) -> Stop {
+    pub(crate) fn forced(&self) -> Stop {
         self.0.forced.clone()
     }
 
     /// Ends when the end has begun: nothing is started any more.
-    pub(super) fn draining(&self) -> Stop {
+    pub(crate) fn draining(&self) -> Stop {
         self.0.draining.clone()
     }
 
     /// Ends when a serving thread or task has panicked.
-    pub(super) fn panicked(&self) -> Stop {
+    pub(crate) fn panicked(&self) -> Stop {
         self.0.panicked.clone()
     }
 
     /// Ends when everything is stopped, as far as possible.
-    pub(super) fn over(&self) -> Stop {
+    pub(crate) fn over(&self) -> Stop {
         self.0.over.clone()
     }
 
     /// What failed while stopping, once it is over.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         lock(&self.0.failure).clone()
     }
 
     /// Records that the end is over, with this result.
-    pub(super) fn finish<T>(&self, result: &Result<T>) {
+    pub(crate) fn finish<T>(&self, result: &Result<T>) {
         *lock(&self.0.failure) = result.as_ref().err().map(ToString::to_string);
         self.0.over.stop();
     }
 
     /// Records what the end waits for.
-    pub(super) fn wait_for(&self, waiting: Waiting) {
+    pub(crate) fn wait_for(&self, waiting: Waiting) {
         *lock(&self.0.waiting) = waiting;
     }
 
     /// A description of what the end waits for.
-    pub(super) fn waits_for(&self) -> Vec<String> {
+    pub(crate) fn waits_for(&self) -> Vec<String> {
         let waiting = lock(&self.0.waiting).clone();
         match waiting {
             Waiting::Nothing => Vec::new(),
@@ -249,7 +249,7 @@ impl Ending {
     }
 
     /// A description of what delays the end at `now`: as [`Self::waits_for`], without a device that has just begun to stop.
-    pub(super) fn delayed_by(&self, now: Instant) -> Vec<String> {
+    pub(crate) fn delayed_by(&self, now: Instant) -> Vec<String> {
         if let Waiting::Device(_, since) = &*lock(&self.0.waiting)
             && now.duration_since(*since) < BRIEF
         {
@@ -262,7 +262,7 @@ impl Ending {
     ///
     /// # Errors
     /// Some could not be marked clean, flushed or exported.
-    pub(super) async fn stop(&self, stack: &Stack) -> Result<()> {
+    pub(crate) async fn stop(&self, stack: &Stack) -> Result<()> {
         let limit = |name: &str| {
             self.wait_for(Waiting::Device(name.to_owned(), Instant::now()));
             let forced = self.forced();

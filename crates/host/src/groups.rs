@@ -8,28 +8,28 @@ use ashlar_stack::devices::Device;
 use ashlar_stack::volume_groups::{Change, Request};
 use serde_json::Value;
 
-use super::clients::Shut;
-use super::control::{Service, refused};
-use super::interface::{GroupsReply, Lvm, LvmReply};
-use super::manage::{cannot_open, reply};
-use super::merges;
-use super::varlink::Reply;
-use crate::commands::lvm::archive;
-use crate::commands::lvm::session::{new_uuid, refuse_to_cut};
+use crate::clients::Shut;
+use crate::control::{Service, refused};
 use crate::disks;
+use crate::interface::{GroupsReply, Lvm, LvmReply};
+use crate::lvm::archive;
+use crate::lvm::{new_uuid, refuse_to_cut};
+use crate::manage::{cannot_open, reply};
+use crate::merges;
+use crate::varlink::Reply;
 
 /// What helps if a volume is in use.
 const IN_USE: &str = "disconnect its NBD clients, and close or unmount what uses it in the mount";
 
 impl Service {
     /// The volume groups.
-    pub(super) async fn groups(&self) -> Result<Value, Reply> {
+    pub(crate) async fn groups(&self) -> Result<Value, Reply> {
         let (physical, groups) = self.collector.lock().await.groups();
         reply(GroupsReply { physical, groups })
     }
 
     /// Changes a volume group.
-    pub(super) async fn lvm(&self, at: Lvm) -> Result<Value, Reply> {
+    pub(crate) async fn lvm(&self, at: Lvm) -> Result<Value, Reply> {
         let mut collector = self.collector.lock().await;
         if self.ending.draining().is_stopped() {
             return Err(refused("the daemon is about to end", None));

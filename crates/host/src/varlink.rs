@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// The longest call that is accepted, bytes.
-pub(crate) const MAX_CALL: usize = 64 << 10;
+pub const MAX_CALL: usize = 64 << 10;
 /// The longest reply that is accepted, bytes: the details of the largest array are shorter.
-pub(crate) const MAX_REPLY: usize = 4 << 20;
+pub const MAX_REPLY: usize = 4 << 20;
 
 /// A call of a method.
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Call {
+pub struct Call {
     /// Interface and method: `io.ashlar.Control.Get`.
-    pub(crate) method: String,
+    pub method: String,
     /// The method's parameters.
     #[serde(default)]
-    pub(crate) parameters: Map<String, Value>,
+    pub parameters: Map<String, Value>,
     /// The caller wants no reply.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) oneway: bool,
+    pub oneway: bool,
     /// The caller accepts more than one reply.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) more: bool,
+    pub more: bool,
     /// The caller wants to switch to another protocol. Our methods do not support it.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) upgrade: bool,
+    pub upgrade: bool,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -36,58 +36,58 @@ fn is_false(flag: &bool) -> bool {
 
 /// A reply.
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
-pub(crate) struct Reply {
+pub struct Reply {
     /// The error's full name, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
     /// The method's or the error's parameters.
     #[serde(default)]
-    pub(crate) parameters: Value,
+    pub parameters: Value,
     /// Another reply to the same call follows.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) continues: bool,
+    pub continues: bool,
 }
 
 impl Reply {
     /// Success.
-    pub(crate) fn ok(parameters: Value) -> Self {
+    pub fn ok(parameters: Value) -> Self {
         Self { error: None, parameters, continues: false }
     }
 
     /// An error with its full name.
-    pub(crate) fn error(name: impl Into<String>, parameters: Value) -> Self {
+    pub fn error(name: impl Into<String>, parameters: Value) -> Self {
         Self { error: Some(name.into()), parameters, continues: false }
     }
 
     /// Marks that more replies follow.
-    pub(crate) fn continues(self) -> Self {
+    pub fn continues(self) -> Self {
         Self { continues: true, ..self }
     }
 
     /// The method sends more than one reply, but the call did not allow that.
-    pub(crate) fn expected_more() -> Self {
+    pub fn expected_more() -> Self {
         Self::error("org.varlink.service.ExpectedMore", json!({}))
     }
 
     /// There is no such interface.
-    pub(crate) fn interface_not_found(interface: &str) -> Self {
+    pub fn interface_not_found(interface: &str) -> Self {
         let parameters = json!({ "interface": interface });
         Self::error("org.varlink.service.InterfaceNotFound", parameters)
     }
 
     /// There is no such method.
-    pub(crate) fn method_not_found(method: &str) -> Self {
+    pub fn method_not_found(method: &str) -> Self {
         Self::error("org.varlink.service.MethodNotFound", json!({ "method": method }))
     }
 
     /// A parameter is missing, unknown or of the wrong type.
-    pub(crate) fn invalid_parameter(parameter: &str) -> Self {
+    pub fn invalid_parameter(parameter: &str) -> Self {
         Self::error("org.varlink.service.InvalidParameter", json!({ "parameter": parameter }))
     }
 }
 
 /// A message in wire format.
-pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
     // Maps with string keys and plain values always have a JSON form.
     let mut bytes = serde_json::to_vec(message).unwrap_or_default();
     bytes.push(0);
@@ -97,10 +97,10 @@ pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
 /// Why a stream is not valid varlink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message is longer than {0} bytes")]
-pub(crate) struct TooLong(usize);
+pub struct TooLong(usize);
 
 /// Splits a stream of bytes into messages.
-pub(crate) struct Frames {
+pub struct Frames {
     max: usize,
     bytes: Vec<u8>,
     /// The number of leading bytes already searched for a terminator.
@@ -109,12 +109,12 @@ pub(crate) struct Frames {
 
 impl Frames {
     /// A stream whose messages have at most `max` bytes.
-    pub(crate) fn new(max: usize) -> Self {
+    pub fn new(max: usize) -> Self {
         Self { max, bytes: Vec::new(), searched: 0 }
     }
 
     /// Adds bytes that arrived.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -122,7 +122,7 @@ impl Frames {
     ///
     /// # Errors
     /// It is too long. The rest of the stream cannot be parsed.
-    pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+    pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let found = self.bytes[self.searched..].iter().position(|byte| *byte == 0);
         let end = found.map(|at| self.searched + at);
         self.searched = self.bytes.len();
@@ -150,7 +150,7 @@ mod tests {
             let mut got = Vec::new();
             for piece in stream.chunks(step) {
                 frames.push(piece);
-                while let Some(message) = frames.next().unwrap() {
+                while let Some(message) = frames.next_message().unwrap() {
                     got.push(message);
                 }
             }
@@ -162,9 +162,9 @@ mod tests {
     fn a_message_without_end_is_not_kept_for_ever() {
         let mut frames = Frames::new(100);
         frames.push(&[b'x'; 100]);
-        assert_eq!(frames.next(), Ok(None));
+        assert_eq!(frames.next_message(), Ok(None));
         frames.push(b"x");
-        assert_eq!(frames.next(), Err(TooLong(100)));
+        assert_eq!(frames.next_message(), Err(TooLong(100)));
     }
 
     #[test]

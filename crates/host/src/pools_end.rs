@@ -14,7 +14,7 @@ use ashlar_stack::pools::Served;
 use ashlar_zfs::client::CallError;
 use futures_util::future::{Either, join_all, select};
 
-use super::stop::Stop;
+use crate::stop::Stop;
 
 /// How often a pool's state is read.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Gives pools up once the end has begun: a suspended pool at once, any other some time after the end was `forced`.
-pub(super) async fn give_up(stack: Arc<Stack>, begun: Stop, forced: Stop) {
+pub(crate) async fn give_up(stack: Arc<Stack>, begun: Stop, forced: Stop) {
     begun.await;
     join_all(stack.pools.all().iter().map(|served| watch(served, forced.clone()))).await;
 }

@@ -11,10 +11,10 @@ use ashlar_engine::{sleep, timeout};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
-use super::control::{Service, parse};
-use super::ending::Ending;
-use super::interface::{self, Stop, StopReply};
-use super::varlink::{Call, Reply, encode};
+use crate::control::{Service, parse};
+use crate::ending::Ending;
+use crate::interface::{self, Stop, StopReply};
+use crate::varlink::{Call, Reply, encode};
 
 /// How often it is checked what the end waits for.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -41,7 +41,7 @@ impl Farewells {
     }
 
     /// Waits until all callers have been told.
-    pub(super) async fn said(&self) {
+    pub(crate) async fn said(&self) {
         let said = async {
             while self.0.get() > 0 {
                 sleep(SAYING).await;
@@ -54,7 +54,7 @@ impl Farewells {
 }
 
 /// Whether a call asks for reports about the end.
-pub(super) fn is_asked_for(call: &Call) -> bool {
+pub(crate) fn is_asked_for(call: &Call) -> bool {
     call.more && call.method.strip_prefix(interface::NAME) == Some(".Stop")
 }
 
@@ -62,7 +62,7 @@ pub(super) fn is_asked_for(call: &Call) -> bool {
 ///
 /// # Errors
 /// The parameters are invalid.
-pub(super) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<Value, Reply> {
+pub(crate) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<Value, Reply> {
     let Stop { force } = parse(parameters)?;
     if force.unwrap_or_default() {
         ending.force()
@@ -76,7 +76,7 @@ pub(super) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<V
 ///
 /// # Errors
 /// The caller is gone.
-pub(super) async fn follow(socket: &Socket, service: &Service, call: Call) -> io::Result<()> {
+pub(crate) async fn follow(socket: &Socket, service: &Service, call: Call) -> io::Result<()> {
     let ending = &service.ending;
     if let Err(reply) = begin(ending, call.parameters) {
         return send(socket, &reply).await;

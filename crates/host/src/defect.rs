@@ -11,7 +11,7 @@ const ORDER: &str = "ASHLAR_PANIC_AT";
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits for the file, if the environment names one.
-pub(super) fn await_order(engine: &Engine) {
+pub(crate) fn await_order(engine: &Engine) {
     let (Some(path), Some(handle)) = (std::env::var_os(ORDER), engine.handles().first()) else {
         return;
     };

@@ -22,17 +22,17 @@ use futures_util::lock::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::access::{self, Refusals};
-use super::clients::Clients;
-use super::ending::Ending;
-use super::interface::{
-    self, Entry, EntryKind, ModelStatus, NameOnly, PathOnly, PathValue, VolumeStatus,
-};
-use super::stopping::Farewells;
-use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
-use super::{stopping, trace, zfs};
+use crate::access::{self, Refusals};
+use crate::clients::Clients;
 use crate::disks::{Access, Identity};
+use crate::ending::Ending;
+use crate::interface::{
+    self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, TreePath, VolumeStatus,
+};
 use crate::models::Models;
+use crate::stopping::Farewells;
+use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
+use crate::{stopping, trace, zfs};
 
 /// The most concurrent connections; more are closed at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -183,7 +183,7 @@ impl Service {
     }
 
     /// The running array with this name.
-    pub(super) fn volume(&self, name: &str) -> Result<Volume, Reply> {
+    pub(crate) fn volume(&self, name: &str) -> Result<Volume, Reply> {
         let volume = self.stack.arrays.find(name);
         volume.ok_or_else(|| match self.stack.arrays.find_waiting(name) {
             Some(array) => refused(
@@ -194,7 +194,7 @@ impl Service {
         })
     }
 
-    fn detail(&self, NameOnly { name }: &NameOnly) -> Result<Value, Reply> {
+    fn detail(&self, ArrayReference { name }: &ArrayReference) -> Result<Value, Reply> {
         if let Some(array) = self.stack.arrays.find_waiting(name) {
             let detail = Detail::waiting(&array);
             return Ok(json!({ "detail": detail }));
@@ -203,21 +203,21 @@ impl Service {
         Ok(json!({ "detail": Detail::of(&volume) }))
     }
 
-    fn get(&self, PathOnly { path }: &PathOnly) -> Result<Value, Reply> {
+    fn get(&self, TreePath { path }: &TreePath) -> Result<Value, Reply> {
         match self.attributes.read(path) {
             Ok(value) => Ok(json!({ "value": value })),
             Err(error) => Err(attribute_error(path, &error)),
         }
     }
 
-    async fn set(&self, PathValue { path, value }: &PathValue) -> Result<Value, Reply> {
+    async fn set(&self, Setting { path, value }: &Setting) -> Result<Value, Reply> {
         match self.attributes.write(path, value).await {
             Ok(()) => Ok(json!({})),
             Err(error) => Err(attribute_error(path, &error)),
         }
     }
 
-    fn list(&self, PathOnly { path }: &PathOnly) -> Result<Value, Reply> {
+    fn list(&self, TreePath { path }: &TreePath) -> Result<Value, Reply> {
         let not_found = || attribute_error(path, &AttributeError::NotFound);
         let real = self.attributes.resolve(path).ok_or_else(not_found)?;
         match self.attributes.lookup(&real) {
@@ -248,7 +248,7 @@ fn alias(name: &ArrayName) -> Option<String> {
 }
 
 /// Parameters of a method.
-pub(super) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
+pub(crate) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
     serde_json::from_value(Value::Object(parameters)).map_err(|error| {
         // The message contains the parameter's name in backquotes, if it concerns one.
         let text = error.to_string();
@@ -262,17 +262,17 @@ fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
 }
 
 /// An error of our interface.
-pub(super) fn control_error(name: &str, parameters: Value) -> Reply {
+pub(crate) fn control_error(name: &str, parameters: Value) -> Reply {
     Reply::error(format!("{}.{name}", interface::NAME), parameters)
 }
 
 /// A refusal, with advice.
-pub(super) fn refused(reason: impl std::fmt::Display, hint: Option<&str>) -> Reply {
+pub(crate) fn refused(reason: impl std::fmt::Display, hint: Option<&str>) -> Reply {
     refused_with(reason, hint, None)
 }
 
 /// A refusal that makes a command exit with this code.
-pub(super) fn refused_with(
+pub(crate) fn refused_with(
     reason: impl std::fmt::Display,
     hint: Option<&str>,
     code: Option<u8>,
@@ -340,7 +340,7 @@ fn describe(parameters: Map<String, Value>) -> Result<Value, Reply> {
 }
 
 /// Answers all connections of those whom `access` allows that, forever.
-pub(super) async fn serve(listener: Listener, access: access::Access, service: Rc<Service>) {
+pub(crate) async fn serve(listener: Listener, access: access::Access, service: Rc<Service>) {
     let refusals = Refusals::default();
     loop {
         match listener.accept().await {
@@ -373,7 +373,7 @@ async fn converse(socket: &Socket, service: &Service) {
     let mut buffer = vec![0; 4096];
     loop {
         loop {
-            let message = match frames.next() {
+            let message = match frames.next_message() {
                 Ok(Some(message)) => message,
                 Ok(None) => break,
                 Err(error) => return tracing::info!(%error, "control connection dropped"),

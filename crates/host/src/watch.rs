@@ -12,7 +12,7 @@ use ashlar_stack::events::Monitor;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Logs progress, forever.
-pub(super) async fn log_progress(stack: Arc<Stack>) {
+pub(crate) async fn log_progress(stack: Arc<Stack>) {
     let mut monitor = Monitor::default();
     loop {
         let now: Vec<Detail> = stack.arrays.running().iter().map(Detail::of).collect();

@@ -19,10 +19,10 @@ use ashlar_engine::process::{Credentials, credentials};
 use ashlar_engine::{accounts, timeout};
 use rustix::io::Errno;
 
-use super::control::refused;
-use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
+use crate::control::refused;
 use crate::control_path;
 use crate::error::{Error, Result};
+use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 
 /// The mode of the socket for the daemon's user alone.
 const ALONE: u32 = 0o600;
@@ -64,7 +64,7 @@ impl Group {
 
 /// Who may control the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Access {
+pub(crate) struct Access {
     /// The daemon's user. Root may, too.
     user: u32,
     group: Option<Group>,
@@ -75,7 +75,7 @@ impl Access {
     ///
     /// # Errors
     /// There is no such group.
-    pub(super) fn new(group: Option<&str>) -> Result<Self> {
+    pub(crate) fn new(group: Option<&str>) -> Result<Self> {
         let group = group.map(Group::find).transpose()?;
         Ok(Self { user: rustix::process::geteuid().as_raw(), group })
     }
@@ -100,7 +100,7 @@ impl Access {
     ///
     /// # Errors
     /// The reply for a peer that may not control the daemon.
-    pub(super) fn check(&self, socket: &impl AsFd) -> std::result::Result<(), Reply> {
+    pub(crate) fn check(&self, socket: &impl AsFd) -> std::result::Result<(), Reply> {
         let user = match credentials(socket) {
             Ok(peer) if self.allows(&peer) => return Ok(()),
             Ok(Credentials { pid, user, group, .. }) => {
@@ -125,7 +125,7 @@ impl Access {
     ///
     /// # Errors
     /// The socket cannot be made there.
-    pub(super) fn bind(&self, path: Option<&Path>) -> Result<Listener> {
+    pub(crate) fn bind(&self, path: Option<&Path>) -> Result<Listener> {
         let path = place(path)?;
         let failed = |error: io::Error| {
             let in_use = error.kind() == io::ErrorKind::AddrInUse;
@@ -172,7 +172,7 @@ fn directory(path: &Path) -> Option<&Path> {
 ///
 /// # Errors
 /// There is no such place.
-pub(super) fn place(path: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn place(path: Option<&Path>) -> Result<PathBuf> {
     let path = match path {
         Some(path) => path.to_owned(),
         None => control_path::default_for_daemon()?,
@@ -191,11 +191,11 @@ pub(super) fn place(path: Option<&Path>) -> Result<PathBuf> {
 
 /// The peers that are being refused. They take no places of others.
 #[derive(Clone, Default)]
-pub(super) struct Refusals(Rc<Cell<usize>>);
+pub(crate) struct Refusals(Rc<Cell<usize>>);
 
 impl Refusals {
     /// A place for one more, if there is one.
-    pub(super) fn one_more(&self) -> Option<Refusal> {
+    pub(crate) fn one_more(&self) -> Option<Refusal> {
         let count = self.0.get();
         (count < MAX_REFUSED).then(|| {
             self.0.set(count + 1);
@@ -205,7 +205,7 @@ impl Refusals {
 }
 
 /// The place of a peer that is being refused.
-pub(super) struct Refusal(Rc<Cell<usize>>);
+pub(crate) struct Refusal(Rc<Cell<usize>>);
 
 impl Drop for Refusal {
     fn drop(&mut self) {
@@ -215,7 +215,7 @@ impl Drop for Refusal {
 
 impl Refusal {
     /// Answers the first call with `reply`, and nothing else.
-    pub(super) async fn tell(self, socket: Socket, reply: Reply) {
+    pub(crate) async fn tell(self, socket: Socket, reply: Reply) {
         match timeout(PATIENCE, pin!(answer_first(&socket, &reply))).await {
             Some(Ok(())) => {}
             Some(Err(error)) => tracing::debug!(%error, "a refused connection is lost"),
@@ -229,7 +229,7 @@ async fn answer_first(socket: &Socket, reply: &Reply) -> io::Result<()> {
     let mut frames = Frames::new(MAX_CALL);
     let mut buffer = vec![0; 4096];
     let message = loop {
-        if let Some(message) = frames.next().map_err(io::Error::other)? {
+        if let Some(message) = frames.next_message().map_err(io::Error::other)? {
             break message;
         }
         let (received, same) = socket.recv(buffer).await;

@@ -14,6 +14,7 @@
 //! is not allowed unsafe code. The pipe is the daemon's standard input, so no descriptor needs a number. If the
 //! command was killed meanwhile, by ^C say, the daemon ends when it cannot tell the command that it is ready.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -31,18 +32,18 @@ const MARK: &str = "ASHLAR_SERVE_IN_BACKGROUND";
 const READY: u8 = 1;
 
 /// Whether this process is to become the daemon, and not the command that starts it.
-pub(crate) fn is_it() -> bool {
+pub fn is_it() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Starts this command as a daemon, and waits until it is ready.
+/// Starts this program anew with `args`, its own command line, as a daemon, and waits until it is ready. Returns the
+/// exit code.
 ///
 /// # Errors
 /// It could not be started, or ended without a message of its own.
-pub(crate) fn start() -> Result<ExitCode> {
+pub fn start(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode> {
     let failed = |error: io::Error| Error::plain("cannot start in the background", error);
     let (mut said, saying) = io::pipe().map_err(failed)?;
-    let mut args = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
     if let Some(name) = args.next() {
         command.arg0(name);
@@ -100,7 +101,7 @@ impl Background {
     ///
     /// # Errors
     /// The command is gone: the daemon is not wanted any more.
-    pub(super) fn ready(&self) -> io::Result<()> {
+    pub(crate) fn ready(&self) -> io::Result<()> {
         dup2_stdout(&self.nothing)?;
         dup2_stderr(&self.nothing)?;
         (&self.command).write_all(&[READY])

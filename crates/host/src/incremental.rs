@@ -13,18 +13,18 @@ use futures_util::lock::MutexGuard;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::control::{Service, refused, refused_with};
-use super::interface::{Attach, DiskOnly, DoneReply, StartedReply};
-use super::manage::{New, index_of, not_done, reply};
-use super::varlink::Reply;
+use crate::control::{Service, refused, refused_with};
 use crate::disks::{self, Access};
+use crate::interface::{Attach, DiskReference, DoneReply, StartedReply};
+use crate::manage::{New, index_of, not_done, reply};
+use crate::varlink::Reply;
 
 /// The exit code for a member that an array does not accept.
 const NOT_TAKEN: Option<u8> = Some(2);
 
 impl Service {
     /// Adds a member.
-    pub(super) async fn attach(&self, at: &Attach) -> Result<Value, Reply> {
+    pub(crate) async fn attach(&self, at: &Attach) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let new = self.open(None, &at.disk)?;
         let contents = new.contents().await?;
@@ -47,7 +47,10 @@ impl Service {
     }
 
     /// Releases a member, wherever it is in use.
-    pub(super) async fn detach(&self, DiskOnly { disk }: &DiskOnly) -> Result<Value, Reply> {
+    pub(crate) async fn detach(
+        &self,
+        DiskReference { disk }: &DiskReference,
+    ) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let waiting = self.stack.arrays.waiting();
         let mut paths = waiting.iter().flat_map(|array| &array.members).map(|member| &member.path);
@@ -75,7 +78,7 @@ impl Service {
     }
 
     /// Starts waiting arrays, if possible.
-    pub(super) async fn start_waiting(&self) -> Result<Value, Reply> {
+    pub(crate) async fn start_waiting(&self) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let (mut done, mut failed) = (Vec::new(), Vec::new());
         for started in collector.start_waiting().await {

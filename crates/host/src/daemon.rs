@@ -13,38 +13,12 @@
 //!                                         +----second signal------+--> stopping within a limit --> exit 1
 //! ```
 //!
-//! Requests to end, and the effects of a forced end: [`ending`]. A pool that blocks this is given up: [`pools_end`]. A
+//! Requests to end, and the effects of a forced end: `ending.rs`. A pool that blocks this is given up: `pools_end.rs`. A
 //! thread that panics begins the end, too, and the process exits with 101.
 //!
 //! Draining: requests that NBD clients have sent are answered, and the mount is unmounted, which the kernel refuses
 //! while it is in use. A daemon that died below a mounted loop device would lose acknowledged data in that file
 //! system's cache, so the daemon keeps serving until the mount is unused.
-
-mod access;
-mod array_end;
-pub(crate) mod background;
-mod clients;
-pub(crate) mod control;
-#[cfg(debug_assertions)]
-mod defect;
-pub(crate) mod ending;
-mod groups;
-mod incremental;
-pub(crate) mod interface;
-mod manage;
-mod merges;
-mod mounted;
-mod namespace;
-mod nbd;
-mod notify;
-mod pools_end;
-mod stop;
-mod stopping;
-mod trace;
-mod users;
-pub(crate) mod varlink;
-mod watch;
-mod zfs;
 
 use std::collections::HashMap;
 use std::io;
@@ -53,7 +27,6 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, spawn};
 use ashlar_export::nbd::budget::Budget;
@@ -62,132 +35,78 @@ use ashlar_export::nbd::listen::listen;
 use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::devices::Device;
-use ashlar_stack::graph::human_size;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::pools;
 use ashlar_stack::spec::Listen;
-use ashlar_zfs::client::Parameters;
-use ashlar_zfs::ondisk::config::Health;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::commands::nbd::NbdOptions;
-use crate::commands::serve::{check_started, refuse_image};
-use crate::disks;
+use crate::acceptance::{check_started, refuse_image};
+use crate::access::Access;
+use crate::announcement::announcement;
+use crate::array_end::ArrayEnd;
+use crate::background::Background;
+use crate::clients::Clients;
+use crate::config::{Config, PARAMETERS};
+#[cfg(debug_assertions)]
+use crate::defect;
+use crate::ending::{Ending, Waiting};
 use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::models::Models;
-use crate::output;
-use access::Access;
-use array_end::ArrayEnd;
-use background::Background;
-use clients::Clients;
-use ending::{Ending, Waiting};
-use mounted::Mounted;
-use stop::Stop;
-use stopping::Farewells;
+use crate::mounted::Mounted;
+use crate::stop::Stop;
+use crate::stopping::Farewells;
+use crate::{control, disks, merges, nbd, notify, pools_end, watch};
 
-/// The directory of ZFS's module parameters.
-const PARAMETERS: &str = "sys/module/zfs/parameters/";
-
-/// What to serve and how.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) disks: Vec<PathBuf>,
-    pub(crate) mount: Option<PathBuf>,
-    pub(crate) allow_other: bool,
-    pub(crate) nbd: Vec<Listen>,
-    pub(crate) nbd_options: NbdOptions,
-    pub(crate) read_only: bool,
-    pub(crate) buffered: bool,
-    pub(crate) run: bool,
-    pub(crate) incremental: bool,
-    /// Whether disks and arrays are served as they are, without looking at their contents.
-    pub(crate) whole: bool,
-    /// Whether hypervisor images are served as raw bytes.
-    pub(crate) raw: bool,
-    pub(crate) partial: bool,
-    /// Whether to import pools that another host used last.
-    pub(crate) force: bool,
-    pub(crate) threads: usize,
-    pub(crate) spin: Duration,
-    pub(crate) control: Option<PathBuf>,
-    pub(crate) control_group: Option<String>,
-    pub(crate) models: Arc<Models>,
-    pub(crate) set: Vec<(String, String)>,
-    /// Where it serves, unless in the foreground.
-    pub(crate) background: Option<Arc<Background>>,
-}
-
-impl Config {
-    fn access(&self) -> disks::Access {
-        if self.read_only { disks::Access::Read } else { disks::Access::Write }
-    }
-
-    /// Checks that everything serving needs is available, before any disk is touched. Returns who may control the
-    /// daemon.
+/// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
+pub trait Console {
+    /// Everything is served: `text` has a line for each array, pool and volume, and then `ready`.
     ///
     /// # Errors
-    /// What is missing, and an option that avoids it.
-    fn check_surroundings(&self) -> Result<Access> {
-        if let Some(path) = &self.mount {
-            mounted::check(path)?;
-        }
-        let access = Access::new(self.control_group.as_deref())?;
-        access::place(self.control.as_deref())?;
-        Ok(access)
-    }
+    /// The text was not written. The daemon logs the error, and goes on.
+    fn announce(&mut self, text: &str) -> Result<()>;
 
-    /// The options for assembling arrays.
-    fn md(&self) -> ashlar_md::Options {
-        ashlar_md::Options { run: self.run, read_only: self.read_only }
-    }
+    /// The daemon's forced end failed. The process exits as soon as this returns.
+    fn complain(&mut self, error: &Error);
+}
 
-    /// The options for importing pools: with the module parameters among the settings.
-    fn pools(&self) -> Result<pools::Options> {
-        let parameters = Parameters::default();
-        for (path, value) in &self.set {
-            let Some(name) = path.trim_matches('/').strip_prefix(PARAMETERS) else { continue };
-            let failed = |why: &str| {
-                Error::new("cannot set", path, why).hint("see the [set] table of the configuration")
-            };
-            let value = value.parse().map_err(|_| failed("it is not a number"))?;
-            match parameters.set(name, value) {
-                Ok(_) => {}
-                Err(None) => return Err(failed("no such attribute")),
-                Err(Some(max)) => {
-                    return Err(failed(&format!("out of range: 0 to {max} is possible here")));
-                }
-            }
-        }
-        Ok(pools::Options { parameters: Arc::new(parameters), force: self.force })
-    }
+/// What a daemon serves with, made of its configuration before it touches any disk.
+struct Means<'a> {
+    config: &'a Config,
+    access: Access,
+    models: Arc<Models>,
+    /// The command that waits until everything is served.
+    background: Option<Background>,
+    console: &'a mut dyn Console,
 }
 
 /// Selects the disks to use.
-pub(crate) type Filter<'a> = &'a dyn Fn(&Probed) -> bool;
+pub type Filter<'a> = &'a dyn Fn(&Probed) -> bool;
 
 /// Serves until told to stop. With `rename` the first array gets that name; with `filter` only members of arrays are
-/// served, and only those it selects.
+/// served, and only those it selects. The caller has started no thread yet. Returns the exit code of the process.
 ///
 /// # Errors
-/// It could not start; volumes are unchanged.
-pub(crate) fn serve(
-    config: Config,
+/// It could not start, and volumes are unchanged; or not everything was stopped cleanly.
+pub fn serve(
+    config: &Config,
     rename: Option<&str>,
     filter: Option<Filter<'_>>,
+    console: &mut dyn Console,
 ) -> Result<ExitCode> {
+    let background = config.background.then(Background::begin).transpose()?;
     // Before any other thread is started, so that all of them inherit the blocked signals.
     let ending = Ending::listen();
     let ending = ending.map_err(|error| Error::plain("cannot wait for signals", error))?;
     raise_open_files();
+    let models = Arc::new(Models::new(config.models.clone()));
     if !config.incremental {
-        config.models.check(&config.disks)?;
+        models.check(&config.disks)?;
     }
     let pools = config.pools()?;
     let access = config.check_surroundings()?;
     let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
-    let disks = disks.into_iter().map(|disk| config.models.wrap(disk)).collect();
+    let disks = disks.into_iter().map(|disk| models.wrap(disk)).collect();
     let reactor = disks::reactor()?;
     let result = reactor.block_on(async {
         let mut probed = probe_all(disks).await;
@@ -222,7 +141,7 @@ pub(crate) fn serve(
         // Drop the references, so that disks are free when they are released later.
         drop(probed);
         log_notes(&stack, config.run);
-        let accepted = accept(&config, &mut stack, options);
+        let accepted = accept(config, &mut stack, options);
         let stack = Arc::new(stack);
         let (begun, forced) = (ending.draining(), ending.forced());
         let giving_up = spawn(pools_end::give_up(Arc::clone(&stack), begun, forced));
@@ -232,8 +151,8 @@ pub(crate) fn serve(
                 let panicked = engine.panicked();
                 let watching = ending.clone();
                 spawn(async move { watching.without(panicked.await).await }).detach();
-                let served =
-                    run(&config, access, &engine, &stack, collector, &ending, &farewells).await;
+                let means = Means { config, access, models, background, console: &mut *console };
+                let served = run(means, &engine, &stack, collector, &ending, &farewells).await;
                 (Some(engine), served)
             }
             Err(error) => (None, Err(error)),
@@ -250,7 +169,8 @@ pub(crate) fn serve(
             && ending.forced().is_stopped()
         {
             // Devices that did not stop keep threads busy, which must not be waited for.
-            std::process::exit(error.print().into());
+            console.complain(error);
+            std::process::exit(error.exit_code().into());
         }
         if let Some(engine) = engine {
             engine.shutdown();
@@ -311,66 +231,16 @@ fn log_notes(stack: &Stack, run: bool) {
     }
 }
 
-/// Prints what is running.
-fn announce(stack: &Stack) -> Result<()> {
-    let mut text = String::new();
-    for volume in stack.arrays.running() {
-        let status = volume.view.status();
-        let alias = volume.name.alias.as_deref();
-        let alias = alias.map_or(String::new(), |alias| format!(" (md/{alias})"));
-        text += &format!(
-            "{}{alias}: {} {}, {}, {} of {} devices\n",
-            volume.name.device(),
-            status.level,
-            human_size(status.size.bytes()),
-            status.state.name(),
-            status.raid_disks - status.degraded,
-            status.raid_disks,
-        );
-    }
-    for array in stack.arrays.waiting() {
-        text += &format!(
-            "{}: {}, inactive, {} of {} devices\n",
-            array.name.device(),
-            array.level,
-            array.members.len(),
-            array.raid_disks,
-        );
-    }
-    for served in stack.pools.all() {
-        let (name, release) = (served.pool.name(), served.pool.release());
-        let health = match served.health {
-            Health::Online => String::new(),
-            health @ (Health::Degraded | Health::Unavailable) => format!(", {health}"),
-        };
-        let volumes = if served.pool.opened().is_empty() { ", without volumes" } else { "" };
-        text += &format!(
-            "{name}: zpool of {} devices{health}, by OpenZFS {release}{volumes}\n",
-            served.below.len(),
-        );
-    }
-    for device in stack.devices.volumes().iter().filter(|device| !device.kind.is_array()) {
-        let (kind, size) = (device.kind.name(), human_size(device.bytes.size_bytes()));
-        text += &format!("{}: {kind} {size}\n", device.export_name());
-    }
-    let devices = &stack.devices;
-    let waits = !stack.arrays.waiting().is_empty();
-    if !waits && devices.volumes().is_empty() && !devices.all().is_empty() {
-        text += "nothing is served: there is no volume yet\n";
-    }
-    output::tell(&(text + "ready\n"))
-}
-
 /// Serves from the assembled stack until the end.
 async fn run(
-    config: &Config,
-    access: Access,
+    means: Means<'_>,
     engine: &Engine,
     stack: &Arc<Stack>,
     collector: Collector,
     ending: &Ending,
     farewells: &Farewells,
 ) -> Result<()> {
+    let Means { config, access, models, background, console } = means;
     let attributes = Arc::new(stack.attributes());
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
@@ -429,7 +299,7 @@ async fn run(
         clients,
         access: config.access(),
         direct: !config.buffered,
-        models: Arc::clone(&config.models),
+        models,
         collector,
         deferred: deferred.into(),
         identities: identities.into(),
@@ -440,11 +310,11 @@ async fn run(
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let merges = spawn(merges::end_merges(Rc::clone(&service)));
     // The process that started this one may be gone, and with it its terminal.
-    if let Err(error) = announce(stack) {
+    if let Err(error) = console.announce(&announcement(stack)) {
         tracing::warn!("{error}");
     }
     // If the end was requested meanwhile, the command that waits gets the exit code.
-    if let Some(background) = &config.background
+    if let Some(background) = &background
         && !ending.wanted().is_stopped()
         && let Err(error) = background.ready()
     {
@@ -516,7 +386,7 @@ fn exports(stack: &Stack) -> Result<Arc<Exports>> {
 }
 
 /// A volume as an NBD export.
-fn export(device: &Device) -> std::result::Result<Export, ExportError> {
+pub(crate) fn export(device: &Device) -> std::result::Result<Export, ExportError> {
     Export::new(device.export_name(), Arc::clone(&device.bytes))
 }
 

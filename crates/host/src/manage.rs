@@ -18,29 +18,29 @@ use ashlar_stack::wipe;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::control::{Service, refused};
-use super::interface::{DoneReply, Grow, Manage, ManageAction, SizeReply};
-use super::varlink::Reply;
+use crate::control::{Service, refused};
 use crate::disks;
 use crate::error::Error;
+use crate::interface::{DoneReply, Grow, Manage, ManageAction, SizeReply};
+use crate::varlink::Reply;
 
-pub(super) fn not_done(error: &ManageError) -> Reply {
+pub(crate) fn not_done(error: &ManageError) -> Reply {
     refused(error, None)
 }
 
-pub(super) fn cannot_open(error: Error) -> Reply {
+pub(crate) fn cannot_open(error: Error) -> Reply {
     let (text, hint) = error.into_parts();
     refused(text, hint.as_deref())
 }
 
 /// A reply with these fields.
-pub(super) fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {
+pub(crate) fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {
     serde_json::to_value(fields).map_err(|error| refused(error, None))
 }
 
 impl Service {
     /// Changes members.
-    pub(super) async fn manage(&self, at: &Manage) -> Result<Value, Reply> {
+    pub(crate) async fn manage(&self, at: &Manage) -> Result<Value, Reply> {
         let volume = &self.volume(&at.name)?;
         let done = match at.action {
             ManageAction::Add => vec![self.add(volume, at).await?],
@@ -56,7 +56,7 @@ impl Service {
     }
 
     /// Changes the size or the bitmap.
-    pub(super) async fn grow(&self, at: &Grow) -> Result<Value, Reply> {
+    pub(crate) async fn grow(&self, at: &Grow) -> Result<Value, Reply> {
         let volume = self.volume(&at.name)?;
         let array = volume.view.array();
         if let Some(text) = &at.bitmap {
@@ -196,7 +196,7 @@ impl Service {
     }
 
     /// The member that the user named.
-    pub(super) fn member<'a>(
+    pub(crate) fn member<'a>(
         &self,
         volume: &Volume,
         members: &'a [MemberStatus],
@@ -218,7 +218,7 @@ impl Service {
 
     /// Opens a disk that should become a member, or finds it among former members. `volume` is the array it is for, if
     /// that is running.
-    pub(super) fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<New, Reply> {
+    pub(crate) fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<New, Reply> {
         let wanted = disks::identity(Path::new(disk));
         let identities = self.identities.borrow();
         let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
@@ -267,7 +267,7 @@ impl Service {
     }
 
     /// Keeps a disk that is now a member; returns its path.
-    pub(super) fn keep(&self, new: New) -> String {
+    pub(crate) fn keep(&self, new: New) -> String {
         if !new.is_held {
             // A former member with that path is now a different file.
             self.stack.devices.remove(&new.path);
@@ -280,28 +280,28 @@ impl Service {
 }
 
 /// A disk to be added.
-pub(super) struct New {
-    pub(super) path: String,
-    pub(super) gateway: Gateway,
+pub(crate) struct New {
+    pub(crate) path: String,
+    pub(crate) gateway: Gateway,
     /// Whether it was a member before.
-    pub(super) is_held: bool,
+    pub(crate) is_held: bool,
 }
 
 impl New {
-    pub(super) async fn contents(&self) -> Result<Contents, Reply> {
+    pub(crate) async fn contents(&self) -> Result<Contents, Reply> {
         let contents = probe(&self.gateway).await;
         contents.map_err(|status| refused(format!("cannot read {}: {status}", self.path), None))
     }
 
     /// Refuses a disk that has two owners.
-    pub(super) async fn refuse_rivals(&self, contents: &Contents) -> Result<(), Reply> {
+    pub(crate) async fn refuse_rivals(&self, contents: &Contents) -> Result<(), Reply> {
         let disk = Disk { path: self.path.clone().into(), gateway: self.gateway.clone() };
         disks::refuse_rivals(&disk, Ok(contents)).await.map_err(cannot_open)
     }
 }
 
 /// The index of a member.
-pub(super) fn index_of(member: &MemberStatus) -> Index {
+pub(crate) fn index_of(member: &MemberStatus) -> Index {
     // Only slots without a member lack one, and these cannot be found by path.
     member.index.unwrap_or(Index::MAX)
 }

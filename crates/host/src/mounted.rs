@@ -19,17 +19,17 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 
-use super::ending::{Ending, PATIENCE, Waiting};
-use super::namespace::View;
-use super::users;
 use crate::disks;
+use crate::ending::{Ending, PATIENCE, Waiting};
 use crate::error::{Error, FAILURE, Result};
+use crate::namespace::View;
+use crate::users;
 
 /// How often unmounting is retried while the mount is in use.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// See the module text.
-pub(super) struct Mounted {
+pub(crate) struct Mounted {
     mount: Mount,
     servers: FuturesUnordered<Receiver<io::Result<()>>>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Mounted {
 ///
 /// # Errors
 /// It cannot.
-pub(super) fn check(path: &Path) -> Result<()> {
+pub(crate) fn check(path: &Path) -> Result<()> {
     ashlar_export::fuse::mount::check(path).map_err(cannot_mount)
 }
 
@@ -51,7 +51,7 @@ impl Mounted {
     ///
     /// # Errors
     /// Mounting failed.
-    pub(super) fn start(
+    pub(crate) fn start(
         engine: &Engine,
         path: &Path,
         allow_other: bool,
@@ -79,19 +79,19 @@ impl Mounted {
     }
 
     /// The mount point.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.mount.path()
     }
 
     /// Waits until it is unmounted, a server fails, or the end is requested.
-    pub(super) async fn used_until(&mut self, ending: &Ending) {
+    pub(crate) async fn used_until(&mut self, ending: &Ending) {
         if let Either::Left((Some(ended), _)) = select(self.servers.next(), ending.wanted()).await {
             told(ended, ending);
         }
     }
 
     /// Unmounts it once it has no users, or detaches it when the end is forced.
-    pub(super) async fn end(mut self, ending: &Ending) {
+    pub(crate) async fn end(mut self, ending: &Ending) {
         let path = self.path().to_owned();
         let mut waited = Duration::ZERO;
         while let Err(error) = self.mount.unmount() {

@@ -14,22 +14,22 @@ use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::incremental::Collector;
 use futures_util::lock::Mutex;
 
-use super::clients::Clients;
-use super::ending::Ending;
+use crate::clients::Clients;
+use crate::ending::Ending;
 
 /// The time limit for another change of the stack to end: a change that sets attributes may itself wait for this one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module text.
-pub(super) struct ArrayEnd {
-    pub(super) clients: Arc<Clients>,
-    pub(super) collector: Arc<Mutex<Collector>>,
-    pub(super) ending: Ending,
+pub(crate) struct ArrayEnd {
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) collector: Arc<Mutex<Collector>>,
+    pub(crate) ending: Ending,
 }
 
 impl ArrayEnd {
     /// Ends arrays from now on, on the current thread.
-    pub(super) fn begin(self: &Arc<Self>) {
+    pub(crate) fn begin(self: &Arc<Self>) {
         let (main, this) = (Handle::current(), Arc::downgrade(self));
         self.clients.arrays.set_ender(Box::new(move |name, how| {
             let (main, this, name) = (main.clone(), Weak::clone(&this), name.to_owned());

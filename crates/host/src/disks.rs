@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// The access mode for disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
+pub enum Access {
     /// Read without a lock, even when others use the disk.
     Look,
     /// Read, with no writers.
@@ -41,7 +41,7 @@ pub(crate) enum Access {
 ///
 /// # Errors
 /// One of them cannot be opened, or is given twice.
-pub(crate) fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
+pub fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
     open_all_with(paths, access, true)
 }
 
@@ -49,17 +49,17 @@ pub(crate) fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
 ///
 /// # Errors
 /// As there.
-pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> Result<Vec<Disk>> {
+pub fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> Result<Vec<Disk>> {
     check_twice(paths)?;
     paths.iter().map(|path| open(path, access, direct)).collect()
 }
 
 /// Opens one disk, with direct I/O where possible, or through the page cache. If a process that has just ended still
-/// holds it, waits up to [`PATIENCE`].
+/// holds it, waits for it up to 5 s.
 ///
 /// # Errors
 /// It cannot be opened.
-pub(crate) fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+pub fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     let deadline = Instant::now() + PATIENCE;
     let mut is_told = false;
     loop {
@@ -80,7 +80,7 @@ pub(crate) fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
 ///
 /// # Errors
 /// As there.
-pub(crate) fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+pub fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     try_open(path, access, direct).map_err(|failed| failed.error)
 }
 
@@ -138,7 +138,7 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
 ///
 /// # Errors
 /// The current directory is gone.
-pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+pub fn absolute(path: &Path) -> Result<PathBuf> {
     let is_ram = path.to_str().is_some_and(|text| text.starts_with(RAM));
     // An empty path is refused where it is used.
     if is_ram || path.as_os_str().is_empty() {
@@ -159,7 +159,7 @@ fn all_block_devices() -> Vec<PathBuf> {
 }
 
 /// Opens those of `paths` that can be opened, or of all block devices if there are none, for looking only.
-pub(crate) fn open_for_scan(paths: &[PathBuf]) -> Vec<Disk> {
+pub fn open_for_scan(paths: &[PathBuf]) -> Vec<Disk> {
     let all = if paths.is_empty() { all_block_devices() } else { paths.to_vec() };
     all.iter().filter_map(|path| open(path, Access::Look, true).ok()).collect()
 }
@@ -168,7 +168,7 @@ pub(crate) fn open_for_scan(paths: &[PathBuf]) -> Vec<Disk> {
 ///
 /// # Errors
 /// It has two, or cannot be read.
-pub(crate) async fn refuse_rivals(
+pub async fn refuse_rivals(
     disk: &Disk,
     contents: std::result::Result<&Contents, &Status>,
 ) -> Result<()> {
@@ -185,7 +185,7 @@ pub(crate) async fn refuse_rivals(
 /// A RAM disk for tests and measurements; it is gone when the process ends.
 fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     let failed = |why: String| Error::new("cannot make a RAM disk", path.display(), why);
-    let size = crate::units::size(size).map_err(failed)?;
+    let size = crate::size::size(size).map_err(failed)?;
     let device = RamDevice::new("ram", size).map_err(|error| failed(error.to_string()))?;
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
@@ -209,7 +209,7 @@ fn open_error(error: &OpenError) -> Error {
 
 /// Identifies a file or device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Identity {
+pub enum Identity {
     /// A device, by its number.
     Device(u64),
     /// A file, by its file system and inode.
@@ -217,7 +217,7 @@ pub(crate) enum Identity {
 }
 
 /// The identity of the file at `path`; `None` if it cannot be determined.
-pub(crate) fn identity(path: &Path) -> Option<Identity> {
+pub fn identity(path: &Path) -> Option<Identity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(if metadata.file_type().is_block_device() {
         Identity::Device(metadata.rdev())
@@ -227,7 +227,7 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
 }
 
 /// Major and minor number of the block device at `path`; `None` if it is not one.
-pub(crate) fn device_number(path: &Path) -> Option<(u32, u32)> {
+pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     match identity(path)? {
         Identity::Device(number) => Some((rustix::fs::major(number), rustix::fs::minor(number))),
         Identity::File(..) => None,
@@ -249,7 +249,7 @@ fn check_twice(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// Whether the file at `path` is one hole, so that it reads as zeroes.
-pub(crate) fn is_all_hole(path: &Path) -> bool {
+pub fn is_all_hole(path: &Path) -> bool {
     let file = match File::open(path) {
         Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => file,
         Ok(_) | Err(_) => return false,
@@ -262,12 +262,12 @@ pub(crate) fn is_all_hole(path: &Path) -> bool {
 ///
 /// # Errors
 /// The kernel has no io_uring, or does not allow it.
-pub(crate) fn reactor() -> Result<Reactor> {
+pub fn reactor() -> Result<Reactor> {
     Reactor::new(Default::default()).map_err(no_io_uring)
 }
 
 /// The error when no reactor can be created.
-pub(crate) fn no_io_uring(error: std::io::Error) -> Error {
+pub fn no_io_uring(error: std::io::Error) -> Error {
     Error::plain("cannot set up io_uring", error).hint(
         "Linux 5.11 or newer is needed, with io_uring allowed (sysctl kernel.io_uring_disabled, \
          and the seccomp profile of a container)",
@@ -275,6 +275,6 @@ pub(crate) fn no_io_uring(error: std::io::Error) -> Error {
 }
 
 /// The runtime of the layers.
-pub(crate) fn runtime() -> Arc<dyn Runtime> {
+pub fn runtime() -> Arc<dyn Runtime> {
     Arc::new(EngineRuntime)
 }

@@ -1,0 +1,98 @@
+//! Whether disks and an assembled stack are what the user wants served.
+
+use ashlar_md::AssembleError;
+use ashlar_stack::assemble::{Probed, Stack};
+use ashlar_stack::signature::Usage;
+
+use crate::error::{Error, Result};
+
+/// Refuses a disk that is an image in another format, unless its raw bytes are wanted (`raw`): a client that writes to
+/// them as if they were the disk ruins the image.
+///
+/// # Errors
+/// The disk is such an image.
+pub(crate) fn refuse_image(disk: &Probed, raw: bool) -> Result<()> {
+    let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
+    match found.into_iter().find(|found| found.usage == Usage::Image) {
+        Some(image) if !raw => {
+            let why = format!("it is not raw: {image}");
+            let hint = "qemu-nbd serves the disk that is in it; --raw serves the file as it is";
+            Err(Error::new("cannot serve", disk.disk.path.display(), why).hint(hint))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Fails if an array did not start, its name is taken, or, unless access is read-only, a disk is damaged and no array
+/// runs without it.
+///
+/// # Errors
+/// The first failure, with advice.
+pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
+    let arrays = stack.arrays.running();
+    let mut volumes = stack.devices.volumes();
+    let is_empty = volumes.is_empty();
+    volumes.retain(|device| !device.kind.is_array());
+    if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
+        let why = "it is no member of an array but has the name of one: rename the file";
+        return Err(Error::new("cannot serve", &disk.name, why));
+    }
+    // With read-only access everything usable is served, if there is anything.
+    let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
+    let refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
+    if let Some(disk) = refused.into_iter().find(|disk| !disk.is_left_out) {
+        let error = Error::new("cannot serve", disk.path, disk.why);
+        return Err(match disk.is_member {
+            true if md.run => error.hint("--read-only leaves out what is damaged"),
+            true => error.hint(
+                "--run starts a redundant array without it; --read-only leaves out what is damaged",
+            ),
+            false => error.hint("--whole serves the disk as it is, whatever is on it"),
+        });
+    }
+    if let Some(pool) = stack.refused_pools.first() {
+        let error = Error::plain("cannot serve a pool", &pool.why);
+        return Err(match &pool.hint {
+            Some(hint) => error.hint(hint),
+            None => error.hint("--whole serves its disks as they are"),
+        });
+    }
+    // A failed array inside another device must not keep the others from being served: it is logged.
+    let Some(failure) = stack.failures.iter().find(|failure| !failure.is_nested) else {
+        return Ok(());
+    };
+    let error = Error::new("cannot start", failure, &failure.error);
+    Err(match failure.error {
+        AssembleError::NeedsRun { .. } => {
+            error.hint("if the others are gone for good, --run starts it without them")
+        }
+        AssembleError::SplitBrain { .. } => {
+            error.hint("leave one out, or --run takes the one that went further")
+        }
+        AssembleError::ReadOnlyMember(_) => {
+            error.hint("--read-only gives access to the data and changes nothing")
+        }
+        AssembleError::BadBlocks { .. } if md.run => {
+            error.hint("--read-only gives access to the data and changes nothing")
+        }
+        AssembleError::BadBlocks { .. } => error.hint(
+            "--read-only gives access to the data and changes nothing; --run starts a redundant array \
+             without that member",
+        ),
+        AssembleError::Disagree { .. } | AssembleError::Misaligned { .. } | AssembleError::Read { .. }
+            if !md.run =>
+        {
+            error.hint("--run starts a redundant array without that member")
+        }
+        AssembleError::NoMembers
+        | AssembleError::OtherArray { .. }
+        | AssembleError::Unsupported(_)
+        | AssembleError::Disagree { .. }
+        | AssembleError::SameMember { .. }
+        | AssembleError::SameSlot { .. }
+        | AssembleError::Misaligned { .. }
+        | AssembleError::NotEnough { .. }
+        | AssembleError::Personality(_)
+        | AssembleError::Read { .. } => error,
+    })
+}

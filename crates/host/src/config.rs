@@ -1,0 +1,154 @@
+//! What to serve and how: the configuration of a daemon, without the syntax of a command line or a file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
+use ashlar_export::nbd::listen;
+use ashlar_stack::pools;
+use ashlar_stack::spec::{Assignment, Listen};
+use ashlar_zfs::client::Parameters;
+
+use crate::access::{self, Access};
+use crate::error::{Error, Result};
+use crate::{disks, mounted};
+
+/// The directory of ZFS's module parameters.
+pub(crate) const PARAMETERS: &str = "sys/module/zfs/parameters/";
+
+/// The least memory for the requests of all NBD clients, bytes.
+pub const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
+
+/// What to serve and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Image files, block devices, and `ram:SIZE`. For a daemon in the background, absolute paths.
+    pub disks: Vec<PathBuf>,
+    /// The mount point, if volumes are mounted.
+    pub mount: Option<PathBuf>,
+    /// Whether other users may use the mount.
+    pub allow_other: bool,
+    /// The addresses for NBD clients.
+    pub nbd: Vec<Listen>,
+    /// What NBD clients may take.
+    pub nbd_options: NbdOptions,
+    /// Whether nothing is written to the disks, and writes to the volumes are refused.
+    pub read_only: bool,
+    /// Whether disks are used through the host's page cache, and not with direct I/O.
+    pub buffered: bool,
+    /// Whether arrays start with fewer members than they had last time.
+    pub run: bool,
+    /// Whether arrays wait for members that come later.
+    pub incremental: bool,
+    /// Whether disks and arrays are served as they are, without looking at their contents.
+    pub whole: bool,
+    /// Whether hypervisor images are served as raw bytes.
+    pub raw: bool,
+    /// Whether logical volumes start without missing physical volumes.
+    pub partial: bool,
+    /// Whether to import pools that another host used last.
+    pub force: bool,
+    /// The threads that do the I/O, at least one.
+    pub threads: usize,
+    /// How long a thread with I/O in flight polls for completions before it sleeps.
+    pub spin: Duration,
+    /// The path of the control socket; without one, the default of this user.
+    pub control: Option<PathBuf>,
+    /// The group whose members may control the daemon, by its name or number.
+    pub control_group: Option<String>,
+    /// The device models that give disks their timing: the last one for a disk counts.
+    pub models: Vec<Assignment>,
+    /// Attributes to set before anything is served: path and value. The last one for a path counts.
+    pub set: Vec<(String, String)>,
+    /// Whether this process was started by [`crate::background::start`], whose caller waits until it serves.
+    pub background: bool,
+}
+
+impl Config {
+    /// The access mode for disks.
+    pub(crate) fn access(&self) -> disks::Access {
+        if self.read_only { disks::Access::Read } else { disks::Access::Write }
+    }
+
+    /// Checks that everything serving needs is available, before any disk is touched. Returns who may control the
+    /// daemon.
+    ///
+    /// # Errors
+    /// What is missing, and an option that avoids it.
+    pub(crate) fn check_surroundings(&self) -> Result<Access> {
+        if let Some(path) = &self.mount {
+            mounted::check(path)?;
+        }
+        let access = Access::new(self.control_group.as_deref())?;
+        access::place(self.control.as_deref())?;
+        Ok(access)
+    }
+
+    /// The options for assembling arrays.
+    pub(crate) fn md(&self) -> ashlar_md::Options {
+        ashlar_md::Options { run: self.run, read_only: self.read_only }
+    }
+
+    /// The options for importing pools: with the module parameters among the settings.
+    ///
+    /// # Errors
+    /// A parameter that does not exist, or a value that it cannot have.
+    pub(crate) fn pools(&self) -> Result<pools::Options> {
+        let parameters = Parameters::default();
+        for (path, value) in &self.set {
+            let Some(name) = path.trim_matches('/').strip_prefix(PARAMETERS) else { continue };
+            let failed = |why: &str| {
+                Error::new("cannot set", path, why).hint("see the [set] table of the configuration")
+            };
+            let value = value.parse().map_err(|_| failed("it is not a number"))?;
+            match parameters.set(name, value) {
+                Ok(_) => {}
+                Err(None) => return Err(failed("no such attribute")),
+                Err(Some(max)) => {
+                    return Err(failed(&format!("out of range: 0 to {max} is possible here")));
+                }
+            }
+        }
+        Ok(pools::Options { parameters: Arc::new(parameters), force: self.force })
+    }
+}
+
+/// Permissions of the NBD server's Unix sockets, unless others are given: their users can write to the volumes.
+const DEFAULT_MODE: u32 = 0o600;
+
+/// What NBD clients may take. Without a value the default is used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NbdOptions {
+    /// Permissions of Unix sockets, as the mode of a file.
+    pub mode: Option<u32>,
+    /// Clients that are served at a time at each address; others are refused.
+    pub max_connections: Option<u16>,
+    /// How long a connection may have no requests before it is closed. By default it is never closed.
+    pub idle_timeout: Option<Duration>,
+    /// Memory for the requests of all clients together, at least [`MIN_NBD_MEMORY_BYTES`].
+    pub memory_bytes: Option<u64>,
+}
+
+impl NbdOptions {
+    /// The permissions of Unix sockets.
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode.unwrap_or(DEFAULT_MODE)
+    }
+
+    /// The settings of each listener.
+    pub(crate) fn listener(&self) -> listen::Config {
+        let default = listen::Config::default();
+        listen::Config {
+            max_connections: self.max_connections.map_or(default.max_connections, usize::from),
+            idle: self.idle_timeout,
+            ..default
+        }
+    }
+
+    /// The memory budget shared by all listeners.
+    pub(crate) fn budget(&self) -> Budget {
+        let bytes = self.memory_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        bytes.map_or_else(Budget::default, Budget::new)
+    }
+}

@@ -1,0 +1,215 @@
+//! The text that describes the interface to clients that ask for it.
+
+/// The interface in varlink's description language.
+pub const DESCRIPTION: &str = "\
+# Live state and settings of a running ashlar daemon.
+# Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
+interface io.ashlar.Control
+
+# A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are
+# listed even if they hold others.
+# The size is in bytes.
+type Volume (
+  name: string,
+  alias: ?string,
+  level: string,
+  size: int,
+  state: string,
+  raid_devices: int,
+  degraded: int
+)
+
+# A disk that takes the time of a device model, as in gp2:3000iops.
+type Model (
+  disk: string,
+  model: string
+)
+
+# A ZFS pool, the process that has it, the release of OpenZFS in there, and if that process has ended, how.
+type Pool (
+  name: string,
+  pid: int,
+  release: string,
+  ended: ?string
+)
+
+type Status (
+  version: string,
+  pid: int,
+  mount: ?string,
+  nbd: []string,
+  models: []Model,
+  pools: []Pool,
+  volumes: []Volume,
+  stopping: ?[]string
+)
+
+# A writeonly entry is an attribute that cannot be read.
+type Entry (name: string, kind: (directory, symlink, attribute, writeonly, volume))
+
+# A slot of an array, or a member beside the slots.
+type Member (
+  number: ?int,
+  slot: ?int,
+  state: string,
+  replacement: bool,
+  path: ?string,
+  read_errors: int,
+  corrected: int
+)
+
+# A resync, recovery, check or repair under way; kind is mdadm's word for it.
+type Sync (
+  kind: string,
+  percent: int,
+  done_kib: int,
+  total_kib: int,
+  speed_kib: int,
+  seconds_left: ?int
+)
+
+# An array, with the facts of mdadm --detail. Times are seconds since 1970.
+type Detail (
+  device: string,
+  alias: ?string,
+  version: string,
+  created: int,
+  level: string,
+  size_kib: int,
+  used_dev_size_kib: ?int,
+  raid_devices: int,
+  preferred_minor: ?int,
+  updated: int,
+  intent_bitmap: ?string,
+  state: string,
+  total_devices: int,
+  active_devices: int,
+  working_devices: int,
+  failed_devices: int,
+  spare_devices: int,
+  layout: ?string,
+  chunk_kib: ?int,
+  consistency_policy: string,
+  sync_action: string,
+  sync: ?Sync,
+  sync_busy: bool,
+  last_sync_action: string,
+  mismatch_count: int,
+  name: string,
+  uuid: string,
+  events: int,
+  members: []Member,
+  notes: []string
+)
+
+method Status() -> (status: Status)
+
+# An array by its name (md0) or alias (md/data).
+method Detail(name: string) -> (detail: Detail)
+
+# The text of an attribute, with its final newline.
+method Get(path: string) -> (value: string)
+
+method Set(path: string, value: string) -> ()
+
+# Changes the members of an array. The action is add, re-add, fail, remove or replace; the disk a path
+# or a name under sys/block, for fail also the word detached, for remove detached or failed. With is
+# the spare that shall replace the disk. Says what was done, a line each.
+method Manage(
+  name: string,
+  action: string,
+  disk: string,
+  with: ?string,
+  write_mostly: ?bool,
+  failfast: ?bool,
+  spare: ?bool,
+  force: ?bool
+) -> (done: []string)
+
+# Changes the size, the bitmap or the number of devices of an array. The size is max or KiB of each
+# member, the bitmap internal, lockless or none, its chunk bytes. The new size is that of the array in
+# bytes.
+method Grow(
+  name: string,
+  size: ?string,
+  bitmap: ?string,
+  bitmap_chunk: ?int,
+  raid_devices: ?int,
+  assume_clean: ?bool,
+  force: ?bool
+) -> (size: int)
+
+# Hands in a disk with a member, as mdadm --incremental: the array starts once all members are there
+# that worked last time, or with run as many as have all data. To a running array the member comes
+# back, if its bitmap knows what it lacks. Says what became of it, a line each.
+method Attach(disk: string, run: ?bool) -> (done: []string)
+
+# Takes the member on a disk out of whatever array it is in (mdadm --incremental --fail).
+method Detach(disk: string) -> (done: []string)
+
+# Starts the arrays that wait for members with those that are there, if these have all data.
+method StartWaiting() -> (done: []string, failed: []string)
+
+# Has a ZFS pool do something: a command and its reply are those of a pool's own process, objects with a field command or
+# reply that says which (docs/internals/zvol.md). Devices follow what becomes of the volumes. In answer to export-pool
+# the pool's disks are let go of.
+method Zfs(pool: string, command: object) -> (reply: object)
+
+# A question to the user, and the error if the answer is no.
+type Question (text: string, refusal: string)
+
+# Changes a volume group by its name or UUID. The command is an object with one field that says which: create, resize, remove,
+# rename, merge, rename-group (docs/internals/lvm.md). If the user must confirm it, there are questions in the reply, and nothing is done before it
+# comes confirmed. Archive false keeps no copies of the metadata; line is the command as the user gave it. The reply has
+# lines to print before and after.
+method Lvm(
+  group: string,
+  command: object,
+  confirmed: ?bool,
+  archive: ?bool,
+  line: string
+) -> (notes: []string, questions: []Question, done: []string)
+
+# A physical volume.
+type Physical (path: string, uuid: string, size_bytes: int, is_used: bool, areas: int)
+
+# A logical volume with a device; status is that of dmsetup.
+type Logical (name: string, device: string, is_open: bool, status: string)
+
+# A volume group: its text as on disk, its members (present, stale or returned with an index into the physical volumes, or
+# missing), and its volumes with a device.
+type Group (text: string, members: []object, volumes: []Logical)
+
+method Groups() -> (physical: []Physical, groups: []Group)
+
+# A device that is traced, with its number as in sys/block/*/dev.
+type TracedDevice (name: string, major: int, minor: int)
+
+# What happens to bios on these devices (md0, md/data, vg/lv, or a name in sys/block), in the format of
+# blktrace, version 7, in base64. Actions are the categories of blktrace -a, without any: all. To be called
+# with more: the first reply has the devices, and comes when nothing is missed any more; the last one
+# comes when the caller has shut down its side of the connection, or the daemon stops. Lost is how many
+# events were dropped up to then because they came faster than the caller took them.
+method Trace(
+  devices: []string,
+  actions: ?[]string
+) -> (devices: []TracedDevice, records: string, lost: int)
+
+# What is in a directory.
+method List(path: string) -> (entries: []Entry)
+
+# Stop as on SIGTERM; with force as on a second one. The answer comes before the daemon has stopped. To a call with more there is a
+# reply whenever what the end waits for changes, and a last one when all is stopped: failure tells what was not in good order. Then the
+# process ends.
+method Stop(force: ?bool) -> (waits_for: []string, failure: ?string)
+
+error NotFound (path: string)
+error IsDirectory (path: string)
+error NotADirectory (path: string)
+error NotReadable (path: string)
+error NotWritable (path: string)
+error InvalidValue (path: string, reason: string)
+error Busy (path: string, reason: string)
+# The code is what a command is to end with, if not 1.
+error Refused (reason: string, hint: ?string, code: ?int)
+";

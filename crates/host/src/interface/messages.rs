@@ -1,0 +1,364 @@
+//! The parameters and the answers of each method.
+
+use ashlar_stack::detail::Detail;
+use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
+use serde::{Deserialize, Serialize};
+
+/// Parameters of `Manage`.
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Manage {
+    /// The array, by its name (`md0`) or alias (`md/data`).
+    pub name: String,
+    /// What to do.
+    pub action: ManageAction,
+    /// The member: a path, a name below `sys/block`, or one of the words `detached` and `failed`.
+    pub disk: String,
+    /// The spare that shall replace the disk.
+    #[serde(default)]
+    pub with: Option<String>,
+    /// Whether reads shall avoid the member.
+    #[serde(default)]
+    pub write_mostly: Option<bool>,
+    /// Whether requests to the member shall fail early.
+    #[serde(default)]
+    pub failfast: Option<bool>,
+    /// Whether the disk shall only become a spare.
+    #[serde(default)]
+    pub spare: Option<bool>,
+    /// Whether to overwrite the contents of the disk.
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// The action of `Manage`.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum ManageAction {
+    /// Add a disk.
+    #[default]
+    Add,
+    /// Add a former member, and copy only what it misses.
+    ReAdd,
+    /// Mark a member as failed.
+    Fail,
+    /// Remove a failed member or a spare.
+    Remove,
+    /// Copy a member to a spare, which then replaces it.
+    Replace,
+}
+
+/// The answer of `Manage`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct DoneReply {
+    /// What was done, a line each.
+    pub done: Vec<String>,
+}
+
+/// Parameters of `Attach`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// The disk's path.
+    pub disk: String,
+    /// Whether to start an array as soon as all data are available.
+    #[serde(default)]
+    pub run: Option<bool>,
+}
+
+/// Parameters of `Detach`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct DiskReference {
+    /// The disk's path, or its name below `sys/block`.
+    pub disk: String,
+}
+
+/// The answer of `StartWaiting`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct StartedReply {
+    /// The arrays that started, a line each.
+    pub done: Vec<String>,
+    /// The arrays that did not start, a line each.
+    pub failed: Vec<String>,
+}
+
+/// Parameters of `Grow`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Grow {
+    /// The array, by its name or alias.
+    pub name: String,
+    /// The part of each member to use: KiB, or `max`.
+    #[serde(default)]
+    pub size: Option<String>,
+    /// The new bitmap: `internal`, `lockless` or `none`.
+    #[serde(default)]
+    pub bitmap: Option<String>,
+    /// Bytes for each bit of the new bitmap.
+    #[serde(default)]
+    pub bitmap_chunk: Option<u64>,
+    /// The new number of devices.
+    #[serde(default)]
+    pub raid_devices: Option<usize>,
+    /// Whether the copies in the new space count as equal.
+    #[serde(default)]
+    pub assume_clean: Option<bool>,
+    /// Whether to do it in spite of a warning.
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// The answer of `Grow`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct SizeReply {
+    /// The size of the array, bytes.
+    pub size: u64,
+}
+
+/// Parameters of `Zfs`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Zfs {
+    /// The pool's name.
+    pub pool: String,
+    /// What the pool shall do.
+    pub command: ashlar_zfs::protocol::Command,
+}
+
+/// The answer of `Zfs`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ZfsReply {
+    /// The pool's answer.
+    pub reply: ashlar_zfs::protocol::Reply,
+}
+
+/// Parameters of `Lvm`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Lvm {
+    /// The group, by its name or UUID.
+    pub group: String,
+    /// The change.
+    pub command: ashlar_lvm::command::Command,
+    /// Whether the user has answered all questions with yes.
+    #[serde(default)]
+    pub confirmed: Option<bool>,
+    /// Whether to keep copies of the metadata; they are kept unless this is false.
+    #[serde(default)]
+    pub archive: Option<bool>,
+    /// The command as the user gave it.
+    pub line: String,
+}
+
+/// The answer of `Lvm`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct LvmReply {
+    /// Lines to print before those of `done`.
+    pub notes: Vec<String>,
+    /// Questions to the user. If there are any, nothing was done.
+    pub questions: Vec<ashlar_lvm::command::Question>,
+    /// What was done, a line each.
+    pub done: Vec<String>,
+}
+
+/// The answer of `Groups`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct GroupsReply {
+    /// The physical volumes.
+    pub physical: Vec<ServedPhysical>,
+    /// The groups; their members are indices into `physical`.
+    pub groups: Vec<ServedGroup>,
+}
+
+/// Parameters of `Trace`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// The devices: `md0`, `md/data`, `vg/lv`, or a name below `sys/block`.
+    pub devices: Vec<String>,
+    /// The categories of `blktrace -a`; without any, all.
+    #[serde(default)]
+    pub actions: Option<Vec<String>>,
+}
+
+/// An answer of `Trace`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct TraceReply {
+    /// The traced devices; only in the first reply.
+    pub devices: Vec<TracedDevice>,
+    /// Events in blktrace's format, in base64.
+    pub records: String,
+    /// How many events were lost so far.
+    pub lost: u64,
+}
+
+/// A traced device.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct TracedDevice {
+    /// The device's name.
+    pub name: String,
+    /// Its major number, as in `sys/block/*/dev`.
+    pub major: u32,
+    /// Its minor number.
+    pub minor: u32,
+}
+
+/// Parameters of `Stop`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {
+    /// Whether to end by force, without waiting for clients.
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// An answer of `Stop`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+pub struct StopReply {
+    /// What the end waits for.
+    pub waits_for: Vec<String>,
+    /// What was not stopped in good order; only in the last reply.
+    pub failure: Option<String>,
+}
+
+/// Parameters of methods on one path, and of the errors about one.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct TreePath {
+    /// A path below the root of the mount: `sys/block/md0/queue/nomerges`.
+    pub path: String,
+}
+
+/// Parameters of `Detail`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ArrayReference {
+    /// The array, by its name or alias.
+    pub name: String,
+}
+
+/// Parameters of `Set`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// The attribute's path, as in `Get`.
+    pub path: String,
+    /// The new value.
+    pub value: String,
+}
+
+/// The answer of `Get`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ValueReply {
+    /// The attribute's text, with its final newline.
+    pub value: String,
+}
+
+/// The answer of `List`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct EntriesReply {
+    /// The entries.
+    pub entries: Vec<Entry>,
+}
+
+/// The answer of `Status`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct StatusReply {
+    /// The state.
+    pub status: Status,
+}
+
+/// The answer of `Detail`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct DetailReply {
+    /// The facts.
+    pub detail: Detail,
+}
+
+/// An entry of a directory.
+#[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name in its directory.
+    pub name: String,
+    /// What it is.
+    pub kind: EntryKind,
+}
+
+/// The kind of an entry.
+#[derive(Clone, Copy, Serialize, Deserialize, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// An attribute that can be read.
+    Attribute,
+    /// An attribute that cannot be read.
+    WriteOnly,
+    /// A volume.
+    Volume,
+}
+
+/// A daemon's state.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Status {
+    /// The daemon's version.
+    pub version: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// The mount point, if any.
+    pub mount: Option<String>,
+    /// The addresses of the NBD servers.
+    pub nbd: Vec<String>,
+    /// The disks with the timing of a device model.
+    pub models: Vec<ModelStatus>,
+    /// The ZFS pools.
+    pub pools: Vec<PoolStatus>,
+    /// The volumes that are served, and the arrays.
+    pub volumes: Vec<VolumeStatus>,
+    /// What the end waits for, once it has begun.
+    pub stopping: Option<Vec<String>>,
+}
+
+/// A pool's process.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct PoolStatus {
+    /// The pool's name.
+    pub name: String,
+    /// The process that has the pool.
+    pub pid: u32,
+    /// The release of OpenZFS in that process.
+    pub release: String,
+    /// How that process ended, if it has.
+    pub ended: Option<String>,
+}
+
+/// A disk's device model.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ModelStatus {
+    /// The disk's path.
+    pub disk: String,
+    /// The model, as in `gp2:3000iops`.
+    pub model: String,
+}
+
+/// A volume's state.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct VolumeStatus {
+    /// The name: `md0`.
+    pub name: String,
+    /// Another name: `md/data`.
+    pub alias: Option<String>,
+    /// The array's level, or the kind of another device: `raid1`, `disk`.
+    pub level: String,
+    /// Bytes.
+    pub size: u64,
+    /// The state, in the words of `array_state`.
+    pub state: String,
+    /// The slots of the array; 1 for other devices.
+    pub raid_devices: usize,
+    /// The slots without a working member.
+    pub degraded: usize,
+}

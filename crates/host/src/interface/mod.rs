@@ -1,0 +1,153 @@
+//! The control interface: its methods, their parameters and errors, as data.
+//!
+//! [`DESCRIPTION`] is sent to clients that ask for it; the other types are the messages. A test checks that they
+//! agree.
+
+mod description;
+mod messages;
+
+pub use description::DESCRIPTION;
+pub use messages::{
+    ArrayReference, Attach, DetailReply, DiskReference, DoneReply, EntriesReply, Entry, EntryKind,
+    GroupsReply, Grow, Lvm, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, Setting,
+    SizeReply, StartedReply, Status, StatusReply, Stop, StopReply, Trace, TraceReply, TracedDevice,
+    TreePath, ValueReply, VolumeStatus, Zfs, ZfsReply,
+};
+
+/// The interface's name.
+pub const NAME: &str = "io.ashlar.Control";
+
+#[cfg(test)]
+mod tests {
+    use ashlar_stack::detail::Detail;
+
+    use super::*;
+
+    /// The fields of `type NAME (...)` in the description.
+    fn described(name: &str) -> Vec<String> {
+        let start = DESCRIPTION.find(&format!("type {name} (")).unwrap();
+        let body = &DESCRIPTION[start..];
+        let (_, body) = body.split_once('(').unwrap();
+        let body = body.split("\n)").next().unwrap();
+        let fields = body.split([',', '\n']).filter_map(|part| part.split_once(':'));
+        fields.map(|(field, _)| field.trim().to_owned()).collect()
+    }
+
+    fn sent(value: serde_json::Value) -> Vec<String> {
+        let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn check(name: &str, value: serde_json::Value) {
+        let mut described = described(name);
+        described.sort_unstable();
+        assert_eq!(described, sent(value), "{name}");
+    }
+
+    #[test]
+    fn the_description_has_the_fields_that_are_sent() {
+        let volume = VolumeStatus {
+            name: String::new(),
+            alias: None,
+            level: String::new(),
+            size: 0,
+            state: String::new(),
+            raid_devices: 0,
+            degraded: 0,
+        };
+        check("Volume", serde_json::to_value(volume).unwrap());
+        let status = Status {
+            version: String::new(),
+            pid: 1,
+            mount: None,
+            nbd: Vec::new(),
+            models: Vec::new(),
+            pools: Vec::new(),
+            volumes: Vec::new(),
+            stopping: None,
+        };
+        check("Status", serde_json::to_value(status).unwrap());
+        let model = ModelStatus { disk: String::new(), model: String::new() };
+        check("Model", serde_json::to_value(model).unwrap());
+        let pool = PoolStatus { name: String::new(), pid: 1, release: String::new(), ended: None };
+        check("Pool", serde_json::to_value(pool).unwrap());
+        let member = ashlar_stack::detail::DetailMember {
+            number: None,
+            slot: None,
+            state: String::new(),
+            replacement: false,
+            path: None,
+            read_errors: 0,
+            corrected: 0,
+        };
+        check("Member", serde_json::to_value(&member).unwrap());
+        let sync = ashlar_stack::detail::DetailSync {
+            kind: String::new(),
+            percent: 0,
+            done_kib: 0,
+            total_kib: 0,
+            speed_kib: 0,
+            seconds_left: None,
+        };
+        check("Sync", serde_json::to_value(&sync).unwrap());
+        let detail = Detail {
+            device: String::new(),
+            alias: None,
+            version: String::new(),
+            created: 0,
+            level: String::new(),
+            size_kib: 0,
+            used_dev_size_kib: None,
+            raid_devices: 0,
+            preferred_minor: None,
+            updated: 0,
+            intent_bitmap: None,
+            state: String::new(),
+            total_devices: 0,
+            active_devices: 0,
+            working_devices: 0,
+            failed_devices: 0,
+            spare_devices: 0,
+            layout: None,
+            chunk_kib: None,
+            consistency_policy: String::new(),
+            sync_action: String::new(),
+            sync: Some(sync.clone()),
+            sync_busy: false,
+            last_sync_action: String::new(),
+            mismatch_count: 0,
+            name: String::new(),
+            uuid: String::new(),
+            events: 0,
+            members: vec![member],
+            notes: Vec::new(),
+        };
+        check("Detail", serde_json::to_value(detail).unwrap());
+    }
+
+    #[test]
+    fn the_description_has_the_parameters_that_are_taken() {
+        for (method, parameters) in [
+            ("Manage", serde_json::to_value(Manage::default()).unwrap()),
+            ("Grow", serde_json::to_value(Grow::default()).unwrap()),
+            ("Stop", serde_json::to_value(Stop::default()).unwrap()),
+            ("Attach", serde_json::to_value(Attach::default()).unwrap()),
+            ("Detach", serde_json::to_value(DiskReference::default()).unwrap()),
+            ("Trace", serde_json::to_value(Trace::default()).unwrap()),
+            ("Zfs", {
+                let command = ashlar_zfs::protocol::Command::PoolStatus;
+                serde_json::to_value(Zfs { pool: String::new(), command }).unwrap()
+            }),
+        ] {
+            let start = DESCRIPTION.find(&format!("method {method}(")).unwrap();
+            let (_, body) = DESCRIPTION[start..].split_once('(').unwrap();
+            let body = body.split(") ->").next().unwrap();
+            let fields = body.split([',', '\n']).filter_map(|part| part.split_once(':'));
+            let mut fields: Vec<String> =
+                fields.map(|(field, _)| field.trim().to_owned()).collect();
+            fields.sort_unstable();
+            assert_eq!(fields, sent(parameters), "{method}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The control plane: a daemon that assembles volumes, serves them and stops cleanly, and the way to talk to it.
+//!
+//! # Theory
+//!
+//! [`daemon::serve`] takes a [`config::Config`] and returns when everything has ended. It opens the [`disks`],
+//! has `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
+//! mount and the NBD servers. From then on its main thread answers calls on the control socket: [`varlink`] messages of
+//! the [`interface`], which a [`client::Client`] sends. Commands that need no daemon use [`disks`] and [`lvm`] as well.
+//!
+//! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
+//!
+//! Invariants: a disk is opened once, and locked against other programs unless it is only looked at. A refused call has
+//! changed nothing. While the daemon ends no array starts: each change holds the lock of the collector, and the end
+//! waits for it. This crate knows neither options nor terminals: it never writes to the standard streams, but returns
+//! an [`error::Error`], calls a [`daemon::Console`], or logs.
+//!
+//! Ordering: a daemon first stops its clients, then the arrays, then the threads.
+//!
+//! Assumptions about the layers below: an assembled array that was not written to has changed nothing on its disks, and
+//! a stopped array is clean. About the caller: no other thread runs when [`daemon::serve`] is called, because all
+//! threads must inherit the blocked signals.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod acceptance;
+mod access;
+mod announcement;
+mod array_end;
+pub mod background;
+pub mod client;
+mod clients;
+pub mod config;
+mod control;
+mod control_path;
+pub mod daemon;
+#[cfg(debug_assertions)]
+mod defect;
+pub mod disks;
+mod ending;
+pub mod error;
+mod groups;
+mod incremental;
+pub mod interface;
+pub mod lvm;
+mod manage;
+mod merges;
+mod models;
+mod mounted;
+mod namespace;
+mod nbd;
+mod notify;
+mod pools_end;
+pub mod size;
+mod stop;
+mod stopping;
+mod trace;
+mod users;
+pub mod varlink;
+mod watch;
+mod zfs;

@@ -1,0 +1,51 @@
+//! What changes of volume groups need, whether the daemon makes them or a command on disks that no daemon has.
+
+pub mod archive;
+
+use ashlar_block::{Gateway, Sectors};
+use ashlar_lvm::Uuid;
+use ashlar_lvm::command::Command;
+use ashlar_lvm::report::long;
+use ashlar_stack::probe::file_system_bytes;
+
+use crate::error::{Error, Result};
+
+/// Refuses to reduce a volume to `size` if its file system needs more, unless the command is forced.
+///
+/// # Errors
+/// It needs more, or cannot be read.
+pub async fn refuse_to_cut(
+    gateway: &Gateway,
+    volume: &str,
+    size: Sectors,
+    command: &Command,
+) -> Result<()> {
+    if matches!(command, Command::Resize(resize) if resize.force) {
+        return Ok(());
+    }
+    let found = file_system_bytes(gateway).await;
+    let found = found.map_err(|status| Error::new("cannot read the volume", volume, status))?;
+    match found {
+        Some((kind, bytes)) if bytes > size.bytes() => {
+            let needed = long(Sectors::from_bytes_ceil(bytes));
+            let text = format!(
+                "Logical volume {volume} NOT reduced: its {kind} file system has {needed}, more than {}",
+                long(size)
+            );
+            Err(Error::failed(text).hint("reduce the file system first: forced, this destroys it"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// A new identity. Only bytes of the random UUIDs that are fully random are used.
+pub fn new_uuid() -> Uuid {
+    const FIXED: [usize; 2] = [6, 8];
+    let mut random = [0; 32];
+    let bytes = std::iter::repeat_with(uuid::Uuid::new_v4).flat_map(|number| {
+        let bytes = number.into_bytes().into_iter().enumerate();
+        bytes.filter(|(at, _)| !FIXED.contains(at)).map(|(_, byte)| byte)
+    });
+    random.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+    Uuid::from_random(random)
+}
