@@ -3,18 +3,16 @@
 //! # Theory
 //!
 //! A command is a file in [`commands`]: its arguments, and a function that runs it and returns an
-//! [`Error`](error::Error) or an exit code. Commands that look at disks run to their end on one reactor; `serve`
-//! becomes the [`daemon`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running daemon's control
-//! socket.
+//! [`Error`](ashlar_host::error::Error) or an exit code. Commands that look at disks run to their end on one reactor;
+//! `serve` becomes the daemon of [`ashlar_host`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running
+//! daemon's control socket. Only this crate knows options, `stack.toml`'s place among them, and the terminal.
 //!
-//! States: a command parses, opens, probes, acts, reports. A daemon is starting, serving, draining,
-//! stopping; the table is in [`daemon`].
+//! States: a command parses, opens, probes, acts, reports. Those of a daemon: [`ashlar_host::daemon`].
 //!
 //! Invariants: only `serve` and commands that create, change or repair something write to disks. A refused command has
-//! changed nothing. A disk is opened once, locked against other programs unless it is only looked at. Every failure
-//! ends with one line that says what, where and why, and a nonzero exit code.
+//! changed nothing. Every failure ends with one line that says what, where and why, and a nonzero exit code.
 //!
-//! Ordering: a daemon first stops its clients, then the arrays, then the threads.
+//! Ordering: the signals that a daemon ignores or receives are set before it starts a thread.
 //!
 //! Assumptions about the layers below: an assembled array that was not written to has changed nothing on its disks, and
 //! a stopped array is clean.

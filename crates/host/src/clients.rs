@@ -17,12 +17,12 @@ const RELEASES: u32 = 20;
 const RELEASE: Duration = Duration::from_millis(50);
 
 /// A device that is hidden from clients, followed by its partitions.
-pub(crate) struct Hidden(Vec<Device>);
+pub(crate) struct HiddenDevices(Vec<Device>);
 
 /// A device that no client can open, followed by its partitions.
-pub(crate) struct Shut(Vec<Device>);
+pub(crate) struct ClosedDevices(Vec<Device>);
 
-impl Shut {
+impl ClosedDevices {
     /// Lets clients open it again.
     pub(crate) fn reopen(self) {
         for device in self.0 {
@@ -65,8 +65,8 @@ impl Clients {
     ///
     /// # Errors
     /// The client or device that uses one of them: all can be opened.
-    pub(crate) async fn shut(&self, name: &str, called: &str) -> Result<Shut, String> {
-        let mut shut = Shut(Vec::new());
+    pub(crate) async fn shut(&self, name: &str, called: &str) -> Result<ClosedDevices, String> {
+        let mut shut = ClosedDevices(Vec::new());
         for device in self.free(|device| device.name == name, called)? {
             if !withdraw(&device).await {
                 let open = if device.name == name { called } else { device.export_name() };
@@ -87,7 +87,7 @@ impl Clients {
         &self,
         is_meant: impl Fn(&Device) -> bool,
         called: &str,
-    ) -> Result<Hidden, String> {
+    ) -> Result<HiddenDevices, String> {
         let devices = self.free(&is_meant, called)?;
         for device in &devices {
             self.devices.remove(&device.path);
@@ -95,7 +95,7 @@ impl Clients {
         }
         // The tree of attributes no longer holds them.
         drop(self.attributes.lookup(""));
-        let hidden = Hidden(devices);
+        let hidden = HiddenDevices(devices);
         for device in &hidden.0 {
             if !withdraw(device).await {
                 let open = if is_meant(device) { called } else { device.export_name() };
@@ -108,7 +108,7 @@ impl Clients {
     }
 
     /// Shows a device to clients again, under its present name.
-    pub(crate) fn show(&self, Hidden(devices): Hidden) {
+    pub(crate) fn show(&self, HiddenDevices(devices): HiddenDevices) {
         for device in devices {
             let name = device.name.clone();
             device.bytes.offer();

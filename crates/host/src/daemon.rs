@@ -50,10 +50,10 @@ use crate::clients::Clients;
 use crate::config::{Config, PARAMETERS};
 #[cfg(debug_assertions)]
 use crate::defect;
-use crate::ending::{Ending, Waiting};
+use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::models::Models;
-use crate::mounted::Mounted;
+use crate::mounted::ServedMount;
 use crate::stop::Stop;
 use crate::stopping::Farewells;
 use crate::{control, disks, merges, nbd, notify, pools_end, watch};
@@ -275,7 +275,7 @@ async fn run(
         ));
     }
     let mut mounted = match &config.mount {
-        Some(path) => Some(Mounted::start(engine, path, config.allow_other, &attributes)?),
+        Some(path) => Some(ServedMount::start(engine, path, config.allow_other, &attributes)?),
         None => None,
     };
     let collector = Arc::new(Mutex::new(collector));
@@ -352,7 +352,7 @@ async fn run(
 async fn nbd_clients(servers: Vec<(&Listen, Server)>, ending: &Ending) {
     let addresses: Vec<String> = servers.iter().map(|(address, _)| address.to_string()).collect();
     if !servers.is_empty() {
-        ending.wait_for(Waiting::Clients(addresses.join(", ")));
+        ending.wait_for(Obstacle::Clients(addresses.join(", ")));
     }
     for (address, server) in servers {
         match server.await {
@@ -367,7 +367,7 @@ async fn nbd_clients(servers: Vec<(&Listen, Server)>, ending: &Ending) {
             }
         }
     }
-    ending.wait_for(Waiting::Nothing);
+    ending.wait_for(Obstacle::Nothing);
 }
 
 /// A server whose thread ended, or that panicked.

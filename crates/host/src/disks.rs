@@ -49,7 +49,7 @@ pub fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
 ///
 /// # Errors
 /// As there.
-pub fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> Result<Vec<Disk>> {
+pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> Result<Vec<Disk>> {
     check_twice(paths)?;
     paths.iter().map(|path| open(path, access, direct)).collect()
 }
@@ -80,20 +80,20 @@ pub fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
 ///
 /// # Errors
 /// As there.
-pub fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+pub(crate) fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     try_open(path, access, direct).map_err(|failed| failed.error)
 }
 
 /// Why a disk was not opened.
-struct NotOpened {
+struct OpenFailure {
     error: Error,
     /// It is in use, but no living process or visible use is the cause. The kernel keeps locks and claims of a killed
     /// process until it has finished the process's I/O in flight.
     is_left: bool,
 }
 
-fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, NotOpened> {
-    let certain = |error| NotOpened { error, is_left: false };
+fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, OpenFailure> {
+    let certain = |error| OpenFailure { error, is_left: false };
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
         return open_ram(path, size).map_err(certain);
     }
@@ -117,7 +117,7 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
                 return Err(in_use(user));
             }
             let unseen = OpenError::has_unseen_user;
-            return Err(NotOpened { error: open_error(&error), is_left: unseen(&error) });
+            return Err(OpenFailure { error: open_error(&error), is_left: unseen(&error) });
         }
     };
     // The engine has claimed a device that it may write to. But it cannot see that an image is used by a loop device,

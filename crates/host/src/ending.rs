@@ -47,7 +47,7 @@ const BRIEF: Duration = Duration::from_secs(1);
 
 /// What the end is waiting for.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Waiting {
+pub(crate) enum Obstacle {
     /// Nothing slow.
     #[default]
     Nothing,
@@ -73,7 +73,7 @@ struct State {
     /// Whether the next signal is the second one.
     is_asked_for: AtomicBool,
     code: AtomicU8,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Obstacle>,
     failure: Mutex<Option<String>>,
 }
 
@@ -227,30 +227,30 @@ impl Ending {
     }
 
     /// Records what the end waits for.
-    pub(crate) fn wait_for(&self, waiting: Waiting) {
-        *lock(&self.0.waiting) = waiting;
+    pub(crate) fn wait_for(&self, obstacle: Obstacle) {
+        *lock(&self.0.waiting) = obstacle;
     }
 
     /// A description of what the end waits for.
     pub(crate) fn waits_for(&self) -> Vec<String> {
         let waiting = lock(&self.0.waiting).clone();
         match waiting {
-            Waiting::Nothing => Vec::new(),
-            Waiting::Mount(path) => {
+            Obstacle::Nothing => Vec::new(),
+            Obstacle::Mount(path) => {
                 let mut users = users::users(&path);
                 if users.is_empty() {
                     users.push("a process that cannot be seen".to_owned());
                 }
                 vec![format!("{} is in use by {}", path.display(), users.join(", "))]
             }
-            Waiting::Clients(addresses) => vec![format!("NBD clients at {addresses}")],
-            Waiting::Device(name, _) => vec![format!("{name} is being stopped")],
+            Obstacle::Clients(addresses) => vec![format!("NBD clients at {addresses}")],
+            Obstacle::Device(name, _) => vec![format!("{name} is being stopped")],
         }
     }
 
     /// A description of what delays the end at `now`: as [`Self::waits_for`], without a device that has just begun to stop.
     pub(crate) fn delayed_by(&self, now: Instant) -> Vec<String> {
-        if let Waiting::Device(_, since) = &*lock(&self.0.waiting)
+        if let Obstacle::Device(_, since) = &*lock(&self.0.waiting)
             && now.duration_since(*since) < BRIEF
         {
             return Vec::new();
@@ -264,7 +264,7 @@ impl Ending {
     /// Some could not be marked clean, flushed or exported.
     pub(crate) async fn stop(&self, stack: &Stack) -> Result<()> {
         let limit = |name: &str| {
-            self.wait_for(Waiting::Device(name.to_owned(), Instant::now()));
+            self.wait_for(Obstacle::Device(name.to_owned(), Instant::now()));
             let forced = self.forced();
             let limit = async move {
                 forced.await;
@@ -315,12 +315,12 @@ mod tests {
     #[test]
     fn callers_are_told_of_a_device_only_once_its_stop_takes_long() {
         let (ending, begun) = (Ending::default(), Instant::now());
-        ending.wait_for(Waiting::Device("md0".to_owned(), begun));
+        ending.wait_for(Obstacle::Device("md0".to_owned(), begun));
         assert_eq!(ending.delayed_by(begun + BRIEF / 2), Vec::<String>::new());
         assert_eq!(ending.delayed_by(begun + BRIEF), ["md0 is being stopped"]);
         assert_eq!(ending.waits_for(), ["md0 is being stopped"]);
 
-        ending.wait_for(Waiting::Clients("[::1]:7".to_owned()));
+        ending.wait_for(Obstacle::Clients("[::1]:7".to_owned()));
         assert_eq!(ending.delayed_by(begun), ["NBD clients at [::1]:7"]);
     }
 }

@@ -8,7 +8,7 @@ use ashlar_stack::devices::Device;
 use ashlar_stack::volume_groups::{Change, Request};
 use serde_json::Value;
 
-use crate::clients::Shut;
+use crate::clients::ClosedDevices;
 use crate::control::{Service, refused};
 use crate::disks;
 use crate::interface::{GroupsReply, Lvm, LvmReply};
@@ -56,7 +56,7 @@ impl Service {
         let keep = at.archive != Some(false);
         let applied = merges::apply(&mut collector, change, &at.line, keep).await;
         // Those that are gone are held by nothing that clients find.
-        shut.into_iter().for_each(Shut::reopen);
+        shut.into_iter().for_each(ClosedDevices::reopen);
         let applied = applied.map_err(|why| refused(why, None))?;
         for note in collector.take_notes() {
             tracing::warn!(device = note.device, "{}", note.text);
@@ -71,7 +71,7 @@ impl Service {
     }
 
     /// Lets no client open the devices that a change needs for itself.
-    async fn shut(&self, change: &Change, command: &Command) -> Result<Vec<Shut>, Reply> {
+    async fn shut(&self, change: &Change, command: &Command) -> Result<Vec<ClosedDevices>, Reply> {
         let mut all = Vec::new();
         for name in &change.shut {
             let called = self.stack.devices.find(name);
@@ -79,7 +79,7 @@ impl Service {
             match self.clients.shut(name, &called).await {
                 Ok(shut) => all.push(shut),
                 Err(busy) => {
-                    all.into_iter().for_each(Shut::reopen);
+                    all.into_iter().for_each(ClosedDevices::reopen);
                     let why = match matches!(command, Command::Merge { .. }) {
                         true => format!("A volume of the merge is in use: {busy}"),
                         false => format!("Logical volume {called} in use: {busy}"),

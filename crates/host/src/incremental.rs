@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::control::{Service, refused, refused_with};
 use crate::disks::{self, Access};
 use crate::interface::{Attach, DiskReference, DoneReply, StartedReply};
-use crate::manage::{New, index_of, not_done, reply};
+use crate::manage::{NewDisk, index_of, not_done, reply};
 use crate::varlink::Reply;
 
 /// The exit code for a member that an array does not accept.
@@ -118,7 +118,7 @@ impl Service {
     async fn collect(
         &self,
         collector: &mut Collector,
-        new: New,
+        new: NewDisk,
         sb: Box<Superblock>,
         run: bool,
     ) -> Result<Vec<String>, Reply> {
@@ -162,7 +162,12 @@ impl Service {
 
     /// Adds a member of a running array. A spare becomes a spare; a former member is only re-added, since making it a
     /// spare would overwrite it.
-    async fn join(&self, volume: &Volume, new: New, sb: Box<Superblock>) -> Result<String, Reply> {
+    async fn join(
+        &self,
+        volume: &Volume,
+        new: NewDisk,
+        sb: Box<Superblock>,
+    ) -> Result<String, Reply> {
         let array = volume.view.array();
         let (gateway, path) = (new.gateway.clone(), new.path.clone());
         let options = AddOptions {

@@ -218,7 +218,7 @@ impl Service {
 
     /// Opens a disk that should become a member, or finds it among former members. `volume` is the array it is for, if
     /// that is running.
-    pub(crate) fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<New, Reply> {
+    pub(crate) fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<NewDisk, Reply> {
         let wanted = disks::identity(Path::new(disk));
         let identities = self.identities.borrow();
         let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
@@ -230,7 +230,7 @@ impl Service {
             // Do not wait for the disk: that would block this thread's other work.
             let opened = disks::open_now(Path::new(disk), self.access, self.direct);
             let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
-            return Ok(New { path: disk.to_owned(), gateway, is_held: false });
+            return Ok(NewDisk { path: disk.to_owned(), gateway, is_held: false });
         };
         let use_and_hint = match held.role {
             Role::Member => None,
@@ -263,11 +263,11 @@ impl Service {
             return Err(refused(why, hint));
         }
         let gateway = held.gateway().clone();
-        Ok(New { path: held.path, gateway, is_held: true })
+        Ok(NewDisk { path: held.path, gateway, is_held: true })
     }
 
     /// Keeps a disk that is now a member; returns its path.
-    pub(crate) fn keep(&self, new: New) -> String {
+    pub(crate) fn keep(&self, new: NewDisk) -> String {
         if !new.is_held {
             // A former member with that path is now a different file.
             self.stack.devices.remove(&new.path);
@@ -280,14 +280,14 @@ impl Service {
 }
 
 /// A disk to be added.
-pub(crate) struct New {
+pub(crate) struct NewDisk {
     pub(crate) path: String,
     pub(crate) gateway: Gateway,
     /// Whether it was a member before.
     pub(crate) is_held: bool,
 }
 
-impl New {
+impl NewDisk {
     pub(crate) async fn contents(&self) -> Result<Contents, Reply> {
         let contents = probe(&self.gateway).await;
         contents.map_err(|status| refused(format!("cannot read {}: {status}", self.path), None))

@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub(crate) struct Models {
     assignments: Vec<Assignment>,
-    used: Mutex<Vec<Used>>,
+    used: Mutex<Vec<ModelledDisk>>,
 }
 
 /// A disk with a model, while it is open.
 #[derive(Debug)]
-struct Used {
+struct ModelledDisk {
     disk: String,
     model: String,
     device: Weak<ModelledDevice>,
@@ -62,7 +62,7 @@ impl Models {
     pub(crate) fn wrap(&self, disk: Disk) -> Disk {
         let Some(named) = self.of(&disk.path) else { return disk };
         let device = Arc::new(modelled(disk.gateway, named.model, disks::runtime()));
-        let used = Used {
+        let used = ModelledDisk {
             disk: disk.path.display().to_string(),
             model: named.to_string(),
             device: Arc::downgrade(&device),

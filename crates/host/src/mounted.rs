@@ -20,7 +20,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 
 use crate::disks;
-use crate::ending::{Ending, PATIENCE, Waiting};
+use crate::ending::{Ending, Obstacle, PATIENCE};
 use crate::error::{Error, FAILURE, Result};
 use crate::namespace::View;
 use crate::users;
@@ -29,7 +29,7 @@ use crate::users;
 const RETRY: Duration = Duration::from_millis(200);
 
 /// See the module text.
-pub(crate) struct Mounted {
+pub(crate) struct ServedMount {
     mount: Mount,
     servers: FuturesUnordered<Receiver<io::Result<()>>>,
 }
@@ -46,7 +46,7 @@ fn cannot_mount(error: MountError) -> Error {
     Error::plain("cannot mount", error).hint("--nbd ADDRESS serves the volumes without a mount")
 }
 
-impl Mounted {
+impl ServedMount {
     /// Mounts on `path` and serves from every reactor of `engine`.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Mounted {
         let path = self.path().to_owned();
         let mut waited = Duration::ZERO;
         while let Err(error) = self.mount.unmount() {
-            ending.wait_for(Waiting::Mount(path.clone()));
+            ending.wait_for(Obstacle::Mount(path.clone()));
             // Both are multiples of the same unit.
             if waited == PATIENCE {
                 let users = users::users(&path).join(", ");
@@ -111,7 +111,7 @@ impl Mounted {
                 return;
             }
         }
-        ending.wait_for(Waiting::Nothing);
+        ending.wait_for(Obstacle::Nothing);
         // The server of a reactor that has panicked never ends. Without users there is nothing left to serve.
         let all_ended = pin!(async {
             while let Some(ended) = self.servers.next().await {

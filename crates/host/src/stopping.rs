@@ -30,14 +30,14 @@ pub(crate) struct Farewells(Rc<Cell<usize>>);
 
 impl Farewells {
     fn one_more(&self) -> impl Drop {
-        struct Told(Rc<Cell<usize>>);
-        impl Drop for Told {
+        struct Caller(Rc<Cell<usize>>);
+        impl Drop for Caller {
             fn drop(&mut self) {
                 self.0.set(self.0.get() - 1);
             }
         }
         self.0.set(self.0.get() + 1);
-        Told(Rc::clone(&self.0))
+        Caller(Rc::clone(&self.0))
     }
 
     /// Waits until all callers have been told.

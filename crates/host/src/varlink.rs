@@ -65,7 +65,7 @@ impl Reply {
     }
 
     /// The method sends more than one reply, but the call did not allow that.
-    pub fn expected_more() -> Self {
+    pub(crate) fn expected_more() -> Self {
         Self::error("org.varlink.service.ExpectedMore", json!({}))
     }
 
@@ -97,7 +97,7 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 /// Why a stream is not valid varlink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message is longer than {0} bytes")]
-pub struct TooLong(usize);
+pub(crate) struct OversizedMessage(usize);
 
 /// Splits a stream of bytes into messages.
 pub struct Frames {
@@ -122,12 +122,12 @@ impl Frames {
     ///
     /// # Errors
     /// It is too long. The rest of the stream cannot be parsed.
-    pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+    pub(crate) fn next_message(&mut self) -> Result<Option<Vec<u8>>, OversizedMessage> {
         let found = self.bytes[self.searched..].iter().position(|byte| *byte == 0);
         let end = found.map(|at| self.searched + at);
         self.searched = self.bytes.len();
         if end.unwrap_or(self.bytes.len()) > self.max {
-            return Err(TooLong(self.max));
+            return Err(OversizedMessage(self.max));
         }
         let Some(end) = end else { return Ok(None) };
         let rest = self.bytes.split_off(end + 1);
@@ -164,7 +164,7 @@ mod tests {
         frames.push(&[b'x'; 100]);
         assert_eq!(frames.next_message(), Ok(None));
         frames.push(b"x");
-        assert_eq!(frames.next_message(), Err(TooLong(100)));
+        assert_eq!(frames.next_message(), Err(OversizedMessage(100)));
     }
 
     #[test]

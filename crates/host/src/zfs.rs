@@ -8,7 +8,7 @@ use ashlar_zfs::client::{CallError, Zvol};
 use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
 use serde_json::{Value, json};
 
-use crate::clients::Hidden;
+use crate::clients::HiddenDevices;
 use crate::control::{Service, refused};
 use crate::interface::{PoolStatus, Zfs, ZfsReply};
 use crate::manage::reply;
@@ -25,7 +25,7 @@ const DATASETS: &str = "/reply/datasets";
 const BATCH: usize = 64;
 
 /// A volume that is closed during an operation on its dataset.
-struct Shut {
+struct ClosedVolume {
     zvol: Arc<Zvol>,
     /// The name of its dataset afterwards; `None` if it is destroyed.
     becomes: Option<String>,
@@ -48,13 +48,13 @@ fn not_done(error: &CallError) -> Reply {
 }
 
 /// The open volumes at and below the dataset `name`, which will be renamed to `new_name`.
-fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<Shut> {
+fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<ClosedVolume> {
     let mut all = Vec::new();
     for zvol in served.pool.opened() {
         let dataset = zvol.dataset();
         let Some(rest) = dataset.strip_prefix(name) else { continue };
         if rest.is_empty() || rest.starts_with(['/', '@']) {
-            all.push(Shut { zvol, becomes: new_name.map(|new| format!("{new}{rest}")) });
+            all.push(ClosedVolume { zvol, becomes: new_name.map(|new| format!("{new}{rest}")) });
         }
     }
     all
@@ -64,7 +64,7 @@ fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<Shut> {
 ///
 /// # Errors
 /// The clone or its origin cannot be listed.
-async fn promoted(served: &Served, name: &str) -> Result<Vec<Shut>, Reply> {
+async fn promoted(served: &Served, name: &str) -> Result<Vec<ClosedVolume>, Reply> {
     let clone = listed(served, name).await?;
     let origin = clone.iter().find(|dataset| dataset.name == name);
     let origin = origin.and_then(|clone| clone.properties.get("origin"));
@@ -82,7 +82,7 @@ async fn promoted(served: &Served, name: &str) -> Result<Vec<Shut>, Reply> {
         let dataset = zvol.dataset();
         let Some((of, tag)) = dataset.split_once('@') else { continue };
         if of == volume && made_at(&dataset) <= last {
-            all.push(Shut { becomes: Some(format!("{name}@{tag}")), zvol });
+            all.push(ClosedVolume { becomes: Some(format!("{name}@{tag}")), zvol });
         }
     }
     Ok(all)
@@ -191,7 +191,7 @@ impl Service {
         &self,
         served: &Served,
         what: &str,
-        shut: Vec<Shut>,
+        shut: Vec<ClosedVolume>,
         command: Command,
     ) -> Result<Result<(), CallError>, Reply> {
         let zvols: Vec<Arc<Zvol>> = shut.iter().map(|shut| Arc::clone(&shut.zvol)).collect();
@@ -206,7 +206,7 @@ impl Service {
             served.pool.run(command).await
         };
         let done = done.await;
-        for (hidden, Shut { zvol, becomes }) in hidden.into_iter().zip(shut) {
+        for (hidden, ClosedVolume { zvol, becomes }) in hidden.into_iter().zip(shut) {
             let now = if done.is_ok() { becomes } else { Some(zvol.dataset()) };
             let is_there = match now {
                 Some(_) if !zvol.is_shut() => true,
@@ -239,7 +239,7 @@ impl Service {
     ///
     /// # Errors
     /// The user of a volume.
-    async fn hide(&self, zvols: &[Arc<Zvol>]) -> Result<Vec<Hidden>, String> {
+    async fn hide(&self, zvols: &[Arc<Zvol>]) -> Result<Vec<HiddenDevices>, String> {
         // Prevents new devices on them meanwhile.
         let collector = self.collector.lock().await;
         let mut all = Vec::new();
@@ -256,14 +256,14 @@ impl Service {
         Ok(all)
     }
 
-    async fn hide_one(&self, zvol: &Arc<Zvol>) -> Result<Hidden, String> {
+    async fn hide_one(&self, zvol: &Arc<Zvol>) -> Result<HiddenDevices, String> {
         let is_meant =
             |device: &Device| device.zvol().is_some_and(|other| Arc::ptr_eq(other, zvol));
         self.clients.hide(is_meant, &zvol.dataset()).await
     }
 
     /// Shows a volume to clients again, under its present name.
-    fn show(&self, hidden: Hidden) {
+    fn show(&self, hidden: HiddenDevices) {
         self.clients.show(hidden);
     }
 

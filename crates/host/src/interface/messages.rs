@@ -50,9 +50,9 @@ pub enum ManageAction {
 
 /// The answer of `Manage`.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct DoneReply {
+pub(crate) struct DoneReply {
     /// What was done, a line each.
-    pub done: Vec<String>,
+    pub(crate) done: Vec<String>,
 }
 
 /// Parameters of `Attach`.
@@ -69,9 +69,9 @@ pub struct Attach {
 /// Parameters of `Detach`.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
-pub struct DiskReference {
+pub(crate) struct DiskReference {
     /// The disk's path, or its name below `sys/block`.
-    pub disk: String,
+    pub(crate) disk: String,
 }
 
 /// The answer of `StartWaiting`.
@@ -111,26 +111,26 @@ pub struct Grow {
 
 /// The answer of `Grow`.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct SizeReply {
+pub(crate) struct SizeReply {
     /// The size of the array, bytes.
-    pub size: u64,
+    pub(crate) size: u64,
 }
 
 /// Parameters of `Zfs`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub struct Zfs {
+pub(crate) struct Zfs {
     /// The pool's name.
-    pub pool: String,
+    pub(crate) pool: String,
     /// What the pool shall do.
-    pub command: ashlar_zfs::protocol::Command,
+    pub(crate) command: ashlar_zfs::protocol::Command,
 }
 
 /// The answer of `Zfs`.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct ZfsReply {
+pub(crate) struct ZfsReply {
     /// The pool's answer.
-    pub reply: ashlar_zfs::protocol::Reply,
+    pub(crate) reply: ashlar_zfs::protocol::Reply,
 }
 
 /// Parameters of `Lvm`.
@@ -207,73 +207,73 @@ pub struct TracedDevice {
 /// Parameters of `Stop`.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
-pub struct Stop {
+pub(crate) struct Stop {
     /// Whether to end by force, without waiting for clients.
     #[serde(default)]
-    pub force: Option<bool>,
+    pub(crate) force: Option<bool>,
 }
 
 /// An answer of `Stop`.
 #[derive(Serialize, Deserialize, Debug, Default)]
-pub struct StopReply {
+pub(crate) struct StopReply {
     /// What the end waits for.
-    pub waits_for: Vec<String>,
+    pub(crate) waits_for: Vec<String>,
     /// What was not stopped in good order; only in the last reply.
-    pub failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 /// Parameters of methods on one path, and of the errors about one.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub struct TreePath {
+pub(crate) struct TreePath {
     /// A path below the root of the mount: `sys/block/md0/queue/nomerges`.
-    pub path: String,
+    pub(crate) path: String,
 }
 
 /// Parameters of `Detail`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub struct ArrayReference {
+pub(crate) struct ArrayReference {
     /// The array, by its name or alias.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 /// Parameters of `Set`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub struct Setting {
+pub(crate) struct Setting {
     /// The attribute's path, as in `Get`.
-    pub path: String,
+    pub(crate) path: String,
     /// The new value.
-    pub value: String,
+    pub(crate) value: String,
 }
 
 /// The answer of `Get`.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct ValueReply {
+pub(crate) struct ValueReply {
     /// The attribute's text, with its final newline.
-    pub value: String,
+    pub(crate) value: String,
 }
 
 /// The answer of `List`.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct EntriesReply {
+pub(crate) struct EntriesReply {
     /// The entries.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
 }
 
 /// The answer of `Status`.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct StatusReply {
+pub(crate) struct StatusReply {
     /// The state.
-    pub status: Status,
+    pub(crate) status: Status,
 }
 
 /// The answer of `Detail`.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct DetailReply {
+pub(crate) struct DetailReply {
     /// The facts.
-    pub detail: Detail,
+    pub(crate) detail: Detail,
 }
 
 /// An entry of a directory.

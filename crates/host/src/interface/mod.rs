@@ -1,21 +1,23 @@
 //! The control interface: its methods, their parameters and errors, as data.
 //!
-//! [`DESCRIPTION`] is sent to clients that ask for it; the other types are the messages. A test checks that they
+//! `DESCRIPTION` is sent to clients that ask for it; the other types are the messages. A test checks that they
 //! agree.
 
 mod description;
 mod messages;
 
-pub use description::DESCRIPTION;
+pub(crate) use description::DESCRIPTION;
+pub(crate) use messages::{
+    ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply, Setting, SizeReply,
+    StatusReply, Stop, StopReply, TreePath, ValueReply, Zfs, ZfsReply,
+};
 pub use messages::{
-    ArrayReference, Attach, DetailReply, DiskReference, DoneReply, EntriesReply, Entry, EntryKind,
-    GroupsReply, Grow, Lvm, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, Setting,
-    SizeReply, StartedReply, Status, StatusReply, Stop, StopReply, Trace, TraceReply, TracedDevice,
-    TreePath, ValueReply, VolumeStatus, Zfs, ZfsReply,
+    Attach, Entry, EntryKind, GroupsReply, Grow, Lvm, LvmReply, Manage, ManageAction, ModelStatus,
+    PoolStatus, StartedReply, Status, Trace, TraceReply, TracedDevice, VolumeStatus,
 };
 
 /// The interface's name.
-pub const NAME: &str = "io.ashlar.Control";
+pub(crate) const NAME: &str = "io.ashlar.Control";
 
 #[cfg(test)]
 mod tests {
