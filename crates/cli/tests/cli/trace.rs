@@ -216,9 +216,10 @@ fn blkparse_and_btt_read_the_files() {
 fn the_same_bytes_go_through_a_pipe() {
     let (images, daemon) = disk();
     let mut nbd = Nbd::open(&images.path("nbd"), "d0");
-    let tracer = Tracer::start(&images, &["-o", "t", "d0"]);
+    // Whether a trace still has the flush with which the daemon ends is a matter of moments.
+    let tracer = Tracer::start(&images, &["-a", "read", "-o", "t", "d0"]);
     let mut piped = program();
-    piped.args(["trace", "-v", "--control", "control", "-o", "-", "d0"]);
+    piped.args(["trace", "-v", "--control", "control", "-a", "read", "-o", "-", "d0"]);
     piped.current_dir(images.dir.path()).stderr(Stdio::piped());
     piped.stdout(fs::File::create(images.path("bytes")).unwrap());
     let mut piped = piped.spawn().unwrap();
