@@ -297,8 +297,7 @@ impl VolumeGroup {
         if lv.unsupported.is_some() || !is_plain(lv) {
             return refuse("only linear and striped volumes, and snapshots, can be renamed");
         }
-        let ties = |user: &&LogicalVolume| !user.segments.iter().any(ties_a_snapshot);
-        if self.users_of(from).any(|user| ties(&user)) {
+        if self.is_made_into_others(from) {
             return refuse("other volumes are made of it");
         }
         if self.snapshots_of(from).any(|found| found.snapshot.merging) {
@@ -399,8 +398,7 @@ impl VolumeGroup {
             }
             gone.push(found.snapshot.cow.clone());
         }
-        let ties = |user: &&LogicalVolume| !user.segments.iter().any(ties_a_snapshot);
-        if self.users_of(name).any(|user| ties(&user)) {
+        if self.is_made_into_others(name) {
             return refuse("other volumes are made of it");
         }
         gone.push(name.to_owned());
@@ -470,6 +468,11 @@ impl VolumeGroup {
     /// Whether users see a volume with this name.
     fn is_seen(&self, name: &str) -> bool {
         self.lvs.iter().zip(self.visible()).any(|(lv, seen)| seen && lv.name == name)
+    }
+
+    /// Whether volumes are made of this one, other than its snapshots.
+    fn is_made_into_others(&self, name: &str) -> bool {
+        self.users_of(name).any(|user| !user.segments.iter().any(ties_a_snapshot))
     }
 
     fn may_have_more(&self, count: usize) -> Result<()> {

@@ -48,7 +48,7 @@ impl Process {
         fs::read_link(self.file(name)).unwrap()
     }
 
-    /// Whether it runs: a process that nobody has waited for yet does not.
+    /// Whether it runs: a process that has ended and waits for its parent does not.
     fn is_running(&self) -> bool {
         let stat = fs::read_to_string(self.file("stat")).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
