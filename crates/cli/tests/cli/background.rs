@@ -6,13 +6,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getsid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::support::{Images, MIB, Nbd, Run, program, until};
 use super::zvol::{has_libzpool, pool};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What proc(5) says of a process, from its state on; nothing if it is gone.
+fn stat(pid: Pid) -> Vec<String> {
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let stat = fs::read_to_string(stat).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Its session, or none if that is of another PID namespace: `getsid` returns 0 then, which rustix does not take.
+fn session(pid: Pid) -> Option<Pid> {
+    stat(pid).get(3).and_then(|session| Pid::from_raw(session.parse().unwrap()))
+}
 
 /// A process that is killed if its test ends early.
 struct Process(Pid);
@@ -26,7 +39,7 @@ impl Process {
         Self(Pid::from_raw(pid.try_into().unwrap()).unwrap())
     }
 
-    /// The child of a command, once it has left the command's session.
+    /// The child of a command, once it leads a session of its own.
     fn child_of(command: &Child) -> Self {
         let pid = command.id();
         let list = format!("/proc/{pid}/task/{pid}/children");
@@ -35,7 +48,7 @@ impl Process {
             let children = fs::read_to_string(&list).unwrap();
             let child = children.split_whitespace().next();
             found = child.and_then(|pid| Pid::from_raw(pid.parse().unwrap()));
-            found.is_some_and(|pid| getsid(Some(pid)) == Ok(pid))
+            found.is_some_and(|pid| session(pid) == Some(pid))
         });
         Self(found.unwrap())
     }
@@ -50,8 +63,7 @@ impl Process {
 
     /// Whether it runs: a process that has ended and waits for its parent does not.
     fn is_running(&self) -> bool {
-        let stat = fs::read_to_string(self.file("stat")).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+        stat(self.0).first().is_some_and(|state| state != "Z")
     }
 
     fn signal(&self, signal: Signal) {
@@ -114,7 +126,7 @@ fn it_returns_once_everything_is_served_and_the_daemon_belongs_to_no_terminal() 
     for stream in ["fd/0", "fd/1", "fd/2"] {
         assert_eq!(daemon.link(stream), Path::new("/dev/null"));
     }
-    assert_eq!(getsid(Some(daemon.0)), Ok(daemon.0));
+    assert_eq!(session(daemon.0), Some(daemon.0));
     assert_eq!(fs::read_to_string(daemon.file("comm")).unwrap(), "ashlar\n");
 
     // Also its relative paths: it removes the files of its sockets, and unmounts.
@@ -257,7 +269,7 @@ fn a_pool_is_served_in_the_background_too() {
     let pid = status["pools"][0]["pid"].as_i64().unwrap();
     let worker = Process(Pid::from_raw(pid.try_into().unwrap()).unwrap());
     assert_eq!(worker.link("cwd"), Path::new("/"));
-    assert_eq!(getsid(Some(worker.0)), Ok(daemon.0));
+    assert_eq!(session(worker.0), Some(daemon.0));
     stop(&images);
     assert!(!daemon.is_running() && !worker.is_running());
 }
