@@ -58,6 +58,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Zvol(commands::zvol::Zvol),
     Status(commands::status::Status),
+    Jobs(commands::jobs::Jobs),
     Get(commands::get::Get),
     Set(commands::set::Set),
     Trace(commands::trace::Trace),
@@ -86,6 +87,7 @@ impl Command {
             | Self::Zvol(_)
             | Self::ZfsWorker
             | Self::Status(_)
+            | Self::Jobs(_)
             | Self::Get(_)
             | Self::Set(_)
             | Self::Trace(_)
@@ -111,6 +113,7 @@ impl Command {
             Self::Zvol(command) => command.run(),
             Self::ZfsWorker => ashlar_zfs::worker::main(),
             Self::Status(command) => command.run(),
+            Self::Jobs(command) => command.run(),
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),
             Self::Trace(command) => command.run(),

@@ -22,9 +22,9 @@ use serde_json::{Map, Value, json};
 use crate::control_path;
 use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
-    self, Attach, DetailReply, DoneReply, EntriesReply, Entry, GroupsReply, Grow, Lvm, LvmReply,
-    Manage, SizeReply, StartedReply, Status, StatusReply, StopReply, Trace, TraceReply,
-    TracedDevice, ValueReply, ZfsReply,
+    self, Attach, DetailReply, DoneReply, EntriesReply, Entry, GroupsReply, Grow, Job, JobAction,
+    JobsReply, Lvm, LvmReply, Manage, SizeReply, StartedReply, Status, StatusReply, StopReply,
+    Trace, TraceReply, TracedDevice, ValueReply, ZfsReply,
 };
 use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 
@@ -156,6 +156,24 @@ impl Client {
     /// The connection failed.
     pub fn groups(&mut self) -> Result<GroupsReply> {
         self.call_long("Groups", json!({}))
+    }
+
+    /// Long work under way.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub fn jobs(&mut self) -> Result<Vec<Job>> {
+        let JobsReply { jobs } = self.call("Jobs", json!({}))?;
+        Ok(jobs)
+    }
+
+    /// Pauses, resumes or cancels the work on the device called `name`.
+    ///
+    /// # Errors
+    /// There is none, or it was refused.
+    pub fn control_job(&mut self, name: &str, action: JobAction) -> Result<()> {
+        let _: Value = self.call_long("ControlJob", json!({ "name": name, "action": action }))?;
+        Ok(())
     }
 
     /// Sends a command to a pool.

@@ -29,6 +29,7 @@ use crate::ending::Ending;
 use crate::interface::{
     self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, TreePath, VolumeStatus,
 };
+use crate::jobs::MergeSpeeds;
 use crate::models::Models;
 use crate::stopping::Farewells;
 use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
@@ -60,6 +61,8 @@ pub(crate) struct Service {
     pub(crate) identities: RefCell<HashMap<String, Identity>>,
     /// The daemon's end, which `Stop` begins. Once it has begun no array is started any more.
     pub(crate) ending: Ending,
+    /// The speed of merges.
+    pub(crate) merge_speeds: RefCell<MergeSpeeds>,
     /// The callers waiting for the result of the end.
     pub(crate) farewells: Farewells,
 }
@@ -119,6 +122,14 @@ impl Service {
             },
             (interface::NAME, "Groups") => match nothing(&call.parameters) {
                 Ok(()) => self.groups().await,
+                Err(error) => Err(error),
+            },
+            (interface::NAME, "Jobs") => match nothing(&call.parameters) {
+                Ok(()) => self.jobs().await,
+                Err(error) => Err(error),
+            },
+            (interface::NAME, "ControlJob") => match parse(call.parameters) {
+                Ok(at) => self.control_job(&at).await,
                 Err(error) => Err(error),
             },
             (interface::NAME, "Trace") => Err(Reply::expected_more()),

@@ -20,6 +20,7 @@
 //! while it is in use. A daemon that died below a mounted loop device would lose acknowledged data in that file
 //! system's cache, so the daemon keeps serving until the mount is unused.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
@@ -304,6 +305,7 @@ async fn run(
         deferred: deferred.into(),
         identities: identities.into(),
         ending: ending.clone(),
+        merge_speeds: RefCell::default(),
         farewells: farewells.clone(),
     });
     let control = spawn(control::serve(control, access, Rc::clone(&service)));

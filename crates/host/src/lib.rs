@@ -42,6 +42,7 @@ pub mod error;
 mod groups;
 mod incremental;
 pub mod interface;
+mod jobs;
 pub mod lvm;
 mod manage;
 mod merges;

@@ -1,7 +1,7 @@
 //! Snapshot merges that end while their volumes are served: updates their groups' metadata.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
@@ -23,6 +23,7 @@ pub(crate) async fn end_merges(service: Rc<Service>) {
         if service.ending.draining().is_stopped() {
             return;
         }
+        service.merge_speeds.borrow_mut().note(&collector.merging(), Instant::now());
         for merged in collector.merged() {
             let Merged { group, origin, snapshot, .. } = &merged;
             match end(&mut collector, &merged).await {

@@ -18,7 +18,9 @@ use crate::arrays::{Volume, Waiting};
 use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::names::{ArrayName, wanted_name};
-use crate::volume_groups::{Applied, Change, Merged, Request, ServedGroup, ServedPhysical};
+use crate::volume_groups::{
+    Applied, Change, Merged, Merging, Request, ServedGroup, ServedPhysical,
+};
 
 /// The result of adding a member.
 pub enum Attached {
@@ -126,6 +128,11 @@ impl Collector {
             self.look_into(volume.clone()).await;
         }
         Ok(applied)
+    }
+
+    /// The merges of snapshots into their origins.
+    pub fn merging(&self) -> Vec<Merging> {
+        self.builder.groups.merging()
     }
 
     /// The merges that have ended and are not yet recorded in their groups' metadata.

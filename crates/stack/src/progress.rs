@@ -77,6 +77,8 @@ pub struct Progress {
     pub last: SyncAction,
     /// Its progress.
     pub step: Step,
+    /// The operation that waits because the array is frozen, and how far it is.
+    pub paused: Option<(SyncAction, Run)>,
     /// Sectors in which the last check or repair found differences.
     pub mismatches: Sectors,
     /// Whether an operation runs, or is about to.
@@ -87,16 +89,17 @@ impl Progress {
     /// The current progress of an array.
     pub(crate) fn of(array: &Array) -> Self {
         let status = array.sync_status();
+        let run = Run {
+            done: status.done,
+            total: status.total,
+            speed_kib: status.speed_kib,
+            left: status.eta,
+        };
         let step = match status.action {
             SyncAction::Idle | SyncAction::Frozen if array.is_unsynced() => Step::Pending,
             SyncAction::Idle | SyncAction::Frozen => Step::None,
             SyncAction::Resync | SyncAction::Recover | SyncAction::Check | SyncAction::Repair => {
-                Step::Running(Run {
-                    done: status.done,
-                    total: status.total,
-                    speed_kib: status.speed_kib,
-                    left: status.eta,
-                })
+                Step::Running(run)
             }
         };
         let mut ended = Box::pin(array.sync_ended());
@@ -105,6 +108,7 @@ impl Progress {
             action: status.action,
             last: status.last,
             step,
+            paused: status.paused.map(|action| (action, run)),
             mismatches: status.mismatches,
             busy: ended.is_pending(),
         }

@@ -12,6 +12,7 @@ pub(crate) const IDLE: Progress = Progress {
     action: SyncAction::Idle,
     last: SyncAction::Idle,
     step: Step::None,
+    paused: None,
     mismatches: Sectors::ZERO,
     busy: false,
 };

@@ -21,7 +21,7 @@ mod report;
 
 use active::{Active, Numbers};
 pub use change::{Applied, Change, Request};
-pub use merged::{Merged, left_to_merge};
+pub use merged::{Merged, Merging, left_to_merge};
 pub use report::{ServedGroup, ServedMember, ServedPhysical, ServedVolume};
 
 /// A present physical volume.

@@ -19,6 +19,7 @@ mod generated;
 mod hints;
 mod in_use;
 mod incremental;
+mod jobs;
 mod lvm;
 mod lvm_live;
 mod managing;

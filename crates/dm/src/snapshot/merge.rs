@@ -17,6 +17,9 @@
 //! If step 5 fails, it is unknown which of these is on disk: the batch stays closed, so that
 //! no write goes to it that would be lost in one of the cases.
 //!
+//! The messages `pause` and `resume` are ours: a paused merge waits between two batches, also with the next tables of the
+//! device. The message `is_paused` is answered with 1 or 0.
+//!
 //! A batch ends with its area: then one write in place removes it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -37,7 +40,7 @@ use super::state::{Loaded, Snapshot, copy, pieces, remap};
 use super::store::{Last, Run};
 use super::target::{Member, Tracked};
 use super::task::Task;
-use crate::target::{Construct, New, Target, TargetError};
+use crate::target::{Construct, MessageError, New, Target, TargetError};
 
 /// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
 /// small part of the time.
@@ -53,10 +56,11 @@ pub(super) struct Merge {
     claimed: AtomicBool,
     merging: AtomicBool,
     pub(super) task: Task,
+    paused: AtomicBool,
     failed: AtomicBool,
     /// The list on disk is unknown: the batch stays closed.
     stuck: AtomicBool,
-    /// Which chunks are closed has changed, or a write to one of them ended.
+    /// Which chunks are closed has changed, or a write to one of them ended, or what the task shall do.
     pub(super) changed: Event,
 }
 
@@ -78,6 +82,23 @@ impl Merge {
 
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(SeqCst)
+    }
+
+    /// Waits while the merge is paused; false if its task must end.
+    async fn goes_on(&self) -> bool {
+        self.until(|| !self.paused.load(SeqCst) || !self.task.goes_on()).await;
+        self.task.goes_on()
+    }
+
+    /// Tells the task to end after the current batch.
+    fn end(&self) {
+        self.task.end();
+        self.changed.notify(usize::MAX);
+    }
+
+    fn pause(&self, paused: bool) {
+        self.paused.store(paused, SeqCst);
+        self.changed.notify(usize::MAX);
     }
 
     /// Waits until `done` is true; every change of its result notifies `changed`.
@@ -107,8 +128,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // The current batch is the last one.
-        self.0.merge.task.end();
+        self.0.merge.end();
         self.0.merge.claimed.store(false, SeqCst);
     }
 }
@@ -117,7 +137,7 @@ impl Drop for Claim {
 async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
     let state = &snapshot.merge;
     if let Some(loaded) = snapshot.loaded() {
-        while state.task.goes_on() && snapshot.is_valid() {
+        while state.goes_on().await && snapshot.is_valid() {
             match merge_batch(&snapshot, &origin, loaded).await {
                 Ok(true) => {}
                 Ok(false) => {
@@ -362,11 +382,29 @@ impl Target for MergeTarget {
         }
     }
 
+    fn message<'a>(
+        &'a self,
+        words: &'a [&'a str],
+    ) -> LocalFuture<'a, Result<String, MessageError>> {
+        let merge = &self.member.snapshot.merge;
+        let reply = match words {
+            ["pause" | "resume"] => {
+                merge.pause(words == ["pause"]);
+                Ok(String::new())
+            }
+            ["is_paused"] => Ok(u8::from(merge.paused.load(SeqCst)).to_string()),
+            _ => Err(MessageError::Unknown { target: Self::NAME, message: words.join(" ") }),
+        };
+        Box::pin(std::future::ready(reply))
+    }
+
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async {
             let claim = self.take_claim();
             if claim.is_some() {
-                self.member.snapshot.merge.task.stop().await;
+                let merge = &self.member.snapshot.merge;
+                merge.end();
+                merge.task.stop().await;
             }
             Ok(())
         })

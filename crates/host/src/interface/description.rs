@@ -182,6 +182,24 @@ type Group (text: string, members: []object, volumes: []Logical)
 
 method Groups() -> (physical: []Physical, groups: []Group)
 
+# Long work, named after its device: md0, vg/lv, or a pool. The kind is resync, recover, check, repair, merge, scrub or resilver, the
+# state running, paused or failed. Actions are those that it knows now: pause, resume, cancel.
+type Job (
+  name: string,
+  alias: ?string,
+  kind: string,
+  state: string,
+  done_bytes: int,
+  total_bytes: int,
+  bytes_per_second: ?int,
+  seconds_left: ?int,
+  actions: []string
+)
+
+method Jobs() -> (jobs: []Job)
+
+method ControlJob(name: string, action: string) -> ()
+
 # A device that is traced, with its number as in sys/block/*/dev.
 type TracedDevice (name: string, major: int, minor: int)
 

@@ -1,5 +1,7 @@
 //! The parameters and the answers of each method.
 
+use std::fmt;
+
 use ashlar_stack::detail::Detail;
 use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
 use serde::{Deserialize, Serialize};
@@ -169,6 +171,135 @@ pub struct GroupsReply {
     pub physical: Vec<ServedPhysical>,
     /// The groups; their members are indices into `physical`.
     pub groups: Vec<ServedGroup>,
+}
+
+/// Long work of the daemon.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct Job {
+    /// Its device, and the name of the job: `md0`, `vg/lv`, or a pool.
+    pub name: String,
+    /// Another name of the device: `md/data`.
+    pub alias: Option<String>,
+    /// What is done.
+    pub kind: JobKind,
+    /// Whether it goes on.
+    pub state: JobState,
+    /// How much is done: of a member in a recovery, otherwise of the device.
+    pub done_bytes: u64,
+    /// How much there is to do.
+    pub total_bytes: u64,
+    /// The recent speed, if it is known.
+    pub bytes_per_second: Option<u64>,
+    /// The remaining time at this speed.
+    pub seconds_left: Option<u64>,
+    /// What can be done with it now.
+    pub actions: Vec<JobAction>,
+}
+
+/// The kind of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobKind {
+    /// An array makes copies equal that may differ.
+    Resync,
+    /// An array rebuilds members.
+    Recover,
+    /// An array compares its copies.
+    Check,
+    /// An array compares its copies, and makes them equal.
+    Repair,
+    /// A snapshot is merged into its origin.
+    Merge,
+    /// A pool verifies its data.
+    Scrub,
+    /// A pool rebuilds disks.
+    Resilver,
+}
+
+impl JobKind {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Resync => "resync",
+            Self::Recover => "recovery",
+            Self::Check => "check",
+            Self::Repair => "repair",
+            Self::Merge => "merge",
+            Self::Scrub => "scrub",
+            Self::Resilver => "resilver",
+        }
+    }
+}
+
+/// The state of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// It goes on.
+    Running,
+    /// It waits to be resumed.
+    Paused,
+    /// It cannot go on; the daemon's log says why.
+    Failed,
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// What a user does with a job.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobAction {
+    /// Has it wait.
+    Pause,
+    /// Has it go on.
+    Resume,
+    /// Ends it.
+    Cancel,
+}
+
+impl JobAction {
+    /// The verb.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Cancel => "cancel",
+        }
+    }
+
+    /// The state of a job afterwards; of a cancelled one, none is left.
+    pub(crate) const fn result(self) -> Option<JobState> {
+        match self {
+            Self::Pause => Some(JobState::Paused),
+            Self::Resume => Some(JobState::Running),
+            Self::Cancel => None,
+        }
+    }
+}
+
+/// The answer of `Jobs`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct JobsReply {
+    /// The jobs.
+    pub(crate) jobs: Vec<Job>,
+}
+
+/// Parameters of `ControlJob`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JobControl {
+    /// The job, by the name or alias of its device.
+    pub(crate) name: String,
+    /// What to do with it.
+    pub(crate) action: JobAction,
 }
 
 /// Parameters of `Trace`.

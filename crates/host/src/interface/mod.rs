@@ -8,12 +8,13 @@ mod messages;
 
 pub(crate) use description::DESCRIPTION;
 pub(crate) use messages::{
-    ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply, Setting, SizeReply,
-    StatusReply, Stop, StopReply, TreePath, ValueReply, Zfs, ZfsReply,
+    ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply, JobControl, JobsReply,
+    Setting, SizeReply, StatusReply, Stop, StopReply, TreePath, ValueReply, Zfs, ZfsReply,
 };
 pub use messages::{
-    Attach, Entry, EntryKind, GroupsReply, Grow, Lvm, LvmReply, Manage, ManageAction, ModelStatus,
-    PoolStatus, StartedReply, Status, Trace, TraceReply, TracedDevice, VolumeStatus,
+    Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm, LvmReply,
+    Manage, ManageAction, ModelStatus, PoolStatus, StartedReply, Status, Trace, TraceReply,
+    TracedDevice, VolumeStatus,
 };
 
 /// The interface's name.
@@ -74,6 +75,18 @@ mod tests {
         check("Model", serde_json::to_value(model).unwrap());
         let pool = PoolStatus { name: String::new(), pid: 1, release: String::new(), ended: None };
         check("Pool", serde_json::to_value(pool).unwrap());
+        let job = Job {
+            name: String::new(),
+            alias: None,
+            kind: JobKind::Merge,
+            state: JobState::Running,
+            done_bytes: 0,
+            total_bytes: 0,
+            bytes_per_second: None,
+            seconds_left: None,
+            actions: Vec::new(),
+        };
+        check("Job", serde_json::to_value(job).unwrap());
         let member = ashlar_stack::detail::DetailMember {
             number: None,
             slot: None,
@@ -137,6 +150,10 @@ mod tests {
             ("Attach", serde_json::to_value(Attach::default()).unwrap()),
             ("Detach", serde_json::to_value(DiskReference::default()).unwrap()),
             ("Trace", serde_json::to_value(Trace::default()).unwrap()),
+            ("ControlJob", {
+                let action = JobAction::Pause;
+                serde_json::to_value(JobControl { name: String::new(), action }).unwrap()
+            }),
             ("Zfs", {
                 let command = ashlar_zfs::protocol::Command::PoolStatus;
                 serde_json::to_value(Zfs { pool: String::new(), command }).unwrap()

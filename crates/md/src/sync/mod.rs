@@ -112,6 +112,8 @@ struct Orders {
     last: SyncAction,
     requested: Option<SyncAction>,
     frozen: bool,
+    /// The action that a request to freeze ended.
+    paused: Option<SyncAction>,
     /// Number of [`SyncHeld`] guards.
     holds: usize,
     /// The running action must end.
@@ -191,6 +193,7 @@ impl Engine {
         let orders = self.orders();
         let frozen = if orders.frozen { SyncAction::Frozen } else { SyncAction::Idle };
         let (running, last) = (orders.running, orders.last);
+        let paused = orders.paused.filter(|_| running.is_none());
         drop(orders);
         let progress = self.progress();
         let idle = SyncStatus {
@@ -199,6 +202,10 @@ impl Engine {
             mismatches: progress.mismatches,
             ..SyncStatus::default()
         };
+        if paused.is_some() {
+            let Progress { done, total, .. } = *progress;
+            return SyncStatus { paused, done, total, ..idle };
+        }
         let Some(action) = running else { return idle };
         let speed_kib = progress.marks.speed_kib(self.core.runtime().now_ns(), progress.moved);
         let left = progress.total.0.saturating_sub(progress.done.0);
@@ -255,6 +262,7 @@ impl Engine {
         let wanted = match request {
             SyncRequest::Idle | SyncRequest::Frozen => {
                 orders.frozen = request == SyncRequest::Frozen;
+                orders.paused = if orders.frozen { orders.running.or(orders.paused) } else { None };
                 orders.interrupted |= orders.running.is_some();
                 orders.requested = None;
                 None
@@ -267,7 +275,7 @@ impl Engine {
             if orders.running.is_some() || orders.requested.is_some() {
                 return Err(SyncError::Busy);
             }
-            orders.frozen = false;
+            (orders.frozen, orders.paused) = (false, None);
             orders.requested = wanted;
         }
         drop(orders);

@@ -203,9 +203,11 @@ pub struct SyncStatus {
     pub action: SyncAction,
     /// The last action, which may still run.
     pub last: SyncAction,
+    /// The action that ended because a user froze the array; it goes on where it was when it is requested again.
+    pub paused: Option<SyncAction>,
     /// Sectors done: of a member in a recovery, otherwise of the array.
     pub done: Sectors,
-    /// Total sectors; zero if nothing runs.
+    /// Total sectors; zero if nothing runs and nothing is paused.
     pub total: Sectors,
     /// KiB per second over the last half minute.
     pub speed_kib: u64,

@@ -7,6 +7,10 @@
 //! committed; a crash leaves the old or the new text. With the old text, the volume is activated as
 //! before: the store is empty, so the merge ends at once.
 
+use std::sync::Arc;
+
+use ashlar_block::{Sector, Sectors};
+use ashlar_dm::Device as Mapped;
 use ashlar_dm::text::Line;
 use ashlar_lvm::activate::MadeOf;
 use ashlar_lvm::command::CommandError;
@@ -40,34 +44,87 @@ pub fn left_to_merge(status: &str) -> Option<u64> {
     Some(used.saturating_sub(metadata))
 }
 
+/// A merge under way, or one that has ended or failed and is still in the metadata.
+#[derive(Clone)]
+pub struct Merging {
+    /// What is merged.
+    pub merged: Merged,
+    /// How much is left to merge; `None` if the merge failed.
+    pub left: Option<Sectors>,
+    /// The merged device.
+    mapped: Arc<Mapped>,
+}
+
+impl Merging {
+    /// The origin, as `vg/lv`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.merged.group, self.merged.origin)
+    }
+
+    /// Whether it waits for [`Self::resume`].
+    pub async fn is_paused(&self) -> bool {
+        self.tell("is_paused").await.is_ok_and(|reply| reply == "1")
+    }
+
+    /// Has it wait after what is just being copied, until [`Self::resume`] or the end of the daemon.
+    ///
+    /// # Errors
+    /// It is no merge any more.
+    pub async fn pause(&self) -> Result<(), String> {
+        self.tell("pause").await.map(drop)
+    }
+
+    /// Has it go on.
+    ///
+    /// # Errors
+    /// It is no merge any more.
+    pub async fn resume(&self) -> Result<(), String> {
+        self.tell("resume").await.map(drop)
+    }
+
+    async fn tell(&self, word: &str) -> Result<String, String> {
+        self.mapped.message(Sector::ZERO, &[word]).await.map_err(|error| error.to_string())
+    }
+}
+
 impl VolumeGroups {
+    /// All merges.
+    pub(crate) fn merging(&self) -> Vec<Merging> {
+        self.merges(|_| true)
+    }
+
     /// The merges that have ended, except for those whose end [`Self::was_told`].
     pub(crate) fn merged(&self) -> Vec<Merged> {
-        let ended = |live: &&Live| {
+        let mut all = self.merges(|live| !live.is_told);
+        all.retain(|merging| merging.left == Some(Sectors::ZERO));
+        all.into_iter().map(|merging| merging.merged).collect()
+    }
+
+    fn merges(&self, is_meant: impl Fn(&Live) -> bool) -> Vec<Merging> {
+        let is_merge = |live: &Live| {
             let is_merge = |line: &Line| line.kind == "snapshot-merge";
             let merges =
                 matches!(&live.planned.made_of, MadeOf::Table(lines) if lines.iter().any(is_merge));
-            let mapped = live.mapped.as_ref().filter(|_| merges && !live.is_told);
-            mapped.is_some_and(|mapped| left_to_merge(&mapped.status()) == Some(0))
+            merges && is_meant(live)
         };
-        let mut merged = Vec::new();
-        for (id, active) in &self.active {
-            for live in active.devices.iter().filter(ended) {
-                let groups = self.found().groups;
-                let Some(group) = groups.iter().find(|group| group.metadata.group.id == *id) else {
-                    continue;
-                };
-                let vg = &group.metadata.group;
-                let Some(origin) = live.planned.volume.clone() else { continue };
-                let snapshot = vg.snapshots_of(&origin).find(|found| found.snapshot.merging);
-                let Some(snapshot) = snapshot.map(|found| found.snapshot.cow.clone()) else {
-                    continue;
-                };
-                let (id, group) = (*id, vg.name.clone());
-                merged.push(Merged { id, group, origin, snapshot });
-            }
+        let all = self.active.iter();
+        let all = all.flat_map(|(id, active)| active.devices.iter().map(move |live| (*id, live)));
+        let all: Vec<(Uuid, &Live)> = all.filter(|(_, live)| is_merge(live)).collect();
+        if all.is_empty() {
+            return Vec::new();
         }
-        merged
+        let groups = self.found().groups;
+        let merging = all.into_iter().filter_map(|(id, live)| {
+            let group = groups.iter().find(|group| group.metadata.group.id == id)?;
+            let (vg, mapped) = (&group.metadata.group, live.mapped.as_ref()?);
+            let origin = live.planned.volume.clone()?;
+            let snapshot = vg.snapshots_of(&origin).find(|found| found.snapshot.merging)?;
+            let snapshot = snapshot.snapshot.cow.clone();
+            let merged = Merged { id, group: vg.name.clone(), origin, snapshot };
+            let left = left_to_merge(&mapped.status()).map(Sectors);
+            Some(Merging { merged, left, mapped: Arc::clone(mapped) })
+        });
+        merging.collect()
     }
 
     /// Reports this merge no more.

@@ -107,6 +107,45 @@ fn a_snapshot_gets_no_io_once_it_is_merged_and_loses_no_write_of_before() {
     }
 }
 
+/// Also with the next table, and a suspension must not wait for a paused merge.
+#[test]
+fn a_paused_merge_waits_between_batches_until_it_is_resumed() {
+    let (sim, rig, ..) = bench(3);
+    sim.block_on(async {
+        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
+        let chunks = SIZE / 8;
+        for number in 0..chunks {
+            // No two follow each other, so a batch has few of them.
+            fill(&snap, number * 7 % chunks * 8, 8, 7).await.unwrap();
+        }
+        let full = status(&snap_device);
+        let (merge, gateway) = rig.device("merge", MERGE).await;
+        let message = async |word| merge.message(Sector::ZERO, &[word]).await.unwrap();
+        while status(&merge) == full {
+            SimRuntime.sleep(Duration::from_micros(10)).await;
+        }
+        message("pause").await;
+        // A batch that had begun ends.
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        let left = status(&merge);
+        assert!(left != "16/4000 16" && left != full, "{left} of {full}");
+        fill(&gateway, 3, 2, 9).await.unwrap();
+        merge.suspend(true).await.unwrap();
+        rig.reload(&merge, MERGE).await;
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        assert_eq!((status(&merge), message("is_paused").await), (left, "1".to_owned()));
+        message("resume").await;
+        assert_eq!(message("is_paused").await, "0");
+        merged(&merge).await;
+        let shown = RefCell::new(vec![7; SIZE as usize]);
+        shown.borrow_mut()[3..5].fill(9);
+        assert!(shows(&gateway, &shown).await);
+        let unknown = merge.message(Sector::ZERO, &["stop"]).await.unwrap_err().to_string();
+        assert_eq!(unknown, "target snapshot-merge does not know the message 'stop'");
+        merge.suspend(true).await.unwrap();
+    });
+}
+
 #[test]
 fn a_discard_to_a_snapshot_that_is_merged_fails() {
     let (sim, rig, ..) = bench(1);

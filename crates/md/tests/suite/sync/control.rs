@@ -81,14 +81,49 @@ fn what_is_necessary_begins_again_after_idle_and_not_while_frozen() {
         let frozen = array.in_sync_to();
         assert!(before <= frozen && array.is_unsynced());
         assert_eq!(superblock(&media[0]).resync_offset, frozen);
+        let paused = array.sync_status();
+        assert_eq!((paused.paused, paused.done), (Some(SyncAction::Resync), frozen));
+        assert!(paused.total > paused.done);
         // No other action begins either, even if it is necessary.
         array.wake_sync();
         sim.runtime().sleep(Duration::from_secs(1)).await;
         assert_eq!((action(&array), array.in_sync_to()), (SyncAction::Frozen, frozen));
         array.request_sync(SyncRequest::Resync).unwrap();
         array.sync_ended().await;
-        assert!(!array.is_unsynced());
+        assert!(!array.is_unsynced() && array.sync_status().paused.is_none());
         assert!(differing(&array, &media, 8 * 2048).await.is_empty());
+    });
+}
+
+#[test]
+fn a_frozen_check_goes_on_where_it_was() {
+    let media = media(2, DISK);
+    let sim = Sim::new(5);
+    fill(&sim, &raid1(2), &media);
+    sim.block_on(async {
+        let array = start_on(&sim, &media).await;
+        array.request_sync(SyncRequest::Frozen).unwrap();
+        assert_eq!(array.sync_status().paused, None, "nothing ran");
+        array.sync_settings().set_speed_max_kib(Some(4000));
+        array.request_sync(SyncRequest::Check).unwrap();
+        sim.runtime().sleep(Duration::from_millis(700)).await;
+        array.request_sync(SyncRequest::Frozen).unwrap();
+        sim.runtime().sleep(Duration::from_secs(1)).await;
+        let status = array.sync_status();
+        assert_eq!(status.paused, Some(SyncAction::Check));
+        assert!(status.done > Sectors::ZERO && status.done < status.total);
+        assert_eq!(array.sync_settings().sync_min(), status.done);
+        array.request_sync(SyncRequest::Frozen).unwrap();
+        assert_eq!(array.sync_status(), status, "once more changes nothing");
+        array.request_sync(SyncRequest::Check).unwrap();
+        sim.runtime().sleep(Duration::from_millis(50)).await;
+        let running = array.sync_status();
+        assert_eq!((running.action, running.paused), (SyncAction::Check, None));
+        assert!(running.done >= status.done);
+        array.sync_ended().await;
+        assert_eq!(array.sync_settings().sync_min(), Sectors::ZERO);
+        array.request_sync(SyncRequest::Idle).unwrap();
+        assert_eq!(array.sync_status().paused, None);
     });
 }
 

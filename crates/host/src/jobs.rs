@@ -1,0 +1,311 @@
+//! Long work of the daemon, in one list: syncs of arrays, merges of snapshots, and scrubs and resilvers of pools.
+//!
+//! The list has no state of its own: each kind of work is asked for what it does at this moment, and a job is named after its
+//! device, which does one such thing at a time. Only the speed of merges is measured here, because the device mapper does not.
+//!
+//! | work | paused by | goes on | cancelled by |
+//! |---|---|---|---|
+//! | check, repair | freezing the array | where it was | idle, and the next one begins at the start |
+//! | resync, recovery | freezing the array | at its checkpoint | never: the array needs it |
+//! | merge | a message to the target | where it was; also when the daemon starts again | never: the origin has part of it |
+//! | scrub of a pool | the pool, which remembers it | where it was | the pool |
+//! | resilver | never | | never |
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use ashlar_block::Sectors;
+use ashlar_engine::sleep;
+use ashlar_md::{SyncAction, SyncRequest};
+use ashlar_stack::arrays::Volume;
+use ashlar_stack::progress::{Run, Step};
+use ashlar_stack::volume_groups::Merging;
+use ashlar_zfs::protocol::{self, Command, ScanStatus};
+use futures_util::future::{Either, join_all, select};
+use serde_json::{Value, json};
+
+use crate::control::{Service, refused};
+use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Zfs};
+use crate::varlink::Reply;
+
+/// How long a pool may take to answer before it is left out of the list.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a check takes at most to end, and how often it is looked at.
+const END: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(10);
+/// For how long back the speed of a merge is measured.
+const MARKS: usize = 30;
+
+/// The speed of merges, measured each second.
+#[derive(Default)]
+pub(crate) struct MergeSpeeds(HashMap<String, MergeSpeed>);
+
+#[derive(Default)]
+struct MergeSpeed {
+    /// What was left when the merge was first seen.
+    total: Sectors,
+    marks: VecDeque<(Instant, Sectors)>,
+}
+
+impl MergeSpeeds {
+    /// Notes what is left of each merge now.
+    pub(crate) fn note(&mut self, merges: &[Merging], now: Instant) {
+        self.0.retain(|name, _| merges.iter().any(|merging| merging.name() == *name));
+        for merging in merges {
+            let Some(left) = merging.left else { continue };
+            let speed = self.0.entry(merging.name()).or_default();
+            speed.total = speed.total.max(left);
+            speed.marks.push_back((now, left));
+            if speed.marks.len() > MARKS {
+                speed.marks.pop_front();
+            }
+        }
+    }
+
+    /// The whole of a merge of which this is left, and its bytes per second.
+    fn of(&self, name: &str, left: Sectors) -> (Sectors, Option<u64>) {
+        let Some(speed) = self.0.get(name) else { return (left, None) };
+        let rate = speed.marks.front().and_then(|(since, before)| {
+            let time = u64::try_from(since.elapsed().as_millis()).ok().filter(|time| *time > 0)?;
+            Some(before.0.saturating_sub(left.0) * 512 * 1000 / time)
+        });
+        (speed.total.max(left), rate.filter(|rate| *rate > 0))
+    }
+}
+
+/// A job, and what does its work.
+enum Work {
+    Sync(Volume),
+    Merge(Merging),
+    Scan,
+}
+
+impl Service {
+    /// The jobs, for `Jobs`.
+    pub(crate) async fn jobs(&self) -> Result<Value, Reply> {
+        let jobs: Vec<Job> = self.works().await.into_iter().map(|(job, _)| job).collect();
+        Ok(json!({ "jobs": jobs }))
+    }
+
+    /// Pauses, resumes or cancels a job.
+    pub(crate) async fn control_job(&self, at: &JobControl) -> Result<Value, Reply> {
+        let JobControl { name, action } = at;
+        let short = name.strip_prefix("/dev/").unwrap_or(name);
+        let is_meant = |job: &Job| job.name == short || job.alias.as_deref() == Some(short);
+        let found = self.works().await.into_iter().find(|(job, _)| is_meant(job));
+        let Some((job, work)) = found else {
+            let why = format!("{name} has no long work under way");
+            return Err(refused(why, Some("ashlar jobs lists what has")));
+        };
+        let kind = job.kind.name();
+        if Some(job.state) == action.result() {
+            return Err(refused(
+                format_args!("the {kind} of {short} is {} already", job.state),
+                None,
+            ));
+        }
+        if !job.actions.contains(action) {
+            return Err(refuse(&job, *action));
+        }
+        match work {
+            Work::Sync(volume) => control_sync(&volume, &job, *action).await?,
+            Work::Merge(merging) => {
+                let told = match action {
+                    JobAction::Pause => merging.pause().await,
+                    JobAction::Resume => merging.resume().await,
+                    JobAction::Cancel => return Err(refuse(&job, *action)),
+                };
+                told.map_err(|why| refused(why, None))?;
+            }
+            Work::Scan => {
+                let scrub = match action {
+                    JobAction::Pause => protocol::Scrub::Pause,
+                    JobAction::Resume => protocol::Scrub::Start,
+                    JobAction::Cancel => protocol::Scrub::Stop,
+                };
+                self.zfs(Zfs { pool: job.name.clone(), command: Command::Scrub(scrub) }).await?;
+            }
+        }
+        Ok(json!({}))
+    }
+
+    async fn works(&self) -> Vec<(Job, Work)> {
+        let running = self.stack.arrays.running();
+        let syncs = running.into_iter().filter_map(|volume| {
+            let job = sync_job(&volume)?;
+            Some((job, Work::Sync(volume)))
+        });
+        let mut all: Vec<(Job, Work)> = syncs.collect();
+        let merges = self.collector.lock().await.merging();
+        for merging in merges {
+            let job = self.merge_job(&merging).await;
+            all.extend(job.map(|job| (job, Work::Merge(merging))));
+        }
+        let pools = self.stack.pools.all();
+        let scans = join_all(pools.iter().map(|served| async {
+            let status = pin!(served.pool.call(Command::PoolStatus));
+            match select(status, pin!(sleep(PATIENCE))).await {
+                Either::Left((Ok(protocol::Reply::Pool(pool)), _)) => {
+                    scan_job(&pool.name, &pool.scan?)
+                }
+                Either::Left((Ok(_) | Err(_), _)) => None,
+                Either::Right(_) => {
+                    tracing::warn!(pool = served.pool.name(), "it does not say what it does");
+                    None
+                }
+            }
+        }));
+        all.extend(scans.await.into_iter().flatten().map(|job| (job, Work::Scan)));
+        all
+    }
+
+    async fn merge_job(&self, merging: &Merging) -> Option<Job> {
+        let left = match merging.left {
+            Some(Sectors::ZERO) => return None,
+            left => left,
+        };
+        let state = match left {
+            None => JobState::Failed,
+            Some(_) if merging.is_paused().await => JobState::Paused,
+            Some(_) => JobState::Running,
+        };
+        let name = merging.name();
+        let (total, rate) = self.merge_speeds.borrow().of(&name, left.unwrap_or_default());
+        let rate = rate.filter(|_| state == JobState::Running);
+        let left_bytes = left.unwrap_or(total).bytes();
+        Some(Job {
+            alias: None,
+            kind: JobKind::Merge,
+            done_bytes: total.bytes() - left_bytes,
+            total_bytes: total.bytes(),
+            bytes_per_second: rate,
+            seconds_left: rate.map(|rate| left_bytes / rate),
+            actions: match state {
+                JobState::Running => vec![JobAction::Pause],
+                JobState::Paused => vec![JobAction::Resume],
+                JobState::Failed => Vec::new(),
+            },
+            name,
+            state,
+        })
+    }
+}
+
+/// The refusal of an action that a job does not know in its present state.
+fn refuse(job: &Job, action: JobAction) -> Reply {
+    let Job { name, kind, state, .. } = job;
+    let (kind, verb) = (kind.name(), action.name());
+    let hint = match (job.kind, action) {
+        (JobKind::Resync | JobKind::Recover, JobAction::Cancel) => {
+            "the array needs it: it can be paused, and goes on when the array is assembled again"
+        }
+        (JobKind::Merge, JobAction::Cancel) => {
+            "part of it is in the origin: it can be paused, and goes on when the daemon starts again"
+        }
+        (JobKind::Resilver, _) => "the pool needs it, and OpenZFS does not let go of it",
+        (
+            JobKind::Resync
+            | JobKind::Recover
+            | JobKind::Check
+            | JobKind::Repair
+            | JobKind::Merge
+            | JobKind::Scrub,
+            JobAction::Pause | JobAction::Resume | JobAction::Cancel,
+        ) => "see the daemon's log",
+    };
+    refused(format_args!("cannot {verb} the {kind} of {name}, which is {state}"), Some(hint))
+}
+
+/// The sync of an array, if there is one.
+fn sync_job(volume: &Volume) -> Option<Job> {
+    let progress = volume.view.progress();
+    let (action, run, state) = match (progress.step, progress.paused) {
+        (Step::Running(run), _) => (progress.action, run, JobState::Running),
+        (Step::None | Step::Pending, Some((action, run))) => (action, run, JobState::Paused),
+        (Step::None | Step::Pending, None) => return None,
+    };
+    let kind = match action {
+        SyncAction::Resync => JobKind::Resync,
+        SyncAction::Recover => JobKind::Recover,
+        SyncAction::Check => JobKind::Check,
+        SyncAction::Repair => JobKind::Repair,
+        SyncAction::Idle | SyncAction::Frozen => return None,
+    };
+    let is_necessary = matches!(kind, JobKind::Resync | JobKind::Recover);
+    let Run { done, total, speed_kib, left } = run;
+    let is_running = state == JobState::Running;
+    let change = if is_running { JobAction::Pause } else { JobAction::Resume };
+    Some(Job {
+        name: volume.name.device(),
+        alias: volume.name.alias.as_ref().map(|alias| format!("md/{alias}")),
+        kind,
+        state,
+        done_bytes: done.bytes(),
+        total_bytes: total.bytes(),
+        bytes_per_second: (is_running && speed_kib > 0).then_some(speed_kib << 10),
+        seconds_left: left.map(|left| left.as_secs()).filter(|_| is_running),
+        actions: match is_necessary {
+            true => vec![change],
+            false => vec![change, JobAction::Cancel],
+        },
+    })
+}
+
+async fn control_sync(volume: &Volume, job: &Job, action: JobAction) -> Result<(), Reply> {
+    let array = volume.view.array();
+    let request = match (action, job.kind) {
+        (JobAction::Pause, _) => SyncRequest::Frozen,
+        (JobAction::Resume, JobKind::Check) => SyncRequest::Check,
+        (JobAction::Resume, JobKind::Repair) => SyncRequest::Repair,
+        (JobAction::Resume | JobAction::Cancel, _) => SyncRequest::Idle,
+    };
+    let failed = |error: ashlar_md::SyncError| refused(error, None);
+    array.request_sync(request).map_err(failed)?;
+    if action != JobAction::Cancel {
+        return Ok(());
+    }
+    // The check that ends writes down where it was.
+    let since = Instant::now();
+    while matches!(array.sync_status().action, SyncAction::Check | SyncAction::Repair) {
+        if since.elapsed() > END {
+            return Err(refused("it has not ended yet: a member does not answer", None));
+        }
+        sleep(LOOK).await;
+    }
+    array.set_sync_bounds(Sectors::ZERO, array.sync_settings().sync_max()).map_err(failed)
+}
+
+/// The scrub or resilver of a pool, if it has not ended.
+fn scan_job(pool: &str, scan: &ScanStatus) -> Option<Job> {
+    let state = match scan.state.as_str() {
+        "scanning" => JobState::Running,
+        "paused" => JobState::Paused,
+        _ => return None,
+    };
+    let kind = if scan.function == "resilver" { JobKind::Resilver } else { JobKind::Scrub };
+    let (done, total) = (scan.examined_bytes, scan.to_examine_bytes);
+    let since = ashlar_engine::wall_clock().as_secs().saturating_sub(scan.start_time);
+    let rate = (since > 0 && state == JobState::Running).then(|| done / since);
+    let rate = rate.filter(|rate| *rate > 0);
+    let change = if state == JobState::Running { JobAction::Pause } else { JobAction::Resume };
+    Some(Job {
+        name: pool.to_owned(),
+        alias: None,
+        kind,
+        state,
+        done_bytes: done,
+        total_bytes: total,
+        bytes_per_second: rate,
+        seconds_left: rate.map(|rate| total.saturating_sub(done) / rate),
+        actions: match kind {
+            JobKind::Resilver => Vec::new(),
+            JobKind::Resync
+            | JobKind::Recover
+            | JobKind::Check
+            | JobKind::Repair
+            | JobKind::Merge
+            | JobKind::Scrub => vec![change, JobAction::Cancel],
+        },
+    })
+}
