@@ -63,7 +63,7 @@ pub(crate) async fn apply(
     keep: bool,
 ) -> Result<Applied, String> {
     let text = |error: Error| error.into_parts().0;
-    let archives = Archives::new(keep).map_err(text)?;
+    let archives = Archives::new(keep, command).map_err(text)?;
     archives.before(Some(&change.before)).map_err(text)?;
     let header = archive::header(format!("Write from {command}."));
     let applied = collector.apply(change, header).await?;

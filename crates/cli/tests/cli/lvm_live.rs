@@ -109,6 +109,8 @@ fn a_served_group_is_changed_while_a_client_writes() {
     let seqno: usize = values(&images, "vgs", "vg_seqno", &[])[0].parse().unwrap();
     assert_eq!(archives, seqno - 1);
     let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/wg")).unwrap();
+    assert!(backup.contains("executing 'ashlar lvm vgrename --control control vg wg'"), "{backup}");
+    let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/wg")).unwrap();
     assert!(
         backup.contains("Write from ashlar lvm vgrename") || backup.contains("after"),
         "{backup}"

@@ -4,9 +4,8 @@
 //! format is the one that `vgcfgrestore -f` takes.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ashlar_lvm::metadata::{Creation, Header, Metadata};
@@ -17,17 +16,23 @@ use crate::error::{Error, Result};
 /// The most characters of a command in a description.
 const MAX_COMMAND: usize = 1000;
 
-/// The directory for copies, if any are kept.
-pub struct Archives(Option<PathBuf>);
+/// The copies of the descriptions that a command changes.
+pub struct Archives {
+    /// The directory for copies, if any are kept.
+    root: Option<PathBuf>,
+    /// The command as it was given.
+    command: String,
+}
 
 impl Archives {
-    /// The usual directory, or none with `false`.
+    /// Those of `command` in the usual directory, or none with `false`.
     ///
     /// # Errors
     /// The directory cannot be determined.
-    pub fn new(keep: bool) -> Result<Self> {
+    pub fn new(keep: bool, command: &str) -> Result<Self> {
+        let command = command.to_owned();
         if !keep {
-            return Ok(Self(None));
+            return Ok(Self { root: None, command });
         }
         let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         let state = match set("XDG_STATE_HOME").map(PathBuf::from) {
@@ -39,7 +44,7 @@ impl Archives {
             Error::failed("nobody knows where archives of the metadata are to be kept")
                 .hint("set HOME or XDG_STATE_HOME, or keep none with -A n")
         })?;
-        Ok(Self(Some(state.join("ashlar/lvm"))))
+        Ok(Self { root: Some(state.join("ashlar/lvm")), command })
     }
 
     /// Keeps the state before a change; for a new group only checks that copies can be written.
@@ -47,7 +52,7 @@ impl Archives {
     /// # Errors
     /// They cannot be written.
     pub fn before(&self, metadata: Option<&Metadata>) -> Result<()> {
-        let Some(root) = &self.0 else { return Ok(()) };
+        let Some(root) = &self.root else { return Ok(()) };
         let (archive, backup) = (root.join("archive"), root.join("backup"));
         for directory in [&archive, &backup] {
             fs::create_dir_all(directory).map_err(|error| cannot_keep(directory, error))?;
@@ -57,7 +62,7 @@ impl Archives {
         let number = next_number(&archive, name).map_err(|error| cannot_keep(&archive, error))?;
         let random = uuid::Uuid::new_v4().as_fields().0;
         let path = archive.join(format!("{name}_{number:05}-{random}.vg"));
-        keep(&path, metadata, "before").map_err(|error| cannot_keep(&path, error))
+        self.keep(&path, metadata, "before").map_err(|error| cannot_keep(&path, error))
     }
 
     /// Keeps the state after a change.
@@ -65,9 +70,25 @@ impl Archives {
     /// # Errors
     /// It could not be written.
     pub fn after(&self, metadata: &Metadata) -> Result<()> {
-        let Some(root) = &self.0 else { return Ok(()) };
+        let Some(root) = &self.root else { return Ok(()) };
         let path = root.join("backup").join(&metadata.group.name);
-        keep(&path, metadata, "after").map_err(|error| cannot_keep(&path, error))
+        self.keep(&path, metadata, "after").map_err(|error| cannot_keep(&path, error))
+    }
+
+    /// Writes a copy, durably, and replaces one of the same name. Other programs may do this at the same time, also for
+    /// another group of the same name.
+    fn keep(&self, path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
+        let mut copy = metadata.clone();
+        copy.set_header(header(format!("Created *{when}* executing '{}'", self.command)));
+        let text = copy.print(Form::Backup { utc_offset: 0 });
+        let Some(directory) = path.parent() else { return Err(io::ErrorKind::NotFound.into()) };
+        // No group has this name, since `~` is not allowed in names.
+        let prefix = format!("{}~", metadata.group.name);
+        let mut new = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory)?;
+        new.write_all(&text)?;
+        new.as_file().sync_all()?;
+        new.persist(path)?;
+        File::open(directory)?.sync_all()
     }
 }
 
@@ -87,21 +108,6 @@ fn next_number(directory: &Path, group: &str) -> io::Result<u32> {
         next = next.max(number.map_or(0, |number| number.saturating_add(1)));
     }
     Ok(next)
-}
-
-/// Writes a copy, durably, and replaces one of the same name.
-fn keep(path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
-    let mut copy = metadata.clone();
-    copy.set_header(header(format!("Created *{when}* executing '{}'", command())));
-    let text = copy.print(Form::Backup { utc_offset: 0 });
-    // No group has this name, since `~` is not allowed in names.
-    let new = path.with_file_name(format!("{}~", metadata.group.name));
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(&text)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 /// The header of a text: program, place and time.
@@ -134,4 +140,51 @@ pub fn command() -> String {
     let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
     let text = format!("ashlar {}", words.join(" "));
     text.chars().take(MAX_COMMAND).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn group(seqno: u32) -> Metadata {
+        let id = "AAAAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAAAA";
+        let text = format!(
+            "vg {{\nid = \"{id}\"\nseqno = {seqno}\nformat = \"lvm2\"\nstatus = [\"READ\", \"WRITE\"]\nflags = []\n\
+             extent_size = 8192\nmax_lv = 0\nmax_pv = 0\nmetadata_copies = 0\n}}\n\
+             contents = \"Text Format Volume Group\"\nversion = 1\ndescription = \"\"\n\
+             creation_host = \"host\"\ncreation_time = 1\n"
+        );
+        Metadata::parse(text.as_bytes()).unwrap()
+    }
+
+    /// Two hosts' groups may have one name: each copy is whole, and none is lost.
+    #[test]
+    fn programs_that_keep_copies_at_the_same_time_disturb_none() {
+        const EACH: u32 = 20;
+        let directory = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for program in 0..4 {
+                let root = Some(directory.path().to_owned());
+                let archives = Archives { root, command: format!("program {program}") };
+                scope.spawn(move || {
+                    for change in 0..EACH {
+                        let metadata = group(program * EACH + change + 1);
+                        archives.before(Some(&metadata)).unwrap();
+                        archives.after(&metadata).unwrap();
+                    }
+                });
+            }
+        });
+        let files = fs::read_dir(directory.path().join("archive")).unwrap();
+        let kept = files.map(|file| {
+            let text = fs::read(file.unwrap().path()).unwrap();
+            Metadata::parse(&text).unwrap().group.seqno
+        });
+        let kept: BTreeSet<u64> = kept.map(u64::from).collect();
+        assert_eq!(kept, (1..=4 * u64::from(EACH)).collect());
+        let backup: Vec<_> = fs::read_dir(directory.path().join("backup")).unwrap().collect();
+        assert_eq!(backup.len(), 1, "no other file is left");
+    }
 }

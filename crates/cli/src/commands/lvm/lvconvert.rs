@@ -81,7 +81,7 @@ impl Lvconvert {
         if self.disks.devices.is_empty() {
             return self.served(group, name);
         }
-        let archives = Archives::new(self.changing.autobackup)?;
+        let archives = self.changing.archives()?;
         signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
         with(&self.disks.devices, Access::Write, async |session| {
             let origin = self.mark(session, group, name, &archives).await?;

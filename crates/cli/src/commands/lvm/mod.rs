@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use ashlar_host::client::Client;
 use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::archive::{self, Archives};
 use clap::{ArgAction, Args, Subcommand};
 
 use crate::commands::Daemon;
@@ -127,6 +128,13 @@ pub(crate) struct Changing {
     /// Answer questions with yes
     #[arg(short, long)]
     yes: bool,
+}
+
+impl Changing {
+    /// The copies of the descriptions that this command changes.
+    fn archives(&self) -> Result<Archives> {
+        Archives::new(self.autobackup, &archive::command())
+    }
 }
 
 /// `y` or `n`, in LVM's syntax.

@@ -92,7 +92,7 @@ pub(super) fn change(
     if disks.devices.is_empty() {
         served(&mut disks.connect()?, changing, group, command)?;
     } else {
-        let archives = Archives::new(changing.autobackup)?;
+        let archives = changing.archives()?;
         with(&disks.devices, Access::Write, async |session| {
             let mut draft = session.draft(group).await?;
             let effect = draft.apply(session, command)?;

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use ashlar_block::Sectors;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::archive::Archives;
 use ashlar_host::lvm::new_uuid;
 use ashlar_lvm::command::Command;
 use ashlar_lvm::format::plan;
@@ -156,7 +155,7 @@ impl Vgcreate {
                 "\"{name}\" is no name for a volume group: letters, digits, and . _ + - but no - in front"
             )));
         }
-        let archives = Archives::new(self.changing.autobackup)?;
+        let archives = self.changing.archives()?;
         let disks = with_named(&self.disks.devices, &self.names);
         with(&disks, Access::Write, async |session| {
             let group = self.group(name);
@@ -298,7 +297,7 @@ fn member(name: &str, label: &PvLabel, extent_size: Sectors) -> Result<PhysicalV
 impl Vgextend {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
-        let archives = Archives::new(self.changing.autobackup)?;
+        let archives = self.changing.archives()?;
         let disks = with_named(&self.disks.devices, &self.names);
         with(&disks, Access::Write, async |session| {
             let draft = session.draft(name).await?;
@@ -322,7 +321,7 @@ impl Vgextend {
 impl Vgreduce {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
-        let archives = Archives::new(self.changing.autobackup)?;
+        let archives = self.changing.archives()?;
         let disks = with_named(&self.disks.devices, &self.names);
         with(&disks, Access::Write, async |session| {
             let mut draft = session.draft(name).await?;
@@ -378,7 +377,7 @@ impl Vgreduce {
 impl Vgremove {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
-        let archives = Archives::new(self.changing.autobackup)?;
+        let archives = self.changing.archives()?;
         with(&self.disks.devices, Access::Write, async |session| {
             let mut draft = session.draft(name).await?;
             let volumes = draft.group.visible().into_iter().filter(|seen| *seen).count();
