@@ -143,14 +143,13 @@ for kind in "${kinds[@]}"; do
 		if [ $((n % 3)) = 1 ]; then old=$n; else lvm lvremove -y "vg/snap$n"; fi
 	done
 	if [ -n "$old" ]; then lvm lvremove -y "vg/snap$old"; fi
-	# It grows in use: the mount shows the new size at once, the loop device when it is told. The kernel ignores the size
-	# in a FUSE reply if a write has ended since it asked, so nothing writes meanwhile.
-	stop_writers
+	# It grows while it is written to: the mount shows the new size at once, the loop device when it is told.
 	before=$(bounded blockdev --getsize64 "$loop")
 	lvm lvextend -L +64M vg/data
 	bounded losetup -c "$loop"
 	[ "$(bounded blockdev --getsize64 "$loop")" = $((before + (64 << 20))) ] || fail "the loop device has not grown"
 	if [ "$kind" = xfs ]; then bounded xfs_growfs "$W/mnt" >>"$W/log" 2>&1 || fail "the file system cannot grow"; fi
+	stop_writers
 	bounded umount "$W/mnt" || fail "the file system cannot be unmounted"
 	case $kind in
 	# Unmounted: in use this takes the right CAP_SYS_RESOURCE, which containers lack.

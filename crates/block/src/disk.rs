@@ -162,7 +162,11 @@ pub struct Disk {
     stats: Stats,
     cache: Cache,
     life: Life,
+    watcher: OnceLock<Watcher>,
 }
+
+/// Called when the size of a device has changed.
+type Watcher = Box<dyn Fn() + Send + Sync>;
 
 /// The deadline of a device's requests unless it is changed, in milliseconds (the kernel's).
 pub const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
@@ -195,6 +199,7 @@ impl Disk {
             stats: Stats::default(),
             cache: Cache::default(),
             life: Life::default(),
+            watcher: OnceLock::new(),
         };
         this.apply_settings();
         this
@@ -220,9 +225,18 @@ impl Disk {
         Sectors(self.capacity.load(Relaxed))
     }
 
-    /// Changes the size (a grown array).
+    /// Changes the size (a grown array), and tells the watcher.
     pub fn set_capacity(&self, capacity: Sectors) {
-        self.capacity.store(capacity.0, Relaxed);
+        let before = self.capacity.swap(capacity.0, Relaxed);
+        if let Some(watcher) = self.watcher.get().filter(|_| before != capacity.0) {
+            watcher();
+        }
+    }
+
+    /// Has `watcher` called whenever the size has changed. There is one watcher: later calls have no effect. It must not wait,
+    /// nor use the device.
+    pub fn watch_size(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        self.watcher.get_or_init(|| Box::new(watcher));
     }
 
     /// The hard limits in force.

@@ -1,16 +1,14 @@
 //! Hiding devices from clients, so that their volumes can end while the daemon goes on.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_engine::sleep;
-use ashlar_export::nbd::export::Exports;
 use ashlar_stack::arrays::Arrays;
 use ashlar_stack::attributes::Attributes;
-use ashlar_stack::devices::{Device, Devices, Role};
+use ashlar_stack::devices::{Device, Devices};
 
-use crate::daemon::export;
+use crate::front_ends::FrontEnds;
 
 /// How often the daemon tries to withdraw a volume, and how long it waits in between.
 const RELEASES: u32 = 20;
@@ -36,7 +34,7 @@ pub(crate) struct Clients {
     pub(crate) devices: Arc<Devices>,
     pub(crate) arrays: Arc<Arrays>,
     pub(crate) attributes: Arc<Attributes>,
-    pub(crate) exports: Arc<Exports>,
+    pub(crate) front_ends: FrontEnds,
 }
 
 impl Clients {
@@ -91,8 +89,8 @@ impl Clients {
         let devices = self.free(&is_meant, called)?;
         for device in &devices {
             self.devices.remove(&device.path);
-            drop(self.exports.remove(device.export_name()));
         }
+        self.front_ends.follow();
         // The tree of attributes no longer holds them.
         drop(self.attributes.lookup(""));
         let hidden = HiddenDevices(devices);
@@ -110,47 +108,10 @@ impl Clients {
     /// Shows a device to clients again, under its present name.
     pub(crate) fn show(&self, HiddenDevices(devices): HiddenDevices) {
         for device in devices {
-            let name = device.name.clone();
             device.bytes.offer();
             self.devices.put_back(device);
-            let shown = self.devices.find(&name);
-            if let Some(device) = shown.filter(|device| device.role == Role::Volume) {
-                self.serve(&device);
-            }
         }
-    }
-
-    /// Exports the volumes for which `is_meant` holds to NBD clients, if they are not exported yet. The mount shows them
-    /// by itself.
-    pub(crate) fn serve_new(&self, is_meant: impl Fn(&Device) -> bool) {
-        let known = self.exports.list();
-        let known: HashSet<&str> = known.iter().map(|export| export.name()).collect();
-        for device in self.devices.volumes() {
-            if is_meant(&device) && !known.contains(device.export_name()) {
-                self.serve(&device);
-            }
-        }
-    }
-
-    /// Exports all volumes to NBD clients under their present names, and nothing else.
-    pub(crate) fn follow(&self) {
-        let volumes = self.devices.volumes();
-        let names: HashMap<&str, &Device> =
-            volumes.iter().map(|device| (device.export_name(), device)).collect();
-        for export in self.exports.list() {
-            let device = names.get(export.name());
-            if !device.is_some_and(|device| std::ptr::eq(export.volume(), &*device.bytes)) {
-                drop(self.exports.remove(export.name()));
-            }
-        }
-        self.serve_new(|_| true);
-    }
-
-    /// Exports a device to NBD clients.
-    fn serve(&self, device: &Device) {
-        if let Err(error) = export(device).and_then(|export| self.exports.add(export)) {
-            tracing::error!(device = device.name, %error, "not served to NBD clients");
-        }
+        self.front_ends.follow();
     }
 }
 

@@ -12,7 +12,7 @@ use ashlar_zfs::client::Parameters;
 
 use crate::access::{self, Access};
 use crate::error::{Error, Result};
-use crate::{disks, mounted};
+use crate::{disks, front_ends};
 
 /// The directory of ZFS's module parameters.
 pub(crate) const PARAMETERS: &str = "sys/module/zfs/parameters/";
@@ -78,7 +78,7 @@ impl Config {
     /// What is missing, and an option that avoids it.
     pub(crate) fn check_surroundings(&self) -> Result<Access> {
         if let Some(path) = &self.mount {
-            mounted::check(path)?;
+            front_ends::mount::check(path)?;
         }
         let access = Access::new(self.control_group.as_deref())?;
         access::place(self.control.as_deref())?;

@@ -72,6 +72,8 @@ impl Service {
     async fn answer(&self, call: Call) -> Option<Vec<u8>> {
         let (oneway, more) = (call.oneway, call.more);
         let reply = self.call(call).await;
+        // Clients find what the reply tells of.
+        self.clients.front_ends.follow();
         let replies = if more { zfs::in_parts(reply) } else { vec![reply] };
         (!oneway).then(|| replies.iter().flat_map(encode).collect())
     }

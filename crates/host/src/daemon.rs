@@ -22,23 +22,18 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, spawn};
-use ashlar_export::nbd::budget::Budget;
-use ashlar_export::nbd::export::{Export, ExportError, Exports};
-use ashlar_export::nbd::listen::listen;
+use ashlar_engine::{Engine, ReactorConfig, spawn};
 use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
-use ashlar_stack::devices::Device;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::spec::Listen;
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use futures_util::lock::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -51,13 +46,14 @@ use crate::clients::Clients;
 use crate::config::{Config, PARAMETERS};
 #[cfg(debug_assertions)]
 use crate::defect;
-use crate::ending::{Ending, Obstacle};
-use crate::error::{Error, FAILURE, PANICKED, Result};
+use crate::ending::Ending;
+use crate::error::{Error, FAILURE, Result};
+use crate::front_ends::mount::ServedMount;
+use crate::front_ends::nbd::Nbd;
+use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::models::Models;
-use crate::mounted::ServedMount;
-use crate::stop::Stop;
 use crate::stopping::Farewells;
-use crate::{control, disks, merges, nbd, notify, pools_end, watch};
+use crate::{control, disks, merges, notify, pools_end, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -265,26 +261,21 @@ async fn run(
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let control = access.bind(config.control.as_deref())?;
-    let exports = exports(stack)?;
-    let budget = Arc::new(config.nbd_options.budget());
-    let mut servers = Vec::new();
-    for (index, address) in config.nbd.iter().enumerate() {
-        let handle = &engine.handles()[index % config.threads];
-        servers.push((
-            address,
-            start_nbd(handle, address, config, &budget, &exports, &ending.draining()).await?,
-        ));
+    let devices = Arc::clone(&stack.devices);
+    let nbd = Nbd::start(engine, config, &devices, ending).await?;
+    let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
+    let mut mount = None;
+    if let Some(path) = &config.mount {
+        let mounted = ServedMount::start(engine, path, config.allow_other, &attributes)?;
+        mount = Some(mounted.path().display().to_string());
+        front_ends.push(Box::new(mounted));
     }
-    let mut mounted = match &config.mount {
-        Some(path) => Some(ServedMount::start(engine, path, config.allow_other, &attributes)?),
-        None => None,
-    };
     let collector = Arc::new(Mutex::new(collector));
     let clients = Arc::new(Clients {
-        devices: Arc::clone(&stack.devices),
+        front_ends: FrontEnds::new(Arc::clone(&devices), front_ends),
+        devices,
         arrays: Arc::clone(&stack.arrays),
         attributes: Arc::clone(&attributes),
-        exports,
     });
     let array_end = Arc::new(ArrayEnd {
         clients: Arc::clone(&clients),
@@ -295,9 +286,9 @@ async fn run(
     let service = Rc::new(control::Service {
         stack: Arc::clone(stack),
         attributes,
-        mount: mounted.as_ref().map(|mounted| mounted.path().display().to_string()),
+        mount,
         nbd: config.nbd.iter().map(Listen::to_string).collect(),
-        clients,
+        clients: Arc::clone(&clients),
         access: config.access(),
         direct: !config.buffered,
         models,
@@ -311,6 +302,8 @@ async fn run(
     let control = spawn(control::serve(control, access, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let merges = spawn(merges::end_merges(Rc::clone(&service)));
+    let keeping = Arc::clone(&clients);
+    let follower = spawn(async move { keeping.front_ends.keep_up().await });
     // The process that started this one may be gone, and with it its terminal.
     if let Err(error) = console.announce(&announcement(stack)) {
         tracing::warn!("{error}");
@@ -328,97 +321,17 @@ async fn run(
     #[cfg(debug_assertions)]
     defect::await_order(engine);
 
-    match &mut mounted {
-        Some(mounted) => mounted.used_until(ending).await,
-        None => ending.wanted().await,
-    }
+    let front_ends = &clients.front_ends;
+    select(pin!(front_ends.ended(ending)), ending.wanted()).await;
     tracing::info!("stopping");
     notify::notify("STOPPING=1");
     ending.draining().stop();
-    if let Some(mounted) = mounted {
-        mounted.end(ending).await;
-    }
-    let clients = pin!(nbd_clients(servers, ending));
-    if let Either::Right(_) = select(clients, ending.forced()).await {
-        tracing::error!("ended by force while NBD clients were served");
-    }
+    front_ends.drain(ending).await;
     control.cancel().await;
     // An array that is just being started is stopped with the others.
     select(service.collector.lock(), ending.forced()).await;
     merges.cancel().await;
+    follower.cancel().await;
     watch.cancel().await;
     Ok(())
-}
-
-/// Waits until the NBD servers have ended.
-async fn nbd_clients(servers: Vec<(&Listen, Server)>, ending: &Ending) {
-    let addresses: Vec<String> = servers.iter().map(|(address, _)| address.to_string()).collect();
-    if !servers.is_empty() {
-        ending.wait_for(Obstacle::Clients(addresses.join(", ")));
-    }
-    for (address, server) in servers {
-        match server.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(%address, %error, "NBD server failed");
-                ending.fail(FAILURE);
-            }
-            Err(Cancelled) => {
-                tracing::error!(%address, "NBD server panicked");
-                ending.fail(PANICKED);
-            }
-        }
-    }
-    ending.wait_for(Obstacle::Nothing);
-}
-
-/// A server whose thread ended, or that panicked.
-fn gone(cancelled: Cancelled) -> io::Result<()> {
-    Err(io::Error::other(cancelled))
-}
-
-/// The volumes as NBD exports.
-fn exports(stack: &Stack) -> Result<Arc<Exports>> {
-    let exports = Exports::new();
-    for device in stack.devices.volumes() {
-        let added = export(&device).and_then(|export| exports.add(export));
-        added.map_err(|error| Error::new("cannot export", &device.name, error))?;
-    }
-    Ok(Arc::new(exports))
-}
-
-/// A volume as an NBD export.
-pub(crate) fn export(device: &Device) -> std::result::Result<Export, ExportError> {
-    Export::new(device.export_name(), Arc::clone(&device.bytes))
-}
-
-/// A server on another thread: ends with its result.
-type Server = Receiver<io::Result<()>>;
-
-/// Serves NBD clients on the reactor of `handle`.
-async fn start_nbd(
-    handle: &Handle,
-    address: &Listen,
-    config: &Config,
-    budget: &Arc<Budget>,
-    exports: &Arc<Exports>,
-    stop: &Stop,
-) -> Result<Server> {
-    let bound = Stop::default();
-    let (mode, read_only) = (config.nbd_options.mode(), config.read_only);
-    let (limits, budget) = (config.nbd_options.listener(), Arc::clone(budget));
-    let (tell, at, exports, stop) =
-        (bound.clone(), address.clone(), Arc::clone(exports), stop.clone());
-    let server = handle.spawn_on(move || async move {
-        let listener = nbd::bind(&at, mode, read_only)?;
-        tell.stop();
-        listen(listener, exports, budget, limits, stop).await
-    });
-    match select(bound, server).await {
-        Either::Left(((), server)) => Ok(server),
-        Either::Right((result, _)) => {
-            let why = result.unwrap_or_else(gone).err().unwrap_or(io::ErrorKind::Other.into());
-            Err(Error::new("cannot listen for NBD clients", address, why))
-        }
-    }
 }

@@ -61,7 +61,6 @@ impl Service {
         for note in collector.take_notes() {
             tracing::warn!(device = note.device, "{}", note.text);
         }
-        self.clients.follow();
         if let Some(why) = applied.unsure {
             let hint = "restart the daemon: it then reads the group as it is on the disks";
             return Err(refused(why, Some(hint)));

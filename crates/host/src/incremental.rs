@@ -193,7 +193,7 @@ impl Service {
         for note in collector.take_notes() {
             tracing::warn!(device = note.device, "{}", note.text);
         }
-        self.clients.serve_new(|_| true);
+        self.clients.front_ends.follow();
         for (path, value) in self.deferred.take() {
             match self.attributes.write(&path, &value).await {
                 Ok(()) => {}

@@ -317,6 +317,5 @@ impl Service {
         for (dataset, error) in opened.failed {
             tracing::error!(dataset, %error, "not served");
         }
-        self.clients.serve_new(|device| device.kind.is_zvol());
     }
 }

@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ashlar_block::{BlockDevice, ByteVolume, Gateway};
 use ashlar_zfs::client::Zvol;
+use event_listener::EventListener;
 
+use crate::changes::{Change, Changes, Log};
 use crate::names::{ArrayName, partition_suffix, unique_name};
 use crate::partitions::Entry;
 
@@ -135,7 +136,7 @@ pub(crate) struct Logical {
 #[derive(Default)]
 pub struct Devices {
     table: RwLock<Vec<Device>>,
-    changes: AtomicU64,
+    log: Arc<Log>,
 }
 
 impl Devices {
@@ -242,7 +243,7 @@ impl Devices {
         if is_known {
             return;
         }
-        self.change(|table| {
+        self.change(|table, changed| {
             let sequence: Vec<String> = all.iter().map(|new| new.name.clone()).collect();
             for Logical { name, links, below } in all {
                 let Some(at) = table.iter().rposition(|device| device.name == name) else {
@@ -252,6 +253,7 @@ impl Devices {
                 if device.links == links && device.below == below {
                     continue;
                 }
+                changed.push(name.clone());
                 device.below = below;
                 let is_link = |link: &String| {
                     table.iter().any(|other| other.name != name && other.links.contains(link))
@@ -264,6 +266,7 @@ impl Devices {
                     let Kind::Partition(entry) = &table[at].kind else { continue };
                     if table[at].below.contains(&lower.name) {
                         let number = entry.number;
+                        changed.push(table[at].name.clone());
                         (table[at].path, table[at].links) = (String::new(), Vec::new());
                         (table[at].path, table[at].links) = partition_places(table, &lower, number);
                     }
@@ -292,9 +295,10 @@ impl Devices {
 
     /// Sets the use of the device with this name.
     pub(crate) fn set_role(&self, name: &str, role: Role) {
-        self.change(|table| {
+        self.change(|table, changed| {
             if let Some(device) = table.iter_mut().rfind(|device| device.name == name) {
                 device.role = role;
+                changed.push(name.to_owned());
             }
         });
     }
@@ -329,7 +333,9 @@ impl Devices {
     /// Adds a removed device, or a partition of one, again. The path of a zvol follows its name, which
     /// may have changed.
     pub fn put_back(&self, mut device: Device) {
-        self.change(|table| {
+        self.change(|table, changed| {
+            changed.push(device.name.clone());
+            self.watch_size(&device);
             if let Some(zvol) = device.zvol() {
                 let link = zvol_link(zvol);
                 (device.path, device.links) = (format!("/dev/{link}"), vec![link]);
@@ -344,18 +350,18 @@ impl Devices {
 
     /// Forgets the device with this path.
     pub fn remove(&self, path: &str) {
-        self.change(|table| table.retain(|device| device.path != path));
+        self.change(|table, changed| remove_where(table, changed, |device| device.path == path));
     }
 
     /// Forgets the device with this name, and its partitions.
     pub(crate) fn remove_name(&self, name: &str) {
         let name = name.to_owned();
-        self.change(|table| {
+        self.change(|table, changed| {
             if let Some(at) = table.iter().rposition(|device| device.name == name) {
-                table.remove(at);
+                changed.push(table.remove(at).name);
             }
             let is_part = |device: &Device| matches!(device.kind, Kind::Partition(_));
-            table.retain(|device| !(is_part(device) && device.below.contains(&name)));
+            remove_where(table, changed, |device| is_part(device) && device.below.contains(&name));
         });
     }
 
@@ -381,25 +387,53 @@ impl Devices {
         all
     }
 
-    /// The number of changes so far.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Relaxed)
+    /// How often a device came, went, or got other names or another use.
+    pub(crate) fn registered(&self) -> u64 {
+        self.log.registered()
+    }
+
+    /// What has changed since `generation`, 0 for the beginning, and the present generation.
+    pub fn changes_since(&self, generation: u64) -> (Changes, u64) {
+        self.log.since(generation)
+    }
+
+    /// Ends with the next change.
+    pub fn listen(&self) -> EventListener {
+        self.log.listen()
     }
 
     /// Adds the device that `make` returns; `make` gets the existing devices. Returns its name.
     fn add(&self, make: impl FnOnce(&[Device]) -> Device) -> String {
-        self.change(|table| {
+        self.change(|table, changed| {
             let device = make(table);
             let name = device.name.clone();
+            self.watch_size(&device);
             table.push(device);
+            changed.push(name.clone());
             name
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Device>) -> T) -> T {
+    /// Has the log note when the size of a device changes.
+    fn watch_size(&self, device: &Device) {
+        let (name, log) = (device.name.clone(), Arc::downgrade(&self.log));
+        device.gateway().disk().watch_size(move || {
+            if let Some(log) = log.upgrade() {
+                log.note(&name, Change::Resized);
+            }
+        });
+    }
+
+    /// Changes the table; `change` adds the names of devices that are new, gone, or have other names or another use.
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Device>, &mut Vec<String>) -> T) -> T {
+        let mut changed = Vec::new();
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        self.changes.fetch_add(1, Relaxed);
-        change(&mut table)
+        let result = change(&mut table, &mut changed);
+        // Later changes come later in the log, too.
+        for name in changed {
+            self.log.note(&name, Change::Registered);
+        }
+        result
     }
 
     fn read<T>(&self, look: impl FnOnce(&[Device]) -> T) -> T {
@@ -434,6 +468,16 @@ fn in_order(table: &mut Vec<Device>, sequence: &[String]) {
             return;
         }
         waiting = later;
+    }
+}
+
+fn remove_where(
+    table: &mut Vec<Device>,
+    changed: &mut Vec<String>,
+    is_meant: impl Fn(&Device) -> bool,
+) {
+    for gone in table.extract_if(.., |device| is_meant(device)) {
+        changed.push(gone.name);
     }
 }
 

@@ -24,6 +24,7 @@ pub mod arrays;
 pub mod assemble;
 pub mod attributes;
 mod builder;
+pub mod changes;
 mod claim;
 pub mod detail;
 pub mod devices;

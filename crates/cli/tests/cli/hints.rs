@@ -39,7 +39,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/interface", &[]),
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
-    ("host/src/mounted.rs", &["serve", "md assemble"]),
+    ("host/src/front_ends", &["serve", "md assemble"]),
 ];
 
 /// Other programs whose options messages recommend.

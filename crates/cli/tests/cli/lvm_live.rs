@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::lvm::{group, lvm, on, place, values, write};
 use super::support::{Daemon, Images, MIB, Nbd, Run, program};
+use super::zvol::has_fuse;
 
 /// A daemon with the control socket `control` and NBD at `nbd`; archives go to `state`.
 fn serving(images: &Images, args: &[&str]) -> Daemon {
@@ -110,11 +111,27 @@ fn a_served_group_is_changed_while_a_client_writes() {
     assert_eq!(archives, seqno - 1);
     let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/wg")).unwrap();
     assert!(backup.contains("executing 'ashlar lvm vgrename --control control vg wg'"), "{backup}");
-    let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/wg")).unwrap();
-    assert!(
-        backup.contains("Write from ashlar lvm vgrename") || backup.contains("after"),
-        "{backup}"
-    );
+}
+
+#[test]
+fn an_open_file_of_the_mount_has_a_volumes_new_size_at_once() {
+    if !has_fuse("sizes in the mount") {
+        return;
+    }
+    let images = group(1);
+    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
+    fs::create_dir(images.path("mnt")).unwrap();
+    let daemon = serving(&images, &["--mount", "mnt"]);
+    let file = File::open(images.path("mnt/dev/vg/data")).unwrap();
+    let size = || file.metadata().unwrap().len();
+    assert_eq!(size(), 8 * MIB);
+    // The kernel may use what it was told of the file for a second.
+    live(&images, "lvextend", &["-L", "12M", "vg/data"]).ok();
+    assert_eq!(size(), 12 * MIB);
+    live(&images, "lvreduce", &["-y", "-L", "4M", "vg/data"]).ok();
+    assert_eq!(size(), 4 * MIB);
+    drop(file);
+    daemon.end();
 }
 
 #[test]

@@ -12,6 +12,12 @@ pub(crate) const MAJOR: u32 = 7;
 pub(crate) const MINOR: u32 = 45;
 /// The oldest minor version we serve (Linux 5.4).
 pub(crate) const MINOR_OLDEST: u32 = 31;
+/// Notifications, messages without a request: the code is in the place of a reply's error.
+pub(crate) mod notify {
+    pub(crate) const INVAL_INODE: i32 = 2;
+    pub(crate) const STORE: i32 = 4;
+}
+
 /// Node id of the mount's root directory.
 pub(crate) const ROOT_ID: u64 = 1;
 
@@ -161,6 +167,10 @@ wire! {
         fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32,
     }
     WriteOut = 8 { size: u32, padding: u32 }
+    /// Body of [`notify::STORE`], before the data.
+    NotifyStoreOut = 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
+    /// Body of [`notify::INVAL_INODE`].
+    NotifyInvalInodeOut = 24 { nodeid: u64, offset: i64, len: i64 }
     FsyncIn = 16 { fh: u64, fsync_flags: u32, padding: u32 }
     StatfsOut = 80 {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32,

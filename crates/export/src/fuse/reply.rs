@@ -48,6 +48,28 @@ pub(crate) fn error(unique: u64, errno: Errno) -> Vec<u8> {
     header.as_bytes().to_vec()
 }
 
+/// The notifications that the file `node` has `size` bytes now.
+///
+/// The kernel takes no size from the reply to a GETATTR if a write to the file has ended since it asked: while a file is written
+/// to, it might not learn of its new end for long, and would read nothing there. It always takes the end of data that it is told to
+/// store in its page cache (`fuse_notify_store` in `fs/fuse/dev.c`): here one byte, the last, in a page that then still counts
+/// as one to read, and is dropped again. That also has it ask for a size that became smaller.
+pub(crate) fn size_notices(node: u64, size: u64) -> [Vec<u8>; 2] {
+    let last = size.saturating_sub(1);
+    let store = abi::NotifyStoreOut { nodeid: node, offset: last, size: 1, padding: 0 };
+    let drop = abi::NotifyInvalInodeOut { nodeid: node, offset: last as i64, len: 1 };
+    [
+        notice(abi::notify::STORE, &[store.as_bytes(), &[0]].concat()),
+        notice(abi::notify::INVAL_INODE, drop.as_bytes()),
+    ]
+}
+
+fn notice(code: i32, body: &[u8]) -> Vec<u8> {
+    let len = (HEADER + body.len()) as u32;
+    let header = abi::OutHeader { len, error: code, unique: 0 };
+    [header.as_bytes(), body].concat()
+}
+
 /// How many bytes of a WRITE were accepted.
 pub(crate) fn written(unique: u64, size: u32) -> Vec<u8> {
     with(unique, &abi::WriteOut { size, padding: 0 }, &[])

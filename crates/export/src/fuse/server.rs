@@ -8,11 +8,13 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::byte_volume::ByteVolume;
 use ashlar_block::runtime::Runtime;
 use rustix::io::Errno;
 
@@ -48,6 +50,17 @@ pub async fn serve<D: FuseDev, N: Namespace>(
     let ended = server.run().await;
     server.gate.below(1).await;
     ended
+}
+
+/// Tells the kernel at once that a volume has another size. `fd` is a descriptor of the session's mount.
+pub fn tell_size<N: Namespace>(fd: impl AsFd, session: &Session<N>, volume: &Arc<ByteVolume>) {
+    for notice in session.size_notices(volume) {
+        match rustix::io::write(&fd, &notice) {
+            // The kernel has forgotten the file, or the mount is gone.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => {}
+            Err(error) => tracing::warn!(%error, "the kernel was not told a volume's size"),
+        }
+    }
 }
 
 struct Server<D, N> {

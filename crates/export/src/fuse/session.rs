@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::bio::Flags;
-use ashlar_block::byte_volume::OpenVolume;
+use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
 use rustix::io::Errno;
 
 use super::abi::{self, falloc, fopen, init};
@@ -150,6 +150,13 @@ impl<N: Namespace> Session<N> {
             Operation::Ioctl { fh, cmd, out_size } => self.ioctl(unique, *fh, *cmd, *out_size),
         };
         Action::Reply(answer.unwrap_or_else(|errno| reply::error(unique, errno)))
+    }
+
+    /// The notifications that a volume has another size now, each a message; none if the kernel does not know the volume.
+    pub(crate) fn size_notices(&self, volume: &Arc<ByteVolume>) -> Vec<Vec<u8>> {
+        let nodes = lock(&self.nodes).of(volume);
+        let size = volume.size_bytes();
+        nodes.into_iter().flat_map(|node| reply::size_notices(node, size)).collect()
     }
 
     /// Handles bytes that are not a request.

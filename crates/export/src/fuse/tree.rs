@@ -241,6 +241,15 @@ impl Nodes {
         self.by_id.get(&id).map(|node| Arc::clone(&node.path))
     }
 
+    /// The nodes of a volume.
+    pub(crate) fn of(&self, volume: &Arc<ByteVolume>) -> Vec<u64> {
+        let is = |node: &Node| match &node.identity {
+            Identity::Volume(other) => std::ptr::eq(other.as_ptr(), Arc::as_ptr(volume)),
+            Identity::Path => false,
+        };
+        self.by_id.iter().filter(|(_, node)| is(node)).map(|(id, _)| *id).collect()
+    }
+
     /// Counts a reference that the kernel is about to get, and returns the node's id.
     pub(crate) fn refer(&mut self, path: &str, entry: &Entry) -> u64 {
         let identity = entry.identity();

@@ -24,7 +24,7 @@ impl Source for Shown {
 
     fn shape(&self) -> Self::Shape {
         // Read the count first: a device that is added in between changes the shape at the next call.
-        let changes = self.devices.changes();
+        let changes = self.devices.registered();
         let running = self.arrays.running();
         let arrays = running.iter().map(|volume| (volume.name.device(), volume.view.shape()));
         (changes, !self.pools.all().is_empty(), arrays.collect(), self.arrays.waiting())

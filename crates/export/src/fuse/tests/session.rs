@@ -157,6 +157,26 @@ fn another_volume_at_the_same_path_is_another_node() {
 }
 
 #[test]
+fn the_kernel_is_told_the_size_of_the_nodes_that_it_knows() {
+    let volume = Ram::new("md0", 2 * MIB).volume();
+    let (_, session) = session(&[("dev/md0", Arc::clone(&volume))]);
+    assert_eq!(session.size_notices(&volume), [[0; 0]; 0], "it knows none");
+    let node = look_up(&session, "dev/md0").unwrap().nodeid;
+    let notices = session.size_notices(&volume);
+    let parts = notices.iter().map(|notice| {
+        let (header, rest) = abi::OutHeader::read_from_prefix(notice).unwrap();
+        assert_eq!((header.len as usize, header.unique), (notice.len(), 0));
+        (header.error, rest.to_vec())
+    });
+    let store = abi::NotifyStoreOut { nodeid: node, offset: (2 << 20) - 1, size: 1, padding: 0 };
+    let drop = abi::NotifyInvalInodeOut { nodeid: node, offset: (2 << 20) - 1, len: 1 };
+    let expected = [(4, [store.as_bytes(), &[0]].concat()), (2, drop.as_bytes().to_vec())];
+    assert_eq!(parts.collect::<Vec<_>>(), expected);
+    let other = Ram::new("md0", 2 * MIB).volume();
+    assert_eq!(session.size_notices(&other), [[0; 0]; 0]);
+}
+
+#[test]
 fn data_of_any_alignment_come_back() {
     let (ram, _, session) = with_disk();
     let fh = open(&session, "dev/md0", RDWR).unwrap().fh;

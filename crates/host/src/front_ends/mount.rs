@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ashlar_block::LocalFuture;
 use ashlar_engine::{Cancelled, Engine, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
@@ -15,23 +16,32 @@ use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
 use ashlar_stack::attributes::Attributes;
+use ashlar_stack::devices::Device;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
+use futures_util::lock::Mutex as AsyncMutex;
 use futures_util::stream::FuturesUnordered;
 
+use super::FrontEnd;
+use super::namespace::View;
 use crate::disks;
 use crate::ending::{Ending, Obstacle, PATIENCE};
 use crate::error::{Error, FAILURE, Result};
-use crate::namespace::View;
 use crate::users;
 
 /// How often unmounting is retried while the mount is in use.
 const RETRY: Duration = Duration::from_millis(200);
 
+type Servers = FuturesUnordered<Receiver<io::Result<()>>>;
+
 /// See the module text.
 pub(crate) struct ServedMount {
-    mount: Mount,
-    servers: FuturesUnordered<Receiver<io::Result<()>>>,
+    path: PathBuf,
+    mount: Mutex<Mount>,
+    servers: AsyncMutex<Servers>,
+    session: Arc<Session<View>>,
+    /// For notifications.
+    fd: OwnedFd,
 }
 
 /// Checks in advance, as far as possible, that `path` can be a mount point.
@@ -75,37 +85,44 @@ impl ServedMount {
                 fuse::serve(dev, session, disks::runtime()).await
             }));
         }
-        Ok(Self { mount, servers })
+        let path = mount.path().to_owned();
+        Ok(Self { path, mount: mount.into(), servers: servers.into(), session, fd })
     }
 
     /// The mount point.
     pub(crate) fn path(&self) -> &Path {
-        self.mount.path()
+        &self.path
     }
 
-    /// Waits until it is unmounted, a server fails, or the end is requested.
-    pub(crate) async fn used_until(&mut self, ending: &Ending) {
-        if let Either::Left((Some(ended), _)) = select(self.servers.next(), ending.wanted()).await {
-            told(ended, ending);
+    fn mount(&self) -> MutexGuard<'_, Mount> {
+        self.mount.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it is unmounted, or a server fails.
+    async fn used(&self, ending: &Ending) {
+        match self.servers.lock().await.next().await {
+            Some(ended) => told(ended, ending),
+            None => std::future::pending().await,
         }
     }
 
     /// Unmounts it once it has no users, or detaches it when the end is forced.
-    pub(crate) async fn end(mut self, ending: &Ending) {
-        let path = self.path().to_owned();
+    async fn end(&self, ending: &Ending) {
+        let path = &self.path;
         let mut waited = Duration::ZERO;
-        while let Err(error) = self.mount.unmount() {
+        loop {
+            let Err(error) = self.mount().unmount() else { break };
             ending.wait_for(Obstacle::Mount(path.clone()));
             // Both are multiples of the same unit.
             if waited == PATIENCE {
-                let users = users::users(&path).join(", ");
+                let users = users::users(path).join(", ");
                 tracing::error!(%error, users, "still serving; a second signal ends this by force");
             }
             waited += RETRY;
             if let Either::Right(_) = select(pin!(sleep(RETRY)), ending.forced()).await {
                 tracing::error!(path = %path.display(), "ended by force while in use");
                 ending.fail(FAILURE);
-                if let Err(error) = self.mount.detach() {
+                if let Err(error) = self.mount().detach() {
                     tracing::error!(%error, "the mount is left behind");
                 }
                 return;
@@ -114,11 +131,33 @@ impl ServedMount {
         ending.wait_for(Obstacle::Nothing);
         // The server of a reactor that has panicked never ends. Without users there is nothing left to serve.
         let all_ended = pin!(async {
-            while let Some(ended) = self.servers.next().await {
+            let mut servers = self.servers.lock().await;
+            while let Some(ended) = servers.next().await {
                 told(ended, ending);
             }
         });
         select(all_ended, select(ending.forced(), ending.panicked())).await;
+    }
+}
+
+impl FrontEnd for ServedMount {
+    /// Its tree is a view of the attributes, which have the volume already.
+    fn offer(&self, _: &Device) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn withdraw(&self, _: &str) {}
+
+    fn resized(&self, device: &Device) {
+        fuse::tell_size(&self.fd, &self.session, &device.bytes);
+    }
+
+    fn ended<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()> {
+        Box::pin(self.used(ending))
+    }
+
+    fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()> {
+        Box::pin(self.end(ending))
     }
 }
 

@@ -1,0 +1,227 @@
+//! Front ends: the ways in which clients reach volumes.
+//!
+//! A front end knows no list of devices. [`FrontEnds`] follows the registry's log ([`ashlar_stack::changes`]) and tells each
+//! front end what became of a volume. The registry may change on any thread; front ends are told on the main thread, before
+//! the reply to the call that made the change, and otherwise as soon as the main thread has its turn.
+
+pub(crate) mod mount;
+mod namespace;
+pub(crate) mod nbd;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ashlar_block::LocalFuture;
+use ashlar_stack::changes::{Change, Changes};
+use ashlar_stack::devices::{Device, Devices, Role};
+
+use crate::ending::Ending;
+
+/// A way in which clients reach volumes.
+pub(crate) trait FrontEnd: Send + Sync {
+    /// Lets clients find a volume under its present names, and no longer under earlier ones.
+    ///
+    /// # Errors
+    /// The reason why they do not find it.
+    fn offer(&self, device: &Device) -> Result<(), String>;
+
+    /// Lets no client find the volume on the device named `name`, if one can. Those that have it open keep it.
+    fn withdraw(&self, name: &str);
+
+    /// Tells clients that a volume has another size.
+    fn resized(&self, device: &Device);
+
+    /// Ends when it is ended from outside, or has failed.
+    fn ended<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
+
+    /// Ends it, once its clients have gone or the end is forced.
+    fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
+}
+
+/// All front ends of a daemon.
+pub(crate) struct FrontEnds {
+    devices: Arc<Devices>,
+    all: Vec<Box<dyn FrontEnd>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The registry's generation that they know.
+    generation: u64,
+    /// The names of devices that a front end does not offer, though it should.
+    refused: BTreeSet<String>,
+}
+
+impl FrontEnds {
+    /// Front ends for the volumes among `devices`.
+    pub(crate) fn new(devices: Arc<Devices>, all: Vec<Box<dyn FrontEnd>>) -> Self {
+        Self { devices, all, state: Mutex::default() }
+    }
+
+    /// Tells the front ends all that has changed.
+    pub(crate) fn follow(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (changes, generation) = self.devices.changes_since(state.generation);
+        if state.generation == generation {
+            return;
+        }
+        state.generation = generation;
+        let mut changed = match changes {
+            Changes::Of(changes) => changes,
+            Changes::Unknown => {
+                let all = self.devices.all().into_iter();
+                all.flat_map(|d| [(d.name.clone(), Change::Registered), (d.name, Change::Resized)])
+                    .collect()
+            }
+        };
+        let refused = std::mem::take(&mut state.refused);
+        changed.extend(refused.iter().map(|name| (name.clone(), Change::Registered)));
+        let mut offers = Vec::new();
+        for (name, change) in changed {
+            let device = self.devices.find(&name).filter(|device| device.role == Role::Volume);
+            match (device, change) {
+                (Some(device), Change::Registered) => offers.push(device),
+                (Some(device), Change::Resized) => {
+                    self.all.iter().for_each(|front_end| front_end.resized(&device));
+                }
+                (None, Change::Registered) => {
+                    self.all.iter().for_each(|front_end| front_end.withdraw(&name));
+                }
+                (None, Change::Resized) => {}
+            }
+        }
+        // A second time, because a volume may get a name that another one gives up.
+        offers.retain(|device| self.offer(device).is_err());
+        for device in offers {
+            let Err(why) = self.offer(&device) else { continue };
+            if !refused.contains(&device.name) {
+                tracing::error!(device = device.name, why, "not served to all clients");
+            }
+            state.refused.insert(device.name);
+        }
+    }
+
+    fn offer(&self, device: &Device) -> Result<(), String> {
+        self.all.iter().map(|front_end| front_end.offer(device)).fold(Ok(()), Result::and)
+    }
+
+    /// Follows the registry, forever.
+    pub(crate) async fn keep_up(&self) {
+        loop {
+            let changed = self.devices.listen();
+            self.follow();
+            changed.await;
+        }
+    }
+
+    /// Ends when a front end is ended from outside, or has failed.
+    pub(crate) async fn ended(&self, ending: &Ending) {
+        let all = self.all.iter().map(|front_end| front_end.ended(ending));
+        let never = Box::pin(std::future::pending()) as LocalFuture<'_, ()>;
+        futures_util::future::select_all(all.chain([never])).await;
+    }
+
+    /// Ends all of them, the last one first.
+    pub(crate) async fn drain(&self, ending: &Ending) {
+        for front_end in self.all.iter().rev() {
+            front_end.drain(ending).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ashlar_block::{ByteVolume, Sectors};
+    use ashlar_sim::SimDisk;
+    use ashlar_stack::devices::Kind;
+
+    use super::*;
+
+    /// Writes down what it is told. A volume's name may be taken.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Offers>>);
+
+    #[derive(Default)]
+    struct Offers {
+        /// Device and name.
+        offered: Vec<(String, String)>,
+        resized: Vec<String>,
+    }
+
+    impl FrontEnd for Written {
+        fn offer(&self, device: &Device) -> Result<(), String> {
+            let mut all = self.0.lock().unwrap();
+            all.offered.retain(|(known, _)| *known != device.name);
+            if all.offered.iter().any(|(_, name)| name == device.export_name()) {
+                return Err("taken".to_owned());
+            }
+            all.offered.push((device.name.clone(), device.export_name().to_owned()));
+            all.offered.sort();
+            Ok(())
+        }
+
+        fn withdraw(&self, name: &str) {
+            self.0.lock().unwrap().offered.retain(|(known, _)| known != name);
+        }
+
+        fn resized(&self, device: &Device) {
+            self.0.lock().unwrap().resized.push(device.name.clone());
+        }
+
+        fn ended<'a>(&'a self, _: &'a Ending) -> LocalFuture<'a, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn drain<'a>(&'a self, _: &'a Ending) -> LocalFuture<'a, ()> {
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    fn volume(name: &str, link: &str) -> Device {
+        let disk = SimDisk::new(name, Sectors(8));
+        Device {
+            path: format!("/dev/{name}"),
+            name: name.to_owned(),
+            links: vec![link.to_owned()],
+            kind: Kind::Disk,
+            role: Role::Volume,
+            below: Vec::new(),
+            bytes: Arc::new(ByteVolume::new(disk.gateway())),
+        }
+    }
+
+    #[test]
+    fn front_ends_are_told_what_came_went_and_got_another_name_or_size() {
+        let (devices, written) = (Arc::new(Devices::default()), Written::default());
+        let front_ends = FrontEnds::new(Arc::clone(&devices), vec![Box::new(written.clone())]);
+        let offered = || {
+            front_ends.follow();
+            let all = written.0.lock().unwrap();
+            let all: Vec<String> =
+                all.offered.iter().map(|(of, as_)| format!("{of}={as_}")).collect();
+            all.join(" ")
+        };
+        devices.put_back(volume("dm-0", "a"));
+        devices.put_back(volume("dm-1", "b"));
+        devices.put_back(Device { role: Role::Component, ..volume("dm-2", "c") });
+        assert_eq!(offered(), "dm-0=a dm-1=b");
+        // Their names change places.
+        for (name, link) in [("dm-0", "b"), ("dm-1", "a")] {
+            devices.remove(&format!("/dev/{name}"));
+            devices.put_back(volume(name, link));
+        }
+        assert_eq!(offered(), "dm-0=b dm-1=a");
+        // One that could not be offered is offered once its name is free.
+        devices.put_back(volume("dm-3", "a"));
+        assert_eq!(offered(), "dm-0=b dm-1=a");
+        devices.remove("/dev/dm-1");
+        assert_eq!(offered(), "dm-0=b dm-3=a");
+        assert_eq!(written.0.lock().unwrap().resized, [""; 0]);
+        for name in ["dm-2", "dm-3"] {
+            devices.find(name).unwrap().gateway().disk().set_capacity(Sectors(16));
+        }
+        assert_eq!(offered(), "dm-0=b dm-3=a");
+        assert_eq!(written.0.lock().unwrap().resized, ["dm-3"]);
+    }
+}
