@@ -5,7 +5,8 @@
 //! [`daemon::serve`] takes a [`config::Config`] and returns when everything has ended. It opens the [`disks`],
 //! has `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
 //! mount and the NBD servers. From then on its main thread answers calls on the control socket: [`varlink`] messages of
-//! the [`interface`], which a [`client::Client`] sends. Commands that need no daemon use [`disks`] and [`lvm`] as well.
+//! the [`interface`], which a [`client::Client`] sends. Commands that need no daemon use [`disks`], [`lvm`],
+//! [`btrfs`] and [`pools`] as well.
 //!
 //! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
 //!
@@ -28,6 +29,7 @@ mod access;
 mod announcement;
 mod array_end;
 pub mod background;
+pub mod btrfs;
 pub mod client;
 mod clients;
 pub mod config;
@@ -49,6 +51,7 @@ mod manage;
 mod merges;
 mod models;
 mod notify;
+pub mod pools;
 mod pools_end;
 pub mod size;
 mod stop;

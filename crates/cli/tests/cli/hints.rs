@@ -20,15 +20,15 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
     ("commands/btrfs/scrub/state.rs", &["btrfs scrub start"]),
-    ("commands/btrfs/volumes.rs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
     ("commands/lvm/pv.rs", &["lvm pvcreate"]),
     ("commands/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("commands/md/create.rs", &["md create"]),
     ("commands/serve.rs", &["serve"]),
     ("commands/trace/files.rs", &["trace"]),
-    ("commands/zpool/session.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
+    ("commands/zpool/place.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     ("host/src/access.rs", &["serve", "md assemble"]),
     ("host/src/acceptance.rs", &["serve"]),
+    ("host/src/btrfs.rs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
     (
         "host/src/client.rs",
         &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],
@@ -39,7 +39,8 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/interface", &[]),
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
-    ("host/src/front_ends", &["serve", "md assemble"]),
+("host/src/front_ends", &["serve", "md assemble"]),
+    ("host/src/pools.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
 ];
 
 /// Other programs whose options messages recommend.

@@ -13,6 +13,7 @@ use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Options, Scrub};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_engine::now_ns;
+use ashlar_host::btrfs::Selection;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_sim::Sim;
@@ -24,7 +25,6 @@ use super::loops::{LoopDevice, drop_caches};
 use super::modelled;
 use super::populated::Image;
 use super::program::run;
-use crate::commands::btrfs::volumes::Chosen;
 use crate::output;
 
 /// Target: this share of the kernel's rate.
@@ -272,10 +272,10 @@ fn kernel_scrub(image: &Image) -> Result<f64> {
 fn ashlar_scrub(image: &Image) -> Result<Took> {
     let device = LoopDevice::attach(image.path(), false)?;
     drop_caches()?;
-    let chosen = Chosen { devices: vec![device.name().into()], ..Chosen::default() };
+    let selection = Selection { devices: vec![device.name().into()], ..Selection::default() };
     let took = disks::reactor()?.block_on(async {
         let begun_ns = now_ns();
-        let opened = chosen.open(Access::Write).await?;
+        let opened = selection.open(Access::Write).await?;
         let bytes = scrub(&opened.fs, Options::default()).await?;
         let seconds = (now_ns() - begun_ns) as f64 / 1e9;
         opened.close().await?;

@@ -1,15 +1,10 @@
-//! Finds the devices of a file system: disks themselves, or devices on them (partitions, arrays, logical volumes).
+//! The devices of a file system, among the options.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use ashlar_btrfs::error::OpenError;
-use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
-use ashlar_host::disks::{self, Access};
-use ashlar_host::error::{Error, Result};
-use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
-use ashlar_stack::devices::Device;
+use ashlar_host::btrfs::{Opened, Selection};
+use ashlar_host::disks::Access;
+use ashlar_host::error::Result;
 use uuid::Uuid;
 
 /// Which devices, and how they are opened.
@@ -46,179 +41,25 @@ pub(crate) struct How {
     pub(crate) on: Vec<String>,
 }
 
-/// An open file system, and the stack below it.
-pub(crate) struct Opened {
-    pub(crate) fs: Arc<FileSystem>,
-    stack: Stack,
-}
-
 impl Chosen {
+    fn selection(&self) -> Selection {
+        let How { degraded, stale, fsid, on } = self.how.clone();
+        Selection { devices: self.devices.clone(), degraded, stale, fsid, on }
+    }
+
     /// Opens the file system.
     ///
     /// # Errors
-    /// The devices cannot be opened, or do not belong to one file system.
+    /// As [`Selection::open`].
     pub(crate) async fn open(&self, access: Access) -> Result<Opened> {
-        let opened = disks::open_all(&self.devices, access)?;
-        let writable = access == Access::Write;
-        let options = Options {
-            md: ashlar_md::Options { run: self.how.degraded, read_only: !writable },
-            partial: self.how.degraded,
-            ..Options::default()
-        };
-        let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
-        let found = self.open_on(&stack, writable).await;
-        match found {
-            Ok(fs) => Ok(Opened { fs, stack }),
-            Err(error) => stop(&stack).await.and(Err(error)),
-        }
+        self.selection().open(access).await
     }
 
     /// Identifies the file system on the devices, which are read without locks.
     ///
     /// # Errors
-    /// There is none, or more than one.
+    /// As [`Selection::identify`].
     pub(crate) async fn identify(&self) -> Result<Uuid> {
-        let opened = disks::open_all(&self.devices, Access::Look)?;
-        let md = ashlar_md::Options { run: true, read_only: true };
-        let options = Options { md, partial: true, ..Options::default() };
-        let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
-        let found = self.find(&stack).await.map(|(fsid, _)| fsid);
-        stop(&stack).await.and(found)
+        self.selection().identify().await
     }
-
-    /// The devices of the selected file system.
-    async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
-        let mut found: Vec<(Uuid, Device)> = Vec::new();
-        for device in self.among(stack)? {
-            if let Some(fsid) = volume::identify(device.gateway()).await {
-                found.push((fsid, device));
-            }
-        }
-        if let Some(wanted) = self.how.fsid {
-            found.retain(|(fsid, _)| *fsid == wanted);
-        }
-        let Some(first) = found.first().map(|(fsid, _)| *fsid) else {
-            return Err(self.nothing(stack));
-        };
-        if let Some((other, _)) = found.iter().find(|(fsid, _)| *fsid != first) {
-            let why = format!("there are {first} and {other}");
-            let error = Error::new("more than one btrfs file system", self.given(), why);
-            return Err(error.hint("choose one with --fsid"));
-        }
-        Ok((first, found.into_iter().map(|(_, device)| device).collect()))
-    }
-
-    /// The devices that may contain the file system.
-    ///
-    /// # Errors
-    /// A selected device does not exist.
-    fn among(&self, stack: &Stack) -> Result<Vec<Device>> {
-        let mut volumes = stack.devices.volumes();
-        let is_called = |device: &Device, name: &String| {
-            [&device.path, &device.name].contains(&name) || device.links.contains(name)
-        };
-        for name in &self.how.on {
-            if !volumes.iter().any(|device| is_called(device, name)) {
-                let there: Vec<&str> = volumes.iter().map(Device::export_name).collect();
-                let why = format!("there are {}", there.join(", "));
-                return Err(Error::new("no such device", name, why));
-            }
-        }
-        if !self.how.on.is_empty() {
-            volumes.retain(|device| self.how.on.iter().any(|name| is_called(device, name)));
-        }
-        Ok(volumes)
-    }
-
-    async fn open_on(&self, stack: &Stack, writable: bool) -> Result<Arc<FileSystem>> {
-        let given = self.given();
-        let (_, devices) = self.find(stack).await?;
-        let source = |device: &Device| Source {
-            name: device.path.clone(),
-            gateway: device.gateway().clone(),
-        };
-        let sources = devices.iter().map(source).collect();
-        let options = OpenOptions { degraded: self.how.degraded, writable, stale: self.how.stale };
-        let fs = FileSystem::open(sources, options, disks::runtime()).await.map_err(|error| {
-            let hint = if matches!(error, OpenError::Twice { .. }) {
-                Some("--on chooses one of several volumes")
-            } else if matches!(error, OpenError::Missing { .. }) {
-                Some("give them too, or --degraded opens it without them")
-            } else if matches!(error, OpenError::Stale { .. }) {
-                Some("leave it out and say --degraded, or --stale uses it as it is")
-            } else if matches!(error, OpenError::ReadOnlyFeatures(_)) {
-                Some("ashlar btrfs scrub start --readonly reads it")
-            } else {
-                None
-            };
-            let error = Error::new("cannot open the file system", given, error);
-            match hint {
-                Some(hint) => error.hint(hint),
-                None => error,
-            }
-        })?;
-        if writable {
-            refuse_reused(&fs, stack)?;
-        }
-        Ok(fs)
-    }
-
-    fn given(&self) -> String {
-        let all: Vec<String> = self.devices.iter().map(|path| path.display().to_string()).collect();
-        all.join(" ")
-    }
-
-    /// The error when no file system was found, and perhaps why.
-    fn nothing(&self, stack: &Stack) -> Error {
-        let error =
-            Error::new("no btrfs file system", self.given(), "no superblock of it is found");
-        match stack.failures.first() {
-            Some(failure) => {
-                let run = if matches!(failure.error, AssembleError::NeedsRun { .. }) {
-                    "; --degraded starts it without the others"
-                } else {
-                    ""
-                };
-                error.hint(format!("{failure}: {}{run}", failure.error))
-            }
-            None => error.hint("ashlar scan shows what there is"),
-        }
-    }
-}
-
-impl Opened {
-    /// Releases the devices.
-    ///
-    /// # Errors
-    /// An array below could not be stopped cleanly.
-    pub(crate) async fn close(self) -> Result<()> {
-        drop(self.fs);
-        stop(&self.stack).await
-    }
-}
-
-/// Refuses a device whose first superblock is gone and that has a signature of something else: it was reused after it
-/// had been part of the file system, and must not be changed back.
-fn refuse_reused(fs: &FileSystem, stack: &Stack) -> Result<()> {
-    for device in fs.devices().iter().filter(|device| device.is_by_backup()) {
-        let all = stack.devices.all();
-        let name = all.iter().find(|it| it.path == device.name).map(|it| it.name.as_str());
-        let looked = stack.looked.iter().find(|looked| Some(looked.name.as_str()) == name);
-        let Some(Ok(contents)) = looked.map(|looked| &looked.contents) else { continue };
-        if let Some(other) = contents.foreign.iter().find(|it| it.name != "btrfs") {
-            let why = format!("its first btrfs superblock is gone, and there is {other}");
-            let error = Error::new("not to be repaired", &device.name, why);
-            return Err(error.hint(
-                "if it is a device of the file system all the same, wipefs takes the other signature off",
-            ));
-        }
-    }
-    Ok(())
-}
-
-async fn stop(stack: &Stack) -> Result<()> {
-    stack.stop().await.map_err(|failed| {
-        let all: Vec<String> = failed.iter().map(ToString::to_string).collect();
-        Error::plain("cannot stop what the file system is on", all.join(", "))
-    })
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
+use ashlar_host::pools::{absolute, not_had, refused};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::{Md, probe};
 use ashlar_stack::signature::{Signature, ZFS_MEMBER};
@@ -15,7 +16,6 @@ use ashlar_zfs::client::{Parameters, Pool};
 use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind, Wiped};
 use clap::Args;
 
-use super::session::{absolute, not_had, refused};
 use crate::commands::zvol::property;
 use crate::output;
 

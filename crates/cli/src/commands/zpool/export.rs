@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::{ImportMode, Session};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
-use super::session::{How, Session, Where};
+use super::place::Where;
 
 /// Export a pool, so that it can be imported elsewhere
 ///
@@ -29,7 +30,7 @@ pub(crate) struct Export {
 
 impl Export {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        self.place.with(Some(&self.pool), How::WRITE, |session| match session {
+        self.place.with(Some(&self.pool), ImportMode::WRITE, |session| match session {
             Session::Daemon(_) => session.run(&self.pool, Command::ExportPool),
             // Every pool that was imported for a command is exported at the command's end.
             Session::Here { .. } => Ok(()),

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::ImportMode;
 use ashlar_zfs::protocol::{PoolStatus, Property};
 use clap::{ArgAction, Args};
 use serde::Serialize;
 
+use super::place::Where;
 use super::property_table::{Layout, Row};
-use super::session::{How, Where};
 use super::values::{OF_POOLS, invalid_property, of_pool};
 use crate::output;
 
@@ -76,7 +77,7 @@ impl Get {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (place, names) = self.place.with_named(self.names);
         let only = if let [name] = &names[..] { Some(name.as_str()) } else { None };
-        let pools = place.with(only, How::READ, |session| session.statuses(&names))?;
+        let pools = place.with(only, ImportMode::READ, |session| session.statuses(&names))?;
         let wanted = if self.properties == ["all"] { None } else { Some(&self.properties[..]) };
         for name in wanted.unwrap_or_default() {
             check(&pools, name)?;

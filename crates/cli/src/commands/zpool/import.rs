@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
+use ashlar_host::pools::{ImportMode, labelled};
 use ashlar_zfs::ondisk::config::{Health, Node, Pool};
 use ashlar_zfs::ondisk::label::PoolState;
 use clap::Args;
 
-use super::session::{How, Where, labelled};
+use super::place::Where;
 use crate::output;
 
 /// Show the importable pools on disks, or import one temporarily
@@ -55,7 +56,7 @@ impl Import {
         }
         let read_only = self.option.as_deref() == Some("readonly=on");
         for name in &names {
-            place.with(Some(name), How { read_only, force: self.force }, |_| Ok(()))?;
+            place.with(Some(name), ImportMode { read_only, force: self.force }, |_| Ok(()))?;
         }
         if !names.is_empty() {
             return Ok(ExitCode::SUCCESS);

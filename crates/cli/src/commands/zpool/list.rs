@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::ImportMode;
 use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;
 
-use super::session::{How, Where};
+use super::place::Where;
 use super::values::{Form, OF_POOLS, invalid_property, of_pool, table};
 use crate::output;
 
@@ -51,7 +52,7 @@ impl List {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (place, names) = self.place.with_named(self.names);
         let only = if let [name] = &names[..] { Some(name.as_str()) } else { None };
-        let pools = place.with(only, How::READ, |session| session.statuses(&names))?;
+        let pools = place.with(only, ImportMode::READ, |session| session.statuses(&names))?;
         if self.json {
             output::print_json(&pools)?;
             return Ok(ExitCode::SUCCESS);

@@ -1,16 +1,16 @@
 //! `ashlar zpool`: pools of ZFS, with zpool's verbs, options and output.
 //!
 //! A command works on a pool that a running daemon serves, or on the disks it is given: these are locked, and the pool
-//! is imported in a separate process and exported at the end ([`session`]).
+//! is imported in a separate process and exported at the end ([`ashlar_host::pools`]).
 
 mod create;
 mod export;
 mod get;
 mod import;
 mod list;
+pub(crate) mod place;
 pub(crate) mod property_table;
 mod scrub;
-pub(crate) mod session;
 mod status;
 pub(crate) mod values;
 

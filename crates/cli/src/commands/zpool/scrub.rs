@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::{ImportMode, Session};
 use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
 use clap::Args;
 
-use super::session::{How, Session, Where};
+use super::place::Where;
 use super::status::scan_text;
 use super::values::nice_bytes;
 use crate::output;
@@ -56,7 +57,7 @@ impl Scrub {
             (_, true) => What::Stop,
             (false, false) => What::Start,
         };
-        let errors = self.place.with(Some(&self.pool), How::WRITE, |session| {
+        let errors = self.place.with(Some(&self.pool), ImportMode::WRITE, |session| {
             session.run(&self.pool, Command::Scrub(what))?;
             let follows = self.wait || matches!(session, Session::Here { .. });
             if what == What::Start && follows { follow(session, &self.pool) } else { Ok(0) }

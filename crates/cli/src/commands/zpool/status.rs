@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::ImportMode;
 use ashlar_md::ondisk::text::CTime;
 use ashlar_zfs::protocol::{PoolStatus, ScanStatus, VdevClass, VdevStatus};
 use clap::Args;
 
-use super::session::{How, Where};
+use super::place::Where;
 use super::values::nice_bytes;
 use crate::output;
 
@@ -41,7 +42,7 @@ impl Status {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (place, names) = self.place.with_named(self.names);
         let only = if let [name] = &names[..] { Some(name.as_str()) } else { None };
-        let mut pools = place.with(only, How::READ, |session| session.statuses(&names))?;
+        let mut pools = place.with(only, ImportMode::READ, |session| session.statuses(&names))?;
         if self.unwell {
             pools.retain(|pool| pool.state != "ONLINE" || pool.errors > 0);
         }

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
+use ashlar_host::pools::{ImportMode, pool_of};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
-use crate::commands::zpool::session::{How, Where, pool_of};
+use crate::commands::zpool::place::Where;
 
 /// Set properties of volumes
 #[derive(Args, Debug)]
@@ -38,7 +39,7 @@ impl Set {
             settings.iter().map(|text| property(text)).collect();
         let settings = settings.map_err(Error::usage)?;
         let only = if let [name] = names { Some(pool_of(name)) } else { None };
-        self.place.with(only, How::WRITE, |session| {
+        self.place.with(only, ImportMode::WRITE, |session| {
             for dataset in names {
                 for (name, value) in settings.clone() {
                     let set = Command::SetProperty { dataset: dataset.clone(), name, value };
@@ -73,7 +74,7 @@ pub(crate) struct Inherit {
 impl Inherit {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
-        self.place.with(only, How::WRITE, |session| {
+        self.place.with(only, ImportMode::WRITE, |session| {
             for dataset in &self.names {
                 let (dataset, name) = (dataset.clone(), self.property.clone());
                 let pool = pool_of(&dataset).to_owned();

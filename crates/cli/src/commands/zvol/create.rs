@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::{ImportMode, pool_of};
 use ashlar_zfs::client::parse_size;
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
-use crate::commands::zpool::session::{How, Where, pool_of};
+use crate::commands::zpool::place::Where;
 
 /// Make a volume
 ///
@@ -66,7 +67,7 @@ impl Create {
             parents: self.parents,
             properties,
         };
-        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, create))?;
+        self.place.with(Some(pool), ImportMode::WRITE, |session| session.run(pool, create))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::{ImportMode, pool_of};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
+use crate::commands::zpool::place::Where;
 use crate::commands::zpool::property_table::{Layout, Row};
-use crate::commands::zpool::session::{How, Where, pool_of};
 use crate::commands::zpool::values::{invalid_property, of_dataset};
 use crate::output;
 
@@ -47,7 +48,7 @@ pub(crate) struct Get {
 impl Get {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
-        let mut datasets = self.place.with(only, How::READ, |session| {
+        let mut datasets = self.place.with(only, ImportMode::READ, |session| {
             let mut all: Vec<Dataset> = Vec::new();
             for name in &self.names {
                 let mut found = session.datasets(name)?;

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::pools::{ImportMode, pool_of};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
-use crate::commands::zpool::session::{How, Where, pool_of};
+use crate::commands::zpool::place::Where;
 use crate::commands::zpool::values::{Form, ShortNames, invalid_property, of_dataset, table};
 use crate::output;
 
@@ -81,7 +82,7 @@ impl List {
             })
         };
         let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
-        let datasets = self.place.with(only, How::READ, |session| {
+        let datasets = self.place.with(only, ImportMode::READ, |session| {
             let roots = if self.names.is_empty() { session.pools()? } else { self.names.clone() };
             let mut all: Vec<Dataset> = Vec::new();
             for root in roots {

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
+use ashlar_host::pools::{ImportMode, pool_of};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
-use crate::commands::zpool::session::{How, Where, pool_of};
+use crate::commands::zpool::place::Where;
 
 /// Take snapshots of volumes, all at the same time
 ///
@@ -104,7 +105,7 @@ impl Rollback {
             )));
         };
         let pool = pool_of(volume);
-        self.place.with(Some(pool), How::WRITE, |session| {
+        self.place.with(Some(pool), ImportMode::WRITE, |session| {
             if self.recursive {
                 let mut newer = session.datasets(volume)?;
                 newer.retain(|dataset| {

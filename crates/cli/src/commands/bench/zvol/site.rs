@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ashlar_block::Gateway;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
+use ashlar_host::pools::{ImportMode, absolute, labelled, not_had, refused};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{Part, Pool, Zvol};
@@ -15,7 +16,6 @@ use ashlar_zfs::protocol::{Command, NewVdev, Reply, VdevClass, VdevKind};
 use rustix::fs::{Advice, fadvise};
 
 use super::cpu::CpuTime;
-use crate::commands::zpool::session::{How, absolute, labelled, not_had, refused};
 
 /// Sparse files, removed when dropped.
 pub(super) struct Files(Vec<PathBuf>);
@@ -188,7 +188,7 @@ impl Site {
         let pools = found.pools().pools;
         let mine = pools.iter().find(|pool| pool.name == name);
         let mine = mine.ok_or_else(|| Error::failed("the pool is not there any more"))?;
-        let (import, parts) = found.import(mine, How::WRITE)?;
+        let (import, parts) = found.import(mine, ImportMode::WRITE)?;
         let pool = start(&name, import, parts, &tunables).await?;
         let disks = found.disks;
         Ok(Self { pool, paths, tunables, disks })

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use ashlar_block::CopyNumber;
 use ashlar_btrfs::scrub::{DEPTH, Problem};
 use ashlar_engine::signal;
+use ashlar_host::btrfs::Opened;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
@@ -18,7 +19,7 @@ use super::report::{self, Occasion, Shown};
 use super::run::{self, Ended, Found, Run, Wanted};
 use super::state::{Record, Store};
 use super::{exit_code, running};
-use crate::commands::btrfs::volumes::{Chosen, Opened};
+use crate::commands::btrfs::volumes::Chosen;
 use crate::output;
 
 /// The message of a background process once it is running.

@@ -1,53 +1,38 @@
-//! Access to pools: through a running daemon, or on disks that the command opens.
+//! Access to ZFS pools: through a running daemon, or on disks that this process opens.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use ashlar_engine::Reactor;
-use ashlar_host::client::Client;
-use ashlar_host::disks::{self, Access};
-use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::pool_members::{Found, members_on};
 use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{CallError, Part, Pool, PoolError};
 use ashlar_zfs::ondisk::config;
 use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply};
-use clap::Args;
 
-use crate::commands::Daemon;
+use crate::client::Client;
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
 
-/// Where the pool is.
-#[derive(Args, Debug)]
-pub(crate) struct Where {
-    /// Import the pool for this command from these disks, or those in a directory, separated by
-    /// commas or as repeated options [default: the pool of a running daemon]
-    #[arg(short = 'd', long, value_name = "DISK", value_delimiter = ',')]
-    devices: Vec<PathBuf>,
-
-    #[command(flatten)]
-    daemon: Daemon,
-}
-
-/// Import mode.
+/// How a pool is imported.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct How {
+pub struct ImportMode {
     /// Import without writing.
-    pub(crate) read_only: bool,
+    pub read_only: bool,
     /// Import even if another host used the pool last.
-    pub(crate) force: bool,
+    pub force: bool,
 }
 
-impl How {
+impl ImportMode {
     /// For reading.
-    pub(crate) const READ: Self = Self { read_only: true, force: false };
+    pub const READ: Self = Self { read_only: true, force: false };
     /// For changes.
-    pub(crate) const WRITE: Self = Self { read_only: false, force: false };
+    pub const WRITE: Self = Self { read_only: false, force: false };
 }
 
 /// Accessible pools.
-pub(crate) enum Session {
+pub enum Session {
     /// Pools of a daemon.
     Daemon(Client),
     /// Pools imported by this process, and their disks, which are locked.
@@ -62,14 +47,14 @@ pub(crate) enum Session {
 }
 
 /// Disks, and the pool members on them.
-pub(crate) struct Labelled {
+pub struct Labelled {
     /// The disks with members.
-    pub(crate) disks: Vec<Disk>,
+    pub disks: Vec<Disk>,
     members: Vec<Found>,
 }
 
 /// The error for a command that a worker refused.
-pub(crate) fn refused(error: &CallError) -> Error {
+pub fn refused(error: &CallError) -> Error {
     let failed = Error::failed(error);
     match error.hint() {
         Some(hint) => failed.hint(hint),
@@ -78,7 +63,7 @@ pub(crate) fn refused(error: &CallError) -> Error {
 }
 
 /// The error for a pool that cannot be imported.
-pub(crate) fn not_had(error: &PoolError) -> Error {
+pub fn not_had(error: &PoolError) -> Error {
     let failed = Error::failed(error);
     match error.hint() {
         Some(hint) => failed.hint(hint),
@@ -91,7 +76,7 @@ fn not_asked() -> Error {
 }
 
 /// The pool of a dataset.
-pub(crate) fn pool_of(dataset: &str) -> &str {
+pub fn pool_of(dataset: &str) -> &str {
     dataset.split(['/', '@']).next().unwrap_or(dataset)
 }
 
@@ -122,7 +107,7 @@ fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// One cannot be opened or read.
-pub(crate) async fn labelled(named: &[PathBuf], access: Access) -> Result<Labelled> {
+pub async fn labelled(named: &[PathBuf], access: Access) -> Result<Labelled> {
     let mut found = Labelled { disks: Vec::new(), members: Vec::new() };
     for path in expand(named)? {
         let disk = disks::open(&path, Access::Look, true)?;
@@ -143,7 +128,7 @@ pub(crate) async fn labelled(named: &[PathBuf], access: Access) -> Result<Labell
 
 impl Labelled {
     /// The pools on them.
-    pub(crate) fn pools(&self) -> config::Found {
+    pub fn pools(&self) -> config::Found {
         let devices: Vec<config::Device<'_>> = self
             .members
             .iter()
@@ -156,10 +141,10 @@ impl Labelled {
     ///
     /// # Errors
     /// It cannot be imported.
-    pub(crate) fn import(
+    pub fn import(
         &self,
         pool: &config::Pool,
-        How { read_only, force }: How,
+        ImportMode { read_only, force }: ImportMode,
     ) -> Result<(Command, Vec<Part>)> {
         let place_of = |index: usize| self.members.get(index).map(|found| &found.place);
         let path_of = |index| place_of(index).map_or_else(String::new, |place| place.path.clone());
@@ -173,61 +158,14 @@ impl Labelled {
     }
 }
 
-impl Where {
-    /// The disks named on the command line.
-    pub(crate) fn devices(&self) -> &[PathBuf] {
-        &self.devices
-    }
-
-    /// Adds those of `names` that are disks, not pool names. A directory with disks is distinguished from a pool of the
-    /// same name by a slash.
-    pub(crate) fn with_named(mut self, names: Vec<String>) -> (Self, Vec<String>) {
-        let is_disk = |name: &String| {
-            name.contains('/') || Path::new(name).metadata().is_ok_and(|found| !found.is_dir())
-        };
-        let (disks, names): (Vec<_>, Vec<_>) = names.into_iter().partition(is_disk);
-        self.devices.extend(disks.into_iter().map(PathBuf::from));
-        (self, names)
-    }
-
-    /// Sends one command to the pool of a dataset.
-    ///
-    /// # Errors
-    /// As [`Self::with`]; the pool refuses.
-    pub(crate) fn change(&self, dataset: &str, command: Command) -> Result<ExitCode> {
-        let pool = pool_of(dataset);
-        self.with(Some(pool), How::WRITE, |session| session.run(pool, command))?;
-        Ok(ExitCode::SUCCESS)
-    }
-
-    /// Calls `work` with a pool, or with all of them. Pools that were imported for it are exported, even after an
-    /// error.
-    ///
-    /// # Errors
-    /// Those of the work; there is no such pool; it cannot be imported or exported.
-    pub(crate) fn with<T>(
-        &self,
-        pool: Option<&str>,
-        how: How,
-        work: impl FnOnce(&mut Session) -> Result<T>,
-    ) -> Result<T> {
-        if self.devices.is_empty() {
-            let client = self.daemon.connect().map_err(|error| {
-                error.hint("name its disks with --devices, or start a daemon with ashlar serve")
-            })?;
-            return work(&mut Session::Daemon(client));
-        }
-        let mut session = Session::import(&self.devices, pool, how)?;
-        let done = work(&mut session);
-        let ended = session.end();
-        let done = done?;
-        ended.map(|()| done)
-    }
-}
-
 impl Session {
-    fn import(disks: &[PathBuf], wanted: Option<&str>, how: How) -> Result<Self> {
-        let access = if how.read_only { Access::Read } else { Access::Write };
+    /// Imports the pool `wanted`, by its name or number, from `disks`, or all pools on them. A directory stands for
+    /// the disks in it.
+    ///
+    /// # Errors
+    /// A disk cannot be opened; there is no such pool; it cannot be imported.
+    pub fn import(disks: &[PathBuf], wanted: Option<&str>, mode: ImportMode) -> Result<Self> {
+        let access = if mode.read_only { Access::Read } else { Access::Write };
         let reactor = disks::reactor()?;
         let (pools, disks) = reactor.block_on(async {
             let disks = labelled(disks, access).await?;
@@ -241,7 +179,7 @@ impl Session {
             }
             let mut imports = Vec::new();
             for pool in found {
-                let import = disks.import(&pool, how)?;
+                let import = disks.import(&pool, mode)?;
                 imports.push((pool.name, import));
             }
             let mut pools: Vec<Pool> = Vec::new();
@@ -264,7 +202,11 @@ impl Session {
         Ok(Self::Here { reactor, pools, _disks: disks })
     }
 
-    fn end(self) -> Result<()> {
+    /// Exports the pools that [`Self::import`] imported.
+    ///
+    /// # Errors
+    /// One cannot be exported.
+    pub fn end(self) -> Result<()> {
         let Self::Here { reactor, pools, _disks: disks } = self else { return Ok(()) };
         let mut result = Ok(());
         for pool in pools {
@@ -279,7 +221,7 @@ impl Session {
     ///
     /// # Errors
     /// The daemon is gone.
-    pub(crate) fn pools(&mut self) -> Result<Vec<String>> {
+    pub fn pools(&mut self) -> Result<Vec<String>> {
         Ok(match self {
             Self::Daemon(client) => {
                 client.status()?.pools.into_iter().map(|pool| pool.name).collect()
@@ -292,7 +234,7 @@ impl Session {
     ///
     /// # Errors
     /// There is no such pool, or it refused the command.
-    pub(crate) fn call(&mut self, pool: &str, command: Command) -> Result<Reply> {
+    pub fn call(&mut self, pool: &str, command: Command) -> Result<Reply> {
         match self {
             Self::Daemon(client) => client.zfs(pool, &command),
             Self::Here { reactor, pools, .. } => {
@@ -308,7 +250,7 @@ impl Session {
     ///
     /// # Errors
     /// As for [`Self::call`].
-    pub(crate) fn run(&mut self, pool: &str, command: Command) -> Result<()> {
+    pub fn run(&mut self, pool: &str, command: Command) -> Result<()> {
         let Reply::Done = self.call(pool, command)? else { return Err(not_asked()) };
         Ok(())
     }
@@ -317,7 +259,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub(crate) fn status(&mut self, pool: &str) -> Result<PoolStatus> {
+    pub fn status(&mut self, pool: &str) -> Result<PoolStatus> {
         let Reply::Pool(status) = self.call(pool, Command::PoolStatus)? else {
             return Err(not_asked());
         };
@@ -328,7 +270,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub(crate) fn statuses(&mut self, names: &[String]) -> Result<Vec<PoolStatus>> {
+    pub fn statuses(&mut self, names: &[String]) -> Result<Vec<PoolStatus>> {
         let names = if names.is_empty() { self.pools()? } else { names.to_vec() };
         names.iter().map(|name| self.status(name)).collect()
     }
@@ -337,7 +279,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub(crate) fn datasets(&mut self, root: &str) -> Result<Vec<Dataset>> {
+    pub fn datasets(&mut self, root: &str) -> Result<Vec<Dataset>> {
         let list = Command::List { root: Some(root.to_owned()) };
         let Reply::Datasets { datasets } = self.call(pool_of(root), list)? else {
             return Err(not_asked());
@@ -350,6 +292,6 @@ impl Session {
 ///
 /// # Errors
 /// It does not exist.
-pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::fs::canonicalize(path).map_err(|error| Error::new("cannot open", path.display(), error))
 }

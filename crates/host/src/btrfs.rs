@@ -1,0 +1,208 @@
+//! Finds the devices of a btrfs file system and opens it: disks themselves, or devices on them (partitions, arrays, logical volumes).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ashlar_btrfs::error::OpenError;
+use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
+use ashlar_md::AssembleError;
+use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
+use ashlar_stack::devices::Device;
+use uuid::Uuid;
+
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// Which devices, and how they are opened.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Image files or block devices: those of the file system, or those of the arrays, partitions and volume groups below
+    /// it.
+    pub devices: Vec<PathBuf>,
+    /// Open the file system although devices are missing.
+    pub degraded: bool,
+    /// Also use devices that missed transactions.
+    pub stale: bool,
+    /// The UUID of the file system, if the devices have several.
+    pub fsid: Option<Uuid>,
+    /// Use only these arrays, partitions and logical volumes, by any of their names; all of them if this is empty.
+    pub on: Vec<String>,
+}
+
+/// An open file system, and the stack below it.
+pub struct Opened {
+    /// The file system.
+    pub fs: Arc<FileSystem>,
+    stack: Stack,
+}
+
+impl Selection {
+    /// Opens the file system.
+    ///
+    /// # Errors
+    /// The devices cannot be opened, or do not belong to one file system.
+    pub async fn open(&self, access: Access) -> Result<Opened> {
+        let opened = disks::open_all(&self.devices, access)?;
+        let writable = access == Access::Write;
+        let options = Options {
+            md: ashlar_md::Options { run: self.degraded, read_only: !writable },
+            partial: self.degraded,
+            ..Options::default()
+        };
+        let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
+        let found = self.open_on(&stack, writable).await;
+        match found {
+            Ok(fs) => Ok(Opened { fs, stack }),
+            Err(error) => stop(&stack).await.and(Err(error)),
+        }
+    }
+
+    /// Identifies the file system on the devices, which are read without locks.
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub async fn identify(&self) -> Result<Uuid> {
+        let opened = disks::open_all(&self.devices, Access::Look)?;
+        let md = ashlar_md::Options { run: true, read_only: true };
+        let options = Options { md, partial: true, ..Options::default() };
+        let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
+        let found = self.find(&stack).await.map(|(fsid, _)| fsid);
+        stop(&stack).await.and(found)
+    }
+
+    /// The devices of the selected file system.
+    async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
+        let mut found: Vec<(Uuid, Device)> = Vec::new();
+        for device in self.among(stack)? {
+            if let Some(fsid) = volume::identify(device.gateway()).await {
+                found.push((fsid, device));
+            }
+        }
+        if let Some(wanted) = self.fsid {
+            found.retain(|(fsid, _)| *fsid == wanted);
+        }
+        let Some(first) = found.first().map(|(fsid, _)| *fsid) else {
+            return Err(self.nothing(stack));
+        };
+        if let Some((other, _)) = found.iter().find(|(fsid, _)| *fsid != first) {
+            let why = format!("there are {first} and {other}");
+            let error = Error::new("more than one btrfs file system", self.given(), why);
+            return Err(error.hint("choose one with --fsid"));
+        }
+        Ok((first, found.into_iter().map(|(_, device)| device).collect()))
+    }
+
+    /// The devices that may contain the file system.
+    ///
+    /// # Errors
+    /// A selected device does not exist.
+    fn among(&self, stack: &Stack) -> Result<Vec<Device>> {
+        let mut volumes = stack.devices.volumes();
+        let is_called = |device: &Device, name: &String| {
+            [&device.path, &device.name].contains(&name) || device.links.contains(name)
+        };
+        for name in &self.on {
+            if !volumes.iter().any(|device| is_called(device, name)) {
+                let there: Vec<&str> = volumes.iter().map(Device::export_name).collect();
+                let why = format!("there are {}", there.join(", "));
+                return Err(Error::new("no such device", name, why));
+            }
+        }
+        if !self.on.is_empty() {
+            volumes.retain(|device| self.on.iter().any(|name| is_called(device, name)));
+        }
+        Ok(volumes)
+    }
+
+    async fn open_on(&self, stack: &Stack, writable: bool) -> Result<Arc<FileSystem>> {
+        let given = self.given();
+        let (_, devices) = self.find(stack).await?;
+        let source = |device: &Device| Source {
+            name: device.path.clone(),
+            gateway: device.gateway().clone(),
+        };
+        let sources = devices.iter().map(source).collect();
+        let options = OpenOptions { degraded: self.degraded, writable, stale: self.stale };
+        let fs = FileSystem::open(sources, options, disks::runtime()).await.map_err(|error| {
+            let hint = if matches!(error, OpenError::Twice { .. }) {
+                Some("--on chooses one of several volumes")
+            } else if matches!(error, OpenError::Missing { .. }) {
+                Some("give them too, or --degraded opens it without them")
+            } else if matches!(error, OpenError::Stale { .. }) {
+                Some("leave it out and say --degraded, or --stale uses it as it is")
+            } else if matches!(error, OpenError::ReadOnlyFeatures(_)) {
+                Some("ashlar btrfs scrub start --readonly reads it")
+            } else {
+                None
+            };
+            let error = Error::new("cannot open the file system", given, error);
+            match hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            }
+        })?;
+        if writable {
+            refuse_reused(&fs, stack)?;
+        }
+        Ok(fs)
+    }
+
+    fn given(&self) -> String {
+        let all: Vec<String> = self.devices.iter().map(|path| path.display().to_string()).collect();
+        all.join(" ")
+    }
+
+    /// The error when no file system was found, and perhaps why.
+    fn nothing(&self, stack: &Stack) -> Error {
+        let error =
+            Error::new("no btrfs file system", self.given(), "no superblock of it is found");
+        match stack.failures.first() {
+            Some(failure) => {
+                let run = if matches!(failure.error, AssembleError::NeedsRun { .. }) {
+                    "; --degraded starts it without the others"
+                } else {
+                    ""
+                };
+                error.hint(format!("{failure}: {}{run}", failure.error))
+            }
+            None => error.hint("ashlar scan shows what there is"),
+        }
+    }
+}
+
+impl Opened {
+    /// Releases the devices.
+    ///
+    /// # Errors
+    /// An array below could not be stopped cleanly.
+    pub async fn close(self) -> Result<()> {
+        drop(self.fs);
+        stop(&self.stack).await
+    }
+}
+
+/// Refuses a device whose first superblock is gone and that has a signature of something else: it was reused after it
+/// had been part of the file system, and must not be changed back.
+fn refuse_reused(fs: &FileSystem, stack: &Stack) -> Result<()> {
+    for device in fs.devices().iter().filter(|device| device.is_by_backup()) {
+        let all = stack.devices.all();
+        let name = all.iter().find(|it| it.path == device.name).map(|it| it.name.as_str());
+        let looked = stack.looked.iter().find(|looked| Some(looked.name.as_str()) == name);
+        let Some(Ok(contents)) = looked.map(|looked| &looked.contents) else { continue };
+        if let Some(other) = contents.foreign.iter().find(|it| it.name != "btrfs") {
+            let why = format!("its first btrfs superblock is gone, and there is {other}");
+            let error = Error::new("not to be repaired", &device.name, why);
+            return Err(error.hint(
+                "if it is a device of the file system all the same, wipefs takes the other signature off",
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn stop(stack: &Stack) -> Result<()> {
+    stack.stop().await.map_err(|failed| {
+        let all: Vec<String> = failed.iter().map(ToString::to_string).collect();
+        Error::plain("cannot stop what the file system is on", all.join(", "))
+    })
+}
