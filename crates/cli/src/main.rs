@@ -21,7 +21,6 @@
 
 mod cli;
 mod commands;
-mod output;
 mod progress;
 mod units;
 
@@ -29,6 +28,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ashlar_engine::signal::{self, Signal};
+use ashlar_terminal::{self as output, Voice};
 use clap::Parser;
 
 /// Whether a command is one of LVM's, which have exit codes of their own.
@@ -51,10 +51,12 @@ fn main() -> ExitCode {
     // Writing a file beyond the file size limit (ulimit -f) must fail with an error, and not kill a daemon or a worker:
     // an ignored signal stays ignored in child processes. Rust's runtime already ignores SIGPIPE.
     let ignored = signal::ignore(Signal::XFSZ);
-    if cli.quiet {
-        output::be_quiet();
-    }
-    output::log(cli.verbose, cli.command.is_daemon());
+    output::begin(Voice {
+        program: "ashlar",
+        verbose: cli.verbose,
+        quiet: cli.quiet,
+        daemon: cli.command.is_daemon(),
+    });
     if let Err(error) = ignored {
         tracing::warn!(%error, "SIGXFSZ is not ignored");
     }

@@ -1,6 +1,6 @@
 //! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> host -> {export, stack} -> {lvm -> dm, md, btrfs, zfs} -> block`; `engine` and `sim` are beside `block`. The layers
+//! `cli -> terminal -> host -> {export, stack} -> {lvm -> dm, md, btrfs, zfs} -> block`; `engine` and `sim` are beside `block`. The layers
 //! that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{closing, find_word, is_identifier, line_of, without_tests};
@@ -23,6 +23,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
         "host",
         Some(&["block", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "export", "stack"]),
     ),
+    ("terminal", Some(&["host", "md"])),
     ("cli", None),
 ];
 
@@ -36,9 +37,10 @@ const SYSTEM_MODULES: &[&str] = &["fs", "thread", "time", "net", "process", "os"
 /// Only values, without access to the system.
 const HARMLESS: &[&str] = &["time::Duration", "thread::LocalKey", "thread::panicking"];
 
-/// Crates for a command line and a terminal, which only the program has.
-const PROGRAM_CRATES: &[&str] =
-    &["clap", "clap_complete", "clap_mangen", "indicatif", "tracing-subscriber"];
+/// Crates for a command line, which only a program has.
+const PROGRAM_CRATES: &[&str] = &["clap", "clap_complete", "clap_mangen", "indicatif"];
+/// The crate that formats the log, which only the crate `terminal` prints.
+const LOG_CRATE: &str = "tracing-subscriber";
 
 /// Every dependency follows an arrow of the design.
 pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
@@ -65,7 +67,11 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
                 let message = format!("{dependency} reaches around the simulator, {name} must not");
                 found.push(Finding::error(&manifest.path, line, message));
             } else if name != "cli" && PROGRAM_CRATES.contains(&dependency.as_str()) {
-                let message = format!("{dependency} is for the program, {name} has no terminal");
+                let message = format!("{dependency} is for a program, {name} has no options");
+                found.push(Finding::error(&manifest.path, line, message));
+            } else if name != "terminal" && dependency == LOG_CRATE {
+                let message =
+                    format!("{dependency} prints the log, which is for the crate terminal");
                 found.push(Finding::error(&manifest.path, line, message));
             }
         }
@@ -234,6 +240,10 @@ mod tests {
         let body = "[dependencies]\nclap.workspace = true";
         assert_eq!(arrows_of("host", body).len(), 1);
         assert_eq!(arrows_of("cli", body), []);
+        assert_eq!(arrows_of("terminal", body).len(), 1);
+        let log = "[dependencies]\ntracing-subscriber.workspace = true";
+        assert_eq!(arrows_of("cli", log).len(), 1);
+        assert_eq!(arrows_of("terminal", log), []);
     }
 
     #[test]

@@ -1,11 +1,28 @@
-//! Standard output and the log.
+//! What a program says: standard output, standard error, and the log.
+//!
+//! # Theory
+//!
+//! A program tells its [`Voice`] once, by [`begin`], after it has parsed its options and before anything else. From then
+//! on [`print`] has what was asked for, [`tell`] and [`note`] what `--quiet` leaves out, [`report`] failures, and
+//! `tracing` the rest.
+//!
+//! Invariants: names come from disks and clients, and are neither commands to the terminal nor lines of their own,
+//! neither in the output nor in the log; JSON stays JSON. A failure is one line, with its advice in a second one. A
+//! reader that goes away, and a closed terminal, end nothing.
+//!
+//! Ordering: each text is flushed before the function returns, so output and log of one thread are in order.
+//!
+//! Assumptions: one program is one process. Options belong to the programs; the crates below write nothing, but
+//! return an [`Error`], call a [`Console`], or log.
+
+#![forbid(unsafe_code)]
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::OnceLock;
 
 use ashlar_host::daemon::Console;
 use ashlar_host::error::{Error, Result};
@@ -22,7 +39,7 @@ use tracing_subscriber::fmt::format::{self, Writer};
 ///
 /// # Errors
 /// Standard output failed otherwise (a full disk).
-pub(crate) fn print(text: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(visible(text).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -48,52 +65,63 @@ fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-/// Whether to print only errors and requested output: `--quiet`.
-static QUIET: AtomicBool = AtomicBool::new(false);
+/// How a program speaks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Voice {
+    /// Its name, which is printed before a failure.
+    pub program: &'static str,
+    /// How many `-v` were given.
+    pub verbose: u8,
+    /// Whether to print only errors and requested output: `--quiet`.
+    pub quiet: bool,
+    /// Whether it may become a daemon, which logs its activity, and its panics.
+    pub daemon: bool,
+}
 
-/// From now on prints only errors and requested output.
-pub(crate) fn be_quiet() {
-    QUIET.store(true, Ordering::Relaxed);
+static VOICE: OnceLock<Voice> = OnceLock::new();
+
+fn voice() -> Voice {
+    VOICE.get().copied().unwrap_or_default()
 }
 
 /// Whether only errors and requested output are printed.
-pub(crate) fn is_quiet() -> bool {
-    QUIET.load(Ordering::Relaxed)
+pub fn is_quiet() -> bool {
+    voice().quiet
 }
 
 /// Reports on standard output what was done. This output was not requested, so `--quiet` suppresses it.
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn tell(text: &str) -> Result<()> {
+pub fn tell(text: &str) -> Result<()> {
     if is_quiet() { Ok(()) } else { print(text) }
 }
 
 /// As [`tell`], on standard error, ignoring failures.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     if !is_quiet() {
         to_stderr(text);
     }
 }
 
 /// Writes `text` to standard error and ignores failures: a closed terminal must not end the program.
-pub(crate) fn to_stderr(text: &str) {
+pub fn to_stderr(text: &str) {
     // There is no place to report a failure.
     let (Ok(()) | Err(_)) = io::stderr().lock().write_all(visible(text).as_bytes());
 }
 
 /// Prints a failure to standard error: its message as one line, and its advice. Returns the exit code.
-pub(crate) fn report(error: &Error) -> u8 {
+pub fn report(error: &Error) -> u8 {
     // One line, even if a layer's message has several.
     let text = error.to_string();
     let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     let hint = error.advice().map_or_else(String::new, |hint| format!("hint: {hint}\n"));
-    to_stderr(&format!("ashlar: {text}\n{hint}"));
+    to_stderr(&format!("{}: {text}\n{hint}", voice().program));
     error.exit_code()
 }
 
 /// Standard output and standard error, for a daemon.
-pub(crate) struct Terminal;
+pub struct Terminal;
 
 impl Console for Terminal {
     fn announce(&mut self, text: &str) -> Result<()> {
@@ -109,25 +137,23 @@ impl Console for Terminal {
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+pub fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| Error::plain("cannot write JSON", error))?;
     print(&format!("{text}\n"))
 }
 
-/// How many `-v` were given.
-static VERBOSE: AtomicU8 = AtomicU8::new(0);
-
 /// Whether `-v` was given, for commands that then print more, like the commands they are named after.
-pub(crate) fn is_verbose() -> bool {
-    VERBOSE.load(Ordering::Relaxed) > 0
+pub fn is_verbose() -> bool {
+    voice().verbose > 0
 }
 
-/// Sends the log to standard error, filtered by `ASHLAR_LOG`, or by `-v`s and `-q`.
-pub(crate) fn log(verbose: u8, daemon: bool) {
-    VERBOSE.store(verbose, Ordering::Relaxed);
+/// Speaks in this voice from now on, and sends the log to standard error, filtered by `ASHLAR_LOG`, or by `-v`s and `-q`.
+/// To be called once.
+pub fn begin(voice: Voice) {
+    let Voice { verbose, quiet, daemon, .. } = *VOICE.get_or_init(|| voice);
     let level = match (verbose, daemon) {
-        (0, _) if is_quiet() => "error",
+        (0, _) if quiet => "error",
         (0, false) => "warn",
         (0, true) => "info",
         (1, _) => "debug",
