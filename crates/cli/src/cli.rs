@@ -63,8 +63,6 @@ pub(crate) enum Command {
     Set(commands::set::Set),
     Trace(commands::trace::Trace),
     Stop(commands::stop::Stop),
-    #[command(subcommand)]
-    Bench(commands::bench::Bench),
     #[command(hide = true)]
     Completions(commands::completions::Completions),
     #[command(hide = true)]
@@ -92,7 +90,6 @@ impl Command {
             | Self::Set(_)
             | Self::Trace(_)
             | Self::Stop(_)
-            | Self::Bench(_)
             | Self::Completions(_)
             | Self::Man(_) => false,
         }
@@ -118,7 +115,6 @@ impl Command {
             Self::Set(command) => command.run(),
             Self::Trace(command) => command.run(),
             Self::Stop(command) => command.run(),
-            Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Man(command) => command.run(),
         }

@@ -1,15 +1,9 @@
 //! Sizes, levels and layouts in the syntax of mdadm's options.
 
 use ashlar_block::Sectors;
-pub(crate) use ashlar_host::size::size;
+pub(crate) use ashlar_host::size::{bytes, size};
 use ashlar_md::ondisk::{Level, Version};
-use ashlar_stack::spec::Bytes;
 use uuid::Uuid;
-
-/// A number of bytes, perhaps with a suffix K, M, G, T.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
-}
 
 /// A size, or no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

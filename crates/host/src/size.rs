@@ -1,26 +1,31 @@
-//! Sizes in the syntax of mdadm's options, which RAM disks use, too.
+//! Sizes among options: numbers of bytes, and mdadm's sizes, which RAM disks use, too.
 
 use ashlar_block::Sectors;
+use ashlar_stack::spec::Bytes;
+
+/// A number of bytes, perhaps with a suffix K, M, G, T.
+///
+/// # Errors
+/// The message for the user.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
+}
 
 /// A size in KiB, or with a suffix K, M, G, T, or `s` for sectors of 512 bytes.
 ///
 /// # Errors
 /// The message for the user: the text is no size, or the size has no place in 64 bits.
 pub fn size(text: &str) -> Result<Sectors, String> {
-    let bad =
-        || format!("`{text}` is not a size: a number of KiB, or with K, M, G, T or s (sectors)");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| bad())?;
-    let unit: u64 = match &text[digits.len()..] {
-        "s" => 1,
-        "" | "k" | "K" => 2,
-        "m" | "M" => 2 << 10,
-        "g" | "G" => 2 << 20,
-        "t" | "T" => 2 << 30,
-        _ => return Err(bad()),
+    let sectors = match text.strip_suffix('s') {
+        Some(sectors) => sectors.parse().ok().map(Sectors),
+        None if text.ends_with(|c: char| c.is_ascii_digit()) => {
+            text.parse().ok().and_then(|kib: u64| kib.checked_mul(2)).map(Sectors)
+        }
+        None => bytes(text).ok().map(Sectors::from_bytes_floor),
     };
-    let sectors = number.checked_mul(unit).filter(|sectors| *sectors <= u64::MAX >> 10);
-    sectors.map(Sectors).ok_or_else(bad)
+    sectors.filter(|sectors| sectors.0 <= u64::MAX >> 10).ok_or_else(|| {
+        format!("`{text}` is not a size: a number of KiB, or with K, M, G, T or s (sectors)")
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The subcommands: a file for each, with its arguments and the function that runs it.
 
-pub(crate) mod bench;
 pub(crate) mod btrfs;
 pub(crate) mod completions;
 pub(crate) mod get;

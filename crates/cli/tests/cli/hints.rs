@@ -14,9 +14,6 @@ use super::support::ashlar;
 /// Files and folders of `crates/cli/src`, or of `host/src`, whose texts several commands print, or a command of another
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
-    ("commands/bench", &[]),
-    ("commands/bench/mounted.rs", &["bench lvm-snapshot"]),
-    ("commands/bench/populated.rs", &["bench btrfs-scrub"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
     ("commands/btrfs/scrub/state.rs", &["btrfs scrub start"]),

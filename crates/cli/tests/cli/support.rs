@@ -11,15 +11,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) use super::run::{Run, run};
 
-/// The result of a run of the program.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) code: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
+pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ashlar"));
@@ -61,40 +55,6 @@ pub(crate) fn as_user(images: &Images, user: u32, group: u32, groups: &[u32]) ->
     command.args(&who).arg(copy).current_dir(images.dir.path()).stdin(Stdio::null());
     command.env_remove("ASHLAR_LOG").env_remove("NOTIFY_SOCKET").env_remove("XDG_RUNTIME_DIR");
     Some(command)
-}
-
-/// Runs a command to its end. It must not panic.
-pub(crate) fn run(mut command: Command) -> Run {
-    let output = command.output().unwrap();
-    let run = Run {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    };
-    assert!(run.code.is_some() && !run.err.contains("panicked"), "{command:?}: {run:?}");
-    run
-}
-
-impl Run {
-    /// Asserts that it succeeded.
-    #[track_caller]
-    pub(crate) fn ok(self) -> Self {
-        assert_eq!(self.code, Some(0), "{self:?}");
-        self
-    }
-
-    /// Asserts that it failed with this code and one error line that contains all of `parts`.
-    #[track_caller]
-    pub(crate) fn fails(self, code: i32, parts: &[&str]) -> Self {
-        assert_eq!(self.code, Some(code), "{self:?}");
-        let lines: Vec<&str> = self.err.lines().collect();
-        let ours = lines.iter().filter(|line| line.starts_with("ashlar: ")).count();
-        assert_eq!(ours, 1, "{self:?}");
-        for part in parts {
-            assert!(self.err.contains(part), "no {part:?} in {self:?}");
-        }
-        self
-    }
 }
 
 /// A directory with disk images `d0`, `d1` and so on, which are holes.

@@ -154,7 +154,7 @@ impl Site {
     /// # Errors
     /// The worker has ended.
     pub(super) async fn sync(&self) -> Result<()> {
-        let comment = ("comment".to_owned(), "ashlar bench zvol".to_owned());
+        let comment = ("comment".to_owned(), "ashlar-bench zvol".to_owned());
         self.run(Command::SetPool { name: comment.0, value: comment.1 }).await
     }
 

@@ -1,19 +1,20 @@
-//! `ashlar bench zvol`: its measurements and output, whatever times it measures.
+//! `ashlar-bench zvol`: its measurements and output, whatever times it measures.
 
 use std::fs;
 
 use serde_json::Value;
 
-use super::support::{Run, ashlar};
+use super::bench;
+use super::run::Run;
 
-const QUICK: [&str; 9] =
-    ["bench", "zvol", "--full", "--size", "16M", "--rounds", "1", "--volblocksize", "16K"];
+const QUICK: [&str; 8] =
+    ["zvol", "--full", "--size", "16M", "--rounds", "1", "--volblocksize", "16K"];
 
 /// Runs the smallest form; `None` without libzpool, with the reason printed, and a failure in CI.
-fn bench(args: &[&str]) -> Option<Run> {
+fn quick(args: &[&str]) -> Option<Run> {
     let dir = tempfile::tempdir().unwrap();
     let at = ["--dir", dir.path().to_str().unwrap()];
-    let run = ashlar(&[&QUICK[..], &at, args].concat());
+    let run = bench(&[&QUICK[..], &at, args].concat());
     if run.err.contains("there is no libzpool") {
         assert!(std::env::var_os("CI").is_none(), "{run:?}");
         eprintln!("not tested: {}", run.err);
@@ -25,7 +26,7 @@ fn bench(args: &[&str]) -> Option<Run> {
 
 #[test]
 fn both_queues_are_measured_in_all_ways() {
-    let Some(run) = bench(&["--json", "--mirror", "--set", "zfs_txg_timeout=2"]) else { return };
+    let Some(run) = quick(&["--json", "--mirror", "--set", "zfs_txg_timeout=2"]) else { return };
     let report: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(report["size_bytes"], 16 << 20);
     let volume = &report["volumes"][0];
@@ -63,7 +64,7 @@ fn both_queues_are_measured_in_all_ways() {
 
 #[test]
 fn the_tables_of_the_pull_request_stand_beside_our_own() {
-    let Some(run) = bench(&["--streams", "2"]) else { return };
+    let Some(run) = quick(&["--streams", "2"]) else { return };
     for part in [
         "OpenZFS #12664",
         "write, 16 processors, 8 NVMe drives in 4 mirrors",
@@ -89,7 +90,7 @@ fn what_cannot_be_measured_is_refused() {
         (&["--set", "zfs_txg_timeout"], "is not NAME=VALUE"),
         (&["--mirror", "--disks", "a"], "mirrors are of two disks each"),
     ] {
-        let run = ashlar(&[&["bench", "zvol"], args].concat());
+        let run = bench(&[&["zvol"], args].concat());
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.err.contains(part), "{run:?}");
     }
@@ -100,6 +101,6 @@ fn what_cannot_be_measured_is_refused() {
     // ext4's magic number.
     bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
     fs::write(&disk, &bytes).unwrap();
-    ashlar(&["bench", "zvol", "--disks", disk.to_str().unwrap()]).fails(1, &["not empty"]);
+    bench(&["zvol", "--disks", disk.to_str().unwrap()]).fails(1, &["not empty"]);
     assert!(fs::read(&disk).unwrap() == bytes);
 }

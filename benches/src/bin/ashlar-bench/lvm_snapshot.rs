@@ -1,4 +1,4 @@
-//! `ashlar bench lvm-snapshot`: a file read from an LVM snapshot, with merging and without.
+//! `ashlar-bench lvm-snapshot`: a file read from an LVM snapshot, with merging and without.
 //!
 //! The test case of Launchpad bug 1833319: a snapshot with chunks of 4 KiB splits every read into pieces of that size.
 //! A queue that merges them again gives the disk a few large requests; a queue that does not, like NVMe's in Linux 4.4,
@@ -14,15 +14,16 @@ use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::now_ns;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
+use ashlar_host::size;
 use ashlar_sim::model::Named;
 use ashlar_sim::modelled;
+use ashlar_terminal as output;
 use clap::Args;
 use serde::Serialize;
 
-use super::mounted::Site;
-use super::readahead;
-use super::volumes::{self, FILE_START, PLAIN_NAME, SNAPSHOT_NAME, VOLUME_NAME, Volumes};
-use crate::{output, units};
+use crate::mounted::Site;
+use crate::readahead;
+use crate::volumes::{self, FILE_START, PLAIN_NAME, SNAPSHOT_NAME, VOLUME_NAME, Volumes};
 
 /// Target: merging must be at least this many times as fast on the modelled disk.
 const WANTED_GAIN: f64 = 20.0;
@@ -47,10 +48,10 @@ const MOUNTED_WINDOW: Sectors = Sectors(4 << 11);
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  ashlar bench lvm-snapshot
-  ashlar bench lvm-snapshot --quick --model hdd
-  ashlar bench lvm-snapshot --model gp2:16000iops,bandwidth=1000M --json
-  sudo ashlar bench lvm-snapshot --mounted")]
+  ashlar-bench lvm-snapshot
+  ashlar-bench lvm-snapshot --quick --model hdd
+  ashlar-bench lvm-snapshot --model gp2:16000iops,bandwidth=1000M --json
+  sudo ashlar-bench lvm-snapshot --mounted")]
 pub(crate) struct LvmSnapshot {
     /// Read 64 MiB, not 512 MiB
     #[arg(long)]
@@ -81,7 +82,7 @@ pub(crate) struct LvmSnapshot {
 }
 
 fn readahead_size(text: &str) -> std::result::Result<Sectors, String> {
-    let size = units::size(text)?;
+    let size = size::size(text)?;
     let page = Sectors::from_bytes_floor(readahead::PAGE);
     let possible = size >= page && size.0.is_multiple_of(page.0) && size.bytes() <= 1 << 30;
     possible.then_some(size).ok_or_else(|| format!("`{text}` is not 4K to 1024M in steps of 4K"))

@@ -1,4 +1,4 @@
-//! `ashlar bench zvol`: volumes of a ZFS pool, with the request queue and without.
+//! `ashlar-bench zvol`: volumes of a ZFS pool, with the request queue and without.
 //!
 //! The benchmark of OpenZFS's pull request 12664, which brought blk-mq to zvols: parallel dd, through the page cache
 //! and with `O_DIRECT`. Here the bios that result from these are submitted to the volume's device in this process: the
@@ -19,10 +19,11 @@ use std::thread;
 use ashlar_engine::Engine;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
+use ashlar_host::size::bytes;
+use ashlar_terminal as output;
 use clap::Args;
 use serde::Serialize;
 
-use crate::{output, units};
 use load::BATCH_BYTES;
 use measure::{Bench, Ceiling, Measured};
 use site::{Files, Site};
@@ -50,9 +51,9 @@ const WANTED_OF_CEILING: f64 = 0.8;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  ashlar bench zvol
-  ashlar bench zvol --volblocksize 16K --streams 8 --set zfs_dirty_data_max=4294967296
-  ashlar bench zvol --full --mirror --dir /var/tmp --json")]
+  ashlar-bench zvol
+  ashlar-bench zvol --volblocksize 16K --streams 8 --set zfs_dirty_data_max=4294967296
+  ashlar-bench zvol --full --mirror --dir /var/tmp --json")]
 pub(crate) struct Zvol {
     /// Volume block sizes, with commas between them [default: 1M,16K; with --full 1M,8K,16K,128K]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = volblocksize)]
@@ -96,13 +97,13 @@ pub(crate) struct Zvol {
 }
 
 fn volblocksize(text: &str) -> std::result::Result<u64, String> {
-    let bytes = units::bytes(text)?;
+    let bytes = bytes(text)?;
     let possible = bytes.is_power_of_two() && (512..=16 << 20).contains(&bytes);
     possible.then_some(bytes).ok_or_else(|| format!("`{text}` is not a power of two, 512 to 16M"))
 }
 
 fn volume_size(text: &str) -> std::result::Result<u64, String> {
-    let bytes = units::bytes(text)?;
+    let bytes = bytes(text)?;
     let possible = bytes >= 16 << 20 && bytes.is_multiple_of(16 << 20);
     possible.then_some(bytes).ok_or_else(|| format!("`{text}` is not a multiple of 16M"))
 }

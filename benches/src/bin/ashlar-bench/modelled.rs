@@ -55,7 +55,7 @@ fn execute(file: &File, rq: &Request) -> BioResult {
 ///
 /// # Errors
 /// The file cannot be opened.
-pub(super) fn open(path: &Path, model: Model, sim: &Sim) -> io::Result<Gateway> {
+pub(crate) fn open(path: &Path, model: Model, sim: &Sim) -> io::Result<Gateway> {
     let file = File::open(path)?;
     let capacity = Sectors::from_bytes_floor(file.metadata()?.len());
     let clockwork = Mutex::new((Clockwork::new(model, capacity), Rng::new(sim.seed())));

@@ -11,10 +11,10 @@ use futures_util::future::maybe_done;
 /// The first window (`read_ahead_kb`'s default).
 const FIRST: Sectors = Sectors(256);
 /// Each page of the file begins with its number, so that a page from the wrong place is detected.
-pub(super) const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// The windows of a read of `[start, start + len)`, none longer than `longest`.
-pub(super) fn windows(
+pub(crate) fn windows(
     start: Sector,
     len: Sectors,
     longest: Sectors,
@@ -36,7 +36,7 @@ pub(super) fn windows(
 ///
 /// # Errors
 /// A read failed; `Protection` if the data are wrong.
-pub(super) async fn read(
+pub(crate) async fn read(
     volume: &Gateway,
     start: Sector,
     len: Sectors,

@@ -18,9 +18,9 @@ use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use rustix::io::Errno;
 
-use super::loops::{LoopDevice, Mounted, drop_caches};
-use super::program::run;
-use super::readahead::PAGE;
+use crate::loops::{LoopDevice, Mounted, drop_caches};
+use crate::program::run;
+use crate::readahead::PAGE;
 
 /// Threads that serve the mount.
 const THREADS: usize = 2;
@@ -67,7 +67,7 @@ impl Namespace for View {
 }
 
 /// A mount with volumes, and a mount point for their file systems.
-pub(super) struct Site {
+pub(crate) struct Site {
     dir: PathBuf,
     shown: Arc<Shown>,
     mount: Mutex<Mount>,
@@ -81,7 +81,7 @@ impl Site {
     ///
     /// # Errors
     /// There is no FUSE, or no permission to mount.
-    pub(super) fn new() -> Result<Arc<Self>> {
+    pub(crate) fn new() -> Result<Arc<Self>> {
         if !rustix::process::geteuid().is_root() {
             let error =
                 Error::usage("--mounted makes file systems and mounts them, which takes root");
@@ -113,7 +113,7 @@ impl Site {
     }
 
     /// Shows `volume` as `name`, in place of an earlier volume of that name.
-    pub(super) fn show(&self, name: &'static str, volume: &Gateway) {
+    pub(crate) fn show(&self, name: &'static str, volume: &Gateway) {
         let volume = Arc::new(ByteVolume::new(volume.clone()));
         self.shown.with(|all| {
             all.retain(|(known, _)| *known != name);
@@ -125,7 +125,7 @@ impl Site {
     ///
     /// # Errors
     /// One of the steps failed.
-    pub(super) async fn fill(self: &Arc<Self>, name: &'static str, file: Sectors) -> Result<()> {
+    pub(crate) async fn fill(self: &Arc<Self>, name: &'static str, file: Sectors) -> Result<()> {
         let this = Arc::clone(self);
         in_pool(move || {
             let volume = this.dir.join("volumes").join(name);
@@ -145,7 +145,7 @@ impl Site {
     ///
     /// # Errors
     /// One of the steps failed, or the file's contents are wrong.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         self: &Arc<Self>,
         name: &'static str,
         file: Sectors,
@@ -170,7 +170,7 @@ impl Site {
     ///
     /// # Errors
     /// It is in use.
-    pub(super) async fn end(self: Arc<Self>) -> Result<()> {
+    pub(crate) async fn end(self: Arc<Self>) -> Result<()> {
         let this = Arc::clone(&self);
         in_pool(move || {
             let mut mount = this.mount.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ashlar_host::error::{Error, Result};
+use ashlar_terminal as output;
 
-use super::program::run;
-use crate::output;
+use crate::program::run;
 
 /// A loop device.
-pub(super) struct LoopDevice {
+pub(crate) struct LoopDevice {
     name: String,
 }
 
@@ -19,7 +19,7 @@ impl LoopDevice {
     ///
     /// # Errors
     /// No loop device is available.
-    pub(super) fn attach(file: &Path, read_only: bool) -> Result<Self> {
+    pub(crate) fn attach(file: &Path, read_only: bool) -> Result<Self> {
         let access: &[&str] = if read_only { &["--read-only"] } else { &[] };
         let file = file.to_string_lossy();
         let args = [&["--find", "--show", "--direct-io=on"], access, &[&*file]].concat();
@@ -27,7 +27,7 @@ impl LoopDevice {
     }
 
     /// Its path, such as `/dev/loop0`.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -35,7 +35,7 @@ impl LoopDevice {
     ///
     /// # Errors
     /// Mounting failed.
-    pub(super) fn mount(&self, kind: &str, options: &str, at: &Path) -> Result<Mounted> {
+    pub(crate) fn mount(&self, kind: &str, options: &str, at: &Path) -> Result<Mounted> {
         run("mount", &["-t", kind, "-o", options, &self.name, &at.to_string_lossy()])?;
         Ok(Mounted { at: at.to_owned() })
     }
@@ -44,7 +44,7 @@ impl LoopDevice {
     ///
     /// # Errors
     /// It is in use.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.release()
     }
 
@@ -65,13 +65,13 @@ impl Drop for LoopDevice {
 }
 
 /// A mounted file system.
-pub(super) struct Mounted {
+pub(crate) struct Mounted {
     at: PathBuf,
 }
 
 impl Mounted {
     /// The mount point.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.at
     }
 
@@ -79,7 +79,7 @@ impl Mounted {
     ///
     /// # Errors
     /// It is in use.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.release()
     }
 
@@ -104,7 +104,7 @@ impl Drop for Mounted {
 ///
 /// # Errors
 /// The permission is missing.
-pub(super) fn drop_caches() -> Result<()> {
+pub(crate) fn drop_caches() -> Result<()> {
     const PATH: &str = "/proc/sys/vm/drop_caches";
     fs::write(PATH, "3").map_err(|error| Error::new("cannot drop caches", PATH, error))
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use ashlar_engine::{Engine, now_ns};
 use ashlar_host::error::{Error, Result};
+use ashlar_terminal as output;
 use serde::Serialize;
 
 use super::load::{self, BATCH_BYTES, Random, Streams, Way};
 use super::site::{Site, Volume};
 use super::table::{self, LARGE, Row, SMALL, median, size};
-use crate::output;
 
 /// Sizes of random I/Os, bytes.
 const RANDOM_BYTES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ashlar_host::error::{Error, Result};
 
-use super::loops::{LoopDevice, Mounted};
-use super::program::run;
+use crate::loops::{LoopDevice, Mounted};
+use crate::program::run;
 
 /// Average size of a file, bytes.
 const FILE_BYTES: u64 = 257 << 10;
@@ -16,7 +16,7 @@ const JOBS: u64 = 4;
 const REMOVED: usize = 16;
 
 /// The image file, removed when dropped.
-pub(super) struct Image {
+pub(crate) struct Image {
     path: PathBuf,
     /// The mount point.
     at: PathBuf,
@@ -28,7 +28,7 @@ impl Image {
     ///
     /// # Errors
     /// One of the programs failed, or there is no permission to mount.
-    pub(super) fn make(dir: Option<&Path>, files: u32, csum: &str) -> Result<Self> {
+    pub(crate) fn make(dir: Option<&Path>, files: u32, csum: &str) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             let error = Error::usage("making a file system and mounting it takes root");
             return Err(
@@ -54,7 +54,7 @@ impl Image {
         Ok(image)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -62,12 +62,12 @@ impl Image {
     ///
     /// # Errors
     /// Mounting failed.
-    pub(super) fn mount(&self, device: &LoopDevice) -> Result<Mounted> {
+    pub(crate) fn mount(&self, device: &LoopDevice) -> Result<Mounted> {
         device.mount("btrfs", "rw", &self.at)
     }
 
     /// A description of its contents.
-    pub(super) fn what(&self) -> &str {
+    pub(crate) fn what(&self) -> &str {
         &self.what
     }
 }

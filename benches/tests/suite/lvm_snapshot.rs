@@ -1,11 +1,11 @@
-//! `ashlar bench`: its output, and that it does the expected I/Os, whatever times it measures.
+//! `ashlar-bench lvm-snapshot`: its output, and that it does the expected I/Os, whatever times it measures.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::support::ashlar;
+use super::bench;
 
 /// Pages of the file that `--quick` reads.
 const PAGES: u64 = (64 << 20) / 4096;
@@ -13,8 +13,8 @@ const PAGES: u64 = (64 << 20) / 4096;
 fn run(args: &[&str]) -> (tempfile::TempDir, String) {
     // A comma would end the name of a disk in --devices.
     let dir = tempfile::Builder::new().prefix("a, b").tempdir().unwrap();
-    let at = ["bench", "lvm-snapshot", "--quick", "--dir", dir.path().to_str().unwrap()];
-    let out = ashlar(&[&at, args].concat()).ok().out;
+    let at = ["lvm-snapshot", "--quick", "--dir", dir.path().to_str().unwrap()];
+    let out = bench(&[&at, args].concat()).ok().out;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the image file is removed");
     (dir, out)
 }
@@ -71,7 +71,7 @@ fn the_table_of_the_bug_report_stands_beside_our_own() {
 #[test]
 fn as_root_the_file_is_read_from_a_mounted_file_system() {
     if !rustix::process::geteuid().is_root() {
-        let run = ashlar(&["bench", "lvm-snapshot", "--mounted"]);
+        let run = bench(&["lvm-snapshot", "--mounted"]);
         run.fails(2, &["takes root", "without --mounted"]);
         return;
     }
@@ -95,15 +95,15 @@ fn as_root_the_file_is_read_from_a_mounted_file_system() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let bench = |args: &[&str]| ashlar(&[&["bench", "lvm-snapshot", "--quick"], args].concat());
-    let missing = bench(&["--dir", "/nonexistent/dir"]);
+    let quick = |args: &[&str]| bench(&[&["lvm-snapshot", "--quick"], args].concat());
+    let missing = quick(&["--dir", "/nonexistent/dir"]);
     missing.fails(1, &["cannot make the image file: /nonexistent/dir/ashlar-bench-"]);
     for (args, part) in [
         (["--readahead", "3K"], "is not 4K to 1024M"),
         (["--readahead", "2G"], "is not 4K to 1024M"),
         (["--model", "tape"], "no device model `tape`"),
     ] {
-        let run = bench(&args);
+        let run = quick(&args);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.err.contains(part), "{run:?}");
     }

@@ -16,36 +16,36 @@ use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::{Disk, Options, Stack, assemble, probe_all};
 
-use super::program;
-use super::readahead::PAGE;
+use crate::program;
+use crate::readahead::PAGE;
 
 /// Placeholder for the image file in [`VOLUME`] and [`SNAPSHOT`].
 const DISK: &str = "DISK";
 /// The commands that create the volume, without `ashlar`. No copies of the metadata are kept: the group is temporary.
-pub(super) const VOLUME: [&str; 3] = [
+pub(crate) const VOLUME: [&str; 3] = [
     "lvm pvcreate DISK",
     "lvm vgcreate -A n secvol DISK",
     "lvm lvcreate -A n --devices DISK --name seclv -l 80%FREE secvol",
 ];
 /// The command that takes the snapshot.
-pub(super) const SNAPSHOT: [&str; 1] =
+pub(crate) const SNAPSHOT: [&str; 1] =
     ["lvm lvcreate -A n --devices DISK --snapshot secvol/seclv \
                                          --name tmp_backup1 --extents 90%FREE --chunksize 4k"];
 
 /// The volume, before there is a snapshot.
-pub(super) const VOLUME_NAME: &str = "secvol-seclv";
+pub(crate) const VOLUME_NAME: &str = "secvol-seclv";
 /// The volume's data device once there is a snapshot: the same table, and reads that pass no other target.
-pub(super) const PLAIN_NAME: &str = "secvol-seclv-real";
+pub(crate) const PLAIN_NAME: &str = "secvol-seclv-real";
 /// The snapshot.
-pub(super) const SNAPSHOT_NAME: &str = "secvol-tmp_backup1";
+pub(crate) const SNAPSHOT_NAME: &str = "secvol-tmp_backup1";
 
 /// The position of the file on the volume: after the area that a file system uses at its beginning.
-pub(super) const FILE_START: Sector = Sector(64 << 11);
+pub(crate) const FILE_START: Sector = Sector(64 << 11);
 /// Size of the writes that fill the file.
 const FILL: Sectors = Sectors(2048);
 
 /// A disk size of which 80 % hold a file of size `file`. The image is sparse: extra space costs nothing.
-pub(super) fn disk_size(file: Sectors) -> Sectors {
+pub(crate) fn disk_size(file: Sectors) -> Sectors {
     Sectors(2 * (FILE_START.0 + file.0))
 }
 
@@ -53,24 +53,24 @@ pub(super) fn disk_size(file: Sectors) -> Sectors {
 ///
 /// # Errors
 /// One of them failed.
-pub(super) fn run(commands: &[&str], image: &Path) -> Result<()> {
+pub(crate) fn run(commands: &[&str], image: &Path) -> Result<()> {
     let (dir, name) = (image.parent(), image.file_name().and_then(|name| name.to_str()));
     // Only the file name: a path may contain a comma, which ends a disk's name in --devices.
     let (dir, name) = (dir.unwrap_or(Path::new(".")), name.unwrap_or_default());
     for command in commands {
         let words = command.split_whitespace();
         let words: Vec<&str> = words.map(|word| if word == DISK { name } else { word }).collect();
-        program::run_self(&words, dir)?;
+        program::run_ashlar(&words, dir)?;
     }
     Ok(())
 }
 
 /// The active volumes on a disk.
-pub(super) struct Volumes(Stack);
+pub(crate) struct Volumes(Stack);
 
 impl Volumes {
     /// Activates all volumes on `disk`, which is at `path`.
-    pub(super) async fn activate(path: &Path, disk: &Gateway) -> Self {
+    pub(crate) async fn activate(path: &Path, disk: &Gateway) -> Self {
         let disk = Disk { path: path.to_owned(), gateway: disk.clone() };
         let probed = probe_all(vec![disk]).await;
         Self(assemble(&probed, Options::default(), &disks::runtime()).await)
@@ -80,7 +80,7 @@ impl Volumes {
     ///
     /// # Errors
     /// It could not be made.
-    pub(super) fn find(&self, name: &str) -> Result<Gateway> {
+    pub(crate) fn find(&self, name: &str) -> Result<Gateway> {
         let link = format!("mapper/{name}");
         let devices = self.0.devices.all();
         let found = devices.iter().find(|device| device.links.contains(&link));
@@ -97,7 +97,7 @@ impl Volumes {
     ///
     /// # Errors
     /// One of them could not be stopped.
-    pub(super) async fn stop(self) -> Result<()> {
+    pub(crate) async fn stop(self) -> Result<()> {
         self.0.stop().await.map_err(|failed| {
             let failed = failed.iter().map(ToString::to_string);
             Error::plain("not ended in good order", failed.collect::<Vec<_>>().join(", "))
@@ -109,7 +109,7 @@ impl Volumes {
 ///
 /// # Errors
 /// The volume is too small, or writing failed.
-pub(super) async fn fill(volume: &Gateway, file: Sectors) -> Result<()> {
+pub(crate) async fn fill(volume: &Gateway, file: Sectors) -> Result<()> {
     let failed = |error| Error::new("cannot write the file", volume.disk().name(), error);
     let mut buffer = Buffer::zeroed(FILL.bytes() as usize);
     for done in (0..file.0).step_by(FILL.0 as usize) {

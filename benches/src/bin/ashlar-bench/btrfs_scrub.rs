@@ -1,4 +1,4 @@
-//! `ashlar bench btrfs-scrub`: a file system scrubbed by the kernel and by ashlar, and by ashlar on models of other
+//! `ashlar-bench btrfs-scrub`: a file system scrubbed by the kernel and by ashlar, and by ashlar on models of other
 //! disks with each kind of readahead.
 //!
 //! The figures for comparison come from the patches that replaced the kernel's scrub readahead with path readahead
@@ -18,14 +18,14 @@ use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_sim::Sim;
 use ashlar_sim::model::{Model, Seek};
+use ashlar_terminal as output;
 use clap::Args;
 use serde::Serialize;
 
-use super::loops::{LoopDevice, drop_caches};
-use super::modelled;
-use super::populated::Image;
-use super::program::run;
-use crate::output;
+use crate::loops::{LoopDevice, drop_caches};
+use crate::modelled;
+use crate::populated::Image;
+use crate::program::run;
 
 /// Target: this share of the kernel's rate.
 const WANTED_OF_KERNEL: f64 = 1.0;
@@ -67,9 +67,9 @@ fn model_disks() -> [ModelDisk; 2] {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  sudo ashlar bench btrfs-scrub
-  sudo ashlar bench btrfs-scrub --files 16384 --dir /var/tmp
-  ashlar bench btrfs-scrub --image disk.img --json")]
+  sudo ashlar-bench btrfs-scrub
+  sudo ashlar-bench btrfs-scrub --files 16384 --dir /var/tmp
+  ashlar-bench btrfs-scrub --image disk.img --json")]
 pub(crate) struct BtrfsScrub {
     /// Files of each of the four jobs; the benchmark had 16384, which take 16 GiB
     #[arg(long, value_name = "N", default_value_t = 1024)]
