@@ -36,7 +36,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/interface", &[]),
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
-("host/src/front_ends", &["serve", "md assemble"]),
+    ("host/src/front_ends", &["serve", "md assemble"]),
     ("host/src/pools.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
 ];
 
