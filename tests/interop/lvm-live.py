@@ -63,6 +63,7 @@ class Live:
         self.ashlar, self.work, self.every = options.ashlar, options.work, options.every
         self.dice = random.Random(options.seed)
         self.volumes = {}
+        self.disks = [f"{self.work}/disk{n}" for n in range(4)]
         self.number = 0
         self.kills = self.refused = self.done = self.merges = 0
         self.daemon = None
@@ -72,7 +73,7 @@ class Live:
     # The daemon
 
     def start(self):
-        command = [self.ashlar, "serve", *(f"{self.work}/disk{n}" for n in range(3))]
+        command = [self.ashlar, "serve", *self.disks]
         command += ["--nbd", f"unix:{self.work}/nbd", "--control", f"{self.work}/control"]
         self.daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         for line in self.daemon.stdout:
@@ -177,6 +178,10 @@ class Live:
         rows = report["report"][0]["lv"]
         return {row["lv_name"]: (row["origin"], int(row["lv_size"])) for row in rows}
 
+    def members(self):
+        run = self.command("vgs", "--noheadings", "-o", "pv_count", "vg")
+        return int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+
     # Changes: each returns the command, and what it does to the model
 
     def plan(self):
@@ -193,7 +198,10 @@ class Live:
         kinds += ["rename"] if free else []
         kinds += ["remove"] * (2 if len(free) < 8 else 5) if free else []
         kinds += ["merge"] * 2 if snapshots else []
+        kinds += ["vgextend", "vgreduce"]
         kind = dice.choice(kinds)
+        if kind.startswith("vg"):
+            return [kind, "vg", self.disks[3]], lambda: None
         if kind == "create":
             extents, stripes = dice.randint(1, 4), dice.choice([1, 1, 2])
             new = Volume(name, self.number, extents + extents % stripes)
@@ -251,6 +259,8 @@ class Live:
         elif ran.returncode == 5:
             # No room, or a merge is under way, or a size that is none.
             known = ("are free", "being merged", "at least", "not less", "not larger", "stripe", "keeps its size")
+            # The fourth disk is in the group, or is not, or has volumes, or was marked when the daemon was killed.
+            known += ("already in volume group", "not found in volume group", "Cannot remove the physical volume", "marked as used")
             if not any(word in ran.stderr for word in known):
                 sys.exit(f"{args}: {ran.stderr}")
             self.refused += 1
@@ -280,7 +290,10 @@ class Live:
         code = changing.wait(timeout=60)
         self.start()
         now = {name: (origin, size) for name, (origin, size) in self.listed().items() if not name.startswith("keep")}
-        if code == 0 and now == before and args[0] != "lvconvert":
+        if code == 0 and args[0].startswith("vg"):
+            if self.members() != {"vgextend": 4, "vgreduce": 3}[args[0]]:
+                sys.exit(f"{args} was acknowledged, and is lost")
+        elif code == 0 and now == before and args[0] != "lvconvert":
             sys.exit(f"{args} was acknowledged, and is lost")
         if now != before:
             apply()
@@ -309,7 +322,7 @@ class Live:
 
     def copy_load(self):
         """Copies the volumes of the writers out of the group as it is on the disks, without a daemon."""
-        disks = ",".join(f"{self.work}/disk{n}" for n in range(3))
+        disks = ",".join(self.disks)
         run = [self.ashlar, "lvm", "lvs", "--devices", disks, "--reportformat", "json", "-o", "lv_name,devices"]
         rows = json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)["report"][0]["lv"]
         for row in rows:
@@ -351,7 +364,12 @@ class Live:
                 for n in known:
                     total.update(block(*volume.blocks[n]))
                 file.write(f"{volume.name} {volume.name}.blocks {total.hexdigest()}\n")
+        members = self.members()
         self.stop()
+        if members == 3:
+            # Perhaps it is marked, and in no group.
+            run = [self.ashlar, "lvm", "pvremove", "-ff", "-y", "--devices", ",".join(self.disks), self.disks[3]]
+            subprocess.run(run, capture_output=True)
         print(f"{self.done} changes, {self.refused} refused, {self.merges} merges, {self.kills} kills")
 
     def statuses(self):

@@ -1,9 +1,9 @@
 #!/bin/bash
 # lvm-live.sh - a volume group that is changed at random while it serves, with the daemon killed in between
 #
-#   1  a group on three disks; two volumes are written all the time by crash.py, one by fio, which verifies what it wrote
+#   1  a group on three disks, which a fourth one joins and leaves; two volumes are written all the time by crash.py, one by fio, which verifies what it wrote
 #   2  lvm-live.py changes the group through the daemon: lvcreate, lvcreate -s, lvextend, lvreduce, lvrename, lvremove,
-#      lvconvert --merge, and writes to the volumes it made. After each EVERY changes the daemon is killed with SIGKILL, half
+#      lvconvert --merge, vgextend, vgreduce, and writes to the volumes it made. After each EVERY changes the daemon is killed with SIGKILL, half
 #      of the times in the middle of a change, and started again; all that was written is there then, or in a volume that
 #      a change in flight has made or removed
 #   3  the kernel (UML) activates the group: pvck and vgck are content, lvs lists the same volumes, and each has the
@@ -33,6 +33,7 @@ if [ "${1:-}" = --guest ]; then
 		fi
 	}
 	for disk in "$DISK0" "$DISK1" "$DISK2"; do quiet pvck "$disk"; done
+	! pvs "$DISK3" >/dev/null 2>&1 || quiet pvck "$DISK3"
 	quiet vgck vg
 	quiet vgchange -ay --poll n vg
 	lvs --noheadings --units b --nosuffix --separator ' ' -o lv_name,origin,lv_size vg | awk '{$1=$1} 1' | sort >"$dir/lvs"
@@ -57,8 +58,10 @@ for n in 0 1 2; do
 	truncate -s 256M "$work/disk$n"
 	disks+=(--disk "$work/disk$n")
 done
+truncate -s 96M "$work/disk3"
+disks+=(--disk "$work/disk3")
 names=$work/disk0,$work/disk1,$work/disk2
-"$ashlar" lvm vgcreate -s 1M vg "$work"/disk? >/dev/null
+"$ashlar" lvm vgcreate -s 1M vg "$work"/disk[012] >/dev/null
 for volume in keep0 keep1 keep2; do
 	"$ashlar" lvm lvcreate --devices "$names" -n $volume -L 16M vg >/dev/null
 done

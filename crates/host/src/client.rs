@@ -23,8 +23,8 @@ use crate::control_path;
 use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
     self, Attach, DetailReply, DoneReply, EntriesReply, Entry, GroupsReply, Grow, Job, JobAction,
-    JobsReply, Lvm, LvmReply, Manage, SizeReply, StartedReply, Status, StatusReply, StopReply,
-    Trace, TraceReply, TracedDevice, ValueReply, ZfsReply,
+    JobsReply, Lvm, LvmMembers, LvmReply, Manage, SizeReply, StartedReply, Status, StatusReply,
+    StopReply, Trace, TraceReply, TracedDevice, ValueReply, ZfsReply,
 };
 use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 
@@ -148,6 +148,14 @@ impl Client {
     /// It was refused, or the group is not served.
     pub fn lvm(&mut self, at: &Lvm) -> Result<LvmReply> {
         self.call_long("Lvm", json!(at))
+    }
+
+    /// Changes which physical volumes a volume group has.
+    ///
+    /// # Errors
+    /// It was refused, or the group is not served.
+    pub fn lvm_members(&mut self, at: &LvmMembers) -> Result<LvmReply> {
+        self.call_long("LvmMembers", json!(at))
     }
 
     /// The volume groups.

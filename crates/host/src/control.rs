@@ -122,6 +122,10 @@ impl Service {
                 Ok(at) => self.lvm(at).await,
                 Err(error) => Err(error),
             },
+            (interface::NAME, "LvmMembers") => match parse(call.parameters) {
+                Ok(at) => self.lvm_members(at).await,
+                Err(error) => Err(error),
+            },
             (interface::NAME, "Groups") => match nothing(&call.parameters) {
                 Ok(()) => self.groups().await,
                 Err(error) => Err(error),

@@ -70,7 +70,11 @@ impl Service {
     }
 
     /// Lets no client open the devices that a change needs for itself.
-    async fn shut(&self, change: &Change, command: &Command) -> Result<Vec<ClosedDevices>, Reply> {
+    pub(crate) async fn shut(
+        &self,
+        change: &Change,
+        command: &Command,
+    ) -> Result<Vec<ClosedDevices>, Reply> {
         let mut all = Vec::new();
         for name in &change.shut {
             let called = self.stack.devices.find(name);
@@ -91,7 +95,7 @@ impl Service {
     }
 
     /// The name of the device at a path that a client gave.
-    fn device_at(&self, path: &str) -> Option<String> {
+    pub(crate) fn device_at(&self, path: &str) -> Option<String> {
         let wanted = disks::identity(Path::new(path));
         let identities = self.identities.borrow();
         let is = |device: &Device| {

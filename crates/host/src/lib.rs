@@ -48,6 +48,7 @@ pub mod interface;
 mod jobs;
 pub mod lvm;
 mod manage;
+mod membership;
 mod merges;
 mod models;
 mod notify;

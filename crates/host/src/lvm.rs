@@ -6,7 +6,8 @@ use ashlar_block::{Gateway, Sectors};
 use ashlar_lvm::Uuid;
 use ashlar_lvm::command::Command;
 use ashlar_lvm::report::long;
-use ashlar_stack::probe::file_system_bytes;
+use ashlar_stack::probe::{Contents, Md, file_system_bytes};
+use ashlar_stack::signature::Signature;
 
 use crate::error::{Error, Result};
 
@@ -36,6 +37,25 @@ pub async fn refuse_to_cut(
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// The name of LVM's signature.
+const LVM: &str = "LVM2_member";
+
+/// Refuses a device on which there is something other than, with `is_physical`, a physical volume.
+///
+/// # Errors
+/// There is.
+pub fn refuse_foreign(path: &str, contents: &Contents, is_physical: bool) -> Result<()> {
+    let is_other = |found: &&Signature| !is_physical || found.name != LVM;
+    let others = contents.foreign.iter().filter(is_other).count();
+    let has_md = !matches!(contents.md, Md::None) || !contents.other_md.is_empty();
+    if others == 0 && !has_md {
+        return Ok(());
+    }
+    let found = contents.claims().join(", ");
+    let text = format!("Cannot use {path}: there is something on it");
+    Err(Error::plain(text, found).hint("pvcreate --force overwrites it"))
 }
 
 /// A new identity. Only bytes of the random UUIDs that are fully random are used.

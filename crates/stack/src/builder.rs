@@ -116,7 +116,7 @@ impl Builder {
     }
 
     /// The length of the longest chain of devices below a device.
-    fn depth(&self, name: &str) -> usize {
+    pub(crate) fn depth(&self, name: &str) -> usize {
         let mut depths: BTreeMap<String, usize> = BTreeMap::new();
         for Device { name, below, .. } in self.devices.all() {
             let deepest = below.iter().filter_map(|below| depths.get(below)).max();

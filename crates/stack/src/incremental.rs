@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ashlar_block::Runtime;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::metadata::Header;
+use ashlar_lvm::{Metadata, VolumeGroup};
 use ashlar_md::{Array, AssembleError, Candidate, probe};
 use uuid::Uuid;
 
@@ -128,6 +129,80 @@ impl Collector {
             self.look_into(volume.clone()).await;
         }
         Ok(applied)
+    }
+
+    /// Whether there is a free physical volume on the device named `device`, which the user knows as `path`.
+    ///
+    /// # Errors
+    /// It is not free: the reason.
+    pub fn has_free_physical(&self, device: &str, path: &str) -> Result<bool, String> {
+        self.builder.groups.has_free(device, path)
+    }
+
+    /// Makes a free physical volume known that was made on the device named `device`. The device has no other use, and no
+    /// client can open it.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub async fn adopt_physical(&mut self, device: &str) -> Result<(), String> {
+        let depth = self.builder.depth(device);
+        let found = self.builder.devices.find(device).ok_or("the device is gone")?;
+        self.builder.groups.adopt(&found, depth, &self.builder.devices).await
+    }
+
+    /// Whether there is a group of that name.
+    pub fn has_group(&self, name: &str) -> bool {
+        self.builder.groups.has_group(name)
+    }
+
+    /// Plans that free physical volumes join a group: the names of their devices, with the user's paths.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub fn prepare_extend(
+        &mut self,
+        group: &str,
+        joining: &[(String, String)],
+    ) -> Result<Change, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.prepare_extend(group, joining, &site)
+    }
+
+    /// Plans that physical volumes leave a group: the names of their devices, with the user's paths; without any, all that no
+    /// logical volume uses, but for one. Returns the devices of those that leave, too.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub fn prepare_reduce(
+        &mut self,
+        group: &str,
+        leaving: &[(String, String)],
+    ) -> Result<(Change, Vec<String>), String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.prepare_reduce(group, leaving, &site)
+    }
+
+    /// Makes a group of free physical volumes: the names of their devices, with the user's paths.
+    ///
+    /// # Errors
+    /// There is no such group, unless the text says that this is not known.
+    pub async fn create_group(
+        &mut self,
+        group: VolumeGroup,
+        joining: &[(String, String)],
+        header: Header,
+    ) -> Result<Arc<Metadata>, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.create(group, joining, header, &site).await
+    }
+
+    /// Removes a group that has no logical volumes any more; its physical volumes are free then. Returns its metadata.
+    ///
+    /// # Errors
+    /// It is refused, or a physical volume could not be released: the reason.
+    pub async fn remove_group(&mut self, group: &str) -> Result<Arc<Metadata>, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.remove(group, &site).await
     }
 
     /// The merges of snapshots into their origins.

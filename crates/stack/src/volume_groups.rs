@@ -16,11 +16,14 @@ use crate::devices::{Device, Devices};
 
 mod active;
 mod change;
+mod difference;
+mod members;
 mod merged;
 mod report;
 
 use active::{Active, Numbers};
 pub use change::{Applied, Change, Request};
+pub use members::new_member;
 pub use merged::{Merged, Merging, left_to_merge};
 pub use report::{ServedGroup, ServedMember, ServedPhysical, ServedVolume};
 

@@ -33,6 +33,11 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
+    /// Whether the user chose one.
+    pub(crate) const fn is_named(&self) -> bool {
+        self.control.is_some()
+    }
+
     /// Connects to the daemon.
     ///
     /// # Errors

@@ -188,3 +188,139 @@ fn a_volume_is_not_reduced_below_its_file_system() {
     daemon.end();
     assert_eq!(values(&images, "lvs", "lv_size", &[]), ["7.00m"]);
 }
+
+/// Sets a disk of 32 MiB beside those that are served.
+fn spare(images: &Images, name: &str) {
+    File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
+}
+
+#[test]
+fn disks_join_and_leave_a_served_group() {
+    let images = group(1);
+    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
+    spare(&images, "new");
+    spare(&images, "other");
+    let daemon = serving(&images, &[]);
+    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
+    data.write_at(MIB, &[1; 4096]);
+
+    let run = live(&images, "vgextend", &["vg", "new", "other"]).ok();
+    let lines: Vec<&str> = run.out.lines().collect();
+    assert_eq!(
+        lines[0],
+        "  Physical volume \"".to_owned()
+            + images.path("new").to_str().unwrap()
+            + "\" successfully created."
+    );
+    assert_eq!(lines[2], "  Volume group \"vg\" successfully extended");
+    assert_eq!(rows(&images, "vgs", "vg_name,pv_count"), ["vg 3"]);
+    // The new space is used at once, by a volume that is in use.
+    live(&images, "lvextend", &["-L", "50M", "vg/data"]).ok();
+    let mut grown = Nbd::open(&images.path("nbd"), "vg/data");
+    grown.write_at(49 * MIB, &[2; 4096]);
+    live(&images, "vgreduce", &["vg", "new"])
+        .fails(5, &["Cannot remove the physical volume", "data"]);
+    let run = live(&images, "vgreduce", &["vg", "other"]).ok();
+    assert!(
+        run.out.starts_with("  Removed \"")
+            && run.out.ends_with("other\" from volume group \"vg\"\n")
+    );
+    live(&images, "vgreduce", &["vg", "other"])
+        .fails(5, &["other", "not found in volume group \"vg\""]);
+    assert_eq!(
+        live(&images, "vgreduce", &["vg", "-a"]).ok().out,
+        "  No physical volumes are unused\n"
+    );
+
+    // A free physical volume makes a group of its own, and is taken back.
+    live(&images, "vgcreate", &["vg", "other"])
+        .fails(5, &["A volume group called vg already exists"]);
+    let run = live(&images, "vgcreate", &["-s", "1M", "wg", "other"]).ok();
+    assert_eq!(run.out, "  Volume group \"wg\" successfully created\n");
+    live(&images, "vgextend", &["vg", "other"]).fails(5, &["is already in volume group 'wg'"]);
+    live(&images, "lvcreate", &["-n", "lv", "-L", "4M", "wg"]).ok();
+    assert_eq!(exports(&images), ["vg/data", "wg/lv"]);
+    let lv = Nbd::open(&images.path("nbd"), "wg/lv");
+    live(&images, "vgremove", &["wg"])
+        .fails(5, &["Do you really want to remove volume group", "-y"]);
+    live(&images, "vgremove", &["-y", "wg"]).fails(5, &["wg/lv in use"]);
+    drop(lv);
+    let run = live(&images, "vgremove", &["-y", "wg"]).ok();
+    assert!(run.out.ends_with("  Volume group \"wg\" successfully removed\n"), "{run:?}");
+    assert_eq!(exports(&images), ["vg/data"]);
+    live(&images, "vgextend", &["vg", "other"]).ok();
+    assert_eq!(data.read_at(MIB, 4096), [1; 4096]);
+    drop((data, grown));
+    daemon.end();
+
+    // The disks have what the daemon had.
+    let all = ["--devices", "d0,new,other"];
+    let shown =
+        lvm(&images, &[&["vgs", "--json", "-o", "vg_name,pv_count,vg_seqno"], &all[..]].concat())
+            .ok();
+    assert!(
+        shown.out.contains("\"pv_count\":\"3\"") || shown.out.contains("\"pv_count\": \"3\""),
+        "{shown:?}"
+    );
+    let daemon = Daemon::of(
+        {
+            let mut command = program();
+            command.args([
+                "serve",
+                "--control",
+                "control",
+                "--nbd",
+                "unix:nbd",
+                "d0",
+                "new",
+                "other",
+            ]);
+            command.current_dir(images.dir.path());
+            command
+        },
+        images.dir.path(),
+    );
+    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
+    assert_eq!(data.read_at(49 * MIB, 4096), [2; 4096]);
+    drop(data);
+    daemon.end();
+}
+
+#[test]
+fn what_cannot_join_a_served_group_is_refused_and_left_as_it_was() {
+    let images = group(1);
+    spare(&images, "new");
+    spare(&images, "small");
+    File::options().write(true).open(images.path("small")).unwrap().set_len(MIB).unwrap();
+    spare(&images, "ext4");
+    let made = Command::new("mkfs.ext4").arg("-q").arg(images.path("ext4")).status();
+    assert!(made.expect("mkfs.ext4, of e2fsprogs").success());
+    let plain = fs::read(images.path("new")).unwrap();
+    spare(&images, "volume");
+    let mut command = program();
+    command.args(["serve", "--control", "control", "--nbd", "unix:nbd", "d0", "volume"]);
+    command.current_dir(images.dir.path()).env("XDG_STATE_HOME", images.path("state"));
+    let daemon = Daemon::of(command, images.dir.path());
+    let seqno = rows(&images, "vgs", "vg_seqno");
+    let open = Nbd::open(&images.path("nbd"), "volume");
+    for (args, part) in [
+        (&["vg", "new", "ext4"][..], "Cannot use"),
+        (&["vg", "new", "small"], "small"),
+        (&["vg", "new", "new"], "new is named twice"),
+        (&["vg", "new", "d0"], "is already in volume group 'vg'"),
+        (&["vg", "new", "nothing"], "nothing"),
+        (&["vg", "new", "volume"], "volume' is open"),
+        (&["none", "new"], "Volume group \"none\" not found"),
+    ] {
+        live(&images, "vgextend", args).fails(5, &[part]);
+    }
+    drop(open);
+    assert!(fs::read(images.path("new")).unwrap() == plain, "it was not written to");
+    assert_eq!(rows(&images, "vgs", "vg_seqno"), seqno);
+    // A volume that is not in use can join; clients find it no more.
+    assert_eq!(exports(&images), ["volume"]);
+    live(&images, "vgextend", &["vg", "volume"]).ok();
+    assert_eq!(exports(&images), [""; 0]);
+    assert_eq!(rows(&images, "vgs", "pv_count"), ["2"]);
+    daemon.end();
+}

@@ -170,6 +170,16 @@ method Lvm(
   line: string
 ) -> (notes: []string, questions: []Question, done: []string)
 
+# Changes which physical volumes a volume group has, as Lvm does: the command is create, extend, reduce or remove. Paths are those of devices
+# of the daemon, or of disks that it opens.
+method LvmMembers(
+  group: string,
+  command: object,
+  confirmed: ?bool,
+  archive: ?bool,
+  line: string
+) -> (notes: []string, questions: []Question, done: []string)
+
 # A physical volume.
 type Physical (path: string, uuid: string, size_bytes: int, is_used: bool, areas: int)
 

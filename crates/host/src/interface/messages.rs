@@ -153,7 +153,25 @@ pub struct Lvm {
     pub line: String,
 }
 
-/// The answer of `Lvm`.
+/// Parameters of `LvmMembers`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct LvmMembers {
+    /// The group, by its name or UUID.
+    pub group: String,
+    /// The change.
+    pub command: ashlar_lvm::command::Membership,
+    /// Whether the user has answered all questions with yes.
+    #[serde(default)]
+    pub confirmed: Option<bool>,
+    /// Whether to keep copies of the metadata; they are kept unless this is false.
+    #[serde(default)]
+    pub archive: Option<bool>,
+    /// The command as the user gave it.
+    pub line: String,
+}
+
+/// The answer of `Lvm` and `LvmMembers`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct LvmReply {
     /// Lines to print before those of `done`.

@@ -12,9 +12,9 @@ pub(crate) use messages::{
     Setting, SizeReply, StatusReply, Stop, StopReply, TreePath, ValueReply, Zfs, ZfsReply,
 };
 pub use messages::{
-    Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm, LvmReply,
-    Manage, ManageAction, ModelStatus, PoolStatus, StartedReply, Status, Trace, TraceReply,
-    TracedDevice, VolumeStatus,
+    Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm,
+    LvmMembers, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, StartedReply, Status,
+    Trace, TraceReply, TracedDevice, VolumeStatus,
 };
 
 /// The interface's name.

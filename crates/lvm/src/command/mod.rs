@@ -4,6 +4,7 @@
 //! [`Command::apply`] resolves its sizes and names against a group, and changes the description. Messages are LVM's.
 
 mod amount;
+mod membership;
 
 use ashlar_block::Sectors;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use crate::metadata::{Allocation, VolumeGroup};
 use crate::report::long;
 
 pub use amount::{Amount, Base, NewSize, Sign};
+pub use membership::{LayoutOptions, Membership, NewGroup};
 
 /// How many bytes of a new volume are zeroed, so that no signature of an earlier one is found there.
 const ZEROED: u64 = 4096;

@@ -22,15 +22,16 @@ use std::sync::Arc;
 
 use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Status};
 use ashlar_dm::Device as Mapped;
-use ashlar_lvm::activate::{self, MadeOf, Plan, Planned, dm_name};
+use ashlar_lvm::activate::{self, Plan, Planned, dm_name};
 use ashlar_lvm::change::Author;
-use ashlar_lvm::command::{Command, CommandError, Effect, Zeroes};
+use ashlar_lvm::command::{Command, Effect, Zeroes};
 use ashlar_lvm::commit::{CommitError, Committed, Member, commit};
 use ashlar_lvm::group::{Found, Group, MemberState};
 use ashlar_lvm::metadata::Header;
-use ashlar_lvm::{LogicalVolume, Metadata, Uuid, VolumeGroup};
+use ashlar_lvm::{Metadata, PhysicalVolume, Uuid, VolumeGroup};
 
 use super::active::{Active, Live, Numbers, links};
+use super::difference::{Difference, Renames};
 use super::{Physical, Site, VolumeGroups};
 use crate::devices::{Logical, Role};
 
@@ -50,7 +51,11 @@ pub struct Change {
     /// The present metadata.
     pub before: Arc<Metadata>,
     after: Metadata,
+    /// The physical volumes that get the new text, ascending.
     members: Vec<usize>,
+    /// Those of them that have not been in the group, and those that will be in it no more.
+    joining: Vec<usize>,
+    leaving: Vec<usize>,
     plan: Plan,
     difference: Difference,
     /// What else it does.
@@ -58,6 +63,13 @@ pub struct Change {
     /// The names of the devices that no client may have open meanwhile.
     pub shut: Vec<String>,
     is_safe_ahead: bool,
+}
+
+impl Change {
+    /// The physical volumes that get the new text.
+    pub(super) fn members(&self) -> &[usize] {
+        &self.members
+    }
 }
 
 /// The result of a change.
@@ -72,102 +84,6 @@ pub struct Applied {
     pub notes: Vec<String>,
     /// Why it is not known whether the change will last.
     pub unsure: Option<String>,
-}
-
-/// How the devices of a plan differ from those that exist.
-#[derive(Default)]
-struct Difference {
-    /// New devices, each after those that it is made of.
-    new: Vec<Planned>,
-    /// Devices with another table.
-    changed: Vec<Planned>,
-    /// The names of devices that the plan lacks.
-    gone: Vec<String>,
-}
-
-/// The names that devices get, by those that they have.
-struct Renames(Vec<(String, String)>);
-
-impl Renames {
-    fn between(before: &VolumeGroup, after: &VolumeGroup) -> Self {
-        let present: HashMap<&Uuid, &LogicalVolume> =
-            after.lvs.iter().map(|lv| (&lv.id, lv)).collect();
-        let renamed = before.lvs.iter().filter_map(|old| {
-            let new = present.get(&old.id)?;
-            let (old, new) =
-                (dm_name(&before.name, &old.name, None), dm_name(&after.name, &new.name, None));
-            (old != new).then_some((old, new))
-        });
-        Self(renamed.collect())
-    }
-
-    /// The new name of a device, or a layer of one.
-    fn of(&self, name: &str) -> String {
-        let renamed = self.0.iter().find_map(|(old, new)| {
-            let rest = name.strip_prefix(old.as_str())?;
-            // Dashes within a name are doubled: a single one begins the name of a layer.
-            let is_layer = rest.starts_with('-') && !rest.starts_with("--");
-            (rest.is_empty() || is_layer).then(|| format!("{new}{rest}"))
-        });
-        renamed.unwrap_or_else(|| name.to_owned())
-    }
-
-    /// What a device is made of, under the new names.
-    fn made_of(&self, made_of: &MadeOf) -> MadeOf {
-        let mut made_of = made_of.clone();
-        match &mut made_of {
-            MadeOf::Table(lines) => {
-                for word in lines.iter_mut().flat_map(|line| &mut line.args) {
-                    *word = self.of(word);
-                }
-            }
-            MadeOf::Raid(raid) => {
-                let legs = raid.legs.iter_mut().flat_map(|(meta, data)| [meta, data]);
-                legs.flatten().for_each(|name| *name = self.of(name));
-            }
-            MadeOf::ThinPool { metadata, data, .. } => {
-                (*metadata, *data) = (self.of(metadata), self.of(data));
-            }
-            MadeOf::Thin { pool, external_origin, .. } => {
-                *pool = self.of(pool);
-                external_origin.iter_mut().for_each(|name| *name = self.of(name));
-            }
-        }
-        made_of
-    }
-}
-
-impl Difference {
-    /// A device that was planned before and does not exist could not be made, and is not tried again.
-    fn of(active: &Active, renames: &Renames, plan: &Plan) -> Result<Self, String> {
-        let mut difference = Self::default();
-        let live = active.devices.iter().map(|live| (renames.of(&live.planned.name), live));
-        let live: HashMap<String, &Live> = live.collect();
-        let earlier: HashSet<String> = active.planned.iter().map(|name| renames.of(name)).collect();
-        for planned in &plan.devices {
-            match live.get(&planned.name) {
-                Some(live) => {
-                    let Planned { size, read_only, made_of, .. } = &live.planned;
-                    if renames.made_of(made_of) != planned.made_of
-                        || (*size, *read_only) != (planned.size, planned.read_only)
-                    {
-                        difference.changed.push(planned.clone());
-                    }
-                }
-                None if earlier.contains(&planned.name) => {}
-                None => difference.new.push(planned.clone()),
-            }
-        }
-        let kept: HashSet<&String> = plan.devices.iter().map(|planned| &planned.name).collect();
-        let is_kept = |live: &&Live| kept.contains(&renames.of(&live.planned.name));
-        let gone = active.devices.iter().filter(|live| !is_kept(live));
-        difference.gone = gone.map(|live| live.planned.name.clone()).collect();
-        let all = difference.new.iter().chain(&difference.changed);
-        if let Some(other) = all.into_iter().find(|p| !matches!(p.made_of, MadeOf::Table(_))) {
-            return Err(format!("{} cannot be changed while it is served", other.name));
-        }
-        Ok(difference)
-    }
 }
 
 impl VolumeGroups {
@@ -209,7 +125,8 @@ impl VolumeGroups {
         };
         let mut effect = Effect::default();
         let mut change = self.prepare_with(&found, vg.id, site, |after| {
-            effect = request.command.apply(after, &physical, author)?;
+            let applied = request.command.apply(after, &physical, author);
+            effect = applied.map_err(|error| error.to_string())?;
             Ok(())
         })?;
         let active = self.active.get(&vg.id).ok_or_else(not_found)?;
@@ -237,7 +154,7 @@ impl VolumeGroups {
         found: &Found,
         id: Uuid,
         site: &Site<'_>,
-        change: impl FnOnce(&mut VolumeGroup) -> Result<(), CommandError>,
+        change: impl FnOnce(&mut VolumeGroup) -> Result<(), String>,
     ) -> Result<Change, String> {
         let group = found.groups.iter().find(|group| group.metadata.group.id == id);
         let group = group.ok_or("its volume group is not found any more")?;
@@ -249,15 +166,28 @@ impl VolumeGroups {
         if site.options.read_only {
             return Err(format!("{name} is served read-only"));
         }
-        let members = self.writable_members(found, group)?;
+        let present = self.writable_members(found, group)?;
         let mut after = Metadata::clone(&before);
-        change(&mut after.group).map_err(|error| error.to_string())?;
+        change(&mut after.group)?;
         let seqno = after.group.seqno.checked_add(1);
         after.group.seqno = seqno.ok_or("the volume group changed 2^32 times")?;
         after.group.check().map_err(|error| error.to_string())?;
-        let place = self.place(group);
-        let path = |index: usize| place.path(index);
+        // Indices into the text change when a physical volume leaves.
+        let index_of = |pv: &PhysicalVolume| {
+            let is = |physical: &Physical| physical.pv.label.uuid == pv.id;
+            self.physical.iter().position(is)
+        };
+        let mut members: Vec<usize> = after.group.pvs.iter().filter_map(index_of).collect();
+        let path = |at: usize| {
+            let physical = self.physical.get(index_of(after.group.pvs.get(at)?)?)?;
+            Some(format!("/dev/{}", physical.device))
+        };
         let plan = activate::plan(&after.group, site.options, &path);
+        members.sort_unstable();
+        let only = |these: &[usize], those: &[usize]| -> Vec<usize> {
+            these.iter().filter(|index| !those.contains(index)).copied().collect()
+        };
+        let (joining, leaving) = (only(&members, &present), only(&present, &members));
         let renames = Renames::between(&before.group, &after.group);
         let difference = Difference::of(active, &renames, &plan)?;
         let gone = difference.gone.iter().filter_map(|name| active.find(name));
@@ -265,7 +195,19 @@ impl VolumeGroups {
         let shut = seen.flat_map(|live| live.names.clone()).collect();
         let effect = Effect::default();
         let is_safe_ahead = true;
-        Ok(Change { id, before, after, members, plan, difference, effect, shut, is_safe_ahead })
+        Ok(Change {
+            id,
+            before,
+            after,
+            members,
+            joining,
+            leaving,
+            plan,
+            difference,
+            effect,
+            shut,
+            is_safe_ahead,
+        })
     }
 
     /// Applies a change that was prepared for the present state; `header` has its author and time. No client has the devices in
@@ -281,11 +223,32 @@ impl VolumeGroups {
         site: &Site<'_>,
     ) -> Result<Applied, String> {
         change.after.set_header(header);
+        let (joining, leaving) =
+            (std::mem::take(&mut change.joining), std::mem::take(&mut change.leaving));
+        self.mark(&joining, true, site).await?;
+        let mut applied = self.apply_text(change, site).await;
+        match &mut applied {
+            // If it is unknown which text is valid, they stay as both texts need them.
+            Ok(applied) if applied.unsure.is_some() => {}
+            Ok(applied) => applied.notes.extend(self.release(&leaving, site).await),
+            Err(refused) if refused.is_uncertain => {}
+            Err(_) => {
+                if let Err(why) = self.mark(&joining, false, site).await {
+                    tracing::error!("{why}");
+                }
+            }
+        }
+        applied.map_err(|refused| refused.why)
+    }
+
+    /// As [`Self::apply`], but for the labels of physical volumes.
+    async fn apply_text(&mut self, change: Change, site: &Site<'_>) -> Result<Applied, Refused> {
         let Change { id, before, after, plan, difference, is_safe_ahead, .. } = change;
         let after = Arc::new(after);
         let Self { physical, active, numbers, .. } = self;
         let Some(active) = active.get_mut(&id) else {
-            return Err(format!("{} is not active", before.group.name));
+            let why = format!("{} is not active", before.group.name);
+            return Err(Refused { why, is_uncertain: false });
         };
         let made: HashSet<&String> = active.devices.iter().map(|live| &live.planned.name).collect();
         active.parts.thaw(&plan.devices, |planned| !made.contains(&planned.name));
@@ -320,7 +283,7 @@ impl VolumeGroups {
             }
             Err(why) => {
                 step.undo().await;
-                Err(why)
+                Err(Refused { why, is_uncertain: unsure.is_some() })
             }
         };
         active.unsure = unsure;
@@ -328,8 +291,20 @@ impl VolumeGroups {
     }
 }
 
+/// Why a change was not made.
+struct Refused {
+    why: String,
+    /// Whether the new text may be valid nevertheless.
+    is_uncertain: bool,
+}
+
+/// Whether it is unknown if a commit took place.
+pub(super) const fn is_uncertain(done: &Result<Committed, CommitError>) -> bool {
+    matches!(done, Err(CommitError::Uncertain { .. }))
+}
+
 /// Commits the metadata of a group to its members.
-async fn write(
+pub(super) async fn write(
     physical: &mut [Physical],
     members: &[usize],
     metadata: &Arc<Metadata>,

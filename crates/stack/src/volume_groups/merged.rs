@@ -13,7 +13,6 @@ use ashlar_block::{Sector, Sectors};
 use ashlar_dm::Device as Mapped;
 use ashlar_dm::text::Line;
 use ashlar_lvm::activate::MadeOf;
-use ashlar_lvm::command::CommandError;
 use ashlar_lvm::group::{Found, Group, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid};
 
@@ -142,10 +141,7 @@ impl VolumeGroups {
     pub(crate) fn prepare_end(&self, merged: &Merged, site: &Site<'_>) -> Result<Change, String> {
         self.prepare_with(&self.found(), merged.id, site, |group| {
             let end = group.finish_merge(&merged.origin);
-            end.map(drop).map_err(|error| CommandError::Change {
-                what: "the merge cannot end".to_owned(),
-                error,
-            })
+            end.map(drop).map_err(|error| format!("the merge cannot end: {error}"))
         })
     }
 

@@ -10,6 +10,7 @@ use ashlar_lvm::Uuid;
 use ashlar_lvm::alloc::Wish;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Amount, Command, Create, Direction, NewSize, Resize, Sign};
+use ashlar_lvm::format::{Layout, format_pv};
 use ashlar_lvm::metadata::{Creation, Header};
 use ashlar_sim::scheduler::{Stop, start};
 use ashlar_sim::{Media, Oracle, Rng, Sim, SimRuntime, Value, Workload, seeds};
@@ -79,6 +80,25 @@ impl Live {
             }
             SimRuntime.sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Has the third disk join `vg`, or leave it, as the daemon does.
+    async fn turn_third(&mut self) -> Result<Applied, String> {
+        let third = ("d2.img".to_owned(), "d2.img".to_owned());
+        let gateway = device(&self.stack, &third.0);
+        let is_member = self.collector.groups().1.iter().any(|group| group.members.len() == 3);
+        let change = if is_member {
+            self.collector.prepare_reduce("vg", &[third])?.0
+        } else {
+            self.collector.prepare_extend("vg", &[])?;
+            if !self.collector.has_free_physical(&third.0, &third.1)? {
+                let uuid = Uuid::from_random([7; 32]);
+                format_pv(&gateway, uuid, &Layout::default()).await.map_err(|e| e.to_string())?;
+                self.collector.adopt_physical(&third.0).await?;
+            }
+            self.collector.prepare_extend("vg", &[third])?
+        };
+        self.collector.apply(change, Header::default()).await
     }
 
     fn has(&self, volume: &str) -> bool {
@@ -507,11 +527,69 @@ fn random(rng: &mut Rng, live: &Live, round: u64) -> Command {
 }
 
 #[test]
+fn disks_join_and_leave_a_group_and_are_free_again_whatever_cuts_it() {
+    let (mut joined, mut left, mut marked) = (0, 0, 0);
+    for seed in seeds(60) {
+        let sim = Sim::new(seed);
+        let mut media = sim.block_on(group(&sim));
+        media.push(Media::new(media[0].capacity()));
+        drop(sim);
+        let sim = Sim::new(seed ^ 3);
+        let acknowledged = Cell::new(0);
+        let steps = if seed % 8 == 0 { u64::MAX } else { Rng::new(seed).below(500) };
+        let done = sim.block_on_until(
+            async {
+                let mut live = Live::boot(&sim, &media).await;
+                for turn in 1..=4 {
+                    live.turn_third().await.unwrap();
+                    acknowledged.set(turn);
+                    if turn == 1 {
+                        // A volume on it keeps it.
+                        live.run(create("new", 46)).await.unwrap();
+                        let refused = live.turn_third().await.err().unwrap();
+                        assert!(refused.contains("new"), "{refused}");
+                        live.run(remove("new")).await.unwrap();
+                    }
+                }
+                live.stack.stop().await.unwrap();
+            },
+            Stop::AfterSteps(steps),
+        );
+        let is_done = done.is_some();
+        sim.power_cut();
+        let sim = Sim::new(seed ^ 4);
+        sim.block_on(async {
+            let mut live = Live::boot(&sim, &media).await;
+            let (physical, groups) = live.collector.groups();
+            assert_eq!(groups.len(), 1);
+            let is_member = groups[0].members.len() == 3;
+            joined += u32::from(is_member);
+            // A turn that was acknowledged is there; the next one is, or is not.
+            let turns = acknowledged.get();
+            let may_be = [turns, if is_done { turns } else { turns + 1 }];
+            assert!(may_be.iter().any(|turns| (turns % 2 == 1) == is_member), "{turns}");
+            let is_marked = physical.len() == 3 && physical.iter().all(|it| it.is_used);
+            match live.turn_third().await {
+                Ok(_) => left += u32::from(is_member),
+                Err(why) if is_member => assert!(why.contains("new"), "{why}"),
+                Err(why) => {
+                    assert!(is_marked && why.contains("marked as used"), "{why}");
+                    marked += 1;
+                }
+            }
+            live.stack.stop().await.unwrap();
+        });
+    }
+    assert!(joined > 5 && left > 3 && marked > 0, "{joined} {left} {marked}");
+}
+
+#[test]
 fn volumes_keep_what_was_written_through_changes_cut_anywhere() {
     let (mut done, mut refused, mut cut) = (0_u32, 0_u32, 0_u32);
     for seed in seeds(40) {
         let sim = Sim::new(seed);
-        let media = sim.block_on(group(&sim));
+        let mut media = sim.block_on(group(&sim));
+        media.push(Media::new(media[0].capacity()));
         drop(sim);
         let oracles = ["data", "other"].map(|_| Oracle::new(seed, Value::Zeroes));
         let load = Workload { tolerate_errors: false, ios: 30, ..Workload::over(0..4 * 2048) };
@@ -539,8 +617,11 @@ fn volumes_keep_what_was_written_through_changes_cut_anywhere() {
                     }
                     for round in 0..6 {
                         let before = names(&live.stack);
-                        let command = random(&mut rng, &live, 10 * part + round);
-                        match live.run(command).await {
+                        let changed = match rng.below(6) {
+                            0 => live.turn_third().await,
+                            _ => live.run(random(&mut rng, &live, 10 * part + round)).await,
+                        };
+                        match changed {
                             Ok(applied) => {
                                 assert_eq!(applied.unsure, None);
                                 done += 1;

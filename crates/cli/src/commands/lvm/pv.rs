@@ -9,16 +9,12 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::new_uuid;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::format::{Layout, erase_pv, format_pv, plan};
-use ashlar_stack::probe::Md;
 use ashlar_stack::wipe;
 use clap::{ArgAction, Args};
 
 use super::session::{Place, Session, with, with_named};
 use super::{Devices, confirm, sizes};
 use crate::output;
-
-/// The name of a physical volume among all known signatures.
-const LVM: &str = "LVM2_member";
 
 /// Make physical volumes of disks
 ///
@@ -150,14 +146,7 @@ pub(super) fn refuse_member(session: &Session, name: &str, what: &str) -> Result
 /// Refuses a device that is known to contain something other than a physical volume, or that cannot be read.
 pub(super) fn refuse_foreign(session: &Session, place: &Place) -> Result<()> {
     let is_pv = session.pvs.iter().any(|pv| pv.gateway.is_same(&place.gateway));
-    let others = place.contents.foreign.iter().filter(|found| !is_pv || found.name != LVM).count();
-    let has_md = !matches!(place.contents.md, Md::None) || !place.contents.other_md.is_empty();
-    if others == 0 && !has_md {
-        return Ok(());
-    }
-    let found = place.contents.claims().join(", ");
-    let text = format!("Cannot use {}: there is something on it", place.path);
-    Err(Error::plain(text, found).hint("pvcreate --force overwrites it"))
+    ashlar_host::lvm::refuse_foreign(&place.path, &place.contents, is_pv)
 }
 
 /// Creates physical volumes on places that were checked.

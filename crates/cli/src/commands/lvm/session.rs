@@ -18,12 +18,12 @@ use ashlar_dm::Devices as _;
 use ashlar_host::client::Client;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::Lvm;
+use ashlar_host::interface::{Lvm, LvmMembers, LvmReply};
 use ashlar_host::lvm::archive::{self, Archives};
 use ashlar_host::lvm::{new_uuid, refuse_to_cut};
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::change::Author;
-use ashlar_lvm::command::{Command, Effect, Question, Zeroes};
+use ashlar_lvm::command::{Command, Effect, Membership, Question, Zeroes};
 use ashlar_lvm::commit::{CommitError, Member, commit};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
 use ashlar_lvm::group::{self, Found, Group, MemberState};
@@ -118,18 +118,48 @@ pub(super) fn served(
     group: &str,
     command: &Command,
 ) -> Result<()> {
-    let mut at = Lvm {
-        group: group.to_owned(),
-        command: command.clone(),
-        confirmed: Some(changing.yes),
-        archive: Some(changing.autobackup),
-        line: archive::command(),
+    let call = |confirmed| {
+        client.lvm(&Lvm {
+            group: group.to_owned(),
+            command: command.clone(),
+            confirmed: Some(confirmed),
+            archive: Some(changing.autobackup),
+            line: archive::command(),
+        })
     };
-    let mut reply = client.lvm(&at)?;
+    ask(call, changing.yes)
+}
+
+/// Has the daemon change which physical volumes a group has.
+///
+/// # Errors
+/// As for [`change`].
+pub(super) fn served_members(
+    disks: &Devices,
+    changing: &Changing,
+    group: &str,
+    command: &Membership,
+) -> Result<ExitCode> {
+    let mut client = disks.connect()?;
+    let call = |confirmed| {
+        client.lvm_members(&LvmMembers {
+            group: group.to_owned(),
+            command: command.clone(),
+            confirmed: Some(confirmed),
+            archive: Some(changing.autobackup),
+            line: archive::command(),
+        })
+    };
+    ask(call, changing.yes)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Calls the daemon, and if it has questions, once more with the answers.
+fn ask(mut call: impl FnMut(bool) -> Result<LvmReply>, yes: bool) -> Result<()> {
+    let mut reply = call(yes)?;
     if !reply.questions.is_empty() {
         confirm_all(&reply.questions, false)?;
-        at.confirmed = Some(true);
-        reply = client.lvm(&at)?;
+        reply = call(true)?;
     }
     tell(&reply.notes)?;
     tell(&reply.done)

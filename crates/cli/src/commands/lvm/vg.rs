@@ -1,13 +1,14 @@
 //! `ashlar lvm vgcreate|vgextend|vgreduce|vgremove`: groups, and their physical volumes.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::new_uuid;
-use ashlar_lvm::command::Command;
+use ashlar_lvm::command::{Command, Membership, NewGroup};
 use ashlar_lvm::format::plan;
 use ashlar_lvm::metadata::is_valid_name;
 use ashlar_lvm::ondisk::PvLabel;
@@ -16,7 +17,7 @@ use ashlar_lvm::{PhysicalVolume, VolumeGroup};
 use clap::Args;
 
 use super::pv::{self, PvLayout};
-use super::session::{Draft, Pv, Session, with, with_named};
+use super::session::{Draft, Pv, Session, served_members, with, with_named};
 use super::{Changing, Devices, confirm, sizes};
 use crate::output;
 
@@ -27,12 +28,15 @@ const EXTENT: Sectors = Sectors(8192);
 ///
 /// Plain disks first become physical volumes, with the same options as for pvcreate. Disks with
 /// known contents, and physical volumes of other groups, are refused; a refusal changes nothing.
+///
+/// With --control, or if a disk is not here, a running daemon makes the group and serves it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   truncate -s 1G a.img b.img
   ashlar lvm vgcreate vg a.img b.img
-  ashlar lvm vgcreate -s 1M --addtag backup vg a.img")]
+  ashlar lvm vgcreate -s 1M --addtag backup vg a.img
+  ashlar lvm vgcreate --control /run/ashlar.sock vg c.img")]
 pub(crate) struct Vgcreate {
     #[command(flatten)]
     disks: Devices,
@@ -75,6 +79,8 @@ pub(crate) struct Vgcreate {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  ashlar lvm vgextend vg c.img
+  ashlar lvm vgextend vg /dev/md1
   ashlar lvm vgextend --devices a.img,b.img vg c.img")]
 pub(crate) struct Vgextend {
     #[command(flatten)]
@@ -101,6 +107,7 @@ pub(crate) struct Vgextend {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  ashlar lvm vgreduce vg c.img
   ashlar lvm vgreduce --devices a.img,b.img,c.img vg c.img
   ashlar lvm vgreduce --devices a.img,b.img,c.img -a vg")]
 pub(crate) struct Vgreduce {
@@ -130,6 +137,7 @@ pub(crate) struct Vgreduce {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  ashlar lvm vgremove vg
   ashlar lvm vgremove --devices a.img,b.img vg")]
 pub(crate) struct Vgremove {
     #[command(flatten)]
@@ -154,6 +162,20 @@ impl Vgcreate {
             return Err(Error::usage(format_args!(
                 "\"{name}\" is no name for a volume group: letters, digits, and . _ + - but no - in front"
             )));
+        }
+        // Disks that exist are taken as they are, unless a daemon is named: it may have none of them.
+        let is_served =
+            self.disks.daemon.is_named() || !self.names.iter().all(|n| Path::new(n).exists());
+        if self.disks.devices.is_empty() && is_served {
+            let new = NewGroup {
+                extent_sectors: self.extent_size().0,
+                max_lv: self.maxlogicalvolumes,
+                max_pv: self.maxphysicalvolumes,
+                tags: self.addtag.clone(),
+                physical: absolute(&self.names),
+                layout: self.layout.layout().into(),
+            };
+            return served_members(&self.disks, &self.changing, name, &Membership::Create(new));
         }
         let archives = self.changing.archives()?;
         let disks = with_named(&self.disks.devices, &self.names);
@@ -205,6 +227,16 @@ impl Vgcreate {
     fn extent_size(&self) -> Sectors {
         self.physicalextentsize.unwrap_or(EXTENT)
     }
+}
+
+/// The paths of disks, for a daemon that may be in another directory.
+fn absolute(names: &[String]) -> Vec<String> {
+    let path = |name: &String| match Path::new(name).exists() {
+        true => std::path::absolute(name)
+            .map_or_else(|_| name.clone(), |path| path.display().to_string()),
+        false => name.clone(),
+    };
+    names.iter().map(path).collect()
 }
 
 /// Checks physical volumes that are to join a group; returns how many metadata areas they have.
@@ -297,6 +329,11 @@ fn member(name: &str, label: &PvLabel, extent_size: Sectors) -> Result<PhysicalV
 impl Vgextend {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
+        if self.disks.devices.is_empty() {
+            let (physical, layout) = (absolute(&self.names), self.layout.layout().into());
+            let command = Membership::Extend { physical, layout };
+            return served_members(&self.disks, &self.changing, name, &command);
+        }
         let archives = self.changing.archives()?;
         let disks = with_named(&self.disks.devices, &self.names);
         with(&disks, Access::Write, async |session| {
@@ -321,6 +358,10 @@ impl Vgextend {
 impl Vgreduce {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
+        if self.disks.devices.is_empty() {
+            let command = Membership::Reduce { physical: absolute(&self.names) };
+            return served_members(&self.disks, &self.changing, name, &command);
+        }
         let archives = self.changing.archives()?;
         let disks = with_named(&self.disks.devices, &self.names);
         with(&disks, Access::Write, async |session| {
@@ -377,6 +418,10 @@ impl Vgreduce {
 impl Vgremove {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
+        if self.disks.devices.is_empty() {
+            let command = Membership::Remove { force: self.force };
+            return served_members(&self.disks, &self.changing, name, &command);
+        }
         let archives = self.changing.archives()?;
         with(&self.disks.devices, Access::Write, async |session| {
             let mut draft = session.draft(name).await?;

@@ -1,0 +1,381 @@
+//! Changes of which physical volumes served groups have, that clients request: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`.
+
+use std::path::Path;
+
+use ashlar_block::{ByteVolume, Gateway, Sectors};
+use ashlar_lvm::change::Author;
+use ashlar_lvm::command::{Command, Effect, LayoutOptions, Membership, NewGroup, Question};
+use ashlar_lvm::format::{Layout, format_pv, plan};
+use ashlar_lvm::{VolumeGroup, read_pv};
+use ashlar_stack::devices::{Device, Role};
+use ashlar_stack::incremental::Collector;
+use ashlar_stack::probe::probe;
+use ashlar_stack::volume_groups::{Applied, Request, new_member};
+use ashlar_stack::wipe;
+use serde_json::Value;
+
+use crate::clients::ClosedDevices;
+use crate::control::{Service, refused};
+use crate::disks;
+use crate::error::Error;
+use crate::interface::{LvmMembers, LvmReply};
+use crate::lvm::archive::{self, Archives};
+use crate::lvm::{new_uuid, refuse_foreign};
+use crate::manage::{NewDisk, cannot_open, reply};
+use crate::merges;
+use crate::varlink::Reply;
+
+/// A device that is to join a group.
+struct Candidate {
+    /// As the user named it.
+    path: String,
+    place: Place,
+    gateway: Gateway,
+    /// Whether it is a physical volume already.
+    is_physical: bool,
+}
+
+/// Where a candidate comes from.
+enum Place {
+    /// It is a free physical volume, on the device of this name.
+    Known(String),
+    /// It was a volume of this name, which no client can open now.
+    Volume(String, ClosedDevices),
+    /// A disk that the daemon did not have.
+    New(NewDisk),
+}
+
+impl Service {
+    /// Changes the physical volumes of a group.
+    pub(crate) async fn lvm_members(&self, at: LvmMembers) -> Result<Value, Reply> {
+        let mut collector = self.collector.lock().await;
+        if self.ending.draining().is_stopped() {
+            return Err(refused("the daemon is about to end", None));
+        }
+        let done = match &at.command {
+            Membership::Create(new) => self.create_group(&mut collector, &at, new).await,
+            Membership::Extend { physical, layout } => {
+                self.extend_group(&mut collector, &at, physical, *layout).await
+            }
+            Membership::Reduce { physical } => {
+                self.reduce_group(&mut collector, &at, physical).await
+            }
+            Membership::Remove { force } => self.remove_group(&mut collector, &at, *force).await,
+        };
+        for note in collector.take_notes() {
+            tracing::warn!(device = note.device, "{}", note.text);
+        }
+        done
+    }
+
+    async fn create_group(
+        &self,
+        collector: &mut Collector,
+        at: &LvmMembers,
+        new: &NewGroup,
+    ) -> Result<Value, Reply> {
+        let name = &at.group;
+        if collector.has_group(name) {
+            let why = format!("A volume group called {name} already exists.");
+            return Err(refused(why, None));
+        }
+        let mut group = VolumeGroup::new(name, new_uuid(), Sectors(new.extent_sectors));
+        (group.max_lv, group.max_pv, group.tags) = (new.max_lv, new.max_pv, new.tags.clone());
+        group.check().map_err(|error| refused(format!("Cannot make VG: {name}: {error}"), None))?;
+        let archives = Archives::new(at.archive != Some(false), &at.line).map_err(cannot_open)?;
+        archives.before(None).map_err(cannot_open)?;
+        let candidates = self.candidates(collector, &new.physical).await?;
+        if let Err(why) = check(&candidates, &group, new.layout.into()).await {
+            return give_up(candidates, why);
+        }
+        let (joining, mut done) = self.format(collector, candidates, new.layout.into()).await?;
+        let header = archive::header(format!("Write from {}.", at.line));
+        let created = collector.create_group(group, &joining, header).await;
+        let metadata = created.map_err(|why| refused(why, None))?;
+        warn_if_failed(archives.after(&metadata));
+        done.push(format!("  Volume group \"{name}\" successfully created"));
+        reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
+    }
+
+    async fn extend_group(
+        &self,
+        collector: &mut Collector,
+        at: &LvmMembers,
+        physical: &[String],
+        layout: LayoutOptions,
+    ) -> Result<Value, Reply> {
+        // Refuses what can be refused before anything is written.
+        let trial = collector.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
+        let candidates = self.candidates(collector, physical).await?;
+        if let Err(why) = check(&candidates, &trial.before.group, layout.into()).await {
+            return give_up(candidates, why);
+        }
+        let name = trial.before.group.name.clone();
+        let (joining, mut done) = self.format(collector, candidates, layout.into()).await?;
+        let change = collector.prepare_extend(&at.group, &joining);
+        let change = change.map_err(|why| refused(why, None))?;
+        let applied = merges::apply(collector, change, &at.line, at.archive != Some(false)).await;
+        sure(applied)?;
+        done.push(format!("  Volume group \"{name}\" successfully extended"));
+        reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
+    }
+
+    async fn reduce_group(
+        &self,
+        collector: &mut Collector,
+        at: &LvmMembers,
+        physical: &[String],
+    ) -> Result<Value, Reply> {
+        let named = |path: &String| {
+            let device = self.device_at(path);
+            (device.unwrap_or_default(), path.clone())
+        };
+        let leaving: Vec<(String, String)> = physical.iter().map(named).collect();
+        let planned = collector.prepare_reduce(&at.group, &leaving);
+        let (change, gone) = planned.map_err(|why| refused(why, None))?;
+        let name = change.before.group.name.clone();
+        if gone.is_empty() {
+            let done = vec!["  No physical volumes are unused".to_owned()];
+            return reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done });
+        }
+        let path = |device: &String| {
+            self.stack.devices.find(device).map_or_else(|| device.clone(), |device| device.path)
+        };
+        let line = |device| format!("  Removed \"{}\" from volume group \"{name}\"", path(device));
+        let done = gone.iter().map(line).collect();
+        let applied = merges::apply(collector, change, &at.line, at.archive != Some(false)).await;
+        sure(applied)?;
+        reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
+    }
+
+    async fn remove_group(
+        &self,
+        collector: &mut Collector,
+        at: &LvmMembers,
+        force: bool,
+    ) -> Result<Value, Reply> {
+        let keep = at.archive != Some(false);
+        let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
+        let physical = |path: &str| self.device_at(path);
+        let command = Command::Remove { volumes: Vec::new() };
+        let request = Request { group: &at.group, command: &command, physical: &physical };
+        let trial = collector.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
+        let (name, visible) = {
+            let group = &trial.before.group;
+            (group.name.clone(), group.visible().into_iter().filter(|seen| *seen).count())
+        };
+        let mut done = Vec::new();
+        if !trial.before.group.lvs.is_empty() {
+            if !force && at.confirmed != Some(true) {
+                let text = format!(
+                    "Do you really want to remove volume group \"{name}\" containing {visible} logical volumes?"
+                );
+                let refusal = format!("Volume group \"{name}\" not removed");
+                let questions = vec![Question { text, refusal }];
+                return reply(LvmReply { notes: Vec::new(), questions, done });
+            }
+            let change = collector.prepare(&request, &mut author);
+            let change = change.map_err(|why| refused(why, None))?;
+            let Effect { done: removed, .. } = change.effect.clone();
+            let shut = self.shut(&change, &command).await?;
+            let applied = merges::apply(collector, change, &at.line, keep).await;
+            shut.into_iter().for_each(ClosedDevices::reopen);
+            sure(applied)?;
+            done.extend(removed);
+        }
+        let archives = Archives::new(keep, &at.line).map_err(cannot_open)?;
+        archives.before(Some(&trial.before)).map_err(cannot_open)?;
+        collector.remove_group(&at.group).await.map_err(|why| refused(why, None))?;
+        done.push(format!("  Volume group \"{name}\" successfully removed"));
+        reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
+    }
+
+    /// The devices at `paths`, which are free, and which no client can open now.
+    async fn candidates(
+        &self,
+        collector: &Collector,
+        paths: &[String],
+    ) -> Result<Vec<Candidate>, Reply> {
+        let mut all: Vec<Candidate> = Vec::new();
+        for (at, path) in paths.iter().enumerate() {
+            let is_same = |other: &String| {
+                other == path
+                    || disks::identity(Path::new(other))
+                        .is_some_and(|id| Some(id) == disks::identity(Path::new(path)))
+                    || self.device_at(other).is_some_and(|it| Some(it) == self.device_at(path))
+            };
+            let found = match paths[..at].iter().any(is_same) {
+                true => Err(refused(format!("{path} is named twice"), None)),
+                false => self.candidate(collector, path).await,
+            };
+            match found {
+                Ok(found) => all.push(found),
+                Err(why) => return give_up(all, why),
+            }
+        }
+        Ok(all)
+    }
+
+    async fn candidate(&self, collector: &Collector, path: &str) -> Result<Candidate, Reply> {
+        let Some(device) = self.device_at(path).and_then(|name| self.stack.devices.find(&name))
+        else {
+            let opened = disks::open_now(Path::new(path), self.access, self.direct);
+            let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
+            let new = NewDisk { path: path.to_owned(), gateway: gateway.clone(), is_held: false };
+            new.refuse_rivals(&new.contents().await?).await?;
+            return candidate(path, Place::New(new), gateway).await;
+        };
+        let Device { name, role, .. } = &device;
+        let gateway = device.gateway().clone();
+        match role {
+            Role::PhysicalVolume => {
+                let free = collector.has_free_physical(name, path);
+                free.map_err(|why| refused(why, None))?;
+                let (path, place) = (path.to_owned(), Place::Known(name.clone()));
+                Ok(Candidate { path, place, gateway, is_physical: true })
+            }
+            Role::Volume => {
+                let shut = self.clients.shut(name, path).await;
+                let shut =
+                    shut.map_err(|busy| refused(format!("Cannot use {path}: {busy}"), None))?;
+                match candidate(path, Place::Volume(name.clone(), shut), gateway).await {
+                    Ok(candidate) => Ok(candidate),
+                    Err(why) => {
+                        device.bytes.offer();
+                        Err(why)
+                    }
+                }
+            }
+            Role::Member
+            | Role::Partitioned
+            | Role::Component
+            | Role::PoolMember
+            | Role::Refused => {
+                let why = "is used by an array or has partitions, or cannot be read";
+                Err(refused(format!("Cannot use {path}: it {why}"), None))
+            }
+        }
+    }
+
+    /// Makes physical volumes of the candidates, and has the daemon know them. Returns the names of their devices with the
+    /// users' paths, and lines for the user. What was made stays after an error, as free physical volumes.
+    async fn format(
+        &self,
+        collector: &mut Collector,
+        candidates: Vec<Candidate>,
+        layout: Layout,
+    ) -> Result<(Vec<(String, String)>, Vec<String>), Reply> {
+        let (mut joining, mut done) = (Vec::new(), Vec::new());
+        for Candidate { path, place, gateway, is_physical } in candidates {
+            if !is_physical {
+                let failed = |why: &dyn std::fmt::Display| {
+                    refused(format!("Cannot make a physical volume: {path}: {why}"), None)
+                };
+                let wiped = async {
+                    let ranges = wipe::ranges(&gateway).await?;
+                    ByteVolume::new(gateway.clone()).wipe(&ranges).await
+                };
+                wiped.await.map_err(|status| failed(&status))?;
+                let formatted = format_pv(&gateway, new_uuid(), &layout).await;
+                formatted.map_err(|error| failed(&error))?;
+                done.push(format!("  Physical volume \"{path}\" successfully created."));
+            }
+            let (device, is_new) = match place {
+                Place::Known(device) => (device, false),
+                // It stays closed: it is no volume any more.
+                Place::Volume(device, _) => (device, true),
+                Place::New(new) => {
+                    let path = self.keep(new);
+                    let device = self.stack.devices.name(&path);
+                    (device.ok_or_else(|| refused(format!("{path} is gone"), None))?, true)
+                }
+            };
+            if is_new {
+                let adopted = collector.adopt_physical(&device).await;
+                adopted
+                    .map_err(|why| refused(format!("{path} cannot be read back: {why}"), None))?;
+            }
+            joining.push((device, path));
+        }
+        Ok((joining, done))
+    }
+}
+
+/// Lets clients use again what will not join.
+fn give_up<T>(candidates: Vec<Candidate>, why: Reply) -> Result<T, Reply> {
+    for candidate in candidates {
+        if let Place::Volume(_, shut) = candidate.place {
+            shut.reopen();
+        }
+    }
+    Err(why)
+}
+
+/// A candidate that is empty, or a free physical volume.
+async fn candidate(path: &str, place: Place, gateway: Gateway) -> Result<Candidate, Reply> {
+    let unreadable =
+        |why: &dyn std::fmt::Display| refused(format!("cannot read {path}: {why}"), None);
+    let contents = probe(&gateway).await.map_err(|status| unreadable(&status))?;
+    let physical = read_pv(&gateway).await.map_err(|error| unreadable(&error))?;
+    if let Some(physical) = &physical
+        && (physical.label.is_used() || physical.texts().next().is_some())
+    {
+        let why = format!(
+            "Physical volume '{path}' is in a volume group, or marked as used by one that is not here"
+        );
+        return Err(refused(why, None));
+    }
+    refuse_foreign(path, &contents, physical.is_some()).map_err(cannot_open)?;
+    let is_physical = physical.is_some();
+    Ok(Candidate { path: path.to_owned(), place, gateway, is_physical })
+}
+
+/// Checks that the candidates have room and may join the group, before any of them is written to.
+async fn check(candidates: &[Candidate], group: &VolumeGroup, layout: Layout) -> Result<(), Reply> {
+    let mut group = group.clone();
+    let mut areas = group.pvs.len();
+    for Candidate { path, gateway, is_physical, .. } in candidates {
+        if gateway.disk().is_read_only() {
+            return Err(refused(format!("Cannot use {path}: it is read-only"), None));
+        }
+        let failed = |why: &dyn std::fmt::Display| {
+            refused(format!("Cannot make a physical volume: {path}: {why}"), None)
+        };
+        let label = match is_physical {
+            true => {
+                let found = read_pv(gateway).await.map_err(|error| failed(&error))?;
+                found.ok_or_else(|| failed(&"the label cannot be read"))?.label
+            }
+            false => plan(new_uuid(), gateway.capacity().bytes(), &layout)
+                .map_err(|error| failed(&error))?,
+        };
+        areas += label.metadata_areas.len();
+        let member = new_member(path, &label, &group).map_err(|why| refused(why, None))?;
+        let added = group.add_physical(member);
+        added.map_err(|error| {
+            refused(format!("Cannot extend the volume group: {}: {error}", group.name), None)
+        })?;
+    }
+    if areas == 0 {
+        return Err(refused("None of the physical volumes has a metadata area", None));
+    }
+    Ok(())
+}
+
+/// Refuses a change that may not last.
+fn sure(applied: Result<Applied, String>) -> Result<Applied, Reply> {
+    let applied = applied.map_err(|why| refused(why, None))?;
+    match &applied.unsure {
+        Some(why) => {
+            let hint = "restart the daemon: it then reads the group as it is on the disks";
+            Err(refused(why, Some(hint)))
+        }
+        None => Ok(applied),
+    }
+}
+
+fn warn_if_failed(kept: Result<(), Error>) {
+    if let Err(error) = kept {
+        tracing::warn!("{}", error.into_parts().0);
+    }
+}
