@@ -22,9 +22,10 @@ use serde_json::{Map, Value, json};
 use crate::control_path;
 use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
-    self, Attach, DetailReply, DoneReply, EntriesReply, Entry, GroupsReply, Grow, Job, JobAction,
-    JobsReply, Lvm, LvmMembers, LvmReply, Manage, SizeReply, StartedReply, Status, StatusReply,
-    StopReply, Trace, TraceReply, TracedDevice, ValueReply, ZfsReply,
+    self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
+    GroupsReply, Grow, Job, JobAction, JobsReply, Lvm, LvmMembers, LvmReply, Manage, SizeReply,
+    StartedReply, Status, StatusReply, StopReply, Trace, TraceReply, TracedDevice, ValueReply,
+    ZfsReply,
 };
 use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 
@@ -156,6 +157,15 @@ impl Client {
     /// It was refused, or the group is not served.
     pub fn lvm_members(&mut self, at: &LvmMembers) -> Result<LvmReply> {
         self.call_long("LvmMembers", json!(at))
+    }
+
+    /// Has volumes become active, or be active no more; returns how many of the group are active then.
+    ///
+    /// # Errors
+    /// It was refused, or the group is not served.
+    pub fn activate(&mut self, at: &Activate) -> Result<u64> {
+        let ActivateReply { active } = self.call_long("Activate", json!(at))?;
+        Ok(active)
     }
 
     /// The volume groups.

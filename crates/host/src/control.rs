@@ -126,6 +126,10 @@ impl Service {
                 Ok(at) => self.lvm_members(at).await,
                 Err(error) => Err(error),
             },
+            (interface::NAME, "Activate") => match parse(call.parameters) {
+                Ok(at) => self.activate(&at).await,
+                Err(error) => Err(error),
+            },
             (interface::NAME, "Groups") => match nothing(&call.parameters) {
                 Ok(()) => self.groups().await,
                 Err(error) => Err(error),

@@ -5,13 +5,13 @@ use std::path::Path;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
-use ashlar_stack::volume_groups::{Change, Request};
+use ashlar_stack::volume_groups::Request;
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
 use crate::control::{Service, refused};
 use crate::disks;
-use crate::interface::{GroupsReply, Lvm, LvmReply};
+use crate::interface::{Activate, ActivateReply, GroupsReply, Lvm, LvmReply};
 use crate::lvm::archive;
 use crate::lvm::{new_uuid, refuse_to_cut};
 use crate::manage::{cannot_open, reply};
@@ -46,13 +46,22 @@ impl Service {
             if let Some(device) = devices.iter().find(|device| device.export_name() == name) {
                 let cut = refuse_to_cut(device.gateway(), &name, *size, &at.command).await;
                 cut.map_err(cannot_open)?;
+            } else if !matches!(&at.command, Command::Resize(resize) if resize.force) {
+                let why = format!(
+                    "Logical volume {name} NOT reduced: it is not active, and its file system is not known"
+                );
+                return Err(refused(why, Some("activate it first, or use --force")));
             }
         }
         if at.confirmed != Some(true) && !effect.questions.is_empty() {
             let (notes, questions) = (effect.notes, effect.questions);
             return reply(LvmReply { notes, questions, done: Vec::new() });
         }
-        let shut = self.shut(&change, &at.command).await?;
+        let named = |name: &str, busy: &str| match matches!(at.command, Command::Merge { .. }) {
+            true => format!("A volume of the merge is in use: {busy}"),
+            false => format!("Logical volume {name} in use: {busy}"),
+        };
+        let shut = self.shut(&change.shut, named).await?;
         let keep = at.archive != Some(false);
         let applied = merges::apply(&mut collector, change, &at.line, keep).await;
         // Those that are gone are held by nothing that clients find.
@@ -69,25 +78,45 @@ impl Service {
         reply(LvmReply { notes, questions: Vec::new(), done })
     }
 
-    /// Lets no client open the devices that a change needs for itself.
+    /// Has volumes become active, or be active no more.
+    pub(crate) async fn activate(&self, at: &Activate) -> Result<Value, Reply> {
+        let Activate { group, volumes, active } = at;
+        let mut collector = self.collector.lock().await;
+        if self.ending.draining().is_stopped() {
+            return Err(refused("the daemon is about to end", None));
+        }
+        let change = collector.prepare_activation(group, volumes, *active);
+        let change = change.map_err(|why| refused(why, None))?;
+        let named = |name: &str, busy: &str| format!("Logical volume {name} in use: {busy}");
+        let shut = self.shut(&change.shut, named).await?;
+        let done = match active {
+            true => collector.activate(change).await,
+            false => collector.deactivate(change).await,
+        };
+        // Those that have ended are found by no client.
+        shut.into_iter().for_each(ClosedDevices::reopen);
+        for note in collector.take_notes() {
+            tracing::warn!(device = note.device, "{}", note.text);
+        }
+        done.map_err(|why| refused(why, None))?;
+        reply(ActivateReply { active: collector.active_volumes(group) as u64 })
+    }
+
+    /// Lets no client open the devices that a change needs for itself; `busy` says which is in use, and by what.
     pub(crate) async fn shut(
         &self,
-        change: &Change,
-        command: &Command,
+        devices: &[String],
+        busy: impl Fn(&str, &str) -> String,
     ) -> Result<Vec<ClosedDevices>, Reply> {
         let mut all = Vec::new();
-        for name in &change.shut {
+        for name in devices {
             let called = self.stack.devices.find(name);
             let called = called.map_or_else(|| name.clone(), |d| d.export_name().to_owned());
             match self.clients.shut(name, &called).await {
                 Ok(shut) => all.push(shut),
-                Err(busy) => {
+                Err(user) => {
                     all.into_iter().for_each(ClosedDevices::reopen);
-                    let why = match matches!(command, Command::Merge { .. }) {
-                        true => format!("A volume of the merge is in use: {busy}"),
-                        false => format!("Logical volume {called} in use: {busy}"),
-                    };
-                    return Err(refused(why, Some(IN_USE)));
+                    return Err(refused(busy(&called, &user), Some(IN_USE)));
                 }
             }
         }

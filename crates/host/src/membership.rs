@@ -177,7 +177,8 @@ impl Service {
             let change = collector.prepare(&request, &mut author);
             let change = change.map_err(|why| refused(why, None))?;
             let Effect { done: removed, .. } = change.effect.clone();
-            let shut = self.shut(&change, &command).await?;
+            let named = |name: &str, busy: &str| format!("Logical volume {name} in use: {busy}");
+            let shut = self.shut(&change.shut, named).await?;
             let applied = merges::apply(collector, change, &at.line, keep).await;
             shut.into_iter().for_each(ClosedDevices::reopen);
             sure(applied)?;

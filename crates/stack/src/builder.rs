@@ -208,7 +208,7 @@ impl Builder {
         true
     }
 
-    fn note(&mut self, device: &str, text: impl Into<String>) {
+    pub(crate) fn note(&mut self, device: &str, text: impl Into<String>) {
         let note = Note { device: device.to_owned(), text: text.into() };
         // Don't repeat a note that still holds.
         if !self.notes.contains(&note) {

@@ -20,7 +20,7 @@ use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::names::{ArrayName, wanted_name};
 use crate::volume_groups::{
-    Applied, Change, Merged, Merging, Request, ServedGroup, ServedPhysical,
+    Activation, Applied, Change, Merged, Merging, Request, ServedGroup, ServedPhysical,
 };
 
 /// The result of adding a member.
@@ -148,6 +148,50 @@ impl Collector {
         let depth = self.builder.depth(device);
         let found = self.builder.devices.find(device).ok_or("the device is gone")?;
         self.builder.groups.adopt(&found, depth, &self.builder.devices).await
+    }
+
+    /// Plans that volumes of a group, or without names all, become active, or are active no more.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub fn prepare_activation(
+        &mut self,
+        group: &str,
+        volumes: &[String],
+        wanted: bool,
+    ) -> Result<Activation, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.prepare_activation(group, volumes, wanted, &site)
+    }
+
+    /// Makes volumes active, and looks into them.
+    ///
+    /// # Errors
+    /// Not all of them could be made: the reason.
+    pub async fn activate(&mut self, change: Activation) -> Result<(), String> {
+        let (groups, site) = self.builder.groups_and_site();
+        let done = groups.activate_more(change, &site).await;
+        for (device, text) in done.notes {
+            self.builder.note(&device, text);
+        }
+        for volume in done.volumes {
+            self.look_into(volume).await;
+        }
+        done.failed.map_or(Ok(()), Err)
+    }
+
+    /// Ends active volumes. No client has the devices in [`Activation::shut`] open, nor can open them, until this ends.
+    ///
+    /// # Errors
+    /// Not all of them ended: the reason.
+    pub async fn deactivate(&mut self, change: Activation) -> Result<(), String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.deactivate(change, &site).await
+    }
+
+    /// How many of a group's volumes that users see are active.
+    pub fn active_volumes(&self, group: &str) -> usize {
+        self.builder.groups.active_volumes(group)
     }
 
     /// Whether there is a group of that name.

@@ -14,6 +14,7 @@ use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
 use crate::devices::{Device, Devices};
 
+mod activation;
 mod active;
 mod change;
 mod difference;
@@ -21,6 +22,7 @@ mod members;
 mod merged;
 mod report;
 
+pub use activation::{Activation, Activations};
 use active::{Active, Numbers};
 pub use change::{Applied, Change, Request};
 pub use members::new_member;

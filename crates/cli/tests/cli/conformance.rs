@@ -72,6 +72,8 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["lvm", "vgextend"], false),
     (&["lvm", "vgreduce"], false),
     (&["lvm", "vgremove"], false),
+    (&["lvm", "lvchange"], false),
+    (&["lvm", "vgchange"], false),
 ];
 
 /// The mandatory options of a command.

@@ -32,6 +32,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ),
     ("host/src/control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
     ("host/src/daemon.rs", &["serve", "md assemble"]),
+    ("host/src/groups.rs", &["lvm lvreduce"]),
     // Comments of the interface.
     ("host/src/interface", &[]),
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),

@@ -324,3 +324,36 @@ fn what_cannot_join_a_served_group_is_refused_and_left_as_it_was() {
     assert_eq!(rows(&images, "vgs", "pv_count"), ["2"]);
     daemon.end();
 }
+
+#[test]
+fn volumes_are_active_at_times() {
+    let images = group(1);
+    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
+    on(&images, "lvcreate", &["-n", "other", "-L", "4M", "vg"]).ok();
+    let daemon = serving(&images, &[]);
+    let control = |args: &[&str]| daemon.client(&[&["lvm"], args].concat());
+    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
+    data.write_at(MIB, &[1; 4096]);
+    control(&["lvchange", "-an", "vg/data"]).fails(5, &["vg/data in use", "is open"]);
+    control(&["vgchange", "-an", "vg"]).fails(5, &["vg/data in use"]);
+    assert_eq!(exports(&images), ["vg/data", "vg/other"]);
+    drop(data);
+    control(&["lvchange", "-an", "vg/data"]).ok();
+    assert_eq!(exports(&images), ["vg/other"]);
+    assert_eq!(rows(&images, "lvs", "lv_name,lv_attr"), ["data -wi-------", "other -wi-a-----"]);
+    control(&["lvreduce", "-y", "-L", "4M", "vg/data"]).fails(5, &["NOT reduced", "not active"]);
+    control(&["lvextend", "-L", "12M", "vg/data"]).ok();
+    let run = control(&["vgchange", "-ay"]).ok();
+    assert_eq!(run.out, "  2 logical volume(s) in volume group \"vg\" now active\n");
+    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
+    assert_eq!(data.read_at(MIB, 4096), [1; 4096]);
+    data.write_at(11 * MIB, &[2; 4096]);
+    drop(data);
+    let run = control(&["vgchange", "-an", "vg"]).ok();
+    assert_eq!(run.out, "  0 logical volume(s) in volume group \"vg\" now active\n");
+    assert_eq!(exports(&images), [""; 0]);
+    control(&["lvchange", "-ay", "vg/none"])
+        .fails(5, &["Failed to find logical volume \"vg/none\""]);
+    control(&["lvchange", "-ay", "vg"]).fails(3, &["VG/LV"]);
+    daemon.end();
+}

@@ -180,6 +180,10 @@ method LvmMembers(
   line: string
 ) -> (notes: []string, questions: []Question, done: []string)
 
+# Has volumes of a group become active, or be active no more, all of them if none is named; a snapshot and its origin together. Says how
+# many volumes of the group are active then. When the group is served anew, all are.
+method Activate(group: string, volumes: []string, active: bool) -> (active: int)
+
 # A physical volume.
 type Physical (path: string, uuid: string, size_bytes: int, is_used: bool, areas: int)
 

@@ -182,6 +182,25 @@ pub struct LvmReply {
     pub done: Vec<String>,
 }
 
+/// Parameters of `Activate`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Activate {
+    /// The group, by its name or UUID.
+    pub group: String,
+    /// Its volumes; none: all.
+    pub volumes: Vec<String>,
+    /// Whether they shall be active.
+    pub active: bool,
+}
+
+/// The answer of `Activate`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct ActivateReply {
+    /// How many volumes of the group are active now.
+    pub(crate) active: u64,
+}
+
 /// The answer of `Groups`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct GroupsReply {

@@ -7,14 +7,15 @@ mod description;
 mod messages;
 
 pub(crate) use description::DESCRIPTION;
-pub(crate) use messages::{
-    ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply, JobControl, JobsReply,
-    Setting, SizeReply, StatusReply, Stop, StopReply, TreePath, ValueReply, Zfs, ZfsReply,
-};
 pub use messages::{
-    Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm,
+    Activate, Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm,
     LvmMembers, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, StartedReply, Status,
     Trace, TraceReply, TracedDevice, VolumeStatus,
+};
+pub(crate) use messages::{
+    ActivateReply, ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply, JobControl,
+    JobsReply, Setting, SizeReply, StatusReply, Stop, StopReply, TreePath, ValueReply, Zfs,
+    ZfsReply,
 };
 
 /// The interface's name.

@@ -30,6 +30,7 @@ use ashlar_lvm::group::{Found, Group, MemberState};
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::{Metadata, PhysicalVolume, Uuid, VolumeGroup};
 
+use super::activation::end;
 use super::active::{Active, Live, Numbers, links};
 use super::difference::{Difference, Renames};
 use super::{Physical, Site, VolumeGroups};
@@ -134,6 +135,12 @@ impl VolumeGroups {
             let live = active.find(&dm_name(&vg.name, volume, None))?;
             live.names.first().filter(|_| live.mapped.is_some()).cloned()
         };
+        if let Command::Create(create) = request.command
+            && let Some(origin) =
+                create.origin.as_deref().filter(|origin| device_of(origin).is_none())
+        {
+            return Err(format!("{}/{origin} is not active", vg.name));
+        }
         change.shut.extend(effect.merges_into.as_deref().and_then(device_of));
         if let Some(device) = effect.reduces.as_ref().and_then(|(volume, _)| device_of(volume))
             && let Some(above) =
@@ -504,15 +511,6 @@ impl Step<'_, '_> {
 
     /// Ends a device, and forgets it.
     async fn retire(&mut self, name: &str) -> Result<(), String> {
-        let mapped = self.mapped(name)?;
-        let retired = mapped.retire().await;
-        retired.map_err(|status| format!("{name} does not end: {status}"))?;
-        if let Some(at) = self.active.devices.iter().position(|live| live.planned.name == name) {
-            for name in self.active.devices.remove(at).names {
-                self.site.devices.remove_name(&name);
-            }
-        }
-        self.active.parts.forget(name);
-        Ok(())
+        end(self.active, name, self.site).await
     }
 }

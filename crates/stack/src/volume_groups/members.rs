@@ -89,7 +89,7 @@ impl VolumeGroups {
     }
 
     /// The group called `name`, or with that UUID.
-    fn id_of(&self, name: &str) -> Result<Uuid, String> {
+    pub(super) fn id_of(&self, name: &str) -> Result<Uuid, String> {
         let found = self.found();
         let ids = found.groups.iter().map(|group| &group.metadata.group);
         let mut ids = ids.filter(|group| group.name == name || group.id.to_string() == name);

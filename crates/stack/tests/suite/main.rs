@@ -3,6 +3,7 @@
 mod common;
 mod copies;
 mod live;
+mod live_groups;
 mod nesting;
 mod partitions;
 mod signatures;

@@ -4,6 +4,7 @@
 //! arrays for physical volumes, works on the metadata there, and ends; then nothing is activated. [`session`] defines the
 //! order in which a change is written: docs/internals/lvm.md.
 
+mod activation;
 mod lvconvert;
 mod lvcreate;
 mod lvremove;
@@ -61,6 +62,8 @@ pub(crate) enum Lvm {
     Lvrename(rename::Lvrename),
     Vgrename(rename::Vgrename),
     Lvconvert(lvconvert::Lvconvert),
+    Lvchange(activation::Lvchange),
+    Vgchange(activation::Vgchange),
 }
 
 /// LVM's exit codes for failed commands, and for invalid ones (`ECMD_FAILED` and `EINVALID_CMD_LINE`).
@@ -86,6 +89,8 @@ impl Lvm {
             Self::Lvrename(command) => command.run(),
             Self::Vgrename(command) => command.run(),
             Self::Lvconvert(command) => command.run(),
+            Self::Lvchange(command) => command.run(),
+            Self::Vgchange(command) => command.run(),
         };
         done.map_err(|error| error.codes(FAILED, INVALID))
     }
