@@ -142,7 +142,7 @@ pub(crate) fn merge(name: &str) -> Command {
     Command::Merge { snapshot: name.into() }
 }
 
-fn rename(from: &str, to: &str) -> Command {
+pub(crate) fn rename(from: &str, to: &str) -> Command {
     Command::Rename { from: from.into(), to: to.into() }
 }
 

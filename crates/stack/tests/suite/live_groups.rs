@@ -3,12 +3,12 @@
 use std::cell::Cell;
 
 use ashlar_block::Sectors;
-use ashlar_lvm::command::Sign;
+use ashlar_lvm::command::{Command, Sign};
 use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{Media, Rng, Sim, seeds};
 
 use crate::common::notes;
-use crate::live::{Live, create, group, merge, remove, resize, snapshot};
+use crate::live::{Live, create, group, merge, remove, rename, resize, snapshot};
 use crate::volume_groups::{named, names, read, write};
 
 #[test]
@@ -136,4 +136,87 @@ fn a_snapshot_of_a_volume_that_is_not_active_is_refused() {
         live.run(snapshot("snap", "data", 3)).await.unwrap();
         live.stack.stop().await.unwrap();
     });
+}
+
+/// If it is unknown whether a change took place, the volumes go on as is right in both cases, and the group changes no more.
+#[test]
+fn a_commit_whose_outcome_is_unknown_loses_nothing_whatever_became_of_it() {
+    let commands: [(fn() -> Command, bool); 6] = [
+        (|| create("new", 1), false),
+        (|| snapshot("new", "other", 3), true),
+        (|| resize("other", Sign::Plus, 1), false),
+        (|| resize("extra", Sign::Minus, 1), true),
+        (|| remove("extra"), false),
+        (|| rename("extra", "new"), true),
+    ];
+    for (number, (command, is_ahead)) in commands.into_iter().enumerate() {
+        let mut unsure = 0;
+        for nth in 0..16 {
+            let nth = [nth / 4, nth % 4];
+            unsure += u32::from(is_unsure(number as u64, command, is_ahead, nth));
+        }
+        assert!(unsure > 0, "{:?} is never unsure", command());
+    }
+}
+
+/// Whether a change becomes unsure if the `nth` durable write of each disk fails. Checks what follows.
+fn is_unsure(seed: u64, command: fn() -> Command, is_ahead: bool, nth: [u64; 2]) -> bool {
+    let sim = Sim::new(seed);
+    let media = sim.block_on(group(&sim));
+    let is_unsure = sim.block_on(async {
+        let mut live = Live::boot(&sim, &media).await;
+        live.run(create("extra", 2)).await.unwrap();
+        for name in ["vg/other", "vg/extra"] {
+            write(&live.stack, name, 8, 1).await;
+            named(&live.stack, name).flush().await.unwrap();
+        }
+        let before = names(&live.stack);
+        media.iter().zip(nth).for_each(|(media, nth)| media.fail_nth_fua(nth));
+        let done = live.run(command()).await;
+        media.iter().for_each(Media::heal);
+        let why = match done {
+            Ok(applied) => applied.unsure.inspect(|_| assert!(is_ahead)),
+            Err(why) => {
+                assert_eq!(names(&live.stack), before);
+                Some(why)
+            }
+        };
+        let why = why.filter(|why| why.contains("will be known when it is read again"));
+        let Some(why) = why else {
+            let (Ok(()) | Err(_)) = live.stack.stop().await;
+            return false;
+        };
+        if matches!(command(), Command::Resize(_)) {
+            let sizes = ["vg/other", "vg/extra"].map(|name| named(&live.stack, name).capacity());
+            let reduced = [Sectors(4 * 2048), Sectors(if is_ahead { 2048 } else { 2 * 2048 })];
+            assert_eq!(sizes, reduced, "{why}");
+        } else {
+            assert_eq!(names(&live.stack) != before, is_ahead, "{why}");
+        }
+        // Those in use go on.
+        write(&live.stack, "vg/other", 16, 2).await;
+        write(&live.stack, "vg/data", 16, 2).await;
+        assert_eq!(read(&live.stack, "vg/other", 8).await, 1);
+        for again in [create("later", 1), remove("data")] {
+            let refused = live.run(again).await.err().unwrap();
+            assert!(refused.contains("until it is served anew"), "{refused}");
+        }
+        // A disk that lost something says so once.
+        let (Ok(()) | Err(_)) = live.stack.stop().await;
+        true
+    });
+    sim.power_cut();
+    let sim = Sim::new(100 + seed);
+    sim.block_on(async {
+        let mut live = Live::boot(&sim, &media).await;
+        assert_eq!(read(&live.stack, "vg/other", 8).await, 1);
+        let all = names(&live.stack);
+        let extra = if all.contains(&"vg/extra".to_owned()) { "vg/extra" } else { "vg/new" };
+        if !matches!(command(), Command::Remove { .. }) {
+            assert_eq!(read(&live.stack, extra, 8).await, 1);
+        }
+        live.run(create("later", 1)).await.unwrap();
+        live.stack.stop().await.unwrap();
+    });
+    is_unsure
 }
