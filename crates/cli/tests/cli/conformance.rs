@@ -74,6 +74,8 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["lvm", "vgremove"], false),
     (&["lvm", "lvchange"], false),
     (&["lvm", "vgchange"], false),
+    (&["lvm", "vgcfgbackup"], false),
+    (&["lvm", "vgcfgrestore"], false),
 ];
 
 /// The mandatory options of a command.

@@ -18,6 +18,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
     ("commands/btrfs/scrub/state.rs", &["btrfs scrub start"]),
     ("commands/lvm/pv.rs", &["lvm pvcreate"]),
+    ("commands/lvm/vgcfg.rs", &["lvm vgcfgrestore"]),
     ("commands/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("commands/md/create.rs", &["md create"]),
     ("commands/serve.rs", &["serve"]),

@@ -530,3 +530,55 @@ fn a_group_gets_and_loses_physical_volumes_and_goes() {
     assert_eq!(values(&images, "pvs", "pv_name,vg_name", &[]), ["d0 ", "d1 ", "d2 "]);
     lvm(&images, &["vgcreate", "vg", "d0", "d1", "d2", "d3"]).ok();
 }
+
+/// The files of copies that `vgcfgrestore -l` lists, with what each is of.
+fn copies(images: &Images) -> Vec<(String, String)> {
+    let run = lvm(images, &["vgcfgrestore", "-l", "vg"]).ok();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(name).map(str::trim));
+        line.unwrap().to_owned()
+    };
+    let listed = run.out.split("\n\n").filter(|text| text.contains("File:"));
+    listed.map(|text| (field(text, "File:"), field(text, "Description:"))).collect()
+}
+
+#[test]
+fn a_group_is_kept_and_restored() {
+    let images = group(2);
+    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
+    let at = place(&images, "vg/data");
+    write(&images, &at, &[7; 4096]);
+    on(&images, "lvremove", &["-y", "vg/data"]).ok();
+    on(&images, "vgreduce", &["vg", "d1"]).ok();
+    let text = |name: &str| images.path(name).to_str().unwrap().to_owned();
+    on(&images, "vgcfgbackup", &["-f", &text("reduced"), "vg"]).ok();
+    let all = copies(&images);
+    assert!(all.is_sorted_by_key(|(file, _)| file.contains("/backup/")), "{all:?}");
+    let before =
+        all.iter().find(|(_, what)| what.contains("*before*") && what.contains("lvremove"));
+    let (before, _) = before.unwrap();
+
+    // The copy has a physical volume that is free now, and a volume that is gone.
+    on(&images, "vgcfgrestore", &["-f", "/dev/null", "vg"]).fails(5, &["cannot use the file"]);
+    on(&images, "vgcfgrestore", &["-f", before, "wg"]).fails(5, &["it is of the group \"vg\""]);
+    let run = lvm(&images, &["vgcfgrestore", "--devices", "d0", "-f", before, "vg"]);
+    run.fails(5, &["Couldn't find device with uuid", "pvcreate --uuid"]);
+    let run = on(&images, "vgcfgrestore", &["-f", before, "vg"]).ok();
+    assert_eq!(run.out, "  Restored volume group vg.\n");
+    assert_eq!(values(&images, "lvs", "lv_name,lv_size", &[]), ["data 8.00m"]);
+    assert_eq!(read(&images, &place(&images, "vg/data"), 4096), [7; 4096]);
+    assert_eq!(values(&images, "vgs", "pv_count,vg_seqno", &[]), ["2 5"]);
+
+    on(&images, "vgcfgbackup", &["-f", &text("%s.txt")]).ok();
+    // Back to one physical volume: the other is free again.
+    on(&images, "vgcfgrestore", &["-f", &text("reduced"), "vg"]).ok();
+    assert_eq!(values(&images, "pvs", "pv_name,vg_name", &[]), ["d0 vg", "d1 "]);
+    assert_eq!(values(&images, "lvs", "lv_name", &[]), [""; 0]);
+    // A group that was removed comes back.
+    on(&images, "vgremove", &["-f", "vg"]).ok();
+    on(&images, "vgcfgrestore", &["-f", &text("vg.txt"), "vg"]).ok();
+    assert_eq!(read(&images, &place(&images, "vg/data"), 4096), [7; 4096]);
+    on(&images, "vgcfgrestore", &["vg"]).ok();
+    let run = on(&images, "vgcfgbackup", &[]).ok();
+    assert_eq!(run.out, "  Volume group \"vg\" successfully backed up.\n");
+}

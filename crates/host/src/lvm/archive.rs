@@ -24,6 +24,14 @@ pub struct Archives {
     command: String,
 }
 
+/// A copy that was kept.
+pub struct Copy {
+    /// Its file.
+    pub path: PathBuf,
+    /// The description.
+    pub metadata: Metadata,
+}
+
 impl Archives {
     /// Those of `command` in the usual directory, or none with `false`.
     ///
@@ -75,13 +83,49 @@ impl Archives {
         self.keep(&path, metadata, "after").map_err(|error| cannot_keep(&path, error))
     }
 
+    /// Writes the present state to a file of the user's, and replaces it.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn write(&self, path: &Path, metadata: &Metadata) -> Result<()> {
+        self.keep(path, metadata, "after").map_err(|error| cannot_keep(path, error))
+    }
+
+    /// The copies of the group called `group`, the oldest first; the state after the last change is the last one. Files that are no
+    /// copies are left out.
+    ///
+    /// # Errors
+    /// The directories cannot be read.
+    pub fn copies(&self, group: &str) -> Result<Vec<Copy>> {
+        let Some(root) = &self.root else { return Ok(Vec::new()) };
+        let mut numbered = Vec::new();
+        match fs::read_dir(root.join("archive")) {
+            Ok(entries) => {
+                for entry in entries {
+                    let path = entry.map_err(|error| cannot_read(root, error))?.path();
+                    let name = path.file_name().and_then(|name| name.to_str());
+                    numbered.extend(
+                        name.and_then(|name| number(name, group)).map(|n| (n, path.clone())),
+                    );
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(cannot_read(root, error)),
+        }
+        numbered.sort();
+        let backup = root.join("backup").join(group);
+        let paths = numbered.into_iter().map(|(_, path)| path).chain([backup]);
+        Ok(paths.filter_map(|path| Some(Copy { metadata: read(&path).ok()?, path })).collect())
+    }
+
     /// Writes a copy, durably, and replaces one of the same name. Other programs may do this at the same time, also for
     /// another group of the same name.
     fn keep(&self, path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
         let mut copy = metadata.clone();
         copy.set_header(header(format!("Created *{when}* executing '{}'", self.command)));
         let text = copy.print(Form::Backup { utc_offset: 0 });
-        let Some(directory) = path.parent() else { return Err(io::ErrorKind::NotFound.into()) };
+        let directory = path.parent().ok_or(io::ErrorKind::NotFound)?;
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         // No group has this name, since `~` is not allowed in names.
         let prefix = format!("{}~", metadata.group.name);
         let mut new = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory)?;
@@ -96,15 +140,31 @@ fn cannot_keep(path: &Path, error: io::Error) -> Error {
     Error::new("cannot keep a copy of the metadata", path.display(), error).hint("-A n keeps none")
 }
 
+fn cannot_read(path: &Path, error: io::Error) -> Error {
+    Error::new("cannot read copies of the metadata", path.display(), error)
+}
+
+/// The description in a file.
+///
+/// # Errors
+/// It cannot be read, or is no description of a group.
+pub fn read(path: &Path) -> Result<Metadata> {
+    let text = fs::read(path).map_err(|error| cannot_read(path, error))?;
+    Metadata::parse(&text).map_err(|error| Error::new("cannot use the file", path.display(), error))
+}
+
+/// The number in the name of an archive of this group.
+fn number(name: &str, group: &str) -> Option<u32> {
+    let (number, _) = name.strip_prefix(group)?.strip_prefix('_')?.split_once('-')?;
+    number.parse().ok()
+}
+
 /// The number after the highest one used for this group.
 fn next_number(directory: &Path, group: &str) -> io::Result<u32> {
     let mut next = 0;
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| {
-            let (number, _) = name.strip_prefix(group)?.strip_prefix('_')?.split_once('-')?;
-            number.parse::<u32>().ok()
-        });
+        let number = name.to_str().and_then(|name| number(name, group));
         next = next.max(number.map_or(0, |number| number.saturating_add(1)));
     }
     Ok(next)

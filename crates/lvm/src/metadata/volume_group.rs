@@ -234,6 +234,12 @@ impl VolumeGroup {
         self.snapshots().find(|found| found.snapshot.cow == cow)
     }
 
+    /// Whether it has pools of thin volumes.
+    pub fn has_thin_pools(&self) -> bool {
+        let mut segments = self.lvs.iter().flat_map(|lv| &lv.segments);
+        segments.any(|segment| segment.kind.as_thin_pool().is_some())
+    }
+
     /// The logical volumes that use the volume `name`.
     pub fn users_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a LogicalVolume> {
         self.lvs.iter().filter(move |lv| lv.parts().any(|part| part == name))

@@ -15,6 +15,7 @@ mod report;
 pub(crate) mod session;
 mod sizes;
 mod vg;
+mod vgcfg;
 mod volumes;
 
 use std::io::{self, BufRead, IsTerminal};
@@ -64,6 +65,8 @@ pub(crate) enum Lvm {
     Lvconvert(lvconvert::Lvconvert),
     Lvchange(activation::Lvchange),
     Vgchange(activation::Vgchange),
+    Vgcfgbackup(vgcfg::Vgcfgbackup),
+    Vgcfgrestore(vgcfg::Vgcfgrestore),
 }
 
 /// LVM's exit codes for failed commands, and for invalid ones (`ECMD_FAILED` and `EINVALID_CMD_LINE`).
@@ -91,6 +94,8 @@ impl Lvm {
             Self::Lvconvert(command) => command.run(),
             Self::Lvchange(command) => command.run(),
             Self::Vgchange(command) => command.run(),
+            Self::Vgcfgbackup(command) => command.run(),
+            Self::Vgcfgrestore(command) => command.run(),
         };
         done.map_err(|error| error.codes(FAILED, INVALID))
     }

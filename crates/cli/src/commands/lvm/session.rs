@@ -564,9 +564,10 @@ impl Session {
 }
 
 impl Draft {
-    /// A new group.
-    pub(super) fn of_new(group: VolumeGroup, members: Vec<usize>) -> Self {
-        Self { before: None, group, members }
+    /// A group that is not made by a change of what is on the disks: a new one, or one as a copy has it; `before` is what is on
+    /// the disks.
+    pub(super) fn of(before: Option<Metadata>, group: VolumeGroup, members: Vec<usize>) -> Self {
+        Self { before, group, members }
     }
 
     /// Applies a command to the description.

@@ -186,7 +186,7 @@ impl Vgcreate {
             // Nothing is written if copies cannot be archived.
             archives.before(None)?;
             make_plain(session, &self.names, &self.layout).await?;
-            let mut draft = Draft::of_new(group, Vec::new());
+            let mut draft = Draft::of(None, group, Vec::new());
             add(session, &mut draft, &self.names)?;
             session.commit(draft, &[], &archives).await
         })?;

@@ -1,0 +1,213 @@
+//! `ashlar lvm vgcfgbackup|vgcfgrestore`: copies of a group's description, and a group as one of them has it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ashlar_host::disks::Access;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::archive::{self, Archives, Copy};
+use ashlar_lvm::Metadata;
+use ashlar_lvm::text::dates::ctime;
+use clap::Args;
+
+use super::session::{Draft, Session, only_group, with};
+use super::{Changing, Devices};
+use crate::output;
+
+/// Keep a copy of the descriptions of volume groups
+///
+/// As every change does, below $XDG_STATE_HOME/ashlar/lvm/backup (as root /var/lib/ashlar/lvm/backup), or in a file.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm vgcfgbackup
+  ashlar lvm vgcfgbackup --devices a.img,b.img -f vg.txt vg")]
+pub(crate) struct Vgcfgbackup {
+    #[command(flatten)]
+    disks: Devices,
+
+    /// The file to write; `%s` is the name of the group
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<String>,
+
+    /// The groups [default: all]
+    #[arg(value_name = "VG")]
+    names: Vec<String>,
+}
+
+/// Have a volume group be as a copy of its description says
+///
+/// The group must not be served. Its data are not changed: volumes are where the copy has them. All of its physical volumes must be
+/// there; one whose label is lost is made again by pvcreate --uuid.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm vgcfgrestore -l vg
+  ashlar lvm vgcfgrestore --devices a.img,b.img vg
+  ashlar lvm vgcfgrestore --devices a.img,b.img -f vg_00003-8217436.vg vg")]
+pub(crate) struct Vgcfgrestore {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    changing: Changing,
+
+    /// List the copies of this group, the oldest first
+    #[arg(short, long)]
+    list: bool,
+
+    /// The copy [default: the last one]
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// Even if the group has thin pools, whose own metadata may then not match
+    #[arg(long)]
+    force: bool,
+
+    /// The group
+    #[arg(value_name = "VG")]
+    name: String,
+}
+
+impl Vgcfgbackup {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let all: Vec<Metadata> = if self.disks.devices.is_empty() {
+            let groups = self.disks.connect()?.groups()?.groups;
+            let parsed =
+                groups.iter().map(|group| group.metadata()).collect::<std::result::Result<_, _>>();
+            parsed.map_err(|error| Error::plain("the daemon's answer was not understood", error))?
+        } else {
+            with(&self.disks.devices, Access::Look, async |session| {
+                Ok(session
+                    .found
+                    .groups
+                    .iter()
+                    .map(|group| Metadata::clone(&group.metadata))
+                    .collect())
+            })?
+        };
+        let named = |name: &String| {
+            let found = all.iter().find(|metadata| metadata.group.name == *name);
+            found.ok_or_else(|| Error::failed(format_args!("Volume group \"{name}\" not found")))
+        };
+        let chosen: Vec<&Metadata> = match self.names.is_empty() {
+            true => all.iter().collect(),
+            false => self.names.iter().map(named).collect::<Result<_>>()?,
+        };
+        if let Some(file) = self.file.as_ref().filter(|file| !file.contains("%s"))
+            && chosen.len() > 1
+        {
+            let text = format!("{} groups do not go into the file {file}", chosen.len());
+            return Err(Error::usage(text).hint("%s in the name stands for that of the group"));
+        }
+        let archives = Archives::new(true, &archive::command())?;
+        for metadata in chosen {
+            let name = &metadata.group.name;
+            match &self.file {
+                Some(file) => archives.write(Path::new(&file.replace("%s", name)), metadata)?,
+                None => {
+                    archives.before(None)?;
+                    archives.after(metadata)?;
+                }
+            }
+            output::tell(&format!("  Volume group \"{name}\" successfully backed up.\n"))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Vgcfgrestore {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name).to_owned();
+        let archives = Archives::new(true, &archive::command())?;
+        let copies = archives.copies(&name)?;
+        if self.list {
+            output::print(&copies.iter().map(listed).collect::<String>())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let path = match self.file {
+            Some(file) => file,
+            None => copies.into_iter().next_back().map(|copy| copy.path).ok_or_else(|| {
+                Error::failed(format_args!("No copies of \"{name}\" are here"))
+                    .hint("name one with -f")
+            })?,
+        };
+        let wanted = archive::read(&path)?;
+        if wanted.group.name != name {
+            let of = &wanted.group.name;
+            return Err(Error::new(
+                "Cannot restore the volume group",
+                path.display(),
+                format_args!("it is of the group \"{of}\""),
+            ));
+        }
+        if wanted.group.has_thin_pools() && !self.force {
+            let text = format!(
+                "\"{name}\" has thin pools, whose own metadata may not match an older description"
+            );
+            return Err(Error::failed(text).hint("--force restores it all the same"));
+        }
+        let archives = self.changing.archives()?;
+        with(&self.disks.devices, Access::Write, async |session| {
+            let (draft, left) = draft(session, wanted)?;
+            session.commit(draft, &[], &archives).await?;
+            // Those that the copy does not list are in no group any more.
+            session.release(&left).await
+        })?;
+        output::tell(&format!("  Restored volume group {name}.\n"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A copy, as vgcfgrestore -l lists it.
+fn listed(Copy { path, metadata }: &Copy) -> String {
+    let header = metadata.header();
+    format!(
+        "   \n  File:\t\t{}\n  VG name:    \t{}\n  Description:\t{}\n  Backup Time:\t{}\n\n",
+        path.display(),
+        metadata.group.name,
+        header.description,
+        ctime(header.creation_time, 0),
+    )
+}
+
+/// The change to a description, and the indices of physical volumes that are in the group now and not in that description.
+fn draft(session: &Session, wanted: Metadata) -> Result<(Draft, Vec<usize>)> {
+    let mut group = wanted.group;
+    let name = group.name.clone();
+    let present = only_group(&session.found.groups, &name).ok();
+    if let Some(other) = present.filter(|present| present.metadata.group.id != group.id) {
+        let id = other.metadata.group.id;
+        let text = format!("The volume group \"{name}\" on these disks is another one, {id}");
+        return Err(Error::failed(text));
+    }
+    let mut members = Vec::new();
+    for pv in &group.pvs {
+        let is = |index: &usize| session.pvs[*index].on_disk.label.uuid == pv.id;
+        let found = (0..session.pvs.len()).find(is).ok_or_else(|| {
+            let text = format!("Couldn't find device with uuid {}", pv.id);
+            Error::failed(text)
+                .hint("pvcreate --uuid makes its label again on the disk that it was on")
+        })?;
+        if session.found.duplicates.contains(&found) {
+            return Err(Error::failed(format_args!("{} is there twice", session.pvs[found].path)));
+        }
+        if let Some(of) = session.group_of(found)
+            && of.metadata.group.id != group.id
+        {
+            let (path, of) = (&session.pvs[found].path, &of.metadata.group.name);
+            let text = format!("Physical volume \"{path}\" is in the volume group \"{of}\" now");
+            return Err(Error::failed(text));
+        }
+        members.push(found);
+    }
+    let before = present.map(|present| Metadata::clone(&present.metadata));
+    let now = before.as_ref().map_or(0, |before| before.group.seqno);
+    group.seqno = group.seqno.max(now);
+    let is_left = |index: &usize| {
+        let of = session.group_of(*index);
+        of.is_some_and(|of| of.metadata.group.id == group.id) && !members.contains(index)
+    };
+    let left = (0..session.pvs.len()).filter(is_left).collect();
+    Ok((Draft::of(before, group, members), left))
+}
