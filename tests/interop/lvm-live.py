@@ -136,7 +136,10 @@ class Live:
         import nbd
 
         client = nbd.NBD()
-        client.connect_uri(f"nbd+unix:///vg%2f{name}?socket={self.work}/nbd")
+        try:
+            client.connect_uri(f"nbd+unix:///vg%2f{name}?socket={self.work}/nbd")
+        except nbd.Error as error:
+            sys.exit(f"{name}: {error}; the daemon's exit code: {self.daemon.poll()}")
         return client
 
     def write(self, volume, at, count):
@@ -344,6 +347,10 @@ class Live:
                 self.kill()
                 self.start()
             self.verify()
+        # A commit that was cut by the last kill may have left physical volumes behind, of which vgck warns.
+        done = self.done
+        while self.done == done:
+            self.change()
         self.stop()
         self.copy_load()
         self.verify_load()
