@@ -84,7 +84,7 @@ impl Service {
         group.check().map_err(|error| refused(format!("Cannot make VG: {name}: {error}"), None))?;
         let archives = Archives::new(at.archive != Some(false), &at.line).map_err(cannot_open)?;
         archives.before(None).map_err(cannot_open)?;
-        let candidates = self.candidates(collector, &new.physical).await?;
+        let candidates = self.candidates(collector, &at.directory, &new.physical).await?;
         if let Err(why) = check(&candidates, &group, new.layout.into()).await {
             return give_up(candidates, why);
         }
@@ -106,7 +106,7 @@ impl Service {
     ) -> Result<Value, Reply> {
         // Refuses what can be refused before anything is written.
         let trial = collector.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
-        let candidates = self.candidates(collector, physical).await?;
+        let candidates = self.candidates(collector, &at.directory, physical).await?;
         if let Err(why) = check(&candidates, &trial.before.group, layout.into()).await {
             return give_up(candidates, why);
         }
@@ -127,7 +127,7 @@ impl Service {
         physical: &[String],
     ) -> Result<Value, Reply> {
         let named = |path: &String| {
-            let device = self.device_at(path);
+            let device = self.device_in(&at.directory, path);
             (device.unwrap_or_default(), path.clone())
         };
         let leaving: Vec<(String, String)> = physical.iter().map(named).collect();
@@ -139,7 +139,9 @@ impl Service {
             return reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done });
         }
         let path = |device: &String| {
-            self.stack.devices.find(device).map_or_else(|| device.clone(), |device| device.path)
+            let given = leaving.iter().find(|(leaves, _)| leaves == device);
+            let known = || self.stack.devices.find(device).map(|device| device.path);
+            given.map(|(_, path)| path.clone()).or_else(known).unwrap_or_else(|| device.clone())
         };
         let line = |device| format!("  Removed \"{}\" from volume group \"{name}\"", path(device));
         let done = gone.iter().map(line).collect();
@@ -156,7 +158,7 @@ impl Service {
     ) -> Result<Value, Reply> {
         let keep = at.archive != Some(false);
         let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
-        let physical = |path: &str| self.device_at(path);
+        let physical = |path: &str| self.device_in(&at.directory, path);
         let command = Command::Remove { volumes: Vec::new() };
         let request = Request { group: &at.group, command: &command, physical: &physical };
         let trial = collector.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
@@ -195,19 +197,21 @@ impl Service {
     async fn candidates(
         &self,
         collector: &Collector,
+        directory: &Path,
         paths: &[String],
     ) -> Result<Vec<Candidate>, Reply> {
         let mut all: Vec<Candidate> = Vec::new();
         for (at, path) in paths.iter().enumerate() {
+            let identity = |path: &String| disks::identity(&directory.join(path));
+            let device = |path: &String| self.device_in(directory, path);
             let is_same = |other: &String| {
                 other == path
-                    || disks::identity(Path::new(other))
-                        .is_some_and(|id| Some(id) == disks::identity(Path::new(path)))
-                    || self.device_at(other).is_some_and(|it| Some(it) == self.device_at(path))
+                    || identity(other).is_some_and(|id| Some(id) == identity(path))
+                    || device(other).is_some_and(|name| Some(name) == device(path))
             };
             let found = match paths[..at].iter().any(is_same) {
                 true => Err(refused(format!("{path} is named twice"), None)),
-                false => self.candidate(collector, path).await,
+                false => self.candidate(collector, directory, path).await,
             };
             match found {
                 Ok(found) => all.push(found),
@@ -217,12 +221,25 @@ impl Service {
         Ok(all)
     }
 
-    async fn candidate(&self, collector: &Collector, path: &str) -> Result<Candidate, Reply> {
-        let Some(device) = self.device_at(path).and_then(|name| self.stack.devices.find(&name))
-        else {
-            let opened = disks::open_now(Path::new(path), self.access, self.direct);
+    /// The name of the device at a path that a user gave in a directory.
+    fn device_in(&self, directory: &Path, path: &str) -> Option<String> {
+        let whole = directory.join(path);
+        self.device_at(path).or_else(|| self.device_at(whole.to_str()?))
+    }
+
+    async fn candidate(
+        &self,
+        collector: &Collector,
+        directory: &Path,
+        path: &str,
+    ) -> Result<Candidate, Reply> {
+        let device = self.device_in(directory, path);
+        let Some(device) = device.and_then(|name| self.stack.devices.find(&name)) else {
+            let whole = directory.join(path);
+            let opened = disks::open_now(&whole, self.access, self.direct);
             let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
-            let new = NewDisk { path: path.to_owned(), gateway: gateway.clone(), is_held: false };
+            let whole = whole.display().to_string();
+            let new = NewDisk { path: whole, gateway: gateway.clone(), is_held: false };
             new.refuse_rivals(&new.contents().await?).await?;
             return candidate(path, Place::New(new), gateway).await;
         };
@@ -286,8 +303,7 @@ impl Service {
                 // It stays closed: it is no volume any more.
                 Place::Volume(device, _) => (device, true),
                 Place::New(new) => {
-                    let path = self.keep(new);
-                    let device = self.stack.devices.name(&path);
+                    let device = self.stack.devices.name(&self.keep(new));
                     (device.ok_or_else(|| refused(format!("{path} is gone"), None))?, true)
                 }
             };

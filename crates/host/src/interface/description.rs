@@ -171,10 +171,11 @@ method Lvm(
 ) -> (notes: []string, questions: []Question, done: []string)
 
 # Changes which physical volumes a volume group has, as Lvm does: the command is create, extend, reduce or remove. Paths are those of devices
-# of the daemon, or of disks that it opens.
+# of the daemon, or of disks that it opens, in the directory.
 method LvmMembers(
   group: string,
   command: object,
+  directory: string,
   confirmed: ?bool,
   archive: ?bool,
   line: string

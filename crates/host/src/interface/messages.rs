@@ -1,6 +1,7 @@
 //! The parameters and the answers of each method.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use ashlar_stack::detail::Detail;
 use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
@@ -161,6 +162,8 @@ pub struct LvmMembers {
     pub group: String,
     /// The change.
     pub command: ashlar_lvm::command::Membership,
+    /// The directory in which the user gave the paths.
+    pub directory: PathBuf,
     /// Whether the user has answered all questions with yes.
     #[serde(default)]
     pub confirmed: Option<bool>,

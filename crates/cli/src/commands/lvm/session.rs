@@ -141,10 +141,13 @@ pub(super) fn served_members(
     command: &Membership,
 ) -> Result<ExitCode> {
     let mut client = disks.connect()?;
+    let directory = std::env::current_dir();
+    let directory = directory.map_err(|error| Error::plain("cannot find the directory", error))?;
     let call = |confirmed| {
         client.lvm_members(&LvmMembers {
             group: group.to_owned(),
             command: command.clone(),
+            directory: directory.clone(),
             confirmed: Some(confirmed),
             archive: Some(changing.autobackup),
             line: archive::command(),

@@ -172,7 +172,7 @@ impl Vgcreate {
                 max_lv: self.maxlogicalvolumes,
                 max_pv: self.maxphysicalvolumes,
                 tags: self.addtag.clone(),
-                physical: absolute(&self.names),
+                physical: self.names.clone(),
                 layout: self.layout.layout().into(),
             };
             return served_members(&self.disks, &self.changing, name, &Membership::Create(new));
@@ -227,16 +227,6 @@ impl Vgcreate {
     fn extent_size(&self) -> Sectors {
         self.physicalextentsize.unwrap_or(EXTENT)
     }
-}
-
-/// The paths of disks, for a daemon that may be in another directory.
-fn absolute(names: &[String]) -> Vec<String> {
-    let path = |name: &String| match Path::new(name).exists() {
-        true => std::path::absolute(name)
-            .map_or_else(|_| name.clone(), |path| path.display().to_string()),
-        false => name.clone(),
-    };
-    names.iter().map(path).collect()
 }
 
 /// Checks physical volumes that are to join a group; returns how many metadata areas they have.
@@ -330,7 +320,7 @@ impl Vgextend {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
         if self.disks.devices.is_empty() {
-            let (physical, layout) = (absolute(&self.names), self.layout.layout().into());
+            let (physical, layout) = (self.names.clone(), self.layout.layout().into());
             let command = Membership::Extend { physical, layout };
             return served_members(&self.disks, &self.changing, name, &command);
         }
@@ -359,7 +349,7 @@ impl Vgreduce {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let name = self.name.strip_prefix("/dev/").unwrap_or(&self.name);
         if self.disks.devices.is_empty() {
-            let command = Membership::Reduce { physical: absolute(&self.names) };
+            let command = Membership::Reduce { physical: self.names.clone() };
             return served_members(&self.disks, &self.changing, name, &command);
         }
         let archives = self.changing.archives()?;
