@@ -1,6 +1,7 @@
 //! Changes of which physical volumes served groups have, that clients request: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ashlar_block::{ByteVolume, Gateway, Sectors};
 use ashlar_lvm::change::Author;
@@ -166,7 +167,7 @@ impl Service {
             let group = &trial.before.group;
             (group.name.clone(), group.visible().into_iter().filter(|seen| *seen).count())
         };
-        let mut done = Vec::new();
+        let (mut done, mut last) = (Vec::new(), Arc::clone(&trial.before));
         if !trial.before.group.lvs.is_empty() {
             if !force && at.confirmed != Some(true) {
                 let text = format!(
@@ -183,11 +184,11 @@ impl Service {
             let shut = self.shut(&change.shut, named).await?;
             let applied = merges::apply(collector, change, &at.line, keep).await;
             shut.into_iter().for_each(ClosedDevices::reopen);
-            sure(applied)?;
+            last = sure(applied)?.metadata;
             done.extend(removed);
         }
         let archives = Archives::new(keep, &at.line).map_err(cannot_open)?;
-        archives.before(Some(&trial.before)).map_err(cannot_open)?;
+        archives.before(Some(&last)).map_err(cannot_open)?;
         collector.remove_group(&at.group).await.map_err(|why| refused(why, None))?;
         done.push(format!("  Volume group \"{name}\" successfully removed"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
@@ -303,6 +304,9 @@ impl Service {
                 // It stays closed: it is no volume any more.
                 Place::Volume(device, _) => (device, true),
                 Place::New(new) => {
+                    done.push(format!(
+                        "  {path} is a disk of the daemon now: name it when it is started again."
+                    ));
                     let device = self.stack.devices.name(&self.keep(new));
                     (device.ok_or_else(|| refused(format!("{path} is gone"), None))?, true)
                 }

@@ -207,7 +207,8 @@ fn disks_join_and_leave_a_served_group() {
     let run = live(&images, "vgextend", &["vg", "new", "other"]).ok();
     let lines: Vec<&str> = run.out.lines().collect();
     assert_eq!(lines[0], "  Physical volume \"new\" successfully created.");
-    assert_eq!(lines[2], "  Volume group \"vg\" successfully extended");
+    assert_eq!(lines[1], "  new is a disk of the daemon now: name it when it is started again.");
+    assert_eq!(lines[4], "  Volume group \"vg\" successfully extended");
     assert_eq!(rows(&images, "vgs", "vg_name,pv_count"), ["vg 3"]);
     // The new space is used at once, by a volume that is in use.
     live(&images, "lvextend", &["-L", "50M", "vg/data"]).ok();
