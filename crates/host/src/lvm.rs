@@ -2,12 +2,16 @@
 
 pub mod archive;
 
-use ashlar_block::{Gateway, Sectors};
+use std::fmt::Display;
+
+use ashlar_block::{ByteVolume, Gateway, Sectors};
 use ashlar_lvm::Uuid;
 use ashlar_lvm::command::Command;
+use ashlar_lvm::format::{Layout, format_pv};
 use ashlar_lvm::report::long;
 use ashlar_stack::probe::{Contents, Md, file_system_bytes};
 use ashlar_stack::signature::Signature;
+use ashlar_stack::wipe;
 
 use crate::error::{Error, Result};
 
@@ -56,6 +60,23 @@ pub fn refuse_foreign(path: &str, contents: &Contents, is_physical: bool) -> Res
     let found = contents.claims().join(", ");
     let text = format!("Cannot use {path}: there is something on it");
     Err(Error::plain(text, found).hint("pvcreate --force overwrites it"))
+}
+
+/// Makes a physical volume of a device that was checked; `path` is its name for the user.
+///
+/// # Errors
+/// It cannot be written, or has no room.
+pub async fn make_physical(
+    path: &str,
+    gateway: &Gateway,
+    uuid: Uuid,
+    layout: &Layout,
+) -> Result<()> {
+    let failed = |why: &dyn Display| Error::new("Cannot make a physical volume", path, why);
+    let ranges = wipe::ranges(gateway).await.map_err(|status| failed(&status))?;
+    let wiped = ByteVolume::new(gateway.clone()).wipe(&ranges).await;
+    wiped.map_err(|status| failed(&status))?;
+    format_pv(gateway, uuid, layout).await.map(drop).map_err(|error| failed(&error))
 }
 
 /// A new identity. Only bytes of the random UUIDs that are fully random are used.

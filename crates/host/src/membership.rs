@@ -3,16 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ashlar_block::{ByteVolume, Gateway, Sectors};
+use ashlar_block::{Gateway, Sectors};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, LayoutOptions, Membership, NewGroup, Question};
-use ashlar_lvm::format::{Layout, format_pv, plan};
+use ashlar_lvm::format::{Layout, plan};
 use ashlar_lvm::{VolumeGroup, read_pv};
 use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::probe::probe;
 use ashlar_stack::volume_groups::{Applied, Request, new_member};
-use ashlar_stack::wipe;
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
@@ -21,7 +20,7 @@ use crate::disks;
 use crate::error::Error;
 use crate::interface::{LvmMembers, LvmReply};
 use crate::lvm::archive::{self, Archives};
-use crate::lvm::{new_uuid, refuse_foreign};
+use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::{NewDisk, cannot_open, reply};
 use crate::merges;
 use crate::varlink::Reply;
@@ -242,7 +241,9 @@ impl Service {
             let whole = whole.display().to_string();
             let new = NewDisk { path: whole, gateway: gateway.clone(), is_held: false };
             new.refuse_rivals(&new.contents().await?).await?;
-            return candidate(path, Place::New(new), gateway).await;
+            let is_physical = examine(path, &gateway).await?;
+            let (path, place) = (path.to_owned(), Place::New(new));
+            return Ok(Candidate { path, place, gateway, is_physical });
         };
         let Device { name, role, .. } = &device;
         let gateway = device.gateway().clone();
@@ -257,10 +258,13 @@ impl Service {
                 let shut = self.clients.shut(name, path).await;
                 let shut =
                     shut.map_err(|busy| refused(format!("Cannot use {path}: {busy}"), None))?;
-                match candidate(path, Place::Volume(name.clone(), shut), gateway).await {
-                    Ok(candidate) => Ok(candidate),
+                match examine(path, &gateway).await {
+                    Ok(is_physical) => {
+                        let (path, place) = (path.to_owned(), Place::Volume(name.clone(), shut));
+                        Ok(Candidate { path, place, gateway, is_physical })
+                    }
                     Err(why) => {
-                        device.bytes.offer();
+                        shut.reopen();
                         Err(why)
                     }
                 }
@@ -285,45 +289,51 @@ impl Service {
         layout: Layout,
     ) -> Result<(Vec<(String, String)>, Vec<String>), Reply> {
         let (mut joining, mut done) = (Vec::new(), Vec::new());
-        for Candidate { path, place, gateway, is_physical } in candidates {
-            if !is_physical {
-                let failed = |why: &dyn std::fmt::Display| {
-                    refused(format!("Cannot make a physical volume: {path}: {why}"), None)
-                };
-                let wiped = async {
-                    let ranges = wipe::ranges(&gateway).await?;
-                    ByteVolume::new(gateway.clone()).wipe(&ranges).await
-                };
-                wiped.await.map_err(|status| failed(&status))?;
-                let formatted = format_pv(&gateway, new_uuid(), &layout).await;
-                formatted.map_err(|error| failed(&error))?;
-                done.push(format!("  Physical volume \"{path}\" successfully created."));
+        let mut left = candidates.into_iter();
+        while let Some(candidate) = left.next() {
+            match self.format_one(collector, candidate, &layout, &mut done).await {
+                Ok(joins) => joining.push(joins),
+                Err(why) => return give_up(left, why),
             }
-            let (device, is_new) = match place {
-                Place::Known(device) => (device, false),
-                // It stays closed: it is no volume any more.
-                Place::Volume(device, _) => (device, true),
-                Place::New(new) => {
-                    done.push(format!(
-                        "  {path} is a disk of the daemon now: name it when it is started again."
-                    ));
-                    let device = self.stack.devices.name(&self.keep(new));
-                    (device.ok_or_else(|| refused(format!("{path} is gone"), None))?, true)
-                }
-            };
-            if is_new {
-                let adopted = collector.adopt_physical(&device).await;
-                adopted
-                    .map_err(|why| refused(format!("{path} cannot be read back: {why}"), None))?;
-            }
-            joining.push((device, path));
         }
         Ok((joining, done))
+    }
+
+    async fn format_one(
+        &self,
+        collector: &mut Collector,
+        candidate: Candidate,
+        layout: &Layout,
+        done: &mut Vec<String>,
+    ) -> Result<(String, String), Reply> {
+        let Candidate { path, gateway, is_physical, .. } = &candidate;
+        if !is_physical {
+            if let Err(error) = make_physical(path, gateway, new_uuid(), layout).await {
+                return give_up([candidate], cannot_open(error));
+            }
+            done.push(format!("  Physical volume \"{path}\" successfully created."));
+        }
+        let Candidate { path, place, .. } = candidate;
+        let device = match place {
+            Place::Known(device) => return Ok((device, path)),
+            // It stays closed: it is no volume any more.
+            Place::Volume(device, _) => device,
+            Place::New(new) => {
+                done.push(format!(
+                    "  {path} is a disk of the daemon now: name it when it is started again."
+                ));
+                let device = self.stack.devices.name(&self.keep(new));
+                device.ok_or_else(|| refused(format!("{path} is gone"), None))?
+            }
+        };
+        let adopted = collector.adopt_physical(&device).await;
+        adopted.map_err(|why| refused(format!("{path} cannot be read back: {why}"), None))?;
+        Ok((device, path))
     }
 }
 
 /// Lets clients use again what will not join.
-fn give_up<T>(candidates: Vec<Candidate>, why: Reply) -> Result<T, Reply> {
+fn give_up<T>(candidates: impl IntoIterator<Item = Candidate>, why: Reply) -> Result<T, Reply> {
     for candidate in candidates {
         if let Place::Volume(_, shut) = candidate.place {
             shut.reopen();
@@ -332,12 +342,12 @@ fn give_up<T>(candidates: Vec<Candidate>, why: Reply) -> Result<T, Reply> {
     Err(why)
 }
 
-/// A candidate that is empty, or a free physical volume.
-async fn candidate(path: &str, place: Place, gateway: Gateway) -> Result<Candidate, Reply> {
+/// Refuses a device that is neither empty nor a free physical volume; returns whether it is one.
+async fn examine(path: &str, gateway: &Gateway) -> Result<bool, Reply> {
     let unreadable =
         |why: &dyn std::fmt::Display| refused(format!("cannot read {path}: {why}"), None);
-    let contents = probe(&gateway).await.map_err(|status| unreadable(&status))?;
-    let physical = read_pv(&gateway).await.map_err(|error| unreadable(&error))?;
+    let contents = probe(gateway).await.map_err(|status| unreadable(&status))?;
+    let physical = read_pv(gateway).await.map_err(|error| unreadable(&error))?;
     if let Some(physical) = &physical
         && (physical.label.is_used() || physical.texts().next().is_some())
     {
@@ -347,8 +357,7 @@ async fn candidate(path: &str, place: Place, gateway: Gateway) -> Result<Candida
         return Err(refused(why, None));
     }
     refuse_foreign(path, &contents, physical.is_some()).map_err(cannot_open)?;
-    let is_physical = physical.is_some();
-    Ok(Candidate { path: path.to_owned(), place, gateway, is_physical })
+    Ok(physical.is_some())
 }
 
 /// Checks that the candidates have room and may join the group, before any of them is written to.

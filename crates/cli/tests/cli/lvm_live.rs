@@ -353,3 +353,45 @@ fn volumes_are_active_at_times() {
     control(&["lvchange", "-ay", "vg"]).fails(3, &["VG/LV"]);
     daemon.end();
 }
+
+/// A small file system in memory, unmounted at the end.
+struct Full(std::path::PathBuf);
+
+impl Full {
+    fn mount(path: std::path::PathBuf) -> Option<Self> {
+        fs::create_dir(&path).unwrap();
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(&path);
+        command.output().unwrap().status.success().then_some(Self(path))
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        let (Ok(_) | Err(_)) = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The first disk cannot be written to, which shows only when it is.
+#[test]
+fn a_volume_that_does_not_join_after_all_is_found_by_clients_again() {
+    let images = group(1);
+    spare(&images, "volume");
+    let Some(full) = Full::mount(images.path("full")) else {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no tmpfs can be mounted");
+        return eprintln!("volumes that do not join: skipped, no tmpfs can be mounted");
+    };
+    spare(&images, "full/disk");
+    // Until there is no room.
+    let (Ok(()) | Err(_)) = fs::write(images.path("full/other"), vec![1; 1 << 16]);
+    let mut command = program();
+    command.args(["serve", "--control", "control", "--nbd", "unix:nbd", "d0", "volume"]);
+    command.current_dir(images.dir.path()).env("XDG_STATE_HOME", images.path("state"));
+    let daemon = Daemon::of(command, images.dir.path());
+    let run = live(&images, "vgextend", &["vg", "full/disk", "volume"]);
+    run.fails(5, &["Cannot make a physical volume: full/disk"]);
+    assert_eq!(exports(&images), ["volume"]);
+    Nbd::open(&images.path("nbd"), "volume").write_at(0, &[1; 4096]);
+    daemon.end();
+    drop(full);
+}

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ashlar_block::{ByteVolume, Sectors};
+use ashlar_block::Sectors;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::new_uuid;
+use ashlar_host::lvm::{make_physical, new_uuid};
 use ashlar_lvm::Uuid;
-use ashlar_lvm::format::{Layout, erase_pv, format_pv, plan};
-use ashlar_stack::wipe;
+use ashlar_lvm::format::{Layout, erase_pv, plan};
 use clap::{ArgAction, Args};
 
 use super::session::{Place, Session, with, with_named};
@@ -170,14 +169,7 @@ pub(super) async fn make(
     }
     for name in names {
         let gateway = &find(session, name)?.gateway;
-        let wiped = async {
-            let ranges = wipe::ranges(gateway).await?;
-            ByteVolume::new(gateway.clone()).wipe(&ranges).await
-        };
-        wiped.await.map_err(|status| failed(name, &status))?;
-        format_pv(gateway, uuid.unwrap_or_else(new_uuid), layout)
-            .await
-            .map_err(|error| failed(name, &error))?;
+        make_physical(name, gateway, uuid.unwrap_or_else(new_uuid), layout).await?;
         output::tell(&format!("  Physical volume \"{name}\" successfully created.\n"))?;
     }
     Ok(())
