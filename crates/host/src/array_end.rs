@@ -16,6 +16,7 @@ use futures_util::lock::Mutex;
 
 use crate::clients::Clients;
 use crate::ending::Ending;
+use crate::incremental::log_notes;
 
 /// The time limit for another change of the stack to end: a change that sets attributes may itself wait for this one.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -89,9 +90,7 @@ impl ArrayEnd {
             let members: Vec<String> = members.map(|(_, rdev)| rdev.path().to_owned()).collect();
             self.let_go(&members);
         }
-        for note in collector.take_notes() {
-            tracing::warn!(device = note.device, "{}", note.text);
-        }
+        log_notes(&collector.take_notes());
         // Refreshes the cached attribute tree, so that it no longer holds the array.
         drop(attributes.lookup(""));
         stopped.map_err(|status| {

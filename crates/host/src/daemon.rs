@@ -51,6 +51,7 @@ use crate::error::{Error, FAILURE, Result};
 use crate::front_ends::mount::ServedMount;
 use crate::front_ends::nbd::Nbd;
 use crate::front_ends::{FrontEnd, FrontEnds};
+use crate::incremental::log_notes;
 use crate::models::Models;
 use crate::stopping::Farewells;
 use crate::{control, disks, merges, notify, pools_end, watch};
@@ -137,7 +138,7 @@ pub fn serve(
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
         // Drop the references, so that disks are free when they are released later.
         drop(probed);
-        log_notes(&stack, config.run);
+        log_findings(&stack, config.run);
         let accepted = accept(config, &mut stack, options);
         let stack = Arc::new(stack);
         let (begun, forced) = (ending.draining(), ending.forced());
@@ -210,10 +211,8 @@ fn accept(
 }
 
 /// Logs the notes about the devices, and the arrays that did not start although others are served.
-fn log_notes(stack: &Stack, run: bool) {
-    for note in &stack.notes {
-        tracing::warn!(device = note.device, "{}", note.text);
-    }
+fn log_findings(stack: &Stack, run: bool) {
+    log_notes(&stack.notes);
     for disk in stack.refused(run).iter().filter(|disk| disk.is_left_out) {
         tracing::warn!(disk = disk.path, "left out of its array");
     }

@@ -5,12 +5,13 @@ use std::path::Path;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
-use ashlar_stack::volume_groups::Request;
+use ashlar_stack::volume_groups::{Applied, Request};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
 use crate::control::{Service, refused};
 use crate::disks;
+use crate::incremental::log_notes;
 use crate::interface::{Activate, ActivateReply, GroupsReply, Lvm, LvmReply};
 use crate::lvm::archive;
 use crate::lvm::{new_uuid, refuse_to_cut};
@@ -21,6 +22,23 @@ use crate::varlink::Reply;
 /// What helps if a volume is in use.
 const IN_USE: &str = "disconnect its NBD clients, and close or unmount what uses it in the mount";
 
+/// The refusal because of a volume that is in use.
+pub(crate) fn in_use(name: &str, busy: &str) -> String {
+    format!("Logical volume {name} in use: {busy}")
+}
+
+/// Refuses a change that may not last.
+pub(crate) fn sure(applied: Result<Applied, String>) -> Result<Applied, Reply> {
+    let applied = applied.map_err(|why| refused(why, None))?;
+    match &applied.unsure {
+        Some(why) => {
+            let hint = "restart the daemon: it then reads the group as it is on the disks";
+            Err(refused(why, Some(hint)))
+        }
+        None => Ok(applied),
+    }
+}
+
 impl Service {
     /// The volume groups.
     pub(crate) async fn groups(&self) -> Result<Value, Reply> {
@@ -30,10 +48,7 @@ impl Service {
 
     /// Changes a volume group.
     pub(crate) async fn lvm(&self, at: Lvm) -> Result<Value, Reply> {
-        let mut collector = self.collector.lock().await;
-        if self.ending.draining().is_stopped() {
-            return Err(refused("the daemon is about to end", None));
-        }
+        let mut collector = self.collector().await?;
         let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
         let physical = |path: &str| self.device_at(path);
         let request = Request { group: &at.group, command: &at.command, physical: &physical };
@@ -57,23 +72,17 @@ impl Service {
             let (notes, questions) = (effect.notes, effect.questions);
             return reply(LvmReply { notes, questions, done: Vec::new() });
         }
-        let named = |name: &str, busy: &str| match matches!(at.command, Command::Merge { .. }) {
+        let busy = |name: &str, busy: &str| match matches!(at.command, Command::Merge { .. }) {
             true => format!("A volume of the merge is in use: {busy}"),
-            false => format!("Logical volume {name} in use: {busy}"),
+            false => in_use(name, busy),
         };
-        let shut = self.shut(&change.shut, named).await?;
+        let shut = self.shut(&change.shut, busy).await?;
         let keep = at.archive != Some(false);
         let applied = merges::apply(&mut collector, change, &at.line, keep).await;
         // Those that are gone are held by nothing that clients find.
         shut.into_iter().for_each(ClosedDevices::reopen);
-        let applied = applied.map_err(|why| refused(why, None))?;
-        for note in collector.take_notes() {
-            tracing::warn!(device = note.device, "{}", note.text);
-        }
-        if let Some(why) = applied.unsure {
-            let hint = "restart the daemon: it then reads the group as it is on the disks";
-            return Err(refused(why, Some(hint)));
-        }
+        log_notes(&collector.take_notes());
+        sure(applied)?;
         let (notes, done) = (effect.notes, effect.done);
         reply(LvmReply { notes, questions: Vec::new(), done })
     }
@@ -81,23 +90,17 @@ impl Service {
     /// Has volumes become active, or be active no more.
     pub(crate) async fn activate(&self, at: &Activate) -> Result<Value, Reply> {
         let Activate { group, volumes, active } = at;
-        let mut collector = self.collector.lock().await;
-        if self.ending.draining().is_stopped() {
-            return Err(refused("the daemon is about to end", None));
-        }
+        let mut collector = self.collector().await?;
         let change = collector.prepare_activation(group, volumes, *active);
         let change = change.map_err(|why| refused(why, None))?;
-        let named = |name: &str, busy: &str| format!("Logical volume {name} in use: {busy}");
-        let shut = self.shut(&change.shut, named).await?;
+        let shut = self.shut(&change.shut, in_use).await?;
         let done = match active {
             true => collector.activate(change).await,
             false => collector.deactivate(change).await,
         };
         // Those that have ended are found by no client.
         shut.into_iter().for_each(ClosedDevices::reopen);
-        for note in collector.take_notes() {
-            tracing::warn!(device = note.device, "{}", note.text);
-        }
+        log_notes(&collector.take_notes());
         done.map_err(|why| refused(why, None))?;
         reply(ActivateReply { active: collector.active_volumes(group) as u64 })
     }

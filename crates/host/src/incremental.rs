@@ -6,6 +6,7 @@
 use ashlar_md::ondisk::{Role, Superblock};
 use ashlar_md::{AddOptions, Candidate, ManageError};
 use ashlar_stack::arrays::Volume;
+use ashlar_stack::assemble::Note;
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::{Attached, Collector};
 use ashlar_stack::probe::Md;
@@ -98,7 +99,7 @@ impl Service {
 
     /// The collector, locked for one change. Once the daemon is about to end no change may begin, so that no array is
     /// left running.
-    async fn collector(&self) -> Result<MutexGuard<'_, Collector>, Reply> {
+    pub(crate) async fn collector(&self) -> Result<MutexGuard<'_, Collector>, Reply> {
         let collector = self.collector.lock().await;
         if self.ending.draining().is_stopped() {
             return Err(refused("the daemon is about to end", None));
@@ -190,9 +191,7 @@ impl Service {
 
     /// Serves new devices, and sets their deferred attributes.
     async fn serve_new(&self, collector: &mut Collector) {
-        for note in collector.take_notes() {
-            tracing::warn!(device = note.device, "{}", note.text);
-        }
+        log_notes(&collector.take_notes());
         self.clients.front_ends.follow();
         for (path, value) in self.deferred.take() {
             match self.attributes.write(&path, &value).await {
@@ -207,6 +206,13 @@ impl Service {
     fn forget(&self, path: &str) {
         self.stack.devices.remove(path);
         self.identities.borrow_mut().remove(path);
+    }
+}
+
+/// Logs notes about devices.
+pub(crate) fn log_notes(notes: &[Note]) {
+    for note in notes {
+        tracing::warn!(device = note.device, "{}", note.text);
     }
 }
 

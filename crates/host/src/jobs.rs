@@ -298,14 +298,9 @@ fn scan_job(pool: &str, scan: &ScanStatus) -> Option<Job> {
         total_bytes: total,
         bytes_per_second: rate,
         seconds_left: rate.map(|rate| total.saturating_sub(done) / rate),
-        actions: match kind {
-            JobKind::Resilver => Vec::new(),
-            JobKind::Resync
-            | JobKind::Recover
-            | JobKind::Check
-            | JobKind::Repair
-            | JobKind::Merge
-            | JobKind::Scrub => vec![change, JobAction::Cancel],
+        actions: match kind == JobKind::Resilver {
+            true => Vec::new(),
+            false => vec![change, JobAction::Cancel],
         },
     })
 }

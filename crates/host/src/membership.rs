@@ -11,13 +11,15 @@ use ashlar_lvm::{VolumeGroup, read_pv};
 use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::probe::probe;
-use ashlar_stack::volume_groups::{Applied, Request, new_member};
+use ashlar_stack::volume_groups::{Request, new_member};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
 use crate::control::{Service, refused};
 use crate::disks;
 use crate::error::Error;
+use crate::groups::{in_use, sure};
+use crate::incremental::log_notes;
 use crate::interface::{LvmMembers, LvmReply};
 use crate::lvm::archive::{self, Archives};
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
@@ -48,10 +50,7 @@ enum Place {
 impl Service {
     /// Changes the physical volumes of a group.
     pub(crate) async fn lvm_members(&self, at: LvmMembers) -> Result<Value, Reply> {
-        let mut collector = self.collector.lock().await;
-        if self.ending.draining().is_stopped() {
-            return Err(refused("the daemon is about to end", None));
-        }
+        let mut collector = self.collector().await?;
         let done = match &at.command {
             Membership::Create(new) => self.create_group(&mut collector, &at, new).await,
             Membership::Extend { physical, layout } => {
@@ -62,9 +61,7 @@ impl Service {
             }
             Membership::Remove { force } => self.remove_group(&mut collector, &at, *force).await,
         };
-        for note in collector.take_notes() {
-            tracing::warn!(device = note.device, "{}", note.text);
-        }
+        log_notes(&collector.take_notes());
         done
     }
 
@@ -179,8 +176,7 @@ impl Service {
             let change = collector.prepare(&request, &mut author);
             let change = change.map_err(|why| refused(why, None))?;
             let Effect { done: removed, .. } = change.effect.clone();
-            let named = |name: &str, busy: &str| format!("Logical volume {name} in use: {busy}");
-            let shut = self.shut(&change.shut, named).await?;
+            let shut = self.shut(&change.shut, in_use).await?;
             let applied = merges::apply(collector, change, &at.line, keep).await;
             shut.into_iter().for_each(ClosedDevices::reopen);
             last = sure(applied)?.metadata;
@@ -380,7 +376,8 @@ async fn check(candidates: &[Candidate], group: &VolumeGroup, layout: Layout) ->
                 .map_err(|error| failed(&error))?,
         };
         areas += label.metadata_areas.len();
-        let member = new_member(path, &label, &group).map_err(|why| refused(why, None))?;
+        let member =
+            new_member(path, &label, group.extent_size).map_err(|why| refused(why, None))?;
         let added = group.add_physical(member);
         added.map_err(|error| {
             refused(format!("Cannot extend the volume group: {}: {error}", group.name), None)
@@ -390,18 +387,6 @@ async fn check(candidates: &[Candidate], group: &VolumeGroup, layout: Layout) ->
         return Err(refused("None of the physical volumes has a metadata area", None));
     }
     Ok(())
-}
-
-/// Refuses a change that may not last.
-fn sure(applied: Result<Applied, String>) -> Result<Applied, Reply> {
-    let applied = applied.map_err(|why| refused(why, None))?;
-    match &applied.unsure {
-        Some(why) => {
-            let hint = "restart the daemon: it then reads the group as it is on the disks";
-            Err(refused(why, Some(hint)))
-        }
-        None => Ok(applied),
-    }
 }
 
 fn warn_if_failed(kept: Result<(), Error>) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::{Applied, Change, Merged};
+use ashlar_stack::volume_groups::{Applied, Change, Merged, Merging};
 
 use crate::control::Service;
 use crate::error::Error;
@@ -23,8 +23,9 @@ pub(crate) async fn end_merges(service: Rc<Service>) {
         if service.ending.draining().is_stopped() {
             return;
         }
-        service.merge_speeds.borrow_mut().note(&collector.merging(), Instant::now());
-        for merged in collector.merged() {
+        let merging = collector.merging();
+        service.merge_speeds.borrow_mut().note(&merging, Instant::now());
+        for Merging { merged, .. } in merging.into_iter().filter(Merging::has_ended) {
             let Merged { group, origin, snapshot, .. } = &merged;
             match end(&mut collector, &merged).await {
                 Ok(()) => tracing::info!(

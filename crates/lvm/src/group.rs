@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use thiserror::Error;
+
 use crate::metadata::{Metadata, MetadataError, PvFlag};
 use crate::pv::PvOnDisk;
 use crate::uuid::Uuid;
@@ -53,6 +55,42 @@ pub struct Found {
     pub damaged: Vec<(usize, MetadataError)>,
     /// Given physical volumes with the UUID of an earlier one. It is unknown which of them is the copy.
     pub duplicates: Vec<usize>,
+}
+
+/// Why a name does not say which group is meant.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NameError {
+    /// No group has it.
+    #[error("Volume group \"{0}\" not found")]
+    NotFound(String),
+    /// More than one group has it.
+    #[error("There are {} volume groups \"{name}\": {}", .ids.len(), .ids.join(", "))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// Their UUIDs.
+        ids: Vec<String>,
+    },
+}
+
+/// The only group with this name or UUID.
+///
+/// # Errors
+/// There is none, or there are several.
+pub fn named<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group, NameError> {
+    let is = |group: &&Group| {
+        let group = &group.metadata.group;
+        group.name == name || group.id.to_string() == name
+    };
+    let found: Vec<&Group> = groups.iter().filter(is).collect();
+    match found[..] {
+        [group] => Ok(group),
+        [] => Err(NameError::NotFound(name.to_owned())),
+        [..] => {
+            let ids = found.iter().map(|group| group.metadata.group.id.to_string());
+            Err(NameError::Ambiguous { name: name.to_owned(), ids: ids.collect() })
+        }
+    }
 }
 
 impl MemberState {

@@ -254,11 +254,6 @@ impl Collector {
         self.builder.groups.merging()
     }
 
-    /// The merges that have ended and are not yet recorded in their groups' metadata.
-    pub fn merged(&self) -> Vec<Merged> {
-        self.builder.groups.merged()
-    }
-
     /// Plans the removal of a merged snapshot from its group.
     ///
     /// # Errors
@@ -268,7 +263,7 @@ impl Collector {
         groups.prepare_end(merged, &site)
     }
 
-    /// Has [`Self::merged`] return this one no more.
+    /// Counts this merge as ended no more ([`Merging::has_ended`]).
     pub fn was_told(&mut self, merged: &Merged) {
         self.builder.groups.was_told(merged);
     }

@@ -9,8 +9,8 @@
 //! the disks and options. A device made of disks is probed in turn like a disk:
 //! docs/internals/stack.md.
 //!
-//! Invariants: nothing here writes to a disk, but for the metadata of a volume group when a merge has ended
-//! ([`incremental::Collector::end_merge`]); [`assemble`] starts the layers that do, which
+//! Invariants: nothing here writes to a disk, but for the metadata of a volume group that a client changes or whose merge has
+//! ended ([`incremental::Collector::apply`]); [`assemble`] starts the layers that do, which
 //! write by their own rules. Every name is unique, and a device has one use. The control socket, the
 //! FUSE tree and the command line are views of one table of
 //! attributes.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ashlar_lvm::activate::{self, Planned};
-use ashlar_lvm::group::Group;
+use ashlar_lvm::group::named;
 use ashlar_lvm::{Metadata, VolumeGroup};
 
 use super::active::Active;
@@ -46,17 +46,9 @@ impl VolumeGroups {
         site: &Site<'_>,
     ) -> Result<Activation, String> {
         let found = self.found();
-        let id = self.id_of(group)?;
-        let group = found.groups.iter().find(|group| group.metadata.group.id == id);
-        let group: &Group = group.ok_or("its volume group is not found any more")?;
+        let group = named(&found.groups, group).map_err(|error| error.to_string())?;
         let vg = &group.metadata.group;
-        let active = self.active.get(&id).ok_or_else(|| format!("{} is not active", vg.name))?;
-        if let Some(why) = &active.unsure {
-            return Err(format!(
-                "{} is not changed any more until it is served anew: {why}",
-                vg.name
-            ));
-        }
+        let active = self.changeable(vg)?;
         let families = families(vg, volumes)?;
         let place = self.place(group);
         let path = |index: usize| place.path(index);
@@ -139,7 +131,9 @@ impl VolumeGroups {
 
     /// How many of a group's volumes that users see are active.
     pub(crate) fn active_volumes(&self, group: &str) -> usize {
-        let active = self.id_of(group).ok().and_then(|id| self.active.get(&id));
+        let found = self.found();
+        let group = named(&found.groups, group).ok();
+        let active = group.and_then(|group| self.active.get(&group.metadata.group.id));
         let devices = active.into_iter().flat_map(|active| &active.devices);
         devices.filter(|live| live.planned.volume.is_some() && live.mapped.is_some()).count()
     }

@@ -26,7 +26,7 @@ use ashlar_lvm::activate::{self, Plan, Planned, dm_name};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Zeroes};
 use ashlar_lvm::commit::{CommitError, Committed, Member, commit};
-use ashlar_lvm::group::{Found, Group, MemberState};
+use ashlar_lvm::group::{Found, MemberState, named};
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::{Metadata, PhysicalVolume, Uuid, VolumeGroup};
 
@@ -88,6 +88,21 @@ pub struct Applied {
 }
 
 impl VolumeGroups {
+    /// The devices of a group that may be changed.
+    ///
+    /// # Errors
+    /// It has none, or it is unknown whether they are as the metadata says.
+    pub(super) fn changeable(&self, group: &VolumeGroup) -> Result<&Active, String> {
+        let VolumeGroup { id, name, .. } = group;
+        let active = self.active.get(id).ok_or_else(|| format!("{name} is not active"))?;
+        match &active.unsure {
+            Some(why) => {
+                Err(format!("{name} is not changed any more until it is served anew: {why}"))
+            }
+            None => Ok(active),
+        }
+    }
+
     /// Plans a change.
     ///
     /// # Errors
@@ -99,17 +114,7 @@ impl VolumeGroups {
         site: &Site<'_>,
     ) -> Result<Change, String> {
         let found = self.found();
-        let named = |group: &&Group| {
-            let group = &group.metadata.group;
-            group.name == request.group || group.id.to_string() == request.group
-        };
-        let mut groups = found.groups.iter().filter(named);
-        let group = groups.next();
-        let not_found = || format!("Volume group \"{}\" not found", request.group);
-        let group = group.ok_or_else(not_found)?;
-        if groups.next().is_some() {
-            return Err(format!("There are several volume groups \"{}\"", request.group));
-        }
+        let group = named(&found.groups, request.group).map_err(|error| error.to_string())?;
         let vg = &group.metadata.group;
         if let Command::RenameGroup { to } = request.command
             && found.groups.iter().any(|other| other.metadata.group.name == *to)
@@ -130,7 +135,7 @@ impl VolumeGroups {
             effect = applied.map_err(|error| error.to_string())?;
             Ok(())
         })?;
-        let active = self.active.get(&vg.id).ok_or_else(not_found)?;
+        let active = self.changeable(vg)?;
         let device_of = |volume: &str| {
             let live = active.find(&dm_name(&vg.name, volume, None))?;
             live.names.first().filter(|_| live.mapped.is_some()).cloned()
@@ -166,10 +171,7 @@ impl VolumeGroups {
         let group = found.groups.iter().find(|group| group.metadata.group.id == id);
         let group = group.ok_or("its volume group is not found any more")?;
         let (before, name) = (Arc::clone(&group.metadata), &group.metadata.group.name);
-        let active = self.active.get(&id).ok_or_else(|| format!("{name} is not active"))?;
-        if let Some(why) = &active.unsure {
-            return Err(format!("{name} is not changed any more until it is served anew: {why}"));
-        }
+        let active = self.changeable(&before.group)?;
         if site.options.read_only {
             return Err(format!("{name} is served read-only"));
         }

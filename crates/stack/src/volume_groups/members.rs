@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use ashlar_block::Gateway;
+use ashlar_block::{Gateway, Sectors};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
-use ashlar_lvm::group::MemberState;
+use ashlar_lvm::group::{MemberState, named};
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::ondisk::PvLabel;
 use ashlar_lvm::report::long;
@@ -26,12 +26,11 @@ use crate::devices::{Device, Devices, Role};
 pub fn new_member(
     path: &str,
     label: &PvLabel,
-    group: &VolumeGroup,
+    extent_size: Sectors,
 ) -> Result<PhysicalVolume, String> {
-    let size = group.extent_size;
-    let member = PhysicalVolume::of_label(label, size).filter(|member| member.pe_count > 0);
+    let member = PhysicalVolume::of_label(label, extent_size).filter(|it| it.pe_count > 0);
     let mut member = member.ok_or_else(|| {
-        format!("{path} has no room for an extent of {}, or for too many", long(size))
+        format!("{path} has no room for an extent of {}, or for too many", long(extent_size))
     })?;
     // A hint for LVM, which does not know image files.
     member.device = Some(path.to_owned()).filter(|path| path.starts_with("/dev/"));
@@ -88,18 +87,6 @@ impl VolumeGroups {
         Ok(self.free_on(device, path)?.is_some())
     }
 
-    /// The group called `name`, or with that UUID.
-    pub(super) fn id_of(&self, name: &str) -> Result<Uuid, String> {
-        let found = self.found();
-        let ids = found.groups.iter().map(|group| &group.metadata.group);
-        let mut ids = ids.filter(|group| group.name == name || group.id.to_string() == name);
-        let group = ids.next().ok_or_else(|| format!("Volume group \"{name}\" not found"))?;
-        match ids.next() {
-            Some(_) => Err(format!("There are several volume groups \"{name}\"")),
-            None => Ok(group.id),
-        }
-    }
-
     /// Whether there is a group of that name.
     pub(crate) fn has_group(&self, name: &str) -> bool {
         self.found().groups.iter().any(|group| group.metadata.group.name == name)
@@ -115,10 +102,10 @@ impl VolumeGroups {
         joining: &[(String, String)],
         site: &Site<'_>,
     ) -> Result<Change, String> {
-        self.prepare_with(&self.found(), self.id_of(group)?, site, |group| {
+        self.prepare_named(group, site, |group| {
             for (device, path) in joining {
                 let index = self.free_on(device, path)?.ok_or("it is no physical volume")?;
-                let member = new_member(path, &self.physical[index].pv.label, group)?;
+                let member = new_member(path, &self.physical[index].pv.label, group.extent_size)?;
                 let failed = |error| format!("Cannot extend the volume group: {error}");
                 group.add_physical(member).map_err(failed)?;
             }
@@ -138,7 +125,7 @@ impl VolumeGroups {
         site: &Site<'_>,
     ) -> Result<(Change, Vec<String>), String> {
         let mut devices = Vec::new();
-        let change = self.prepare_with(&self.found(), self.id_of(group)?, site, |group| {
+        let change = self.prepare_named(group, site, |group| {
             let device_of = |id: &Uuid| {
                 let is = |physical: &&super::Physical| physical.pv.label.uuid == *id;
                 self.physical.iter().find(is).map(|physical| physical.device.clone())
@@ -169,6 +156,18 @@ impl VolumeGroups {
             Ok(())
         })?;
         Ok((change, devices))
+    }
+
+    /// Plans the change of the group called `name` that `change` makes to its description.
+    fn prepare_named(
+        &self,
+        name: &str,
+        site: &Site<'_>,
+        change: impl FnOnce(&mut VolumeGroup) -> Result<(), String>,
+    ) -> Result<Change, String> {
+        let found = self.found();
+        let group = named(&found.groups, name).map_err(|error| error.to_string())?;
+        self.prepare_with(&found, group.metadata.group.id, site, change)
     }
 
     /// Marks in the labels of physical volumes whether they belong to a group.
@@ -225,7 +224,7 @@ impl VolumeGroups {
         let mut members = Vec::new();
         for (device, path) in joining {
             let index = self.free_on(device, path)?.ok_or("it is no physical volume")?;
-            let member = new_member(path, &self.physical[index].pv.label, &group)?;
+            let member = new_member(path, &self.physical[index].pv.label, group.extent_size)?;
             group.add_physical(member).map_err(|error| error.to_string())?;
             members.push(index);
         }
@@ -257,13 +256,12 @@ impl VolumeGroups {
         group: &str,
         site: &Site<'_>,
     ) -> Result<Arc<Metadata>, String> {
-        let id = self.id_of(group)?;
-        let change = self.prepare_with(&self.found(), id, site, |_| Ok(()))?;
+        let change = self.prepare_named(group, site, |_| Ok(()))?;
         if !change.before.group.lvs.is_empty() {
             return Err(format!("Volume group \"{group}\" still contains logical volumes"));
         }
         let failed = self.release(change.members(), site).await;
-        self.active.remove(&id);
+        self.active.remove(&change.before.group.id);
         match failed.into_iter().next() {
             Some(why) => Err(why),
             None => Ok(change.before),

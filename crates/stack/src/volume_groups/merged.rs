@@ -50,6 +50,7 @@ pub struct Merging {
     pub merged: Merged,
     /// How much is left to merge; `None` if the merge failed.
     pub left: Option<Sectors>,
+    is_told: bool,
     /// The merged device.
     mapped: Arc<Mapped>,
 }
@@ -58,6 +59,11 @@ impl Merging {
     /// The origin, as `vg/lv`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.merged.group, self.merged.origin)
+    }
+
+    /// Whether it has ended and its end is to be recorded: not if that failed before.
+    pub fn has_ended(&self) -> bool {
+        self.left == Some(Sectors::ZERO) && !self.is_told
     }
 
     /// Whether it waits for [`Self::resume`].
@@ -89,22 +95,9 @@ impl Merging {
 impl VolumeGroups {
     /// All merges.
     pub(crate) fn merging(&self) -> Vec<Merging> {
-        self.merges(|_| true)
-    }
-
-    /// The merges that have ended, except for those whose end [`Self::was_told`].
-    pub(crate) fn merged(&self) -> Vec<Merged> {
-        let mut all = self.merges(|live| !live.is_told);
-        all.retain(|merging| merging.left == Some(Sectors::ZERO));
-        all.into_iter().map(|merging| merging.merged).collect()
-    }
-
-    fn merges(&self, is_meant: impl Fn(&Live) -> bool) -> Vec<Merging> {
         let is_merge = |live: &Live| {
             let is_merge = |line: &Line| line.kind == "snapshot-merge";
-            let merges =
-                matches!(&live.planned.made_of, MadeOf::Table(lines) if lines.iter().any(is_merge));
-            merges && is_meant(live)
+            matches!(&live.planned.made_of, MadeOf::Table(lines) if lines.iter().any(is_merge))
         };
         let all = self.active.iter();
         let all = all.flat_map(|(id, active)| active.devices.iter().map(move |live| (*id, live)));
@@ -121,12 +114,12 @@ impl VolumeGroups {
             let snapshot = snapshot.snapshot.cow.clone();
             let merged = Merged { id, group: vg.name.clone(), origin, snapshot };
             let left = left_to_merge(&mapped.status()).map(Sectors);
-            Some(Merging { merged, left, mapped: Arc::clone(mapped) })
+            Some(Merging { merged, left, is_told: live.is_told, mapped: Arc::clone(mapped) })
         });
         merging.collect()
     }
 
-    /// Reports this merge no more.
+    /// Counts this merge as ended no more.
     pub(crate) fn was_told(&mut self, merged: &Merged) {
         let active = self.active.get_mut(&merged.id);
         for live in active.into_iter().flat_map(|active| &mut active.devices) {

@@ -16,7 +16,7 @@ use ashlar_sim::scheduler::{Stop, start};
 use ashlar_sim::{Media, Oracle, Rng, Sim, SimRuntime, Value, Workload, seeds};
 use ashlar_stack::assemble::{Options, Stack};
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::{Applied, Request, ServedGroup, left_to_merge};
+use ashlar_stack::volume_groups::{Applied, Merging, Request, ServedGroup, left_to_merge};
 
 use crate::common::{boot, device, media, notes, plain};
 use crate::volume_groups::{Made, named, names, read, write};
@@ -74,8 +74,9 @@ impl Live {
             group.volumes.iter().any(|volume| left_to_merge(&volume.status).is_some())
         };
         while self.collector.groups().1.iter().any(merging) {
-            for merged in self.collector.merged() {
-                let change = self.collector.prepare_end(&merged).unwrap();
+            let merging = self.collector.merging();
+            for ended in merging.into_iter().filter(Merging::has_ended) {
+                let change = self.collector.prepare_end(&ended.merged).unwrap();
                 self.collector.apply(change, Header::default()).await.unwrap();
             }
             SimRuntime.sleep(Duration::from_millis(1)).await;

@@ -6,6 +6,7 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::Activate;
 use clap::Args;
 
+use super::session::described;
 use super::{split_name, yes_no};
 use crate::commands::Daemon;
 use crate::output;
@@ -75,11 +76,7 @@ impl Vgchange {
         let mut groups = self.names;
         if groups.is_empty() {
             for group in client.groups()?.groups {
-                let metadata = group.metadata();
-                let metadata = metadata.map_err(|error| {
-                    Error::plain("the daemon's answer was not understood", error)
-                })?;
-                groups.push(metadata.group.name);
+                groups.push(described(&group)?.group.name);
             }
         }
         for name in groups {

@@ -25,7 +25,7 @@ use clap::Args;
 use futures_util::future::{Either, select};
 use indicatif::ProgressBar;
 
-use super::session::{self, Draft, Session, with};
+use super::session::{self, Draft, Session, described, with};
 use super::volumes::Volumes;
 use super::{Changing, Devices, volume_name};
 use crate::{output, progress};
@@ -177,9 +177,7 @@ fn finished(group: &str, origin: &str, name: &str) -> String {
 /// The origin of a snapshot in the daemon, and whether it is being merged.
 fn origin(client: &mut Client, group: &str, name: &str) -> Result<(String, bool)> {
     for served in client.groups()?.groups {
-        let metadata = served.metadata();
-        let metadata = metadata
-            .map_err(|error| Error::plain("the daemon's answer was not understood", error))?;
+        let metadata = described(&served)?;
         let found = metadata.group.snapshot_in(name).map(|found| found.snapshot);
         if let Some(snapshot) = found.filter(|_| metadata.group.name == group) {
             return Ok((snapshot.origin.clone(), snapshot.merging));

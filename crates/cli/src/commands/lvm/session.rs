@@ -26,13 +26,14 @@ use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Membership, Question, Zeroes};
 use ashlar_lvm::commit::{CommitError, Member, commit};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
-use ashlar_lvm::group::{self, Found, Group, MemberState};
+use ashlar_lvm::group::{self, Found, Group, MemberState, NameError, named};
 use ashlar_lvm::{Metadata, PvOnDisk, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
 use ashlar_stack::devices::Role;
 use ashlar_stack::owners;
 use ashlar_stack::partitions;
 use ashlar_stack::probe::{Contents, Md, probe};
+use ashlar_stack::volume_groups::ServedGroup;
 
 use super::volumes::Volumes;
 use super::{Changing, Devices, confirm, warn};
@@ -106,6 +107,15 @@ pub(super) fn change(
         })?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The description of a group of the daemon.
+///
+/// # Errors
+/// The daemon's text is none.
+pub(super) fn described(group: &ServedGroup) -> Result<Metadata> {
+    let parsed = group.metadata();
+    parsed.map_err(|error| Error::plain("the daemon's answer was not understood", error))
 }
 
 /// Has the daemon change a group.
@@ -229,21 +239,10 @@ pub(super) fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
 /// # Errors
 /// There is none, or several.
 pub(super) fn only_group<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group> {
-    let is = |group: &&Group| {
-        let group = &group.metadata.group;
-        group.name == name || group.id.to_string() == name
-    };
-    let found: Vec<&Group> = groups.iter().filter(is).collect();
-    match found[..] {
-        [group] => Ok(group),
-        [] => Err(Error::failed(format_args!("Volume group \"{name}\" not found"))),
-        [..] => {
-            let ids: Vec<_> =
-                found.iter().map(|group| group.metadata.group.id.to_string()).collect();
-            let text = format!("There are {} volume groups \"{name}\"", ids.len());
-            Err(Error::plain(text, ids.join(", ")).hint("name the one by its UUID"))
-        }
-    }
+    named(groups, name).map_err(|error| match error {
+        NameError::NotFound(_) => Error::failed(&error),
+        NameError::Ambiguous { .. } => Error::failed(&error).hint("name the one by its UUID"),
+    })
 }
 
 /// A disk, or its partitions if it has any. Unreadable disks are reported and left out, and so are members of an array

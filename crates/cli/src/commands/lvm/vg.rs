@@ -12,8 +12,8 @@ use ashlar_lvm::command::{Command, Membership, NewGroup};
 use ashlar_lvm::format::plan;
 use ashlar_lvm::metadata::is_valid_name;
 use ashlar_lvm::ondisk::PvLabel;
-use ashlar_lvm::report::long;
 use ashlar_lvm::{PhysicalVolume, VolumeGroup};
+use ashlar_stack::volume_groups::new_member;
 use clap::Args;
 
 use super::pv::{self, PvLayout};
@@ -308,12 +308,8 @@ fn add(session: &Session, draft: &mut Draft, names: &[String]) -> Result<()> {
 
 /// The group's entry for the physical volume of that name and label.
 fn member(name: &str, label: &PvLabel, extent_size: Sectors) -> Result<PhysicalVolume> {
-    let member = PhysicalVolume::of_label(label, extent_size);
-    member.filter(|member| member.pe_count > 0).ok_or_else(|| {
-        let size = long(extent_size);
-        let text = format!("{name} has no room for an extent of {size}, or for too many");
-        Error::failed(text).hint("choose another -s")
-    })
+    let member = new_member(name, label, extent_size);
+    member.map_err(|text| Error::failed(text).hint("choose another -s"))
 }
 
 impl Vgextend {

@@ -10,7 +10,7 @@ use ashlar_lvm::Metadata;
 use ashlar_lvm::text::dates::ctime;
 use clap::Args;
 
-use super::session::{Draft, Session, only_group, with};
+use super::session::{Draft, Session, described, only_group, with};
 use super::{Changing, Devices};
 use crate::output;
 
@@ -73,9 +73,7 @@ impl Vgcfgbackup {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let all: Vec<Metadata> = if self.disks.devices.is_empty() {
             let groups = self.disks.connect()?.groups()?.groups;
-            let parsed =
-                groups.iter().map(|group| group.metadata()).collect::<std::result::Result<_, _>>();
-            parsed.map_err(|error| Error::plain("the daemon's answer was not understood", error))?
+            groups.iter().map(described).collect::<Result<_>>()?
         } else {
             with(&self.disks.devices, Access::Look, async |session| {
                 Ok(session
