@@ -1,4 +1,5 @@
-//! Served groups whose disks come and go, and whose volumes are active at times: on simulated disks, with power cuts.
+//! Tests of served groups on simulated disks, with power cuts: disks join and leave a group, volumes are deactivated and
+//! activated again, commits fail.
 
 use std::cell::Cell;
 

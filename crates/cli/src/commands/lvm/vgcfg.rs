@@ -37,8 +37,8 @@ pub(crate) struct Vgcfgbackup {
 
 /// Have a volume group be as a copy of its description says
 ///
-/// The group must not be served. Its data are not changed: volumes are where the copy has them. All of its physical volumes must be
-/// there; one whose label is lost is made again by pvcreate --uuid.
+/// A daemon must not serve the group. The command writes the description and no data. Every physical volume that the copy names
+/// must be present; pvcreate --uuid makes a lost label again.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -60,7 +60,7 @@ pub(crate) struct Vgcfgrestore {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Even if the group has thin pools, whose own metadata may then not match
+    /// Restore a group with thin pools, although their own metadata may no longer match the copy
     #[arg(long)]
     force: bool,
 
