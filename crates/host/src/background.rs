@@ -1,24 +1,24 @@
-//! `serve --daemon`: the daemon in the background.
+//! A process in the background: the daemon of `serve --daemon`, and a scrub of btrfs.
 //!
 //! ```text
-//! command                               daemon
-//! starts the program anew ------------> its own session, / as its directory
+//! command                               process
+//! starts the program anew ------------> its own session
 //! waits                                 starts; logs and fails on the command's standard error
-//!       <------------------- a byte --- everything is served; standard streams become /dev/null
+//!       <------------------- a line --- it works; standard streams become /dev/null
 //! exits with 0
 //!       <-------- end of the pipe ----- could not start
-//! exits with the daemon's code
+//! exits with the process's code
 //! ```
 //!
 //! A fork in the middle would lose threads and rings, and one before would have to be first of all, in a program that
-//! is not allowed unsafe code. The pipe is the daemon's standard input, so no descriptor needs a number. If the
+//! is not allowed unsafe code. The pipe is the process's standard input, so no descriptor needs a number. If the
 //! command was killed meanwhile, by ^C say, the daemon ends when it cannot tell the command that it is ready.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 
 use ashlar_engine::process::pass_on_nothing;
 use rustix::process::{chdir, setsid};
@@ -28,12 +28,10 @@ use crate::error::{Error, FAILURE, Result};
 
 /// In the environment of a daemon that was started by a command that waits.
 const MARK: &str = "ASHLAR_SERVE_IN_BACKGROUND";
-/// What a daemon says when it is ready.
-const READY: u8 = 1;
 
 /// Whether this process is to become the daemon, and not the command that starts it.
 pub fn is_it() -> bool {
-    std::env::var_os(MARK).is_some()
+    is_marked(MARK)
 }
 
 /// Starts this program anew with `args`, its own command line, as a daemon, and waits until it is ready. Returns the
@@ -41,25 +39,11 @@ pub fn is_it() -> bool {
 ///
 /// # Errors
 /// It could not be started, or ended without a message of its own.
-pub fn start(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode> {
-    let failed = |error: io::Error| Error::plain("cannot start in the background", error);
-    let (mut said, saying) = io::pipe().map_err(failed)?;
-    let mut command = Command::new("/proc/self/exe");
-    if let Some(name) = args.next() {
-        command.arg0(name);
-    }
-    command.args(args).env(MARK, "1").stdin(saying);
-    // A script's lock file, say, must not stay open as long as the daemon runs.
-    pass_on_nothing().map_err(failed)?;
-    let mut child = command.spawn().map_err(failed)?;
-    // Our copy of the pipe's other end.
-    drop(command);
-    match said.read_exact(&mut [0]) {
-        Ok(()) => return Ok(ExitCode::SUCCESS),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-        Err(error) => return Err(failed(error)),
-    }
-    let status = child.wait().map_err(failed)?;
+pub fn start(args: impl Iterator<Item = OsString>) -> Result<ExitCode> {
+    let status = match launch(MARK, args)? {
+        Launch::Ready { .. } => return Ok(ExitCode::SUCCESS),
+        Launch::Ended(status) => status,
+    };
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(0) => Err(Error::failed("the daemon was stopped before it was ready")),
         Some(code) => Ok(ExitCode::from(code)),
@@ -67,7 +51,51 @@ pub fn start(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode> {
     }
 }
 
-/// The background as the daemon sees it.
+/// What became of a process that was started.
+pub(crate) enum Launch {
+    /// It works.
+    Ready {
+        /// Its number.
+        pid: u32,
+        /// What it says.
+        message: String,
+    },
+    /// It ended before that, and has told why.
+    Ended(ExitStatus),
+}
+
+/// Whether this process has `mark` in its environment.
+pub(crate) fn is_marked(mark: &str) -> bool {
+    std::env::var_os(mark).is_some()
+}
+
+/// Starts this program anew with `args`, its own command line, and `mark` in its environment, and waits until it is
+/// ready.
+///
+/// # Errors
+/// It could not be started.
+pub(crate) fn launch(mark: &str, mut args: impl Iterator<Item = OsString>) -> Result<Launch> {
+    let failed = |error: io::Error| Error::plain("cannot start in the background", error);
+    let (said, saying) = io::pipe().map_err(failed)?;
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = args.next() {
+        command.arg0(name);
+    }
+    command.args(args).env(mark, "1").stdin(saying);
+    // A script's lock file, say, must not stay open as long as the process runs.
+    pass_on_nothing().map_err(failed)?;
+    let mut child = command.spawn().map_err(failed)?;
+    // Our copy of the pipe's other end.
+    drop(command);
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line).map_err(failed)?;
+    match line.strip_suffix('\n') {
+        Some(message) => Ok(Launch::Ready { pid: child.id(), message: message.to_owned() }),
+        None => child.wait().map(Launch::Ended).map_err(failed),
+    }
+}
+
+/// The background as the process in it sees it.
 #[derive(Debug)]
 pub(crate) struct Background {
     /// The command that waits.
@@ -77,8 +105,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Leaves the terminal and the directory of the command that started this process. Relative paths mean something
-    /// else from now on.
+    /// Leaves the terminal of the command that started this process.
     ///
     /// # Errors
     /// Those of the system calls.
@@ -91,19 +118,30 @@ impl Background {
             setsid()?;
             // The program was started by the name /proc/self/exe, which is not what users look for.
             rustix::thread::set_name(c"ashlar")?;
-            chdir("/")?;
             Ok(Self { command, nothing })
         };
-        begin().map_err(|error: io::Error| Error::plain("cannot go to the background", error))
+        begin().map_err(failed)
     }
 
-    /// Lets the command return. Standard output and error lead nowhere from now on.
+    /// Leaves the directory of the command. Relative paths mean something else from now on.
     ///
     /// # Errors
-    /// The command is gone: the daemon is not wanted any more.
-    pub(crate) fn ready(&self) -> io::Result<()> {
+    /// That of chdir(2).
+    pub(crate) fn leave_directory(&self) -> Result<()> {
+        chdir("/").map_err(|error| failed(error.into()))
+    }
+
+    /// Lets the command return, and tells it `message`, a line. Standard output and error lead nowhere from now on.
+    ///
+    /// # Errors
+    /// The command is gone: the process is not wanted any more.
+    pub(crate) fn ready(&self, message: &str) -> io::Result<()> {
         dup2_stdout(&self.nothing)?;
         dup2_stderr(&self.nothing)?;
-        (&self.command).write_all(&[READY])
+        (&self.command).write_all(format!("{message}\n").as_bytes())
     }
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::plain("cannot go to the background", error)
 }

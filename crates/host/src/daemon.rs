@@ -93,6 +93,7 @@ pub fn serve(
     console: &mut dyn Console,
 ) -> Result<ExitCode> {
     let background = config.background.then(Background::begin).transpose()?;
+    background.as_ref().map_or(Ok(()), Background::leave_directory)?;
     // Before any other thread is started, so that all of them inherit the blocked signals.
     let ending = Ending::listen();
     let ending = ending.map_err(|error| Error::plain("cannot wait for signals", error))?;
@@ -310,7 +311,7 @@ async fn run(
     // If the end was requested meanwhile, the command that waits gets the exit code.
     if let Some(background) = &background
         && !ending.wanted().is_stopped()
-        && let Err(error) = background.ready()
+        && let Err(error) = background.ready("ready")
     {
         tracing::error!(%error, "the command that started this daemon is gone");
         ending.fail(FAILURE);

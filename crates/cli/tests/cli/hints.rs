@@ -16,7 +16,6 @@ use super::support::ashlar;
 const SHARED: &[(&str, &[&str])] = &[
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
-    ("commands/btrfs/scrub/state.rs", &["btrfs scrub start"]),
     ("commands/lvm/pv.rs", &["lvm pvcreate"]),
     ("commands/lvm/vgcfg.rs", &["lvm vgcfgrestore"]),
     ("commands/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
@@ -26,7 +25,8 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/zpool/place.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     ("host/src/access.rs", &["serve", "md assemble"]),
     ("host/src/acceptance.rs", &["serve"]),
-    ("host/src/btrfs.rs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
+    ("host/src/btrfs/scrub", &["btrfs scrub start"]),
+    ("host/src/btrfs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
     (
         "host/src/client.rs",
         &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],

@@ -1,26 +1,21 @@
 //! `ashlar btrfs scrub`: verifies and repairs a file system that is not mounted.
 
-mod control;
-mod names;
+mod progress;
 pub(crate) mod report;
-mod run;
 mod start;
-mod state;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ashlar_engine::wall_clock;
+use ashlar_host::btrfs::scrub::{ScrubDirectory, ScrubHandle, ScrubRecord, ScrubStatus};
 use ashlar_host::disks;
-use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_host::error::{FAILURE, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::control::StatusReply;
 use self::report::{Occasion, Shown};
-use self::state::{Record, Store};
 use super::volumes::{Chosen, How};
 use crate::output;
 
@@ -62,9 +57,6 @@ impl ScrubCommand {
     }
 }
 
-/// How often `cancel` asks whether the scrub has ended.
-const POLL: Duration = Duration::from_millis(50);
-
 /// A file system, by its devices or its UUID.
 #[derive(Args, Debug)]
 struct Which {
@@ -93,8 +85,10 @@ impl Which {
         disks::reactor()?.block_on(chosen.identify())
     }
 
-    fn store(&self) -> Result<Store> {
-        Store::new(self.status_dir.as_deref())
+    /// Its scrub.
+    fn scrub(&self) -> Result<ScrubHandle> {
+        let directory = ScrubDirectory::new(self.status_dir.as_deref())?;
+        Ok(directory.scrub_of(self.fsid()?))
     }
 }
 
@@ -114,10 +108,11 @@ pub(crate) struct Status {
 
 impl Status {
     fn run(self) -> Result<ExitCode> {
-        let (store, fsid) = (self.which.store()?, self.which.fsid()?);
-        let (record, occasion) = match running(&store, fsid)? {
-            Some(StatusReply { record, limit }) => (record, asked(true, Some(limit))),
-            None => match store.load(fsid)? {
+        let scrub = self.which.scrub()?;
+        let fsid = scrub.fsid();
+        let (record, occasion) = match scrub.status()? {
+            Some(ScrubStatus { record, limit }) => (record, asked(true, Some(limit))),
+            None => match scrub.last()? {
                 Some(record) => (record, asked(false, None)),
                 None if self.shown.json => {
                     output::print_json(&json!({ "fsid": fsid, "started": null }))?;
@@ -149,20 +144,6 @@ fn asked(is_running: bool, limit: Option<u64>) -> Occasion {
     Occasion::Asked { is_running, now: wall_clock().as_secs(), limit }
 }
 
-/// The reply of the process that scrubs the file system; `None` if there is none.
-fn running(store: &Store, fsid: Uuid) -> Result<Option<StatusReply>> {
-    let Some(value) = control::ask(&store.socket(fsid), "Status", json!({}))? else {
-        return Ok(None);
-    };
-    let reply = serde_json::from_value(value);
-    reply.map(Some).map_err(|error| Error::plain("the scrub that runs is another ashlar's", error))
-}
-
-/// The error when a command needs a scrub that is not running.
-fn not_running(what: &str, fsid: Uuid) -> Error {
-    Error::new(format_args!("scrub {what} failed"), fsid, "not running").code(2)
-}
-
 /// End a running scrub; it can be resumed
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -175,13 +156,7 @@ pub(crate) struct Cancel {
 
 impl Cancel {
     fn run(self) -> Result<ExitCode> {
-        let (store, fsid) = (self.which.store()?, self.which.fsid()?);
-        let asked = control::ask(&store.socket(fsid), "Cancel", json!({}))?;
-        asked.ok_or_else(|| not_running("cancel", fsid))?;
-        // I/O in flight is finished first. A scrub may be resumed once this command has ended.
-        while running(&store, fsid)?.is_some() {
-            std::thread::sleep(POLL);
-        }
+        self.which.scrub()?.cancel()?;
         output::tell("scrub cancelled\n")?;
         Ok(ExitCode::SUCCESS)
     }
@@ -204,16 +179,13 @@ pub(crate) struct Limit {
 
 impl Limit {
     fn run(self) -> Result<ExitCode> {
-        let (store, fsid) = (self.which.store()?, self.which.fsid()?);
-        let bytes = json!({ "bytes": self.limit });
-        let asked = control::ask(&store.socket(fsid), "Limit", bytes)?;
-        asked.ok_or_else(|| not_running("limit", fsid))?;
+        self.which.scrub()?.limit(self.limit)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// The exit code of a scrub.
-fn exit_code(record: &Record) -> ExitCode {
+fn exit_code(record: &ScrubRecord) -> ExitCode {
     let counters = record.counters();
     match counters.uncorrectable_errors + counters.unverified_errors {
         0 if record.is_finished() => ExitCode::SUCCESS,

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Counters;
+use ashlar_host::btrfs::scrub::{CountersRecord, DeviceState, ScrubRecord};
 use ashlar_md::ondisk::text::CTime;
-
-use super::state::{CountersRecord, DeviceState, Record};
 
 /// How much is said.
 #[derive(clap::Args, Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +48,7 @@ pub(crate) enum Occasion {
 }
 
 /// The report about a scrub.
-pub(crate) fn text(record: &Record, shown: Shown, occasion: Occasion) -> String {
+pub(crate) fn text(record: &ScrubRecord, shown: Shown, occasion: Occasion) -> String {
     let mut text = String::new();
     let done = occasion == Occasion::Done;
     match (done, shown.per_device) {
@@ -88,7 +87,7 @@ pub(crate) fn text(record: &Record, shown: Shown, occasion: Occasion) -> String 
 }
 
 /// The losses, and why the scrub ended early, for `scrub status`.
-fn lost(record: &Record, occasion: Occasion) -> String {
+fn lost(record: &ScrubRecord, occasion: Occasion) -> String {
     if occasion == Occasion::Done {
         return String::new();
     }
@@ -97,7 +96,7 @@ fn lost(record: &Record, occasion: Occasion) -> String {
 }
 
 /// The combined state of all devices.
-fn worst(record: &Record) -> DeviceState {
+fn worst(record: &ScrubRecord) -> DeviceState {
     let any = |state| record.devices.iter().any(|device| device.state == state);
     [DeviceState::Running, DeviceState::Aborted, DeviceState::Cancelled]
         .into_iter()
@@ -112,7 +111,7 @@ fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
     }
 }
 
-fn part_text(record: &Record, part: &Part, raw: bool, occasion: Occasion) -> String {
+fn part_text(record: &ScrubRecord, part: &Part, raw: bool, occasion: Occasion) -> String {
     let mut text = String::new();
     let is_running = matches!(occasion, Occasion::Asked { is_running: true, .. })
         && part.state == DeviceState::Running;

@@ -9,11 +9,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::scrub::Counters;
-use ashlar_host::error::{Error, Result};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::error::{Error, Result};
 
 /// The directory for root.
 const SYSTEM_DIR: &str = "/var/lib/ashlar";
@@ -21,27 +22,27 @@ const SYSTEM_DIR: &str = "/var/lib/ashlar";
 /// A device's part of a scrub.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DeviceRecord {
+pub struct DeviceRecord {
     /// Its number.
-    pub(crate) devid: u64,
+    pub devid: u64,
     /// Its identity.
-    pub(crate) uuid: Uuid,
+    pub uuid: Uuid,
     /// Its name in messages.
-    pub(crate) name: String,
+    pub name: String,
     /// The counters.
-    pub(crate) counters: CountersRecord,
+    pub counters: CountersRecord,
     /// Bytes of the device to scan, used or not.
-    pub(crate) total_bytes: u64,
+    pub total_bytes: u64,
     /// Bytes scanned so far.
-    pub(crate) passed_bytes: u64,
+    pub passed_bytes: u64,
     /// How it ended.
-    pub(crate) state: DeviceState,
+    pub state: DeviceState,
 }
 
 /// The state of a device's scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum DeviceState {
+pub enum DeviceState {
     /// It is being scrubbed, or was when the program was killed.
     Running,
     /// All of it was scrubbed.
@@ -55,22 +56,39 @@ pub(crate) enum DeviceState {
 /// [`Counters`], with the kernel's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct CountersRecord {
-    pub(crate) data_extents_scrubbed: u64,
-    pub(crate) tree_extents_scrubbed: u64,
-    pub(crate) data_bytes_scrubbed: u64,
-    pub(crate) tree_bytes_scrubbed: u64,
-    pub(crate) read_errors: u64,
-    pub(crate) csum_errors: u64,
-    pub(crate) verify_errors: u64,
-    pub(crate) no_csum: u64,
-    pub(crate) csum_discards: u64,
-    pub(crate) super_errors: u64,
-    pub(crate) malloc_errors: u64,
-    pub(crate) uncorrectable_errors: u64,
-    pub(crate) unverified_errors: u64,
-    pub(crate) corrected_errors: u64,
-    pub(crate) last_physical: u64,
+pub struct CountersRecord {
+    /// Data extents, once for each 64 KiB stripe that has a part of one.
+    pub data_extents_scrubbed: u64,
+    /// Tree blocks, counted in the same way.
+    pub tree_extents_scrubbed: u64,
+    /// Bytes of data.
+    pub data_bytes_scrubbed: u64,
+    /// Bytes of tree blocks.
+    pub tree_bytes_scrubbed: u64,
+    /// Sectors that could not be read.
+    pub read_errors: u64,
+    /// Sectors of data whose checksum is wrong.
+    pub csum_errors: u64,
+    /// Sectors of tree blocks with a wrong checksum or other wrong header fields.
+    pub verify_errors: u64,
+    /// Data sectors without a checksum.
+    pub no_csum: u64,
+    /// Always zero, as in Linux since 3.15.
+    pub csum_discards: u64,
+    /// Superblocks that are damaged or outdated.
+    pub super_errors: u64,
+    /// Always zero: the program aborts if out of memory.
+    pub malloc_errors: u64,
+    /// Bad sectors that remain bad.
+    pub uncorrectable_errors: u64,
+    /// Data sectors whose checksums could not be read, and unreadable parts of the extent tree:
+    /// what they cover was not verified.
+    pub unverified_errors: u64,
+    /// Bad sectors for which a good copy was found. As in the kernel, they also count if nothing
+    /// may be written: `Problem::repair` says what was done.
+    pub corrected_errors: u64,
+    /// The device has been scrubbed up to here.
+    pub last_physical: u64,
 }
 
 /// Calls a macro with the names of all counters, in the order in which they are printed.
@@ -112,13 +130,13 @@ impl From<&CountersRecord> for Counters {
 
 impl CountersRecord {
     /// Names and values, in the order in which they are printed.
-    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+    pub fn all(&self) -> Vec<(&'static str, u64)> {
         macro_rules! list { ($($name:ident),*) => { vec![$((stringify!($name), self.$name)),*] }; }
         with_counters!(list)
     }
 
     /// Bytes that were verified.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.data_bytes_scrubbed.saturating_add(self.tree_bytes_scrubbed)
     }
 }
@@ -126,59 +144,59 @@ impl CountersRecord {
 /// The totals before this run.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Before {
+pub struct Before {
     /// Seconds.
-    pub(crate) duration: f64,
+    pub duration: f64,
     /// Bytes scanned, on all devices.
-    pub(crate) passed_bytes: u64,
+    pub passed_bytes: u64,
 }
 
 /// A scrub.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub struct ScrubRecord {
     /// The file system.
-    pub(crate) fsid: Uuid,
+    pub fsid: Uuid,
     /// When it was started, seconds since the epoch.
-    pub(crate) started: u64,
+    pub started: u64,
     /// When it was resumed, if it was.
-    pub(crate) resumed: Option<u64>,
+    pub resumed: Option<u64>,
     /// Seconds that it has run, including those before it was resumed.
-    pub(crate) duration: f64,
+    pub duration: f64,
     /// Whether it only reads, and repairs nothing.
-    pub(crate) read_only: bool,
+    pub read_only: bool,
     /// The process that runs it.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// The totals when it was last resumed.
-    pub(crate) before: Before,
+    pub before: Before,
     /// Its devices.
-    pub(crate) devices: Vec<DeviceRecord>,
+    pub devices: Vec<DeviceRecord>,
     /// Why it ended early, if it failed.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
     /// Messages about what is lost, with the files it belongs to, or could not be repaired.
-    pub(crate) lost: Vec<String>,
+    pub lost: Vec<String>,
 }
 
-impl Record {
+impl ScrubRecord {
     /// The sum over all devices.
-    pub(crate) fn counters(&self) -> CountersRecord {
+    pub fn counters(&self) -> CountersRecord {
         let all = self.devices.iter().map(|device| Counters::from(&device.counters));
         (&all.fold(Counters::default(), |sum, counters| sum.plus(&counters))).into()
     }
 
     /// Bytes scanned so far, on all devices.
-    pub(crate) fn passed_bytes(&self) -> u64 {
+    pub fn passed_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.passed_bytes).sum()
     }
 
     /// Bytes to scan, on all devices.
-    pub(crate) fn total_bytes(&self) -> u64 {
+    pub fn total_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.total_bytes).sum()
     }
 
     /// The seconds left, if the rest takes as long per byte as the part since the start or the last resume. `None` if
     /// nothing was scanned since then.
-    pub(crate) fn seconds_left(&self) -> Option<f64> {
+    pub fn seconds_left(&self) -> Option<f64> {
         let since = self.duration - self.before.duration;
         let passed = self.passed_bytes().checked_sub(self.before.passed_bytes)?;
         let left = self.total_bytes().saturating_sub(self.passed_bytes());
@@ -186,22 +204,23 @@ impl Record {
     }
 
     /// Whether every device was scrubbed to its end.
-    pub(crate) fn is_finished(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.devices.iter().all(|device| device.state == DeviceState::Finished)
     }
 }
 
 /// The directory of the records.
-pub(crate) struct Store {
+#[derive(Clone, Debug)]
+pub(super) struct RecordStore {
     dir: PathBuf,
 }
 
-impl Store {
+impl RecordStore {
     /// This user's records.
     ///
     /// # Errors
     /// There is no place for them.
-    pub(crate) fn new(dir: Option<&Path>) -> Result<Self> {
+    pub(super) fn new(dir: Option<&Path>) -> Result<Self> {
         let set = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let dir = match dir {
             Some(dir) => dir.to_owned(),
@@ -223,7 +242,7 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be made.
-    pub(crate) fn create(&self) -> Result<()> {
+    pub(super) fn create(&self) -> Result<()> {
         let failed = |error| Error::new("cannot make the directory", self.dir.display(), error);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)
     }
@@ -232,7 +251,7 @@ impl Store {
     ///
     /// # Errors
     /// The lock file cannot be made.
-    pub(crate) fn lock(&self, fsid: Uuid) -> Result<Option<File>> {
+    pub(super) fn lock(&self, fsid: Uuid) -> Result<Option<File>> {
         let path = self.dir.join(format!("scrub.lock.{fsid}"));
         let failed = |error| Error::new("cannot make the lock file", path.display(), error);
         let flags = OFlags::NOFOLLOW.bits() as i32;
@@ -255,7 +274,7 @@ impl Store {
     }
 
     /// The socket of the process that scrubs.
-    pub(crate) fn socket(&self, fsid: Uuid) -> PathBuf {
+    pub(super) fn socket(&self, fsid: Uuid) -> PathBuf {
         self.dir.join(format!("scrub.control.{fsid}"))
     }
 
@@ -263,7 +282,7 @@ impl Store {
     ///
     /// # Errors
     /// The file cannot be read or is damaged.
-    pub(crate) fn load(&self, fsid: Uuid) -> Result<Option<Record>> {
+    pub(super) fn load(&self, fsid: Uuid) -> Result<Option<ScrubRecord>> {
         let path = self.file(fsid);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -272,7 +291,7 @@ impl Store {
             }
             Ok(text) => text,
         };
-        let record: Record = serde_json::from_slice(&text).map_err(|error| {
+        let record: ScrubRecord = serde_json::from_slice(&text).map_err(|error| {
             Error::new("the status file is damaged", path.display(), error)
                 .hint("remove it, or start a new scrub with --force")
         })?;
@@ -283,7 +302,7 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn save(&self, record: &Record) -> Result<()> {
+    pub(super) fn save(&self, record: &ScrubRecord) -> Result<()> {
         let path = self.file(record.fsid);
         let failed = |error| Error::new("cannot write the status file", path.display(), error);
         let text = serde_json::to_vec_pretty(record).map_err(|error| failed(error.into()))?;
@@ -306,7 +325,7 @@ impl Store {
 mod tests {
     use super::*;
 
-    fn record(state: DeviceState) -> Record {
+    fn record(state: DeviceState) -> ScrubRecord {
         let counters = CountersRecord { csum_errors: 3, last_physical: 7, ..Default::default() };
         let device = |devid| DeviceRecord {
             devid,
@@ -317,7 +336,7 @@ mod tests {
             passed_bytes: 5,
             state,
         };
-        Record {
+        ScrubRecord {
             fsid: Uuid::from_u128(1),
             started: 1,
             resumed: None,
@@ -334,7 +353,7 @@ mod tests {
     #[test]
     fn what_was_saved_is_loaded() {
         let dir = tempfile::tempdir().expect("a directory");
-        let store = Store::new(Some(dir.path())).expect("a place");
+        let store = RecordStore::new(Some(dir.path())).expect("a place");
         let record = record(DeviceState::Cancelled);
         assert!(store.load(record.fsid).expect("no file is no error").is_none());
         store.save(&record).expect("saved");
@@ -346,7 +365,7 @@ mod tests {
     #[test]
     fn a_file_system_is_scrubbed_by_one_at_a_time() {
         let dir = tempfile::tempdir().expect("a directory");
-        let store = Store::new(Some(dir.path())).expect("a place");
+        let store = RecordStore::new(Some(dir.path())).expect("a place");
         let lock = store.lock(Uuid::nil()).expect("a lock file");
         assert!(lock.is_some() && store.lock(Uuid::nil()).expect("the same").is_none());
         assert!(store.lock(Uuid::from_u128(1)).expect("another").is_some());

@@ -1,10 +1,13 @@
 //! Finds the devices of a btrfs file system and opens it: disks themselves, or devices on them (partitions, arrays, logical volumes).
 
+pub mod scrub;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
+use ashlar_engine::signal::{self, Signal};
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
@@ -12,6 +15,17 @@ use uuid::Uuid;
 
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
+
+/// The signals that end work on a file system cleanly.
+const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+
+/// Blocks SIGINT, SIGTERM and SIGHUP, which a [`scrub`] waits for. The caller has started no thread yet.
+///
+/// # Errors
+/// That of the system call.
+pub fn block_signals() -> Result<()> {
+    signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))
+}
 
 /// Which devices, and how they are opened.
 #[derive(Clone, Debug, Default)]

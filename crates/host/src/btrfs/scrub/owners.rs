@@ -9,14 +9,15 @@ use ashlar_btrfs::scrub::Problem;
 use ashlar_btrfs::volume::FileSystem;
 
 /// An owner of a lost block.
-pub(super) struct Owner {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockOwner {
     /// The path of the file, if the owner is a file with a name.
-    pub(super) path: Option<String>,
+    pub path: Option<String>,
     /// A description of the owner.
-    pub(super) words: String,
+    pub words: String,
 }
 
-impl Owner {
+impl BlockOwner {
     fn unnamed(words: String) -> Self {
         Self { path: None, words }
     }
@@ -24,25 +25,25 @@ impl Owner {
 
 /// The files that contain a data block, or the trees that contain a tree block: lines that begin with `path` or `tree`.
 /// Failures are reported in a line, too.
-pub(super) async fn of(fs: &Arc<FileSystem>, problem: &Problem) -> Vec<Owner> {
+pub(super) async fn owners_of(fs: &Arc<FileSystem>, problem: &Problem) -> Vec<BlockOwner> {
     let Some(logical) = problem.logical else { return Vec::new() };
     let mut lines = Vec::new();
     let found = async {
         for owned in backref::owners(fs, logical, u64::from(problem.len)).await? {
-            tell(fs, &owned, &mut lines).await?;
+            describe(fs, &owned, &mut lines).await?;
         }
         Ok::<_, TreeError>(())
     };
     if let Err(error) = found.await {
-        lines.push(Owner::unnamed(format!("not all names could be found out: {error}")));
+        lines.push(BlockOwner::unnamed(format!("not all names could be found out: {error}")));
     }
     lines
 }
 
-async fn tell(
+async fn describe(
     fs: &Arc<FileSystem>,
     owned: &Owned,
-    lines: &mut Vec<Owner>,
+    lines: &mut Vec<BlockOwner>,
 ) -> Result<(), TreeError> {
     match &owned.owners {
         Owners::Data(parts) => {
@@ -52,9 +53,9 @@ async fn tell(
                 let names = backref::names_of(fs, part.root, part.inode).await?;
                 if names.is_empty() {
                     let words = format!("path unknown ({place}: a file without a name)");
-                    lines.push(Owner::unnamed(words));
+                    lines.push(BlockOwner::unnamed(words));
                 }
-                lines.extend(names.iter().map(|name| Owner {
+                lines.extend(names.iter().map(|name| BlockOwner {
                     path: Some(name.full().to_string()),
                     words: format!("path {} ({place})", name.full()),
                 }));
@@ -65,12 +66,12 @@ async fn tell(
             let first = first.unwrap_or_default();
             lines.extend(roots.iter().map(|root| {
                 let name = inspect::object(*root, 0);
-                Owner::unnamed(format!("tree {root} ({name}), level {level}{first}"))
+                BlockOwner::unnamed(format!("tree {root} ({name}), level {level}{first}"))
             }));
         }
     }
     if owned.more {
-        lines.push(Owner::unnamed("and perhaps more".to_owned()));
+        lines.push(BlockOwner::unnamed("and perhaps more".to_owned()));
     }
     Ok(())
 }

@@ -12,27 +12,27 @@ use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
 use ashlar_engine::socket_file::{self, SocketFile};
-use ashlar_host::client::receive;
-use ashlar_host::error::{Error, Result};
-use ashlar_host::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::run::Run;
-use super::state::Record;
+use super::records::ScrubRecord;
+use super::run::Origin;
+use crate::client::receive;
+use crate::error::{Error, Result};
+use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 
 /// The time limit for the other side.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Only the user of the scrub may end it.
 const MODE: u32 = 0o600;
 
-/// The reply to `Status`.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct StatusReply {
+/// The state of a scrub that runs: the reply to `Status`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ScrubStatus {
     /// The scrub's current record.
-    pub(crate) record: Record,
+    pub record: ScrubRecord,
     /// Bytes per second of each device; zero means no limit.
-    pub(crate) limit: u64,
+    pub limit: u64,
 }
 
 /// The parts of a running scrub that the listener uses. The listening thread outlives the scrub, and must not keep its
@@ -40,7 +40,7 @@ pub(crate) struct StatusReply {
 pub(super) struct Controls {
     pub(super) scrub: Weak<Scrub>,
     pub(super) limit: Arc<AtomicU64>,
-    pub(super) run: Arc<Run>,
+    pub(super) origin: Arc<Origin>,
 }
 
 /// Listens in a separate thread until the program ends.
@@ -84,9 +84,9 @@ fn reply(call: &Call, scrub: &Scrub, controls: &Controls) -> Reply {
     };
     match method {
         "Status" => {
-            let record = controls.run.record(scrub);
+            let record = controls.origin.record(scrub);
             let limit = controls.limit.load(Ordering::Relaxed);
-            Reply::ok(json!(StatusReply { record, limit }))
+            Reply::ok(json!(ScrubStatus { record, limit }))
         }
         "Cancel" => {
             scrub.cancel();

@@ -1,0 +1,60 @@
+//! A scrub in a process of its own, which goes on after the command that started it.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use super::run::ScrubRun;
+use crate::background::{Background, Launch, is_marked, launch};
+use crate::error::{Error, FAILURE, Result};
+
+/// In the environment of the background process.
+const MARK: &str = "ASHLAR_SCRUB_BACKGROUND";
+
+/// What became of a background process.
+pub enum BackgroundScrub {
+    /// It scrubs.
+    Running {
+        /// Its number.
+        pid: u32,
+        /// The UUID of the file system.
+        fsid: String,
+    },
+    /// It ended before that, and has told why.
+    Ended(ExitCode),
+}
+
+/// Whether this process is to scrub in the background, and not the command that starts it.
+pub fn is_background() -> bool {
+    is_marked(MARK)
+}
+
+/// Starts this program anew with `args`, its own command line, and waits until that process scrubs.
+///
+/// # Errors
+/// It could not be started.
+pub fn start_in_background(args: impl Iterator<Item = OsString>) -> Result<BackgroundScrub> {
+    Ok(match launch(MARK, args)? {
+        Launch::Ready { pid, message } => BackgroundScrub::Running { pid, fsid: message },
+        Launch::Ended(status) => {
+            let code = status.code().and_then(|code| u8::try_from(code).ok());
+            BackgroundScrub::Ended(ExitCode::from(code.unwrap_or(FAILURE)))
+        }
+    })
+}
+
+impl ScrubRun {
+    /// Lets the command that started this process return, and leaves its terminal.
+    ///
+    /// # Errors
+    /// Those of the system calls.
+    pub fn go_to_background(&self) -> Result<()> {
+        match Background::begin()?.ready(&self.fsid().to_string()) {
+            // The scrub goes on even if that command is gone.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(Error::plain("cannot go to the background", error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! A scrub from start to end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, Scrub, Sink, State};
+use ashlar_btrfs::units::{DevId, Physical};
+use ashlar_btrfs::volume::FileSystem;
+use ashlar_engine::signal;
+use ashlar_engine::socket_file::SocketFile;
+use ashlar_engine::{sleep, wall_clock};
+use futures_util::future::{Either, select};
+use uuid::Uuid;
+
+use super::control::{self, Controls};
+use super::owners::{self, BlockOwner};
+use super::records::{Before, CountersRecord, DeviceRecord, DeviceState, ScrubRecord};
+use super::{ScrubHandle, ScrubOptions, ScrubStart};
+use crate::btrfs::SIGNALS;
+use crate::error::{Error, Result};
+
+/// How often the status file is written (btrfs-progs' interval).
+const SAVE: Duration = Duration::from_secs(5);
+/// How often the observer is told.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What is known of a scrub from its start.
+pub(super) struct Origin {
+    start: ScrubRecord,
+    since: Instant,
+    /// The devices that are scrubbed, and where each continues.
+    open: BTreeMap<DevId, Physical>,
+}
+
+impl Origin {
+    /// A scrub that continues `last`, or a new one.
+    ///
+    /// A device continues where it was if it is still the same disk; a new device starts from the beginning, and the
+    /// record of a missing device is kept.
+    fn new(fs: &FileSystem, read_only: bool, last: Option<ScrubRecord>) -> Self {
+        let now = wall_clock().as_secs();
+        let pid = std::process::id();
+        let mut start = match last {
+            Some(last) => {
+                let before = Before { duration: last.duration, passed_bytes: last.passed_bytes() };
+                ScrubRecord { resumed: Some(now), pid, before, error: None, ..last }
+            }
+            None => ScrubRecord {
+                fsid: fs.superblock().fsid(),
+                started: now,
+                resumed: None,
+                duration: 0.0,
+                read_only,
+                pid,
+                before: Before::default(),
+                devices: Vec::new(),
+                error: None,
+                lost: Vec::new(),
+            },
+        };
+        let mut open = BTreeMap::new();
+        for device in fs.devices() {
+            let known = start.devices.iter_mut().find(|known| known.uuid == device.uuid);
+            match known {
+                Some(known) if known.state == DeviceState::Finished => {}
+                Some(known) => {
+                    known.state = DeviceState::Running;
+                    open.insert(device.devid, Physical(known.counters.last_physical));
+                }
+                None => {
+                    start.devices.retain(|other| other.devid != device.devid.0);
+                    start.devices.push(DeviceRecord {
+                        devid: device.devid.0,
+                        uuid: device.uuid,
+                        name: device.name.clone(),
+                        counters: CountersRecord::default(),
+                        total_bytes: 0,
+                        passed_bytes: 0,
+                        state: DeviceState::Running,
+                    });
+                    open.insert(device.devid, Physical(0));
+                }
+            }
+        }
+        start.devices.sort_by_key(|device| device.devid);
+        Self { start, since: Instant::now(), open }
+    }
+
+    /// The scrub's current record.
+    pub(super) fn record(&self, scrub: &Scrub) -> ScrubRecord {
+        let mut record = self.start.clone();
+        record.duration = self.start.before.duration + self.since.elapsed().as_secs_f64();
+        for progress in scrub.progress() {
+            let mut devices = record.devices.iter_mut();
+            let Some(device) = devices.find(|device| device.devid == progress.devid.0) else {
+                continue;
+            };
+            device.state = match progress.state {
+                // It has no progress yet.
+                State::Waiting => continue,
+                State::Running => DeviceState::Running,
+                State::Finished => DeviceState::Finished,
+                State::Cancelled => DeviceState::Cancelled,
+                State::Failed => DeviceState::Aborted,
+            };
+            let before = (&device.counters).into();
+            device.counters = (&progress.counters.plus(&before)).into();
+            device.total_bytes = progress.bytes_total;
+            device.passed_bytes = progress.bytes_scanned;
+        }
+        record
+    }
+}
+
+/// Collects the problems found, to be reported at the end with the names of the files.
+struct Findings {
+    problems: Mutex<Vec<Problem>>,
+}
+
+/// The most problems that are kept for the report; further ones are only counted.
+const TOLD: usize = 10_000;
+/// The most lines about losses in the status file.
+const LOST_LINES: usize = 10_000;
+
+impl Sink for Findings {
+    fn problem(&self, problem: &Problem) {
+        tracing::debug!(%problem, "scrub");
+        let mut all = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() < TOLD {
+            all.push(problem.clone());
+        }
+    }
+}
+
+/// What a scrub found.
+pub struct ScrubReport {
+    /// Its record.
+    pub record: ScrubRecord,
+    /// The problems, at most 10,000 of them.
+    pub problems: Vec<ReportedProblem>,
+}
+
+/// A problem, and the owners of the lost data.
+pub struct ReportedProblem {
+    /// The problem.
+    pub problem: Problem,
+    /// The owners, if something is lost.
+    pub owners: Vec<BlockOwner>,
+}
+
+impl ScrubReport {
+    /// Whether there are errors that were not corrected.
+    pub fn has_uncorrected(&self) -> bool {
+        self.problems.iter().any(|it| !it.problem.is_repaired())
+    }
+}
+
+/// Follows a scrub.
+pub trait ScrubObserver {
+    /// The scrub's progress, several times a second.
+    ///
+    /// # Errors
+    /// Those of the observer, which end the scrub.
+    fn progress(&mut self, record: &ScrubRecord) -> Result<()>;
+}
+
+/// A scrub that is about to begin: nobody else scrubs the file system, its record is saved, and its socket answers.
+pub struct ScrubRun {
+    fs: Arc<FileSystem>,
+    handle: ScrubHandle,
+    origin: Arc<Origin>,
+    scrub: Arc<Scrub>,
+    socket: Option<SocketFile>,
+    _lock: File,
+}
+
+impl ScrubRun {
+    /// Prepares a scrub.
+    ///
+    /// # Errors
+    /// It is scrubbed already, there is nothing to resume, or the status file cannot be read or written.
+    pub(super) fn new(
+        fs: &Arc<FileSystem>,
+        handle: ScrubHandle,
+        options: &ScrubOptions,
+    ) -> Result<Self> {
+        let lock = handle.lock()?;
+        let last = match options.start {
+            ScrubStart::New { force } => match handle.last() {
+                Err(error) if !force => return Err(error),
+                Ok(_) | Err(_) => None,
+            },
+            ScrubStart::Resumed => Some(handle.resumable(options.read_only)?),
+        };
+        let origin = Arc::new(Origin::new(fs, options.read_only, last));
+        let limit = Arc::new(AtomicU64::new(options.limit));
+        let limits = fs.devices().iter().map(|device| (device.devid, Arc::clone(&limit)));
+        let scrub_options = Options {
+            read_only: options.read_only,
+            limits: limits.collect(),
+            depth: options.depth,
+            resume_at: origin.open.clone(),
+            devices: origin.open.keys().copied().collect(),
+            ..Options::default()
+        };
+        let scrub = Scrub::new(Arc::clone(fs), scrub_options);
+        handle.store.save(&origin.record(&scrub))?;
+        let controls =
+            Controls { scrub: Arc::downgrade(&scrub), limit, origin: Arc::clone(&origin) };
+        let socket = match control::listen(&handle.socket(), controls) {
+            Ok(socket) => Some(socket),
+            // For example because the directory's name is too long for a socket.
+            Err(error) => {
+                let (error, _) = error.into_parts();
+                tracing::warn!(error, "status, cancel and limit will not reach this scrub");
+                None
+            }
+        };
+        Ok(Self { fs: Arc::clone(fs), handle, origin, scrub, socket, _lock: lock })
+    }
+
+    /// The UUID of the file system.
+    pub(super) fn fsid(&self) -> Uuid {
+        self.handle.fsid()
+    }
+
+    /// Scrubs, keeps the status file up to date, and tells `observer`. SIGINT, SIGTERM and SIGHUP, which
+    /// [`block_signals`](crate::btrfs::block_signals) has blocked, end the scrub early, so that it can be resumed.
+    ///
+    /// # Errors
+    /// Nothing can be scrubbed, the status file cannot be written, or the observer failed.
+    pub async fn run(self, observer: &mut dyn ScrubObserver) -> Result<ScrubReport> {
+        let findings = Findings { problems: Mutex::default() };
+        let result = {
+            let work = std::pin::pin!(self.scrub.run(&findings));
+            let kept = std::pin::pin!(self.keep_records(observer));
+            match select(work, kept).await {
+                Either::Left((result, _)) => result.map(|_| ()),
+                // The status file or the observer failed: still end the work cleanly.
+                Either::Right((Err(error), work)) => {
+                    self.scrub.cancel();
+                    work.await.map_err(|error| Error::plain("cannot scrub", error))?;
+                    return Err(error);
+                }
+                Either::Right((Ok(never), _)) => match never {},
+            }
+        };
+        let found = findings.problems.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut record = self.origin.record(&self.scrub);
+        record.error = result.as_ref().err().map(ToString::to_string);
+        let mut problems = Vec::with_capacity(found.len());
+        for problem in found {
+            let mut owners = Vec::new();
+            if is_lost(&problem) {
+                owners = owners::owners_of(&self.fs, &problem).await;
+                if record.lost.len() < LOST_LINES {
+                    record.lost.push(problem.to_string());
+                    record.lost.extend(owners.iter().map(|owner| format!("  {}", owner.words)));
+                }
+            }
+            problems.push(ReportedProblem { problem, owners });
+        }
+        self.handle.store.save(&record)?;
+        drop(self.socket);
+        result.map_err(|error| Error::plain("cannot scrub", error))?;
+        Ok(ScrubReport { record, problems })
+    }
+
+    /// Keeps the status file and the observer up to date forever, and cancels the scrub on a signal.
+    async fn keep_records(
+        &self,
+        observer: &mut dyn ScrubObserver,
+    ) -> Result<std::convert::Infallible> {
+        let mut ends = std::pin::pin!(signal::wait(&SIGNALS));
+        let mut ended = false;
+        let mut saved = Instant::now();
+        loop {
+            if ended {
+                sleep(TICK).await;
+            } else if let Either::Left(_) = select(ends.as_mut(), std::pin::pin!(sleep(TICK))).await
+            {
+                ended = true;
+                self.scrub.cancel();
+            }
+            let record = self.origin.record(&self.scrub);
+            if saved.elapsed() >= SAVE {
+                saved = Instant::now();
+                self.handle.store.save(&record)?;
+            }
+            observer.progress(&record)?;
+        }
+    }
+}
+
+/// Whether to name the files: no good copy was found, or the repair could not be written.
+fn is_lost(problem: &Problem) -> bool {
+    match problem.repair {
+        Repair::Done | Repair::NotTried => false,
+        Repair::Impossible | Repair::Failed(_) => match problem.kind {
+            ProblemKind::Read(_)
+            | ProblemKind::Place(_)
+            | ProblemKind::Checksum
+            | ProblemKind::Verify(_)
+            | ProblemKind::Crossing => true,
+            ProblemKind::Super(_)
+            | ProblemKind::Parity
+            | ProblemKind::ParityUnverified
+            | ProblemKind::Tree(_) => false,
+        },
+    }
+}
