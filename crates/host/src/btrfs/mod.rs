@@ -1,5 +1,6 @@
 //! Finds the devices of a btrfs file system and opens it: disks themselves, or devices on them (partitions, arrays, logical volumes).
 
+pub mod restore;
 pub mod scrub;
 
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 /// The signals that end work on a file system cleanly.
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
-/// Blocks SIGINT, SIGTERM and SIGHUP, which a [`scrub`] waits for. The caller has started no thread yet.
+/// Blocks SIGINT, SIGTERM and SIGHUP, which [`restore`] and [`scrub`] wait for. The caller has started no thread yet.
 ///
 /// # Errors
 /// That of the system call.

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_btrfs::files::Name;
+use ashlar_host::btrfs::restore::{Existing, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::Result;
 use clap::Args;
 
 use super::Top;
-use super::taking::{self, Existing, Names, Telling, Wanted};
+use super::copying::{self, Speech};
 use super::volumes::Chosen;
 use crate::output;
 use crate::progress::Shown;
@@ -80,30 +81,28 @@ impl Get {
             (true, true) => Existing::ResumeAndReplace,
             (false, true) => Existing::Replace,
         };
-        let telling =
-            if output::is_quiet() { Telling::Failures } else { Telling::Progress(self.shown) };
-        let wanted = Wanted {
+        let progress = (!output::is_quiet()).then_some(self.shown);
+        let options = RestoreOptions {
             path: Name::from_shown(self.path.as_bytes()).0,
             dest: self.dest,
             existing,
             keep_partial: self.keep_partial,
             stop_at_first: false,
             dry_run: false,
-            verbose: false,
             links: true,
             snapshots: true,
             modes_and_times: true,
             owners: self.owners,
             xattrs: self.xattrs,
             only: None,
-            telling,
-            options: Names {
-                owners: "--owners",
+            progress: progress.is_some(),
+            advice: RestoreAdvice {
                 overwrite: "--overwrite",
                 go_on: "--resume goes on where it was",
                 merge: "name something that does not exist; --resume goes on with an earlier run",
             },
         };
-        taking::run(&self.chosen, self.top, &wanted)
+        let speech = Speech { progress, names: false, owners: "--owners" };
+        copying::run(&self.chosen, self.top, &options, speech)
     }
 }

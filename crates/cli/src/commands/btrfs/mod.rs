@@ -1,6 +1,7 @@
 //! `ashlar btrfs`: file systems that are not mounted.
 
 mod cat;
+mod copying;
 mod device;
 mod filesystem;
 mod get;
@@ -10,7 +11,6 @@ mod paths;
 mod restore;
 pub(crate) mod scrub;
 mod subvolume;
-mod taking;
 pub(crate) mod volumes;
 
 use std::io::{self, BufWriter, Write};

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
+use ashlar_host::btrfs::restore::{Existing, PathFilter, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 use regex_automata::nfa::thompson::{self, pikevm::PikeVM};
 use regex_automata::util::syntax;
 
-use super::taking::{self, Existing, Names, Telling, Wanted};
+use super::copying::{self, Speech};
 use super::volumes::{Chosen, How};
 use super::{Top, with};
 use crate::output;
@@ -123,29 +124,28 @@ impl Restore {
         if self.dry_run {
             output::print("This is a dry-run, no files are going to be restored\n")?;
         }
-        let wanted = Wanted {
+        let options = RestoreOptions {
             path: b"/".to_vec(),
             dest,
             existing: if self.overwrite { Existing::Replace } else { Existing::Keep },
             keep_partial: self.ignore_errors,
             stop_at_first: !self.ignore_errors,
             dry_run: self.dry_run,
-            verbose: output::is_verbose(),
             links: self.symlinks,
             snapshots: self.snapshots,
             modes_and_times: self.metadata,
             owners: self.metadata,
             xattrs: self.xattr,
-            only: self.regex()?,
-            telling: Telling::Failures,
-            options: Names {
-                owners: "-m",
+            only: self.filter()?,
+            progress: false,
+            advice: RestoreAdvice {
                 overwrite: "-o",
                 go_on: "the same command goes on: files that are there are left as they are",
                 merge: "-o replaces it",
             },
         };
-        taking::run(&chosen, top, &wanted)
+        let names = output::is_verbose() || self.dry_run;
+        copying::run(&chosen, top, &options, Speech { progress: None, names, owners: "-m" })
     }
 
     /// Refuses options of btrfs restore that are not supported.
@@ -162,7 +162,7 @@ impl Restore {
         Err(Error::usage(format_args!("{option} of btrfs restore is not supported: {why}")))
     }
 
-    fn regex(&self) -> Result<Option<PikeVM>> {
+    fn filter(&self) -> Result<Option<Box<PathFilter>>> {
         let Some(text) = &self.path_regex else { return Ok(None) };
         // Names may contain any bytes.
         let syntax = syntax::Config::new().unicode(false).utf8(false);
@@ -171,12 +171,13 @@ impl Restore {
             .syntax(syntax)
             .thompson(thompson::Config::new().utf8(false).nfa_size_limit(Some(1 << 20)))
             .build(text);
-        built.map(Some).map_err(|why| {
+        let regex = built.map_err(|why| {
             // The cause says what is wrong.
             let cause = std::error::Error::source(&why).map(ToString::to_string);
             let why = cause.unwrap_or_else(|| why.to_string());
             Error::usage(format_args!("--path-regex {text}: {why}"))
-        })
+        })?;
+        Ok(Some(Box::new(move |path| regex.is_match(&mut regex.create_cache(), path))))
     }
 }
 

@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::files::{Place, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
-use ashlar_host::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Timestamps, UTIME_OMIT, XattrFlags, lsetxattr, utimensat};
 use tempfile::{Builder, NamedTempFile, TempPath};
 
-use super::parent;
+use crate::error::{Error, Result};
 
 /// The most files that wait for their names, and their bytes: one sync of the target covers them all.
 const WAITING_MAX: usize = 256;
@@ -93,6 +92,14 @@ impl Store {
         };
         let synced = rustix::fs::syncfs(target);
         synced.map_err(|why| Error::new("cannot store what was taken out", path.display(), why))
+    }
+}
+
+/// The parent directory of a path.
+pub(super) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
     }
 }
 

@@ -1,12 +1,4 @@
-//! Copying files and directories out of a file system, to a mounted one.
-//!
-//! Each file and link is created completely under a temporary name beside its final name, and is renamed once it is
-//! durable ([`store`]). So every file under its final name is complete, whenever the program or the machine stops;
-//! leftovers are called `.NAME.ashlar-XXXXXX`.
-
-mod store;
-mod told;
-mod wanted;
+//! The copy itself, directory by directory.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -14,82 +6,17 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use ashlar_btrfs::files::{Directory, FileError, Files, Name, Piece, Place, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
-use ashlar_engine::signal::{self, Signal};
-use ashlar_host::error::{Error, FAILURE, Result};
-use futures_util::future::{Either, select};
 
-use self::store::{Finished, Store};
-pub(super) use self::told::Telling;
-use self::told::Told;
-use self::wanted::Counts;
-pub(super) use self::wanted::{Existing, Names, Wanted};
-use super::volumes::Chosen;
-use super::{Top, with};
-use crate::output;
-
-/// The signals that end it cleanly.
-const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
-
-/// Opens the file system, and copies `wanted` out of its subvolume `top`.
-///
-/// # Errors
-/// It cannot be opened, nothing could be copied, the target accepts no more data, or a signal ended it.
-pub(super) fn run(chosen: &Chosen, top: Top, wanted: &Wanted) -> Result<ExitCode> {
-    signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
-    with(chosen, async |fs| {
-        let files = top.files(fs).await?;
-        Ok(ExitCode::from(take(files, wanted).await?))
-    })
-}
-
-async fn take(files: Files, wanted: &Wanted) -> Result<u8> {
-    let told = Told::new(wanted);
-    let mut taking = Taking {
-        wanted,
-        store: Store::new(wanted.dry_run),
-        files: files.clone(),
-        told: &told,
-        counts: Counts::default(),
-    };
-    let ended = {
-        let work = std::pin::pin!(taking.all());
-        let ends = std::pin::pin!(signal::wait(&SIGNALS));
-        let beside = std::pin::pin!(told.run(&files, &wanted.path));
-        match select(select(work, beside), ends).await {
-            Either::Left((Either::Left((result, _)), _)) => result,
-            Either::Left((Either::Right((Err(error), _)), _)) => Err(error),
-            Either::Left((Either::Right((Ok(never), _)), _)) => match never {},
-            // The file being written is dropped, together with its temporary file.
-            Either::Right((Ok(_), _)) => {
-                Err(Error::failed("interrupted").hint(wanted.options.go_on))
-            }
-            Either::Right((Err(why), _)) => Err(Error::plain("cannot wait for signals", why)),
-        }
-    };
-    // Complete files are kept, however it ended.
-    let stored = taking.flush().await.and_then(|()| taking.store.sync());
-    let counts = taking.counts;
-    ended.and(stored)?;
-    told.end(&counts)?;
-    if counts.special > 0 {
-        let count = counts.special;
-        output::note(&format!("left out: {count} device nodes, pipes and sockets\n"));
-    }
-    if counts.privileged > 0 {
-        output::note(&format!(
-            "left out: {} attributes of security.* and trusted.*, which {} sets\n",
-            counts.privileged, wanted.options.owners
-        ));
-    }
-    Ok(if counts.failures > 0 { FAILURE } else { 0 })
-}
+use super::progress::{Meter, weight};
+use super::store::{self, Finished, Store, parent};
+use super::{Existing, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions};
+use crate::error::{Error, Result};
 
 /// A directory that is being copied.
-struct Open {
+struct OpenDirectory {
     path: Vec<u8>,
     dest: PathBuf,
     stat: Option<InodeItem>,
@@ -97,44 +24,70 @@ struct Open {
     listing: Directory,
 }
 
-/// The target of an entry, and its destination.
-struct Thing {
+/// An entry of a directory, and its destination.
+struct Entry {
     path: Vec<u8>,
     dest: PathBuf,
     place: Place,
     kind: FileType,
 }
 
-/// What to do with a file that may already exist.
-enum Standing {
-    /// Create it.
-    Make,
-    /// It already exists.
-    There,
+/// The place of a file that may already exist.
+enum Destination {
+    /// It is to be created, or replaced.
+    Free,
+    /// It stays as it is.
+    Taken,
 }
 
-struct Taking<'a> {
-    wanted: &'a Wanted,
+/// A copy that goes on.
+pub(super) struct Copy<'a> {
+    options: &'a RestoreOptions,
     store: Store,
     files: Files,
-    told: &'a Told,
-    counts: Counts,
+    observer: &'a dyn RestoreObserver,
+    meter: &'a Meter,
+    counts: RestoreCounts,
 }
 
-impl Taking<'_> {
+impl<'a> Copy<'a> {
+    pub(super) fn new(
+        files: &Files,
+        options: &'a RestoreOptions,
+        observer: &'a dyn RestoreObserver,
+        meter: &'a Meter,
+    ) -> Self {
+        let store = Store::new(options.dry_run);
+        let counts = RestoreCounts::default();
+        Self { options, store, files: files.clone(), observer, meter, counts }
+    }
+
+    /// Gives complete files their names, and makes them durable.
+    ///
+    /// # Errors
+    /// The target failed.
+    pub(super) async fn end(mut self) -> Result<RestoreCounts> {
+        self.flush().await?;
+        self.store.sync()?;
+        Ok(self.counts)
+    }
+
+    /// Copies everything.
+    ///
     /// # Errors
     /// Nothing could be copied: the source path does not exist, or the destination already exists; or the target
     /// accepts no more data.
-    async fn all(&mut self) -> Result<()> {
-        let wanted = self.wanted;
-        let asked = &wanted.path[..];
-        let failed = |why: FileError| Error::new("cannot take out", Name(wanted.path.clone()), why);
+    pub(super) async fn run(&mut self) -> Result<()> {
+        let options = self.options;
+        let asked = &options.path[..];
+        let failed =
+            |why: FileError| Error::new("cannot take out", Name(options.path.clone()), why);
         let place = self.files.resolve(asked).await.map_err(failed)?;
         let kind = self.files.kind(place).await.map_err(failed)?;
-        let dest = &wanted.dest;
-        if wanted.existing == Existing::Refuse && dest.symlink_metadata().is_ok() {
+        let dest = &options.dest;
+        if options.existing == Existing::Refuse && dest.symlink_metadata().is_ok() {
             let error = Error::new("nothing is overwritten", dest.display(), "it is there already");
-            return Err(error.hint(wanted.options.merge));
+            return Err(error.hint(options.advice.merge));
         }
         // Paths in messages are this one, followed by a slash and more.
         let end = asked.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
@@ -142,26 +95,26 @@ impl Taking<'_> {
         if kind != FileType::Directory {
             self.remove_leftovers(parent(dest), dest.file_name());
         }
-        let thing = Thing { path: asked[..end].to_vec(), dest: dest.clone(), place, kind };
-        self.one(thing, &mut open).await?;
+        let entry = Entry { path: asked[..end].to_vec(), dest: dest.clone(), place, kind };
+        self.one(entry, &mut open).await?;
         while let Some(directory) = open.last_mut() {
-            if wanted.stop_at_first && self.counts.failures > 0 {
+            if options.stop_at_first && self.counts.failures > 0 {
                 return Ok(());
             }
             match directory.listing.next().await {
-                Ok(Some(entry)) => {
-                    let path = [&directory.path[..], b"/", &entry.name].concat();
+                Ok(Some(found)) => {
+                    let path = [&directory.path[..], b"/", &found.name].concat();
                     // A name has no slash, and is not `.` or `..`: the path stays inside the destination.
-                    let dest = directory.dest.join(OsStr::from_bytes(&entry.name));
-                    let thing = Thing { path, dest, place: entry.place, kind: entry.kind };
+                    let dest = directory.dest.join(OsStr::from_bytes(&found.name));
+                    let entry = Entry { path, dest, place: found.place, kind: found.kind };
                     let directory = directory.place;
-                    if self.is_wanted(directory, &thing).await? {
-                        self.one(thing, &mut open).await?;
+                    if self.is_selected(directory, &entry).await? {
+                        self.one(entry, &mut open).await?;
                     }
                 }
                 Ok(None) => {
                     // Its time and mode are set last, because creating entries in it changed them.
-                    if let Some(Open { path, dest, stat, place, .. }) = open.pop() {
+                    if let Some(OpenDirectory { path, dest, stat, place, .. }) = open.pop() {
                         self.store.push(Finished::Directory { path, dest, stat, place }, 0);
                         self.flush_if_full().await?;
                     }
@@ -176,17 +129,17 @@ impl Taking<'_> {
     }
 
     /// Whether an entry of `directory` should be copied.
-    async fn is_wanted(&mut self, directory: Place, thing: &Thing) -> Result<bool> {
-        if let Some(only) = &self.wanted.only
-            && !only.is_match(&mut only.create_cache(), &thing.path[..])
+    async fn is_selected(&mut self, directory: Place, entry: &Entry) -> Result<bool> {
+        if let Some(only) = &self.options.only
+            && !only(&entry.path)
         {
             return Ok(false);
         }
-        if self.wanted.snapshots {
+        if self.options.snapshots {
             return Ok(true);
         }
         let (Place::Inode { tree: outer, .. }, Place::Inode { tree, .. }) =
-            (directory, thing.place)
+            (directory, entry.place)
         else {
             return Ok(true);
         };
@@ -195,12 +148,12 @@ impl Taking<'_> {
         }
         match self.files.fs().subvolume(tree.id).await {
             Ok(found) if found.as_ref().is_some_and(|found| found.parent_uuid.is_some()) => {
-                self.told.line(&format!("Skipping snapshot {}", base(&thing.path)))?;
+                self.observer.event(RestoreEvent::SkippedSnapshot(base(&entry.path)))?;
                 Ok(false)
             }
             Ok(_) => Ok(true),
             Err(why) => {
-                self.fail(&thing.path, why);
+                self.fail(&entry.path, why);
                 Ok(false)
             }
         }
@@ -208,13 +161,13 @@ impl Taking<'_> {
 
     fn fail(&mut self, path: &[u8], why: impl std::fmt::Display) {
         let path = if path.is_empty() { b"/" } else { path };
-        self.told.beside(|| output::report(&Error::new("not taken out", Name(path.to_vec()), why)));
+        self.observer.failure(&Error::new("not taken out", Name(path.to_vec()), why));
         self.counts.failures += 1;
     }
 
     /// Copies one file; a directory is opened, and its entries follow.
-    async fn one(&mut self, thing: Thing, open: &mut Vec<Open>) -> Result<()> {
-        let Thing { path, dest, place, kind } = thing;
+    async fn one(&mut self, entry: Entry, open: &mut Vec<OpenDirectory>) -> Result<()> {
+        let Entry { path, dest, place, kind } = entry;
         let stat = match self.files.stat(place).await {
             Ok(stat) => stat,
             Err(why) => {
@@ -243,7 +196,7 @@ impl Taking<'_> {
                 match self.directory(&dest) {
                     Ok(()) => {
                         self.counts.directories += 1;
-                        open.push(Open { path, dest, stat, place, listing });
+                        open.push(OpenDirectory { path, dest, stat, place, listing });
                     }
                     Err(why) => self.fail(&path, format_args!("{}: {why}", dest.display())),
                 }
@@ -252,7 +205,7 @@ impl Taking<'_> {
                 let Some(stat) = stat else { return Ok(()) };
                 self.file(path, dest, place, &stat).await?;
             }
-            FileType::Symlink if !self.wanted.links => {}
+            FileType::Symlink if !self.options.links => {}
             FileType::Symlink => self.link(path, dest, place, stat.as_ref()).await?,
             FileType::CharacterDevice
             | FileType::BlockDevice
@@ -266,14 +219,14 @@ impl Taking<'_> {
 
     /// Creates a directory, or uses an existing one.
     fn directory(&mut self, dest: &Path) -> io::Result<()> {
-        if self.wanted.dry_run {
+        if self.options.dry_run {
             return Ok(());
         }
         let made = fs::create_dir(dest);
         let is_there = made.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::AlreadyExists);
         // Not through a link, which could lead out of the target.
         if is_there
-            && self.wanted.existing != Existing::Refuse
+            && self.options.existing != Existing::Refuse
             && dest.symlink_metadata().is_ok_and(|found| found.is_dir())
         {
             self.remove_leftovers(dest, None);
@@ -287,29 +240,35 @@ impl Taking<'_> {
     ///
     /// # Errors
     /// A different file exists and must not be replaced.
-    fn standing(
+    fn destination(
         &self,
         dest: &Path,
         is_same: impl Fn(&Metadata) -> bool,
-    ) -> std::result::Result<Standing, String> {
+    ) -> std::result::Result<Destination, String> {
         let found = match dest.symlink_metadata() {
             Ok(found) => found,
-            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Standing::Make),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Destination::Free),
             Err(why) => return Err(format!("{}: {why}", dest.display())),
         };
         let refused = |what: &str| Err(format!("{} is there already{what}", dest.display()));
         let replaced = |is_file: bool| {
-            if is_file { Ok(Standing::Make) } else { refused(", and is neither a file nor a link") }
+            if is_file {
+                Ok(Destination::Free)
+            } else {
+                refused(", and is neither a file nor a link")
+            }
         };
         let is_file = found.is_file() || found.is_symlink();
-        match self.wanted.existing {
+        match self.options.existing {
             Existing::Refuse => refused(""),
-            Existing::Keep => Ok(Standing::There),
+            Existing::Keep => Ok(Destination::Taken),
             Existing::Replace => replaced(is_file),
-            Existing::Resume | Existing::ResumeAndReplace if is_same(&found) => Ok(Standing::There),
+            Existing::Resume | Existing::ResumeAndReplace if is_same(&found) => {
+                Ok(Destination::Taken)
+            }
             Existing::ResumeAndReplace => replaced(is_file),
             Existing::Resume => {
-                let overwrite = self.wanted.options.overwrite;
+                let overwrite = self.options.advice.overwrite;
                 refused(&format!(", and of another size or time; {overwrite} replaces it"))
             }
         }
@@ -325,22 +284,16 @@ impl Taking<'_> {
         dest: &Path,
         is_same: impl Fn(&Metadata) -> bool,
     ) -> Result<bool> {
-        match self.standing(dest, is_same) {
-            Ok(Standing::Make) => {
-                if self.wanted.verbose || self.wanted.dry_run {
-                    self.told.line(&format!("Restoring {}", dest.display()))?;
-                }
-                Ok(!self.wanted.dry_run)
+        match self.destination(dest, is_same) {
+            Ok(Destination::Free) => {
+                self.observer.event(RestoreEvent::File(dest))?;
+                Ok(!self.options.dry_run)
             }
-            Ok(Standing::There) => {
-                if self.wanted.existing == Existing::Keep {
-                    self.told.line(&format!("Skipping existing file {}", dest.display()))?;
-                    if self.counts.there == 0 {
-                        let overwrite = self.wanted.options.overwrite;
-                        self.told.line(&format!("If you wish to overwrite use {overwrite}"))?;
-                    }
+            Ok(Destination::Taken) => {
+                if self.options.existing == Existing::Keep {
+                    self.observer.event(RestoreEvent::KeptFile(dest))?;
                 }
-                self.counts.there += 1;
+                self.counts.existing += 1;
                 Ok(false)
             }
             Err(why) => {
@@ -368,13 +321,13 @@ impl Taking<'_> {
                 Ok(Some(temporary)) => {
                     self.counts.files += 1;
                     let finished = Finished::Named { path, dest, temporary };
-                    self.store.push(finished, told::weight(stat));
+                    self.store.push(finished, weight(stat));
                 }
                 Ok(None) => {}
                 Err(why) => self.fail(&path, why),
             }
         }
-        self.told.file_ended(stat);
+        self.meter.file_ended(stat);
         Ok(())
     }
 
@@ -389,7 +342,7 @@ impl Taking<'_> {
         let mut reader = self.files.read(place).await.map_err(|why| why.to_string())?;
         let in_dest = |why: io::Error| format!("{}: {why}", dest.display());
         // With mode 0600 other users cannot read it until it is complete.
-        let mode = if self.wanted.modes_and_times { 0o600 } else { 0o666 };
+        let mode = if self.options.modes_and_times { 0o600 } else { 0o666 };
         let temporary = store::file(dest, mode).map_err(in_dest)?;
         let file: &File = temporary.as_file();
         let mut is_whole = true;
@@ -398,14 +351,14 @@ impl Taking<'_> {
                 Piece::Data { offset, bytes } => {
                     file.write_all_at(&bytes, offset).map_err(in_dest)?;
                     self.counts.bytes += bytes.len() as u64;
-                    self.told.bytes(bytes.len() as u64);
+                    self.meter.bytes(bytes.len() as u64);
                 }
                 Piece::Hole { .. } => {}
                 Piece::Lost { offset, len, why } => {
                     let end = offset.saturating_add(len).saturating_sub(1);
                     self.fail(path, format_args!("bytes {offset} to {end} are lost: {why}"));
                     is_whole = false;
-                    if !self.wanted.keep_partial {
+                    if !self.options.keep_partial {
                         return Ok(None);
                     }
                 }
@@ -462,7 +415,7 @@ impl Taking<'_> {
         let Some(stat) = stat else { return };
         // A change of the owner removes capabilities, and a mode may forbid setting attributes. Attributes that give
         // rights are set only if the owner was set, too.
-        let owned = self.wanted.owners
+        let owned = self.options.owners
             && match store::set_owner(dest, stat) {
                 Ok(()) => true,
                 Err(why) => {
@@ -470,7 +423,7 @@ impl Taking<'_> {
                     false
                 }
             };
-        if self.wanted.xattrs {
+        if self.options.xattrs {
             match self.files.attributes(place).await {
                 Ok(all) => {
                     for (name, value) in all {
@@ -480,7 +433,7 @@ impl Taking<'_> {
                 Err(why) => self.fail(path, why),
             }
         }
-        if self.wanted.modes_and_times
+        if self.options.modes_and_times
             && let Err(why) = store::set_mode_and_times(dest, stat, owned, is_whole)
         {
             self.fail(path, format_args!("{}: {why}", dest.display()));
@@ -495,7 +448,7 @@ impl Taking<'_> {
         let gives_rights = [&b"security."[..], b"trusted."].iter().any(|it| name.starts_with(it));
         if gives_rights && !owned {
             // A failure to set the owner was already reported.
-            self.counts.privileged += u64::from(!self.wanted.owners);
+            self.counts.privileged += u64::from(!self.options.owners);
             return;
         }
         if let Err(why) = store::set_attribute(dest, name, value) {
@@ -507,7 +460,7 @@ impl Taking<'_> {
     /// Removes leftovers of an earlier run from a directory, if this run continues it; with `of` only those of one
     /// name.
     fn remove_leftovers(&mut self, directory: &Path, of: Option<&OsStr>) {
-        if self.wanted.existing == Existing::Refuse || self.wanted.dry_run {
+        if self.options.existing == Existing::Refuse || self.options.dry_run {
             return;
         }
         if let Err(why) = store::remove_leftovers(directory, of) {
@@ -525,7 +478,7 @@ impl Taking<'_> {
         for finished in self.store.take()? {
             match finished {
                 Finished::Named { path, dest, temporary } => {
-                    let replace = match self.wanted.existing {
+                    let replace = match self.options.existing {
                         Existing::Refuse | Existing::Resume | Existing::Keep => false,
                         Existing::ResumeAndReplace | Existing::Replace => true,
                     };
@@ -534,7 +487,7 @@ impl Taking<'_> {
                     }
                 }
                 Finished::Directory { path, dest, stat, place } => {
-                    if !self.wanted.dry_run {
+                    if !self.options.dry_run {
                         self.finish(&path, &dest, place, stat.as_ref(), true).await;
                     }
                 }
@@ -550,14 +503,6 @@ fn is_time(given: &Timespec, seconds: i64, nanoseconds: i64) -> bool {
     const UNITS: [i64; 5] = [1, 100, 1_000, 10_000_000, 1_000_000_000];
     let nsec = i64::from(given.nsec.get().min(999_999_999));
     given.sec.get() as i64 == seconds && UNITS.iter().any(|unit| nsec - nsec % unit == nanoseconds)
-}
-
-/// The parent directory of a path.
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        Some(_) | None => Path::new("."),
-    }
 }
 
 /// The last component of a path.

@@ -1,0 +1,198 @@
+//! What `ashlar btrfs get` and `restore` print while files are copied out.
+
+use std::cell::{Cell, RefCell};
+use std::process::ExitCode;
+
+use ashlar_btrfs::files::Name;
+use ashlar_host::btrfs::block_signals;
+use ashlar_host::btrfs::restore::{
+    Amount, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions, RestoreProgress, restore,
+};
+use ashlar_host::error::{Error, FAILURE, Result};
+use serde_json::json;
+
+use super::scrub::report::human;
+use super::volumes::Chosen;
+use super::{Top, with};
+use crate::output;
+use crate::progress::{Display, Moment, Shown, clock};
+
+/// What is printed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speech {
+    /// How the progress and the result are shown, if they are.
+    pub(super) progress: Option<Shown>,
+    /// Print the names of copied files on standard output.
+    pub(super) names: bool,
+    /// The option that sets owners.
+    pub(super) owners: &'static str,
+}
+
+/// Opens the file system, and copies files out of its subvolume `top`.
+///
+/// # Errors
+/// It cannot be opened, nothing could be copied, the target accepts no more data, or a signal ended it.
+pub(super) fn run(
+    chosen: &Chosen,
+    top: Top,
+    options: &RestoreOptions,
+    speech: Speech,
+) -> Result<ExitCode> {
+    block_signals()?;
+    with(chosen, async |fs| {
+        let files = top.files(fs).await?;
+        let printer = Printer {
+            display: RefCell::new(speech.progress.map(Display::patient)),
+            path: Name(options.path.clone()),
+            names: speech.names,
+            overwrite: Cell::new(Some(options.advice.overwrite)),
+        };
+        let counts = restore(&files, options, &printer).await?;
+        printer.end(&counts)?;
+        if counts.special > 0 {
+            let count = counts.special;
+            output::note(&format!("left out: {count} device nodes, pipes and sockets\n"));
+        }
+        if counts.privileged > 0 {
+            output::note(&format!(
+                "left out: {} attributes of security.* and trusted.*, which {} sets\n",
+                counts.privileged, speech.owners
+            ));
+        }
+        Ok(if counts.failures > 0 { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
+    })
+}
+
+struct Printer {
+    display: RefCell<Option<Display>>,
+    path: Name,
+    names: bool,
+    /// The option that replaces existing files, until it was named.
+    overwrite: Cell<Option<&'static str>>,
+}
+
+impl Printer {
+    /// Prints other output while a bar is shown.
+    fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &*self.display.borrow() {
+            Some(display) => display.beside(print),
+            None => print(),
+        }
+    }
+
+    fn line(&self, text: &str) -> Result<()> {
+        self.beside(|| output::print(&format!("{text}\n")))
+    }
+
+    /// Reports the result.
+    fn end(&self, counts: &RestoreCounts) -> Result<()> {
+        let Some(display) = self.display.take() else { return Ok(()) };
+        let RestoreCounts {
+            files,
+            directories,
+            links,
+            bytes,
+            existing,
+            special,
+            privileged,
+            failures,
+        } = *counts;
+        let mut all = vec![
+            format!("{} ({})", number(files, "file", "files"), human(bytes as f64)),
+            number(directories, "directory", "directories"),
+            number(links, "link", "links"),
+        ];
+        if existing > 0 {
+            all.push(format!("{existing} there already"));
+        }
+        if failures > 0 {
+            all.push(number(failures, "failure", "failures"));
+        }
+        let words = format!("taken out: {}", all.join(", "));
+        let json = json!({
+            "path": self.path.to_string(), "ended": true, "files": files,
+            "directories": directories, "links": links, "bytes": bytes, "there": existing,
+            "special": special, "privileged_attributes": privileged, "failures": failures,
+        });
+        display.end(words, &json)
+    }
+}
+
+impl RestoreObserver for Printer {
+    fn event(&self, event: RestoreEvent<'_>) -> Result<()> {
+        match event {
+            RestoreEvent::File(dest) if self.names => {
+                self.line(&format!("Restoring {}", dest.display()))
+            }
+            RestoreEvent::File(_) => Ok(()),
+            RestoreEvent::KeptFile(dest) => {
+                self.line(&format!("Skipping existing file {}", dest.display()))?;
+                match self.overwrite.take() {
+                    Some(option) => self.line(&format!("If you wish to overwrite use {option}")),
+                    None => Ok(()),
+                }
+            }
+            RestoreEvent::SkippedSnapshot(name) => self.line(&format!("Skipping snapshot {name}")),
+        }
+    }
+
+    fn failure(&self, error: &Error) {
+        self.beside(|| output::report(error));
+    }
+
+    fn progress(&self, progress: &RestoreProgress) -> Result<()> {
+        match &mut *self.display.borrow_mut() {
+            Some(display) => display.show(&moment(&self.path, progress)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn moment(path: &Name, progress: &RestoreProgress) -> Moment {
+    let RestoreProgress { done: Amount { files, bytes }, total, rate } = *progress;
+    let (speed, parts) = (human(rate), progress.parts());
+    let mut json = json!({
+        "path": path.to_string(), "files": files, "bytes": bytes, "bytes_per_second": rate as u64,
+    });
+    let words = match total {
+        None => format!("{files} files, {}, {speed}/s", human(bytes as f64)),
+        Some(total) => {
+            let seconds_left = progress.seconds_left();
+            json["total_files"] = json!(total.files);
+            json["total_bytes"] = json!(total.bytes);
+            json["seconds_left"] = json!(seconds_left);
+            let left = seconds_left.map(|left| format!(", {} left", clock(left)));
+            format!(
+                "{}% ({files}/{} files, {}/{}), {speed}/s{}",
+                parts / 10,
+                total.files,
+                human(bytes as f64),
+                human(total.bytes as f64),
+                left.unwrap_or_default(),
+            )
+        }
+    };
+    Moment { title: "get:".to_owned(), parts, words, json }
+}
+
+/// `1 file`, `2 files`.
+fn number(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_reads_as_a_sentence() {
+        let done = Amount { files: 2, bytes: 4 << 20 };
+        let progress = RestoreProgress { done, total: None, rate: 0.0 };
+        let path = Name(b"/home".to_vec());
+        assert_eq!(moment(&path, &progress).words, "2 files, 4.00MiB, 0.00B/s");
+        let total = Some(Amount { files: 7, bytes: 16 << 20 });
+        let moment = moment(&path, &RestoreProgress { total, ..progress });
+        assert_eq!(moment.words, "25% (2/7 files, 4.00MiB/16.00MiB), 0.00B/s");
+        assert_eq!((moment.parts, &moment.json["total_files"]), (250, &json!(7)));
+    }
+}

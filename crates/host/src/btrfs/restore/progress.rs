@@ -1,0 +1,204 @@
+//! How much of a copy is done, and, once it was counted, of how much.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use ashlar_btrfs::files::{FileError, Files, PATH_BYTES_MAX, kind_of};
+use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
+use ashlar_engine::sleep;
+use futures_util::future::{Either, pending, select};
+
+use super::{RestoreObserver, RestoreOptions};
+use crate::error::Result;
+
+/// How often the observer is told.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A number of files and their bytes, without holes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Amount {
+    /// The files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The progress of a copy.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RestoreProgress {
+    /// What is done; never more bytes than those of the total.
+    pub done: Amount,
+    /// All that is to be done, once it was counted.
+    pub total: Option<Amount>,
+    /// Bytes read per second.
+    pub rate: f64,
+}
+
+impl RestoreProgress {
+    /// The part that is done, in thousandths; zero if the total is not known.
+    pub fn parts(&self) -> u64 {
+        let Some(total) = self.total else { return 0 };
+        (u128::from(self.done.bytes) * 1000 / u128::from(total.bytes.max(1))) as u64
+    }
+
+    /// The seconds left, if the total is known and there is progress.
+    pub fn seconds_left(&self) -> Option<u64> {
+        let left = self.total?.bytes.saturating_sub(self.done.bytes);
+        (self.rate >= 1.0).then(|| (left as f64 / self.rate) as u64)
+    }
+}
+
+/// Measures a copy.
+pub(super) struct Meter {
+    since: Instant,
+    /// Files that are done, with their weights.
+    done: Cell<Amount>,
+    /// Bytes read of the current file.
+    current: Cell<u64>,
+    /// Bytes read of all files.
+    read: Cell<u64>,
+    /// The totals, once they are known.
+    total: Cell<Option<Amount>>,
+}
+
+/// The bytes that a file counts for: its size without holes.
+pub(super) fn weight(stat: &InodeItem) -> u64 {
+    stat.size.get().min(stat.nbytes.get())
+}
+
+impl Meter {
+    pub(super) fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            done: Cell::default(),
+            current: Cell::default(),
+            read: Cell::default(),
+            total: Cell::default(),
+        }
+    }
+
+    /// Counts bytes read of the current file.
+    pub(super) fn bytes(&self, more: u64) {
+        self.current.set(self.current.get() + more);
+        self.read.set(self.read.get() + more);
+    }
+
+    /// Counts a file as done.
+    pub(super) fn file_ended(&self, stat: &InodeItem) {
+        let Amount { files, bytes } = self.done.get();
+        self.done.set(Amount { files: files + 1, bytes: bytes.saturating_add(weight(stat)) });
+        self.current.set(0);
+    }
+
+    /// Counts the files, and tells the observer of the progress until this is dropped.
+    ///
+    /// # Errors
+    /// The observer failed.
+    pub(super) async fn run(
+        &self,
+        files: &Files,
+        options: &RestoreOptions,
+        observer: &dyn RestoreObserver,
+    ) -> Result<Infallible> {
+        if !options.progress {
+            return pending().await;
+        }
+        let count = std::pin::pin!(async {
+            match count(files, &options.path).await {
+                Ok(total) => self.total.set(Some(total)),
+                // Copying the files reports this error.
+                Err(why) => tracing::debug!(%why, "cannot count"),
+            }
+            pending::<Infallible>().await
+        });
+        match select(count, std::pin::pin!(self.tick(observer))).await {
+            Either::Left((never, _)) => match never {},
+            Either::Right((result, _)) => result,
+        }
+    }
+
+    async fn tick(&self, observer: &dyn RestoreObserver) -> Result<Infallible> {
+        loop {
+            sleep(TICK).await;
+            observer.progress(&self.progress())?;
+        }
+    }
+
+    fn progress(&self) -> RestoreProgress {
+        let Amount { files, bytes } = self.done.get();
+        let bytes = bytes.saturating_add(self.current.get());
+        let total = self.total.get();
+        let bytes = total.map_or(bytes, |total| bytes.min(total.bytes));
+        let seconds = self.since.elapsed().as_secs_f64();
+        let rate = if seconds > 0.0 { self.read.get() as f64 / seconds } else { 0.0 };
+        RestoreProgress { done: Amount { files, bytes }, total, rate }
+    }
+}
+
+/// The files below a path and their bytes. Unreadable files are left out.
+async fn count(files: &Files, path: &[u8]) -> std::result::Result<Amount, FileError> {
+    let top = files.resolve(path).await?;
+    let mut total = Amount::default();
+    let mut add = |stat: &InodeItem| {
+        if kind_of(stat.mode.get()) == FileType::Regular {
+            total.files += 1;
+            total.bytes = total.bytes.saturating_add(weight(stat));
+        }
+    };
+    if files.kind(top).await? != FileType::Directory {
+        files.stat(top).await?.iter().for_each(add);
+        return Ok(total);
+    }
+    let mut open = vec![files.list(top).await?];
+    // At most as many nested directories as a path can have names.
+    while let Some(listing) = open.last_mut() {
+        match listing.next().await {
+            Ok(Some(entry)) if entry.kind == FileType::Directory => {
+                if open.len() < PATH_BYTES_MAX / 2 {
+                    open.extend(files.list(entry.place).await);
+                }
+            }
+            Ok(Some(entry)) if entry.kind == FileType::Regular => {
+                if let Ok(Some(stat)) = files.stat(entry.place).await {
+                    add(&stat);
+                }
+            }
+            Ok(Some(_)) | Err(_) => {}
+            Ok(None) => {
+                open.pop();
+            }
+        }
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_never_exceeds_the_total_even_if_the_counted_sizes_are_wrong() {
+        let meter = Meter::new();
+        meter.done.set(Amount { files: 2, bytes: 3 << 20 });
+        meter.current.set(1 << 20);
+        let progress = meter.progress();
+        assert_eq!(progress.done, Amount { files: 2, bytes: 4 << 20 });
+        assert_eq!((progress.parts(), progress.seconds_left()), (0, None));
+        meter.total.set(Some(Amount { files: 7, bytes: 16 << 20 }));
+        assert_eq!(meter.progress().parts(), 250);
+        meter.current.set(1 << 40);
+        assert_eq!(meter.progress().parts(), 1000);
+        meter.total.set(Some(Amount::default()));
+        assert_eq!(meter.progress().parts(), 0);
+    }
+
+    #[test]
+    fn the_time_left_follows_the_rate() {
+        let done = Amount { files: 1, bytes: 4 };
+        let total = Some(Amount { files: 2, bytes: 24 });
+        let progress = RestoreProgress { done, total, rate: 10.0 };
+        assert_eq!(progress.seconds_left(), Some(2));
+        assert_eq!(RestoreProgress { rate: 0.5, ..progress }.seconds_left(), None);
+    }
+}
