@@ -63,6 +63,16 @@ pub enum Owners {
     },
 }
 
+impl Owners {
+    /// Whether there is an owner.
+    pub fn is_any(&self) -> bool {
+        match self {
+            Self::Data(parts) => !parts.is_empty(),
+            Self::Tree { roots, .. } => !roots.is_empty(),
+        }
+    }
+}
+
 /// A part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FilePart {

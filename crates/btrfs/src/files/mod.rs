@@ -12,6 +12,7 @@
 mod dir;
 mod read;
 mod verify;
+mod walk;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use tracing::warn;
 
 pub use dir::{Directory, DirectoryEntry};
 pub use read::{LostWhy, Piece, Reader};
+pub use walk::Walk;
 
 use crate::error::{ReadError, TreeError};
 use crate::ondisk::items::{

@@ -7,7 +7,9 @@
 
 mod chunks;
 mod items;
+mod mode;
 mod names;
+mod owners;
 mod space;
 mod superblock;
 mod time;
@@ -19,7 +21,9 @@ use std::io;
 use thiserror::Error;
 
 pub use chunks::chunks;
+pub use mode::mode;
 pub use names::{key, object, tree_id};
+pub use owners::owners;
 pub use space::{Allocation, Space, allocations, spaces};
 pub use superblock::{SuperblockKind, superblock, superblock_heading, superblock_of};
 pub use time::utc;

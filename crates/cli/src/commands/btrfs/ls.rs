@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::{FileError, Files, Name, Place, device_numbers, kind_of};
-use ashlar_btrfs::inspect::utc;
+use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk, device_numbers, kind_of};
+use ashlar_btrfs::inspect;
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
 use ashlar_host::error::{Error, FAILURE, Result};
 use base64::Engine;
@@ -130,59 +130,19 @@ impl Listing<'_> {
             write!(out, "[")?;
         }
         if kind == FileType::Directory {
-            let top = if self.ls.recursive { trimmed(asked) } else { Vec::new() };
-            self.directories(top, place, out).await?;
+            let mut walk = Walk::new(&self.files, place, &trimmed(asked), self.ls.recursive);
+            loop {
+                match walk.next().await {
+                    Ok(Some(entry)) => self.one(walk.path(), entry.place, out).await?,
+                    Ok(None) => break,
+                    Err(why) => self.complain(walk.path(), &why),
+                }
+            }
         } else {
             self.one(asked, place, out).await?;
         }
         if self.ls.json {
             writeln!(out, "\n]")?;
-        }
-        Ok(())
-    }
-
-    /// Lists the entries of a directory; with `-R` also those below it.
-    async fn directories(
-        &mut self,
-        top: Vec<u8>,
-        place: Place,
-        out: &mut impl Write,
-    ) -> std::result::Result<(), Failed> {
-        // One path for all open directories: there may be thousands, each with a long path.
-        let (mut path, mut open) = (top, Vec::new());
-        match self.files.list(place).await {
-            Ok(listing) => open.push((path.len(), listing)),
-            Err(why) => self.complain(&path, &why),
-        }
-        while let Some((len, listing)) = open.last_mut() {
-            path.truncate(*len);
-            let entry = match listing.next().await {
-                Ok(Some(entry)) => entry,
-                Ok(None) => {
-                    open.pop();
-                    continue;
-                }
-                Err(why) => {
-                    self.complain(&path, &why);
-                    continue;
-                }
-            };
-            if self.ls.recursive {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&entry.name);
-            self.one(&path, entry.place, out).await?;
-            // Use the entry's kind: only for a directory entry was it checked that this is the directory's only name.
-            if self.ls.recursive && entry.kind == FileType::Directory {
-                if path.len() > ashlar_btrfs::files::PATH_BYTES_MAX {
-                    self.complain(&path, &FileError::TooLong);
-                    continue;
-                }
-                match self.files.list(entry.place).await {
-                    Ok(listing) => open.push((path.len(), listing)),
-                    Err(why) => self.complain(&path, &why),
-                }
-            }
         }
         Ok(())
     }
@@ -240,17 +200,17 @@ fn trimmed(path: &[u8]) -> Vec<u8> {
     parts.flat_map(|part| [b"/", part].concat()).collect()
 }
 
-/// The letter and the word for its kind.
-const fn kind_words(kind: FileType) -> (char, &'static str) {
+/// The word for a kind.
+const fn kind_word(kind: FileType) -> &'static str {
     match kind {
-        FileType::Regular => ('-', "file"),
-        FileType::Directory => ('d', "directory"),
-        FileType::CharacterDevice => ('c', "character device"),
-        FileType::BlockDevice => ('b', "block device"),
-        FileType::Fifo => ('p', "pipe"),
-        FileType::Socket => ('s', "socket"),
-        FileType::Symlink => ('l', "link"),
-        FileType::Unknown | FileType::Xattr => ('?', "unknown"),
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::CharacterDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        FileType::Symlink => "link",
+        FileType::Unknown | FileType::Xattr => "unknown",
     }
 }
 
@@ -289,7 +249,7 @@ impl Thing<'_> {
         Listed {
             path: lossy(self.path),
             path_base64: (!is_text).then(base64),
-            kind: kind_words(kind_of(self.mode())).1,
+            kind: kind_word(kind_of(self.mode())),
             mode: format!("{:04o}", self.mode() & 0o7777),
             links: stat.map_or(1, |stat| stat.nlink.get()),
             uid: stat.map_or(0, |stat| stat.uid.get()),
@@ -304,20 +264,15 @@ impl Thing<'_> {
     }
 
     fn long(&self, out: &mut impl Write) -> io::Result<()> {
-        let mode = self.mode();
-        let letter = kind_words(kind_of(mode)).0;
+        let mode = inspect::mode(self.mode());
         let stat = self.stat.as_ref();
         let (links, uid, gid) =
             stat.map_or((1, 0, 0), |stat| (stat.nlink.get(), stat.uid.get(), stat.gid.get()));
         let size = stat.map_or(0, |stat| stat.size.get()).to_string();
         let size = self.device().unwrap_or(size);
-        let time = utc(stat.map_or(0, |stat| stat.mtime.sec.get() as i64));
+        let time = inspect::utc(stat.map_or(0, |stat| stat.mtime.sec.get() as i64));
         let name = Name(self.path.to_vec());
-        write!(
-            out,
-            "{letter}{} {links:>3} {uid:>5} {gid:>5} {size:>12} {time} {name}",
-            permissions(mode)
-        )?;
+        write!(out, "{mode} {links:>3} {uid:>5} {gid:>5} {size:>12} {time} {name}")?;
         match &self.target {
             Some(target) => writeln!(out, " -> {}", Name(target.clone())),
             None => writeln!(out),
@@ -325,34 +280,9 @@ impl Thing<'_> {
     }
 }
 
-/// `rwxr-xr-x`, as ls prints it.
-fn permissions(mode: u32) -> String {
-    let special = [(0o4000, 's', 'S'), (0o2000, 's', 'S'), (0o1000, 't', 'T')];
-    let mut text = String::with_capacity(9);
-    for (class, (bit, with, without)) in special.into_iter().enumerate() {
-        let bits = mode >> (6 - 3 * class);
-        text.push(if bits & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (mode & bit != 0, bits & 1 != 0) {
-            (true, true) => with,
-            (true, false) => without,
-            (false, true) => 'x',
-            (false, false) => '-',
-        });
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn permissions_are_as_ls_has_them() {
-        let modes = [0o755, 0o4755, 0o2640, 0o1777, 0];
-        let texts = ["rwxr-xr-x", "rwsr-xr-x", "rw-r-S---", "rwxrwxrwt", "---------"];
-        assert_eq!(modes.map(permissions), texts);
-    }
 
     #[test]
     fn paths_are_trimmed_to_one_slash_in_front_of_each_part() {

@@ -1,14 +1,12 @@
 //! `ashlar btrfs inspect paths`: the owners of an address.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use ashlar_btrfs::backref::{self, FilePart, Owned, Owners};
+use ashlar_btrfs::backref;
 use ashlar_btrfs::error::TreeError;
-use ashlar_btrfs::inspect;
+use ashlar_btrfs::inspect::{self, InspectError};
 use ashlar_btrfs::units::Logical;
-use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 
@@ -46,81 +44,23 @@ impl Paths {
         with(&self.chosen, async |fs| {
             let failed = |why: TreeError| Error::plain("cannot find out whose it is", why);
             let all = backref::owners(fs, Logical(self.logical), self.len).await.map_err(failed)?;
-            let is_owned = |owned: &Owned| match &owned.owners {
-                Owners::Data(parts) => !parts.is_empty(),
-                Owners::Tree { roots, .. } => !roots.is_empty(),
-            };
-            if !all.iter().any(is_owned) {
+            if !all.iter().any(|owned| owned.owners.is_any()) {
                 let text = format!("nobody has the bytes at {}", self.logical);
                 return Err(Error::failed(text));
             }
             let mut out = output();
             for owned in &all {
-                match tell(fs, owned, &mut out).await {
+                match inspect::owners(fs, owned, &mut out).await {
                     Ok(()) => {}
-                    Err(Failed::Io(error)) => {
+                    Err(InspectError::Io(error)) => {
                         written(Err(error))?;
                         return Ok(ExitCode::SUCCESS);
                     }
-                    Err(Failed::Tree(why)) => return Err(failed(why)),
+                    Err(InspectError::Tree(why)) => return Err(failed(why)),
                 }
             }
             written(out.flush())?;
             Ok(ExitCode::SUCCESS)
         })
     }
-}
-
-enum Failed {
-    Io(io::Error),
-    Tree(TreeError),
-}
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<TreeError> for Failed {
-    fn from(error: TreeError) -> Self {
-        Self::Tree(error)
-    }
-}
-
-async fn tell(
-    fs: &Arc<FileSystem>,
-    owned: &Owned,
-    out: &mut impl Write,
-) -> std::result::Result<(), Failed> {
-    let Owned { start, length, owners, more } = owned;
-    match owners {
-        Owners::Data(parts) => {
-            writeln!(out, "data {start} length {length}")?;
-            for FilePart { root, inode, offset } in parts {
-                let names = backref::names_of(fs, *root, *inode).await?;
-                if names.is_empty() {
-                    writeln!(out, "\troot {root} inode {inode} offset {offset} (no name)")?;
-                }
-                for name in names {
-                    let path = name.full();
-                    writeln!(out, "\troot {root} inode {inode} offset {offset} path {path}")?;
-                }
-            }
-        }
-        Owners::Tree { level, first_key, roots } => {
-            write!(out, "tree block {start} level {level}")?;
-            match first_key {
-                Some(key) => writeln!(out, " first {}", inspect::key(*key))?,
-                None => writeln!(out)?,
-            }
-            for root in roots {
-                writeln!(out, "\troot {root} ({})", inspect::object(*root, 0))?;
-            }
-        }
-    }
-    if *more {
-        writeln!(out, "\tand perhaps more")?;
-    }
-    Ok(())
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use ashlar_btrfs::files::{FileError, Files, PATH_BYTES_MAX, kind_of};
+use ashlar_btrfs::files::{FileError, Files, Walk, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
 use ashlar_engine::sleep;
 use futures_util::future::{Either, pending, select};
@@ -150,24 +150,16 @@ async fn count(files: &Files, path: &[u8]) -> std::result::Result<Amount, FileEr
         files.stat(top).await?.iter().for_each(add);
         return Ok(total);
     }
-    let mut open = vec![files.list(top).await?];
-    // At most as many nested directories as a path can have names.
-    while let Some(listing) = open.last_mut() {
-        match listing.next().await {
-            Ok(Some(entry)) if entry.kind == FileType::Directory => {
-                if open.len() < PATH_BYTES_MAX / 2 {
-                    open.extend(files.list(entry.place).await);
-                }
-            }
+    let mut walk = Walk::new(files, top, b"", true);
+    loop {
+        match walk.next().await {
             Ok(Some(entry)) if entry.kind == FileType::Regular => {
                 if let Ok(Some(stat)) = files.stat(entry.place).await {
                     add(&stat);
                 }
             }
             Ok(Some(_)) | Err(_) => {}
-            Ok(None) => {
-                open.pop();
-            }
+            Ok(None) => break,
         }
     }
     Ok(total)

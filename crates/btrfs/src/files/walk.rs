@@ -1,0 +1,62 @@
+//! A directory and all that is below it, entry by entry.
+
+use super::{Directory, DirectoryEntry, FileError, Files, PATH_BYTES_MAX, Place};
+use crate::ondisk::items::FileType;
+
+/// Walks the entries of a directory in its order; if recursive, the entries of a directory follow its own. After an
+/// error it continues with the next entry.
+#[derive(Debug)]
+pub struct Walk {
+    files: Files,
+    is_recursive: bool,
+    /// The path of what was returned last. One for all open directories: there may be thousands, each with a long path.
+    path: Vec<u8>,
+    /// The open directories, with the lengths of their paths.
+    open: Vec<(usize, Directory)>,
+    /// The directory to open next, whose path is `path`.
+    below: Option<Place>,
+}
+
+impl Walk {
+    /// The entries of the directory `place`. If recursive, their paths begin with `top` and a slash; otherwise they are
+    /// names.
+    pub fn new(files: &Files, place: Place, top: &[u8], is_recursive: bool) -> Self {
+        let path = if is_recursive { top.to_vec() } else { Vec::new() };
+        Self { files: files.clone(), is_recursive, path, open: Vec::new(), below: Some(place) }
+    }
+
+    /// The path of the entry that was returned last, or of the directory in which an error occurred.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The next entry; `None` at the end.
+    ///
+    /// # Errors
+    /// A directory or an entry is damaged, or the path of a directory is too long.
+    pub async fn next(&mut self) -> Result<Option<DirectoryEntry>, FileError> {
+        if let Some(place) = self.below.take() {
+            if self.path.len() > PATH_BYTES_MAX {
+                return Err(FileError::TooLong);
+            }
+            let listing = self.files.list(place).await?;
+            self.open.push((self.path.len(), listing));
+        }
+        while let Some((len, listing)) = self.open.last_mut() {
+            self.path.truncate(*len);
+            let Some(entry) = listing.next().await? else {
+                self.open.pop();
+                continue;
+            };
+            if self.is_recursive {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(&entry.name);
+            // The entry's kind: only for a directory entry was it checked that this is the directory's only name.
+            let is_opened = self.is_recursive && entry.kind == FileType::Directory;
+            self.below = is_opened.then_some(entry.place);
+            return Ok(Some(entry));
+        }
+        Ok(None)
+    }
+}
