@@ -22,7 +22,6 @@
 mod cli;
 mod commands;
 mod progress;
-mod units;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

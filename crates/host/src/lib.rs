@@ -6,7 +6,7 @@
 //! has `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
 //! mount and the NBD servers. From then on its main thread answers calls on the control socket: [`varlink`] messages of
 //! the [`interface`], which a [`client::Client`] sends. Commands that need no daemon use [`disks`], [`lvm`],
-//! [`btrfs`] and [`pools`] as well.
+//! [`btrfs`], [`md`] and [`pools`] as well.
 //!
 //! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
 //!
@@ -48,6 +48,7 @@ pub mod interface;
 mod jobs;
 pub mod lvm;
 mod manage;
+pub mod md;
 mod membership;
 mod merges;
 mod models;

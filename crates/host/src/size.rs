@@ -28,6 +28,18 @@ pub fn size(text: &str) -> Result<Sectors, String> {
     })
 }
 
+/// A size, or no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limit(pub Option<Sectors>);
+
+/// A size as [`size`], or `max` for no limit.
+///
+/// # Errors
+/// As [`size`].
+pub fn limit(text: &str) -> Result<Limit, String> {
+    if text == "max" { Ok(Limit(None)) } else { size(text).map(|size| Limit(Some(size))) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +59,11 @@ mod tests {
         for bad in ["", "K", "1KB", "1.5M", "-1", "18446744073709551615T", "1 K"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_limit_is_a_size_or_none() {
+        assert_eq!(limit("max"), Ok(Limit(None)));
+        assert_eq!(limit("2"), Ok(Limit(Some(Sectors(4)))));
     }
 }

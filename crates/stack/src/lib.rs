@@ -29,6 +29,7 @@ mod claim;
 pub mod detail;
 pub mod devices;
 pub mod events;
+pub mod examine;
 pub mod graph;
 pub mod incremental;
 mod mapped;

@@ -37,6 +37,8 @@ const SHARED: &[(&str, &[&str])] = &[
     // Comments of the interface.
     ("host/src/interface", &[]),
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
+    ("host/src/md/assemble.rs", &["md assemble"]),
+    ("host/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
     ("host/src/front_ends", &["serve", "md assemble"]),
     ("host/src/pools.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),

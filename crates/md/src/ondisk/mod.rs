@@ -38,6 +38,7 @@ pub mod superblock_1;
 pub mod text;
 pub mod update;
 pub mod validate;
+pub mod words;
 
 pub use defect::{Belonging, Defect, SuperblockError};
 pub use fields::{DeviceFlags, Features, Level, MAGIC, MdadmUuid, Role, Timestamp, Version};

@@ -32,7 +32,7 @@ pub(crate) struct How {
     pub(crate) stale: bool,
 
     /// The UUID of the file system, if the devices have several
-    #[arg(long, value_name = "UUID", value_parser = crate::units::uuid)]
+    #[arg(long, value_name = "UUID", value_parser = ashlar_md::ondisk::words::uuid)]
     pub(crate) fsid: Option<Uuid>,
 
     /// Use only this array, partition or logical volume, as `vg/lv`, `md/NAME`; may be repeated.

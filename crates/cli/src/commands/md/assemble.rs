@@ -3,23 +3,20 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::acceptance::check_started;
 use ashlar_host::daemon::serve;
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
-use ashlar_md::ondisk::create::full_name;
-use ashlar_md::ondisk::homehost::with_host;
-use ashlar_md::ondisk::{MdadmUuid, Version};
-use ashlar_md::update::Update;
+use ashlar_host::md::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
+use ashlar_md::ondisk::{MdadmUuid, words};
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{NotAMember, Options, Probed, Stack, assemble, probe_all};
-use ashlar_stack::names::{parse_array_name, short_name};
+use ashlar_stack::assemble::{Probed, Stack};
+use ashlar_stack::names::parse_array_name;
 use clap::Args;
 use uuid::Uuid;
 
 use crate::commands::serve::ServeOptions;
+use crate::output;
 use crate::output::Terminal;
-use crate::{output, units};
 
 /// Assemble an array from its members
 ///
@@ -41,7 +38,7 @@ Examples:
   ashlar md assemble /dev/md0 disk0.img disk2.img --run --mount /mnt/volumes")]
 pub(crate) struct Assemble {
     /// Use only members of the array with this UUID; with --update=uuid the one it is to get
-    #[arg(short, long, value_parser = units::uuid)]
+    #[arg(short, long, value_parser = words::uuid)]
     uuid: Option<Uuid>,
 
     /// Use only members of the array with this name, with or without its host; with --update=name the
@@ -77,141 +74,38 @@ impl Assemble {
         self.options.mount.is_some() || !self.options.nbd.is_empty()
     }
 
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         let (rename, mut devices) = self.split_name();
+        let mut filter = MemberFilter { uuid: self.uuid, name: self.name.clone() };
         if self.scan {
             if rename.is_some() && self.uuid.is_none() && self.name.is_none() {
                 let error = Error::usage("--scan finds arrays of any name");
                 return Err(error.hint("say which one is meant with --uuid or --name"));
             }
-            devices = self.find(&devices)?;
+            devices = disks::reactor()?.block_on(find_members(&devices, &filter))?;
         } else if devices.is_empty() {
             return Err(Error::usage("no member devices given"));
         }
         if let Some(what) = self.update.clone() {
-            self.update(&what, rename.as_deref(), &devices)?;
+            let (array, homehost) = (rename.clone(), self.homehost.clone());
+            let options = UpdateOptions { what, array, homehost };
+            let tell =
+                |uuid| output::print(&format!("ashlar: the UUID becomes {}\n", MdadmUuid(uuid)));
+            let update = update(&options, &devices, &mut filter, tell);
+            let (count, change) = disks::reactor()?.block_on(update)?;
+            output::print(&format!("ashlar: {count} members have {change}\n"))?;
         }
         if self.serves() {
-            let filter = |probed: &Probed| self.wanted(probed);
-            let config = self.options.clone().into_config(devices);
-            return serve(&config, rename.as_deref(), Some(&filter), &mut Terminal);
+            let accepts = |probed: &Probed| filter.accepts(probed);
+            let config = self.options.into_config(devices);
+            return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }
-        let read_only = self.options.read_only;
-        let access = if read_only { Access::Read } else { Access::Write };
-        let opened = disks::open_all(&devices, access)?;
-        let reactor = disks::reactor()?;
-        reactor.block_on(async {
-            let mut probed = probe_all(opened).await;
-            probed.retain(|disk| self.wanted(disk));
-            for disk in &probed {
-                match disk.candidate() {
-                    // The array may be able to do without it.
-                    Ok(_) | Err(NotAMember::Damaged(_)) => {}
-                    Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
-                }
-            }
-            if probed.is_empty() {
-                return Err(Error::usage("no member of that array among the devices"));
-            }
-            let md = ashlar_md::Options { run: self.options.run, read_only };
-            let options = Options { md, rename, whole: true, ..Options::default() };
-            let stack = assemble(&probed, options, &disks::runtime()).await;
-            check_started(&stack, md)?;
+        let md = ashlar_md::Options { run: self.options.run, read_only: self.options.read_only };
+        disks::reactor()?.block_on(async {
+            let stack = try_to_assemble(&devices, &filter, rename, md).await?;
             output::tell(&report(&stack, md))
         })?;
         Ok(ExitCode::SUCCESS)
-    }
-
-    /// Changes the superblocks on `devices`. A new UUID or name no longer selects members afterwards.
-    fn update(&mut self, what: &str, array: Option<&str>, devices: &[PathBuf]) -> Result<()> {
-        let is_named = self.uuid.is_some();
-        let mut update = self.parse_update(what, array)?;
-        let opened = disks::open_all(devices, Access::Write)?;
-        let text = disks::reactor()?.block_on(async {
-            let mut members = Vec::new();
-            for probed in probe_all(opened).await {
-                if self.wanted(&probed) {
-                    let path = probed.disk.path.display();
-                    members.push(probed.candidate().map_err(|why| Error::plain(path, why))?);
-                }
-            }
-            if members.is_empty() {
-                return Err(Error::usage("no member of that array among the devices"));
-            }
-            let has_host = members[0].sb.version == Version::V0_90;
-            if let Update::Uuid(uuid) = &mut update
-                && let Some(host) = super::create::homehost(self.homehost.as_deref())
-                && has_host
-                && !is_named
-            {
-                *uuid = with_host(*uuid, &host);
-            }
-            if has_host && matches!(update, Update::HomeHost(_)) {
-                // It has another one from then on.
-                self.uuid = None;
-            }
-            if let Update::Uuid(uuid) = update {
-                // If this is interrupted, the user needs the UUID to continue.
-                output::print(&format!("ashlar: the UUID becomes {}\n", MdadmUuid(uuid)))?;
-            }
-            let changed = ashlar_md::update::update(&members, &update).await;
-            changed.map_err(|error| Error::plain("cannot update", error))?;
-            Ok(format!("ashlar: {} members have {}\n", members.len(), update.describe()))
-        })?;
-        output::print(&text)
-    }
-
-    /// The change for mdadm's word `what`.
-    fn parse_update(&mut self, what: &str, array: Option<&str>) -> Result<Update> {
-        Ok(match what {
-            "uuid" => Update::Uuid(self.uuid.take().unwrap_or_else(Uuid::new_v4)),
-            "name" => {
-                let name = self.name.take().or(array.map(str::to_owned));
-                let name = name.ok_or_else(|| Error::usage("--update=name needs a --name"))?;
-                let host = super::create::homehost(self.homehost.as_deref());
-                Update::Name(full_name(host.as_deref(), &name))
-            }
-            "homehost" => {
-                let host = super::create::homehost(self.homehost.as_deref());
-                Update::HomeHost(host.ok_or_else(|| Error::usage("no host name: give --homehost"))?)
-            }
-            "resync" => Update::Resync,
-            "devicesize" => Update::DeviceSize,
-            "no-bitmap" => Update::NoBitmap,
-            "bbl" => Update::BadBlockLog,
-            "no-bbl" => Update::NoBadBlockLog { force: false },
-            "force-no-bbl" => Update::NoBadBlockLog { force: true },
-            "super-minor" => {
-                let number = array.and_then(|name| name.parse().ok());
-                let needs = || Error::usage("--update=super-minor needs the array's number");
-                Update::PreferredMinor(
-                    number.ok_or_else(|| needs().hint("name it first, as /dev/md0"))?,
-                )
-            }
-            "sparc2.2" | "summaries" | "nodes" | "home-cluster" | "byteorder" | "ppl"
-            | "no-ppl" | "layout-original" | "layout-alternate" | "layout-unspecified"
-            | "metadata" | "revert-reshape" => {
-                let why = format_args!("--update={what} is not supported; nothing was changed");
-                return Err(Error::usage(why).hint("mdadm does it"));
-            }
-            _ => {
-                let error = Error::usage(format_args!("--update={what}: no such change"));
-                return Err(error.hint(
-                    "uuid, name, homehost, resync, devicesize, no-bitmap, bbl, no-bbl, force-no-bbl or \
-                     super-minor",
-                ));
-            }
-        })
-    }
-
-    /// The members of the selected arrays among these devices, or among all devices.
-    fn find(&self, among: &[PathBuf]) -> Result<Vec<PathBuf>> {
-        let opened = disks::open_for_scan(among);
-        let probed = disks::reactor()?.block_on(probe_all(opened));
-        let members = probed.iter().filter(|probed| probed.candidate().is_ok());
-        let wanted = members.filter(|probed| self.wanted(probed));
-        let found: Vec<PathBuf> = wanted.map(|probed| probed.disk.path.clone()).collect();
-        if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
     }
 
     /// The name given, and the devices.
@@ -222,16 +116,6 @@ impl Assemble {
         let name = name.map(str::to_owned);
         let devices = self.devices[usize::from(name.is_some())..].to_vec();
         (name, devices)
-    }
-
-    /// Whether `probed` may belong to the selected array.
-    fn wanted(&self, probed: &Probed) -> bool {
-        let Ok(candidate) = probed.candidate() else {
-            return self.uuid.is_none() && self.name.is_none();
-        };
-        let sb = &candidate.sb;
-        let named = |name: &String| *name == sb.name || name == short_name(&sb.name);
-        self.uuid.is_none_or(|uuid| uuid == sb.set_uuid) && self.name.as_ref().is_none_or(named)
     }
 }
 

@@ -3,13 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
-use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
+use ashlar_host::md::{UnusableArray, arrays_on, served_arrays};
 use ashlar_stack::detail::{Detail, INACTIVE};
-use ashlar_stack::signature::{Signature, Usage};
 use clap::Args;
 
 use super::ArrayName;
@@ -95,7 +92,7 @@ impl DetailCommand {
     /// All arrays of the daemon, by their user-visible names.
     fn scanned(&self) -> Result<Vec<Detail>> {
         let mut client = self.daemon.connect()?;
-        let mut all = arrays(&mut client)?;
+        let mut all = served_arrays(&mut client)?;
         for detail in &mut all {
             if let Some(alias) = &detail.alias {
                 detail.device.clone_from(alias);
@@ -117,11 +114,17 @@ impl DetailCommand {
             }
             return Ok((vec![detail], Vec::new()));
         }
-        let (details, mut failed) = offline(&self.what)?;
-        let fatal = failed.iter().position(|failed| !self.test || !failed.lacks_members);
-        match fatal {
-            Some(index) => Err(failed.swap_remove(index).error),
-            None => Ok((details, failed.into_iter().map(|failed| failed.error).collect())),
+        let mut found = disks::reactor()?.block_on(arrays_on(&self.what))?;
+        for error in found.damaged {
+            output::report(&error);
+        }
+        let is_fatal = |array: &UnusableArray| !self.test || !array.lacks_members;
+        match found.unusable.iter().position(is_fatal) {
+            Some(index) => Err(found.unusable.swap_remove(index).error),
+            None => {
+                let unusable = found.unusable.into_iter().map(|array| array.error);
+                Ok((found.details, unusable.collect()))
+            }
         }
     }
 }
@@ -137,64 +140,8 @@ fn health(detail: &Detail) -> u8 {
     if detail.state == INACTIVE { UNUSABLE } else { u8::from(!complete) }
 }
 
-/// All arrays of a daemon, including those that wait for members.
-pub(super) fn arrays(client: &mut Client) -> Result<Vec<Detail>> {
-    let volumes = client.status()?.volumes;
-    // The level of other volumes is their kind: disk, part, lvm, zvol.
-    let arrays = volumes.iter().filter(|volume| volume.level.starts_with("raid"));
-    arrays.map(|volume| client.detail(&volume.name)).collect()
-}
-
 /// The array name, if the argument is one and not a file.
 fn running_name(what: &[PathBuf]) -> Option<ArrayName> {
     let [one] = what else { return None };
     ArrayName::of_running(one.to_str()?)
-}
-
-/// An array that cannot be assembled.
-struct Failed {
-    /// Whether members are missing.
-    lacks_members: bool,
-    error: Error,
-}
-
-fn is_partitioned(disk: &Probed) -> bool {
-    let is_table = |found: &Signature| found.usage == Usage::PartitionTable;
-    disk.contents.as_ref().is_ok_and(|contents| contents.foreign.iter().any(is_table))
-}
-
-/// Reports the arrays on `devices` and their partitions, by assembling them read-only.
-fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
-    let opened = disks::open_all(devices, Access::Look)?;
-    let reactor = disks::reactor()?;
-    reactor.block_on(async {
-        let probed = probe_all(opened).await;
-        let (mut whole, mut unused) = (true, Vec::new());
-        for disk in &probed {
-            match disk.candidate() {
-                Ok(_) => {}
-                Err(NotAMember::Foreign(_)) if is_partitioned(disk) => whole = false,
-                Err(why @ NotAMember::Damaged(_)) => {
-                    unused.push(Error::plain(disk.disk.path.display(), why));
-                }
-                Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
-            }
-        }
-        let md = ashlar_md::Options { run: true, read_only: true };
-        let options = Options { md, whole, ..Options::default() };
-        let stack = assemble(&probed, options, &disks::runtime()).await;
-        if stack.arrays.running().is_empty() && stack.failures.is_empty() {
-            let first = probed.iter().find_map(|disk| Some((disk, disk.candidate().err()?)));
-            let Some((disk, why)) = first else { return Ok((Vec::new(), Vec::new())) };
-            return Err(Error::plain(disk.disk.path.display(), why));
-        }
-        for error in unused {
-            output::report(&error);
-        }
-        let failed = stack.failures.iter().map(|failure| {
-            let lacks_members = matches!(failure.error, AssembleError::NotEnough { .. });
-            Failed { lacks_members, error: Error::new("cannot tell", failure, &failure.error) }
-        });
-        Ok((stack.arrays.running().iter().map(Detail::of).collect(), failed.collect()))
-    })
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface;
+use ashlar_host::{interface, size};
 use ashlar_stack::graph::human_size;
 use clap::Args;
 use serde_json::json;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::ArrayName;
 use super::members::for_daemon;
 use crate::commands::Daemon;
-use crate::{output, units};
+use crate::output;
 
 /// Change the size, the bitmap or the number of devices of a running array
 ///
@@ -33,15 +33,15 @@ pub(crate) struct GrowCommand {
     array: ArrayName,
 
     /// Space to use on each member, in KiB or with a suffix, or max
-    #[arg(short = 'z', long, value_parser = units::limit, required_unless_present_any = ["bitmap", "raid_devices", "level", "layout", "chunk"])]
-    size: Option<units::Limit>,
+    #[arg(short = 'z', long, value_parser = size::limit, required_unless_present_any = ["bitmap", "raid_devices", "level", "layout", "chunk"])]
+    size: Option<size::Limit>,
 
     /// Write-intent bitmap: internal, lockless or none
     #[arg(short, long, value_parser = ["internal", "lockless", "none"], conflicts_with = "size")]
     bitmap: Option<String>,
 
     /// Data per bit of the bitmap, in KiB or with a suffix [default: 64M, less for small arrays]
-    #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bitmap")]
+    #[arg(long, value_name = "SIZE", value_parser = size::size, requires = "bitmap")]
     bitmap_chunk: Option<ashlar_block::Sectors>,
 
     /// Number of devices in the array, of a raid1

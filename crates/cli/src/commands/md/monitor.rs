@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use ashlar_host::client::Client;
 use ashlar_host::error::Result;
+use ashlar_host::md::served_arrays;
 use ashlar_stack::detail::{Detail, INACTIVE};
 use ashlar_stack::events::{Event, Monitor};
 use clap::Args;
 use serde_json::json;
 
 use super::ArrayName;
-use super::detail::arrays;
 use crate::commands::Daemon;
 use crate::output;
 
@@ -92,7 +92,7 @@ impl MonitorCommand {
             };
             return details.filter(|detail| !waits(detail)).collect();
         }
-        let mut all = arrays(client)?;
+        let mut all = served_arrays(client)?;
         all.retain(|detail| detail.state != INACTIVE);
         Ok(all)
     }

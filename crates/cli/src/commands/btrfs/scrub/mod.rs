@@ -173,7 +173,7 @@ pub(crate) struct Limit {
     which: Which,
 
     /// Bytes per second, with K, M, G or T; 0 is no limit
-    #[arg(short, long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    #[arg(short, long, value_name = "SIZE", value_parser = ashlar_host::size::bytes)]
     limit: u64,
 }
 

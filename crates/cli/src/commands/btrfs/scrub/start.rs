@@ -38,7 +38,7 @@ struct Common {
     readonly: bool,
 
     /// Read limit of each device in bytes per second, with K, M, G or T; 0 is no limit
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = crate::units::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = ashlar_host::size::bytes)]
     limit: u64,
 
     /// Groups of 512 KiB in flight on each device

@@ -1,21 +1,14 @@
-//! Sizes, levels and layouts in the syntax of mdadm's options.
+//! Levels, layouts, versions and UUIDs in the words of mdadm's options.
 
-use ashlar_block::Sectors;
-pub(crate) use ashlar_host::size::{bytes, size};
-use ashlar_md::ondisk::{Level, Version};
 use uuid::Uuid;
 
-/// A size, or no limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Limit(pub(crate) Option<Sectors>);
-
-/// A size as [`size`], or `max` for no limit.
-pub(crate) fn limit(text: &str) -> Result<Limit, String> {
-    if text == "max" { Ok(Limit(None)) } else { size(text).map(|size| Limit(Some(size))) }
-}
+use super::{Level, Version};
 
 /// A level that can be created, by number or name.
-pub(crate) fn level(text: &str) -> Result<Level, String> {
+///
+/// # Errors
+/// The message for the user.
+pub fn level(text: &str) -> Result<Level, String> {
     match text {
         "0" | "raid0" | "stripe" => Ok(Level::Raid0),
         "1" | "raid1" | "mirror" => Ok(Level::Raid1),
@@ -25,7 +18,10 @@ pub(crate) fn level(text: &str) -> Result<Level, String> {
 }
 
 /// A superblock version that can be created.
-pub(crate) fn metadata(text: &str) -> Result<Version, String> {
+///
+/// # Errors
+/// The message for the user.
+pub fn version(text: &str) -> Result<Version, String> {
     match text {
         "1" | "1.2" | "default" => Ok(Version::V1_2),
         "1.1" => Ok(Version::V1_1),
@@ -37,7 +33,10 @@ pub(crate) fn metadata(text: &str) -> Result<Version, String> {
 
 /// A layout, which depends on the level: `n2`, `f3`, `o2` for RAID10; `original`, `alternate` (or 1,
 /// 2) for RAID0.
-pub(crate) fn layout(level: Level, text: &str) -> Result<u32, String> {
+///
+/// # Errors
+/// The message for the user.
+pub fn layout(level: Level, text: &str) -> Result<u32, String> {
     let raid10 = || {
         let (kind, copies) = text.split_at_checked(1)?;
         let copies: u32 = copies.parse().ok().filter(|n| (1..=255).contains(n))?;
@@ -52,8 +51,8 @@ pub(crate) fn layout(level: Level, text: &str) -> Result<u32, String> {
         Level::Raid10 => (raid10(), "n2, f2, o2 or the like"),
         Level::Raid0 => (
             match text {
-                "original" | "1" => Some(ashlar_md::ondisk::create::RAID0_ORIGINAL),
-                "alternate" | "2" => Some(ashlar_md::ondisk::create::RAID0_ALTERNATE),
+                "original" | "1" => Some(super::create::RAID0_ORIGINAL),
+                "alternate" | "2" => Some(super::create::RAID0_ALTERNATE),
                 _ => None,
             },
             "original or alternate",
@@ -71,7 +70,10 @@ pub(crate) fn layout(level: Level, text: &str) -> Result<u32, String> {
 }
 
 /// A UUID in mdadm's form (`01234567:89abcdef:...`) or the usual one.
-pub(crate) fn uuid(text: &str) -> Result<Uuid, String> {
+///
+/// # Errors
+/// The message for the user.
+pub fn uuid(text: &str) -> Result<Uuid, String> {
     let digits: String = text.chars().filter(|c| !matches!(c, ':' | '-' | '.' | ' ')).collect();
     Uuid::try_parse(&digits).map_err(|_| format!("`{text}` is not a UUID: 32 hex digits"))
 }
@@ -79,12 +81,6 @@ pub(crate) fn uuid(text: &str) -> Result<Uuid, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_limit_is_a_size_or_none() {
-        assert_eq!(limit("max"), Ok(Limit(None)));
-        assert_eq!(limit("2"), Ok(Limit(Some(Sectors(4)))));
-    }
 
     #[test]
     fn layouts_have_mdadms_words() {

@@ -1,0 +1,182 @@
+//! The members of an array on disks: finding them, changing their superblocks, and trying to start the array.
+
+use std::path::PathBuf;
+
+use ashlar_md::Candidate;
+use ashlar_md::ondisk::Version;
+use ashlar_md::ondisk::create::full_name;
+use ashlar_md::ondisk::homehost::with_host;
+use ashlar_md::update::Update;
+use ashlar_stack::assemble::{NotAMember, Options, Probed, Stack, assemble, probe_all};
+use ashlar_stack::names::short_name;
+use uuid::Uuid;
+
+use super::homehost;
+use crate::acceptance::check_started;
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// Which array is meant; all of them if nothing is given.
+#[derive(Clone, Debug, Default)]
+pub struct MemberFilter {
+    /// Its UUID.
+    pub uuid: Option<Uuid>,
+    /// Its name, with or without its host.
+    pub name: Option<String>,
+}
+
+impl MemberFilter {
+    /// Whether `probed` may belong to the array.
+    pub fn accepts(&self, probed: &Probed) -> bool {
+        let Ok(candidate) = probed.candidate() else {
+            return self.uuid.is_none() && self.name.is_none();
+        };
+        let sb = &candidate.sb;
+        let named = |name: &String| *name == sb.name || name == short_name(&sb.name);
+        self.uuid.is_none_or(|uuid| uuid == sb.set_uuid) && self.name.as_ref().is_none_or(named)
+    }
+}
+
+fn no_member() -> Error {
+    Error::usage("no member of that array among the devices")
+}
+
+/// The members of the selected arrays among these devices, or among all block devices if there are none.
+///
+/// # Errors
+/// There is no member.
+pub async fn find_members(among: &[PathBuf], filter: &MemberFilter) -> Result<Vec<PathBuf>> {
+    let probed = probe_all(disks::open_for_scan(among)).await;
+    let members = probed.iter().filter(|probed| probed.candidate().is_ok());
+    let selected = members.filter(|probed| filter.accepts(probed));
+    let found: Vec<PathBuf> = selected.map(|probed| probed.disk.path.clone()).collect();
+    if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
+}
+
+/// Starts the selected array, which changes nothing on the disks. It is called `rename`, or by its own name.
+///
+/// # Errors
+/// A device cannot be opened or is no member, or the array does not start.
+pub async fn try_to_assemble(
+    devices: &[PathBuf],
+    filter: &MemberFilter,
+    rename: Option<String>,
+    md: ashlar_md::Options,
+) -> Result<Stack> {
+    let access = if md.read_only { Access::Read } else { Access::Write };
+    let mut probed = probe_all(disks::open_all(devices, access)?).await;
+    probed.retain(|disk| filter.accepts(disk));
+    for disk in &probed {
+        match disk.candidate() {
+            // The array may be able to do without it.
+            Ok(_) | Err(NotAMember::Damaged(_)) => {}
+            Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
+        }
+    }
+    if probed.is_empty() {
+        return Err(no_member());
+    }
+    let options = Options { md, rename, whole: true, ..Options::default() };
+    let stack = assemble(&probed, options, &disks::runtime()).await;
+    check_started(&stack, md)?;
+    Ok(stack)
+}
+
+/// A change of all superblocks of an array that nobody uses.
+#[derive(Clone, Debug)]
+pub struct UpdateOptions {
+    /// mdadm's word for the change.
+    pub what: String,
+    /// The name or the number that the array is given, if the user has given one.
+    pub array: Option<String>,
+    /// The host that the array is given; by default this one.
+    pub homehost: Option<String>,
+}
+
+/// Changes the superblocks on `devices`. A new UUID or name is taken out of `filter`, and no longer selects members
+/// afterwards. `tell` is told a new UUID before it is written: if this is interrupted, the user needs it to continue.
+/// Returns how many members were changed, and what they have.
+///
+/// # Errors
+/// There is no such change, no member, or a member cannot be changed.
+pub async fn update(
+    options: &UpdateOptions,
+    devices: &[PathBuf],
+    filter: &mut MemberFilter,
+    tell: impl FnOnce(Uuid) -> Result<()>,
+) -> Result<(usize, String)> {
+    let is_named = filter.uuid.is_some();
+    let mut update = options.parse(filter)?;
+    let mut members: Vec<Candidate> = Vec::new();
+    for probed in probe_all(disks::open_all(devices, Access::Write)?).await {
+        if filter.accepts(&probed) {
+            let path = probed.disk.path.display();
+            members.push(probed.candidate().map_err(|why| Error::plain(path, why))?);
+        }
+    }
+    let Some(first) = members.first() else { return Err(no_member()) };
+    let has_host = first.sb.version == Version::V0_90;
+    if let Update::Uuid(uuid) = &mut update
+        && let Some(host) = homehost(options.homehost.as_deref())
+        && has_host
+        && !is_named
+    {
+        *uuid = with_host(*uuid, &host);
+    }
+    if has_host && matches!(update, Update::HomeHost(_)) {
+        // It has another one from then on.
+        filter.uuid = None;
+    }
+    if let Update::Uuid(uuid) = update {
+        tell(uuid)?;
+    }
+    let changed = ashlar_md::update::update(&members, &update).await;
+    changed.map_err(|error| Error::plain("cannot update", error))?;
+    Ok((members.len(), update.describe().to_string()))
+}
+
+impl UpdateOptions {
+    /// The change for mdadm's word.
+    fn parse(&self, filter: &mut MemberFilter) -> Result<Update> {
+        let what = self.what.as_str();
+        let host = || homehost(self.homehost.as_deref());
+        Ok(match what {
+            "uuid" => Update::Uuid(filter.uuid.take().unwrap_or_else(Uuid::new_v4)),
+            "name" => {
+                let name = filter.name.take().or_else(|| self.array.clone());
+                let name = name.ok_or_else(|| Error::usage("--update=name needs a --name"))?;
+                Update::Name(full_name(host().as_deref(), &name))
+            }
+            "homehost" => {
+                let missing = || Error::usage("no host name: give --homehost");
+                Update::HomeHost(host().ok_or_else(missing)?)
+            }
+            "resync" => Update::Resync,
+            "devicesize" => Update::DeviceSize,
+            "no-bitmap" => Update::NoBitmap,
+            "bbl" => Update::BadBlockLog,
+            "no-bbl" => Update::NoBadBlockLog { force: false },
+            "force-no-bbl" => Update::NoBadBlockLog { force: true },
+            "super-minor" => {
+                let number = self.array.as_deref().and_then(|name| name.parse().ok());
+                let needs = || Error::usage("--update=super-minor needs the array's number");
+                Update::PreferredMinor(
+                    number.ok_or_else(|| needs().hint("name it first, as /dev/md0"))?,
+                )
+            }
+            "sparc2.2" | "summaries" | "nodes" | "home-cluster" | "byteorder" | "ppl"
+            | "no-ppl" | "layout-original" | "layout-alternate" | "layout-unspecified"
+            | "metadata" | "revert-reshape" => {
+                let why = format_args!("--update={what} is not supported; nothing was changed");
+                return Err(Error::usage(why).hint("mdadm does it"));
+            }
+            _ => {
+                let error = Error::usage(format_args!("--update={what}: no such change"));
+                return Err(error.hint(
+                    "uuid, name, homehost, resync, devicesize, no-bitmap, bbl, no-bbl, force-no-bbl or \
+                     super-minor",
+                ));
+            }
+        })
+    }
+}

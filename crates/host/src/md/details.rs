@@ -1,0 +1,87 @@
+//! The arrays that there are: those of a daemon, or those on disks.
+
+use std::path::PathBuf;
+
+use ashlar_md::AssembleError;
+use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
+use ashlar_stack::detail::Detail;
+use ashlar_stack::signature::{Signature, Usage};
+
+use crate::client::Client;
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// The arrays on disks.
+#[derive(Default)]
+pub struct ArraysOnDisks {
+    /// Those that can be assembled.
+    pub details: Vec<Detail>,
+    /// Those that cannot.
+    pub unusable: Vec<UnusableArray>,
+    /// Failures of single disks.
+    pub damaged: Vec<Error>,
+}
+
+/// An array that cannot be assembled.
+pub struct UnusableArray {
+    /// Whether too few members are there.
+    pub lacks_members: bool,
+    /// Why.
+    pub error: Error,
+}
+
+/// The arrays of a daemon, with those that wait for members.
+///
+/// # Errors
+/// The daemon is gone.
+pub fn served_arrays(client: &mut Client) -> Result<Vec<Detail>> {
+    let volumes = client.status()?.volumes;
+    // The level of other volumes is their kind: disk, part, lvm, zvol.
+    let arrays = volumes.iter().filter(|volume| volume.level.starts_with("raid"));
+    arrays.map(|volume| client.detail(&volume.name)).collect()
+}
+
+fn is_partitioned(disk: &Probed) -> bool {
+    let is_table = |found: &Signature| found.usage == Usage::PartitionTable;
+    disk.contents.as_ref().is_ok_and(|contents| contents.foreign.iter().any(is_table))
+}
+
+/// The arrays on `devices` and their partitions, which are assembled for reading.
+///
+/// # Errors
+/// A device cannot be opened, or has neither a member nor partitions.
+pub async fn arrays_on(devices: &[PathBuf]) -> Result<ArraysOnDisks> {
+    let probed = probe_all(disks::open_all(devices, Access::Look)?).await;
+    let (mut whole, mut damaged) = (true, Vec::new());
+    for disk in &probed {
+        match disk.candidate() {
+            Ok(_) => {}
+            Err(NotAMember::Foreign(_)) if is_partitioned(disk) => whole = false,
+            Err(why @ NotAMember::Damaged(_)) => {
+                damaged.push(Error::plain(disk.disk.path.display(), why));
+            }
+            Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
+        }
+    }
+    let md = ashlar_md::Options { run: true, read_only: true };
+    let options = Options { md, whole, ..Options::default() };
+    let stack = assemble(&probed, options, &disks::runtime()).await;
+    if stack.arrays.running().is_empty() && stack.failures.is_empty() {
+        let first = probed.iter().find_map(|disk| Some((disk, disk.candidate().err()?)));
+        return match first {
+            None => {
+                Ok(ArraysOnDisks { details: Vec::new(), unusable: Vec::new(), damaged: Vec::new() })
+            }
+            Some((disk, why)) => Err(Error::plain(disk.disk.path.display(), why)),
+        };
+    }
+    let unusable = stack.failures.iter().map(|failure| UnusableArray {
+        lacks_members: matches!(failure.error, AssembleError::NotEnough { .. }),
+        error: Error::new("cannot tell", failure, &failure.error),
+    });
+    Ok(ArraysOnDisks {
+        details: stack.arrays.running().iter().map(Detail::of).collect(),
+        unusable: unusable.collect(),
+        damaged,
+    })
+}

@@ -1,0 +1,28 @@
+//! md arrays for a command: new ones, the members of one on disks, and what arrays there are.
+
+mod assemble;
+mod create;
+mod details;
+
+pub use self::assemble::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
+pub use self::create::{
+    ArrayPlan, BitmapChoice, ConsistencyPolicy, CreateOptions, MISSING, MemberPath, NewArray,
+    PlannedMember,
+};
+pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on, served_arrays};
+
+/// This host's name.
+pub fn hostname() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = text.trim();
+    (!name.is_empty() && name != "(none)").then(|| name.to_owned())
+}
+
+/// The host that a user names, or this one; none for `any`.
+fn homehost(name: Option<&str>) -> Option<String> {
+    match name {
+        Some("any" | "none" | "<none>" | "") => None,
+        Some(host) => Some(host.to_owned()),
+        None => hostname(),
+    }
+}
