@@ -48,6 +48,7 @@ pub mod trace;
 pub mod view;
 pub mod volume_groups;
 pub mod wipe;
+pub mod zfs_text;
 mod zpools;
 
 #[cfg(test)]

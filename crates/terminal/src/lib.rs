@@ -17,6 +17,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod table;
+
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
 use std::fmt;

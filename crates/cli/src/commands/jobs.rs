@@ -6,6 +6,7 @@ use ashlar_host::client::Client;
 use ashlar_host::error::Result;
 use ashlar_host::interface::{Job, JobAction};
 use ashlar_stack::graph::human_size;
+use ashlar_terminal::table::Column;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -103,14 +104,18 @@ impl Jobs {
 }
 
 fn table(jobs: &[Job]) -> String {
-    let mut rows =
-        vec![["JOB", "WORK", "STATE", "DONE", "SIZE", "SPEED", "LEFT"].map(str::to_owned)];
-    rows.extend(jobs.iter().map(|job| {
+    let headings = ["JOB", "WORK", "STATE", "DONE", "SIZE", "SPEED", "LEFT"];
+    // Words to the left, numbers to the right.
+    let columns = headings.iter().enumerate();
+    let columns: Vec<Column> = columns
+        .map(|(index, heading)| Column { heading: (*heading).to_owned(), right: index > 2 })
+        .collect();
+    let rows = jobs.iter().map(|job| {
         // 100 % is said only of what is done.
         let per_mille = u128::from(job.done_bytes) * 1000 / u128::from(job.total_bytes.max(1));
         let speed = job.bytes_per_second.map(|rate| format!("{}/s", human_size(rate)));
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        [
+        vec![
             job.alias.clone().unwrap_or_else(|| job.name.clone()),
             job.kind.name().to_owned(),
             job.state.to_string(),
@@ -119,23 +124,8 @@ fn table(jobs: &[Job]) -> String {
             or_dash(speed),
             or_dash(job.seconds_left.map(clock)),
         ]
-    }));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..7).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // Words to the left, numbers to the right.
-            line += &match index {
-                0..=2 => format!("{cell:<width$}  "),
-                _ => format!("{cell:>width$}  "),
-            };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
+    });
+    output::table::table(&columns, &rows.collect::<Vec<_>>())
 }
 
 #[cfg(test)]

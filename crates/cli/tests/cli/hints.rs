@@ -41,7 +41,8 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
     ("host/src/front_ends", &["serve", "md assemble"]),
-    ("host/src/pools.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
+    ("host/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
+    ("host/src/pools/create.rs", &["zpool create"]),
 ];
 
 /// Other programs whose options messages recommend.

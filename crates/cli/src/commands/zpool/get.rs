@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use ashlar_host::error::Result;
 use ashlar_host::pools::ImportMode;
+use ashlar_stack::zfs_text::{POOL_NAMES, pool_value};
 use ashlar_zfs::protocol::{PoolStatus, Property};
 use clap::{ArgAction, Args};
 use serde::Serialize;
 
+use super::form::invalid_property;
 use super::place::Where;
 use super::property_table::{Layout, Row};
-use super::values::{OF_POOLS, invalid_property, of_pool};
 use crate::output;
 
 /// Show properties and features of pools
@@ -100,7 +101,7 @@ impl Get {
             })
         });
         let rows: Vec<Row<'_>> = rows.collect();
-        output::print(&self.layout.table(&rows, of_pool))?;
+        output::print(&self.layout.table(&rows, pool_value))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -108,7 +109,7 @@ impl Get {
 /// # Errors
 /// No pool can have a property of this name.
 fn check(pools: &[PoolStatus], name: &str) -> Result<()> {
-    let full = OF_POOLS.full(name);
+    let full = POOL_NAMES.full(name);
     let is_known = pools.is_empty()
         || pools.iter().any(|pool| pool.properties.contains_key(full))
         || is_user(name)
@@ -119,7 +120,7 @@ fn check(pools: &[PoolStatus], name: &str) -> Result<()> {
 /// The wanted properties of a pool, or all of them in zpool's order.
 fn of<'a>(pool: &'a PoolStatus, wanted: Option<&'a [String]>) -> Vec<(&'a str, Property)> {
     let property = |name: &'a String| {
-        let name = OF_POOLS.full(name);
+        let name = POOL_NAMES.full(name);
         let found = pool.properties.get(name).cloned();
         let unset = || Property { value: "-".to_owned(), source: "default".to_owned() };
         let property = found.or_else(|| is_user(name).then(unset));

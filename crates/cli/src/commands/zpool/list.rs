@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use ashlar_host::error::Result;
 use ashlar_host::pools::ImportMode;
+use ashlar_stack::zfs_text::{POOL_NAMES, pool_value};
 use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;
 
+use super::form::{Form, columns, invalid_property};
 use super::place::Where;
-use super::values::{Form, OF_POOLS, invalid_property, of_pool, table};
 use crate::output;
 
 /// Show pools, a line each
@@ -62,13 +63,13 @@ impl List {
             return Ok(ExitCode::SUCCESS);
         }
         let value = |pool: &PoolStatus, column: &String| {
-            let name = OF_POOLS.full(column);
+            let name = POOL_NAMES.full(column);
             let found = pool.properties.get(name).ok_or_else(|| invalid_property(column))?;
-            Ok(if self.form.exact { found.value.clone() } else { of_pool(name, &found.value) })
+            Ok(if self.form.exact { found.value.clone() } else { pool_value(name, &found.value) })
         };
         let rows = pools.iter().map(|pool| self.columns.iter().map(|c| value(pool, c)).collect());
         let rows: Vec<Vec<String>> = rows.collect::<Result<_>>()?;
-        output::print(&table(&OF_POOLS.columns(&self.columns), &rows, self.form.for_programs))?;
+        output::print(&self.form.table(&columns(&self.columns, &POOL_NAMES), &rows))?;
         Ok(ExitCode::SUCCESS)
     }
 }

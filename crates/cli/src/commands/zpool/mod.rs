@@ -5,6 +5,7 @@
 
 mod create;
 mod export;
+pub(crate) mod form;
 mod get;
 mod import;
 mod list;
@@ -12,7 +13,6 @@ pub(crate) mod place;
 pub(crate) mod property_table;
 mod scrub;
 mod status;
-pub(crate) mod values;
 
 use std::process::ExitCode;
 

@@ -1,8 +1,9 @@
 //! The table of properties that `zpool get` and `zfs get` print: NAME PROPERTY VALUE SOURCE.
 
+use ashlar_terminal::table::Column;
 use clap::Args;
 
-use super::values::{Column, Form, table};
+use super::form::Form;
 
 const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 
@@ -58,6 +59,6 @@ impl Layout {
             rows.iter().map(|row| fields.iter().map(|field| cell(row, field)).collect()).collect();
         let heading = |field: &&str| Column { heading: field.to_uppercase(), right: false };
         let columns: Vec<Column> = fields.iter().map(heading).collect();
-        table(&columns, &cells, self.form.for_programs)
+        self.form.table(&columns, &cells)
     }
 }

@@ -1,21 +1,16 @@
 //! `ashlar zpool scrub`.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ashlar_host::error::Result;
 use ashlar_host::pools::{ImportMode, Session};
+use ashlar_stack::zfs_text::{nice_bytes, scan_status};
 use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
 use clap::Args;
 
 use super::place::Where;
-use super::status::scan_text;
-use super::values::nice_bytes;
 use crate::output;
 use crate::progress;
-
-/// How often the pool's state is read.
-const POLL: Duration = Duration::from_millis(200);
 
 /// Read all data of a pool, and repair damage
 ///
@@ -69,23 +64,19 @@ impl Scrub {
 /// Shows a scrub's progress to its end; returns the number of errors that could not be repaired.
 fn follow(session: &mut Session, pool: &str) -> Result<u64> {
     let bar = progress::bar();
-    loop {
-        let scan = session.status(pool)?.scan;
-        let Some(scan) = scan.filter(|scan| scan.state == "scanning") else { break };
+    let scan = session.await_scrub(pool, |scan| {
         if let Some(bar) = &bar {
-            let ScanStatus { examined_bytes: done, to_examine_bytes: all, .. } = scan;
+            let ScanStatus { examined_bytes: done, to_examine_bytes: all, .. } = *scan;
             bar.set_prefix(format!("{pool} {}", scan.function));
             // In parts of 1000.
             bar.set_position((u128::from(done) * 1000 / u128::from(all.max(1))) as u64);
             bar.set_message(format!("{}/{}", nice_bytes(done), nice_bytes(all)));
             bar.tick();
         }
-        std::thread::sleep(POLL);
-    }
+    })?;
     if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
-    let scan = session.status(pool)?.scan;
-    output::tell(&format!("{pool}: {}\n", scan_text(scan.as_ref())))?;
+    output::tell(&format!("{pool}: {}\n", scan_status(scan.as_ref())))?;
     Ok(scan.map_or(0, |scan| scan.errors))
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::{ImportMode, pool_of};
+use ashlar_host::pools::{ImportMode, only_pool_of, pool_of};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
@@ -38,7 +38,7 @@ impl Set {
         let settings: std::result::Result<Vec<_>, String> =
             settings.iter().map(|text| property(text)).collect();
         let settings = settings.map_err(Error::usage)?;
-        let only = if let [name] = names { Some(pool_of(name)) } else { None };
+        let only = only_pool_of(names);
         self.place.with(only, ImportMode::WRITE, |session| {
             for dataset in names {
                 for (name, value) in settings.clone() {
@@ -73,7 +73,7 @@ pub(crate) struct Inherit {
 
 impl Inherit {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
+        let only = only_pool_of(&self.names);
         self.place.with(only, ImportMode::WRITE, |session| {
             for dataset in &self.names {
                 let (dataset, name) = (dataset.clone(), self.property.clone());

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
-use ashlar_host::pools::{ImportMode, pool_of};
+use ashlar_host::pools::{ImportMode, only_pool_of};
+use ashlar_stack::zfs_text::dataset_value;
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
+use crate::commands::zpool::form::invalid_property;
 use crate::commands::zpool::place::Where;
 use crate::commands::zpool::property_table::{Layout, Row};
-use crate::commands::zpool::values::{invalid_property, of_dataset};
 use crate::output;
 
 /// Show properties of volumes and snapshots
@@ -47,7 +48,7 @@ pub(crate) struct Get {
 
 impl Get {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
+        let only = only_pool_of(&self.names);
         let mut datasets = self.place.with(only, ImportMode::READ, |session| {
             let mut all: Vec<Dataset> = Vec::new();
             for name in &self.names {
@@ -85,7 +86,7 @@ impl Get {
                 Row { name: &dataset.name, property: name, value, source }
             }));
         }
-        output::print(&self.layout.table(&rows, of_dataset))?;
+        output::print(&self.layout.table(&rows, dataset_value))?;
         Ok(ExitCode::SUCCESS)
     }
 }

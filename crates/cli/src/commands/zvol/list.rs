@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
-use ashlar_host::pools::{ImportMode, pool_of};
+use ashlar_host::pools::{ImportMode, only_pool_of};
+use ashlar_stack::zfs_text::{DATASET_NAMES, dataset_value};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
+use crate::commands::zpool::form::{Form, columns, invalid_property};
 use crate::commands::zpool::place::Where;
-use crate::commands::zpool::values::{Form, ShortNames, invalid_property, of_dataset, table};
 use crate::output;
 
 /// Show volumes, a line each
@@ -58,18 +59,6 @@ pub(crate) struct List {
 /// Properties that are always accepted, although some kinds of datasets lack them.
 const ALWAYS: [&str; 6] = ["name", "available", "mountpoint", "volsize", "volblocksize", "origin"];
 
-const SHORT: ShortNames = ShortNames(&[
-    ("avail", "available"),
-    ("compress", "compression"),
-    ("lrefer", "logicalreferenced"),
-    ("lused", "logicalused"),
-    ("ratio", "compressratio"),
-    ("refer", "referenced"),
-    ("refreserv", "refreservation"),
-    ("reserv", "reservation"),
-    ("volblock", "volblocksize"),
-]);
-
 impl List {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let is_wanted = |dataset: &Dataset| {
@@ -81,7 +70,7 @@ impl List {
                 kind => dataset.kind == kind,
             })
         };
-        let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
+        let only = only_pool_of(&self.names);
         let datasets = self.place.with(only, ImportMode::READ, |session| {
             let roots = if self.names.is_empty() { session.pools()? } else { self.names.clone() };
             let mut all: Vec<Dataset> = Vec::new();
@@ -106,7 +95,7 @@ impl List {
             return Ok(ExitCode::SUCCESS);
         }
         for column in &self.columns {
-            let name = SHORT.full(column);
+            let name = DATASET_NAMES.full(column);
             let has = |dataset: &Dataset| dataset.properties.contains_key(name);
             // A user property may be set on none of them.
             if !ALWAYS.contains(&name) && !name.contains(':') && !datasets.iter().any(has) {
@@ -114,20 +103,24 @@ impl List {
             }
         }
         let value = |dataset: &Dataset, column: &String| {
-            let name = SHORT.full(column);
+            let name = DATASET_NAMES.full(column);
             if name == "name" {
                 return dataset.name.clone();
             }
             let is_volumes = name.starts_with("vol") && dataset.kind == "filesystem";
             let property = dataset.properties.get(name).filter(|_| !is_volumes);
             let Some(property) = property else { return "-".to_owned() };
-            if self.form.exact { property.value.clone() } else { of_dataset(name, &property.value) }
+            if self.form.exact {
+                property.value.clone()
+            } else {
+                dataset_value(name, &property.value)
+            }
         };
         let rows: Vec<Vec<String>> = datasets
             .iter()
             .map(|dataset| self.columns.iter().map(|column| value(dataset, column)).collect())
             .collect();
-        output::print(&table(&SHORT.columns(&self.columns), &rows, self.form.for_programs))?;
+        output::print(&self.form.table(&columns(&self.columns, &DATASET_NAMES), &rows))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::{ImportMode, pool_of};
+use ashlar_host::pools::{ImportMode, pool_of, pool_of_snapshot};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
@@ -98,39 +98,9 @@ pub(crate) struct Rollback {
 
 impl Rollback {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let Some((volume, _)) = self.snapshot.split_once('@') else {
-            return Err(Error::usage(format!(
-                "`{}` is no snapshot: POOL/VOLUME@SNAPSHOT",
-                self.snapshot
-            )));
-        };
-        let pool = pool_of(volume);
-        self.place.with(Some(pool), ImportMode::WRITE, |session| {
-            if self.recursive {
-                let mut newer = session.datasets(volume)?;
-                newer.retain(|dataset| {
-                    dataset.name.split_once('@').is_some_and(|(of, _)| of == volume)
-                });
-                let number = |name: &str, datasets: &[ashlar_zfs::protocol::Dataset]| {
-                    let dataset = datasets.iter().find(|dataset| dataset.name == name)?;
-                    dataset.properties.get("createtxg")?.value.parse::<u64>().ok()
-                };
-                let Some(of_ours) = number(&self.snapshot, &newer) else {
-                    let text = format!("cannot open '{}': dataset does not exist", self.snapshot);
-                    return Err(Error::failed(text));
-                };
-                let mut later: Vec<(u64, String)> = newer
-                    .iter()
-                    .filter_map(|one| Some((number(&one.name, &newer)?, one.name.clone())))
-                    .filter(|(txg, _)| *txg > of_ours)
-                    .collect();
-                later.sort_unstable();
-                while let Some((_, name)) = later.pop() {
-                    session.run(pool, Command::Destroy { name, recursive: false })?;
-                }
-            }
-            let (volume, snapshot) = (volume.to_owned(), self.snapshot.clone());
-            session.run(pool, Command::Rollback { volume, snapshot })
+        let pool = Some(pool_of_snapshot(&self.snapshot)?);
+        self.place.with(pool, ImportMode::WRITE, |session| {
+            session.roll_back(&self.snapshot, self.recursive)
         })?;
         Ok(ExitCode::SUCCESS)
     }

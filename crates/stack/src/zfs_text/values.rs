@@ -1,8 +1,6 @@
-//! Values of properties as `zpool` and `zfs` print them, and their tables.
+//! Values of properties as `zpool` and `zfs` print them.
 
-use ashlar_host::error::Error;
 use ashlar_md::ondisk::text::CTime;
-use clap::Args;
 
 /// Properties of datasets whose value is in bytes.
 const DATASET_SIZES: [&str; 18] = [
@@ -53,7 +51,7 @@ const POOL_EXTRAS: [&str; 2] = ["checkpoint", "expandsize"];
 const NONE_IS_ZERO: [&str; 4] = ["quota", "refquota", "refreservation", "reservation"];
 
 /// A number of bytes in the largest unit that fits, with three digits, like libzfs's `zfs_nicebytes`.
-pub(crate) fn nice_bytes(bytes: u64) -> String {
+pub fn nice_bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
     let index = (bytes.max(1).ilog2() / 10) as usize;
     let unit = UNITS[index];
@@ -75,7 +73,7 @@ fn nice_number(number: u64) -> String {
 }
 
 /// Whether a property's column is right-aligned.
-fn is_number(name: &str) -> bool {
+pub fn is_number(name: &str) -> bool {
     let sizes = [&DATASET_SIZES[..], &POOL_SIZES, &POOL_EXTRAS];
     sizes.iter().any(|sizes| sizes.contains(&name))
         || is_ratio(name)
@@ -87,7 +85,7 @@ fn is_ratio(name: &str) -> bool {
 }
 
 /// The value of a pool's property for people, from its value for programs.
-pub(crate) fn of_pool(name: &str, value: &str) -> String {
+pub fn pool_value(name: &str, value: &str) -> String {
     // `class_log_size` is the `size` of the log devices.
     let of_class = name.strip_prefix("class_").and_then(|class| class.rsplit('_').next());
     let name = of_class.unwrap_or(name);
@@ -102,7 +100,7 @@ pub(crate) fn of_pool(name: &str, value: &str) -> String {
 }
 
 /// The value of a dataset's property for people, from its value for programs.
-pub(crate) fn of_dataset(name: &str, value: &str) -> String {
+pub fn dataset_value(name: &str, value: &str) -> String {
     let Ok(number) = value.parse::<u64>() else {
         return if is_ratio(name) && value != "-" { format!("{value}x") } else { value.to_owned() };
     };
@@ -119,52 +117,24 @@ pub(crate) fn of_dataset(name: &str, value: &str) -> String {
     }
 }
 
-/// The refusal of a property that does not exist, in the words of libzfs.
-pub(crate) fn invalid_property(name: &str) -> Error {
-    Error::usage(format!("bad property list: invalid property '{name}'"))
-}
-
-/// How tables and their values are printed.
-#[derive(Args, Debug)]
-pub(crate) struct Form {
-    /// No headings, and a tab between values
-    #[arg(short = 'H')]
-    pub(crate) for_programs: bool,
-
-    /// Exact numbers
-    #[arg(short = 'p')]
-    pub(crate) exact: bool,
-}
-
-/// A column: its heading, and whether it is right-aligned.
-pub(crate) struct Column {
-    pub(crate) heading: String,
-    pub(crate) right: bool,
-}
-
 /// Pairs of short and full names of properties. Columns may be requested by either.
-pub(crate) struct ShortNames(pub(crate) &'static [(&'static str, &'static str)]);
+pub struct ShortNames(&'static [(&'static str, &'static str)]);
 
 impl ShortNames {
     /// The full name of a property.
-    pub(crate) fn full<'a>(&self, name: &'a str) -> &'a str {
+    pub fn full<'a>(&self, name: &'a str) -> &'a str {
         self.0.iter().find(|(short, _)| *short == name).map_or(name, |(_, full)| full)
     }
 
-    /// The columns of these properties; their headings are the short names.
-    pub(crate) fn columns(&self, names: &[String]) -> Vec<Column> {
-        let column = |name: &String| {
-            let full = self.full(name);
-            let short =
-                self.0.iter().find(|(_, known)| *known == full).map_or(full, |(short, _)| short);
-            Column { heading: short.to_uppercase(), right: is_number(full) }
-        };
-        names.iter().map(column).collect()
+    /// The short name of a property, or its full name if it has none.
+    pub fn short<'a>(&self, name: &'a str) -> &'a str {
+        let full = self.full(name);
+        self.0.iter().find(|(_, known)| *known == full).map_or(full, |(short, _)| short)
     }
 }
 
 /// The short names that zpool's columns have.
-pub(super) const OF_POOLS: ShortNames = ShortNames(&[
+pub const POOL_NAMES: ShortNames = ShortNames(&[
     ("alloc", "allocated"),
     ("bclone_ratio", "bcloneratio"),
     ("bclone_saved", "bclonesaved"),
@@ -182,25 +152,18 @@ pub(super) const OF_POOLS: ShortNames = ShortNames(&[
     ("replace", "autoreplace"),
 ]);
 
-/// A table: values separated by tabs for programs, else columns with headings.
-pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], for_programs: bool) -> String {
-    if for_programs {
-        return rows.iter().map(|row| row.join("\t") + "\n").collect();
-    }
-    let heading: Vec<String> = columns.iter().map(|column| column.heading.clone()).collect();
-    let width = |index: usize| {
-        let cells = rows.iter().map(|row| row[index].chars().count());
-        cells.chain([heading[index].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(columns).zip(&widths).map(|((cell, column), width)| {
-            if column.right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    std::iter::once(&heading).chain(rows).map(line).collect()
-}
+/// The short names that zfs's columns have.
+pub const DATASET_NAMES: ShortNames = ShortNames(&[
+    ("avail", "available"),
+    ("compress", "compression"),
+    ("lrefer", "logicalreferenced"),
+    ("lused", "logicalused"),
+    ("ratio", "compressratio"),
+    ("refer", "referenced"),
+    ("refreserv", "refreservation"),
+    ("reserv", "reservation"),
+    ("volblock", "volblocksize"),
+]);
 
 #[cfg(test)]
 mod tests {
@@ -236,7 +199,7 @@ mod tests {
             ("com.example:ratio", "half", "half"),
             ("com.example:number", "007", "007"),
         ] {
-            assert_eq!(of_dataset(name, value), text, "{name}={value}");
+            assert_eq!(dataset_value(name, value), text, "{name}={value}");
         }
     }
 
@@ -261,20 +224,7 @@ mod tests {
             ("com.example:ratio", "half", "half"),
             ("comment", "007", "007"),
         ] {
-            assert_eq!(of_pool(name, value), text, "{name}={value}");
+            assert_eq!(pool_value(name, value), text, "{name}={value}");
         }
-    }
-
-    #[test]
-    fn a_table_has_columns_or_tabs() {
-        let columns = [("NAME", false), ("USED", true)];
-        let columns = columns.map(|(heading, right)| Column { heading: heading.to_owned(), right });
-        let rows = [
-            vec!["tank/vol".to_owned(), "1K".to_owned()],
-            vec!["t".to_owned(), "10.0M".to_owned()],
-        ];
-        assert_eq!(table(&columns, &rows, true), "tank/vol\t1K\nt\t10.0M\n");
-        let text = "NAME       USED\ntank/vol     1K\nt         10.0M\n";
-        assert_eq!(table(&columns, &rows, false), text);
     }
 }

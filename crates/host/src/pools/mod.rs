@@ -1,7 +1,10 @@
 //! Access to ZFS pools: through a running daemon, or on disks that this process opens.
 
-use std::path::{Path, PathBuf};
+mod create;
+
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
@@ -9,11 +12,15 @@ use ashlar_stack::pool_members::{Found, members_on};
 use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{CallError, Part, Pool, PoolError};
 use ashlar_zfs::ondisk::config;
-use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply};
+use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply, ScanStatus};
 
+pub use self::create::{NewPool, NewPoolProperties, PoolLayout, absolute};
 use crate::client::Client;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
+
+/// How often the state of a pool is read.
+const POLL: Duration = Duration::from_millis(200);
 
 /// How a pool is imported.
 #[derive(Clone, Copy, Default)]
@@ -78,6 +85,25 @@ fn not_asked() -> Error {
 /// The pool of a dataset.
 pub fn pool_of(dataset: &str) -> &str {
     dataset.split(['/', '@']).next().unwrap_or(dataset)
+}
+
+/// The pool of a snapshot.
+///
+/// # Errors
+/// It is not the name of one.
+pub fn pool_of_snapshot(name: &str) -> Result<&str> {
+    match name.split_once('@') {
+        Some((volume, _)) => Ok(pool_of(volume)),
+        None => Err(Error::usage(format!("`{name}` is no snapshot: POOL/VOLUME@SNAPSHOT"))),
+    }
+}
+
+/// The pool that these datasets are in, if there is one dataset.
+pub fn only_pool_of(datasets: &[String]) -> Option<&str> {
+    match datasets {
+        [name] => Some(pool_of(name)),
+        [] | [_, _, ..] => None,
+    }
 }
 
 /// The disks for `named`: a directory stands for all files in it.
@@ -286,12 +312,53 @@ impl Session {
         };
         Ok(datasets)
     }
-}
 
-/// The absolute path of a disk for a pool.
-///
-/// # Errors
-/// It does not exist.
-pub fn absolute(path: &Path) -> Result<PathBuf> {
-    std::fs::canonicalize(path).map_err(|error| Error::new("cannot open", path.display(), error))
+    /// Rolls a volume back to `snapshot`; with `recursive`, newer snapshots are destroyed first, the newest first.
+    ///
+    /// # Errors
+    /// It is no snapshot of a volume, or the pool refuses.
+    pub fn roll_back(&mut self, snapshot: &str, recursive: bool) -> Result<()> {
+        let pool = pool_of_snapshot(snapshot)?;
+        let volume = snapshot.split('@').next().unwrap_or(snapshot);
+        if recursive {
+            let mut snapshots = self.datasets(volume)?;
+            snapshots
+                .retain(|dataset| dataset.name.split_once('@').is_some_and(|(of, _)| of == volume));
+            let number =
+                |dataset: &Dataset| dataset.properties.get("createtxg")?.value.parse::<u64>().ok();
+            let ours = snapshots.iter().find(|dataset| dataset.name == snapshot);
+            let Some(ours) = ours.and_then(number) else {
+                let text = format!("cannot open '{snapshot}': dataset does not exist");
+                return Err(Error::failed(text));
+            };
+            let numbered = snapshots.iter().filter_map(|one| Some((number(one)?, &one.name)));
+            let mut newer: Vec<(u64, &String)> = numbered.filter(|(txg, _)| *txg > ours).collect();
+            newer.sort_unstable();
+            while let Some((_, name)) = newer.pop() {
+                self.run(pool, Command::Destroy { name: name.clone(), recursive: false })?;
+            }
+        }
+        let (volume, snapshot) = (volume.to_owned(), snapshot.to_owned());
+        self.run(pool, Command::Rollback { volume, snapshot })
+    }
+
+    /// Waits while a scrub of `pool` runs, and tells `progress` of it several times a second. Returns its end, or that
+    /// of the last one; `None` if there was none.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn await_scrub(
+        &mut self,
+        pool: &str,
+        mut progress: impl FnMut(&ScanStatus),
+    ) -> Result<Option<ScanStatus>> {
+        loop {
+            let scan = self.status(pool)?.scan;
+            match scan.filter(|scan| scan.state == "scanning") {
+                Some(scan) => progress(&scan),
+                None => return Ok(self.status(pool)?.scan),
+            }
+            std::thread::sleep(POLL);
+        }
+    }
 }

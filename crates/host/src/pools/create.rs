@@ -1,0 +1,250 @@
+//! New pools.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ashlar_stack::assemble::Disk;
+use ashlar_stack::probe::{Md, probe};
+use ashlar_stack::signature::{Signature, ZFS_MEMBER};
+use ashlar_stack::wipe;
+use ashlar_zfs::client::{Parameters, Pool};
+use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind, Wiped};
+
+use super::{not_had, refused};
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// The vdevs of a new pool.
+#[derive(Clone, Debug)]
+pub struct PoolLayout {
+    vdevs: Vec<NewVdev>,
+}
+
+impl PoolLayout {
+    /// The layout that `words` describe: disks, with mirror, raidz, raidz2, raidz3 or log before those that it applies
+    /// to.
+    ///
+    /// # Errors
+    /// They describe no pool.
+    pub fn parse(words: &[String]) -> Result<Self> {
+        let mut vdevs: Vec<NewVdev> = Vec::new();
+        let mut class = VdevClass::Normal;
+        // Whether the disks that follow belong to the last vdev.
+        let mut group = false;
+        for word in words {
+            let kind = match word.as_str() {
+                "mirror" => VdevKind::Mirror,
+                "raidz" | "raidz1" => VdevKind::Raidz(1),
+                "raidz2" => VdevKind::Raidz(2),
+                "raidz3" => VdevKind::Raidz(3),
+                "log" => {
+                    (class, group) = (VdevClass::Log, false);
+                    continue;
+                }
+                "spare" | "cache" | "special" | "dedup" | "draid" => {
+                    let text =
+                        format!("invalid vdev specification: '{word}' is not supported here");
+                    return Err(
+                        Error::usage(text).hint("mirror, raidz, raidz2, raidz3 and log are")
+                    );
+                }
+                disk => {
+                    match vdevs.last_mut().filter(|_| group) {
+                        Some(vdev) => vdev.paths.push(PathBuf::from(disk)),
+                        None => vdevs.push(NewVdev {
+                            kind: VdevKind::Single,
+                            class,
+                            paths: vec![PathBuf::from(disk)],
+                        }),
+                    }
+                    continue;
+                }
+            };
+            vdevs.push(NewVdev { kind, class, paths: Vec::new() });
+            group = true;
+        }
+        for vdev in &vdevs {
+            let (name, least) = match vdev.kind {
+                VdevKind::Single => continue,
+                VdevKind::Mirror => ("mirror".to_owned(), 2),
+                VdevKind::Raidz(parity) => (format!("raidz{parity}"), usize::from(parity) + 1),
+            };
+            if vdev.paths.len() < least {
+                let text =
+                    format!("invalid vdev specification: {name} requires at least {least} devices");
+                return Err(Error::usage(text));
+            }
+        }
+        if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
+            return Err(Error::usage(
+                "invalid vdev specification: at least one toplevel vdev must be specified",
+            ));
+        }
+        Ok(Self { vdevs })
+    }
+
+    /// The layout of `pool`, as `zpool create -n` prints it.
+    pub fn describe(&self, pool: &str) -> String {
+        let mut text = format!("would create '{pool}' with the following layout:\n\n\t{pool}\n");
+        let mut last = VdevClass::Normal;
+        for vdev in &self.vdevs {
+            if vdev.class != last {
+                text += "\tlogs\n";
+                last = vdev.class;
+            }
+            let indent = match vdev.kind {
+                VdevKind::Single => "\t  ",
+                VdevKind::Mirror => {
+                    text += "\t  mirror\n";
+                    "\t    "
+                }
+                VdevKind::Raidz(parity) => {
+                    text += &format!("\t  raidz{parity}\n");
+                    "\t    "
+                }
+            };
+            for path in &vdev.paths {
+                text += &format!("{indent}{}\n", path.display());
+            }
+        }
+        text
+    }
+
+    /// The disks.
+    fn paths(&self) -> Vec<PathBuf> {
+        self.vdevs.iter().flat_map(|vdev| vdev.paths.clone()).collect()
+    }
+}
+
+/// A pool that can be made: its disks are open, and nothing was written.
+pub struct NewPool {
+    layout: PoolLayout,
+    disks: Vec<Disk>,
+    wiped: Vec<Wiped>,
+    force: bool,
+}
+
+/// The properties of a new pool.
+#[derive(Clone, Debug, Default)]
+pub struct NewPoolProperties {
+    /// Those of the pool.
+    pub pool: BTreeMap<String, String>,
+    /// Those of its root dataset, which volumes inherit.
+    pub dataset: BTreeMap<String, String>,
+}
+
+impl NewPool {
+    /// Opens the disks of `layout`; with `force` those that are not empty, too.
+    ///
+    /// # Errors
+    /// A disk cannot be opened or read, or is not empty.
+    pub async fn open(mut layout: PoolLayout, access: Access, force: bool) -> Result<Self> {
+        // Locked, so that no other process uses them.
+        let disks = disks::open_all(&layout.paths(), access)?;
+        let mut wiped = Vec::new();
+        if force {
+            wiped = signatures(&disks).await?;
+        } else {
+            refuse_used(&disks).await?;
+        }
+        for path in layout.vdevs.iter_mut().flat_map(|vdev| &mut vdev.paths) {
+            *path = absolute(path)?;
+        }
+        Ok(Self { layout, disks, wiped, force })
+    }
+
+    /// The layout, with absolute paths.
+    pub fn layout(&self) -> &PoolLayout {
+        &self.layout
+    }
+
+    /// Makes the pool `name`, and exports it.
+    ///
+    /// # Errors
+    /// The worker refuses.
+    pub async fn create(self, name: String, properties: NewPoolProperties) -> Result<()> {
+        let create = Command::CreatePool {
+            name: name.clone(),
+            vdevs: self.layout.vdevs,
+            properties: properties.pool,
+            dataset_properties: properties.dataset,
+            force: self.force,
+            wiped: self.wiped,
+        };
+        let started = Pool::start(&name, create, Vec::new(), Arc::<Parameters>::default()).await;
+        let pool = started.map_err(|error| not_had(&error))?;
+        let exported = pool.export().await.map_err(|error| refused(&error));
+        drop(self.disks);
+        exported
+    }
+}
+
+/// The absolute path of a disk for a pool.
+///
+/// # Errors
+/// It does not exist.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    std::fs::canonicalize(path).map_err(|error| Error::new("cannot open", path.display(), error))
+}
+
+/// Refuses disks that contain anything other than a pool. The worker checks pools.
+async fn refuse_used(disks: &[Disk]) -> Result<()> {
+    for disk in disks {
+        let contents = probe(&disk.gateway).await;
+        let contents =
+            contents.map_err(|status| Error::new("cannot read", disk.path.display(), status))?;
+        let is_pools = |found: &Signature| found.name == ZFS_MEMBER;
+        let is_free = matches!(contents.md, Md::None)
+            && contents.other_md.is_empty()
+            && contents.foreign.iter().all(is_pools);
+        if !is_free {
+            let why = format!("has {}", contents.claims().join(", "));
+            return Err(Error::new("cannot create a pool of", disk.path.display(), why)
+                .hint("nothing was changed; --force overwrites what is there"));
+        }
+    }
+    Ok(())
+}
+
+/// The signatures to wipe on the disks.
+async fn signatures(disks: &[Disk]) -> Result<Vec<Wiped>> {
+    let mut all = Vec::new();
+    for disk in disks {
+        let failed = |status| Error::new("cannot read", disk.path.display(), status);
+        let ranges = wipe::ranges(&disk.gateway).await.map_err(failed)?;
+        all.push(Wiped { path: absolute(&disk.path)?, ranges });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Vec<(VdevKind, VdevClass, usize)> {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let vdevs = PoolLayout::parse(&words).unwrap().vdevs;
+        vdevs.into_iter().map(|vdev| (vdev.kind, vdev.class, vdev.paths.len())).collect()
+    }
+
+    #[test]
+    fn words_make_vdevs() {
+        use VdevClass::{Log, Normal};
+        use VdevKind::{Mirror, Raidz, Single};
+        assert_eq!(parsed("a b"), [(Single, Normal, 1), (Single, Normal, 1)]);
+        assert_eq!(parsed("mirror a b mirror c d"), [(Mirror, Normal, 2), (Mirror, Normal, 2)]);
+        assert_eq!(
+            parsed("raidz2 a b c log d log mirror e f"),
+            [(Raidz(2), Normal, 3), (Single, Log, 1), (Mirror, Log, 2)]
+        );
+    }
+
+    #[test]
+    fn what_makes_no_pool_is_refused() {
+        for line in ["mirror a", "raidz2 a b", "log a", "cache a", "a spare b", "mirror"] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert!(PoolLayout::parse(&words).is_err(), "{line}");
+        }
+    }
+}

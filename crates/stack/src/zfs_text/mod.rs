@@ -1,0 +1,11 @@
+//! Pools, datasets and their properties in the words of zpool and zfs.
+
+mod importable;
+mod status;
+mod values;
+
+pub use importable::importable_pool;
+pub use status::{pool_status, scan_status};
+pub use values::{
+    DATASET_NAMES, POOL_NAMES, ShortNames, dataset_value, is_number, nice_bytes, pool_value,
+};
