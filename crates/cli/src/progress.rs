@@ -1,15 +1,13 @@
-//! Follows long work to its end: a bar on a terminal, lines at intervals elsewhere.
+//! Follows the background work of an array to its end.
 
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ashlar_host::client::Client;
 use ashlar_host::error::Result;
 use ashlar_stack::detail::{Detail, DetailSync};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+pub(crate) use ashlar_terminal::progress::bar;
+use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
-
-use crate::output;
 
 /// How often the daemon is asked.
 const POLL: Duration = Duration::from_millis(200);
@@ -26,114 +24,25 @@ pub(crate) struct Shown {
     interval: u64,
 }
 
-/// The form of the progress output.
-pub(crate) enum Display {
-    Bar(ProgressBar),
-    Lines { json: bool, interval: Duration, last: Option<Instant> },
-}
-
-/// The progress at one moment.
-pub(crate) struct Moment {
-    /// What is being done.
-    pub(crate) title: String,
-    /// How much of it is done, in parts of 1000.
-    pub(crate) parts: u64,
-    /// The progress in words.
-    pub(crate) words: String,
-    /// The progress as JSON.
-    pub(crate) json: serde_json::Value,
-}
-
-/// A bar of 1000 parts on standard error; `None` if that is not a terminal.
-pub(crate) fn bar() -> Option<ProgressBar> {
-    if output::is_quiet() || !std::io::stderr().is_terminal() {
-        return None;
-    }
-    let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {msg}");
-    // If the style cannot be parsed, indicatif's default is used.
-    if let Ok(style) = style {
-        bar.set_style(style.progress_chars("=>."));
-    }
-    Some(bar)
-}
-
-impl Display {
-    pub(crate) fn new(shown: Shown) -> Self {
-        if let Some(bar) = bar().filter(|_| !shown.json) {
-            return Self::Bar(bar);
-        }
-        let interval = Duration::from_secs(shown.interval);
-        Self::Lines { json: shown.json, interval, last: None }
+impl Shown {
+    /// The display of the progress.
+    fn display(self) -> ProgressDisplay {
+        ProgressDisplay::new(self.json, Duration::from_secs(self.interval))
     }
 
-    /// Prints the first line only after an interval: work that ends before prints only its result.
-    pub(crate) fn patient(shown: Shown) -> Self {
-        match Self::new(shown) {
-            Self::Lines { json, interval, .. } => {
-                Self::Lines { json, interval, last: Some(Instant::now()) }
-            }
-            bar @ Self::Bar(_) => bar,
-        }
-    }
-
-    /// # Errors
-    /// Standard output failed.
-    pub(crate) fn show(&mut self, moment: &Moment) -> Result<()> {
-        match self {
-            Self::Bar(bar) => {
-                bar.set_prefix(moment.title.clone());
-                bar.set_position(moment.parts);
-                bar.set_message(moment.words.clone());
-                bar.tick();
-            }
-            Self::Lines { json, interval, last } => {
-                if last.is_some_and(|last| last.elapsed() < *interval) {
-                    return Ok(());
-                }
-                *last = Some(Instant::now());
-                match json {
-                    true => output::print(&format!("{}\n", moment.json))?,
-                    false => output::tell(&format!("{} {}\n", moment.title, moment.words))?,
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Prints other output while a bar is shown.
-    pub(crate) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
-        match self {
-            Self::Bar(bar) => bar.suspend(print),
-            Self::Lines { .. } => print(),
-        }
-    }
-
-    /// Prints the result.
-    ///
-    /// # Errors
-    /// Standard output failed.
-    pub(crate) fn end(self, words: String, json: &serde_json::Value) -> Result<()> {
-        match self {
-            Self::Bar(bar) => {
-                bar.finish_and_clear();
-                output::tell(&(words + "\n"))
-            }
-            Self::Lines { json: false, .. } => output::tell(&(words + "\n")),
-            Self::Lines { json: true, .. } => output::print(&format!("{json}\n")),
-        }
+    /// A display that prints the first line only after an interval: work that ends before prints only its result.
+    pub(crate) fn patient_display(self) -> ProgressDisplay {
+        ProgressDisplay::patient(self.json, Duration::from_secs(self.interval))
     }
 }
 
-impl Moment {
-    fn of(detail: &Detail, sync: &DetailSync) -> Self {
-        let action = &detail.sync_action;
-        Self {
-            title: format!("{}: {action}", short(detail)),
-            parts: sync.done_kib * 1000 / sync.total_kib.max(1),
-            words: words(sync),
-            json: json!({ "array": detail.device, "action": action, "progress": sync }),
-        }
+fn moment(detail: &Detail, sync: &DetailSync) -> Moment {
+    let action = &detail.sync_action;
+    Moment {
+        title: format!("{}: {action}", short(detail)),
+        parts: sync.done_kib * 1000 / sync.total_kib.max(1),
+        words: words(sync),
+        json: json!({ "array": detail.device, "action": action, "progress": sync }),
     }
 }
 
@@ -149,16 +58,6 @@ fn words(sync: &DetailSync) -> String {
     match seconds_left {
         Some(seconds) => format!("{text}, {} left", clock(*seconds)),
         None => text,
-    }
-}
-
-/// `1:02:03`, or `2:03` below an hour.
-pub(crate) fn clock(seconds: u64) -> String {
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    if hours > 0 {
-        format!("{hours}:{minutes:02}:{seconds:02}")
-    } else {
-        format!("{minutes}:{seconds:02}")
     }
 }
 
@@ -188,10 +87,10 @@ pub(crate) fn follow(client: &mut Client, name: &str, shown: Shown) -> Result<bo
     if !detail.sync_busy {
         return Ok(false);
     }
-    let mut display = Display::new(shown);
+    let mut display = shown.display();
     while detail.sync_busy {
         if let Some(sync) = &detail.sync {
-            display.show(&Moment::of(&detail, sync))?;
+            display.show(&moment(&detail, sync))?;
         }
         std::thread::sleep(POLL);
         detail = client.detail(name)?;
@@ -219,7 +118,5 @@ mod tests {
         assert_eq!(words(&sync), "27% (286592/1047552 KiB), 95530 KiB/s, 0:07 left");
         let unknown = DetailSync { seconds_left: None, ..sync };
         assert_eq!(words(&unknown), "27% (286592/1047552 KiB), 95530 KiB/s");
-        assert_eq!(clock(59), "0:59");
-        assert_eq!(clock(3723), "1:02:03");
     }
 }

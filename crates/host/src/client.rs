@@ -1,19 +1,15 @@
 //! The client of a daemon's control socket.
 
-use std::future::Future;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use ashlar_engine::net::Socket;
-use ashlar_engine::{process, timeout};
+use ashlar_engine::process;
 use ashlar_stack::detail::Detail;
 use ashlar_zfs::protocol::{Command, Reply as PoolReply};
-use futures_util::future::{Either, select};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
@@ -24,13 +20,13 @@ use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
     self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
     GroupsReply, Grow, Job, JobAction, JobsReply, Lvm, LvmMembers, LvmReply, Manage, SizeReply,
-    StartedReply, Status, StatusReply, StopReply, Trace, TraceReply, TracedDevice, ValueReply,
-    ZfsReply,
+    StartedReply, Status, StatusReply, StopReply, Trace, TraceReply, ValueReply, ZfsReply,
 };
+use crate::trace::TraceStream;
 use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 
 /// How long a daemon may take to answer: its main thread does nothing slow.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to a daemon.
 pub struct Client {
@@ -236,14 +232,13 @@ impl Client {
     ///
     /// # Errors
     /// It was refused.
-    pub fn trace(mut self, at: &Trace) -> Result<(Vec<TracedDevice>, Stream)> {
+    pub fn trace(mut self, at: &Trace) -> Result<TraceStream> {
         let reply = self.exchange_with("Trace", json!(at), true)?;
         let TraceReply { devices, .. } = self.understand(reply)?;
         let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
         self.stream.set_read_timeout(None).map_err(failed)?;
         let Self { stream, path, frames } = self;
-        let socket = Socket::from_fd(stream.into());
-        Ok((devices, Stream { socket, frames, path, is_over: false }))
+        Ok(TraceStream::new(Socket::from_fd(stream.into()), frames, path, devices))
     }
 
     /// Asks the daemon to stop; with `force` it does not wait for its clients.
@@ -413,72 +408,13 @@ pub fn receive<T: DeserializeOwned>(
 }
 
 /// Parses the reply of the daemon at `path`.
-fn understand<T: DeserializeOwned>(path: &Path, reply: Reply) -> Result<T> {
+pub(crate) fn understand<T: DeserializeOwned>(path: &Path, reply: Reply) -> Result<T> {
     if let Some(name) = reply.error {
         return Err(refused(&name, &reply.parameters));
     }
     serde_json::from_value(reply.parameters).map_err(|error| {
         Error::new("the daemon's answer was not understood", path.display(), error)
     })
-}
-
-/// A connection on which the daemon streams a trace.
-pub struct Stream {
-    socket: Socket,
-    frames: Frames,
-    path: PathBuf,
-    is_over: bool,
-}
-
-impl Stream {
-    /// The data that arrived since the last call; `None` at the end of the trace, which the daemon reports, or when the
-    /// daemon ends. When `stop` ends (which consumes it), the daemon is asked for the rest.
-    ///
-    /// # Errors
-    /// The connection failed, or the daemon uses another protocol.
-    pub async fn next(
-        &mut self,
-        stop: &mut Option<impl Future + Unpin>,
-    ) -> Result<Option<TraceReply>> {
-        while !self.is_over {
-            let message = self.frames.next_message().map_err(|error| self.failed(error))?;
-            if let Some(message) = message {
-                let reply: Reply =
-                    serde_json::from_slice(&message).map_err(|error| self.failed(error))?;
-                self.is_over = !reply.continues;
-                return understand(&self.path, reply).map(Some);
-            }
-            let receive = pin!(self.socket.recv(vec![0; 1 << 16]));
-            let received = match stop.take() {
-                None => timeout(PATIENCE, receive).await,
-                Some(waiting) => match select(receive, waiting).await {
-                    Either::Left((received, waiting)) => {
-                        *stop = Some(waiting);
-                        Some(received)
-                    }
-                    Either::Right((_, receive)) => {
-                        match self.socket.shutdown(Shutdown::Write).await {
-                            // If the daemon is already gone, receiving notices it.
-                            Ok(()) => {}
-                            Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
-                            Err(error) => return Err(self.failed(error)),
-                        }
-                        timeout(PATIENCE, receive).await
-                    }
-                },
-            };
-            match received {
-                Some((Ok(0), _)) | None => self.is_over = true,
-                Some((Ok(len), bytes)) => self.frames.push(&bytes[..len]),
-                Some((Err(error), _)) => return Err(self.failed(error)),
-            }
-        }
-        Ok(None)
-    }
-
-    fn failed(&self, why: impl std::fmt::Display) -> Error {
-        Error::new("cannot talk to the daemon", self.path.display(), why)
-    }
 }
 
 /// The name of an error of our own interface.

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_stack::pools;
-use ashlar_stack::spec::{Assignment, Listen};
+use ashlar_stack::spec::{Assignment, Bytes, Listen, Spec};
 use ashlar_zfs::client::Parameters;
 
 use crate::access::{self, Access};
@@ -17,8 +18,11 @@ use crate::{disks, front_ends};
 /// The directory of ZFS's module parameters.
 pub(crate) const PARAMETERS: &str = "sys/module/zfs/parameters/";
 
+/// The longest time to poll for completions, microseconds.
+pub const MAX_SPIN_US: u32 = 10_000;
+
 /// The least memory for the requests of all NBD clients, bytes.
-pub const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
+const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
 
 /// What to serve and how.
 #[derive(Clone, Debug)]
@@ -66,6 +70,76 @@ pub struct Config {
 }
 
 impl Config {
+    /// The configuration of a file and of a command line: the command line's settings override the file's, and its
+    /// disks, models and attributes (`set`) come after those of the file. `given.set` is not used.
+    ///
+    /// # Errors
+    /// A setting of the file is invalid.
+    pub fn new(file: Spec, given: Spec, set: Vec<(String, String)>) -> Result<Self> {
+        let wrong = |why: String| Error::plain("cannot use the configuration", why);
+        let nbd_options = NbdOptions::new(&file, &given).map_err(wrong)?;
+        let mount = given.mount.or(file.mount);
+        let allow_other = given.allow_other | file.allow_other;
+        if allow_other && mount.is_none() {
+            return Err(wrong("allow_other is for a mount, and there is none".into()));
+        }
+        let threads = given.threads.or(file.threads);
+        if threads == Some(0) {
+            return Err(wrong("threads must not be 0".into()));
+        }
+        let spin = given.spin.or(file.spin);
+        if spin > Some(MAX_SPIN_US) {
+            return Err(wrong(format!("spin must not be above {MAX_SPIN_US}")));
+        }
+        // The users of a mount are on this machine and need its processors: as measured, a mount loses a third of its
+        // rate by spinning, while NBD on a disk gains as much.
+        let default_spin = if mount.is_some() { 0 } else { 150 };
+        let default_threads = || available_parallelism().map_or(1, |n| n.get().min(4));
+        let group = given.control_group.or(file.control_group);
+        // For the same path, the later setting wins: the command line's.
+        let file_set = file.set.into_iter().map(|(path, value)| (path, value.0));
+        Ok(Self {
+            disks: file.disks.into_iter().chain(given.disks).collect(),
+            mount,
+            allow_other,
+            nbd: if given.nbd.is_empty() { file.nbd } else { given.nbd },
+            nbd_options,
+            read_only: given.read_only | file.read_only,
+            buffered: given.buffered | file.buffered,
+            run: given.run | file.run,
+            incremental: given.incremental | file.incremental,
+            whole: given.whole | file.whole,
+            raw: given.raw | file.raw,
+            partial: given.partial | file.partial,
+            force: given.force | file.force,
+            threads: threads.map_or_else(default_threads, usize::from),
+            spin: Duration::from_micros(spin.unwrap_or(default_spin).into()),
+            control: given.control.or(file.control),
+            control_group: group.map(|group| group.0),
+            models: file.model.into_iter().chain(given.model).collect(),
+            set: file_set.chain(set).collect(),
+            background: false,
+        })
+    }
+
+    /// This configuration for a daemon in the background: with absolute paths.
+    ///
+    /// # Errors
+    /// The current directory is gone.
+    pub fn in_background(mut self) -> Result<Self> {
+        let unix = self.nbd.iter_mut().filter_map(|address| match address {
+            Listen::Unix(path) => Some(path),
+            Listen::Tcp(_) => None,
+        });
+        let modelled = self.models.iter_mut().filter_map(|model| model.disk.as_mut());
+        let others = self.disks.iter_mut().chain(&mut self.mount).chain(&mut self.control);
+        for path in others.chain(unix).chain(modelled) {
+            *path = disks::absolute(path)?;
+        }
+        self.background = true;
+        Ok(self)
+    }
+
     /// The access mode for disks.
     pub(crate) fn access(&self) -> disks::Access {
         if self.read_only { disks::Access::Read } else { disks::Access::Write }
@@ -131,6 +205,24 @@ pub struct NbdOptions {
 }
 
 impl NbdOptions {
+    /// Those of the command line, and others of the file.
+    fn new(file: &Spec, given: &Spec) -> std::result::Result<Self, String> {
+        if file.nbd_max_connections == Some(0) {
+            return Err("nbd_max_connections must not be 0".to_owned());
+        }
+        let memory = file.nbd_memory.map(enough).transpose();
+        let memory = memory.map_err(|why| format!("nbd_memory: {why}"))?;
+        let idle = given.nbd_idle_timeout.or(file.nbd_idle_timeout);
+        Ok(Self {
+            mode: given.nbd_mode.or(file.nbd_mode).map(|mode| mode.0),
+            max_connections: given.nbd_max_connections.or(file.nbd_max_connections),
+            idle_timeout: idle
+                .filter(|seconds| *seconds > 0)
+                .map(|seconds| Duration::from_secs(seconds.into())),
+            memory_bytes: given.nbd_memory.or(memory).map(|bytes| bytes.0),
+        })
+    }
+
     /// The permissions of Unix sockets.
     pub(crate) fn mode(&self) -> u32 {
         self.mode.unwrap_or(DEFAULT_MODE)
@@ -151,4 +243,18 @@ impl NbdOptions {
         let bytes = self.memory_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         bytes.map_or_else(Budget::default, Budget::new)
     }
+}
+
+/// The memory for the requests of all NBD clients, as a number of bytes.
+///
+/// # Errors
+/// The message for the user: it is no number, or not enough.
+pub fn nbd_memory(text: &str) -> std::result::Result<Bytes, String> {
+    text.parse::<Bytes>().map_err(|error| error.to_string()).and_then(enough)
+}
+
+fn enough(bytes: Bytes) -> std::result::Result<Bytes, String> {
+    let least = MIN_NBD_MEMORY_BYTES >> 20;
+    let is_enough = bytes.0 >= MIN_NBD_MEMORY_BYTES;
+    is_enough.then_some(bytes).ok_or_else(|| format!("at least {least}M are needed"))
 }

@@ -58,7 +58,7 @@ mod pools_end;
 pub mod size;
 mod stop;
 mod stopping;
-mod trace;
+pub mod trace;
 mod users;
 pub mod varlink;
 mod watch;

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod progress;
 pub mod table;
 
 use std::backtrace::{Backtrace, BacktraceStatus};

@@ -6,13 +6,13 @@ use ashlar_host::client::Client;
 use ashlar_host::error::Result;
 use ashlar_host::interface::{Job, JobAction};
 use ashlar_stack::graph::human_size;
+use ashlar_terminal::progress::clock;
 use ashlar_terminal::table::Column;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::Daemon;
 use crate::output;
-use crate::progress::clock;
 
 /// Show and control long work: resyncs, rebuilds, checks, merges and scrubs
 ///

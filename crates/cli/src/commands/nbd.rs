@@ -1,8 +1,6 @@
 //! Options of the NBD server.
 
-use std::time::Duration;
-
-use ashlar_host::config::{self, MIN_NBD_MEMORY_BYTES};
+use ashlar_host::config::nbd_memory;
 use ashlar_stack::spec::{Bytes, Mode, Spec};
 use clap::Args;
 
@@ -26,46 +24,19 @@ pub(crate) struct NbdOptions {
     /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests
     /// wait, and clients that do not take their replies are dropped [default: a quarter of what is
     /// available, at most 1G]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = nbd_memory)]
     nbd_memory: Option<Bytes>,
 }
 
 impl NbdOptions {
-    /// These options, completed by those of `spec`.
-    ///
-    /// # Errors
-    /// An option of `spec` is invalid.
-    pub(crate) fn or(self, spec: &Spec) -> Result<Self, String> {
-        if spec.nbd_max_connections == Some(0) {
-            return Err("nbd_max_connections must not be 0".to_owned());
-        }
-        let theirs = spec.nbd_memory.map(enough).transpose();
-        Ok(Self {
-            nbd_mode: self.nbd_mode.or(spec.nbd_mode),
-            nbd_max_connections: self.nbd_max_connections.or(spec.nbd_max_connections),
-            nbd_idle_timeout: self.nbd_idle_timeout.or(spec.nbd_idle_timeout),
-            nbd_memory: self.nbd_memory.or(theirs.map_err(|why| format!("nbd_memory: {why}"))?),
-        })
-    }
-
-    /// These options, without their syntax.
-    pub(crate) fn options(&self) -> config::NbdOptions {
-        let idle = self.nbd_idle_timeout.filter(|seconds| *seconds > 0);
-        config::NbdOptions {
-            mode: self.nbd_mode.map(|mode| mode.0),
-            max_connections: self.nbd_max_connections,
-            idle_timeout: idle.map(|seconds| Duration::from_secs(seconds.into())),
-            memory_bytes: self.nbd_memory.map(|bytes| bytes.0),
+    /// `spec` with these options.
+    pub(crate) fn with(self, spec: Spec) -> Spec {
+        Spec {
+            nbd_mode: self.nbd_mode,
+            nbd_max_connections: self.nbd_max_connections,
+            nbd_idle_timeout: self.nbd_idle_timeout,
+            nbd_memory: self.nbd_memory,
+            ..spec
         }
     }
-}
-
-fn memory(text: &str) -> Result<Bytes, String> {
-    text.parse::<Bytes>().map_err(|error| error.to_string()).and_then(enough)
-}
-
-fn enough(bytes: Bytes) -> Result<Bytes, String> {
-    let least = MIN_NBD_MEMORY_BYTES >> 20;
-    let is_enough = bytes.0 >= MIN_NBD_MEMORY_BYTES;
-    is_enough.then_some(bytes).ok_or_else(|| format!("at least {least}M are needed"))
 }

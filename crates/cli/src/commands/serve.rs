@@ -2,21 +2,16 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ashlar_host::background;
-use ashlar_host::config::Config;
+use ashlar_host::config::{Config, MAX_SPIN_US};
 use ashlar_host::daemon::serve;
-use ashlar_host::disks::absolute;
 use ashlar_host::error::{Error, Result};
-use ashlar_stack::spec::{Assignment, Listen, Spec};
+use ashlar_stack::spec::{Assignment, Group, Listen, Spec};
 use clap::Args;
 
 use super::nbd::NbdOptions;
 use crate::output::Terminal;
-
-/// The longest time to poll for completions, microseconds.
-const MAX_SPIN_US: u32 = 10_000;
 
 /// Assemble the volumes on disks and serve them
 ///
@@ -82,14 +77,14 @@ pub(crate) struct ServeOptions {
 
     /// Give other users access to the mount, as far as the files' modes allow
     #[arg(long, requires = "mount")]
-    pub(crate) allow_other: bool,
+    allow_other: bool,
 
     /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated)
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) nbd: Vec<Listen>,
 
     #[command(flatten)]
-    pub(crate) nbd_options: NbdOptions,
+    nbd_options: NbdOptions,
 
     /// Write nothing to the disks, and refuse writes to the volumes
     #[arg(long, alias = "readonly", short_alias = 'o')]
@@ -98,7 +93,7 @@ pub(crate) struct ServeOptions {
     /// Use the host's page cache instead of bypassing it: for disks that are read repeatedly, with
     /// memory to spare. Flushed data are as durable as without it
     #[arg(long)]
-    pub(crate) buffered: bool,
+    buffered: bool,
 
     /// Start arrays with fewer members than they had last time
     #[arg(short = 'R', long)]
@@ -107,69 +102,71 @@ pub(crate) struct ServeOptions {
     /// Start with the disks present: incomplete arrays wait for members from `ashlar md
     /// incremental`
     #[arg(short = 'I', long)]
-    pub(crate) incremental: bool,
+    incremental: bool,
 
     /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and
     /// volume groups
     #[arg(long)]
-    pub(crate) whole: bool,
+    whole: bool,
 
     /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
     /// the disks that their guests see, for which there is qemu-nbd
     #[arg(long)]
-    pub(crate) raw: bool,
+    raw: bool,
 
     /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
     /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
     #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
-    pub(crate) set: Vec<(String, String)>,
+    set: Vec<(String, String)>,
 
     /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
     #[arg(short = 'P', long)]
-    pub(crate) partial: bool,
+    partial: bool,
 
     /// Threads that do the I/O [default: one for each processor, at most 4]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) threads: Option<u16>,
+    threads: Option<u16>,
 
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
     /// latency for more processor time [default: 150, with --mount 0]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)))]
-    pub(crate) spin: Option<u32>,
+    spin: Option<u32>,
 
     /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
     /// repeated). The models nvme, sata-ssd, hdd, gp2 and custom (which takes no time) are adjusted
     /// after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
     /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%
     #[arg(long, value_name = "[DISK=]MODEL")]
-    pub(crate) model: Vec<Assignment>,
+    model: Vec<Assignment>,
 
     /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
     /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
     #[arg(long, value_name = "PATH")]
-    pub(crate) control: Option<PathBuf>,
+    control: Option<PathBuf>,
 
     /// Let the members of a group control the daemon, by its name or number: the control socket belongs to it, with
     /// mode 660. Otherwise only root and the daemon's user may
     #[arg(long, value_name = "GROUP")]
-    pub(crate) control_group: Option<String>,
+    control_group: Option<String>,
 }
 
 impl ServeOptions {
     /// The daemon's configuration for `disks`.
-    pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Config {
-        let default = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
-        // The users of a mount are on this machine and need its processors: as measured, a mount loses a third of its
-        // rate by spinning, while NBD on a disk gains as much.
-        let default_spin = if self.mount.is_some() { 0 } else { 150 };
-        let spin = Duration::from_micros(self.spin.unwrap_or(default_spin).into());
-        Config {
+    ///
+    /// # Errors
+    /// As [`Config::new`].
+    pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Result<Config> {
+        let set = self.set.clone();
+        Config::new(Spec::default(), self.into_spec(disks), set)
+    }
+
+    /// The settings, but for the attributes.
+    fn into_spec(self, disks: Vec<PathBuf>) -> Spec {
+        let spec = Spec {
             disks,
-            spin,
             mount: self.mount,
             allow_other: self.allow_other,
             nbd: self.nbd,
-            nbd_options: self.nbd_options.options(),
             read_only: self.read_only,
             buffered: self.buffered,
             run: self.run,
@@ -177,86 +174,38 @@ impl ServeOptions {
             whole: self.whole,
             raw: self.raw,
             partial: self.partial,
-            force: false,
-            threads: self.threads.map_or(default, usize::from),
+            threads: self.threads,
+            spin: self.spin,
             control: self.control,
-            control_group: self.control_group,
-            models: self.model,
-            set: self.set,
-            background: false,
-        }
+            control_group: self.control_group.map(Group),
+            model: self.model,
+            ..Spec::default()
+        };
+        self.nbd_options.with(spec)
     }
 }
 
 impl Serve {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let in_background = self.daemon;
-        if in_background && !background::is_it() {
+        if self.daemon && !background::is_it() {
             return background::start(std::env::args_os());
         }
-        let spec = match &self.config {
+        let file = match &self.config {
             Some(path) => Spec::load(path)
                 .map_err(|error| Error::plain("cannot use the configuration", error))?,
             None => Spec::default(),
         };
-        let mut config = self.merge(spec)?;
-        config.background = in_background;
-        serve(&config, None, None, &mut Terminal)
-    }
-
-    /// The file's settings, overridden by those of the command line. For the background all paths are absolute.
-    fn merge(self, spec: Spec) -> Result<Config> {
-        let mut options = self.options;
-        let wrong = |why: String| Error::plain("cannot use the configuration", why);
-        options.nbd_options = options.nbd_options.or(&spec).map_err(wrong)?;
-        options.mount = options.mount.or(spec.mount);
-        options.allow_other |= spec.allow_other;
-        if options.allow_other && options.mount.is_none() {
-            return Err(wrong("allow_other is for a mount, and there is none".into()));
-        }
-        if options.nbd.is_empty() {
-            options.nbd = spec.nbd;
-        }
-        options.read_only |= spec.read_only;
-        options.buffered |= spec.buffered;
-        options.run |= spec.run;
-        options.incremental |= spec.incremental;
-        options.whole |= spec.whole;
-        options.raw |= spec.raw;
-        options.partial |= spec.partial;
-        options.threads = options.threads.or(spec.threads);
-        if options.threads == Some(0) {
-            return Err(Error::plain("cannot use the configuration", "threads must not be 0"));
-        }
-        options.spin = options.spin.or(spec.spin);
-        if options.spin > Some(MAX_SPIN_US) {
-            return Err(wrong(format!("spin must not be above {MAX_SPIN_US}")));
-        }
-        options.control = options.control.or(spec.control);
-        options.control_group = options.control_group.or(spec.control_group.map(|group| group.0));
-        options.model.splice(0..0, spec.model);
-        let mut disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
+        let set = self.options.set.clone();
+        let given = Spec { force: self.force, ..self.options.into_spec(self.disks) };
+        let mut config = Config::new(file, given, set)?;
         if self.daemon {
-            let unix = options.nbd.iter_mut().filter_map(|address| match address {
-                Listen::Unix(path) => Some(path),
-                Listen::Tcp(_) => None,
-            });
-            let modelled = options.model.iter_mut().filter_map(|model| model.disk.as_mut());
-            let others = disks.iter_mut().chain(&mut options.mount).chain(&mut options.control);
-            for path in others.chain(unix).chain(modelled) {
-                *path = absolute(path)?;
-            }
+            config = config.in_background()?;
         }
-        if disks.is_empty() && !options.incremental {
+        if config.disks.is_empty() && !config.incremental {
             let hint = "name disk images or block devices, a --config that does, or --incremental";
             return Err(Error::usage("no disks given").hint(hint));
         }
-        let mut config = options.into_config(disks);
-        config.force = self.force | spec.force;
-        // For the same path, the later setting wins: the command line's.
-        let set = spec.set.into_iter().map(|(path, value)| (path, value.0));
-        config.set.splice(0..0, set);
-        Ok(config)
+        serve(&config, None, None, &mut Terminal)
     }
 }
 

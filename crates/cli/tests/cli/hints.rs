@@ -21,7 +21,6 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("commands/md/create.rs", &["md create"]),
     ("commands/serve.rs", &["serve"]),
-    ("commands/trace/files.rs", &["trace"]),
     ("commands/zpool/place.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     ("host/src/access.rs", &["serve", "md assemble"]),
     ("host/src/acceptance.rs", &["serve"]),
@@ -41,6 +40,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
     ("host/src/front_ends", &["serve", "md assemble"]),
+    ("host/src/trace", &["trace"]),
     ("host/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     ("host/src/pools/create.rs", &["zpool create"]),
 ];

@@ -9,13 +9,14 @@ use ashlar_host::btrfs::restore::{
     Amount, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions, RestoreProgress, restore,
 };
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
 
 use super::scrub::report::human;
 use super::volumes::Chosen;
 use super::{Top, with};
 use crate::output;
-use crate::progress::{Display, Moment, Shown, clock};
+use crate::progress::Shown;
 
 /// What is printed.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ pub(super) fn run(
     with(chosen, async |fs| {
         let files = top.files(fs).await?;
         let printer = Printer {
-            display: RefCell::new(speech.progress.map(Display::patient)),
+            display: RefCell::new(speech.progress.map(Shown::patient_display)),
             path: Name(options.path.clone()),
             names: speech.names,
             overwrite: Cell::new(Some(options.advice.overwrite)),
@@ -64,7 +65,7 @@ pub(super) fn run(
 }
 
 struct Printer {
-    display: RefCell<Option<Display>>,
+    display: RefCell<Option<ProgressDisplay>>,
     path: Name,
     names: bool,
     /// The option that replaces existing files, until it was named.

@@ -97,7 +97,7 @@ impl Assemble {
         }
         if self.serves() {
             let accepts = |probed: &Probed| filter.accepts(probed);
-            let config = self.options.into_config(devices);
+            let config = self.options.into_config(devices)?;
             return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }
         let md = ashlar_md::Options { run: self.options.run, read_only: self.options.read_only };

@@ -1,6 +1,5 @@
 //! `ashlar trace`: events of bios, as btrace prints them.
 
-mod files;
 mod printer;
 
 use std::future::Future;
@@ -16,15 +15,13 @@ use ashlar_engine::sleep;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface;
+use ashlar_host::trace::{TraceFiles, recorded_devices, recorded_items};
 use ashlar_stack::trace::Categories;
-use ashlar_stack::trace::binary::{Decoder, Placed};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use ashlar_stack::trace::binary::Placed;
 use clap::Args;
 use futures_util::future::select;
 
 use super::Daemon;
-use files::Files;
 use printer::Printer;
 
 /// Trace I/O on devices of a running daemon
@@ -93,7 +90,7 @@ fn category(name: &str) -> std::result::Result<String, String> {
 /// The output of a trace.
 enum Output {
     Lines(Printer),
-    Files(Files, Printer),
+    Files(TraceFiles, Printer),
     Bytes(io::StdoutLock<'static>),
 }
 
@@ -170,8 +167,8 @@ impl Trace {
     }
 
     fn print_files(&self, base: &Path) -> Step {
-        let mut printer = Printer::new(self.json, files::devices(base)?);
-        for item in files::read(base)? {
+        let mut printer = Printer::new(self.json, recorded_devices(base)?);
+        for item in recorded_items(base)? {
             printer.put(&item?)?;
         }
         Ok(printer.finish()?)
@@ -186,30 +183,18 @@ impl Trace {
             actions: (!self.actions.is_empty()).then(|| self.actions.clone()),
         };
         reactor.block_on(async {
-            let (devices, mut stream) = self.daemon.connect()?.trace(&at)?;
-            let number = |device: &interface::TracedDevice| DeviceNumber {
-                major: device.major,
-                minor: device.minor,
-            };
-            let devices = devices.iter().map(|device| (number(device), device.name.clone()));
-            let mut output = self.output(devices.collect())?;
+            let mut stream = self.daemon.connect()?.trace(&at)?;
+            let mut output = self.output(stream.devices().to_vec())?;
             tracing::debug!(devices = self.devices.join(", "), "tracing");
             let mut stop = Some(end(&signals, self.stopwatch));
-            let mut decoder = Decoder::default();
-            let mut lost = 0;
-            while let Some(reply) = stream.next(&mut stop).await? {
-                let bad = |error: &dyn std::fmt::Display| {
-                    Error::plain("the daemon's answer was not understood", error)
-                };
-                decoder.push(&STANDARD.decode(reply.records).map_err(|error| bad(&error))?);
-                while let Some(placed) = decoder.take().map_err(|error| bad(&error))? {
-                    output.put(&placed)?;
+            while let Some(items) = stream.next(&mut stop).await? {
+                for placed in &items {
+                    output.put(placed)?;
                 }
                 output.flush()?;
-                lost = reply.lost;
             }
-            if lost > 0 {
-                tracing::warn!(lost, "events came faster than they were taken");
+            if stream.lost() > 0 {
+                tracing::warn!(lost = stream.lost(), "events came faster than they were taken");
             }
             output.finish()
         })
@@ -220,7 +205,7 @@ impl Trace {
             None => Ok(Output::Lines(Printer::new(self.json, devices))),
             Some(path) if path == Path::new("-") => Ok(Output::Bytes(io::stdout().lock())),
             Some(base) => {
-                let files = Files::create(base, &devices)?;
+                let files = TraceFiles::create(base, &devices)?;
                 Ok(Output::Files(files, Printer::new(self.json, devices)))
             }
         }

@@ -1,4 +1,7 @@
-//! `Trace`: streams bio events until the client stops it.
+//! `Trace`: streams bio events until the client stops it; the client's side, and the files of a trace.
+
+mod files;
+mod stream;
 
 use std::io;
 use std::pin::pin;
@@ -14,6 +17,8 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
+pub use self::files::{TraceFiles, recorded_devices, recorded_items};
+pub use self::stream::TraceStream;
 use crate::control::{Service, parse, refused};
 use crate::interface::{self, Trace, TraceReply, TracedDevice};
 use crate::varlink::{Call, Reply, encode};

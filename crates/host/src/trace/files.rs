@@ -7,8 +7,9 @@ use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_host::error::{Error, Result};
 use ashlar_stack::trace::binary::{Item, Items, Placed};
+
+use crate::error::{Error, Result};
 
 /// The most threads in a trace.
 const MAX_THREADS: u32 = 4096;
@@ -20,20 +21,20 @@ fn path(base: &Path, thread: u32) -> PathBuf {
     name.into()
 }
 
-/// Files being written.
-pub(super) struct Files {
+/// The files of a trace that is being written.
+pub struct TraceFiles {
     /// The base path of each device.
     bases: BTreeMap<u32, PathBuf>,
     open: BTreeMap<(u32, u32), BufWriter<File>>,
     threads: u32,
 }
 
-impl Files {
+impl TraceFiles {
     /// Creates files: `base.blktrace.0` for one device, `base.DEVICE.blktrace.0` for each of several.
     ///
     /// # Errors
     /// One of them exists, or cannot be written.
-    pub(super) fn create(base: &Path, devices: &[(DeviceNumber, String)]) -> Result<Self> {
+    pub fn create(base: &Path, devices: &[(DeviceNumber, String)]) -> Result<Self> {
         let base = |name: &str| {
             let mut base = base.as_os_str().to_owned();
             if devices.len() > 1 {
@@ -65,7 +66,7 @@ impl Files {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(super) fn put(&mut self, placed: &Placed) -> Result<()> {
+    pub fn put(&mut self, placed: &Placed) -> Result<()> {
         if placed.thread >= MAX_THREADS {
             return Err(Error::plain("no trace", format_args!("thread {}", placed.thread)));
         }
@@ -80,7 +81,7 @@ impl Files {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(super) fn flush(&mut self) -> Result<()> {
+    pub fn flush(&mut self) -> Result<()> {
         let mut results = self.open.iter_mut().map(|(of, file)| (*of, file.flush()));
         match results.find_map(|(of, result)| Some((of, result.err()?))) {
             None => Ok(()),
@@ -130,7 +131,7 @@ fn open(base: &Path) -> Result<Vec<Reading>> {
 ///
 /// # Errors
 /// It cannot be read.
-pub(super) fn devices(base: &Path) -> Result<Vec<(DeviceNumber, String)>> {
+pub fn recorded_devices(base: &Path) -> Result<Vec<(DeviceNumber, String)>> {
     let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let first = open(base)?.into_iter().flatten().next().transpose()?;
     Ok(first.map(|placed| (placed.device, name)).into_iter().collect())
@@ -140,7 +141,7 @@ pub(super) fn devices(base: &Path) -> Result<Vec<(DeviceNumber, String)>> {
 ///
 /// # Errors
 /// It cannot be read.
-pub(super) fn read(base: &Path) -> Result<impl Iterator<Item = Result<Item>>> {
+pub fn recorded_items(base: &Path) -> Result<impl Iterator<Item = Result<Item>>> {
     let mut files = open(base)?;
     Ok(std::iter::from_fn(move || {
         let heads = files.iter_mut().filter_map(|file| {

@@ -1,0 +1,124 @@
+//! A trace that a daemon streams, as its client sees it.
+
+use std::future::Future;
+use std::io;
+use std::net::Shutdown;
+use std::path::PathBuf;
+use std::pin::pin;
+
+use ashlar_block::disk::DeviceNumber;
+use ashlar_engine::net::Socket;
+use ashlar_engine::timeout;
+use ashlar_stack::trace::binary::{Decoder, Placed};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future::{Either, select};
+
+use crate::client::{PATIENCE, understand};
+use crate::error::{Error, Result};
+use crate::interface::{TraceReply, TracedDevice};
+use crate::varlink::{Frames, Reply};
+
+/// A connection on which the daemon streams a trace.
+pub struct TraceStream {
+    socket: Socket,
+    frames: Frames,
+    path: PathBuf,
+    devices: Vec<(DeviceNumber, String)>,
+    decoder: Decoder,
+    lost: u64,
+    is_over: bool,
+}
+
+impl TraceStream {
+    /// The rest of the connection to the daemon at `path`, which has told the traced devices.
+    pub(crate) fn new(
+        socket: Socket,
+        frames: Frames,
+        path: PathBuf,
+        devices: Vec<TracedDevice>,
+    ) -> Self {
+        let number = |TracedDevice { name, major, minor }| (DeviceNumber { major, minor }, name);
+        Self {
+            socket,
+            frames,
+            path,
+            devices: devices.into_iter().map(number).collect(),
+            decoder: Decoder::default(),
+            lost: 0,
+            is_over: false,
+        }
+    }
+
+    /// The traced devices.
+    pub fn devices(&self) -> &[(DeviceNumber, String)] {
+        &self.devices
+    }
+
+    /// How many events were lost so far, because they came faster than they were taken.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The items that arrived since the last call; `None` at the end of the trace, which the daemon reports, or when the
+    /// daemon ends. When `stop` ends (which consumes it), the daemon is asked for the rest.
+    ///
+    /// # Errors
+    /// The connection failed, or the daemon uses another protocol.
+    pub async fn next(
+        &mut self,
+        stop: &mut Option<impl Future + Unpin>,
+    ) -> Result<Option<Vec<Placed>>> {
+        while !self.is_over {
+            let message = self.frames.next_message().map_err(|error| self.failed(error))?;
+            if let Some(message) = message {
+                let reply: Reply =
+                    serde_json::from_slice(&message).map_err(|error| self.failed(error))?;
+                self.is_over = !reply.continues;
+                return self.decode(&understand(&self.path, reply)?).map(Some);
+            }
+            let receive = pin!(self.socket.recv(vec![0; 1 << 16]));
+            let received = match stop.take() {
+                None => timeout(PATIENCE, receive).await,
+                Some(waiting) => match select(receive, waiting).await {
+                    Either::Left((received, waiting)) => {
+                        *stop = Some(waiting);
+                        Some(received)
+                    }
+                    Either::Right((_, receive)) => {
+                        match self.socket.shutdown(Shutdown::Write).await {
+                            // If the daemon is already gone, receiving notices it.
+                            Ok(()) => {}
+                            Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                            Err(error) => return Err(self.failed(error)),
+                        }
+                        timeout(PATIENCE, receive).await
+                    }
+                },
+            };
+            match received {
+                Some((Ok(0), _)) | None => self.is_over = true,
+                Some((Ok(len), bytes)) => self.frames.push(&bytes[..len]),
+                Some((Err(error), _)) => return Err(self.failed(error)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn decode(&mut self, reply: &TraceReply) -> Result<Vec<Placed>> {
+        let bad = |error: &dyn std::fmt::Display| {
+            Error::plain("the daemon's answer was not understood", error)
+        };
+        self.lost = reply.lost;
+        self.decoder.push(&STANDARD.decode(&reply.records).map_err(|error| bad(&error))?);
+        let mut items = Vec::new();
+        while let Some(placed) = self.decoder.take().map_err(|error| bad(&error))? {
+            items.push(placed);
+        }
+        Ok(items)
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Error {
+        Error::new("cannot talk to the daemon", self.path.display(), why)
+    }
+}
