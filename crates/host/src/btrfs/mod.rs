@@ -1,5 +1,6 @@
 //! Finds the devices of a btrfs file system and opens it: disks themselves, or devices on them (partitions, arrays, logical volumes).
 
+pub mod listing;
 pub mod restore;
 pub mod scrub;
 

@@ -1,4 +1,4 @@
-//! The arrays that there are: those of a daemon, or those on disks.
+//! The arrays on disks.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,6 @@ use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
 use ashlar_stack::detail::Detail;
 use ashlar_stack::signature::{Signature, Usage};
 
-use crate::client::Client;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 
@@ -28,17 +27,6 @@ pub struct UnusableArray {
     pub lacks_members: bool,
     /// Why.
     pub error: Error,
-}
-
-/// The arrays of a daemon, with those that wait for members.
-///
-/// # Errors
-/// The daemon is gone.
-pub fn served_arrays(client: &mut Client) -> Result<Vec<Detail>> {
-    let volumes = client.status()?.volumes;
-    // The level of other volumes is their kind: disk, part, lvm, zvol.
-    let arrays = volumes.iter().filter(|volume| volume.level.starts_with("raid"));
-    arrays.map(|volume| client.detail(&volume.name)).collect()
 }
 
 fn is_partitioned(disk: &Probed) -> bool {

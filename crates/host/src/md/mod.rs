@@ -3,13 +3,15 @@
 mod assemble;
 mod create;
 mod details;
+mod served;
 
 pub use self::assemble::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
 pub use self::create::{
     ArrayPlan, BitmapChoice, ConsistencyPolicy, CreateOptions, MISSING, MemberPath, NewArray,
     PlannedMember,
 };
-pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on, served_arrays};
+pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on};
+pub use self::served::{ServedArrayName, served_arrays, sync_action_path};
 
 /// This host's name.
 pub fn hostname() -> Option<String> {

@@ -1,6 +1,7 @@
 //! `Trace`: streams bio events until the client stops it; the client's side, and the files of a trace.
 
 mod files;
+mod json;
 mod stream;
 
 use std::io;
@@ -18,6 +19,7 @@ use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
 pub use self::files::{TraceFiles, recorded_devices, recorded_items};
+pub use self::json::event_json;
 pub use self::stream::TraceStream;
 use crate::control::{Service, parse, refused};
 use crate::interface::{self, Trace, TraceReply, TracedDevice};

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
 
 use ashlar_btrfs::files::Name;
+use ashlar_btrfs::inspect::size;
 use ashlar_host::btrfs::block_signals;
 use ashlar_host::btrfs::restore::{
     Amount, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions, RestoreProgress, restore,
@@ -12,7 +13,6 @@ use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
 
-use super::scrub::report::human;
 use super::volumes::Chosen;
 use super::{Top, with};
 use crate::output;
@@ -99,7 +99,7 @@ impl Printer {
             failures,
         } = *counts;
         let mut all = vec![
-            format!("{} ({})", number(files, "file", "files"), human(bytes as f64)),
+            format!("{} ({})", number(files, "file", "files"), size(bytes as f64)),
             number(directories, "directory", "directories"),
             number(links, "link", "links"),
         ];
@@ -151,12 +151,12 @@ impl RestoreObserver for Printer {
 
 fn moment(path: &Name, progress: &RestoreProgress) -> Moment {
     let RestoreProgress { done: Amount { files, bytes }, total, rate } = *progress;
-    let (speed, parts) = (human(rate), progress.parts());
+    let (speed, parts) = (size(rate), progress.parts());
     let mut json = json!({
         "path": path.to_string(), "files": files, "bytes": bytes, "bytes_per_second": rate as u64,
     });
     let words = match total {
-        None => format!("{files} files, {}, {speed}/s", human(bytes as f64)),
+        None => format!("{files} files, {}, {speed}/s", size(bytes as f64)),
         Some(total) => {
             let seconds_left = progress.seconds_left();
             json["total_files"] = json!(total.files);
@@ -167,8 +167,8 @@ fn moment(path: &Name, progress: &RestoreProgress) -> Moment {
                 "{}% ({files}/{} files, {}/{}), {speed}/s{}",
                 parts / 10,
                 total.files,
-                human(bytes as f64),
-                human(total.bytes as f64),
+                size(bytes as f64),
+                size(total.bytes as f64),
                 left.unwrap_or_default(),
             )
         }

@@ -1,14 +1,11 @@
 //! `ashlar btrfs filesystem`: the file system and its devices.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::Name;
-use ashlar_btrfs::volume::FileSystem;
+use ashlar_btrfs::inspect;
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
-use super::scrub::report::human;
 use super::volumes::Chosen;
 use super::with;
 use crate::output;
@@ -50,36 +47,8 @@ impl Show {
     fn run(mut self) -> Result<ExitCode> {
         self.chosen.how.degraded = true;
         with(&self.chosen, async |fs| {
-            output::print(&self.text(fs))?;
+            output::print(&inspect::show(fs, self.raw))?;
             Ok(ExitCode::SUCCESS)
         })
-    }
-
-    fn text(&self, fs: &FileSystem) -> String {
-        let size = |bytes: u64| if self.raw { bytes.to_string() } else { human(bytes as f64) };
-        let superblock = fs.superblock();
-        let label = match superblock.label() {
-            [] => "none ".to_owned(),
-            label => format!("'{}' ", Name(label.to_vec())),
-        };
-        let (fsid, total) = (superblock.fsid(), superblock.num_devices.get());
-        let used = size(superblock.bytes_used.get());
-        let mut text = format!("Label: {label} uuid: {fsid}\n");
-        let mut line = |args: std::fmt::Arguments<'_>| {
-            // Writing to a string cannot fail.
-            text.write_fmt(args).and_then(|()| text.write_char('\n')).ok()
-        };
-        line(format_args!("\tTotal devices {total} FS bytes used {used}"));
-        for device in fs.devices() {
-            let item = &device.superblock.dev_item;
-            let [all, used] = [&item.total_bytes, &item.bytes_used].map(|it| size(it.get()));
-            let (devid, path) = (device.devid.0, &device.name);
-            line(format_args!("\tdevid {devid:>4} size {all} used {used} path {path}"));
-        }
-        if !fs.missing().is_empty() {
-            line(format_args!("\t*** Some devices missing"));
-        }
-        line(format_args!(""));
-        text
     }
 }

@@ -3,13 +3,11 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk, device_numbers, kind_of};
-use ashlar_btrfs::inspect;
-use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
+use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk};
+use ashlar_btrfs::ondisk::items::FileType;
+use ashlar_host::btrfs::listing::ListedFile;
 use ashlar_host::error::{Error, FAILURE, Result};
-use base64::Engine;
 use clap::Args;
-use serde::Serialize;
 
 use super::volumes::Chosen;
 use super::{Top, output, with, written};
@@ -50,36 +48,6 @@ pub(crate) struct Ls {
     /// Print JSON: an array of objects
     #[arg(long)]
     json: bool,
-}
-
-/// A line of JSON.
-#[derive(Serialize)]
-struct Listed {
-    path: String,
-    /// The bytes of the path, if it is not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_base64: Option<String>,
-    kind: &'static str,
-    mode: String,
-    links: u32,
-    uid: u32,
-    gid: u32,
-    size: u64,
-    modified: i64,
-    subvolume: Option<u64>,
-    inode: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    device: Option<String>,
-}
-
-/// A file to be listed.
-struct Thing<'a> {
-    path: &'a [u8],
-    place: Place,
-    stat: Option<InodeItem>,
-    target: Option<Vec<u8>>,
 }
 
 impl Ls {
@@ -163,32 +131,23 @@ impl Listing<'_> {
             writeln!(out, "{}", Name(path.to_vec()))?;
             return Ok(());
         }
-        let stat = match self.files.stat(place).await {
-            Ok(stat) => stat,
+        let mut file = match ListedFile::read(&self.files, path, place).await {
+            Ok(file) => file,
             Err(why) => {
                 self.complain(path, &why);
                 return Ok(());
             }
         };
-        let is_link = stat.as_ref().is_some_and(|it| kind_of(it.mode.get()) == FileType::Symlink);
-        let target = match is_link {
-            false => None,
-            true => match self.files.target(place).await {
-                Ok(target) => Some(target),
-                Err(why) => {
-                    self.complain(path, &why);
-                    None
-                }
-            },
-        };
-        let thing = Thing { path, place, stat, target };
+        if let Err(why) = file.read_target(&self.files).await {
+            self.complain(path, &why);
+        }
         if self.ls.json {
             let comma = if std::mem::replace(&mut self.first, false) { "" } else { "," };
-            let text = serde_json::to_string(&thing.listed());
+            let text = serde_json::to_string(&file);
             let text = text.map_err(|why| Failed::Error(Error::plain("cannot write JSON", why)))?;
             write!(out, "{comma}\n  {text}")?;
         } else {
-            thing.long(out)?;
+            file.print_long(out)?;
         }
         Ok(())
     }
@@ -198,86 +157,6 @@ impl Listing<'_> {
 fn trimmed(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
     parts.flat_map(|part| [b"/", part].concat()).collect()
-}
-
-/// The word for a kind.
-const fn kind_word(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Regular => "file",
-        FileType::Directory => "directory",
-        FileType::CharacterDevice => "character device",
-        FileType::BlockDevice => "block device",
-        FileType::Fifo => "pipe",
-        FileType::Socket => "socket",
-        FileType::Symlink => "link",
-        FileType::Unknown | FileType::Xattr => "unknown",
-    }
-}
-
-impl Thing<'_> {
-    /// The mode; a subvolume's stand-in directory without an inode has 0755.
-    fn mode(&self) -> u32 {
-        self.stat.as_ref().map_or(0o040_755, |stat| stat.mode.get())
-    }
-
-    fn device(&self) -> Option<String> {
-        let stat = self.stat.as_ref()?;
-        match kind_of(stat.mode.get()) {
-            FileType::CharacterDevice | FileType::BlockDevice => {
-                let (major, minor) = device_numbers(stat.rdev.get());
-                Some(format!("{major}:{minor}"))
-            }
-            FileType::Unknown
-            | FileType::Regular
-            | FileType::Directory
-            | FileType::Fifo
-            | FileType::Socket
-            | FileType::Symlink
-            | FileType::Xattr => None,
-        }
-    }
-
-    fn listed(&self) -> Listed {
-        let stat = self.stat.as_ref();
-        let (subvolume, inode) = match self.place {
-            Place::Inode { tree, inode } => (Some(tree.id), Some(inode)),
-            Place::Empty => (None, None),
-        };
-        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let is_text = std::str::from_utf8(self.path).is_ok();
-        let base64 = || base64::engine::general_purpose::STANDARD.encode(self.path);
-        Listed {
-            path: lossy(self.path),
-            path_base64: (!is_text).then(base64),
-            kind: kind_word(kind_of(self.mode())),
-            mode: format!("{:04o}", self.mode() & 0o7777),
-            links: stat.map_or(1, |stat| stat.nlink.get()),
-            uid: stat.map_or(0, |stat| stat.uid.get()),
-            gid: stat.map_or(0, |stat| stat.gid.get()),
-            size: stat.map_or(0, |stat| stat.size.get()),
-            modified: stat.map_or(0, |stat| stat.mtime.sec.get() as i64),
-            subvolume,
-            inode,
-            target: self.target.as_deref().map(lossy),
-            device: self.device(),
-        }
-    }
-
-    fn long(&self, out: &mut impl Write) -> io::Result<()> {
-        let mode = inspect::mode(self.mode());
-        let stat = self.stat.as_ref();
-        let (links, uid, gid) =
-            stat.map_or((1, 0, 0), |stat| (stat.nlink.get(), stat.uid.get(), stat.gid.get()));
-        let size = stat.map_or(0, |stat| stat.size.get()).to_string();
-        let size = self.device().unwrap_or(size);
-        let time = inspect::utc(stat.map_or(0, |stat| stat.mtime.sec.get() as i64));
-        let name = Name(self.path.to_vec());
-        write!(out, "{mode} {links:>3} {uid:>5} {gid:>5} {size:>12} {time} {name}")?;
-        match &self.target {
-            Some(target) => writeln!(out, " -> {}", Name(target.clone())),
-            None => writeln!(out),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,10 @@
 //! `ashlar btrfs subvolume`: subvolumes and snapshots.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use ashlar_btrfs::backref::subvolume_path;
-use ashlar_btrfs::inspect::utc;
-use ashlar_btrfs::ondisk::items::RootFlags;
-use ashlar_btrfs::ondisk::key::objectid;
-use ashlar_btrfs::roots::Subvolume;
-use ashlar_btrfs::volume::FileSystem;
+use ashlar_btrfs::inspect::{SubvolumeList, SubvolumeOrder};
 use ashlar_host::error::{Error, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use uuid::Uuid;
 
 use super::volumes::Chosen;
 use super::with;
@@ -130,124 +123,34 @@ impl std::str::FromStr for Order {
     }
 }
 
-/// A line of the list.
-struct Line {
-    subvolume: Subvolume,
-    /// The subvolume that contains it.
-    outer: u64,
-    path: String,
-}
-
-/// A column: its name, its value for a line, and its minimum width.
-type Column = (&'static str, fn(&Line) -> String, usize);
-
 impl List {
     fn run(self) -> Result<ExitCode> {
+        let list = SubvolumeList {
+            mark_nested: self.all,
+            only_top: self.below,
+            only_snapshots: self.snapshots,
+            only_readonly: self.readonly,
+            parent: self.parent,
+            made_in: self.made_in,
+            uuid: self.uuid,
+            parent_uuid: self.parent_uuid,
+            received_uuid: self.received_uuid,
+        };
         with(&self.chosen, async |fs| {
-            let mut lines = self.lines(fs).await?;
+            let lines = list.read(fs).await;
+            let mut lines = lines.map_err(|why| Error::plain("cannot list the subvolumes", why))?;
             // The least important key first: the sort is stable.
-            for order in self.sort.iter().rev() {
-                lines.sort_by(|a, b| {
-                    let ordering = match order.by {
-                        By::Gen => a.generation().cmp(&b.generation()),
-                        By::Ogen => a.subvolume.made_in.cmp(&b.subvolume.made_in),
-                        By::Rootid => a.subvolume.id.cmp(&b.subvolume.id),
-                        By::Path => a.path.cmp(&b.path),
-                    };
-                    if order.reverse { ordering.reverse() } else { ordering }
-                });
+            for Order { by, reverse } in self.sort.iter().rev() {
+                let by = match by {
+                    By::Gen => SubvolumeOrder::Generation,
+                    By::Ogen => SubvolumeOrder::MadeIn,
+                    By::Rootid => SubvolumeOrder::Id,
+                    By::Path => SubvolumeOrder::Path,
+                };
+                lines.sort_by(|a, b| if *reverse { by.compare(b, a) } else { by.compare(a, b) });
             }
-            let text = if self.table { self.table(&lines) } else { self.text(&lines) };
-            output::print(&text)?;
+            output::print(&if self.table { list.table(&lines) } else { list.text(&lines) })?;
             Ok(ExitCode::SUCCESS)
         })
     }
-
-    async fn lines(&self, fs: &Arc<FileSystem>) -> Result<Vec<Line>> {
-        let failed = |why| Error::plain("cannot list the subvolumes", why);
-        let mut lines = Vec::new();
-        for subvolume in fs.subvolumes().await.map_err(failed)? {
-            let Some(place) = &subvolume.place else { continue };
-            let (outer, is_top) = (place.outer, place.outer == objectid::FS_TREE);
-            let is_left_out = (self.below && !is_top)
-                || (self.snapshots && subvolume.parent_uuid.is_none())
-                || (self.readonly && !subvolume.flags.contains(RootFlags::RDONLY));
-            if is_left_out {
-                continue;
-            }
-            let Some(path) = subvolume_path(fs, subvolume.id).await.map_err(failed)? else {
-                continue;
-            };
-            let mark = if self.all && !is_top { "<FS_TREE>/" } else { "" };
-            lines.push(Line { subvolume, outer, path: format!("{mark}{path}") });
-        }
-        Ok(lines)
-    }
-
-    /// The columns to print.
-    fn columns(&self) -> Vec<Column> {
-        const UUID_LEN: usize = 36;
-        let all: [(bool, Column); 10] = [
-            (true, ("ID", |line| line.subvolume.id.to_string(), 0)),
-            (true, ("gen", |line| line.generation().to_string(), 0)),
-            (
-                self.made_in || self.snapshots,
-                ("cgen", |line| line.subvolume.made_in.to_string(), 0),
-            ),
-            (self.parent, ("parent", |line| line.outer.to_string(), 0)),
-            (true, (TOP_LEVEL, |line| line.outer.to_string(), 0)),
-            (self.snapshots, ("otime", |line| utc(line.subvolume.made_at).to_string(), 0)),
-            (self.parent_uuid, ("parent_uuid", |line| dash(line.subvolume.parent_uuid), UUID_LEN)),
-            (
-                self.received_uuid,
-                ("received_uuid", |line| dash(line.subvolume.received_uuid), UUID_LEN),
-            ),
-            (self.uuid, ("uuid", |line| dash(line.subvolume.uuid), UUID_LEN)),
-            (true, ("path", |line| line.path.clone(), 0)),
-        ];
-        all.into_iter().filter(|(shown, _)| *shown).map(|(_, column)| column).collect()
-    }
-
-    fn text(&self, lines: &[Line]) -> String {
-        let columns = self.columns();
-        let line = |line: &Line| {
-            let words: Vec<String> = columns
-                .iter()
-                .map(|(name, value, width)| format!("{name} {:<width$}", value(line)))
-                .collect();
-            words.join(" ") + "\n"
-        };
-        lines.iter().map(line).collect()
-    }
-
-    fn table(&self, lines: &[Line]) -> String {
-        let columns = self.columns();
-        let head: String = columns.iter().map(|(name, ..)| format!("{name}\t")).collect();
-        let rule: String = columns.iter().map(|(name, ..)| "-".repeat(name.len()) + "\t").collect();
-        let line = |line: &Line| {
-            let words: Vec<String> = columns
-                .iter()
-                .map(|(name, value, _)| {
-                    // Its header is two tabs wide.
-                    let tab = if *name == TOP_LEVEL { "\t" } else { "" };
-                    value(line) + tab
-                })
-                .collect();
-            words.join("\t") + "\n"
-        };
-        let lines: String = lines.iter().map(line).collect();
-        format!("{head}\n{rule}\n{lines}")
-    }
-}
-
-const TOP_LEVEL: &str = "top level";
-
-impl Line {
-    fn generation(&self) -> u64 {
-        self.subvolume.root.generation
-    }
-}
-
-fn dash(uuid: Option<Uuid>) -> String {
-    uuid.map_or_else(|| "-".to_owned(), |uuid| uuid.to_string())
 }

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{FAILURE, Result};
+use ashlar_host::md::sync_action_path;
 use clap::Args;
 
-use super::{ArrayName, sync_action};
+use super::ArrayName;
 use crate::commands::Daemon;
 use crate::progress::{Shown, follow};
 
@@ -50,7 +51,7 @@ pub(crate) struct Action {
 impl Action {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut client = self.daemon.connect()?;
-        let path = sync_action(&mut client, self.array.as_str())?;
+        let path = sync_action_path(&mut client, self.array.as_str())?;
         client.set(&path, &self.action)?;
         if !self.no_wait && !matches!(self.action.as_str(), "idle" | "frozen") {
             follow(&mut client, self.array.as_str(), self.shown)?;

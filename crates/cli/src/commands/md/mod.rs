@@ -14,13 +14,10 @@ pub(crate) mod monitor;
 pub(crate) mod spelling;
 pub(crate) mod stop;
 
-use std::path::Path;
 use std::process::ExitCode;
-use std::str::FromStr;
 
-use ashlar_host::client::Client;
 use ashlar_host::error::Result;
-use ashlar_stack::names::parse_array_name;
+pub(crate) use ashlar_host::md::ServedArrayName as ArrayName;
 use clap::Subcommand;
 
 /// Create, examine, assemble and change md arrays
@@ -106,58 +103,5 @@ impl Md {
             Self::Build(command) => command.run(),
             Self::Manage(command) => command.run(),
         }
-    }
-}
-
-/// The name of a running array in the daemon: `md0`, `md/data`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ArrayName(String);
-
-impl ArrayName {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The array named `text`, unless that is a file.
-    fn of_running(text: &str) -> Option<Self> {
-        if Path::new(text).is_file() { None } else { text.parse().ok() }
-    }
-}
-
-impl FromStr for ArrayName {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let name = parse_array_name(text);
-        let name = name.ok_or_else(|| format!("`{text}` is no array: md0, /dev/md0 or md/NAME"))?;
-        let number = name.bytes().all(|byte| byte.is_ascii_digit());
-        let named = text.contains("md/");
-        Ok(Self(if number && !named { format!("md{name}") } else { format!("md/{name}") }))
-    }
-}
-
-/// The path of an array's `sync_action` attribute.
-fn sync_action(client: &mut Client, name: &str) -> Result<String> {
-    let device = client.detail(name)?.device;
-    let device = device.strip_prefix("/dev/").unwrap_or(&device);
-    Ok(format!("sys/block/{device}/md/sync_action"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arrays_are_named_as_the_daemon_names_them() {
-        for (text, name) in [
-            ("md0", "md0"),
-            ("/dev/md127", "md127"),
-            ("7", "md7"),
-            ("/dev/md/data", "md/data"),
-            ("md/5", "md/5"),
-        ] {
-            assert_eq!(text.parse(), Ok(ArrayName(name.to_owned())), "{text}");
-        }
-        assert!("data".parse::<ArrayName>().is_err());
     }
 }

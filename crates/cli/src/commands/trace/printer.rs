@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_block::trace::Action;
+use ashlar_host::trace::event_json;
+use ashlar_stack::trace::Summary;
 use ashlar_stack::trace::binary::Item;
 use ashlar_stack::trace::text::{Names, line};
-use ashlar_stack::trace::{Payload, Record, Summary};
-use serde_json::{Value, json};
 
 /// Prints a trace.
 pub(super) struct Printer {
@@ -51,39 +50,11 @@ impl Printer {
         let Item::Event(record) = item else { return Ok(()) };
         let start_ns = *self.start_ns.get_or_insert(record.time_ns);
         if self.json {
-            let value = self.json(record, start_ns);
-            writeln!(self.out, "{value}")
+            let device = self.devices.get(&record.device).map(String::as_str);
+            writeln!(self.out, "{}", event_json(record, start_ns, device, &self.names))
         } else {
             writeln!(self.out, "{}", line(record, start_ns, &self.names))
         }
-    }
-
-    fn json(&self, record: &Record, start_ns: u64) -> Value {
-        let mut value = json!({
-            "device": self.devices.get(&record.device),
-            "number": record.device.to_string(),
-            "thread": record.thread,
-            "sequence": record.sequence,
-            "time_ns": record.time_ns.saturating_sub(start_ns),
-            "process": record.pid,
-            "command": self.names.get(&record.pid),
-            "action": record.action.letter(),
-            "kind": record.rwbs(),
-            "sector": record.sector,
-            "sectors": record.sectors(),
-            "errno": (record.error as i16).unsigned_abs(),
-        });
-        match record.payload {
-            Payload::None => {}
-            Payload::Number(sector) if record.action == Action::Split => {
-                value["rest"] = json!(sector);
-            }
-            Payload::Number(requests) => value["requests"] = json!(requests),
-            Payload::Remap { from, sector, .. } => {
-                value["from"] = json!({ "number": from.to_string(), "sector": sector });
-            }
-        }
-        value
     }
 
     pub(super) fn flush(&mut self) -> io::Result<()> {
@@ -93,7 +64,7 @@ impl Printer {
     /// Prints the totals.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if self.json {
-            writeln!(self.out, "{}", json!({ "summary": self.summary.totals() }))?;
+            writeln!(self.out, "{}", serde_json::json!({ "summary": self.summary.totals() }))?;
         } else {
             write!(self.out, "{}", self.summary.text())?;
         }

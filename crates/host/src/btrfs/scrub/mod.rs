@@ -14,6 +14,7 @@ mod background;
 mod control;
 mod owners;
 mod records;
+mod report;
 mod run;
 
 use std::fs::File;
@@ -30,6 +31,7 @@ pub use self::control::ScrubStatus;
 pub use self::owners::BlockOwner;
 use self::records::RecordStore;
 pub use self::records::{Before, CountersRecord, DeviceRecord, DeviceState, ScrubRecord};
+pub use self::report::{Occasion, ReportForm};
 pub use self::run::{ReportedProblem, ScrubObserver, ScrubReport, ScrubRun};
 use crate::error::{Error, Result};
 

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::report::{self, Occasion, ReportForm};
 use crate::error::{Error, Result};
 
 /// The directory for root.
@@ -201,6 +202,21 @@ impl ScrubRecord {
         let passed = self.passed_bytes().checked_sub(self.before.passed_bytes)?;
         let left = self.total_bytes().saturating_sub(self.passed_bytes());
         (passed > 0 && since > 0.0).then(|| left as f64 * since / passed as f64)
+    }
+
+    /// The report about it, as `btrfs scrub` prints it.
+    pub fn report(&self, form: ReportForm, occasion: Occasion) -> String {
+        report::report(self, form, occasion)
+    }
+
+    /// Its progress: `27.00% of 1.00GiB, 95.30MiB/s, 0:00:07 left, 3 errors`.
+    pub fn progress(&self) -> String {
+        report::progress(self)
+    }
+
+    /// The part that is scanned, in percent.
+    pub fn percent(&self) -> f64 {
+        report::percent(self.passed_bytes(), self.total_bytes())
     }
 
     /// Whether every device was scrubbed to its end.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ashlar_block::CopyNumber;
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, Scrub, Sink, State};
 use ashlar_btrfs::units::{DevId, Physical};
 use ashlar_btrfs::volume::FileSystem;
@@ -13,6 +14,8 @@ use ashlar_engine::signal;
 use ashlar_engine::socket_file::SocketFile;
 use ashlar_engine::{sleep, wall_clock};
 use futures_util::future::{Either, select};
+use serde::{Serialize, Serializer};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::control::{self, Controls};
@@ -149,6 +152,30 @@ pub struct ReportedProblem {
     pub problem: Problem,
     /// The owners, if something is lost.
     pub owners: Vec<BlockOwner>,
+}
+
+impl Serialize for ReportedProblem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Self { problem, owners } = self;
+        let value = json!({
+            "devid": problem.devid.0,
+            "physical": problem.physical.0,
+            "bytes": problem.len,
+            "logical": problem.logical.map(|at| at.0),
+            "mirror": problem.mirror.map(|mirror| mirror.0),
+            "copy": (problem.copy != CopyNumber::ANY).then_some(problem.copy.0),
+            "is_metadata": problem.is_metadata(),
+            "tree": problem.tree.map(|tree| json!({
+                "generation": tree.generation, "level": tree.level, "owner": tree.owner,
+            })),
+            "what": problem.kind.to_string(),
+            "repaired": problem.is_repaired(),
+            "repair": format!("{:?}", problem.repair),
+            "names": owners.iter().filter_map(|owner| owner.path.as_deref()).collect::<Vec<_>>(),
+            "owners": owners.iter().map(|owner| owner.words.as_str()).collect::<Vec<_>>(),
+        });
+        value.serialize(serializer)
+    }
 }
 
 impl ScrubReport {

@@ -1,21 +1,21 @@
 //! `ashlar btrfs scrub`: verifies and repairs a file system that is not mounted.
 
 mod progress;
-pub(crate) mod report;
 mod start;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_engine::wall_clock;
-use ashlar_host::btrfs::scrub::{ScrubDirectory, ScrubHandle, ScrubRecord, ScrubStatus};
+use ashlar_host::btrfs::scrub::{
+    Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubRecord, ScrubStatus,
+};
 use ashlar_host::disks;
 use ashlar_host::error::{FAILURE, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::report::{Occasion, Shown};
 use super::volumes::{Chosen, How};
 use crate::output;
 
@@ -54,6 +54,28 @@ impl ScrubCommand {
             Self::Cancel(command) => command.run(),
             Self::Limit(command) => command.run(),
         }
+    }
+}
+
+/// How much is said.
+#[derive(Args, Clone, Copy, PartialEq, Eq, Debug)]
+struct Shown {
+    /// Print the numbers of each device, not their sums
+    #[arg(short = 'd', long)]
+    per_device: bool,
+
+    /// Print all counters, by the kernel's names
+    #[arg(short = 'R', long)]
+    raw: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Shown {
+    const fn form(self) -> ReportForm {
+        ReportForm { per_device: self.per_device, raw: self.raw }
     }
 }
 
@@ -133,7 +155,7 @@ impl Status {
                 "record": record,
             }))?;
         } else {
-            output::print(&report::text(&record, self.shown, occasion))?;
+            output::print(&record.report(self.shown.form(), occasion))?;
         }
         Ok(ExitCode::SUCCESS)
     }

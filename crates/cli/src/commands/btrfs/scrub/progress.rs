@@ -7,7 +7,6 @@ use ashlar_host::btrfs::scrub::{ScrubObserver, ScrubRecord};
 use ashlar_host::error::Result;
 use indicatif::ProgressBar;
 
-use super::report::{clock, human, percent, rate};
 use crate::{output, progress};
 
 /// How often a line is printed without a progress bar.
@@ -33,29 +32,13 @@ impl Progress {
 impl ScrubObserver for Progress {
     fn progress(&mut self, record: &ScrubRecord) -> Result<()> {
         if let Some(bar) = &self.bar {
-            bar.set_position((percent(record.passed_bytes(), record.total_bytes()) * 10.0) as u64);
-            bar.set_message(words(record));
+            bar.set_position((record.percent() * 10.0) as u64);
+            bar.set_message(record.progress());
             bar.tick();
         } else if self.has_lines && self.printed.elapsed() >= LINE {
             self.printed = Instant::now();
-            output::print(&format!("{}\n", words(record)))?;
+            output::print(&format!("{}\n", record.progress()))?;
         }
         Ok(())
     }
-}
-
-/// `27.00% of 1.00GiB, 95.30MiB/s, 0:00:07 left, 3 errors`.
-fn words(record: &ScrubRecord) -> String {
-    let counters = record.counters();
-    let share = percent(record.passed_bytes(), record.total_bytes());
-    let total = human(record.total_bytes() as f64);
-    let rate = human(rate(counters.bytes(), record.duration));
-    let left = record.seconds_left().map(|left| format!(", {} left", clock(left)));
-    let errors = counters.read_errors + counters.csum_errors + counters.verify_errors;
-    let errors = match errors + counters.super_errors {
-        0 => String::new(),
-        1 => ", 1 error".to_owned(),
-        errors => format!(", {errors} errors"),
-    };
-    format!("{share:.2}% of {total}, {rate}/s{}{errors}", left.unwrap_or_default())
 }

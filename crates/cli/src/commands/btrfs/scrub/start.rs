@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use ashlar_block::CopyNumber;
 use ashlar_btrfs::scrub::{DEPTH, Problem};
 use ashlar_host::btrfs::scrub::{
-    self, BackgroundScrub, ReportedProblem, ScrubDirectory, ScrubOptions, ScrubReport, ScrubStart,
+    self, BackgroundScrub, Occasion, ReportedProblem, ScrubDirectory, ScrubOptions, ScrubReport,
+    ScrubStart,
 };
 use ashlar_host::btrfs::{Opened, block_signals};
 use ashlar_host::disks::{self, Access};
@@ -14,9 +15,8 @@ use ashlar_host::error::Result;
 use clap::Args;
 use serde_json::json;
 
-use super::exit_code;
 use super::progress::Progress;
-use super::report::{self, Occasion, Shown};
+use super::{Shown, exit_code};
 use crate::commands::btrfs::volumes::Chosen;
 use crate::output;
 
@@ -158,10 +158,9 @@ impl Common {
     fn tell(&self, report: &ScrubReport) -> Result<()> {
         let ScrubReport { record, problems } = report;
         if self.shown.json {
-            let all: Vec<_> = problems.iter().map(problem_json).collect();
             let total = record.counters();
             return output::print_json(
-                &json!({ "record": record, "total": total, "problems": all }),
+                &json!({ "record": record, "total": total, "problems": problems }),
             );
         }
         let mut text = String::new();
@@ -171,7 +170,7 @@ impl Common {
             text += &format!("{problem}\n");
             text.extend(owners.iter().map(|owner| format!("  {}\n", owner.words)));
         }
-        text += &report::text(record, self.shown, Occasion::Done);
+        text += &record.report(self.shown.form(), Occasion::Done);
         output::tell(&text)?;
         let counters = record.counters();
         if counters.uncorrectable_errors > 0 {
@@ -195,25 +194,4 @@ impl Common {
 /// system its user learns which disk returns wrong bytes.
 fn is_told(problem: &Problem, read_only: bool) -> bool {
     !problem.is_repaired() || read_only || problem.copy != CopyNumber::ANY
-}
-
-fn problem_json(reported: &ReportedProblem) -> serde_json::Value {
-    let ReportedProblem { problem, owners } = reported;
-    json!({
-        "devid": problem.devid.0,
-        "physical": problem.physical.0,
-        "bytes": problem.len,
-        "logical": problem.logical.map(|at| at.0),
-        "mirror": problem.mirror.map(|mirror| mirror.0),
-        "copy": (problem.copy != CopyNumber::ANY).then_some(problem.copy.0),
-        "is_metadata": problem.is_metadata(),
-        "tree": problem.tree.map(|tree| json!({
-            "generation": tree.generation, "level": tree.level, "owner": tree.owner,
-        })),
-        "what": problem.kind.to_string(),
-        "repaired": problem.is_repaired(),
-        "repair": format!("{:?}", problem.repair),
-        "names": owners.iter().filter_map(|owner| owner.path.as_deref()).collect::<Vec<_>>(),
-        "owners": owners.iter().map(|owner| owner.words.as_str()).collect::<Vec<_>>(),
-    })
 }

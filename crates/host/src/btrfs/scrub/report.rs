@@ -3,25 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use ashlar_btrfs::inspect::size;
 use ashlar_btrfs::scrub::Counters;
-use ashlar_host::btrfs::scrub::{CountersRecord, DeviceState, ScrubRecord};
 use ashlar_md::ondisk::text::CTime;
 
-/// How much is said.
-#[derive(clap::Args, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shown {
-    /// Print the numbers of each device, not their sums
-    #[arg(short = 'd', long)]
-    pub(crate) per_device: bool,
-
-    /// Print all counters, by the kernel's names
-    #[arg(short = 'R', long)]
-    pub(crate) raw: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
+use super::records::{CountersRecord, DeviceState, ScrubRecord};
 
 /// The subject of a text: one device, or all.
 struct Part {
@@ -31,9 +17,18 @@ struct Part {
     state: DeviceState,
 }
 
-/// When a text is printed.
+/// How much a report says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReportForm {
+    /// The numbers of each device, not their sums.
+    pub per_device: bool,
+    /// All counters, by the kernel's names.
+    pub raw: bool,
+}
+
+/// When a report is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Occasion {
+pub enum Occasion {
     /// The scrub has just ended: `scrub start -B`.
     Done,
     /// The user asks: `scrub status`.
@@ -48,22 +43,22 @@ pub(crate) enum Occasion {
 }
 
 /// The report about a scrub.
-pub(crate) fn text(record: &ScrubRecord, shown: Shown, occasion: Occasion) -> String {
+pub(super) fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String {
     let mut text = String::new();
     let done = occasion == Occasion::Done;
-    match (done, shown.per_device) {
+    match (done, form.per_device) {
         (true, false) => line(&mut text, format_args!("scrub done for {}", record.fsid)),
         (true, true) => {}
         (false, _) => line(&mut text, format_args!("UUID:             {}", record.fsid)),
     }
-    if !shown.per_device {
+    if !form.per_device {
         let part = Part {
             counters: record.counters(),
             total_bytes: record.total_bytes(),
             passed_bytes: record.passed_bytes(),
             state: worst(record),
         };
-        text += &part_text(record, &part, shown.raw, occasion);
+        text += &part_text(record, &part, form.raw, occasion);
         return text + &lost(record, occasion);
     }
     for device in &record.devices {
@@ -81,7 +76,7 @@ pub(crate) fn text(record: &ScrubRecord, shown: Shown, occasion: Occasion) -> St
             passed_bytes: device.passed_bytes,
             state: device.state,
         };
-        text += &part_text(record, &part, shown.raw, occasion);
+        text += &part_text(record, &part, form.raw, occasion);
     }
     text + &lost(record, occasion)
 }
@@ -141,19 +136,19 @@ fn part_text(record: &ScrubRecord, part: &Part, raw: bool, occasion: Occasion) -
         let eta = now.saturating_add(left as u64);
         line(&mut text, format_args!("ETA:              {}", CTime(eta)));
     }
-    line(&mut text, format_args!("Total to scrub:   {}", human(part.total_bytes as f64)));
+    line(&mut text, format_args!("Total to scrub:   {}", size(part.total_bytes as f64)));
     if part.state != DeviceState::Finished {
         let percent = percent(part.passed_bytes, part.total_bytes);
-        let done = human(part.counters.bytes() as f64);
+        let done = size(part.counters.bytes() as f64);
         line(&mut text, format_args!("Bytes scrubbed:   {done}  ({percent:.2}%)"));
     }
     let limit = match occasion {
         Occasion::Asked { limit: Some(limit), .. } => {
-            format!(" (limit {}/s for each device)", human(limit as f64))
+            format!(" (limit {}/s for each device)", size(limit as f64))
         }
         Occasion::Done | Occasion::Asked { .. } => String::new(),
     };
-    let rate = human(rate(part.counters.bytes(), record.duration));
+    let rate = size(rate(part.counters.bytes(), record.duration));
     line(&mut text, format_args!("Rate:             {rate}/s{limit}"));
     text + &summary(&part.counters)
 }
@@ -183,35 +178,33 @@ fn summary(counters: &CountersRecord) -> String {
 }
 
 /// Bytes per second.
-pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
+fn rate(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 }
 }
 
 /// The percentage of `total` that is done, at most 100.
-pub(crate) fn percent(done: u64, total: u64) -> f64 {
+pub(super) fn percent(done: u64, total: u64) -> f64 {
     if total == 0 { 100.0 } else { (done.min(total) as f64) * 100.0 / total as f64 }
 }
 
-/// `464.00MiB`, as btrfs-progs print sizes.
-pub(crate) fn human(bytes: f64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024.0 {
-        return format!("{bytes:.2}B");
-    }
-    let mut value = bytes / 1024.0;
-    let mut unit = UNITS[0];
-    for next in &UNITS[1..] {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    format!("{value:.2}{unit}")
-}
-
 /// `0:01:02`.
-pub(crate) fn clock(seconds: f64) -> String {
+fn clock(seconds: f64) -> String {
     let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// `27.00% of 1.00GiB, 95.30MiB/s, 0:00:07 left, 3 errors`.
+pub(super) fn progress(record: &ScrubRecord) -> String {
+    let counters = record.counters();
+    let share = record.percent();
+    let total = size(record.total_bytes() as f64);
+    let rate = size(rate(counters.bytes(), record.duration));
+    let left = record.seconds_left().map(|left| format!(", {} left", clock(left)));
+    let errors = counters.read_errors + counters.csum_errors + counters.verify_errors;
+    let errors = match errors + counters.super_errors {
+        0 => String::new(),
+        1 => ", 1 error".to_owned(),
+        errors => format!(", {errors} errors"),
+    };
+    format!("{share:.2}% of {total}, {rate}/s{}{errors}", left.unwrap_or_default())
 }

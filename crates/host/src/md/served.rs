@@ -1,0 +1,78 @@
+//! Arrays of a daemon.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use ashlar_stack::detail::Detail;
+use ashlar_stack::names::parse_array_name;
+
+use crate::client::Client;
+use crate::error::Result;
+
+/// The name of a running array in the daemon: `md0`, `md/data`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServedArrayName(String);
+
+impl ServedArrayName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The array named `text`, unless that is a file.
+    pub fn of_running(text: &str) -> Option<Self> {
+        if Path::new(text).is_file() { None } else { text.parse().ok() }
+    }
+}
+
+impl FromStr for ServedArrayName {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let name = parse_array_name(text);
+        let name = name.ok_or_else(|| format!("`{text}` is no array: md0, /dev/md0 or md/NAME"))?;
+        let number = name.bytes().all(|byte| byte.is_ascii_digit());
+        let named = text.contains("md/");
+        Ok(Self(if number && !named { format!("md{name}") } else { format!("md/{name}") }))
+    }
+}
+
+/// The path of the `sync_action` attribute of an array of a daemon.
+///
+/// # Errors
+/// There is no such array, or the daemon is gone.
+pub fn sync_action_path(client: &mut Client, name: &str) -> Result<String> {
+    let device = client.detail(name)?.device;
+    let device = device.strip_prefix("/dev/").unwrap_or(&device);
+    Ok(format!("sys/block/{device}/md/sync_action"))
+}
+
+/// The arrays of a daemon, with those that wait for members.
+///
+/// # Errors
+/// The daemon is gone.
+pub fn served_arrays(client: &mut Client) -> Result<Vec<Detail>> {
+    let volumes = client.status()?.volumes;
+    // The level of other volumes is their kind: disk, part, lvm, zvol.
+    let arrays = volumes.iter().filter(|volume| volume.level.starts_with("raid"));
+    arrays.map(|volume| client.detail(&volume.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_are_named_as_the_daemon_names_them() {
+        for (text, name) in [
+            ("md0", "md0"),
+            ("/dev/md127", "md127"),
+            ("7", "md7"),
+            ("/dev/md/data", "md/data"),
+            ("md/5", "md/5"),
+        ] {
+            assert_eq!(text.parse(), Ok(ServedArrayName(name.to_owned())), "{text}");
+        }
+        assert!("data".parse::<ServedArrayName>().is_err());
+    }
+}
