@@ -34,7 +34,9 @@ const SYSTEM_MODULES: &[&str] = &["fs", "thread", "time", "net", "process", "os"
 const HARMLESS: &[&str] = &["time::Duration", "thread::LocalKey", "thread::panicking"];
 
 /// Crates for a command line, which only a program has.
-const PROGRAM_CRATES: &[&str] = &["clap", "clap_complete", "clap_mangen", "indicatif"];
+const PROGRAM_CRATES: &[&str] = &["clap", "clap_complete", "clap_mangen", BAR_CRATE];
+/// The crate of progress bars, which the crate `terminal` has, too.
+const BAR_CRATE: &str = "indicatif";
 /// The crate that formats the log, which only the crate `terminal` prints.
 const LOG_CRATE: &str = "tracing-subscriber";
 
@@ -62,7 +64,10 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
             } else if SIMULATED.contains(&name) && SYSTEM_CRATES.contains(&dependency.as_str()) {
                 let message = format!("{dependency} reaches around the simulator, {name} must not");
                 found.push(Finding::error(&manifest.path, line, message));
-            } else if name != "cli" && PROGRAM_CRATES.contains(&dependency.as_str()) {
+            } else if name != "cli"
+                && PROGRAM_CRATES.contains(&dependency.as_str())
+                && (name != "terminal" || dependency != BAR_CRATE)
+            {
                 let message = format!("{dependency} is for a program, {name} has no options");
                 found.push(Finding::error(&manifest.path, line, message));
             } else if name != "terminal" && dependency == LOG_CRATE {

@@ -31,7 +31,10 @@ pub use show::show;
 pub use size::size;
 pub use space::{Allocation, Space, allocations, spaces};
 pub use subvolumes::{ListedSubvolume, SubvolumeList, SubvolumeOrder};
-pub use superblock::{SuperblockKind, superblock, superblock_heading, superblock_of};
+pub use superblock::{
+    SuperblockKind, SuperblockTextError, superblock, superblock_at, superblock_heading,
+    superblock_of,
+};
 pub use time::utc;
 pub use tree::{Dumped, block, tree, trees};
 pub use usage::usage;

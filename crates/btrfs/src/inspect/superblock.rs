@@ -1,7 +1,9 @@
 //! `btrfs inspect-internal dump-super`.
 
-use std::io;
+use std::{fmt, io};
 
+use ashlar_block::{Gateway, Sector, Sectors};
+use thiserror::Error;
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
@@ -13,7 +15,7 @@ use crate::ondisk::chunk::{DiskChunk, DiskStripe};
 use crate::ondisk::key::{DiskKey, Key, item};
 use crate::ondisk::superblock::{
     CompatRo, FLAG_CHANGING_FSID, FLAG_METADUMP, FLAG_SEEDING, Incompat, MAGIC, RootBackup,
-    SYS_CHUNK_ARRAY_SIZE, Superblock,
+    SUPERBLOCK_SIZE, SYS_CHUNK_ARRAY_SIZE, Superblock,
 };
 use crate::units::Physical;
 
@@ -33,6 +35,63 @@ const HEADER_FLAGS: [(u64, &str); 2] = [(1, "WRITTEN"), (1 << 1, "RELOC")];
 /// The start of `bytes` as a superblock, valid or not; `None` if there are too few bytes.
 pub fn superblock_of(bytes: &[u8]) -> Option<&Superblock> {
     Superblock::ref_from_prefix(bytes).ok().map(|(superblock, _)| superblock)
+}
+
+/// Why the superblock at a place of a device was not printed.
+#[derive(Debug, Error)]
+pub enum SuperblockTextError {
+    /// It cannot be read.
+    #[error("cannot read: {device}, byte {at}: {why}")]
+    Unreadable {
+        /// The device.
+        device: String,
+        /// The place.
+        at: Physical,
+        /// Why.
+        why: String,
+    },
+    /// The magic number is missing.
+    #[error("no btrfs superblock: {device}, byte {at}: the magic is missing")]
+    NoMagic {
+        /// The device.
+        device: String,
+        /// The place.
+        at: Physical,
+    },
+    /// The sink failed.
+    #[error("cannot write: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Reads the superblock at a place of a device called `name`, and prints it; with `force` also what has no magic number.
+///
+/// # Errors
+/// See [`SuperblockTextError`].
+pub async fn superblock_at(
+    gateway: &Gateway,
+    name: &str,
+    at: Physical,
+    kind: SuperblockKind,
+    force: bool,
+    out: Sink<'_>,
+) -> Result<(), SuperblockTextError> {
+    let unreadable = |why: &dyn fmt::Display| SuperblockTextError::Unreadable {
+        device: name.to_owned(),
+        at,
+        why: why.to_string(),
+    };
+    let (sector, len) = (Sector(at.0 >> 9), Sectors::from_bytes_floor(SUPERBLOCK_SIZE as u64));
+    let bytes = gateway.read(sector, len).await.map_err(|why| unreadable(&why))?;
+    let Some(read) = superblock_of(bytes.as_slice()) else {
+        return Err(unreadable(&"too few bytes"));
+    };
+    if read.magic != MAGIC && !force {
+        return Err(SuperblockTextError::NoMagic { device: name.to_owned(), at });
+    }
+    superblock_heading(out, name, at)?;
+    superblock(out, read, kind)?;
+    writeln!(out)?;
+    Ok(())
 }
 
 /// Heading before the text of a superblock.

@@ -45,6 +45,21 @@ pub struct Selection {
     pub on: Vec<String>,
 }
 
+/// The UUID of a file system: it is given, or its devices are, which are read without locks.
+///
+/// # Errors
+/// There is no file system on the devices, or more than one.
+pub async fn fsid_of(devices: &[PathBuf]) -> Result<Uuid> {
+    if let [one] = devices
+        && !one.exists()
+        && let Some(uuid) = one.to_str().and_then(|text| Uuid::try_parse(text).ok())
+    {
+        return Ok(uuid);
+    }
+    let devices = devices.to_vec();
+    Selection { devices, degraded: true, stale: true, ..Selection::default() }.identify().await
+}
+
 /// An open file system, and the stack below it.
 pub struct Opened {
     /// The file system.
@@ -77,7 +92,7 @@ impl Selection {
     ///
     /// # Errors
     /// There is none, or more than one.
-    pub async fn identify(&self) -> Result<Uuid> {
+    async fn identify(&self) -> Result<Uuid> {
         let opened = disks::open_all(&self.devices, Access::Look)?;
         let md = ashlar_md::Options { run: true, read_only: true };
         let options = Options { md, partial: true, ..Options::default() };

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use ashlar_stack::detail::Detail;
 use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 /// Parameters of `Manage`.
@@ -32,6 +34,20 @@ pub struct Manage {
     /// Whether to overwrite the contents of the disk.
     #[serde(default)]
     pub force: Option<bool>,
+}
+
+impl Manage {
+    /// `action` with a disk that the user calls `disk`.
+    pub fn new(array: &str, action: ManageAction, disk: &str) -> Self {
+        let (name, disk) = (array.to_owned(), disk_for_daemon(disk));
+        Self { name, action, disk, ..Self::default() }
+    }
+}
+
+/// A disk's path for the daemon, which may have another working directory; other words stay as they are.
+pub fn disk_for_daemon(disk: &str) -> String {
+    let path = Path::new(disk).canonicalize();
+    path.map_or_else(|_| disk.to_owned(), |path| path.display().to_string())
 }
 
 /// The action of `Manage`.

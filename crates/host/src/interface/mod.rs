@@ -10,7 +10,7 @@ pub(crate) use description::DESCRIPTION;
 pub use messages::{
     Activate, Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm,
     LvmMembers, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, StartedReply, Status,
-    Trace, TraceReply, TracedDevice, VolumeStatus,
+    Trace, TraceReply, TracedDevice, VolumeStatus, disk_for_daemon,
 };
 pub(crate) use messages::{
     ActivateReply, ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply, JobControl,

@@ -11,7 +11,7 @@ pub use self::create::{
     PlannedMember,
 };
 pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on};
-pub use self::served::{ServedArrayName, served_arrays, sync_action_path};
+pub use self::served::{ServedArrayName, served_arrays, start_action, stop_array};
 
 /// This host's name.
 pub fn hostname() -> Option<String> {

@@ -37,14 +37,28 @@ impl FromStr for ServedArrayName {
     }
 }
 
-/// The path of the `sync_action` attribute of an array of a daemon.
+/// Has an array of a daemon do `action`, a word for its `sync_action`.
 ///
 /// # Errors
-/// There is no such array, or the daemon is gone.
-pub fn sync_action_path(client: &mut Client, name: &str) -> Result<String> {
+/// There is no such array, it refuses, or the daemon is gone.
+pub fn start_action(client: &mut Client, name: &str, action: &str) -> Result<()> {
     let device = client.detail(name)?.device;
     let device = device.strip_prefix("/dev/").unwrap_or(&device);
-    Ok(format!("sys/block/{device}/md/sync_action"))
+    client.set(&format!("sys/block/{device}/md/sync_action"), action)
+}
+
+/// Stops an array of a daemon, unless it is the daemon's only volume. Returns the array's device if it was stopped.
+///
+/// # Errors
+/// There is no such array, it is in use, or the daemon is gone.
+pub fn stop_array(client: &mut Client, name: &str) -> Result<Option<String>> {
+    let device = client.detail(name)?.device;
+    let name = device.trim_start_matches("/dev/");
+    if client.status()?.volumes.iter().all(|other| other.name == name) {
+        return Ok(None);
+    }
+    client.set(&format!("sys/block/{name}/md/array_state"), "clear")?;
+    Ok(Some(device))
 }
 
 /// The arrays of a daemon, with those that wait for members.

@@ -1,13 +1,12 @@
 //! `ashlar btrfs inspect`: superblocks, trees, chunks, usage, and the owners of an address.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_block::{Gateway, Sector, Sectors};
-use ashlar_btrfs::inspect::{self, Dumped, InspectError, SuperblockKind};
-use ashlar_btrfs::ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_SIZE};
-use ashlar_btrfs::units::{Logical, Physical};
+use ashlar_btrfs::inspect::{self, Dumped, InspectError, SuperblockKind, SuperblockTextError};
+use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
+use ashlar_btrfs::units::Logical;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
 use clap::{Args, Subcommand};
@@ -88,6 +87,7 @@ impl Super {
         let reactor = disks::reactor()?;
         let wanted = usize::from(self.which);
         let offsets = if self.all { &OFFSETS[..] } else { &OFFSETS[wanted..=wanted] };
+        let kind = if self.full { SuperblockKind::Full } else { SuperblockKind::Fields };
         let (mut out, mut code) = (output(), ExitCode::SUCCESS);
         for disk in opened {
             let name = disk.path.display().to_string();
@@ -96,16 +96,22 @@ impl Super {
                 if self.all && end > disk.gateway.capacity().bytes() {
                     continue;
                 }
-                let told = reactor.block_on(self.tell(&disk.gateway, &name, *at, &mut out));
-                match told {
+                let print =
+                    inspect::superblock_at(&disk.gateway, &name, *at, kind, self.force, &mut out);
+                match reactor.block_on(print) {
                     Ok(()) => {}
-                    Err(Told::Io(error)) => {
+                    Err(SuperblockTextError::Io(error)) => {
                         written(Err(error))?;
                         return Ok(code);
                     }
-                    Err(Told::Failed(error)) => {
+                    Err(error @ SuperblockTextError::Unreadable { .. }) => {
                         written(out.flush())?;
-                        report(&error);
+                        report(&Error::failed(error));
+                        code = ExitCode::from(FAILURE);
+                    }
+                    Err(error @ SuperblockTextError::NoMagic { .. }) => {
+                        written(out.flush())?;
+                        report(&Error::failed(error).hint("--force prints it anyway"));
                         code = ExitCode::from(FAILURE);
                     }
                 }
@@ -113,43 +119,6 @@ impl Super {
         }
         written(out.flush())?;
         Ok(code)
-    }
-
-    async fn tell(
-        &self,
-        gateway: &Gateway,
-        name: &str,
-        at: Physical,
-        out: &mut impl Write,
-    ) -> std::result::Result<(), Told> {
-        let what = || format!("{name}, byte {at}");
-        let (sector, len) = (Sector(at.0 >> 9), Sectors::from_bytes_floor(SUPERBLOCK_SIZE as u64));
-        let read = gateway.read(sector, len).await;
-        let read = read.map_err(|why| Told::Failed(Error::new("cannot read", what(), why)))?;
-        let Some(superblock) = inspect::superblock_of(read.as_slice()) else {
-            return Err(Told::Failed(Error::new("cannot read", what(), "too few bytes")));
-        };
-        if superblock.magic != MAGIC && !self.force {
-            let error = Error::new("no btrfs superblock", what(), "the magic is missing");
-            return Err(Told::Failed(error.hint("--force prints it anyway")));
-        }
-        let kind = if self.full { SuperblockKind::Full } else { SuperblockKind::Fields };
-        inspect::superblock_heading(out, name, at)?;
-        inspect::superblock(out, superblock, kind)?;
-        writeln!(out)?;
-        Ok(())
-    }
-}
-
-/// Why a superblock could not be printed.
-enum Told {
-    Io(io::Error),
-    Failed(Error),
-}
-
-impl From<io::Error> for Told {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
     }
 }
 

@@ -42,24 +42,13 @@ pub(crate) struct How {
 }
 
 impl Chosen {
-    fn selection(&self) -> Selection {
-        let How { degraded, stale, fsid, on } = self.how.clone();
-        Selection { devices: self.devices.clone(), degraded, stale, fsid, on }
-    }
-
     /// Opens the file system.
     ///
     /// # Errors
     /// As [`Selection::open`].
     pub(crate) async fn open(&self, access: Access) -> Result<Opened> {
-        self.selection().open(access).await
-    }
-
-    /// Identifies the file system on the devices, which are read without locks.
-    ///
-    /// # Errors
-    /// As [`Selection::identify`].
-    pub(crate) async fn identify(&self) -> Result<Uuid> {
-        self.selection().identify().await
+        let How { degraded, stale, fsid, on } = self.how.clone();
+        let devices = self.devices.clone();
+        Selection { devices, degraded, stale, fsid, on }.open(access).await
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{FAILURE, Result};
-use ashlar_host::md::sync_action_path;
+use ashlar_host::md::start_action;
 use clap::Args;
 
 use super::ArrayName;
@@ -51,8 +51,7 @@ pub(crate) struct Action {
 impl Action {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut client = self.daemon.connect()?;
-        let path = sync_action_path(&mut client, self.array.as_str())?;
-        client.set(&path, &self.action)?;
+        start_action(&mut client, self.array.as_str(), &self.action)?;
         if !self.no_wait && !matches!(self.action.as_str(), "idle" | "frozen") {
             follow(&mut client, self.array.as_str(), self.shown)?;
         }

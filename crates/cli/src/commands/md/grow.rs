@@ -9,7 +9,6 @@ use clap::Args;
 use serde_json::json;
 
 use super::ArrayName;
-use super::members::for_daemon;
 use crate::commands::Daemon;
 use crate::output;
 
@@ -114,13 +113,8 @@ impl GrowCommand {
             return Err(error.hint("--force makes it one even so"));
         }
         for disk in &self.add {
-            let add = interface::Manage {
-                name: self.array.as_str().to_owned(),
-                action: interface::ManageAction::Add,
-                disk: for_daemon(disk),
-                ..interface::Manage::default()
-            };
-            client.manage(&add)?;
+            let add = interface::ManageAction::Add;
+            client.manage(&interface::Manage::new(self.array.as_str(), add, disk))?;
         }
         let change = interface::Grow {
             name: self.array.as_str().to_owned(),

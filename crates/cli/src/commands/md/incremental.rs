@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, FAILURE, Result};
-use ashlar_host::interface::Attach;
+use ashlar_host::interface::{Attach, disk_for_daemon};
 use clap::Args;
 
-use super::members::for_daemon;
 use crate::commands::Daemon;
 use crate::output;
 
@@ -63,7 +62,7 @@ impl Incremental {
         // As in mdadm, each device is handled independently.
         let mut code = 0;
         for device in &self.devices {
-            let disk = for_daemon(device);
+            let disk = disk_for_daemon(device);
             let done = if self.fail {
                 client.detach(&disk)
             } else {

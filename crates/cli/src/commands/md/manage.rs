@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use ashlar_host::client::Client;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::{self, ManageAction};
+use ashlar_host::interface::{self, ManageAction, disk_for_daemon};
 use clap::Args;
 
 use super::ArrayName;
-use super::members::{change, for_daemon};
+use super::members::change;
 
 /// Change the members of a running array, with mdadm's options
 ///
@@ -77,7 +77,7 @@ fn parse(name: &str, words: &[String]) -> Result<(Vec<interface::Manage>, Option
                     return Err(Error::usage(format_args!("what to do with {disk}?")).hint(hint));
                 }
                 Some((Mode::Do(action), spare)) => {
-                    let disk = for_daemon(disk);
+                    let disk = disk_for_daemon(disk);
                     changes.push(interface::Manage { action, disk, spare, ..next.clone() });
                 }
                 Some((Mode::With, _)) => {
@@ -87,7 +87,7 @@ fn parse(name: &str, words: &[String]) -> Result<(Vec<interface::Manage>, Option
                     let replaced = changes.iter_mut().find(waits).ok_or_else(|| {
                         Error::usage(format_args!("no --replace for --with {disk}"))
                     })?;
-                    replaced.with = Some(for_daemon(disk));
+                    replaced.with = Some(disk_for_daemon(disk));
                 }
             },
         }

@@ -1,22 +1,15 @@
 //! `ashlar md add`, `re-add`, `fail`, `remove` and `replace`: changes members of a running array.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use ashlar_host::client::Client;
 use ashlar_host::error::Result;
-use ashlar_host::interface::{self, ManageAction};
+use ashlar_host::interface::{self, ManageAction, disk_for_daemon};
 use clap::Args;
 
 use super::ArrayName;
 use crate::commands::Daemon;
 use crate::output;
-
-/// A disk's path for the daemon, which may have another working directory.
-pub(super) fn for_daemon(disk: &str) -> String {
-    let path = Path::new(disk).canonicalize();
-    path.map_or_else(|_| disk.to_owned(), |path| path.display().to_string())
-}
 
 /// Applies changes one after the other, until one is refused.
 pub(super) fn change(
@@ -94,14 +87,9 @@ impl Which {
         action: ManageAction,
         with: impl Fn(interface::Manage) -> interface::Manage,
     ) -> Result<ExitCode> {
-        let changes = self.disks.iter().map(|disk| {
-            with(interface::Manage {
-                name: self.array.as_str().to_owned(),
-                action,
-                disk: for_daemon(disk),
-                ..interface::Manage::default()
-            })
-        });
+        let changes = self.disks.iter();
+        let changes =
+            changes.map(|disk| with(interface::Manage::new(self.array.as_str(), action, disk)));
         change(&mut self.daemon.connect()?, changes, self.json)
     }
 }
@@ -236,15 +224,12 @@ pub(crate) struct Replace {
 
 impl Replace {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let spares = self.with.iter().map(|spare| Some(for_daemon(spare)));
-        let spares: Vec<_> =
-            spares.chain(std::iter::repeat(None)).take(self.which.disks.len()).collect();
-        let changes = self.which.disks.iter().zip(spares).map(|(disk, with)| interface::Manage {
-            name: self.which.array.as_str().to_owned(),
-            action: ManageAction::Replace,
-            disk: for_daemon(disk),
+        let spares = self.with.iter().map(|spare| Some(disk_for_daemon(spare)));
+        let array = self.which.array.as_str();
+        let changes = self.which.disks.iter().zip(spares.chain(std::iter::repeat(None)));
+        let changes = changes.map(|(disk, with)| interface::Manage {
             with,
-            ..interface::Manage::default()
+            ..interface::Manage::new(array, ManageAction::Replace, disk)
         });
         change(&mut self.which.daemon.connect()?, changes, self.which.json)
     }

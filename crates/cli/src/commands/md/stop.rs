@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
+use ashlar_host::md::stop_array;
 use clap::Args;
 
 use super::ArrayName;
@@ -37,14 +38,11 @@ pub(crate) struct Stop {
 impl Stop {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut client = self.daemon.connect()?;
-        if let Some(array) = &self.array {
-            let device = client.detail(array.as_str())?.device;
-            let name = device.trim_start_matches("/dev/");
-            if client.status()?.volumes.iter().any(|other| other.name != name) {
-                client.set(&format!("sys/block/{name}/md/array_state"), "clear")?;
-                output::tell(&format!("stopped {device}\n"))?;
-                return Ok(ExitCode::SUCCESS);
-            }
+        if let Some(array) = &self.array
+            && let Some(device) = stop_array(&mut client, array.as_str())?
+        {
+            output::tell(&format!("stopped {device}\n"))?;
+            return Ok(ExitCode::SUCCESS);
         }
         client.stop_and_wait(false, None, tell)?;
         Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_engine::wall_clock;
+use ashlar_host::btrfs::fsid_of;
 use ashlar_host::btrfs::scrub::{
     Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubRecord, ScrubStatus,
 };
@@ -14,9 +15,7 @@ use ashlar_host::disks;
 use ashlar_host::error::{FAILURE, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use uuid::Uuid;
 
-use super::volumes::{Chosen, How};
 use crate::output;
 
 /// Verify an unmounted file system, and repair it from good copies
@@ -70,7 +69,7 @@ struct Shown {
 
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 impl Shown {
@@ -93,24 +92,11 @@ struct Which {
 }
 
 impl Which {
-    /// The file system. Its devices are read without locks: a scrub may be using them.
-    fn fsid(&self) -> Result<Uuid> {
-        if let [one] = self.devices.as_slice()
-            && !one.exists()
-            && let Some(uuid) = one.to_str().and_then(|text| Uuid::try_parse(text).ok())
-        {
-            return Ok(uuid);
-        }
-        let devices = self.devices.clone();
-        let how = How { degraded: true, stale: true, ..How::default() };
-        let chosen = Chosen { devices, how };
-        disks::reactor()?.block_on(chosen.identify())
-    }
-
     /// Its scrub.
     fn scrub(&self) -> Result<ScrubHandle> {
         let directory = ScrubDirectory::new(self.status_dir.as_deref())?;
-        Ok(directory.scrub_of(self.fsid()?))
+        let fsid = disks::reactor()?.block_on(fsid_of(&self.devices))?;
+        Ok(directory.scrub_of(fsid))
     }
 }
 
