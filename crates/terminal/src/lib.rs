@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bulk;
 pub mod progress;
 pub mod table;
 

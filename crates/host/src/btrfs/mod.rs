@@ -1,5 +1,6 @@
 //! Finds the devices of a btrfs file system and opens it: disks themselves, or devices on them (partitions, arrays, logical volumes).
 
+mod counters;
 pub mod listing;
 pub mod restore;
 pub mod scrub;
@@ -15,6 +16,7 @@ use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
 use uuid::Uuid;
 
+pub use self::counters::{DeviceCounters, device_counters};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::files::{FileError, Name, Piece};
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_terminal::bulk::{output, written, zeroes};
 use clap::Args;
 
 use super::volumes::Chosen;
-use super::{Top, output, with, written, zeroes};
+use super::{Top, with};
 use crate::output::report;
 
 /// Write a file of an unmounted file system to standard output

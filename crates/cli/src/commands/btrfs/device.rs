@@ -1,12 +1,10 @@
 //! `ashlar btrfs device`: the kernel's error counters of devices.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
-use ashlar_btrfs::ondisk::items::DevStats;
-use ashlar_host::error::{Error, Result};
+use ashlar_host::btrfs::{DeviceCounters, device_counters};
+use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
 use super::volumes::Chosen;
 use super::with;
@@ -50,72 +48,17 @@ pub(crate) struct Stats {
     json: bool,
 }
 
-/// The counters of a device.
-#[derive(Serialize)]
-struct Counted {
-    device: String,
-    devid: u64,
-    write_io_errs: u64,
-    read_io_errs: u64,
-    flush_io_errs: u64,
-    corruption_errs: u64,
-    generation_errs: u64,
-}
-
-impl Counted {
-    fn all(&self) -> [(&'static str, u64); 5] {
-        [
-            ("write_io_errs", self.write_io_errs),
-            ("read_io_errs", self.read_io_errs),
-            ("flush_io_errs", self.flush_io_errs),
-            ("corruption_errs", self.corruption_errs),
-            ("generation_errs", self.generation_errs),
-        ]
-    }
-}
-
 impl Stats {
     fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
-            let mut all = Vec::new();
-            for device in fs.devices() {
-                let stats = fs.device_stats(device.devid).await;
-                let stats = stats.map_err(|why| Error::plain("cannot read the counters", why))?;
-                let DevStats {
-                    write_errs,
-                    read_errs,
-                    flush_errs,
-                    corruption_errs,
-                    generation_errs,
-                } = stats;
-                all.push(Counted {
-                    device: device.name.clone(),
-                    devid: device.devid.0,
-                    write_io_errs: write_errs,
-                    read_io_errs: read_errs,
-                    flush_io_errs: flush_errs,
-                    corruption_errs,
-                    generation_errs,
-                });
-            }
+            let all = device_counters(fs).await?;
             if self.json {
                 output::print_json(&all)?;
             } else {
-                output::print(&text(&all))?;
+                output::print(&all.iter().map(DeviceCounters::text).collect::<String>())?;
             }
-            let counted = all.iter().flat_map(Counted::all).any(|(_, count)| count > 0);
+            let counted = all.iter().any(DeviceCounters::is_any);
             Ok(if self.check && counted { ExitCode::from(COUNTED) } else { ExitCode::SUCCESS })
         })
     }
-}
-
-fn text(all: &[Counted]) -> String {
-    let mut text = String::new();
-    for device in all {
-        for (name, count) in device.all() {
-            // Writing to a string cannot fail.
-            writeln!(text, "[{}].{name:<16} {count}", device.device).ok();
-        }
-    }
-    text
 }

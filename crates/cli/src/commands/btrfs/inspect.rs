@@ -9,10 +9,11 @@ use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::Logical;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_terminal::bulk::{output, written};
 use clap::{Args, Subcommand};
 
 use super::volumes::Chosen;
-use super::{output, paths, with, written};
+use super::{paths, with};
 use crate::output::report;
 
 /// Print the structures on the devices of a file system

@@ -1,16 +1,17 @@
 //! `ashlar btrfs ls`: directories.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk};
 use ashlar_btrfs::ondisk::items::FileType;
 use ashlar_host::btrfs::listing::ListedFile;
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_terminal::bulk::{BulkError, output, written};
 use clap::Args;
 
 use super::volumes::Chosen;
-use super::{Top, output, with, written};
+use super::{Top, with};
 use crate::output::report;
 
 /// List a directory of an unmounted file system
@@ -57,27 +58,14 @@ impl Ls {
             let mut out = output();
             let mut listing = Listing { ls: &self, files, first: true, damaged: false };
             let listed = listing.all(&mut out).await;
-            match listed {
-                Ok(()) => written(out.flush())?,
-                Err(Failed::Io(error)) => written(Err(error))?,
-                Err(Failed::Error(error)) => {
-                    written(out.flush())?;
-                    return Err(error);
-                }
+            if !matches!(listed, Err(BulkError::Gone)) {
+                written(out.flush())?;
+            }
+            if let Err(BulkError::Failed(error)) = listed {
+                return Err(error);
             }
             Ok(if listing.damaged { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
         })
-    }
-}
-
-enum Failed {
-    Io(io::Error),
-    Error(Error),
-}
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
     }
 }
 
@@ -89,9 +77,10 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    async fn all(&mut self, out: &mut impl Write) -> std::result::Result<(), Failed> {
+    async fn all(&mut self, out: &mut impl Write) -> std::result::Result<(), BulkError> {
         let asked = &Name::from_shown(self.ls.path.as_bytes()).0[..];
-        let failed = |why: FileError| Failed::Error(Error::new("cannot list", &self.ls.path, why));
+        let failed =
+            |why: FileError| BulkError::Failed(Error::new("cannot list", &self.ls.path, why));
         let place = self.files.resolve(asked).await.map_err(failed)?;
         let kind = self.files.kind(place).await.map_err(failed)?;
         if self.ls.json {
@@ -126,7 +115,7 @@ impl Listing<'_> {
         path: &[u8],
         place: Place,
         out: &mut impl Write,
-    ) -> std::result::Result<(), Failed> {
+    ) -> std::result::Result<(), BulkError> {
         if !self.ls.long && !self.ls.json {
             writeln!(out, "{}", Name(path.to_vec()))?;
             return Ok(());
@@ -144,7 +133,7 @@ impl Listing<'_> {
         if self.ls.json {
             let comma = if std::mem::replace(&mut self.first, false) { "" } else { "," };
             let text = serde_json::to_string(&file);
-            let text = text.map_err(|why| Failed::Error(Error::plain("cannot write JSON", why)))?;
+            let text = text.map_err(|why| Error::plain("cannot write JSON", why))?;
             write!(out, "{comma}\n  {text}")?;
         } else {
             file.print_long(out)?;

@@ -13,8 +13,8 @@ pub(crate) mod scrub;
 mod subvolume;
 pub(crate) mod volumes;
 
-use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use ashlar_btrfs::files::Files;
 use ashlar_btrfs::ondisk::key::objectid;
@@ -22,7 +22,6 @@ use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use clap::Subcommand;
-use std::sync::Arc;
 
 use volumes::Chosen;
 
@@ -98,30 +97,4 @@ impl Top {
         let files = Files::open(fs, self.subvolid).await;
         files.map_err(|why| Error::plain("cannot look at the files", why))
     }
-}
-
-/// Standard output for large output.
-fn output() -> BufWriter<io::StdoutLock<'static>> {
-    BufWriter::with_capacity(256 << 10, io::stdout().lock())
-}
-
-/// Maps the error of a write to standard output: a reader that has gone away is no error.
-fn written(result: io::Result<()>) -> Result<()> {
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::plain("cannot write the output", error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Writes `len` zeroes.
-fn zeroes(out: &mut impl Write, mut len: u64) -> io::Result<()> {
-    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-    while len > 0 {
-        let part = len.min(ZEROES.len() as u64);
-        out.write_all(&ZEROES[..part as usize])?;
-        len -= part;
-    }
-    Ok(())
 }

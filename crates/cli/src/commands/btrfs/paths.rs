@@ -8,10 +8,11 @@ use ashlar_btrfs::error::TreeError;
 use ashlar_btrfs::inspect::{self, InspectError};
 use ashlar_btrfs::units::Logical;
 use ashlar_host::error::{Error, Result};
+use ashlar_terminal::bulk::{output, written};
 use clap::Args;
 
 use super::volumes::Chosen;
-use super::{output, with, written};
+use super::with;
 
 /// Print the files or trees that use an address
 ///

@@ -18,6 +18,7 @@ use ashlar_host::interface;
 use ashlar_host::trace::{TraceFiles, recorded_devices, recorded_items};
 use ashlar_stack::trace::Categories;
 use ashlar_stack::trace::binary::Placed;
+use ashlar_terminal::bulk::BulkError;
 use clap::Args;
 use futures_util::future::select;
 
@@ -95,31 +96,7 @@ enum Output {
 }
 
 /// The result of a step of a trace.
-type Step = std::result::Result<(), Early>;
-
-/// Why it ended early.
-enum Early {
-    /// The reader of our output has gone away, which is no error.
-    Gone,
-    Failed(Error),
-}
-
-impl From<Error> for Early {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// Standard output failed.
-impl From<io::Error> for Early {
-    fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            Self::Gone
-        } else {
-            Self::Failed(Error::plain("cannot write the output", error))
-        }
-    }
-}
+type Step = std::result::Result<(), BulkError>;
 
 impl Output {
     fn put(&mut self, placed: &Placed) -> Step {
@@ -161,8 +138,8 @@ impl Trace {
             None => self.print_live(),
         };
         match done {
-            Ok(()) | Err(Early::Gone) => Ok(ExitCode::SUCCESS),
-            Err(Early::Failed(error)) => Err(error),
+            Ok(()) | Err(BulkError::Gone) => Ok(ExitCode::SUCCESS),
+            Err(BulkError::Failed(error)) => Err(error),
         }
     }
 

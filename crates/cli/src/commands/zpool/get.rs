@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use ashlar_host::error::Result;
 use ashlar_host::pools::ImportMode;
-use ashlar_stack::zfs_text::{POOL_NAMES, pool_value};
-use ashlar_zfs::protocol::{PoolStatus, Property};
+use ashlar_stack::zfs_text::{is_pool_property, pool_properties, pool_value};
+use ashlar_zfs::protocol::Property;
 use clap::{ArgAction, Args};
 use serde::Serialize;
 
@@ -61,29 +61,18 @@ struct Shown<'a> {
     properties: BTreeMap<&'a str, Property>,
 }
 
-/// The prefixes of feature properties. zpool prints nothing for a feature that a pool does not have.
-const FEATURES: [&str; 2] = ["feature@", "unsupported@"];
-
-/// Whether the name is that of a feature property.
-fn is_feature(name: &str) -> bool {
-    FEATURES.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Whether the name is that of a user property. zpool prints `-` for a pool that does not have it.
-fn is_user(name: &str) -> bool {
-    name.contains(':') && !is_feature(name)
-}
-
 impl Get {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (place, names) = self.place.with_named(self.names);
         let only = if let [name] = &names[..] { Some(name.as_str()) } else { None };
         let pools = place.with(only, ImportMode::READ, |session| session.statuses(&names))?;
         let wanted = if self.properties == ["all"] { None } else { Some(&self.properties[..]) };
-        for name in wanted.unwrap_or_default() {
-            check(&pools, name)?;
+        let mut names = wanted.unwrap_or_default().iter();
+        if let Some(unknown) = names.find(|name| !is_pool_property(&pools, name)) {
+            return Err(invalid_property(unknown));
         }
-        let shown: Vec<_> = pools.iter().map(|pool| (pool, of(pool, wanted))).collect();
+        let shown: Vec<_> =
+            pools.iter().map(|pool| (pool, pool_properties(pool, wanted))).collect();
         if self.json {
             let json = shown.iter().map(|(pool, properties)| Shown {
                 name: &pool.name,
@@ -104,27 +93,4 @@ impl Get {
         output::print(&self.layout.table(&rows, pool_value))?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// # Errors
-/// No pool can have a property of this name.
-fn check(pools: &[PoolStatus], name: &str) -> Result<()> {
-    let full = POOL_NAMES.full(name);
-    let is_known = pools.is_empty()
-        || pools.iter().any(|pool| pool.properties.contains_key(full))
-        || is_user(name)
-        || is_feature(name);
-    if is_known { Ok(()) } else { Err(invalid_property(name)) }
-}
-
-/// The wanted properties of a pool, or all of them in zpool's order.
-fn of<'a>(pool: &'a PoolStatus, wanted: Option<&'a [String]>) -> Vec<(&'a str, Property)> {
-    let property = |name: &'a String| {
-        let name = POOL_NAMES.full(name);
-        let found = pool.properties.get(name).cloned();
-        let unset = || Property { value: "-".to_owned(), source: "default".to_owned() };
-        let property = found.or_else(|| is_user(name).then(unset));
-        property.map(|property| (name, property))
-    };
-    wanted.unwrap_or(&pool.listed).iter().filter_map(property).collect()
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_host::error::Result;
 use ashlar_host::pools::{ImportMode, only_pool_of};
-use ashlar_stack::zfs_text::{DATASET_NAMES, dataset_value};
+use ashlar_stack::zfs_text::{DATASET_NAMES, dataset_cell, has_column, is_kind};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
@@ -56,20 +56,9 @@ pub(crate) struct List {
     place: Where,
 }
 
-/// Properties that are always accepted, although some kinds of datasets lack them.
-const ALWAYS: [&str; 6] = ["name", "available", "mountpoint", "volsize", "volblocksize", "origin"];
-
 impl List {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let is_wanted = |dataset: &Dataset| {
-            self.kinds.iter().any(|kind| match kind.as_str() {
-                "vol" => dataset.kind == "volume",
-                "snap" => dataset.kind == "snapshot",
-                "fs" => dataset.kind == "filesystem",
-                "all" => true,
-                kind => dataset.kind == kind,
-            })
-        };
+        let is_wanted = |dataset: &Dataset| self.kinds.iter().any(|kind| is_kind(dataset, kind));
         let only = only_pool_of(&self.names);
         let datasets = self.place.with(only, ImportMode::READ, |session| {
             let roots = if self.names.is_empty() { session.pools()? } else { self.names.clone() };
@@ -94,32 +83,13 @@ impl List {
             output::print(if self.form.for_programs { "" } else { "no datasets available\n" })?;
             return Ok(ExitCode::SUCCESS);
         }
-        for column in &self.columns {
-            let name = DATASET_NAMES.full(column);
-            let has = |dataset: &Dataset| dataset.properties.contains_key(name);
-            // A user property may be set on none of them.
-            if !ALWAYS.contains(&name) && !name.contains(':') && !datasets.iter().any(has) {
-                return Err(invalid_property(column));
-            }
+        if let Some(column) = self.columns.iter().find(|column| !has_column(&datasets, column)) {
+            return Err(invalid_property(column));
         }
-        let value = |dataset: &Dataset, column: &String| {
-            let name = DATASET_NAMES.full(column);
-            if name == "name" {
-                return dataset.name.clone();
-            }
-            let is_volumes = name.starts_with("vol") && dataset.kind == "filesystem";
-            let property = dataset.properties.get(name).filter(|_| !is_volumes);
-            let Some(property) = property else { return "-".to_owned() };
-            if self.form.exact {
-                property.value.clone()
-            } else {
-                dataset_value(name, &property.value)
-            }
-        };
-        let rows: Vec<Vec<String>> = datasets
-            .iter()
-            .map(|dataset| self.columns.iter().map(|column| value(dataset, column)).collect())
-            .collect();
+        let cell =
+            |dataset: &Dataset, column: &String| dataset_cell(dataset, column, self.form.exact);
+        let row = |dataset| self.columns.iter().map(|column| cell(dataset, column)).collect();
+        let rows: Vec<Vec<String>> = datasets.iter().map(row).collect();
         output::print(&self.form.table(&columns(&self.columns, &DATASET_NAMES), &rows))?;
         Ok(ExitCode::SUCCESS)
     }
