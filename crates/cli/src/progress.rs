@@ -14,7 +14,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// How progress is shown.
 #[derive(clap::Args, Clone, Copy, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ProgressArgs {
     /// Print JSON, a line each time
     #[arg(long)]
     json: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Shown {
     interval: u64,
 }
 
-impl Shown {
+impl ProgressArgs {
     /// The display of the progress.
     fn display(self) -> ProgressDisplay {
         ProgressDisplay::new(self.json, Duration::from_secs(self.interval))
@@ -82,7 +82,7 @@ fn conclusion(detail: &Detail) -> String {
 ///
 /// # Errors
 /// The daemon is gone.
-pub(crate) fn follow(client: &mut Client, name: &str, shown: Shown) -> Result<bool> {
+pub(crate) fn follow(client: &mut Client, name: &str, shown: ProgressArgs) -> Result<bool> {
     let mut detail = client.detail(name)?;
     if !detail.sync_busy {
         return Ok(false);

@@ -4,7 +4,7 @@
 //!
 //! A program tells its [`Voice`] once, by [`begin`], after it has parsed its options and before anything else. From then
 //! on [`print`] has what was asked for, [`tell`] and [`note`] what `--quiet` leaves out, [`report`] failures, and
-//! `tracing` the rest.
+//! `tracing` the rest. [`bulk`] is output that may be large, [`table`] makes tables, and [`progress`] shows long work.
 //!
 //! Invariants: names come from disks and clients, and are neither commands to the terminal nor lines of their own,
 //! neither in the output nor in the log; JSON stays JSON. A failure is one line, with its advice in a second one. A

@@ -7,7 +7,8 @@ use ashlar_md::ondisk::Version;
 use ashlar_md::ondisk::create::full_name;
 use ashlar_md::ondisk::homehost::with_host;
 use ashlar_md::update::Update;
-use ashlar_stack::assemble::{NotAMember, Options, Probed, Stack, assemble, probe_all};
+use ashlar_stack::arrays::Volume;
+use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
 use ashlar_stack::names::short_name;
 use uuid::Uuid;
 
@@ -53,7 +54,8 @@ pub async fn find_members(among: &[PathBuf], filter: &MemberFilter) -> Result<Ve
     if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
 }
 
-/// Starts the selected array, which changes nothing on the disks. It is called `rename`, or by its own name.
+/// Starts the selected array, which changes nothing on the disks. It is called `rename`, or by its own name. Returns
+/// lines about it, and about disks that it leaves out.
 ///
 /// # Errors
 /// A device cannot be opened or is no member, or the array does not start.
@@ -62,7 +64,7 @@ pub async fn try_to_assemble(
     filter: &MemberFilter,
     rename: Option<String>,
     md: ashlar_md::Options,
-) -> Result<Stack> {
+) -> Result<Vec<String>> {
     let access = if md.read_only { Access::Read } else { Access::Write };
     let mut probed = probe_all(disks::open_all(devices, access)?).await;
     probed.retain(|disk| filter.accepts(disk));
@@ -79,7 +81,25 @@ pub async fn try_to_assemble(
     let options = Options { md, rename, whole: true, ..Options::default() };
     let stack = assemble(&probed, options, &disks::runtime()).await;
     check_started(&stack, md)?;
-    Ok(stack)
+    let mut lines: Vec<String> = stack.arrays.running().iter().flat_map(start_lines).collect();
+    let refused = stack.refused(md.run);
+    lines.extend(refused.iter().map(|disk| format!("{} left out: {}", disk.path, disk.why)));
+    Ok(lines)
+}
+
+/// How an array can be started.
+fn start_lines(volume: &Volume) -> Vec<String> {
+    let status = volume.view.status();
+    let working = status.raid_disks - status.degraded;
+    let out_of = match status.degraded {
+        0 => String::new(),
+        _ => format!(" (out of {})", status.raid_disks),
+    };
+    let drives = if working == 1 { "drive" } else { "drives" };
+    let device = volume.name.device();
+    let mut lines = vec![format!("/dev/{device} can be started with {working} {drives}{out_of}.")];
+    lines.extend(status.notes);
+    lines
 }
 
 /// A change of all superblocks of an array that nobody uses.

@@ -3,6 +3,7 @@
 mod assemble;
 mod create;
 mod details;
+mod examine;
 mod served;
 
 pub use self::assemble::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
@@ -11,10 +12,11 @@ pub use self::create::{
     PlannedMember,
 };
 pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on};
+pub use self::examine::{Examination, ExamineForm, examine};
 pub use self::served::{ServedArrayName, served_arrays, start_action, stop_array};
 
 /// This host's name.
-pub fn hostname() -> Option<String> {
+fn hostname() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = text.trim();
     (!name.is_empty() && name != "(none)").then(|| name.to_owned())

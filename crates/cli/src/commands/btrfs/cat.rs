@@ -8,8 +8,8 @@ use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::bulk::{output, written, zeroes};
 use clap::Args;
 
-use super::volumes::Chosen;
-use super::{Top, with};
+use super::volumes::FileSystemArgs;
+use super::{SubvolumeArgs, with};
 use crate::output::report;
 
 /// Write a file of an unmounted file system to standard output
@@ -29,10 +29,10 @@ pub(crate) struct Cat {
     path: String,
 
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     #[command(flatten)]
-    top: Top,
+    top: SubvolumeArgs,
 
     /// Write zeroes for lost data, report them, and continue
     #[arg(long)]

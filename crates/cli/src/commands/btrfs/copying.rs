@@ -13,16 +13,16 @@ use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
 
-use super::volumes::Chosen;
-use super::{Top, with};
+use super::volumes::FileSystemArgs;
+use super::{SubvolumeArgs, with};
 use crate::output;
-use crate::progress::Shown;
+use crate::progress::ProgressArgs;
 
 /// What is printed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Speech {
+pub(super) struct CopyOutput {
     /// How the progress and the result are shown, if they are.
-    pub(super) progress: Option<Shown>,
+    pub(super) progress: Option<ProgressArgs>,
     /// Print the names of copied files on standard output.
     pub(super) names: bool,
     /// The option that sets owners.
@@ -34,16 +34,16 @@ pub(super) struct Speech {
 /// # Errors
 /// It cannot be opened, nothing could be copied, the target accepts no more data, or a signal ended it.
 pub(super) fn run(
-    chosen: &Chosen,
-    top: Top,
+    chosen: &FileSystemArgs,
+    top: SubvolumeArgs,
     options: &RestoreOptions,
-    speech: Speech,
+    speech: CopyOutput,
 ) -> Result<ExitCode> {
     block_signals()?;
     with(chosen, async |fs| {
         let files = top.files(fs).await?;
         let printer = Printer {
-            display: RefCell::new(speech.progress.map(Shown::patient_display)),
+            display: RefCell::new(speech.progress.map(ProgressArgs::patient_display)),
             path: Name(options.path.clone()),
             names: speech.names,
             overwrite: Cell::new(Some(options.advice.overwrite)),

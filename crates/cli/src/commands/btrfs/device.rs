@@ -6,7 +6,7 @@ use ashlar_host::btrfs::{DeviceCounters, device_counters};
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
-use super::volumes::Chosen;
+use super::volumes::FileSystemArgs;
 use super::with;
 use crate::output;
 
@@ -37,7 +37,7 @@ Examples:
   ashlar btrfs device stats -c /dev/sdb")]
 pub(crate) struct Stats {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     /// End with the exit code 64 if a counter is not zero
     #[arg(short, long)]

@@ -6,7 +6,7 @@ use ashlar_btrfs::inspect;
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
-use super::volumes::Chosen;
+use super::volumes::FileSystemArgs;
 use super::with;
 use crate::output;
 
@@ -36,7 +36,7 @@ Examples:
   ashlar btrfs filesystem show --raw /dev/sdb")]
 pub(crate) struct Show {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     /// Print sizes in bytes
     #[arg(long)]

@@ -8,11 +8,11 @@ use ashlar_host::btrfs::restore::{Existing, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::Result;
 use clap::Args;
 
-use super::Top;
-use super::copying::{self, Speech};
-use super::volumes::Chosen;
+use super::SubvolumeArgs;
+use super::copying::{self, CopyOutput};
+use super::volumes::FileSystemArgs;
 use crate::output;
-use crate::progress::Shown;
+use crate::progress::ProgressArgs;
 
 /// Take a file, or a directory with all that is in it, out of a file system that is not mounted
 ///
@@ -42,10 +42,10 @@ pub(crate) struct Get {
     dest: PathBuf,
 
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     #[command(flatten)]
-    top: Top,
+    top: SubvolumeArgs,
 
     /// Go on with an earlier run: files that are there with the same size and time are not taken out again, those
     /// with others are errors, and temporary files of the earlier run are removed
@@ -70,7 +70,7 @@ pub(crate) struct Get {
     xattrs: bool,
 
     #[command(flatten)]
-    shown: Shown,
+    shown: ProgressArgs,
 }
 
 impl Get {
@@ -102,7 +102,7 @@ impl Get {
                 merge: "name something that does not exist; --resume goes on with an earlier run",
             },
         };
-        let speech = Speech { progress, names: false, owners: "--owners" };
+        let speech = CopyOutput { progress, names: false, owners: "--owners" };
         copying::run(&self.chosen, self.top, &options, speech)
     }
 }

@@ -12,7 +12,7 @@ use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::bulk::{output, written};
 use clap::{Args, Subcommand};
 
-use super::volumes::Chosen;
+use super::volumes::FileSystemArgs;
 use super::{paths, with};
 use crate::output::report;
 
@@ -137,7 +137,7 @@ Examples:
   ashlar btrfs inspect tree -b 30523392 --follow disk*.img")]
 pub(crate) struct Tree {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     /// Only this tree: a number, or a name such as root, chunk, extent, fs, csum
     #[arg(short, long, value_name = "TREE", conflicts_with = "block",
@@ -192,7 +192,7 @@ Examples:
   ashlar btrfs inspect chunks disk*.img")]
 pub(crate) struct Chunks {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 }
 
 impl Chunks {
@@ -215,7 +215,7 @@ Examples:
   ashlar btrfs inspect usage disk*.img")]
 pub(crate) struct Usage {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 }
 
 impl Usage {

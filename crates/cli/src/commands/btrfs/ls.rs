@@ -10,8 +10,8 @@ use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::bulk::{BulkError, output, written};
 use clap::Args;
 
-use super::volumes::Chosen;
-use super::{Top, with};
+use super::volumes::FileSystemArgs;
+use super::{SubvolumeArgs, with};
 use crate::output::report;
 
 /// List a directory of an unmounted file system
@@ -33,10 +33,10 @@ pub(crate) struct Ls {
     path: String,
 
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     #[command(flatten)]
-    top: Top,
+    top: SubvolumeArgs,
 
     /// Also print type, mode, links, owner, group, size and time of change
     #[arg(short, long)]

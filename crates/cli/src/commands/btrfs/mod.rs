@@ -23,7 +23,7 @@ use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use clap::Subcommand;
 
-use volumes::Chosen;
+use volumes::FileSystemArgs;
 
 /// Scrub, repair and inspect unmounted btrfs file systems
 ///
@@ -72,7 +72,10 @@ impl Btrfs {
 }
 
 /// Opens the file system for reading, and calls `work` with it.
-fn with<T>(chosen: &Chosen, work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T>) -> Result<T> {
+fn with<T>(
+    chosen: &FileSystemArgs,
+    work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T>,
+) -> Result<T> {
     disks::reactor()?.block_on(async {
         let opened = chosen.open(Access::Read).await?;
         let result = work(&opened.fs).await;
@@ -84,14 +87,14 @@ fn with<T>(chosen: &Chosen, work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T
 
 /// Which subvolume a path begins in.
 #[derive(clap::Args, Clone, Copy, Debug)]
-struct Top {
+struct SubvolumeArgs {
     /// The subvolume in whose root directory paths begin; 5 is the top one, which contains all
     /// others
     #[arg(long, value_name = "ID", default_value_t = objectid::FS_TREE)]
     subvolid: u64,
 }
 
-impl Top {
+impl SubvolumeArgs {
     /// Its files.
     async fn files(self, fs: &Arc<FileSystem>) -> Result<Files> {
         let files = Files::open(fs, self.subvolid).await;

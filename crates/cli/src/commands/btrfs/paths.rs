@@ -11,7 +11,7 @@ use ashlar_host::error::{Error, Result};
 use ashlar_terminal::bulk::{output, written};
 use clap::Args;
 
-use super::volumes::Chosen;
+use super::volumes::FileSystemArgs;
 use super::with;
 
 /// Print the files or trees that use an address
@@ -33,7 +33,7 @@ pub(crate) struct Paths {
     logical: u64,
 
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     /// Number of bytes from there on
     #[arg(long, value_name = "BYTES", default_value_t = 1)]

@@ -10,9 +10,9 @@ use clap::Args;
 use regex_automata::nfa::thompson::{self, pikevm::PikeVM};
 use regex_automata::util::syntax;
 
-use super::copying::{self, Speech};
-use super::volumes::{Chosen, How};
-use super::{Top, with};
+use super::copying::{self, CopyOutput};
+use super::volumes::{FileSystemArgs, OpenArgs};
+use super::{SubvolumeArgs, with};
 use crate::output;
 
 /// Take files out of a file system that is not mounted, as btrfs restore does
@@ -37,7 +37,7 @@ pub(crate) struct Restore {
     words: Vec<PathBuf>,
 
     #[command(flatten)]
-    how: How,
+    how: OpenArgs,
 
     /// Take out snapshots, too
     #[arg(short, long)]
@@ -105,7 +105,7 @@ impl Restore {
         self.check()?;
         let mut devices = self.words.clone();
         if self.list_roots {
-            return list(&Chosen { devices, how: self.how });
+            return list(&FileSystemArgs { devices, how: self.how });
         }
         let (Some(dest), false) = (devices.pop(), devices.is_empty()) else {
             return Err(Error::usage(
@@ -116,10 +116,10 @@ impl Restore {
             let error = Error::new("cannot restore into", dest.display(), "it is no directory");
             return Err(error.hint("make it first"));
         }
-        let chosen = Chosen { devices, how: self.how.clone() };
+        let chosen = FileSystemArgs { devices, how: self.how.clone() };
         let top = match self.at {
-            Some(at) => Top { subvolid: subvolume_at(&chosen, at)? },
-            None => Top { subvolid: self.root },
+            Some(at) => SubvolumeArgs { subvolid: subvolume_at(&chosen, at)? },
+            None => SubvolumeArgs { subvolid: self.root },
         };
         if self.dry_run {
             output::print("This is a dry-run, no files are going to be restored\n")?;
@@ -145,7 +145,7 @@ impl Restore {
             },
         };
         let names = output::is_verbose() || self.dry_run;
-        copying::run(&chosen, top, &options, Speech { progress: None, names, owners: "-m" })
+        copying::run(&chosen, top, &options, CopyOutput { progress: None, names, owners: "-m" })
     }
 
     /// Refuses options of btrfs restore that are not supported.
@@ -182,7 +182,7 @@ impl Restore {
 }
 
 /// Prints the trees of the file system.
-fn list(chosen: &Chosen) -> Result<ExitCode> {
+fn list(chosen: &FileSystemArgs) -> Result<ExitCode> {
     with(chosen, async |fs| {
         let failed = |why| Error::plain("cannot list the trees", why);
         for (key, root) in fs.roots().await.map_err(failed)? {
@@ -194,7 +194,7 @@ fn list(chosen: &Chosen) -> Result<ExitCode> {
 }
 
 /// The subvolume whose tree root is at an address.
-fn subvolume_at(chosen: &Chosen, at: u64) -> Result<u64> {
+fn subvolume_at(chosen: &FileSystemArgs, at: u64) -> Result<u64> {
     with(chosen, async |fs| {
         let all = fs.subvolumes().await;
         let all = all.map_err(|why| Error::plain("cannot list the subvolumes", why))?;

@@ -6,7 +6,7 @@ use ashlar_btrfs::inspect::{SubvolumeList, SubvolumeOrder};
 use ashlar_host::error::{Error, Result};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::volumes::Chosen;
+use super::volumes::FileSystemArgs;
 use super::with;
 use crate::output;
 
@@ -36,7 +36,7 @@ Examples:
   ashlar btrfs subvolume list -s -u -q disk*.img")]
 pub(crate) struct List {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     /// Mark those that are not directly in the first subvolume with <FS_TREE>
     #[arg(short)]

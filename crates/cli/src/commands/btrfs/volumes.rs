@@ -9,19 +9,19 @@ use uuid::Uuid;
 
 /// Which devices, and how they are opened.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(crate) struct Chosen {
+pub(crate) struct FileSystemArgs {
     /// Image files or block devices: those of the file system, or those of the arrays, partitions
     /// and volume groups below it
     #[arg(required = true, value_name = "DEVICE")]
     pub(crate) devices: Vec<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) how: OpenArgs,
 }
 
 /// How devices are opened, and which of them.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(crate) struct How {
+pub(crate) struct OpenArgs {
     /// Open the file system although devices are missing
     #[arg(long)]
     pub(crate) degraded: bool,
@@ -41,13 +41,13 @@ pub(crate) struct How {
     pub(crate) on: Vec<String>,
 }
 
-impl Chosen {
+impl FileSystemArgs {
     /// Opens the file system.
     ///
     /// # Errors
     /// As [`Selection::open`].
     pub(crate) async fn open(&self, access: Access) -> Result<Opened> {
-        let How { degraded, stale, fsid, on } = self.how.clone();
+        let OpenArgs { degraded, stale, fsid, on } = self.how.clone();
         let devices = self.devices.clone();
         Selection { devices, degraded, stale, fsid, on }.open(access).await
     }

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::ArrayName;
 use crate::commands::Daemon;
-use crate::progress::{Shown, follow};
+use crate::progress::{ProgressArgs, follow};
 
 /// Start or stop a check or repair of a running array
 ///
@@ -42,7 +42,7 @@ pub(crate) struct Action {
     no_wait: bool,
 
     #[command(flatten)]
-    shown: Shown,
+    shown: ProgressArgs,
 
     #[command(flatten)]
     daemon: Daemon,
@@ -75,7 +75,7 @@ pub(crate) struct Wait {
     arrays: Vec<ArrayName>,
 
     #[command(flatten)]
-    shown: Shown,
+    shown: ProgressArgs,
 
     #[command(flatten)]
     daemon: Daemon,

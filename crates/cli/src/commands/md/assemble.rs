@@ -8,8 +8,7 @@ use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::md::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
 use ashlar_md::ondisk::{MdadmUuid, words};
-use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{Probed, Stack};
+use ashlar_stack::assemble::Probed;
 use ashlar_stack::names::parse_array_name;
 use clap::Args;
 use uuid::Uuid;
@@ -101,10 +100,8 @@ impl Assemble {
             return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }
         let md = ashlar_md::Options { run: self.options.run, read_only: self.options.read_only };
-        disks::reactor()?.block_on(async {
-            let stack = try_to_assemble(&devices, &filter, rename, md).await?;
-            output::tell(&report(&stack, md))
-        })?;
+        let lines = disks::reactor()?.block_on(try_to_assemble(&devices, &filter, rename, md))?;
+        output::tell(&lines.iter().map(|line| format!("ashlar: {line}\n")).collect::<String>())?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -117,30 +114,4 @@ impl Assemble {
         let devices = self.devices[usize::from(name.is_some())..].to_vec();
         (name, devices)
     }
-}
-
-fn report(stack: &Stack, md: ashlar_md::Options) -> String {
-    let line = |volume: &Volume| {
-        let status = volume.view.status();
-        let working = status.raid_disks - status.degraded;
-        let out_of = if status.degraded == 0 {
-            String::new()
-        } else {
-            format!(" (out of {})", status.raid_disks)
-        };
-        let drives = if working == 1 { "drive" } else { "drives" };
-        let mut text = format!(
-            "ashlar: /dev/{} can be started with {working} {drives}{out_of}.\n",
-            volume.name.device()
-        );
-        for note in &status.notes {
-            text += &format!("ashlar: {note}\n");
-        }
-        text
-    };
-    let arrays: String = stack.arrays.running().iter().map(line).collect();
-    let refused = stack.refused(md.run);
-    let left_out =
-        refused.iter().map(|disk| format!("ashlar: {} left out: {}\n", disk.path, disk.why));
-    arrays + &left_out.collect::<String>()
 }

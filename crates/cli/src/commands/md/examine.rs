@@ -5,12 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
-use ashlar_host::md::hostname;
-use ashlar_md::ondisk::Superblock;
-use ashlar_md::ondisk::brief::{self, Brief};
-use ashlar_stack::assemble::Disk;
-use ashlar_stack::examine::{ExaminedSuperblock, examine};
-use ashlar_stack::probe::Md;
+use ashlar_host::md::{ExamineForm, examine};
 use clap::Args;
 
 use crate::output;
@@ -66,102 +61,38 @@ pub(crate) struct Examine {
     json: bool,
 }
 
-/// The output format.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Text,
-    Json,
-    Brief,
-    Export,
-}
-
 impl Examine {
-    fn form(&self) -> Form {
+    fn form(&self) -> ExamineForm {
         // As in mdadm, --scan implies --brief unless more detail is requested.
-        if self.brief || self.scan && self.verbose < 2 {
-            Form::Brief
+        if self.bitmap {
+            ExamineForm::Bitmaps
+        } else if self.badblocks {
+            ExamineForm::BadBlocks
+        } else if self.brief || self.scan && self.verbose < 2 {
+            ExamineForm::Brief { verbose: self.verbose > 0 }
         } else if self.export {
-            Form::Export
-        } else if self.json {
-            Form::Json
+            ExamineForm::Export
         } else {
-            Form::Text
+            ExamineForm::Text
         }
-    }
-
-    /// The devices to examine.
-    fn open(&self) -> Result<Vec<Disk>> {
-        if !self.scan {
-            return disks::open_all(&self.devices, Access::Look);
-        }
-        Ok(disks::open_for_scan(&self.devices))
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let opened = self.open()?;
-        let form = self.form();
-        let reactor = disks::reactor()?;
-        let homehost = hostname();
-        let (mut text, mut code) = (String::new(), ExitCode::SUCCESS);
-        let mut all: Vec<(Box<Superblock>, String)> = Vec::new();
-        let mut fail = |error: Error| {
-            if !self.scan {
-                output::report(&error);
-                code = ExitCode::from(FAILURE);
-            }
+        let disks = match self.scan {
+            true => disks::open_for_scan(&self.devices),
+            false => disks::open_all(&self.devices, Access::Look)?,
         };
-        for disk in opened {
-            let path = disk.path.display().to_string();
-            let found = match reactor.block_on(examine(path, disk.gateway)) {
-                Ok(found) => found,
-                Err(_) if self.scan => continue,
-                Err(error) => return Err(Error::failed(error)),
-            };
-            if form == Form::Text && !self.bitmap && !self.badblocks {
-                text += &found.table;
-            }
-            for place in found.places {
-                match &place.md {
-                    Md::Member(sb) if self.bitmap => {
-                        match reactor.block_on(place.bitmap_text(sb)) {
-                            Ok(bitmap) => text += &bitmap,
-                            Err(why) => fail(Error::new("no bitmap", &place.path, why)),
-                        }
-                    }
-                    Md::Member(sb) if self.badblocks => {
-                        let blocks = reactor.block_on(place.bad_blocks_text(sb));
-                        text += &blocks.map_err(Error::failed)?;
-                    }
-                    Md::Member(sb) => {
-                        text += &match form {
-                            Form::Text => {
-                                reactor.block_on(place.superblock_text(sb, homehost.as_deref()))
-                            }
-                            Form::Export => brief::export(sb),
-                            Form::Json | Form::Brief => String::new(),
-                        };
-                        all.push((sb.clone(), place.path));
-                    }
-                    Md::Damaged(error) => {
-                        fail(Error::new("damaged md superblock", &place.path, error));
-                    }
-                    // mdadm prints nothing for them in this case.
-                    Md::None if form == Form::Brief => {}
-                    Md::None => fail(Error::plain("no md superblock", &place.path)),
-                }
-            }
-        }
-        match form {
-            Form::Json => {
-                let all = all.iter().map(|(sb, path)| ExaminedSuperblock::new(path.clone(), sb));
-                output::print_json(&all.collect::<Vec<_>>())?;
-            }
-            Form::Brief => {
-                let arrays = Brief::all(all.iter().map(|(sb, path)| (&**sb, path.as_str())));
-                let lines = arrays.iter().map(|array| array.lines(self.verbose > 0));
-                output::print(&lines.collect::<String>())?;
-            }
-            Form::Text | Form::Export => output::print(&text)?,
+        let mut code = ExitCode::SUCCESS;
+        let mut fail = |error: Error| {
+            output::report(&error);
+            code = ExitCode::from(FAILURE);
+        };
+        let fail = (!self.scan).then_some::<&mut dyn FnMut(Error)>(&mut fail);
+        let found = disks::reactor()?.block_on(examine(disks, self.form(), fail))?;
+        if self.json {
+            output::print_json(&found.superblocks)?;
+        } else {
+            output::print(&found.text)?;
         }
         Ok(code)
     }

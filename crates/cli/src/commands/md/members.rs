@@ -31,7 +31,7 @@ pub(super) fn change(
 
 /// What the flags of new members are to be.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub(super) struct Flags {
+pub(super) struct FlagArgs {
     /// Read from it only if no other member is readable (write-mostly)
     #[arg(short = 'W', long, overrides_with = "readwrite")]
     write_mostly: bool,
@@ -49,7 +49,7 @@ pub(super) struct Flags {
     nofailfast: bool,
 }
 
-impl Flags {
+impl FlagArgs {
     fn pair(set: bool, clear: bool) -> Option<bool> {
         if set { Some(true) } else { clear.then_some(false) }
     }
@@ -65,7 +65,7 @@ impl Flags {
 
 /// The array and the disks of a command.
 #[derive(Args, Debug)]
-struct Which {
+struct MemberArgs {
     /// The array: md0, /dev/md0 or /dev/md/NAME
     array: ArrayName,
 
@@ -81,7 +81,7 @@ struct Which {
     daemon: Daemon,
 }
 
-impl Which {
+impl MemberArgs {
     fn change(
         &self,
         action: ManageAction,
@@ -109,10 +109,10 @@ Examples:
   ashlar md wait md0")]
 pub(crate) struct Add {
     #[command(flatten)]
-    which: Which,
+    which: MemberArgs,
 
     #[command(flatten)]
-    flags: Flags,
+    flags: FlagArgs,
 
     /// Make it a spare, whatever its former role
     #[arg(long, alias = "add-spare")]
@@ -144,10 +144,10 @@ Examples:
   ashlar md re-add md0 disk1.img")]
 pub(crate) struct ReAdd {
     #[command(flatten)]
-    which: Which,
+    which: MemberArgs,
 
     #[command(flatten)]
-    flags: Flags,
+    flags: FlagArgs,
 }
 
 impl ReAdd {
@@ -170,7 +170,7 @@ Examples:
   ashlar md fail md0 detached")]
 pub(crate) struct Fail {
     #[command(flatten)]
-    which: Which,
+    which: MemberArgs,
 }
 
 impl Fail {
@@ -192,7 +192,7 @@ Examples:
   ashlar md remove md0 failed")]
 pub(crate) struct Remove {
     #[command(flatten)]
-    which: Which,
+    which: MemberArgs,
 }
 
 impl Remove {
@@ -215,7 +215,7 @@ Examples:
   ashlar md wait md0")]
 pub(crate) struct Replace {
     #[command(flatten)]
-    which: Which,
+    which: MemberArgs,
 
     /// The spares to use, in the order of the disks that they replace
     #[arg(long, value_name = "SPARE")]

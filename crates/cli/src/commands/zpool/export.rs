@@ -7,7 +7,7 @@ use ashlar_host::pools::{ImportMode, Session};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 
-use super::place::Where;
+use super::place::PoolArgs;
 
 /// Export a pool, so that it can be imported elsewhere
 ///
@@ -25,7 +25,7 @@ pub(crate) struct Export {
     pool: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Export {

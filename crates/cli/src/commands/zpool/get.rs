@@ -11,7 +11,7 @@ use clap::{ArgAction, Args};
 use serde::Serialize;
 
 use super::form::invalid_property;
-use super::place::Where;
+use super::place::PoolArgs;
 use super::property_table::{Layout, Row};
 use crate::output;
 
@@ -51,7 +51,7 @@ pub(crate) struct Get {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 /// A pool with the requested properties, as JSON.

@@ -9,7 +9,7 @@ use ashlar_stack::zfs_text::importable_pool;
 use ashlar_zfs::ondisk::label::PoolState;
 use clap::Args;
 
-use super::place::Where;
+use super::place::PoolArgs;
 use crate::output;
 
 /// Show the importable pools on disks, or import one temporarily
@@ -44,7 +44,7 @@ pub(crate) struct Import {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Import {

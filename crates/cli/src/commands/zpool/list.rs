@@ -9,7 +9,7 @@ use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;
 
 use super::form::{Form, columns, invalid_property};
-use super::place::Where;
+use super::place::PoolArgs;
 use crate::output;
 
 /// Show pools, a line each
@@ -46,7 +46,7 @@ pub(crate) struct List {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl List {

@@ -12,7 +12,7 @@ use crate::commands::Daemon;
 
 /// Where the pool is.
 #[derive(Args, Debug)]
-pub(crate) struct Where {
+pub(crate) struct PoolArgs {
     /// Import the pool for this command from these disks, or those in a directory, separated by
     /// commas or as repeated options [default: the pool of a running daemon]
     #[arg(short = 'd', long, value_name = "DISK", value_delimiter = ',')]
@@ -22,7 +22,7 @@ pub(crate) struct Where {
     daemon: Daemon,
 }
 
-impl Where {
+impl PoolArgs {
     /// The disks named on the command line.
     pub(crate) fn devices(&self) -> &[PathBuf] {
         &self.devices

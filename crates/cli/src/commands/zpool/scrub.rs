@@ -8,7 +8,7 @@ use ashlar_stack::zfs_text::{nice_bytes, scan_status};
 use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
 use clap::Args;
 
-use super::place::Where;
+use super::place::PoolArgs;
 use crate::output;
 use crate::progress;
 
@@ -42,7 +42,7 @@ pub(crate) struct Scrub {
     pool: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Scrub {

@@ -7,7 +7,7 @@ use ashlar_host::pools::ImportMode;
 use ashlar_stack::zfs_text::pool_status;
 use clap::Args;
 
-use super::place::Where;
+use super::place::PoolArgs;
 use crate::output;
 
 /// Show the health of pools
@@ -33,7 +33,7 @@ pub(crate) struct Status {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Status {

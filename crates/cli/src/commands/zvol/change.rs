@@ -8,7 +8,7 @@ use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
-use crate::commands::zpool::place::Where;
+use crate::commands::zpool::place::PoolArgs;
 
 /// Set properties of volumes
 #[derive(Args, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Set {
     words: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Set {
@@ -68,7 +68,7 @@ pub(crate) struct Inherit {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Inherit {
@@ -104,7 +104,7 @@ pub(crate) struct Rename {
     to: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Rename {
@@ -137,7 +137,7 @@ pub(crate) struct Destroy {
     name: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Destroy {

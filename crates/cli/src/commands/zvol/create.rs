@@ -10,7 +10,7 @@ use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
-use crate::commands::zpool::place::Where;
+use crate::commands::zpool::place::PoolArgs;
 
 /// Make a volume
 ///
@@ -52,7 +52,7 @@ pub(crate) struct Create {
     name: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Create {

@@ -9,7 +9,7 @@ use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use crate::commands::zpool::form::invalid_property;
-use crate::commands::zpool::place::Where;
+use crate::commands::zpool::place::PoolArgs;
 use crate::commands::zpool::property_table::{Layout, Row};
 use crate::output;
 
@@ -43,7 +43,7 @@ pub(crate) struct Get {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Get {

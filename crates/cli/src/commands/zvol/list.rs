@@ -9,7 +9,7 @@ use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use crate::commands::zpool::form::{Form, columns, invalid_property};
-use crate::commands::zpool::place::Where;
+use crate::commands::zpool::place::PoolArgs;
 use crate::output;
 
 /// Show volumes, a line each
@@ -53,7 +53,7 @@ pub(crate) struct List {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl List {

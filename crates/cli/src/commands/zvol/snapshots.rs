@@ -9,7 +9,7 @@ use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
-use crate::commands::zpool::place::Where;
+use crate::commands::zpool::place::PoolArgs;
 
 /// Take snapshots of volumes, all at the same time
 ///
@@ -27,7 +27,7 @@ pub(crate) struct Snapshot {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Snapshot {
@@ -60,7 +60,7 @@ pub(crate) struct Clone {
     name: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Clone {
@@ -93,7 +93,7 @@ pub(crate) struct Rollback {
     snapshot: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Rollback {
@@ -118,7 +118,7 @@ pub(crate) struct Promote {
     name: String,
 
     #[command(flatten)]
-    place: Where,
+    place: PoolArgs,
 }
 
 impl Promote {

@@ -154,6 +154,14 @@ pub struct ReportedProblem {
     pub owners: Vec<BlockOwner>,
 }
 
+impl ReportedProblem {
+    /// Whether to tell the user more of it than its count. Repaired blocks are only counted; but of a copy below the file
+    /// system its user learns which disk returns wrong bytes.
+    pub fn is_notable(&self, read_only: bool) -> bool {
+        !self.problem.is_repaired() || read_only || self.problem.copy != CopyNumber::ANY
+    }
+}
+
 impl Serialize for ReportedProblem {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let Self { problem, owners } = self;

@@ -58,7 +58,7 @@ impl ScrubCommand {
 
 /// How much is said.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug)]
-struct Shown {
+struct ReportArgs {
     /// Print the numbers of each device, not their sums
     #[arg(short = 'd', long)]
     per_device: bool,
@@ -72,7 +72,7 @@ struct Shown {
     json: bool,
 }
 
-impl Shown {
+impl ReportArgs {
     const fn form(self) -> ReportForm {
         ReportForm { per_device: self.per_device, raw: self.raw }
     }
@@ -80,7 +80,7 @@ impl Shown {
 
 /// A file system, by its devices or its UUID.
 #[derive(Args, Debug)]
-struct Which {
+struct ScrubArgs {
     /// The devices of the file system, or its UUID
     #[arg(required = true, value_name = "DEVICE|UUID")]
     devices: Vec<PathBuf>,
@@ -91,7 +91,7 @@ struct Which {
     status_dir: Option<PathBuf>,
 }
 
-impl Which {
+impl ScrubArgs {
     /// Its scrub.
     fn scrub(&self) -> Result<ScrubHandle> {
         let directory = ScrubDirectory::new(self.status_dir.as_deref())?;
@@ -109,9 +109,9 @@ Examples:
   ashlar btrfs scrub status --json 302febbc-0ed9-47f8-8e5e-532b647805cd")]
 pub(crate) struct Status {
     #[command(flatten)]
-    which: Which,
+    which: ScrubArgs,
     #[command(flatten)]
-    shown: Shown,
+    shown: ReportArgs,
 }
 
 impl Status {
@@ -159,7 +159,7 @@ Examples:
   ashlar btrfs scrub cancel disk1.img")]
 pub(crate) struct Cancel {
     #[command(flatten)]
-    which: Which,
+    which: ScrubArgs,
 }
 
 impl Cancel {
@@ -178,7 +178,7 @@ Examples:
   ashlar btrfs scrub limit --limit 0 disk1.img")]
 pub(crate) struct Limit {
     #[command(flatten)]
-    which: Which,
+    which: ScrubArgs,
 
     /// Bytes per second, with K, M, G or T; 0 is no limit
     #[arg(short, long, value_name = "SIZE", value_parser = ashlar_host::size::bytes)]

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_block::CopyNumber;
-use ashlar_btrfs::scrub::{DEPTH, Problem};
+use ashlar_btrfs::scrub::DEPTH;
 use ashlar_host::btrfs::scrub::{
     self, BackgroundScrub, Occasion, ReportedProblem, ScrubDirectory, ScrubOptions, ScrubReport,
     ScrubStart,
@@ -16,22 +15,22 @@ use clap::Args;
 use serde_json::json;
 
 use super::progress::Progress;
-use super::{Shown, exit_code};
-use crate::commands::btrfs::volumes::Chosen;
+use super::{ReportArgs, exit_code};
+use crate::commands::btrfs::volumes::FileSystemArgs;
 use crate::output;
 
 /// Options of both commands.
 #[derive(Args, Debug)]
 struct Common {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: FileSystemArgs,
 
     /// Stay in the foreground, and print the result at the end
     #[arg(short = 'B', long)]
     foreground: bool,
 
     #[command(flatten)]
-    shown: Shown,
+    shown: ReportArgs,
 
     /// Write nothing, only report errors
     #[arg(short, long)]
@@ -165,7 +164,7 @@ impl Common {
         }
         let mut text = String::new();
         for ReportedProblem { problem, owners } in
-            problems.iter().filter(|it| is_told(&it.problem, self.readonly))
+            problems.iter().filter(|problem| problem.is_notable(self.readonly))
         {
             text += &format!("{problem}\n");
             text.extend(owners.iter().map(|owner| format!("  {}\n", owner.words)));
@@ -188,10 +187,4 @@ impl Common {
         }
         Ok(())
     }
-}
-
-/// Whether a line is printed about it: repaired blocks are only counted, but of a copy below the file
-/// system its user learns which disk returns wrong bytes.
-fn is_told(problem: &Problem, read_only: bool) -> bool {
-    !problem.is_repaired() || read_only || problem.copy != CopyNumber::ANY
 }
