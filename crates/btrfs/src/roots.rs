@@ -164,6 +164,18 @@ impl FileSystem {
         Ok(all)
     }
 
+    /// The subvolume whose tree begins at `at`, if there is one.
+    ///
+    /// # Errors
+    /// A tree is damaged.
+    pub async fn subvolume_at(
+        self: &Arc<Self>,
+        at: Logical,
+    ) -> Result<Option<Subvolume>, TreeError> {
+        let mut all = self.subvolumes().await?.into_iter();
+        Ok(all.find(|subvolume| subvolume.root.at == at))
+    }
+
     /// The subvolume with this number; `None` if there is none.
     ///
     /// # Errors

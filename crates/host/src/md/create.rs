@@ -97,7 +97,7 @@ pub struct CreateOptions {
     pub version: Version,
     /// The name.
     pub name: Option<String>,
-    /// The host in front of the name; see [`homehost`].
+    /// The host in front of the name, `any` for none; by default this host.
     pub homehost: Option<String>,
     /// The UUID.
     pub uuid: Option<Uuid>,

@@ -105,14 +105,12 @@ impl Super {
                         written(Err(error))?;
                         return Ok(code);
                     }
-                    Err(error @ SuperblockTextError::Unreadable { .. }) => {
+                    Err(error) => {
                         written(out.flush())?;
-                        report(&Error::failed(error));
-                        code = ExitCode::from(FAILURE);
-                    }
-                    Err(error @ SuperblockTextError::NoMagic { .. }) => {
-                        written(out.flush())?;
-                        report(&Error::failed(error).hint("--force prints it anyway"));
+                        let lacks_magic = matches!(error, SuperblockTextError::NoMagic { .. });
+                        let error = Error::failed(error);
+                        let hint = "--force prints it anyway";
+                        report(&if lacks_magic { error.hint(hint) } else { error });
                         code = ExitCode::from(FAILURE);
                     }
                 }

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
+use ashlar_btrfs::units::Logical;
 use ashlar_host::btrfs::restore::{Existing, PathFilter, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
-use regex_automata::nfa::thompson::{self, pikevm::PikeVM};
-use regex_automata::util::syntax;
 
 use super::copying::{self, CopyOutput};
 use super::volumes::{FileSystemArgs, OpenArgs};
@@ -162,22 +161,11 @@ impl Restore {
         Err(Error::usage(format_args!("{option} of btrfs restore is not supported: {why}")))
     }
 
-    fn filter(&self) -> Result<Option<Box<PathFilter>>> {
+    fn filter(&self) -> Result<Option<PathFilter>> {
         let Some(text) = &self.path_regex else { return Ok(None) };
-        // Names may contain any bytes.
-        let syntax = syntax::Config::new().unicode(false).utf8(false);
-        let syntax = syntax.case_insensitive(self.ignore_case);
-        let built = PikeVM::builder()
-            .syntax(syntax)
-            .thompson(thompson::Config::new().utf8(false).nfa_size_limit(Some(1 << 20)))
-            .build(text);
-        let regex = built.map_err(|why| {
-            // The cause says what is wrong.
-            let cause = std::error::Error::source(&why).map(ToString::to_string);
-            let why = cause.unwrap_or_else(|| why.to_string());
-            Error::usage(format_args!("--path-regex {text}: {why}"))
-        })?;
-        Ok(Some(Box::new(move |path| regex.is_match(&mut regex.create_cache(), path))))
+        let filter = PathFilter::new(text, self.ignore_case);
+        let wrong = |why| Error::usage(format_args!("--path-regex {text}: {why}"));
+        filter.map(Some).map_err(wrong)
     }
 }
 
@@ -196,13 +184,10 @@ fn list(chosen: &FileSystemArgs) -> Result<ExitCode> {
 /// The subvolume whose tree root is at an address.
 fn subvolume_at(chosen: &FileSystemArgs, at: u64) -> Result<u64> {
     with(chosen, async |fs| {
-        let all = fs.subvolumes().await;
-        let all = all.map_err(|why| Error::plain("cannot list the subvolumes", why))?;
-        let found = all.into_iter().find(|it| it.root.at.0 == at).map(|it| it.id);
-        let error = || {
-            let text = format!("no subvolume's tree begins at {at}");
-            Error::failed(text).hint("-l lists the trees; older ones cannot be read")
-        };
-        found.ok_or_else(error)
+        let found = fs.subvolume_at(Logical(at)).await;
+        let found = found.map_err(|why| Error::plain("cannot list the subvolumes", why))?;
+        let text = format_args!("no subvolume's tree begins at {at}");
+        let error = Error::failed(text).hint("-l lists the trees; older ones cannot be read");
+        found.map(|subvolume| subvolume.id).ok_or(error)
     })
 }

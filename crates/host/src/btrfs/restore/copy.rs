@@ -131,7 +131,7 @@ impl<'a> Copy<'a> {
     /// Whether an entry of `directory` should be copied.
     async fn is_selected(&mut self, directory: Place, entry: &Entry) -> Result<bool> {
         if let Some(only) = &self.options.only
-            && !only(&entry.path)
+            && !only.accepts(&entry.path)
         {
             return Ok(false);
         }

@@ -5,6 +5,7 @@
 //! leftovers are called `.NAME.ashlar-XXXXXX`.
 
 mod copy;
+mod filter;
 mod progress;
 mod store;
 
@@ -15,6 +16,7 @@ use ashlar_engine::signal;
 use futures_util::future::{Either, select};
 
 use self::copy::Copy;
+pub use self::filter::PathFilter;
 use self::progress::Meter;
 pub use self::progress::{Amount, RestoreProgress};
 use super::SIGNALS;
@@ -35,10 +37,8 @@ pub enum Existing {
     Replace,
 }
 
-/// Which paths to copy.
-pub type PathFilter = dyn Fn(&[u8]) -> bool;
-
 /// What to copy, and how.
+#[derive(Clone, Debug)]
 pub struct RestoreOptions {
     /// The source path, relative to the subvolume's root directory.
     pub path: Vec<u8>,
@@ -63,7 +63,7 @@ pub struct RestoreOptions {
     /// Set extended attributes.
     pub xattrs: bool,
     /// Copy only the paths that it accepts.
-    pub only: Option<Box<PathFilter>>,
+    pub only: Option<PathFilter>,
     /// Tell the observer of the progress.
     pub progress: bool,
     /// The advice in messages.
