@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use ashlar_host::client::Client;
 use ashlar_host::error::Result;
+use ashlar_host::md::await_action;
 use ashlar_stack::detail::{Detail, DetailSync};
 pub(crate) use ashlar_terminal::progress::bar;
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
-
-/// How often the daemon is asked.
-const POLL: Duration = Duration::from_millis(200);
 
 /// How progress is shown.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -83,18 +81,9 @@ fn conclusion(detail: &Detail) -> String {
 /// # Errors
 /// The daemon is gone.
 pub(crate) fn follow(client: &mut Client, name: &str, shown: ProgressArgs) -> Result<bool> {
-    let mut detail = client.detail(name)?;
-    if !detail.sync_busy {
-        return Ok(false);
-    }
     let mut display = shown.display();
-    while detail.sync_busy {
-        if let Some(sync) = &detail.sync {
-            display.show(&moment(&detail, sync))?;
-        }
-        std::thread::sleep(POLL);
-        detail = client.detail(name)?;
-    }
+    let ended = await_action(client, name, |detail, sync| display.show(&moment(detail, sync)))?;
+    let Some(detail) = ended else { return Ok(false) };
     let Detail { last_sync_action: last, mismatch_count: found, .. } = &detail;
     let json = json!({ "array": detail.device, "ended": last, "mismatch_count": found });
     display.end(conclusion(&detail), &json)?;

@@ -13,7 +13,9 @@ pub use self::create::{
 };
 pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on};
 pub use self::examine::{Examination, ExamineForm, examine};
-pub use self::served::{ServedArrayName, served_arrays, start_action, stop_array};
+pub use self::served::{
+    ServedArrayName, await_action, running_arrays, served_arrays, start_action, stop_array,
+};
 
 /// This host's name.
 fn hostname() -> Option<String> {

@@ -2,12 +2,16 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
-use ashlar_stack::detail::Detail;
+use ashlar_stack::detail::{Detail, DetailSync, INACTIVE};
 use ashlar_stack::names::parse_array_name;
 
 use crate::client::Client;
 use crate::error::Result;
+
+/// How often the daemon is asked.
+const POLL: Duration = Duration::from_millis(200);
 
 /// The name of a running array in the daemon: `md0`, `md/data`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +49,43 @@ pub fn start_action(client: &mut Client, name: &str, action: &str) -> Result<()>
     let device = client.detail(name)?.device;
     let device = device.strip_prefix("/dev/").unwrap_or(&device);
     client.set(&format!("sys/block/{device}/md/sync_action"), action)
+}
+
+/// Waits until the background work of an array of a daemon has ended, and tells `progress` of it several times a second.
+/// Returns the array's last state; `None` if there was no work.
+///
+/// # Errors
+/// There is no such array, the daemon is gone, or `progress` failed.
+pub fn await_action(
+    client: &mut Client,
+    name: &str,
+    mut progress: impl FnMut(&Detail, &DetailSync) -> Result<()>,
+) -> Result<Option<Detail>> {
+    let mut detail = client.detail(name)?;
+    if !detail.sync_busy {
+        return Ok(None);
+    }
+    while detail.sync_busy {
+        if let Some(sync) = &detail.sync {
+            progress(&detail, sync)?;
+        }
+        std::thread::sleep(POLL);
+        detail = client.detail(name)?;
+    }
+    Ok(Some(detail))
+}
+
+/// The arrays of a daemon that run: those of these names, or all.
+///
+/// # Errors
+/// There is no array of a name, or the daemon is gone.
+pub fn running_arrays(client: &mut Client, names: &[ServedArrayName]) -> Result<Vec<Detail>> {
+    let mut all = match names {
+        [] => served_arrays(client)?,
+        names => names.iter().map(|name| client.detail(name.as_str())).collect::<Result<_>>()?,
+    };
+    all.retain(|detail| detail.state != INACTIVE);
+    Ok(all)
 }
 
 /// Stops an array of a daemon, unless it is the daemon's only volume. Returns the array's device if it was stopped.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_btrfs::files::Name;
-use ashlar_host::btrfs::restore::{Existing, RestoreAdvice, RestoreOptions};
+use ashlar_host::btrfs::restore::{ExistingFiles, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::Result;
 use clap::Args;
 
@@ -76,10 +76,10 @@ pub(crate) struct Get {
 impl Get {
     pub(super) fn run(self) -> Result<ExitCode> {
         let existing = match (self.resume, self.overwrite) {
-            (false, false) => Existing::Refuse,
-            (true, false) => Existing::Resume,
-            (true, true) => Existing::ResumeAndReplace,
-            (false, true) => Existing::Replace,
+            (false, false) => ExistingFiles::Refuse,
+            (true, false) => ExistingFiles::Resume,
+            (true, true) => ExistingFiles::ResumeAndReplace,
+            (false, true) => ExistingFiles::Replace,
         };
         let progress = (!output::is_quiet()).then_some(self.shown);
         let options = RestoreOptions {

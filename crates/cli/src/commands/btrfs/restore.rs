@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
 use ashlar_btrfs::units::Logical;
-use ashlar_host::btrfs::restore::{Existing, PathFilter, RestoreAdvice, RestoreOptions};
+use ashlar_host::btrfs::restore::{ExistingFiles, PathFilter, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 
@@ -126,7 +126,7 @@ impl Restore {
         let options = RestoreOptions {
             path: b"/".to_vec(),
             dest,
-            existing: if self.overwrite { Existing::Replace } else { Existing::Keep },
+            existing: if self.overwrite { ExistingFiles::Replace } else { ExistingFiles::Keep },
             keep_partial: self.ignore_errors,
             stop_at_first: !self.ignore_errors,
             dry_run: self.dry_run,

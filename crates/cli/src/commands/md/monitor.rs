@@ -3,10 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ashlar_host::client::Client;
 use ashlar_host::error::Result;
-use ashlar_host::md::served_arrays;
-use ashlar_stack::detail::{Detail, INACTIVE};
+use ashlar_host::md::running_arrays;
 use ashlar_stack::events::{Event, Monitor};
 use clap::Args;
 use serde_json::json;
@@ -60,7 +58,7 @@ impl MonitorCommand {
         let mut client = Some(self.daemon.connect()?);
         let mut first = true;
         loop {
-            let now = match client.as_mut().map(|client| self.look(client)) {
+            let now = match client.as_mut().map(|client| running_arrays(client, &self.arrays)) {
                 Some(Ok(now)) => now,
                 Some(Err(error)) if first => return Err(error),
                 Some(Err(_)) | None => {
@@ -81,20 +79,6 @@ impl MonitorCommand {
                 client = self.daemon.connect().ok();
             }
         }
-    }
-
-    /// The current state of the arrays.
-    fn look(&self, client: &mut Client) -> Result<Vec<Detail>> {
-        if !self.arrays.is_empty() {
-            let details = self.arrays.iter().map(|array| client.detail(array.as_str()));
-            let waits = |detail: &Result<Detail>| {
-                detail.as_ref().is_ok_and(|detail| detail.state == INACTIVE)
-            };
-            return details.filter(|detail| !waits(detail)).collect();
-        }
-        let mut all = served_arrays(client)?;
-        all.retain(|detail| detail.state != INACTIVE);
-        Ok(all)
     }
 
     fn line(&self, event: &Event) -> String {

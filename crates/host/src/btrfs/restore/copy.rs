@@ -11,8 +11,8 @@ use ashlar_btrfs::files::{Directory, FileError, Files, Name, Piece, Place, kind_
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
 
 use super::progress::{Meter, weight};
-use super::store::{self, Finished, Store, parent};
-use super::{Existing, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions};
+use super::store::{self, FinishedEntry, Store, parent};
+use super::{ExistingFiles, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions};
 use crate::error::{Error, Result};
 
 /// A directory that is being copied.
@@ -85,7 +85,7 @@ impl<'a> Copy<'a> {
         let place = self.files.resolve(asked).await.map_err(failed)?;
         let kind = self.files.kind(place).await.map_err(failed)?;
         let dest = &options.dest;
-        if options.existing == Existing::Refuse && dest.symlink_metadata().is_ok() {
+        if options.existing == ExistingFiles::Refuse && dest.symlink_metadata().is_ok() {
             let error = Error::new("nothing is overwritten", dest.display(), "it is there already");
             return Err(error.hint(options.advice.merge));
         }
@@ -115,7 +115,7 @@ impl<'a> Copy<'a> {
                 Ok(None) => {
                     // Its time and mode are set last, because creating entries in it changed them.
                     if let Some(OpenDirectory { path, dest, stat, place, .. }) = open.pop() {
-                        self.store.push(Finished::Directory { path, dest, stat, place }, 0);
+                        self.store.push(FinishedEntry::Directory { path, dest, stat, place }, 0);
                         self.flush_if_full().await?;
                     }
                 }
@@ -226,7 +226,7 @@ impl<'a> Copy<'a> {
         let is_there = made.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::AlreadyExists);
         // Not through a link, which could lead out of the target.
         if is_there
-            && self.options.existing != Existing::Refuse
+            && self.options.existing != ExistingFiles::Refuse
             && dest.symlink_metadata().is_ok_and(|found| found.is_dir())
         {
             self.remove_leftovers(dest, None);
@@ -260,14 +260,14 @@ impl<'a> Copy<'a> {
         };
         let is_file = found.is_file() || found.is_symlink();
         match self.options.existing {
-            Existing::Refuse => refused(""),
-            Existing::Keep => Ok(Destination::Taken),
-            Existing::Replace => replaced(is_file),
-            Existing::Resume | Existing::ResumeAndReplace if is_same(&found) => {
+            ExistingFiles::Refuse => refused(""),
+            ExistingFiles::Keep => Ok(Destination::Taken),
+            ExistingFiles::Replace => replaced(is_file),
+            ExistingFiles::Resume | ExistingFiles::ResumeAndReplace if is_same(&found) => {
                 Ok(Destination::Taken)
             }
-            Existing::ResumeAndReplace => replaced(is_file),
-            Existing::Resume => {
+            ExistingFiles::ResumeAndReplace => replaced(is_file),
+            ExistingFiles::Resume => {
                 let overwrite = self.options.advice.overwrite;
                 refused(&format!(", and of another size or time; {overwrite} replaces it"))
             }
@@ -290,7 +290,7 @@ impl<'a> Copy<'a> {
                 Ok(!self.options.dry_run)
             }
             Ok(Destination::Taken) => {
-                if self.options.existing == Existing::Keep {
+                if self.options.existing == ExistingFiles::Keep {
                     self.observer.event(RestoreEvent::KeptFile(dest))?;
                 }
                 self.counts.existing += 1;
@@ -320,7 +320,7 @@ impl<'a> Copy<'a> {
             match self.contents(&path, &dest, place, stat).await {
                 Ok(Some(temporary)) => {
                     self.counts.files += 1;
-                    let finished = Finished::Named { path, dest, temporary };
+                    let finished = FinishedEntry::Named { path, dest, temporary };
                     self.store.push(finished, weight(stat));
                 }
                 Ok(None) => {}
@@ -395,7 +395,7 @@ impl<'a> Copy<'a> {
             Ok(temporary) => {
                 self.finish(&path, &temporary, place, stat, true).await;
                 self.counts.links += 1;
-                self.store.push(Finished::Named { path, dest, temporary }, 0);
+                self.store.push(FinishedEntry::Named { path, dest, temporary }, 0);
             }
             Err(why) => self.fail(&path, format_args!("{}: {why}", dest.display())),
         }
@@ -460,7 +460,7 @@ impl<'a> Copy<'a> {
     /// Removes leftovers of an earlier run from a directory, if this run continues it; with `of` only those of one
     /// name.
     fn remove_leftovers(&mut self, directory: &Path, of: Option<&OsStr>) {
-        if self.options.existing == Existing::Refuse || self.options.dry_run {
+        if self.options.existing == ExistingFiles::Refuse || self.options.dry_run {
             return;
         }
         if let Err(why) = store::remove_leftovers(directory, of) {
@@ -477,16 +477,18 @@ impl<'a> Copy<'a> {
     async fn flush(&mut self) -> Result<()> {
         for finished in self.store.take()? {
             match finished {
-                Finished::Named { path, dest, temporary } => {
+                FinishedEntry::Named { path, dest, temporary } => {
                     let replace = match self.options.existing {
-                        Existing::Refuse | Existing::Resume | Existing::Keep => false,
-                        Existing::ResumeAndReplace | Existing::Replace => true,
+                        ExistingFiles::Refuse | ExistingFiles::Resume | ExistingFiles::Keep => {
+                            false
+                        }
+                        ExistingFiles::ResumeAndReplace | ExistingFiles::Replace => true,
                     };
                     if let Err(why) = store::name(temporary, &dest, replace) {
                         self.fail(&path, format_args!("{}: {why}", dest.display()));
                     }
                 }
-                Finished::Directory { path, dest, stat, place } => {
+                FinishedEntry::Directory { path, dest, stat, place } => {
                     if !self.options.dry_run {
                         self.finish(&path, &dest, place, stat.as_ref(), true).await;
                     }

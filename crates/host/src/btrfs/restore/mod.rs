@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 
 /// What to do with existing files at the destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Existing {
+pub enum ExistingFiles {
     /// The destination must not exist.
     Refuse,
     /// A file of the same size and time is complete; a different one is an error.
@@ -45,7 +45,7 @@ pub struct RestoreOptions {
     /// The destination.
     pub dest: PathBuf,
     /// What to do with existing files.
-    pub existing: Existing,
+    pub existing: ExistingFiles,
     /// Keep incomplete files.
     pub keep_partial: bool,
     /// Stop at the first failure.

@@ -26,7 +26,7 @@ const RANDOM: usize = 6;
 const NAME_MAX: usize = 255;
 
 /// A file that is complete except for its name, or a directory whose entries are complete.
-pub(super) enum Finished {
+pub(super) enum FinishedEntry {
     Named { path: Vec<u8>, dest: PathBuf, temporary: TempPath },
     Directory { path: Vec<u8>, dest: PathBuf, stat: Option<InodeItem>, place: Place },
 }
@@ -35,7 +35,7 @@ pub(super) enum Finished {
 pub(super) struct Store {
     /// An open directory on the target.
     target: Option<(File, PathBuf)>,
-    waiting: Vec<Finished>,
+    waiting: Vec<FinishedEntry>,
     bytes: u64,
     dry_run: bool,
 }
@@ -53,7 +53,7 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn push(&mut self, finished: Finished, bytes: u64) {
+    pub(super) fn push(&mut self, finished: FinishedEntry, bytes: u64) {
         self.waiting.push(finished);
         self.bytes = self.bytes.saturating_add(bytes);
     }
@@ -66,9 +66,9 @@ impl Store {
     ///
     /// # Errors
     /// They cannot be made durable; they are removed.
-    pub(super) fn take(&mut self) -> Result<Vec<Finished>> {
+    pub(super) fn take(&mut self) -> Result<Vec<FinishedEntry>> {
         if self.target.is_none()
-            && let Some(Finished::Named { dest, .. }) = self.waiting.first()
+            && let Some(FinishedEntry::Named { dest, .. }) = self.waiting.first()
         {
             let directory = parent(dest).to_owned();
             let opened = self.onto(&directory);

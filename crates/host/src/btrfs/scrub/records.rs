@@ -145,7 +145,7 @@ impl CountersRecord {
 /// The totals before this run.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Before {
+pub struct EarlierRuns {
     /// Seconds.
     pub duration: f64,
     /// Bytes scanned, on all devices.
@@ -169,7 +169,7 @@ pub struct ScrubRecord {
     /// The process that runs it.
     pub pid: u32,
     /// The totals when it was last resumed.
-    pub before: Before,
+    pub before: EarlierRuns,
     /// Its devices.
     pub devices: Vec<DeviceRecord>,
     /// Why it ended early, if it failed.
@@ -359,7 +359,7 @@ mod tests {
             duration: 2.5,
             read_only: false,
             pid: 1,
-            before: Before { duration: 0.5, passed_bytes: 2 },
+            before: EarlierRuns { duration: 0.5, passed_bytes: 2 },
             devices: vec![device(1), device(2)],
             error: None,
             lost: Vec::new(),

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::control::{self, Controls};
 use super::owners::{self, BlockOwner};
-use super::records::{Before, CountersRecord, DeviceRecord, DeviceState, ScrubRecord};
+use super::records::{CountersRecord, DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
 use super::{ScrubHandle, ScrubOptions, ScrubStart};
 use crate::btrfs::SIGNALS;
 use crate::error::{Error, Result};
@@ -48,7 +48,8 @@ impl Origin {
         let pid = std::process::id();
         let mut start = match last {
             Some(last) => {
-                let before = Before { duration: last.duration, passed_bytes: last.passed_bytes() };
+                let before =
+                    EarlierRuns { duration: last.duration, passed_bytes: last.passed_bytes() };
                 ScrubRecord { resumed: Some(now), pid, before, error: None, ..last }
             }
             None => ScrubRecord {
@@ -58,7 +59,7 @@ impl Origin {
                 duration: 0.0,
                 read_only,
                 pid,
-                before: Before::default(),
+                before: EarlierRuns::default(),
                 devices: Vec::new(),
                 error: None,
                 lost: Vec::new(),
