@@ -73,10 +73,23 @@ impl Device {
         runtime: Arc<dyn Runtime>,
     ) -> Result<Arc<Self>, Status> {
         begin(name, &table).await?;
+        let device = Self::new(name, table, false, runtime);
+        info!(device = name, size = %device.0.disk.capacity(), "started");
+        Ok(device)
+    }
+
+    /// A device named `name` with the table `table`, which starts with the first [`Self::resume`] and holds I/O until then.
+    pub async fn suspended(name: &str, table: Table, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        let device = Self::new(name, table, true, runtime);
+        device.0.gate.close().await.keep();
+        device
+    }
+
+    fn new(name: &str, table: Table, suspended: bool, runtime: Arc<dyn Runtime>) -> Arc<Self> {
         let disk = Disk::new(name, table.capacity(), *table.limits());
-        info!(device = name, size = %table.capacity(), "started");
-        let (gate, admin) = (Gate::new(Arc::new(table)), Mutex::default());
-        Ok(Arc::new(Self(Seats::new(Arc::new(Core { disk, gate, admin, runtime })))))
+        let admin = Mutex::new(Admin { loaded: None, suspended });
+        let gate = Gate::new(Arc::new(table));
+        Arc::new(Self(Seats::new(Arc::new(Core { disk, gate, admin, runtime }))))
     }
 
     /// Loads `table` for the next [`Self::resume`]; replaces an already loaded one.

@@ -19,10 +19,12 @@
 
 #![forbid(unsafe_code)]
 
+mod copy;
 pub mod device;
 pub mod snapshot;
 pub mod table;
 pub mod target;
+mod task;
 pub mod text;
 pub mod thin;
 

@@ -7,6 +7,7 @@ pub mod flakey;
 pub mod linear;
 pub mod log_writes;
 mod lower;
+pub mod mirror;
 pub mod striped;
 pub mod zero;
 
@@ -26,6 +27,7 @@ pub use flakey::Flakey;
 pub use linear::Linear;
 pub use log_writes::LogWrites;
 pub use lower::Lower;
+pub use mirror::Mirror;
 pub use striped::Striped;
 pub use zero::Zero;
 
@@ -181,6 +183,7 @@ const TYPES: &[(&str, Constructor)] = &[
     (Linear::NAME, make::<Linear>),
     (LogWrites::NAME, make::<LogWrites>),
     (MergeTarget::NAME, make::<MergeTarget>),
+    (Mirror::NAME, make::<Mirror>),
     (OriginTarget::NAME, make::<OriginTarget>),
     (SnapshotTarget::NAME, make::<SnapshotTarget>),
     (Striped::NAME, make::<Striped>),

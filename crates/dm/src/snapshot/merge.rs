@@ -36,11 +36,12 @@ use super::canary::{Rule, broken};
 use super::exceptions::Window;
 use super::ondisk::Geometry;
 use super::origin::Origin;
-use super::state::{Loaded, Snapshot, copy, pieces, remap};
+use super::state::{Loaded, Snapshot, remap};
 use super::store::{Last, Run};
 use super::target::{Member, Tracked};
-use super::task::Task;
+use crate::copy::{copy, pieces};
 use crate::target::{Construct, MessageError, New, Target, TargetError};
+use crate::task::Task;
 
 /// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
 /// small part of the time.

@@ -34,7 +34,6 @@ mod origin;
 mod state;
 mod store;
 mod target;
-mod task;
 
 pub use load::{StoreError, Summary, examine};
 pub(crate) use merge::MergeTarget;

@@ -26,13 +26,12 @@ use super::load::{self, Found, StoreError};
 use super::merge::Merge;
 use super::ondisk::Geometry;
 use super::store::{Area, Batch, Run, Store};
+use crate::copy::{PIECE, copy};
 
 /// Maximum of exceptions being made at a time (the kernel's `snapshot_cow_threshold`)...
 const COPIES: usize = 2048;
 /// ... and of memory for their copies.
 const COPY_BYTES: usize = 64 << 20;
-/// Larger chunks are copied in pieces of this size.
-const PIECE: Sectors = Sectors(2048);
 /// Number of attempts to record that a snapshot is invalid before the origin continues.
 const RECORD_TRIES: usize = 3;
 
@@ -524,25 +523,4 @@ impl Snapshot {
 /// The bio, which is in one chunk, redirected to the chunk's copy.
 pub(super) fn remap(geometry: Geometry, bio: &Bio, new: u64) -> Bio {
     bio.slice_to(bio.sector, bio.len, geometry.sector(new) + geometry.offset(bio.sector))
-}
-
-/// Copies sectors from one device to another.
-pub(super) async fn copy(
-    from: &Gateway,
-    at: Sector,
-    to: &Gateway,
-    target: Sector,
-    len: Sectors,
-) -> BioResult {
-    for (done, piece) in pieces(len) {
-        let mut data = from.read(at + done, piece).await?;
-        to.submit(Bio::write_from(target + done, &mut data)).await?;
-    }
-    Ok(())
-}
-
-/// The starts and lengths of the pieces in which `len` sectors are copied.
-pub(super) fn pieces(len: Sectors) -> impl Iterator<Item = (Sectors, Sectors)> {
-    let starts = (0..len.0).step_by(PIECE.0 as usize);
-    starts.map(move |at| (Sectors(at), PIECE.min(Sectors(len.0 - at))))
 }

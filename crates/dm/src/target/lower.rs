@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors};
+use ashlar_block::{Bio, Buffer, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::{Arguments, Context, TargetError};
 use crate::text::Quoted;
@@ -105,6 +105,14 @@ impl Lower {
     #[inline]
     pub fn submit(&self, bio: Bio) -> IoFuture<'_> {
         self.gateway.submit(self.mapped(bio))
+    }
+
+    /// Reads sectors, counted from the start of the area.
+    ///
+    /// # Errors
+    /// The device's.
+    pub async fn read(&self, at: Sector, len: Sectors) -> Result<Buffer, Status> {
+        self.gateway.read(at + Sectors(self.start.0), len).await
     }
 
     /// Calls `seen` with the bio that [`Self::submit`] would submit.

@@ -5,6 +5,7 @@ mod faults;
 mod live;
 mod log_writes;
 mod mapping;
+mod mirror;
 mod snapshot;
 mod thin;
 mod tracing;

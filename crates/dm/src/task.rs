@@ -1,4 +1,4 @@
-//! Whether the task of a merge runs: one word, so that a caller that wants the task and the ending
+//! Whether the task of a target (a merge, the recovery of a mirror) runs: one word, so that a caller that wants the task and the ending
 //! task cannot miss each other.
 //!
 //! ```text
@@ -20,24 +20,24 @@ const TOLD_TO_END: u8 = 2;
 
 /// See the module text.
 #[derive(Default)]
-pub(super) struct Task {
+pub(crate) struct Task {
     state: AtomicU8,
     idle: Event,
 }
 
 impl Task {
     /// Whether there is a task, told to end or not.
-    pub(super) fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.state.load(SeqCst) != IDLE
     }
 
     /// For the task: whether to continue.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(crate) fn goes_on(&self) -> bool {
         self.state.load(SeqCst) == RUNNING
     }
 
     /// Waits until a task runs that was not told to end. True if the caller must start it now.
-    pub(super) async fn begin(&self) -> bool {
+    pub(crate) async fn begin(&self) -> bool {
         loop {
             let listener = self.idle.listen();
             match self.state.compare_exchange(IDLE, RUNNING, SeqCst, SeqCst) {
@@ -49,12 +49,12 @@ impl Task {
     }
 
     /// Tells the task to end, if there is one.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.state.compare_exchange(RUNNING, TOLD_TO_END, SeqCst, SeqCst).ok();
     }
 
     /// Tells the task to end, and waits for it.
-    pub(super) async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         self.end();
         while self.is_running() {
             let listener = self.idle.listen();
@@ -65,7 +65,7 @@ impl Task {
     }
 
     /// Called by the task at its end.
-    pub(super) fn ended(&self) {
+    pub(crate) fn ended(&self) {
         self.state.store(IDLE, SeqCst);
         self.idle.notify(usize::MAX);
     }
