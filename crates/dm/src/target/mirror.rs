@@ -229,8 +229,8 @@ impl Core {
         self.changed.notify(usize::MAX);
     }
 
-    /// Waits while the copying is paused; false if its task must end.
-    async fn goes_on(&self) -> bool {
+    /// Waits while the copying is paused at `at`, with no change held; false if its task must end.
+    async fn goes_on(&self, at: Sector) -> bool {
         loop {
             let listener = self.changed.listen();
             if !self.task.goes_on() {
@@ -239,7 +239,11 @@ impl Core {
             if !self.paused.load(SeqCst) {
                 return true;
             }
-            listener.await;
+            if self.gate.get() == Progress::done(at) {
+                listener.await;
+            } else {
+                self.move_window(Progress::done(at)).await;
+            }
         }
     }
 
@@ -252,7 +256,7 @@ impl Core {
     async fn recover(&self) {
         let (mut at, end) = (self.gate.get().synced, self.len.as_end());
         let window = Sectors(WINDOW.0.max(self.region.0) / self.region.0 * self.region.0);
-        while at < end && self.goes_on().await {
+        while at < end && self.goes_on(at).await {
             let window_end = (at + window).min(end);
             self.move_window(Progress { synced: at, window_end }).await;
             if let Err(status) = self.copy(at, window_end - at).await {

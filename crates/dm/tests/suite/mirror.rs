@@ -290,6 +290,26 @@ fn a_failure_of_the_first_leg_is_the_clients_unless_another_one_has_the_data() {
     });
 }
 
+#[test]
+fn a_mirror_that_waits_holds_no_writes() {
+    for pause in [0, 200, 1000, 3000, 5000] {
+        let (sim, media) = (Sim::new(1), legs());
+        sim.block_on(async {
+            let device = device(&sim, &disks(&media), &lines(1024)).await;
+            SimRuntime.sleep(Duration::from_micros(pause)).await;
+            says(&device, "pause").await.expect("it pauses");
+            let volume = gateway(&device);
+            for at in (0..LEN - 8).step_by(4096) {
+                write(&volume, at, 8, 1, Flags::empty()).await;
+            }
+            assert_eq!(says(&device, "is_paused").await.as_deref(), Ok("1"));
+            says(&device, "resume").await.expect("it goes on");
+            until_synced(&device).await;
+        });
+        assert!(same(&media), "{pause}");
+    }
+}
+
 /// Waits until nothing is being copied any more.
 async fn until_paused(device: &Device) {
     let mut before = String::new();
