@@ -12,6 +12,7 @@
 //!                          vg-snap    snapshot over vg-lv-real and vg-snap-cow
 //!                          vg-lv      snapshot-origin over vg-lv-real, after all its snapshots
 //! while merging            vg-lv      snapshot-merge over vg-lv-real and vg-snap-cow
+//! while extents move       vg-pvmove0 mirror of the old place and the new one, below what is there
 //! ```
 //!
 //! Source: LVM2 `lib/activate/dev_manager.c`, and `dmsetup table` for LVM's devices.
@@ -26,6 +27,7 @@ use crate::metadata::{
     Area, AreaOn, LogicalVolume, RaidLevel, Segment, SegmentKind, Snapshot, SnapshotOf, Striped,
     VolumeGroup,
 };
+use crate::moving::Move;
 use crate::uuid::Uuid;
 
 /// How to activate.
@@ -158,6 +160,10 @@ pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<
     let (plan, made) = (Plan::default(), BTreeMap::new());
     let snapshots = group.snapshots().collect();
     let mut planner = Planner { group, options, pv, seen, snapshots, plan, made };
+    // A move goes on whether its volumes are active or not.
+    for lv in group.lvs.iter().filter(|lv| Move::of(lv).is_some()) {
+        planner.volume(lv).ok();
+    }
     for lv in &group.lvs {
         if !planner.is_seen(lv) || is_pool(lv) {
             continue;
@@ -447,9 +453,15 @@ impl<'a> Planner<'a> {
             }
             SegmentKind::Error => Ok(line("error", Vec::new())),
             SegmentKind::Zero => Ok(line("zero", Vec::new())),
-            SegmentKind::Mirror(_) => {
-                unsupported("mirrors of the old kind are not supported (raid1 is)".to_owned())
-            }
+            SegmentKind::Mirror(_) => match Move::of(lv) {
+                Some(moving) => {
+                    let (kind, args) = self.piece(moving, index, segment)?;
+                    Ok(line(kind, args))
+                }
+                None => {
+                    unsupported("mirrors of the old kind are not supported (raid1 is)".to_owned())
+                }
+            },
             SegmentKind::Snapshot(_) => unsupported("it only ties a snapshot".to_owned()),
             SegmentKind::Raid(_) | SegmentKind::ThinPool(_) | SegmentKind::Thin(_) => {
                 unsupported("a RAID or thin segment beside another one".to_owned())
@@ -458,6 +470,34 @@ impl<'a> Planner<'a> {
                 unsupported(format!("segments of type {} are not known", foreign.name))
             }
         }
+    }
+
+    /// A piece of a move: one is copied at a time, the others are where they count.
+    fn piece(
+        &mut self,
+        moving: Move<'_>,
+        index: usize,
+        segment: &Segment,
+    ) -> Result<(&'static str, Vec<String>)> {
+        let unknown = || Refusal::Unsupported("a piece of a move without its place".to_owned());
+        let piece = moving.pieces().nth(index).ok_or_else(unknown)?;
+        let runs = moving.running().is_some_and(|running| std::ptr::eq(running.segment(), segment));
+        if !runs || self.options.read_only {
+            return Ok(match self.area(piece.place(), segment)? {
+                Some(place) => ("linear", place.to_vec()),
+                None => ("error", Vec::new()),
+            });
+        }
+        let mut args = vec!["core".to_owned(), "1".to_owned(), piece.region().to_string()];
+        args.push(piece.areas().len().to_string());
+        for area in piece.areas() {
+            match self.area(area, segment)? {
+                Some(place) => args.extend(place),
+                // Nothing can be copied.
+                None => return Ok(("error", Vec::new())),
+            }
+        }
+        Ok(("mirror", args))
     }
 
     /// Device and first sector of an area; `None` if it is missing and `partial` is set.

@@ -45,6 +45,26 @@ pub struct Wish {
     pub only: Vec<usize>,
 }
 
+/// A physical volume of a group, or ranges of its extents.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PvPart {
+    /// Its index in the group.
+    pub pv: usize,
+    /// The extents; none: all.
+    pub ranges: Vec<Range<u32>>,
+}
+
+impl PvPart {
+    /// The ranges of `within` that belong to it, in the order of [`Self::ranges`].
+    pub(crate) fn common(&self, within: &Range<u32>) -> Vec<Range<u32>> {
+        if self.ranges.is_empty() {
+            return vec![within.clone()];
+        }
+        let cut = |range: &Range<u32>| range.start.max(within.start)..range.end.min(within.end);
+        self.ranges.iter().map(cut).filter(|range| !range.is_empty()).collect()
+    }
+}
+
 /// Why an allocation failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AllocError {
@@ -80,7 +100,7 @@ pub enum AllocError {
 }
 
 impl Policy {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Contiguous => "contiguous",
             Self::Cling => "cling",
@@ -168,6 +188,42 @@ impl FreeMap {
     /// Free extents of all physical volumes.
     pub fn total(&self) -> u64 {
         (0..self.free.len()).map(|pv| self.on(pv)).sum()
+    }
+
+    /// Keeps the extents of these parts alone.
+    pub(crate) fn restrict(&mut self, parts: &[PvPart]) {
+        for (pv, free) in self.free.iter_mut().enumerate() {
+            let both = |range: &Range<u32>| {
+                let of = parts.iter().filter(move |part| part.pv == pv);
+                of.flat_map(|part| part.common(range)).collect::<Vec<_>>()
+            };
+            let mut kept: Vec<Range<u32>> = free.iter().flat_map(both).collect();
+            kept.sort_unstable_by_key(|range| range.start);
+            // Parts may overlap.
+            kept.dedup_by(|next, last| {
+                let joins = next.start <= last.end;
+                last.end = if joins { last.end.max(next.end) } else { last.end };
+                joins
+            });
+            *free = kept;
+        }
+    }
+
+    /// Takes up to `most` extents in one piece, on none of the physical volumes in `apart_from`: all of them on the first physical
+    /// volume that has them so, else the largest piece.
+    pub(crate) fn take_piece(&mut self, most: u32, apart_from: &[usize]) -> Option<PvExtents> {
+        let others: Vec<usize> =
+            (0..self.free.len()).filter(|pv| !apart_from.contains(pv)).collect();
+        let fits = |pv: &usize| {
+            let whole = self.ranges(*pv).iter().find(|range| range.end - range.start >= most)?;
+            Some(PvExtents { pv: *pv, start: whole.start, count: most })
+        };
+        let piece = others
+            .iter()
+            .find_map(fits)
+            .or_else(|| self.largest(Some(&others)).first().copied())?;
+        self.take(piece);
+        Some(piece)
     }
 
     fn take(&mut self, on: PvExtents) {

@@ -111,6 +111,12 @@ pub enum ChangeError {
         /// The extents of three chunks.
         min: u32,
     },
+    /// Its extents are being moved.
+    #[error("logical volume \"{0}\" is locked: pvmove moves its extents")]
+    Locked(String),
+    /// No extent of a move's source is in use.
+    #[error("No data to move for {0}.")]
+    NothingToMove(String),
     /// The change is not possible for this volume.
     #[error("{name}: {why}")]
     NotSo {
@@ -159,7 +165,7 @@ impl VolumeGroup {
         if !chunk.0.is_power_of_two() || !CHUNKS.contains(&chunk.0) {
             return Err(ChangeError::ChunkSize(chunk));
         }
-        let of = self.find(origin)?;
+        let of = self.find_unlocked(origin)?;
         let refuse = |why| Err(ChangeError::NotSo { name: origin.to_owned(), why });
         if self.snapshot_in(origin).is_some() {
             return refuse("snapshots of snapshots are not supported");
@@ -214,7 +220,7 @@ impl VolumeGroup {
     /// See [`ChangeError`].
     pub fn grow(&mut self, name: &str, by: &Wish) -> Result<u32> {
         self.may_change()?;
-        let lv = self.find(name)?;
+        let lv = self.find_unlocked(name)?;
         let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
         if lv.unsupported.is_some() || !is_plain(lv) {
             return refuse("only linear and striped volumes, and snapshots, can be extended");
@@ -254,7 +260,7 @@ impl VolumeGroup {
     /// See [`ChangeError`].
     pub fn shrink(&mut self, name: &str, extents: u32) -> Result<()> {
         self.may_change()?;
-        let lv = self.find(name)?;
+        let lv = self.find_unlocked(name)?;
         let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
         if lv.unsupported.is_some() || !is_plain(lv) {
             return refuse("only linear and striped volumes can be reduced");
@@ -289,7 +295,7 @@ impl VolumeGroup {
     /// See [`ChangeError`].
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         self.may_change()?;
-        let lv = self.find(from)?;
+        let lv = self.find_unlocked(from)?;
         let refuse = |why| Err(ChangeError::NotSo { name: from.to_owned(), why });
         if !self.is_seen(from) {
             return refuse("it is a part of another volume");
@@ -380,7 +386,7 @@ impl VolumeGroup {
     /// See [`ChangeError`].
     pub fn remove(&mut self, name: &str) -> Result<Vec<String>> {
         self.may_change()?;
-        let lv = self.find(name)?;
+        let lv = self.find_unlocked(name)?;
         let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
         if !self.is_seen(name) {
             return refuse("it is a part of another volume");
@@ -396,6 +402,7 @@ impl VolumeGroup {
             if found.snapshot.merging {
                 return refuse("a snapshot is being merged into it: wait until that has ended");
             }
+            self.find_unlocked(&found.snapshot.cow)?;
             gone.push(found.snapshot.cow.clone());
         }
         if self.is_made_into_others(name) {
@@ -418,7 +425,7 @@ impl VolumeGroup {
     /// See [`ChangeError`].
     pub fn start_merge(&mut self, name: &str) -> Result<String> {
         self.may_change()?;
-        self.find(name)?;
+        self.find_unlocked(name)?;
         let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
         let Some(found) = self.snapshot_in(name) else {
             return refuse("it is no snapshot");
@@ -427,6 +434,7 @@ impl VolumeGroup {
             return refuse("it is being merged already");
         }
         let (tie, origin) = (found.lv.name.clone(), found.snapshot.origin.clone());
+        self.find_unlocked(&origin)?;
         if self.snapshots_of(&origin).any(|found| found.snapshot.merging) {
             return refuse("another snapshot is being merged into its origin: one at a time");
         }
@@ -456,13 +464,22 @@ impl VolumeGroup {
         Ok(cow)
     }
 
-    fn may_change(&self) -> Result<()> {
+    pub(crate) fn may_change(&self) -> Result<()> {
         self.write_refusal().map_or(Ok(()), |why| Err(ChangeError::Refused(why)))
     }
 
-    fn find(&self, name: &str) -> Result<&LogicalVolume> {
+    pub(crate) fn find(&self, name: &str) -> Result<&LogicalVolume> {
         let group = || self.name.clone();
         self.lv(name).ok_or_else(|| ChangeError::NotFound { name: name.to_owned(), group: group() })
+    }
+
+    /// A volume none of whose extents are being moved.
+    fn find_unlocked(&self, name: &str) -> Result<&LogicalVolume> {
+        let lv = self.find(name)?;
+        match lv.flags.contains(&LvFlag::Locked) {
+            true => Err(ChangeError::Locked(name.to_owned())),
+            false => Ok(lv),
+        }
     }
 
     /// Whether users see a volume with this name.

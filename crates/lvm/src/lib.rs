@@ -13,6 +13,7 @@
 //! | [`metadata`] | the contents of a text: a volume group, checked |
 //! | [`group`] | the groups on a set of physical volumes |
 //! | [`alloc`] | free extents, and their allocation to new volumes |
+//! | [`change`], [`moving`] | changes of a group's description |
 //!
 //! Invariants: unchanged parts are written back byte for byte; of a group's texts, the one with the
 //! highest sequence number is current, and a text with a wrong checksum is ignored.
@@ -33,6 +34,7 @@ pub mod commit;
 pub mod format;
 pub mod group;
 pub mod metadata;
+pub mod moving;
 pub mod ondisk;
 pub mod pv;
 pub mod report;

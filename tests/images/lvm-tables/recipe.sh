@@ -77,4 +77,19 @@ if dmsetup targets | grep -q '^thin-pool'; then
 	quiet lvcreate -y -Wn -Zn -n plain -L 8M vg
 	save thin
 fi
+
+# A move whose first piece has moved and whose second one is copied: then pvmove is gone.
+fresh vg 1M "$DISK0" "$DISK1" "$DISK2"
+quiet lvcreate -y -Wn -Zn -n first -L 12M vg "$DISK0"
+quiet lvcreate -y -Wn -Zn -n str-ipes -i2 -L 8M vg "$DISK0" "$DISK1"
+quiet lvextend -y -L +4M vg/first "$DISK1"
+quiet lvextend -y -L +4M vg/first "$DISK0"
+quiet lvcreate -y -s -n snap -L 4M vg/first "$DISK0"
+pvmove -i 30 "$DISK0" >/dev/null 2>&1 &
+for _ in $(seq 100); do
+	[ "$(dmsetup table vg-pvmove0 2>/dev/null | awk 'NR == 2 {print $3}')" != mirror ] || break
+	sleep 0.1
+done
+kill -9 $!
+save pvmove
 dmsetup targets

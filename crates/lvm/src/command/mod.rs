@@ -5,6 +5,7 @@
 
 mod amount;
 mod membership;
+mod moving;
 
 use ashlar_block::Sectors;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ use crate::report::long;
 
 pub use amount::{Amount, Base, NewSize, Sign};
 pub use membership::{LayoutOptions, Membership, NewGroup};
+pub use moving::{Move, PhysicalPart};
 
 /// How many bytes of a new volume are zeroed, so that no signature of an earlier one is found there.
 const ZEROED: u64 = 4096;
@@ -49,6 +51,13 @@ pub enum Command {
     Merge {
         /// The snapshot.
         snapshot: String,
+    },
+    /// `pvmove`: the copying begins with the commit.
+    Move(Move),
+    /// `pvmove --abort`.
+    AbortMove {
+        /// The physical volume whose extents are being moved; `None`: all.
+        from: Option<String>,
     },
     /// `vgrename`.
     RenameGroup {
@@ -204,6 +213,24 @@ pub enum CommandError {
         /// The direction.
         direction: Direction,
     },
+    /// Extents are being moved from there already.
+    #[error("Detected pvmove in progress for {path}.")]
+    IsMoving {
+        /// The path.
+        path: String,
+    },
+    /// Source and target are the same.
+    #[error("the extents of {path} cannot be moved to {path} itself")]
+    MoveToItself {
+        /// The path.
+        path: String,
+    },
+    /// The move is not possible.
+    #[error("{error}")]
+    Move {
+        /// The reason.
+        error: ChangeError,
+    },
     /// The change is not possible.
     #[error("{what}: {error}")]
     Change {
@@ -261,7 +288,8 @@ pub type Physical<'a> = &'a dyn Fn(&str) -> Option<usize>;
 
 impl Command {
     /// Whether a server that applied this is right even if the metadata turns out to be unchanged, and a server that did not
-    /// would not be if it turns out to be changed. The reverse holds for the others.
+    /// would not be if it turns out to be changed. The reverse holds for the others. Both are right for a move that begins or is
+    /// given up: writes go to the old place in any case.
     ///
     /// A snapshot that is kept up although no text names it does no harm, one that is not kept up although the text names it
     /// shows wrong data; so a removed one must be kept up. What was written to an origin would be lost by a merge that
@@ -271,7 +299,11 @@ impl Command {
             Self::Create(create) => create.origin.is_some(),
             Self::Resize(resize) => matches!(resize.direction, Direction::Reduce),
             Self::Remove { .. } => false,
-            Self::Rename { .. } | Self::Merge { .. } | Self::RenameGroup { .. } => true,
+            Self::Rename { .. }
+            | Self::Merge { .. }
+            | Self::Move(_)
+            | Self::AbortMove { .. }
+            | Self::RenameGroup { .. } => true,
         }
     }
 
@@ -303,6 +335,8 @@ impl Command {
                 let merges_into = Some(origin);
                 Ok(Effect { done: vec![line], merges_into, ..Effect::default() })
             }
+            Self::Move(start) => start.apply(group, physical, author),
+            Self::AbortMove { from } => moving::abort(from.as_deref(), group, physical),
             Self::RenameGroup { to } => {
                 let from = group.name.clone();
                 let what = "Cannot rename the volume group";

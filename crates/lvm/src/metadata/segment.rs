@@ -298,6 +298,16 @@ impl Segment {
         Self::new(start, on.count, SegmentKind::Striped(Striped { stripe_size: None, areas }))
     }
 
+    /// A part of this segment, of `extents` of each area, on these areas.
+    pub(crate) fn part(&self, start: u32, extents: u32, areas: Vec<Area>) -> Self {
+        let mut part = Self { start, ..self.clone() };
+        if let SegmentKind::Striped(striped) = &mut part.kind {
+            let stripes = u32::try_from(areas.len()).unwrap_or(1).max(1);
+            (part.count, striped.areas) = (extents.saturating_mul(stripes), areas);
+        }
+        part
+    }
+
     /// The end, exclusive. No overflow: a parsed or checked segment fits.
     pub fn end(&self) -> u32 {
         self.start.saturating_add(self.count)

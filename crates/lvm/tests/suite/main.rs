@@ -3,3 +3,4 @@
 mod activate;
 mod change;
 mod formats;
+mod moves;
