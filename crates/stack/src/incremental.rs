@@ -20,7 +20,7 @@ use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::names::{ArrayName, wanted_name};
 use crate::volume_groups::{
-    Activation, Applied, Change, Merged, Merging, Request, ServedGroup, ServedPhysical,
+    Activation, Applied, Change, Merged, Merging, Moving, Request, ServedGroup, ServedPhysical,
 };
 
 /// The result of adding a member.
@@ -266,6 +266,25 @@ impl Collector {
     /// Counts this merge as ended no more ([`Merging::has_ended`]).
     pub fn was_told(&mut self, merged: &Merged) {
         self.builder.groups.was_told(merged);
+    }
+
+    /// The moves of extents.
+    pub fn moving(&self) -> Vec<Moving> {
+        self.builder.groups.moving()
+    }
+
+    /// Plans that the piece of a move which was copied counts at its new place.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub fn prepare_advance(&mut self, moving: &Moving) -> Result<Change, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.prepare_advance(moving, &site)
+    }
+
+    /// Tries to record the present piece of a move no more.
+    pub fn move_was_told(&mut self, moving: &Moving) {
+        self.builder.groups.move_was_told(moving);
     }
 
     /// Adds a member of an array that does not run; its device is already among the disks. With

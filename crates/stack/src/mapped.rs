@@ -110,7 +110,7 @@ impl Named for Maker<'_> {
 }
 
 impl Maker<'_> {
-    /// Makes a device named `name`; `None` for a pool, which is not a device.
+    /// Makes a device named `name`; `None` for a pool, which is not a device. With `held` it begins when it is resumed.
     ///
     /// # Errors
     /// The reason.
@@ -118,8 +118,9 @@ impl Maker<'_> {
         &mut self,
         planned: &Planned,
         name: &str,
+        held: bool,
     ) -> Result<Option<Made>, String> {
-        match self.try_make(planned, name).await {
+        match self.try_make(planned, name, held).await {
             Ok(made) => Ok(made),
             Err(NotMade::Invalid) => Err("the snapshot is invalid: its space was full, or could \
                                           not be written; it has nothing to show any more, and \
@@ -132,7 +133,12 @@ impl Maker<'_> {
         }
     }
 
-    async fn try_make(&mut self, planned: &Planned, name: &str) -> Result<Option<Made>, NotMade> {
+    async fn try_make(
+        &mut self,
+        planned: &Planned,
+        name: &str,
+        held: bool,
+    ) -> Result<Option<Made>, NotMade> {
         let mut notes = Vec::new();
         let (table, read_only) = match &planned.made_of {
             MadeOf::Table(lines) => self.mapped(planned, lines, &mut notes).await?,
@@ -162,7 +168,10 @@ impl Maker<'_> {
                 (table.map_err(|error| error.to_string())?, true)
             }
         };
-        let mut mapped = self.start(name, table).await?;
+        let mut mapped = match held {
+            true => Mapped::suspended(name, table, Arc::clone(self.runtime)).await,
+            false => self.start(name, table).await?,
+        };
         if mapped.status().trim_end().ends_with(INVALID) && !is_merging(planned) {
             // An origin is available without the snapshot that was to be merged into it.
             let Some(real) = view_of_origin(planned) else { return Err(NotMade::Invalid) };

@@ -20,13 +20,15 @@ mod change;
 mod difference;
 mod members;
 mod merged;
+mod moved;
 mod report;
 
 pub use activation::{Activation, Activations};
-use active::{Active, Numbers};
+use active::{Active, Live, Numbers};
 pub use change::{Applied, Change, Request};
 pub use members::new_member;
 pub use merged::{Merged, Merging, left_to_merge};
+pub use moved::{MirrorProgress, Moving, MovingState, mirror_progress};
 pub use report::{ServedGroup, ServedMember, ServedPhysical, ServedVolume};
 
 /// A present physical volume.
@@ -197,7 +199,7 @@ impl VolumeGroups {
         let mut volumes = Vec::new();
         for planned in plan.devices {
             let known = planned.volume.clone();
-            match active.make(planned, &vg.name, site, &mut self.numbers).await {
+            match active.make(planned, &vg.name, false, site, &mut self.numbers).await {
                 Ok(Some(made)) => {
                     let own =
                         plan.notes.iter().filter(|(volume, _)| Some(volume) == known.as_ref());

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ashlar_lvm::activate::{self, Planned};
+use ashlar_lvm::activate::{self, Planned, dm_name};
 use ashlar_lvm::group::named;
 use ashlar_lvm::{Metadata, VolumeGroup};
 
@@ -68,9 +68,12 @@ impl VolumeGroups {
         };
         let (meant, others) = (needed(true), needed(false));
         let is_live = |planned: &&Planned| active.find(&planned.name).is_some();
+        // A move goes on whether its volumes are active or not.
+        let moves: BTreeSet<String> =
+            vg.moves().map(|moving| dm_name(&vg.name, moving.name(), None)).collect();
         let devices = plan.devices.iter().filter(|planned| {
             let name = planned.name.as_str();
-            let is_free = wanted || !others.contains(name);
+            let is_free = wanted || !others.contains(name) && !moves.contains(name);
             meant.contains(name) && is_free && is_live(planned) != wanted
         });
         let devices: Vec<Planned> = devices.cloned().collect();
@@ -95,7 +98,7 @@ impl VolumeGroups {
         active.parts.thaw(&change.devices, |planned| !made.contains(&planned.name));
         for planned in change.devices {
             let (name, is_volume) = (planned.name.clone(), planned.volume.is_some());
-            match active.make(planned, &vg.name, site, numbers).await {
+            match active.make(planned, &vg.name, false, site, numbers).await {
                 Ok(Some(new)) => {
                     done.notes.extend(new.notes.into_iter().map(|it| (new.device.clone(), it)));
                     if is_volume {

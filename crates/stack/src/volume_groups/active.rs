@@ -55,8 +55,23 @@ impl Live {
     /// Whether it may only be made, and its table only be loaded, while changes of its origin are held or pass the origin's
     /// own gate: what it does begins at that moment.
     pub(super) fn is_snapshot(planned: &Planned) -> bool {
-        matches!(&planned.made_of, MadeOf::Table(lines) if lines.iter().any(|line| line.kind == "snapshot"))
+        has_line(planned, "snapshot")
     }
+
+    /// Whether extents are being moved below it.
+    pub(super) fn moves(&self) -> bool {
+        Self::is_mirror(&self.planned)
+    }
+
+    /// Whether it copies what lower devices have: it may begin only when their users' writes go through it.
+    pub(super) fn is_mirror(planned: &Planned) -> bool {
+        has_line(planned, "mirror")
+    }
+}
+
+/// Whether a device has a line of this kind in its table.
+pub(super) fn has_line(planned: &Planned, kind: &str) -> bool {
+    matches!(&planned.made_of, MadeOf::Table(lines) if lines.iter().any(|line| line.kind == kind))
 }
 
 /// The names of the devices behind each name of a plan.
@@ -95,6 +110,7 @@ impl Active {
     }
 
     /// Makes a device of the group named `group`, after those that it is made of, and adds it to the site's; `None` for a pool.
+    /// With `held` it begins when it is resumed.
     ///
     /// # Errors
     /// The reason.
@@ -102,6 +118,7 @@ impl Active {
         &mut self,
         planned: Planned,
         group: &str,
+        held: bool,
         site: &Site<'_>,
         numbers: &mut Numbers,
     ) -> Result<Option<New>, String> {
@@ -118,7 +135,7 @@ impl Active {
             }
         }
         let lower: Vec<String> = lower.into_iter().collect();
-        let Some(made) = self.maker(site, numbers).make(&planned, &device).await? else {
+        let Some(made) = self.maker(site, numbers).make(&planned, &device, held).await? else {
             self.devices.push(Live { planned, mapped: None, names: lower, is_told: false });
             return Ok(None);
         };

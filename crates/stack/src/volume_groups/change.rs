@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | 1 | new devices are made on extents that were free, and zeroed durably | the old group | they are retired |
 //! | 2 | devices whose tables change get the new ones loaded, and are suspended with a flush: later I/O is held | the old group | they resume with the old tables |
-//! | 3 | new snapshots start: from now on changes of their origins make exceptions | the old group | the snapshots are retired |
+//! | 3 | new snapshots start: from now on changes of their origins make exceptions; a mirror says that its legs are equal, durably | the old group | the snapshots are retired |
 //! | 4 | the metadata is committed ([`ashlar_lvm::commit`]) | the old or the new group | as above, or see below |
 //! | 5 | the suspended devices resume with the new tables | the new group | the device stays suspended |
 //! | 6 | devices that are gone are retired: none of their I/O is left when their extents become free | the new group | the group is not changed any more |
@@ -20,7 +20,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Status};
+use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Sector, Status};
 use ashlar_dm::Device as Mapped;
 use ashlar_lvm::activate::{self, Plan, Planned, dm_name};
 use ashlar_lvm::change::Author;
@@ -63,7 +63,9 @@ pub struct Change {
     pub effect: Effect,
     /// The names of the devices that no client may have open meanwhile.
     pub shut: Vec<String>,
-    is_safe_ahead: bool,
+    pub(super) is_safe_ahead: bool,
+    /// The mirror whose legs must be equal, durably, before the commit: its device in the plan, and the sector of its line.
+    pub(super) verify: Option<(String, Sector)>,
 }
 
 impl Change {
@@ -216,6 +218,7 @@ impl VolumeGroups {
             effect,
             shut,
             is_safe_ahead,
+            verify: None,
         })
     }
 
@@ -266,6 +269,10 @@ impl VolumeGroups {
         let mut unsure = None;
         let done = async {
             step.make(&difference, &change.effect.zeroes, numbers).await?;
+            if let Some((name, at)) = &change.verify {
+                let verified = step.mapped(name)?.message(*at, &["verify"]).await;
+                verified.map_err(|error| format!("{name} cannot be relied upon: {error}"))?;
+            }
             match write(physical, &change.members, &after, site).await {
                 Err(error @ CommitError::Uncertain { .. }) if is_safe_ahead => {
                     unsure = Some(error.to_string());
@@ -413,14 +420,18 @@ impl Step<'_, '_> {
     }
 
     async fn make_one(&mut self, planned: &Planned, numbers: &mut Numbers) -> Result<(), String> {
-        let name = &planned.name;
-        let made = self.active.make(planned.clone(), self.group, self.site, numbers).await;
+        let (name, held) = (&planned.name, Live::is_mirror(planned));
+        let made = self.active.make(planned.clone(), self.group, held, self.site, numbers).await;
         let made = made.map_err(|why| format!("cannot make the device {name}: {why}"))?;
         // Clients see it once it is in the metadata.
         if let Some(new) = made {
             self.site.devices.set_role(&new.device, Role::Component);
         }
         self.begun.made.push(name.clone());
+        if held {
+            let (mapped, read_only) = (self.mapped(name)?, planned.read_only);
+            self.begun.held.push(Held { mapped, read_only });
+        }
         Ok(())
     }
 

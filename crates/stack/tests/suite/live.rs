@@ -45,6 +45,15 @@ impl Live {
 
     /// Changes `vg`, as the daemon does.
     pub(crate) async fn run(&mut self, command: Command) -> Result<Applied, String> {
+        self.run_in("vg", command).await
+    }
+
+    /// Changes a group.
+    pub(crate) async fn run_in(
+        &mut self,
+        group: &str,
+        command: Command,
+    ) -> Result<Applied, String> {
         let mut new_uuid = || {
             let number = GIVEN.replace(GIVEN.get() + 1);
             Uuid::from_random(std::array::from_fn(|at| 1 + (number >> (4 * (at % 16)) & 15) as u8))
@@ -52,7 +61,7 @@ impl Live {
         let creation = Creation { time: 1_700_000_000, host: "host".into() };
         let mut author = Author { creation, new_uuid: &mut new_uuid };
         let physical = |path: &str| Some(path.to_owned());
-        let request = Request { group: "vg", command: &command, physical: &physical };
+        let request = Request { group, command: &command, physical: &physical };
         let change = self.collector.prepare(&request, &mut author)?;
         for name in &change.shut {
             let device = self.stack.devices.find(name).ok_or("no device")?;
