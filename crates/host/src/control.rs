@@ -29,7 +29,7 @@ use crate::ending::Ending;
 use crate::interface::{
     self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, TreePath, VolumeStatus,
 };
-use crate::jobs::MergeSpeeds;
+use crate::jobs::Speeds;
 use crate::models::Models;
 use crate::stopping::Farewells;
 use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
@@ -62,7 +62,7 @@ pub(crate) struct Service {
     /// The daemon's end, which `Stop` begins. Once it has begun no array is started any more.
     pub(crate) ending: Ending,
     /// The speed of merges.
-    pub(crate) merge_speeds: RefCell<MergeSpeeds>,
+    pub(crate) speeds: RefCell<Speeds>,
     /// The callers waiting for the result of the end.
     pub(crate) farewells: Farewells,
 }

@@ -296,12 +296,12 @@ async fn run(
         deferred: deferred.into(),
         identities: identities.into(),
         ending: ending.clone(),
-        merge_speeds: RefCell::default(),
+        speeds: RefCell::default(),
         farewells: farewells.clone(),
     });
     let control = spawn(control::serve(control, access, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
-    let merges = spawn(merges::end_merges(Rc::clone(&service)));
+    let merges = spawn(merges::record_ends(Rc::clone(&service)));
     let keeping = Arc::clone(&clients);
     let follower = spawn(async move { keeping.front_ends.keep_up().await });
     // The process that started this one may be gone, and with it its terminal.

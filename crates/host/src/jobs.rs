@@ -1,13 +1,15 @@
 //! Long work of the daemon, in one list: syncs of arrays, merges of snapshots, and scrubs and resilvers of pools.
 //!
 //! The list has no state of its own: each kind of work is asked for what it does at this moment, and a job is named after its
-//! device, which does one such thing at a time. Only the speed of merges is measured here, because the device mapper does not.
+//! device, which does one such thing at a time. Only the speeds of merges and moves are measured here, because the device mapper does
+//! not.
 //!
 //! | work | paused by | goes on | cancelled by |
 //! |---|---|---|---|
 //! | check, repair | freezing the array | where it was | idle, and the next one begins at the start |
 //! | resync, recovery | freezing the array | at its checkpoint | never: the array needs it |
 //! | merge | a message to the target | where it was; also when the daemon starts again | never: the origin has part of it |
+//! | move of extents | a message to the target | the piece begins anew when the daemon starts again | `pvmove --abort` |
 //! | scrub of a pool | the pool, which remembers it | where it was | the pool |
 //! | resilver | never | | never |
 
@@ -17,16 +19,17 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::Sectors;
 use ashlar_engine::sleep;
+use ashlar_lvm::command::Command as LvmCommand;
 use ashlar_md::{SyncAction, SyncRequest};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::progress::{Run, Step};
-use ashlar_stack::volume_groups::Merging;
+use ashlar_stack::volume_groups::{Merging, Moving, MovingState};
 use ashlar_zfs::protocol::{self, Command, ScanStatus};
 use futures_util::future::{Either, join_all, select};
 use serde_json::{Value, json};
 
 use crate::control::{Service, refused};
-use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Zfs};
+use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs};
 use crate::varlink::Reply;
 
 /// How long a pool may take to answer before it is left out of the list.
@@ -34,28 +37,31 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a check takes at most to end, and how often it is looked at.
 const END: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
-/// For how long back the speed of a merge is measured.
+/// For how long back a speed is measured, and how often.
 const MARKS: usize = 30;
+const BETWEEN_MARKS: Duration = Duration::from_millis(500);
 
-/// The speed of merges, measured each second.
+/// The speeds of merges and moves.
 #[derive(Default)]
-pub(crate) struct MergeSpeeds(HashMap<String, MergeSpeed>);
+pub(crate) struct Speeds(HashMap<String, Speed>);
 
 #[derive(Default)]
-struct MergeSpeed {
-    /// What was left when the merge was first seen.
+struct Speed {
+    /// What was left when the job was first seen.
     total: Sectors,
     marks: VecDeque<(Instant, Sectors)>,
 }
 
-impl MergeSpeeds {
-    /// Notes what is left of each merge now.
-    pub(crate) fn note(&mut self, merges: &[Merging], now: Instant) {
-        self.0.retain(|name, _| merges.iter().any(|merging| merging.name() == *name));
-        for merging in merges {
-            let Some(left) = merging.left else { continue };
-            let speed = self.0.entry(merging.name()).or_default();
+impl Speeds {
+    /// Notes what is left of each job now.
+    pub(crate) fn note(&mut self, jobs: HashMap<String, Sectors>, now: Instant) {
+        self.0.retain(|name, _| jobs.contains_key(name));
+        for (name, left) in jobs {
+            let speed = self.0.entry(name).or_default();
             speed.total = speed.total.max(left);
+            if speed.marks.back().is_some_and(|(last, _)| now - *last < BETWEEN_MARKS) {
+                continue;
+            }
             speed.marks.push_back((now, left));
             if speed.marks.len() > MARKS {
                 speed.marks.pop_front();
@@ -63,7 +69,7 @@ impl MergeSpeeds {
         }
     }
 
-    /// The whole of a merge of which this is left, and its bytes per second.
+    /// The whole of a job of which this is left, and its bytes per second.
     fn of(&self, name: &str, left: Sectors) -> (Sectors, Option<u64>) {
         let Some(speed) = self.0.get(name) else { return (left, None) };
         let rate = speed.marks.front().and_then(|(since, before)| {
@@ -78,6 +84,7 @@ impl MergeSpeeds {
 enum Work {
     Sync(Volume),
     Merge(Merging),
+    Move(Moving),
     Scan,
 }
 
@@ -118,6 +125,15 @@ impl Service {
                 };
                 told.map_err(|why| refused(why, None))?;
             }
+            Work::Move(moving) => match action {
+                JobAction::Pause | JobAction::Resume => self.pause_move(&moving, *action).await?,
+                JobAction::Cancel => {
+                    let command = LvmCommand::AbortMove { from: Some(moving.source) };
+                    let line = "pvmove --abort".to_owned();
+                    let (group, confirmed, archive) = (moving.group, Some(true), None);
+                    self.lvm(Lvm { group, command, confirmed, archive, line }).await?;
+                }
+            },
             Work::Scan => {
                 let scrub = match action {
                     JobAction::Pause => protocol::Scrub::Pause,
@@ -130,6 +146,20 @@ impl Service {
         Ok(json!({}))
     }
 
+    /// Pauses or resumes a move, whatever piece it is at.
+    async fn pause_move(&self, moving: &Moving, action: JobAction) -> Result<(), Reply> {
+        let name = moving.full_name();
+        // While this is locked, no other piece begins.
+        let collector = self.collector.lock().await;
+        let moving = collector.moving().into_iter().find(|moving| moving.full_name() == name);
+        let moving = moving.ok_or_else(|| refused(format_args!("{name} has ended"), None))?;
+        let told = match action {
+            JobAction::Pause => moving.pause().await,
+            JobAction::Resume | JobAction::Cancel => moving.resume().await,
+        };
+        told.map_err(|why| refused(why, None))
+    }
+
     async fn works(&self) -> Vec<(Job, Work)> {
         let running = self.stack.arrays.running();
         let syncs = running.into_iter().filter_map(|volume| {
@@ -137,7 +167,13 @@ impl Service {
             Some((job, Work::Sync(volume)))
         });
         let mut all: Vec<(Job, Work)> = syncs.collect();
-        let merges = self.collector.lock().await.merging();
+        let (merges, moves) = {
+            let collector = self.collector.lock().await;
+            (collector.merging(), collector.moving())
+        };
+        for moving in moves {
+            all.push((self.move_job(&moving).await, Work::Move(moving)));
+        }
         for merging in merges {
             let job = self.merge_job(&merging).await;
             all.extend(job.map(|job| (job, Work::Merge(merging))));
@@ -160,6 +196,35 @@ impl Service {
         all
     }
 
+    async fn move_job(&self, moving: &Moving) -> Job {
+        let state = if moving.has_failed().await || moving.state == MovingState::NotRecorded {
+            JobState::Failed
+        } else if moving.is_paused().await {
+            JobState::Paused
+        } else {
+            JobState::Running
+        };
+        let name = moving.full_name();
+        let left = moving.total - moving.done;
+        let (_, rate) = self.speeds.borrow().of(&name, left);
+        let rate = rate.filter(|_| state == JobState::Running);
+        Job {
+            alias: None,
+            kind: JobKind::Move,
+            done_bytes: moving.done.bytes(),
+            total_bytes: moving.total.bytes(),
+            bytes_per_second: rate,
+            seconds_left: rate.map(|rate| left.bytes() / rate),
+            actions: match state {
+                JobState::Running => vec![JobAction::Pause, JobAction::Cancel],
+                JobState::Paused => vec![JobAction::Resume, JobAction::Cancel],
+                JobState::Failed => vec![JobAction::Cancel],
+            },
+            name,
+            state,
+        }
+    }
+
     async fn merge_job(&self, merging: &Merging) -> Option<Job> {
         let left = match merging.left {
             Some(Sectors::ZERO) => return None,
@@ -171,7 +236,7 @@ impl Service {
             Some(_) => JobState::Running,
         };
         let name = merging.name();
-        let (total, rate) = self.merge_speeds.borrow().of(&name, left.unwrap_or_default());
+        let (total, rate) = self.speeds.borrow().of(&name, left.unwrap_or_default());
         let rate = rate.filter(|_| state == JobState::Running);
         let left_bytes = left.unwrap_or(total).bytes();
         Some(Job {
@@ -210,6 +275,7 @@ fn refuse(job: &Job, action: JobAction) -> Reply {
             | JobKind::Check
             | JobKind::Repair
             | JobKind::Merge
+            | JobKind::Move
             | JobKind::Scrub,
             JobAction::Pause | JobAction::Resume | JobAction::Cancel,
         ) => "see the daemon's log",

@@ -1,11 +1,11 @@
-//! Snapshot merges that end while their volumes are served: updates their groups' metadata.
+//! Merges and moves that go on while their volumes are served: records in their groups' metadata what has ended.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::{Applied, Change, Merged, Merging};
+use ashlar_stack::volume_groups::{Applied, Change, Merged, Merging, Moving, MovingState};
 
 use crate::control::Service;
 use crate::error::Error;
@@ -13,9 +13,11 @@ use crate::lvm::archive::{self, Archives};
 
 /// How often the merges are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The same while extents move: a move may have many pieces, of which one is copied at a time.
+const BETWEEN_PIECES: Duration = Duration::from_millis(20);
 
-/// Finishes merges until the daemon is about to end.
-pub(crate) async fn end_merges(service: Rc<Service>) {
+/// Records ends until the daemon is about to end.
+pub(crate) async fn record_ends(service: Rc<Service>) {
     loop {
         // Holds the collector's lock: nothing else changes the stack meanwhile, and the daemon's end waits for a
         // running commit.
@@ -23,8 +25,10 @@ pub(crate) async fn end_merges(service: Rc<Service>) {
         if service.ending.draining().is_stopped() {
             return;
         }
-        let merging = collector.merging();
-        service.merge_speeds.borrow_mut().note(&merging, Instant::now());
+        let (merging, moving) = (collector.merging(), collector.moving());
+        let merges = merging.iter().filter_map(|it| Some((it.name(), it.left?)));
+        let moves = moving.iter().map(|it| (it.full_name(), it.total - it.done));
+        service.speeds.borrow_mut().note(merges.chain(moves).collect(), Instant::now());
         for Merging { merged, .. } in merging.into_iter().filter(Merging::has_ended) {
             let Merged { group, origin, snapshot, .. } = &merged;
             match end(&mut collector, &merged).await {
@@ -41,9 +45,34 @@ pub(crate) async fn end_merges(service: Rc<Service>) {
                 }
             }
         }
+        let interval = if moving.is_empty() { INTERVAL } else { BETWEEN_PIECES };
+        for moving in moving.iter().filter(|it| it.state == MovingState::Copied) {
+            // A paused move records nothing, lest it goes on with the next piece.
+            if moving.is_paused().await {
+                continue;
+            }
+            let (name, source) = (moving.full_name(), &moving.source);
+            match advance(&mut collector, moving).await {
+                Ok(()) => tracing::info!("{name}: a piece of {source} has moved"),
+                Err(why) => {
+                    collector.move_was_told(moving);
+                    tracing::warn!(
+                        "{name}: a piece of {source} was copied, but could not be moved: {why}; ashlar lvm pvmove --abort gives \
+                         the move up, and it goes on when the daemon is started again"
+                    );
+                }
+            }
+        }
         drop(collector);
-        sleep(INTERVAL).await;
+        sleep(interval).await;
     }
+}
+
+/// Records that a piece of a move counts at its new place.
+async fn advance(collector: &mut Collector, moving: &Moving) -> Result<(), String> {
+    let change = collector.prepare_advance(moving)?;
+    let applied = apply(collector, change, &archive::command(), true).await?;
+    applied.unsure.map_or(Ok(()), Err)
 }
 
 /// Removes a merged snapshot, and archives the metadata as the commands do.

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Daemon;
 use crate::output;
 
-/// Show and control long work: resyncs, rebuilds, checks, merges and scrubs
+/// Show and control long work: resyncs, rebuilds, checks, merges, moves and scrubs
 ///
 /// A job is named after its device: md0 or md/NAME, vg/lv, or a pool.
 #[derive(Args, Debug)]
@@ -57,7 +57,7 @@ Examples:
 Examples:
   ashlar jobs resume vg/lv")]
     Resume(Target),
-    /// End a check, a repair, or the scrub of a pool
+    /// End a check, a repair, a move of extents, or the scrub of a pool
     #[command(after_help = "\
 Examples:
   ashlar jobs cancel tank")]

@@ -61,6 +61,7 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["lvm", "lvs"], false),
     (&["lvm", "pvcreate"], false),
     (&["lvm", "pvremove"], false),
+    (&["lvm", "pvmove"], false),
     (&["lvm", "vgcreate"], false),
     (&["lvm", "lvcreate"], false),
     (&["lvm", "lvremove"], false),

@@ -35,6 +35,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/groups.rs", &["lvm lvreduce"]),
     // Comments of the interface.
     ("host/src/interface", &[]),
+    ("host/src/jobs.rs", &["lvm pvmove"]),
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("host/src/md/assemble.rs", &["md assemble"]),
     ("host/src/md/create.rs", &["md create"]),

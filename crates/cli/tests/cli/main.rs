@@ -20,6 +20,7 @@ mod incremental;
 mod jobs;
 mod lvm;
 mod lvm_live;
+mod lvm_moves;
 mod managing;
 mod mdadm;
 mod models;

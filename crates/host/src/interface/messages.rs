@@ -266,6 +266,8 @@ pub enum JobKind {
     Repair,
     /// A snapshot is merged into its origin.
     Merge,
+    /// Extents of a physical volume go to others.
+    Move,
     /// A pool verifies its data.
     Scrub,
     /// A pool rebuilds disks.
@@ -281,6 +283,7 @@ impl JobKind {
             Self::Check => "check",
             Self::Repair => "repair",
             Self::Merge => "merge",
+            Self::Move => "move",
             Self::Scrub => "scrub",
             Self::Resilver => "resilver",
         }

@@ -32,8 +32,8 @@ use crate::{output, progress};
 
 /// How often the progress of the merge is read.
 const POLL: Duration = Duration::from_millis(100);
-/// The signals that interrupt a merge.
-const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
+/// The signals that interrupt long work.
+pub(super) const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
 /// Merge a snapshot back into its origin
 ///
@@ -283,7 +283,10 @@ async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
 }
 
 /// The output of `second`, if it ends before `first`.
-async fn either<T>(first: impl Future, second: impl Future<Output = T> + Unpin) -> Option<T> {
+pub(super) async fn either<T>(
+    first: impl Future,
+    second: impl Future<Output = T> + Unpin,
+) -> Option<T> {
     match select(Box::pin(first), second).await {
         Either::Left(_) => None,
         Either::Right((ended, _)) => Some(ended),

@@ -10,6 +10,7 @@ mod lvcreate;
 mod lvremove;
 mod lvresize;
 mod pv;
+mod pvmove;
 mod rename;
 mod report;
 pub(crate) mod session;
@@ -52,6 +53,7 @@ pub(crate) enum Lvm {
     Lvs(report::Lvs),
     Pvcreate(pv::Pvcreate),
     Pvremove(pv::Pvremove),
+    Pvmove(pvmove::Pvmove),
     Vgcreate(vg::Vgcreate),
     Vgextend(vg::Vgextend),
     Vgreduce(vg::Vgreduce),
@@ -81,6 +83,7 @@ impl Lvm {
             Self::Lvs(command) => command.run(),
             Self::Pvcreate(command) => command.run(),
             Self::Pvremove(command) => command.run(),
+            Self::Pvmove(command) => command.run(),
             Self::Vgcreate(command) => command.run(),
             Self::Vgextend(command) => command.run(),
             Self::Vgreduce(command) => command.run(),
