@@ -22,7 +22,7 @@ root=$(dirname "$(dirname "$here")")
 # compared with it. The tables call the images by their paths; loop devices stand in for these.
 guest() {
 	local mode=$1 dir=$2 table name image device log script=
-	modprobe -a dm-mod loop
+	modprobe -a dm-mod dm-mirror loop
 	export DM_DISABLE_UDEV=1
 	for image in "$dir"/*.img; do
 		device=$(losetup --find --show "$image") || return 1
@@ -85,7 +85,17 @@ echo "0 1152 striped 3 128 $(d 0 2048) $(d 1 1200) $(d 2 64)" >"$work/three.tabl
 # Chunks of the kernel are no less than a page unless it says so; these are no powers of two.
 echo "0 720 striped 3 24 $(d 0 2500) $(d 1 1700) $(d 2 500)" >"$work/odd.table"
 printf '%s\n' "0 100 linear $(d 1 2100)" "100 512 striped 2 64 $(d 0 2800) $(d 2 900)" "612 64 linear $(d 2 1300)" >"$work/mixed.table"
-names=(linear pieces two three odd mixed)
+echo "0 768 mirror core 2 64 nosync 2 $(d 0 3500) $(d 2 1500)" >"$work/mirror.table"
+names=(linear pieces two three odd mixed mirror)
+
+# same_legs - both legs of the mirror have what was written to it
+same_legs() {
+	local leg
+	for leg in "$work/d0.img $((3500 * 512))" "$work/d2.img $((1500 * 512))"; do
+		# shellcheck disable=SC2086 # file and offset
+		cmp -n $((768 * 512)) "$work/mirror.data" ${leg% *} 0 "${leg#* }" || fail "a leg of the mirror differs: $1"
+	done
+}
 
 # new_data - random data for each table
 new_data() {
@@ -104,6 +114,7 @@ in_guest() {
 new_data
 head -c 256K /dev/urandom >"$work/log.data"
 in_guest write
+same_legs "the kernel wrote"
 for name in "${names[@]}"; do
 	"$example" read "$work/$name.table" "$work/$name.read" "${images[@]}" >"$work/$name.out" || fail "ashlar reads $name"
 	cmp "$work/$name.data" "$work/$name.read" || fail "ashlar reads something else: $name"
@@ -115,6 +126,7 @@ new_data
 for name in "${names[@]}"; do
 	"$example" write "$work/$name.table" "$work/$name.data" "${images[@]}" >"$work/$name.out" || fail "ashlar writes $name"
 done
+same_legs "ashlar wrote"
 in_guest compare
 for name in "${names[@]}"; do
 	tail -n "$(wc -l <"$work/$name.table")" "$work/$name.out" | sed "s:$work/d[0-9]\.img:DEVICE:g" |

@@ -5,10 +5,12 @@
 #   judge     pvck, vgck; every volume is activated and has the checksum that DIR/sums says
 #   write     the origin is written until the guest loses power; DIR/written is there when it has begun
 #   merge     a merge is begun and the guest loses power
+#   move      a move out of the first disk is begun, and the guest loses power when its first piece has moved
+#   moved     LVM ends the move out of the second disk that ashlar began, and takes that disk out of the group
 #   merged    what ashlar merged, or went on merging, is one volume without a snapshot
 set -u
 verb=$1 dir=$2
-modprobe -a dm-mod dm-snapshot dm-raid raid1 raid10 dm-thin-pool
+modprobe -a dm-mod dm-snapshot dm-mirror dm-raid raid1 raid10 dm-thin-pool
 cat >/etc/lvm/lvmlocal.conf <<C
 devices { use_devicesfile=0 global_filter=["a|^/dev/ubd|","r|.*|"] }
 activation { udev_sync=0 udev_rules=0 monitoring=0 raid_region_size=256 }
@@ -165,10 +167,39 @@ merged() {
 	echo "pass"
 }
 
+move() {
+	quiet vgchange -ay plain
+	# Linear volumes, stripes, and the stores of snapshots.
+	pvmove -i 30 "$DISK0" >/dev/null 2>&1 &
+	local _
+	for _ in $(seq 100); do
+		[ "$(dmsetup table plain-pvmove0 2>/dev/null | awk 'NR == 2 {print $3}')" != mirror ] || break
+		sleep 0.1
+	done
+	busybox poweroff -nf
+}
+
+moved() {
+	quiet vgck plain
+	[ "$(lvs -a --noheadings -o lv_name -S 'lv_name=pvmove0' plain | tr -d ' []')" = pvmove0 ] || fail "no move was begun"
+	quiet vgchange -ay -K --poll n plain
+	quiet pvmove -i 1
+	quiet vgck plain
+	[ -z "$(lvs -a --noheadings -o lv_name -S 'lv_name=pvmove0' plain)" ] || fail "the move is not over"
+	[ "$(pvs --noheadings -o pv_used --units b --nosuffix "$DISK1" | tr -d ' ')" = 0 ] || fail "extents are left on $DISK1"
+	local sum volume have
+	while read -r sum volume; do
+		have=$(sums "/dev/$volume")
+		[ "$have" = "$sum $volume" ] || fail "$volume reads differently"
+	done < <(grep ' plain/' "$dir/sums")
+	quiet vgchange -an plain
+	echo "pass"
+}
+
 case $verb in
-make | judge | write | merge | merged) "$verb" ;;
+make | judge | write | move | moved | merge | merged) "$verb" ;;
 *)
-	echo "usage: lvm-guest.sh make|judge|write|merge|merged DIR" >&2
+	echo "usage: lvm-guest.sh make|judge|write|move|moved|merge|merged DIR" >&2
 	exit 2
 	;;
 esac

@@ -7,6 +7,8 @@
 #             reads all of it bit for bit
 #   crash     ashlar is killed while it writes the origin: the kernel reads the snapshots as they were;
 #             the kernel loses power while it writes: ashlar reads them as they were
+#   move      LVM begins to move extents and loses power: ashlar reads all of it, and ends the move; ashlar begins to move others,
+#             writes meanwhile, and is killed: LVM ends that
 #
 # usage: lvm.sh
 # environment
@@ -51,7 +53,7 @@ passed() {
 # guest VERB - 123 is a loss of power
 guest() {
 	local disks=() i
-	for i in 0 1 2 3 4 5; do disks+=(--disk "$work/d$i.img"); done
+	for i in 0 1 2 3 4 5 6; do disks+=(--disk "$work/d$i.img"); done
 	"$root/tests/oracle/uml-run" --timeout 240 --mem 640M "${disks[@]}" --rw "$work/shared" \
 		"$here/lvm-guest.sh" "$1" "$work/shared" >"$work/guest" 2>&1
 }
@@ -111,7 +113,7 @@ PY
 }
 
 mkdir "$work/shared"
-for i in 0 1 2 3 4 5; do truncate -s 96M "$work/d$i.img"; done
+for i in 0 1 2 3 4 5 6; do truncate -s 96M "$work/d$i.img"; done
 plain=("$work"/d[01].img) raid=("$work"/d[2345].img)
 
 judged make "LVM makes the groups"
@@ -165,3 +167,39 @@ for ((round = 0; round < rounds; round++)); do
 	end TERM 0
 done
 passed "snapshots as they were after $rounds crashes of either side"
+
+# lvm VERB [ARG...] - on the disks of the first group, and one more
+plain+=("$work/d6.img")
+lvm() {
+	local verb=$1
+	shift
+	XDG_STATE_HOME=$work/state "$ashlar" lvm "$verb" --devices "$(IFS=, && echo "${plain[*]}")" "$@" >"$work/said" 2>&1 || {
+		cat "$work/said"
+		fail "lvm $verb $*"
+	}
+}
+lvm vgextend plain "$work/d6.img"
+guest move
+[ $? = 123 ] || { cat "$work/guest"; fail "LVM begins to move"; }
+serve "${plain[@]}" --read-only
+same ' plain/'
+end TERM 0
+lvm pvmove -i 1
+grep -q 'd0.img: Moved: 100.00%' "$work/said" || fail "the move of LVM does not go on"
+[ "$("$ashlar" lvm pvs --devices "$(IFS=, && echo "${plain[*]}")" --noheadings -o pv_used "$work/d0.img" | tr -d ' ')" = 0 ] ||
+	fail "extents are left"
+judged judge "LVM reads what ashlar moved"
+passed "a move that LVM began and lost power in: read, and ended by ashlar"
+
+# Writes take long, so that the move is not over when it is paused.
+serve "${plain[@]}" --model "$work/d0.img=custom:write=300ms" --model "$work/d6.img=custom:write=300ms"
+"$ashlar" lvm pvmove --control "$work/control" -b "$work/d1.img" >"$work/said" 2>&1 || { cat "$work/said"; fail "pvmove"; }
+"$ashlar" jobs pause --control "$work/control" plain/pvmove0 || fail "pausing the move"
+for volume in plain/lin plain/str-ipes plain/two; do
+	write $volume "moving $volume" 5 || fail "writing $volume"
+	sed -i "\: $volume\$:d" "$work/shared/sums"
+	echo "$(sum_of $volume) $volume" >>"$work/shared/sums"
+done
+end KILL 137
+judged moved "LVM ends the move of ashlar"
+passed "a move that ashlar began, wrote in and was killed in: ended by LVM"
