@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Exports side by side: ashlar's NBD server and FUSE tree against what a user would run instead.
 
-    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-file] [fuse]
+    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-load] [nbd-file] [fuse]
 
 Every round runs every contender on the same data, one after the other, in an order that turns from
 round to round. The tables give medians, and the median of the ratios within a round: absolute figures
-drift on a shared machine, ratios do not. Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
+drift on a shared machine, ratios do not. nbd-load is nbd-ram with a client that costs little (benches/src/bin/nbd-load.rs):
+fio's own cost hides a part of the difference between fast servers. Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
 """
 import argparse, json, os, platform, shutil, signal, subprocess, sys, tempfile, time
 from statistics import median
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ASHLAR = os.environ.get('ASHLAR', os.path.join(ROOT, 'target/release/ashlar'))
+LOAD = os.environ.get('LOAD', os.path.join(ROOT, 'target/release/nbd-load'))
 SIZE = 1 << 30
 
 
@@ -67,6 +69,14 @@ def nbd_job(path, name, seconds, job):
     return fio(['--ioengine=nbd', f'--uri=nbd+unix:///{name}?socket={path}'], seconds, job)
 
 
+def load_job(path, name, seconds, job):
+    if job == NBD_JOBS[0]:
+        fill(path, name)
+    block, pattern, depth = job
+    argv = [LOAD, path, name, pattern, str(int(block[:-1]) << 10), str(depth), str(seconds)]
+    return float(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
+
+
 def run(title, contenders, jobs, rounds, measure):
     """contenders: name -> function that starts a server and gives (server, how to address it)."""
     scores = {job: {name: [] for name in contenders} for job in jobs}
@@ -100,7 +110,7 @@ def main():
     parser.add_argument('--json', help='append the results to this file')
     parser.add_argument('tables', nargs='*', default=[])
     args = parser.parse_args()
-    tables = args.tables or ['nbd-ram', 'nbd-file', 'fuse']
+    tables = args.tables or ['nbd-ram', 'nbd-load', 'nbd-file', 'fuse']
     work = tempfile.mkdtemp(prefix='ashlar-bench.', dir=args.dir)
     sock, control = os.path.join(work, 's'), os.path.join(work, 'c')
     image = os.path.join(work, 'disk.img')
@@ -121,11 +131,12 @@ def main():
                 for _ in range(SIZE >> 20):
                     f.write(os.urandom(1 << 20))
                 os.fsync(f.fileno())
-        if 'nbd-ram' in tables:
-            rows += run('NBD, RAM', {
-                'ashlar': ashlar(f'ram:{SIZE >> 20}M', ''),
-                'nbdkit memory': lambda: fresh(['nbdkit', '-f', '-U', sock, 'memory', str(SIZE)]),
-            }, NBD_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
+        for table, title, measure in [('nbd-ram', 'NBD, RAM', nbd_job), ('nbd-load', 'NBD, RAM, lean client', load_job)]:
+            if table in tables:
+                rows += run(title, {
+                    'ashlar': ashlar(f'ram:{SIZE >> 20}M', ''),
+                    'nbdkit memory': lambda: fresh(['nbdkit', '-f', '-U', sock, 'memory', str(SIZE)]),
+                }, NBD_JOBS, args.rounds, lambda name, job: measure(sock, name, args.seconds, job))
         if 'nbd-file' in tables:
             qsd = ['qemu-storage-daemon', '--blockdev',
                    f'driver=file,filename={image},node-name=f,aio=io_uring,cache.direct=on,discard=unmap',
