@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::metadata::{Metadata, MetadataError, PvFlag};
+use crate::metadata::{Metadata, MetadataError, PvFlag, VgFlag};
 use crate::pv::PvOnDisk;
 use crate::uuid::Uuid;
 
@@ -104,6 +104,11 @@ impl MemberState {
 }
 
 impl Group {
+    /// Whether it belongs to another host.
+    pub fn is_exported(&self) -> bool {
+        self.metadata.group.flags.contains(&VgFlag::Exported)
+    }
+
     /// Whether all physical volumes are present with valid data.
     pub fn is_complete(&self) -> bool {
         self.members.iter().all(|member| member.usable().is_some())

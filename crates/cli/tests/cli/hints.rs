@@ -16,8 +16,11 @@ use super::support::ashlar;
 const SHARED: &[(&str, &[&str])] = &[
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
+    ("commands/lvm/display.rs", &["lvm pvdisplay"]),
+    ("commands/lvm/groups.rs", &["lvm pvs", "lvm vgs", "lvm lvs"]),
     ("commands/lvm/pv.rs", &["lvm pvcreate"]),
     ("commands/lvm/vgcfg.rs", &["lvm vgcfgrestore"]),
+    ("commands/lvm/report.rs", &["lvm pvs", "lvm vgs", "lvm lvs", "lvm vgdisplay"]),
     ("commands/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("commands/md/create.rs", &["md create"]),
     ("commands/serve.rs", &["serve"]),

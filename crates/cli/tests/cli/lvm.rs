@@ -119,24 +119,6 @@ fn a_group_is_made_shown_and_changed() {
 }
 
 #[test]
-fn reports_take_lvms_options() {
-    let images = group(2);
-    on(&images, "lvcreate", &["-n", "a", "-L", "4M", "vg"]).ok();
-    let run =
-        on(&images, "lvs", &["--noheadings", "--separator", ":", "--units", "k", "--nosuffix"]);
-    assert_eq!(run.ok().out, "  a:vg:-wi-------:4096.00:::\n");
-    let run = on(&images, "pvs", &["-o", "pv_name,pv_free", "d1"]).ok();
-    assert_eq!(run.out, "  PV  PFree\n  d1 39.00m\n");
-    let help = on(&images, "lvs", &["-o", "help"]).ok();
-    assert!(help.out.contains("lv_size") && help.out.contains("  origin"), "{help:?}");
-    on(&images, "lvs", &["-o", "lv_nonsense"]).fails(3, &["lv_nonsense"]);
-    on(&images, "vgs", &["--units", "x"]).code.filter(|code| *code == 3).unwrap();
-    let uuid = values(&images, "vgs", "vg_uuid", &[]).remove(0);
-    assert_eq!(values(&images, "vgs", "vg_name", &[&uuid]), ["vg"]);
-    assert_eq!(values(&images, "lvs", "lv_full_name", &["vg/a"]), ["vg/a"]);
-}
-
-#[test]
 fn what_is_refused_changes_nothing() {
     let images = group(2);
     for args in

@@ -72,6 +72,14 @@ fn a_served_group_is_changed_while_a_client_writes() {
     assert_eq!(rows(&images, "lvs", "data_percent")[2], "0.59");
     assert_eq!(rows(&images, "pvs", "pv_name,pv_free"), ["d0 31.00m", "d1 32.00m"]);
     assert_eq!(rows(&images, "vgs", "vg_name,snap_count,vg_seqno"), ["vg 1 4"]);
+    let run = live(&images, "lvdisplay", &["-S", "data_percent>0.5"]).ok();
+    let said = ["active destination for data", "# open                 0", "to snapshot  0.59%"];
+    assert!(said.iter().all(|said| run.out.contains(said)), "{run:?}");
+    let run = live(&images, "lvscan", &[]).ok();
+    assert!(run.out.starts_with("  ACTIVE   Original '/dev/vg/data' [8.00 MiB]"), "{run:?}");
+    let run = live(&images, "vgdisplay", &["vg"]).ok();
+    assert!(run.out.contains("  Open LV               1\n"), "{run:?}");
+    assert!(live(&images, "pvscan", &["-s"]).ok().out.starts_with("  d0\n  d1\n  Total: 2 "));
 
     // A new size reaches new clients, a new name those that look for it.
     live(&images, "lvextend", &["-L", "+1M", "vg/new"]).ok();

@@ -21,6 +21,7 @@ mod jobs;
 mod lvm;
 mod lvm_live;
 mod lvm_moves;
+mod lvm_reports;
 mod managing;
 mod mdadm;
 mod models;

@@ -45,6 +45,22 @@ pub enum SegmentKind {
 }
 
 impl SegmentKind {
+    /// LVM's name of the kind, as reports show it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Striped(striped) if striped.areas.len() == 1 => "linear",
+            Self::Striped(_) => "striped",
+            Self::Mirror(_) => "mirror",
+            Self::Raid(raid) => raid.level.name(),
+            Self::Snapshot(_) => "snapshot",
+            Self::ThinPool(_) => "thin-pool",
+            Self::Thin(_) => "thin",
+            Self::Error => "error",
+            Self::Zero => "zero",
+            Self::Foreign(foreign) => &foreign.name,
+        }
+    }
+
     /// Its areas and their stripes, if it is linear or striped.
     pub fn as_striped(&self) -> Option<&Striped> {
         if let Self::Striped(striped) = self { Some(striped) } else { None }

@@ -388,6 +388,12 @@ impl LogicalVolume {
         self.flags.contains(&LvFlag::Write) || self.flags.contains(&LvFlag::WriteLocked)
     }
 
+    /// Its fixed device numbers, major and minor, if it has any.
+    pub fn device_numbers(&self) -> Option<(i64, i64)> {
+        let number = |key| self.kept.node(key)?.as_scalar()?.as_int();
+        Some((number("major").unwrap_or(-1), number("minor")?))
+    }
+
     /// Number of extents.
     pub fn extents(&self) -> u32 {
         self.segments.last().map_or(0, Segment::end)

@@ -1,13 +1,25 @@
-//! The output of `pvs`, `vgs` and `lvs`: fields by name, rows, and tables of them.
+//! The output of LVM's reporting commands: fields by name, rows, selections of them, and the texts of the display commands.
 //!
 //! Names, headings, order and formats of the fields are LVM's (`lib/report/columns.h`); so are the
 //! attribute letters. A volume without a known state is shown as inactive: nothing here queries a kernel.
 
+pub mod display;
 mod fields;
+mod inventory;
+mod pattern;
+mod selection;
 mod size;
+mod table;
+mod value;
 
 pub use fields::{LvRow, LvState, PvFacts, PvRow, VgRow};
+pub use inventory::{GroupFacts, Inventory, Physical};
+pub use selection::{SELECTION_HELP, Selection, SelectionError};
 pub use size::{BadUnits, Units, long};
+pub use table::{Prefixes, Style, table};
+pub use value::{Kind, Percent, Value};
+
+use std::cmp::Ordering;
 
 use thiserror::Error;
 
@@ -17,107 +29,137 @@ pub struct Field<R> {
     pub name: &'static str,
     /// Its heading.
     pub heading: &'static str,
-    /// Right-aligned, for numbers and sizes.
-    pub right: bool,
+    /// What its values are.
+    pub kind: Kind,
     /// A description.
     pub about: &'static str,
-    /// Its text for a row.
-    pub get: fn(&R, &Units) -> String,
+    /// Its value for a row.
+    pub get: fn(&R) -> Value,
 }
 
 /// The row types of reports.
 pub trait Row: Sized + 'static {
     /// The name of a row in JSON: `lv`.
     const NAME: &'static str;
-    /// All fields.
-    const FIELDS: &'static [Field<Self>];
+    /// All fields, by the prefix that `all` follows: `vg` for `vg_all`.
+    const FIELDS: &'static [(&'static str, &'static [Field<Self>])];
     /// The fields shown by default.
     const DEFAULT: &'static [&'static str];
+    /// The fields that it is sorted by, by default.
+    const SORTED_BY: &'static str;
+
+    /// The group that it belongs to.
+    fn vg(&self) -> Option<VgRow>;
+
+    /// All fields.
+    fn fields() -> impl Iterator<Item = &'static Field<Self>> {
+        Self::FIELDS.iter().flat_map(|(_, fields)| *fields)
+    }
 }
 
-/// A requested field that does not exist.
+/// Why fields cannot be shown or sorted by.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("there is no field \"{name}\"; {report}s has: {}", .known.join(", "))]
-pub struct UnknownField {
-    name: String,
-    report: &'static str,
-    known: Vec<&'static str>,
+pub enum FieldError {
+    /// There is no such field.
+    #[error("Unrecognised field: {0}")]
+    Unknown(String),
+    /// There is no name.
+    #[error("Invalid options string: ")]
+    NoName,
 }
 
-/// The fields requested with `-o`: names separated by commas, `+` in front to add them to the
-/// default ones, `all` or `NAME_all` for all.
+/// Names in LVM's form: case and underscores do not matter.
+fn normal(name: &str) -> String {
+    name.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// The field of this name, which may lack the report's prefix.
+fn find<R: Row>(name: &str) -> Option<&'static Field<R>> {
+    let name = normal(name);
+    let with_prefix = format!("{}{name}", R::NAME);
+    let is = |wanted: &str| R::fields().find(|field| normal(field.name) == wanted);
+    is(&name).or_else(|| is(&with_prefix))
+}
+
+/// The fields requested by `-o` options, one after another: names separated by commas. `+` in front adds them to the
+/// ones before, which are the default ones at first; `-` removes them. `all` or `NAME_all` stands for all.
 ///
 /// # Errors
-/// A field is unknown.
-pub fn select<R: Row>(wanted: Option<&str>) -> Result<Vec<&'static Field<R>>, UnknownField> {
-    let (more, names) = match wanted {
-        None => (true, ""),
-        Some(text) => text.strip_prefix('+').map_or((false, text), |names| (true, names)),
-    };
-    let usual = if more { R::DEFAULT } else { &[] };
-    let asked = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let mut fields: Vec<&'static Field<R>> = Vec::new();
-    for name in usual.iter().copied().chain(asked) {
-        if name == "all" || name.strip_suffix("_all") == Some(R::NAME) {
-            fields.extend(R::FIELDS);
-            continue;
-        }
-        // LVM also accepts names without the prefix common to a report's fields.
-        let is = |field: &&Field<R>| {
-            let short = field.name.strip_prefix(R::NAME).and_then(|n| n.strip_prefix('_'));
-            field.name == name || short == Some(name)
+/// A field is unknown, or an option empty.
+pub fn requested<R: Row>(options: &[String]) -> Result<Vec<&'static Field<R>>, FieldError> {
+    let mut fields = named::<R>(R::DEFAULT.iter().copied())?;
+    for option in options {
+        let (sign, names) = match option.strip_prefix('+') {
+            Some(names) => ('+', names),
+            None => option.strip_prefix('-').map_or((' ', option.as_str()), |names| ('-', names)),
         };
-        let field = R::FIELDS.iter().find(is).ok_or_else(|| UnknownField {
-            name: name.to_owned(),
-            report: R::NAME,
-            known: R::FIELDS.iter().map(|field| field.name).collect(),
-        })?;
-        fields.push(field);
+        if option.is_empty() {
+            return Err(FieldError::NoName);
+        }
+        let names = named::<R>(names.split(',').filter(|name| !name.is_empty()))?;
+        match sign {
+            '+' => fields.extend(names),
+            '-' => fields.retain(|field| !names.iter().any(|other| other.name == field.name)),
+            _ => fields = names,
+        }
     }
     Ok(fields)
 }
 
-/// The format of a table.
-#[derive(Clone, Debug)]
-pub struct Style {
-    /// Print the headings.
-    pub headings: bool,
-    /// Text between columns; `None`: a blank, with aligned columns.
-    pub separator: Option<String>,
+fn named<'a, R: Row>(
+    names: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<&'static Field<R>>, FieldError> {
+    let mut fields = Vec::new();
+    for name in names {
+        let all = R::FIELDS
+            .iter()
+            .filter(|(prefix, _)| name == "all" || name.strip_suffix("_all") == Some(*prefix));
+        let mut all = all.flat_map(|(_, fields)| *fields).peekable();
+        if all.peek().is_some() {
+            fields.extend(all);
+        } else {
+            fields.push(find(name).ok_or_else(|| FieldError::Unknown(name.to_owned()))?);
+        }
+    }
+    Ok(fields)
 }
 
-/// The table of `rows` in LVM's format, indented by two blanks.
-pub fn table<R: Row>(
-    fields: &[&'static Field<R>],
-    rows: &[R],
-    units: &Units,
-    style: &Style,
-) -> String {
-    let mut lines: Vec<Vec<String>> = Vec::new();
-    if style.headings && !rows.is_empty() {
-        lines.push(fields.iter().map(|field| field.heading.to_owned()).collect());
-    }
-    let cells = |row: &R| fields.iter().map(|field| (field.get)(row, units)).collect();
-    lines.extend(rows.iter().map(cells));
-    let width = |column: usize| {
-        let cells = lines.iter().filter_map(|line: &Vec<String>| line.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..fields.len()).map(width).collect();
-    let mut out = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).zip(fields).map(|((cell, width), field)| {
-            match (&style.separator, field.right) {
-                (Some(_), _) => cell.clone(),
-                (None, true) => format!("{cell:>width$}"),
-                (None, false) => format!("{cell:width$}"),
-            }
+/// A field that rows are sorted by.
+pub struct SortKey<R: 'static> {
+    field: &'static Field<R>,
+    descending: bool,
+}
+
+/// The keys of `-O`: names separated by commas, with `-` in front for descending order.
+///
+/// # Errors
+/// A field is unknown.
+pub fn sort_keys<R: Row>(text: &str) -> Result<Vec<SortKey<R>>, FieldError> {
+    let keys = text.split(',').filter(|key| !key.is_empty()).map(|key| {
+        let descending = key.starts_with('-');
+        let name = key.strip_prefix(['+', '-']).unwrap_or(key);
+        let field = find(name).ok_or_else(|| FieldError::Unknown(key.to_owned()))?;
+        Ok(SortKey { field, descending })
+    });
+    keys.collect()
+}
+
+/// Sorts rows; those with equal keys stay in order.
+pub fn sort<R>(rows: &mut [R], keys: &[SortKey<R>]) {
+    rows.sort_by(|a, b| {
+        let order = keys.iter().map(|SortKey { field, descending }| {
+            let order = (field.get)(a).order(&(field.get)(b));
+            if *descending { order.reverse() } else { order }
         });
-        let cells: Vec<String> = cells.collect();
-        let text = cells.join(style.separator.as_deref().unwrap_or(" "));
-        out.push_str("  ");
-        out.push_str(text.trim_end_matches(' '));
-        out.push('\n');
-    }
-    out
+        order.fold(Ordering::Equal, Ordering::then)
+    });
+}
+
+/// The list of a report's fields.
+pub fn help<R: Row>() -> String {
+    let width = R::fields().map(|field| field.name.len()).max().unwrap_or(0);
+    let line = |field: &Field<R>| {
+        format!("  {:width$} - {} [{}]\n", field.name, field.about, field.kind.name())
+    };
+    R::fields().map(line).collect()
 }

@@ -61,13 +61,34 @@ impl FromStr for Units {
 impl Units {
     /// The text of a size.
     pub fn size(&self, size: Sectors) -> String {
+        let (number, letter) = self.parts(size);
+        if self.suffix { format!("{number}{letter}") } else { number }
+    }
+
+    /// The text of a size with the whole name of the unit, as in LVM's messages: `4.00 MiB`.
+    pub fn long(&self, size: Sectors) -> String {
+        let (number, letter) = self.parts(size);
+        // Only a fixed unit can be omitted.
+        match (self.unit, letter) {
+            (Unit::Fixed(..), _) if !self.suffix => number,
+            (_, ' ') => format!("{number}   "),
+            (_, 'B') => format!("{number} B "),
+            (_, 'S') => format!("{number} Se"),
+            (_, 'K') => format!("{number} kB"),
+            (_, letter) if letter.is_ascii_uppercase() => format!("{number} {letter}B"),
+            (_, letter) => format!("{number} {}iB", letter.to_ascii_uppercase()),
+        }
+    }
+
+    /// The number, and the letter of its unit, which is a blank if nothing says which one.
+    fn parts(&self, size: Sectors) -> (String, char) {
         let bytes = u128::from(size.0) * 512;
         if bytes == 0 {
             let letter = match self.unit {
                 Unit::Human { .. } => ' ',
                 Unit::Fixed(letter, _) => letter,
             };
-            return if self.suffix { format!("0{letter}") } else { "0".into() };
+            return ("0".into(), letter);
         }
         let (letter, unit, marked) = match self.unit {
             Unit::Fixed(letter, unit) => (letter, u128::from(unit), false),
@@ -82,28 +103,20 @@ impl Units {
                 (letter, base.pow(power), marked)
             }
         };
-        let suffix = if self.suffix { letter.to_string() } else { String::new() };
         if unit <= 512 {
-            return format!("{}{suffix}", bytes / unit);
+            return ((bytes / unit).to_string(), letter);
         }
         // Rounded to the nearest hundredth.
         let hundredths = (bytes * 100 + unit / 2) / unit;
-        let mark = match (hundredths * unit).cmp(&(bytes * 100)) {
-            std::cmp::Ordering::Greater if marked => "<",
-            std::cmp::Ordering::Greater | std::cmp::Ordering::Equal | std::cmp::Ordering::Less => {
-                ""
-            }
-        };
-        format!("{mark}{}.{:02}{suffix}", hundredths / 100, hundredths % 100)
+        let is_rounded_up = marked && hundredths * unit > bytes * 100;
+        let mark = if is_rounded_up { "<" } else { "" };
+        (format!("{mark}{}.{:02}", hundredths / 100, hundredths % 100), letter)
     }
 }
 
 /// `4.00 MiB`, as in LVM's messages.
 pub fn long(size: Sectors) -> String {
-    let text = Units::default().size(size);
-    let Some(unit) = text.chars().last().filter(char::is_ascii_alphabetic) else { return text };
-    let number = &text[..text.len() - 1];
-    format!("{number} {}iB", unit.to_ascii_uppercase())
+    Units::default().long(size).trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -138,6 +151,16 @@ mod tests {
         ] {
             let units: Units = units.parse().unwrap();
             assert_eq!(units.size(Sectors(sectors)), text);
+        }
+        for (units, sectors, text) in [
+            ("r", 0, "0   "),
+            ("k", 0, "0 KiB"),
+            ("K", 4096, "2097.15 kB"),
+            ("H", 387_072, "198.18 MB"),
+            ("b", 8, "4096 B "),
+            ("S", 8, "8 Se"),
+        ] {
+            assert_eq!(units.parse::<Units>().unwrap().long(Sectors(sectors)), text);
         }
         let bare = Units { suffix: false, ..Units::default() };
         assert_eq!(bare.size(Sectors(2048)), "1.00");

@@ -4,3 +4,4 @@ mod activate;
 mod change;
 mod formats;
 mod moves;
+mod reports;

@@ -5,6 +5,8 @@
 //! order in which a change is written: docs/internals/lvm.md.
 
 mod activation;
+mod display;
+mod groups;
 mod lvconvert;
 mod lvcreate;
 mod lvremove;
@@ -51,6 +53,12 @@ pub(crate) enum Lvm {
     Pvs(report::Pvs),
     Vgs(report::Vgs),
     Lvs(report::Lvs),
+    Pvdisplay(display::Pvdisplay),
+    Vgdisplay(display::Vgdisplay),
+    Lvdisplay(display::Lvdisplay),
+    Pvscan(display::Pvscan),
+    Vgscan(display::Vgscan),
+    Lvscan(display::Lvscan),
     Pvcreate(pv::Pvcreate),
     Pvremove(pv::Pvremove),
     Pvmove(pvmove::Pvmove),
@@ -81,6 +89,12 @@ impl Lvm {
             Self::Pvs(command) => command.run(),
             Self::Vgs(command) => command.run(),
             Self::Lvs(command) => command.run(),
+            Self::Pvdisplay(command) => command.run(),
+            Self::Vgdisplay(command) => command.run(),
+            Self::Lvdisplay(command) => command.run(),
+            Self::Pvscan(command) => command.run(),
+            Self::Vgscan(command) => command.run(),
+            Self::Lvscan(command) => command.run(),
             Self::Pvcreate(command) => command.run(),
             Self::Pvremove(command) => command.run(),
             Self::Pvmove(command) => command.run(),

@@ -1,0 +1,84 @@
+//! The texts of `pvdisplay`, `vgdisplay`, `lvdisplay`, `pvscan`, `vgscan` and `lvscan`.
+//!
+//! Lines about kernel devices are missing: volumes that are active here have none.
+
+mod lv;
+mod maps;
+mod pv;
+mod scan;
+mod vg;
+
+pub use scan::{PvDetails, lvscan, pvscan, vgscan};
+
+use super::{LvRow, PvRow, Units, VgRow};
+
+/// The forms of a display.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A line for each property; with `maps` also the extents.
+    Long {
+        /// Whether extents are shown.
+        maps: bool,
+    },
+    /// One line.
+    Short,
+    /// One line with colons between numbers.
+    Colons,
+}
+
+/// Rows that can be displayed.
+pub trait Display {
+    /// The text of a row.
+    fn display(&self, form: Form, units: &Units) -> String;
+}
+
+impl Display for PvRow {
+    fn display(&self, form: Form, units: &Units) -> String {
+        match form {
+            Form::Long { maps } => pv::long(self, units, maps),
+            Form::Short => pv::short(self, units),
+            Form::Colons => pv::colons(self, units),
+        }
+    }
+}
+
+impl Display for VgRow {
+    fn display(&self, form: Form, units: &Units) -> String {
+        match form {
+            Form::Long { .. } => vg::long(self, units),
+            Form::Short => vg::short(self, units),
+            Form::Colons => vg::colons(self),
+        }
+    }
+}
+
+impl Display for LvRow {
+    fn display(&self, form: Form, units: &Units) -> String {
+        match form {
+            Form::Long { maps } => lv::long(self, units, maps),
+            // There is no short form of volumes.
+            Form::Short | Form::Colons => lv::colons(self),
+        }
+    }
+}
+
+/// Lines of names and values.
+struct Lines {
+    text: String,
+    /// The width of names.
+    width: usize,
+}
+
+/// LVM's empty line.
+const EMPTY: &str = "   \n";
+
+impl Lines {
+    fn new(title: &str, width: usize) -> Self {
+        Self { text: format!("  --- {title} ---\n"), width }
+    }
+
+    fn add(&mut self, name: &str, value: impl std::fmt::Display) {
+        let width = self.width;
+        self.text += &format!("  {name:width$}{value}\n");
+    }
+}

@@ -1,0 +1,119 @@
+//! All volumes of a report.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::{LvRow, LvState, PvFacts, PvRow, VgRow};
+use crate::group::{Group, MemberState};
+use crate::metadata::VolumeGroup;
+
+/// A group with what is known beyond its metadata.
+pub struct GroupFacts {
+    /// The group.
+    pub group: Group,
+    /// Its physical volumes, in the order of its metadata; `None`: missing.
+    pub physical: Vec<Option<Physical>>,
+    /// The states of its active logical volumes, by name.
+    pub states: BTreeMap<String, LvState>,
+}
+
+/// A physical volume that is present.
+#[derive(Clone, Debug)]
+pub struct Physical {
+    /// Its device.
+    pub path: String,
+    /// What its label says.
+    pub facts: PvFacts,
+}
+
+impl GroupFacts {
+    pub(super) fn metadata(&self) -> &VolumeGroup {
+        &self.group.metadata.group
+    }
+
+    /// The device of a physical volume by its index in the group.
+    pub(super) fn device(&self, index: usize) -> &str {
+        let found = self.physical.get(index).and_then(Option::as_ref);
+        found.map_or("[unknown]", |physical| &physical.path)
+    }
+}
+
+/// Physical volumes, their groups, and the logical volumes of these.
+pub struct Inventory {
+    /// The groups, in LVM's order.
+    groups: Vec<Rc<GroupFacts>>,
+    /// The physical volumes of no group.
+    free: Vec<Physical>,
+}
+
+impl Inventory {
+    /// Of physical volumes in the order of their devices, the groups on them, whose members are indices into `physical`, and
+    /// the states of each group's active volumes.
+    pub fn new(
+        physical: &[Physical],
+        groups: impl IntoIterator<Item = (Group, BTreeMap<String, LvState>)>,
+    ) -> Self {
+        let mut placed = Vec::new();
+        let (mut listed, mut known) = (Vec::new(), Vec::new());
+        for (group, states) in groups {
+            let indices: Vec<_> = group.members.iter().copied().map(index_of).collect();
+            listed.extend(indices.iter().flatten().copied());
+            let of = |index: &Option<usize>| physical.get((*index)?).cloned();
+            let physical: Vec<_> = indices.iter().map(of).collect();
+            known.extend(physical.iter().flatten().map(|physical| physical.facts.uuid));
+            let first = indices.iter().flatten().min().copied();
+            placed.push((first, Rc::new(GroupFacts { group, physical, states })));
+        }
+        // LVM shows the group of the last device first.
+        placed.sort_by_key(|(first, _)| std::cmp::Reverse(*first));
+        let mut free = Vec::new();
+        for (index, physical) in physical.iter().enumerate() {
+            // The copy of another one is not shown.
+            if !listed.contains(&index) && !known.contains(&physical.facts.uuid) {
+                known.push(physical.facts.uuid);
+                free.push(physical.clone());
+            }
+        }
+        Self { groups: placed.into_iter().map(|(_, facts)| facts).collect(), free }
+    }
+
+    /// All physical volumes, including those missing from their groups.
+    pub fn pvs(&self) -> Vec<PvRow> {
+        let members = self.groups.iter().flat_map(|facts| {
+            let rows = 0..facts.group.members.len();
+            rows.map(|index| PvRow::Member { facts: Rc::clone(facts), index })
+        });
+        members.chain(self.free.iter().cloned().map(PvRow::Free)).collect()
+    }
+
+    /// All groups.
+    pub fn vgs(&self) -> Vec<VgRow> {
+        self.groups.iter().map(|facts| VgRow(Rc::clone(facts))).collect()
+    }
+
+    /// The logical volumes that users see; with `all` also the components of others. Volumes that only tie a snapshot to its
+    /// origin are never shown.
+    pub fn lvs(&self, all: bool) -> Vec<LvRow> {
+        let mut rows = Vec::new();
+        for facts in &self.groups {
+            let group = facts.metadata();
+            let ties: Vec<&str> = group.snapshots().map(|found| &*found.lv.name).collect();
+            for (index, (lv, seen)) in group.lvs.iter().zip(group.visible()).enumerate() {
+                if (seen || all) && !ties.contains(&&*lv.name) {
+                    rows.push(LvRow { facts: Rc::clone(facts), index });
+                }
+            }
+        }
+        rows
+    }
+}
+
+/// The index of a member that is there.
+fn index_of(member: MemberState) -> Option<usize> {
+    match member {
+        MemberState::Present(index) | MemberState::Stale(index) | MemberState::Returned(index) => {
+            Some(index)
+        }
+        MemberState::Missing => None,
+    }
+}
