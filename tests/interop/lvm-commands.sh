@@ -5,7 +5,8 @@
 #   2  LVM (in UML) takes it without a warning; the kernel activates it, writes to origin and snapshots;
 #      LVM makes groups of its own: striped, snapshots, merging, RAID, thin, odd areas, tags
 #   3  pvs, vgs and lvs of ashlar say of all groups what LVM's say, in the same words, also with a
-#      physical volume missing; ashlar merges a snapshot, marks another, extends and removes volumes
+#      physical volume missing; they select and sort alike, and refuse alike what is no selection; so do the
+#      display and scan commands; ashlar merges a snapshot, marks another, extends and removes volumes
 #   4  LVM takes the result; origins and the other snapshot have the contents that they should have: the
 #      kernel goes on with the merge that was marked
 #
@@ -41,12 +42,173 @@ reports() {
 	"${run[@]}" vgs --devices "$devices" --separator / >"$dir/$name.vgs"
 }
 
+# The other reports and the displays of all groups: what both must print alike.
+texts() {
+	cat <<-'C'
+		pvdisplay -m
+		pvdisplay -c
+		pvdisplay -s
+		pvdisplay --units b
+		pvdisplay --units S -s
+		pvdisplay --units M --nosuffix
+		pvdisplay -m DISK04 DISK07
+		pvdisplay -S 'pv_free=0'
+		pvdisplay -C -o pv_name,pv_size --noheadings --separator : -O -pv_size,pv_name DISK03 DISK04
+		vgdisplay
+		vgdisplay -c
+		vgdisplay -s
+		vgdisplay --units H str
+		vgdisplay --units r --nosuffix -s
+		vgdisplay -S 'vg_name=~"^s" && lv_count>2'
+		vgdisplay -C -o vg_name,vg_attr,vg_extent_size --noheadings --separator :
+		lvdisplay -m -a
+		lvdisplay lin/small snaps merging thin
+		lvdisplay -c -a
+		lvdisplay --units s lin/small snaps
+		lvdisplay -S 'lv_size>=12m&&lv_name!=stripes'
+		lvdisplay -C -o lv_full_name,lv_size --noheadings --separator : lin
+		pvscan
+		pvscan -s
+		pvscan -u
+		vgscan
+		lvscan -a
+		pvs --noheadings --separator : -o pv_name,pv_size -O -pv_free,-pv_name
+		pvs --noheadings --separator : -o pv_name,vg_name -O ''
+		pvs --noheadings --separator : -o pvname,VG_NAME,vg__attr,Tags -O -vg_name,name
+		pvs --noheadings --separator : -o +vg_free_count,vg_tags
+		pvs --noheadings --separator : -o pv_name -o vg_name -o +pv_used
+		vgs --noheadings --separator : -o vg_name,lv_count,vg_size -O -vg_size,+lv_count
+		vgs --noheadings --separator : -o vg_name -O pv_count,-vg_free,vg_name
+		lvs --noheadings --separator : -o lv_full_name,lv_size -O lv_size
+		lvs -a --noheadings --separator : -o lv_full_name,lv_size -O -lv_size,-lv_name
+		lvs -a --noheadings --separator : -o lv_full_name,lv_attr -O lv_name,vg_name
+		lvs --noheadings --separator : -o lv_full_name,origin -O origin
+		lvs --noheadings --separator : -o lv_full_name,vg_size,vg_extent_size,vg_tags -O vg_size
+		pvs --nameprefixes -o pv_name,pv_free,pv_tags
+		pvs --nameprefixes --unquoted --noheadings -o pv_name,vg_name,pv_free,pv_tags
+		pvs --nameprefixes --separator , -o pv_name,pv_free,pv_tags
+		vgs --rows -o vg_name,vg_free,vg_tags
+		vgs --rows --nameprefixes --units k -o vg_name,vg_free
+		lvs --nameprefixes --noheadings -a -o lv_name,vg_name,lv_path,pool_lv
+	C
+	# A selection for each line: what is selected, and from what.
+	while IFS=' ' read -r what selection; do
+		echo "${what}s --noheadings -o ${what/lv/lv_full}_name -S '$selection'"
+	done <<-'C'
+		pv vg_name=lin
+		pv name=DISK03
+		pv   vg_name  =  lin
+		pv vg_name==lin
+		pv vg_name=!lin
+		pv vg_name=l|in
+		pv vg_name=lin||vg_name=str&&pv_name=DISK05
+		pv (vg_name=lin||vg_name=str)&&pv_name=DISK05
+		pv vg_name=lin#vg_name=str,pv_name=DISK05
+		pv !(vg_name=lin)
+		pv ! ( vg_name = lin ) && pv_size>62
+		pv vg_name!~[lsr]
+		pv vg_name=~"^(lin|str)$"
+		pv vg_name=~(merg|str)
+		pv vg_name=~[str]
+		pv vg_name=~"[k-m]in"
+		pv vg_name=~"l{1}"
+		pv vg_name=~"\w"
+		pv vg_tags=one
+		pv vg_tags=[one]
+		pv vg_tags={one,two}
+		pv vg_tags=[one,two,two]
+		pv vg_tags={one || x}
+		pv vg_tags=[one # x]
+		pv vg_tags={"one" , "x"}
+		pv vg_tags!=[one]
+		pv pv_tags=[pvtag]
+		pv pv_size<62.5
+		pv pv_size>=60.00m && vg_name!=lin
+		pv pv_size=0.0625g
+		pv dev_size=67.108864M
+		pv dev_size=67108864h
+		pv dev_size=131072s
+		pv dev_size<=.5g
+		pv pv_pe_count>62&&pv_pe_count<=63
+		pv pv_pe_count!=undef
+		pv pv_pe_count>=-1
+		vg lv_count>2,snap_count=0
+		vg vg_extent_size!=1m
+		vg vg_attr=~"^wz--l"
+		lv lv_name=~"^s"
+		lv lv_path=""
+		lv lv_path!=""&&size<4m
+		lv size>8M
+		lv data_percent!=0%
+		lv origin=origin||lv_tags="a#b"
+		lv segtype=linear && seg_count=1
+		lv lv_attr=~"^s.*k?$"
+		lv vg_extent_size=512k
+	C
+	# Hidden volumes are selected by their bare names.
+	echo "lvs -a --noheadings -o lv_name -S 'lv_name=~rimage'"
+	echo "lvs -a --noheadings -o lv_name -S lv_name=r1_rimage_0"
+	echo "lvs -a --noheadings -o lv_name -S 'lv_name=\"[r1_rimage_0]\"'"
+}
+
+# The same for a group of which a disk is missing.
+partial_texts() {
+	cat <<-'C'
+		pvdisplay -m
+		pvdisplay -c
+		pvdisplay -s
+		vgdisplay
+		vgdisplay -c
+		lvdisplay -m
+		lvdisplay -c
+		pvscan
+		lvscan
+	C
+}
+
+# Commands that fail.
+mistakes() {
+	cat <<-'C'
+		pvs -o nonsense
+		pvs -o pv_name,+vg_name
+		pvs -O pv_size,-nonsense
+		pvs -S nonsense=1
+		pvs -S 'vg_name=lin xx'
+		pvs -S '(vg_name=lin'
+		pvs -S '!vg_name=lin'
+		pvs -S 'vg_name>lin'
+		pvs -S 'vg_name="lin'
+		pvs -S 'pv_size=~10'
+		pvs -S 'pv_size>10q'
+		pvs -S 'pv_pe_count=2k'
+		pvs -S 'pv_pe_count>99999999999999999999999'
+		pvs -S 'vg_name=~"("'
+		pvs -S 'vg_tags={a,b#c}'
+		lvs -S 'data_percent>1k'
+		lvdisplay -c -m
+		pvdisplay -o pv_name
+		lvdisplay lin/nonsense
+		lvscan lin
+	C
+}
+
+# each COMMAND [--devices DEVICES]: runs it with each line of stdin, and prints its exit code and what it says
+each() {
+	local line code
+	while read -r line; do
+		code=0
+		eval "$1 $line ${*:2}" >"$log" 2>&1 || code=$?
+		printf '== %s\n== %s\n' "$line" "$code"
+		cat "$log"
+	done
+}
+
 if [ "${1:-}" = --guest ]; then
 	out=$3 log=$(mktemp)
 	export TZ=UTC
 	modprobe -a dm-mod dm-snapshot dm-thin-pool dm-raid dm-mirror 2>/dev/null || true
 	cat >/etc/lvm/lvmlocal.conf <<-'C'
-		devices { use_devicesfile=0 global_filter=["a|^/dev/ubd|","r|.*|"] }
+		devices { use_devicesfile=0 obtain_device_list_from_udev=0 multipath_component_detection=0 md_component_detection=0 global_filter=["a|^/dev/ubd|","r|.*|"] }
 		activation { udev_sync=0 udev_rules=0 monitoring=0 }
 		backup { backup=0 archive=0 }
 	C
@@ -141,6 +303,15 @@ if [ "${1:-}" = --guest ]; then
 		reports "$out/lvm" "$name" env "$devices"
 	done
 	reports "$out/lvm" partial env "$(disk 3)" 2>/dev/null
+	named=()
+	for n in {0..14}; do
+		named+=(-e "s,DISK$(printf %02d "$n"),$(disk "$n"),g")
+	done
+	# LVM's shell saves the time that it takes to start.
+	texts | sed "${named[@]}" | lvm >"$out/texts.lvm" 2>&1
+	mistakes | each "" >"$out/mistakes.lvm"
+	sed -i "s,\^/dev/ubd,$(disk 3)," /etc/lvm/lvmlocal.conf
+	partial_texts | lvm >"$out/partial.lvm" 2>/dev/null
 	exit 0
 fi
 
@@ -189,18 +360,44 @@ for group in "${groups[@]}"; do
 	reports "$work/ashlar" "$name" "$ashlar lvm" "$(devices "$first" "$count")"
 done
 reports "$work/ashlar" partial "$ashlar lvm" "${names[3]}" 2>/dev/null
+log=$work/log
+all=$(devices 0 15)
+named=()
+for n in {0..14}; do
+	named+=(-e "s,DISK$(printf %02d "$n"),${names[n]},g")
+done
+mkdir "$work/texts"
+texts | sed "${named[@]}" | {
+	number=10000
+	while read -r line; do
+		# Four at a time.
+		[ "$(jobs -rp | wc -l)" -lt 4 ] || wait -n
+		number=$((number + 1))
+		(eval "\"$ashlar\" lvm $line --devices $all" || echo "FAILED: $line") >"$work/texts/$number" 2>&1 &
+	done
+	wait
+}
+cat "$work"/texts/* >"$work/texts.ashlar"
+partial_texts | while read -r line; do
+	eval "\"$ashlar\" lvm $line --devices ${names[3]}" || echo "FAILED: $line"
+done >"$work/partial.ashlar" 2>/dev/null
+mistakes | each "\"$ashlar\" lvm" --devices "$all" >"$work/mistakes.ashlar"
 python3 - "$work" <<'PY'
-import json, os, re, sys
+import difflib, json, os, re, sys
 
 work = sys.argv[1]
 wrong = 0
 
 
-def rows(side, name):
-    text = open(f'{work}/{side}/{name}').read()
+def read(name):
+    text = open(f'{work}/{name}').read()
     # The kernel's names of the disks are ubda, ubdb, ...
     text = re.sub(r'/dev/ubd([a-p])', lambda m: 'disk%02d' % (ord(m[1]) - ord('a')), text)
-    text = text.replace(work + '/', '')
+    return text.replace(work + '/', '')
+
+
+def rows(side, name):
+    text = read(f'{side}/{name}')
     if name.endswith(('.pvs', '.vgs')):
         return [{'line': line} for line in sorted(text.split('\n'))]
     (report,) = json.loads(text)['report']
@@ -238,6 +435,34 @@ for name in names:
                 wrong += 1
                 print(f'{name}: {list(a.values())[0]}: {key}: LVM {a[key]!r}, ashlar {b.get(key)!r}')
 print(f'{fields} values compared')
+
+for name in ['texts', 'partial']:
+    # pvscan pads the names of devices, which have other lengths here.
+    said = [re.sub(r'^(  PV .*?) +', r'\1 ', read(f'{name}.{side}').strip(), flags=re.M) for side in ('lvm', 'ashlar')]
+    theirs, ours = ([line.rstrip() for line in text.split('\n')] for text in said)
+    for line in difflib.unified_diff(theirs, ours, 'LVM', 'ashlar', lineterm='', n=4):
+        wrong += 1
+        print(line)
+    assert len(theirs) > 150, theirs
+    print(f'{len(theirs)} lines of {name} compared')
+
+
+def mistakes(side):
+    found = re.split(r'^== (.*)\n== (.*)\n', read(f'mistakes.{side}'), flags=re.M)[1:]
+    return [found[at:at + 3] for at in range(0, len(found), 3)]
+
+
+for (line, code, theirs), (_, our_code, ours) in zip(mistakes('lvm'), mistakes('ashlar'), strict=True):
+    # After the list of fields.
+    theirs = theirs.rsplit('\n   \n', 1)[-1].strip().split('\n')
+    theirs = [re.sub(r"^(.*: )?Selection syntax error at '(.*)'\.$", r"Selection syntax error at '\2'", said.strip()) for said in theirs]
+    theirs = [said.removeprefix('dm_report: ') for said in theirs if not re.match('Use |Run |Cannot process |.*regular expr|.*regex$', said)]
+    if code == '3':
+        theirs = []
+    missing = [said for said in theirs if said not in ours]
+    if code != our_code or missing:
+        wrong += 1
+        print(f'{line}: exit codes {code} {our_code}; LVM says {missing}, ashlar {ours!r}')
 sys.exit(wrong != 0)
 PY
 
