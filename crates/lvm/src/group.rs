@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::metadata::{Metadata, MetadataError, PvFlag, VgFlag};
@@ -27,7 +28,8 @@ pub struct Group {
 }
 
 /// A physical volume of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MemberState {
     /// The given volume with this index, up to date.
     Present(usize),
@@ -94,6 +96,14 @@ pub fn named<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group, NameError
 }
 
 impl MemberState {
+    /// The index of the given physical volume, whatever its state; `None` if it is missing.
+    pub fn index(self) -> Option<usize> {
+        match self {
+            Self::Present(index) | Self::Stale(index) | Self::Returned(index) => Some(index),
+            Self::Missing => None,
+        }
+    }
+
     /// The index of the given physical volume, if its data is usable.
     pub fn usable(self) -> Option<usize> {
         match self {
@@ -104,6 +114,11 @@ impl MemberState {
 }
 
 impl Group {
+    /// Whether the given physical volume with this index is one of its members.
+    pub fn has_member(&self, index: usize) -> bool {
+        self.members.iter().any(|member| member.index() == Some(index))
+    }
+
     /// Whether it belongs to another host.
     pub fn is_exported(&self) -> bool {
         self.metadata.group.flags.contains(&VgFlag::Exported)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::{LvRow, LvState, PvFacts, PvRow, VgRow};
-use crate::group::{Group, MemberState};
+use crate::group::Group;
 use crate::metadata::VolumeGroup;
 
 /// A group with what is known beyond its metadata.
@@ -15,6 +15,8 @@ pub struct GroupFacts {
     pub physical: Vec<Option<Physical>>,
     /// The states of its active logical volumes, by name.
     pub states: BTreeMap<String, LvState>,
+    /// Which logical volumes users see, in the order of its metadata.
+    pub(super) visible: Vec<bool>,
 }
 
 /// A physical volume that is present.
@@ -56,13 +58,14 @@ impl Inventory {
         let mut placed = Vec::new();
         let (mut listed, mut known) = (Vec::new(), Vec::new());
         for (group, states) in groups {
-            let indices: Vec<_> = group.members.iter().copied().map(index_of).collect();
+            let indices: Vec<_> = group.members.iter().map(|member| member.index()).collect();
             listed.extend(indices.iter().flatten().copied());
             let of = |index: &Option<usize>| physical.get((*index)?).cloned();
             let physical: Vec<_> = indices.iter().map(of).collect();
             known.extend(physical.iter().flatten().map(|physical| physical.facts.uuid));
             let first = indices.iter().flatten().min().copied();
-            placed.push((first, Rc::new(GroupFacts { group, physical, states })));
+            let visible = group.metadata.group.visible();
+            placed.push((first, Rc::new(GroupFacts { group, physical, states, visible })));
         }
         // LVM shows the group of the last device first.
         placed.sort_by_key(|(first, _)| std::cmp::Reverse(*first));
@@ -98,22 +101,12 @@ impl Inventory {
         for facts in &self.groups {
             let group = facts.metadata();
             let ties: Vec<&str> = group.snapshots().map(|found| &*found.lv.name).collect();
-            for (index, (lv, seen)) in group.lvs.iter().zip(group.visible()).enumerate() {
-                if (seen || all) && !ties.contains(&&*lv.name) {
+            for (index, (lv, seen)) in group.lvs.iter().zip(&facts.visible).enumerate() {
+                if (*seen || all) && !ties.contains(&&*lv.name) {
                     rows.push(LvRow { facts: Rc::clone(facts), index });
                 }
             }
         }
         rows
-    }
-}
-
-/// The index of a member that is there.
-fn index_of(member: MemberState) -> Option<usize> {
-    match member {
-        MemberState::Present(index) | MemberState::Stale(index) | MemberState::Returned(index) => {
-            Some(index)
-        }
-        MemberState::Missing => None,
     }
 }

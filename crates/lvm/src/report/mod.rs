@@ -145,14 +145,18 @@ pub fn sort_keys<R: Row>(text: &str) -> Result<Vec<SortKey<R>>, FieldError> {
 }
 
 /// Sorts rows; those with equal keys stay in order.
-pub fn sort<R>(rows: &mut [R], keys: &[SortKey<R>]) {
-    rows.sort_by(|a, b| {
-        let order = keys.iter().map(|SortKey { field, descending }| {
-            let order = (field.get)(a).order(&(field.get)(b));
-            if *descending { order.reverse() } else { order }
+pub fn sort<R>(rows: &mut Vec<R>, keys: &[SortKey<R>]) {
+    // A value may take a search through the group: it is asked for once.
+    let values = |row: &R| keys.iter().map(|key| (key.field.get)(row)).collect::<Vec<_>>();
+    let mut sorted: Vec<(Vec<Value>, R)> = rows.drain(..).map(|row| (values(&row), row)).collect();
+    sorted.sort_by(|(a, _), (b, _)| {
+        let order = keys.iter().zip(a.iter().zip(b)).map(|(key, (a, b))| {
+            let order = a.order(b);
+            if key.descending { order.reverse() } else { order }
         });
         order.fold(Ordering::Equal, Ordering::then)
     });
+    rows.extend(sorted.into_iter().map(|(_, row)| row));
 }
 
 /// The list of a report's fields.

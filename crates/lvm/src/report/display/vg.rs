@@ -16,7 +16,7 @@ impl Numbers {
     fn of(row: &VgRow) -> Self {
         let group = row.group();
         let is_open = |name: &str| row.0.states.get(name).is_some_and(|state| state.is_open);
-        let seen = group.lvs.iter().zip(group.visible()).filter(|(_, seen)| *seen);
+        let seen = group.lvs.iter().zip(&row.0.visible).filter(|(_, seen)| **seen);
         Self {
             open: seen.filter(|(lv, _)| is_open(&lv.name)).count(),
             present: row.0.physical.iter().flatten().count(),

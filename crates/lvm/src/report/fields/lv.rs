@@ -69,7 +69,7 @@ impl LvRow {
     }
 
     pub(in crate::report) fn is_seen(&self) -> bool {
-        self.group().visible().get(self.index).is_some_and(|seen| *seen)
+        self.facts.visible.get(self.index).is_some_and(|seen| *seen)
     }
 
     pub(in crate::report) fn first(&self) -> Option<&SegmentKind> {

@@ -33,7 +33,7 @@ impl VgRow {
 
     /// The number of volumes that users see.
     pub(in crate::report) fn visible(&self) -> usize {
-        self.group().visible().into_iter().filter(|seen| *seen).count()
+        self.0.visible.iter().filter(|seen| **seen).count()
     }
 
     fn attributes(&self) -> String {
