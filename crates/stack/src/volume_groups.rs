@@ -29,7 +29,7 @@ pub use change::{Applied, Change, Request};
 pub use members::new_member;
 pub use merged::{Merged, Merging, left_to_merge};
 pub use moved::{MirrorProgress, Moving, MovingState, mirror_progress};
-pub use report::{ServedGroup, ServedMember, ServedPhysical, ServedVolume};
+pub use report::{ServedGroup, ServedPhysical, ServedVolume};
 
 /// A present physical volume.
 struct Physical {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
-use ashlar_lvm::group::{MemberState, named};
+use ashlar_lvm::group::named;
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::ondisk::PvLabel;
 use ashlar_lvm::report::long;
@@ -61,13 +61,7 @@ impl VolumeGroups {
         let on = |index: &usize| self.physical[*index].device == device;
         let Some(index) = (0..self.physical.len()).find(on) else { return Ok(None) };
         let found = self.found();
-        let is_member = |member: &MemberState| match *member {
-            MemberState::Present(at) | MemberState::Stale(at) | MemberState::Returned(at) => {
-                at == index
-            }
-            MemberState::Missing => false,
-        };
-        if let Some(group) = found.groups.iter().find(|group| group.members.iter().any(is_member)) {
+        if let Some(group) = found.groups.iter().find(|group| group.has_member(index)) {
             let group = &group.metadata.group.name;
             return Err(format!("Physical volume '{path}' is already in volume group '{group}'"));
         }

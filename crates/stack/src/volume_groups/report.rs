@@ -28,28 +28,14 @@ pub struct ServedPhysical {
     pub areas: usize,
 }
 
-/// A member of a group.
-#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
-#[serde(rename_all = "kebab-case")]
-pub enum ServedMember {
-    /// The physical volume with this index.
-    Present(usize),
-    /// The physical volume with this index, whose metadata is old.
-    Stale(usize),
-    /// The physical volume with this index, which missed changes.
-    Returned(usize),
-    /// It is missing.
-    Missing,
-}
-
 /// A group of a daemon.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct ServedGroup {
     /// Its metadata.
     pub text: String,
-    /// Its members.
-    pub members: Vec<ServedMember>,
+    /// Its members; indices are those of the daemon's physical volumes.
+    pub members: Vec<MemberState>,
     /// Its volumes, and components of volumes, that have a device.
     pub volumes: Vec<ServedVolume>,
 }
@@ -98,12 +84,6 @@ impl VolumeGroups {
     }
 
     fn report_group(&self, group: &Group, devices: &Devices) -> ServedGroup {
-        let member = |member: &MemberState| match *member {
-            MemberState::Present(index) => ServedMember::Present(index),
-            MemberState::Stale(index) => ServedMember::Stale(index),
-            MemberState::Returned(index) => ServedMember::Returned(index),
-            MemberState::Missing => ServedMember::Missing,
-        };
         let all = devices.all();
         let open = all.iter().filter(|device| device.bytes.is_open()).map(|device| &device.name);
         let open: HashSet<&String> =
@@ -121,7 +101,7 @@ impl VolumeGroups {
         });
         ServedGroup {
             text: String::from_utf8_lossy(&group.metadata.print(Form::Disk)).into_owned(),
-            members: group.members.iter().map(member).collect(),
+            members: group.members.clone(),
             volumes: volumes.collect(),
         }
     }

@@ -8,9 +8,10 @@ use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::GroupsReply;
 use ashlar_lvm::Metadata;
-use ashlar_lvm::group::{Group, MemberState};
+use ashlar_lvm::group::Group;
+use ashlar_lvm::moving::Move;
 use ashlar_lvm::report::{Inventory, LvRow, LvState, Physical, PvFacts, PvRow, VgRow};
-use ashlar_stack::volume_groups::{ServedGroup, ServedMember, ServedVolume};
+use ashlar_stack::volume_groups::{ServedGroup, ServedVolume};
 
 use super::session::{self, Session, with_named};
 use super::{Devices, split_name};
@@ -73,7 +74,11 @@ impl Groups {
         Self::new(physical.collect(), groups.collect())
     }
 
-    fn served(reply: GroupsReply) -> Result<Self> {
+    /// The groups of a daemon.
+    ///
+    /// # Errors
+    /// Its answer is none.
+    pub(super) fn served(reply: GroupsReply) -> Result<Self> {
         let failed = |why: &dyn std::fmt::Display| {
             Error::plain("the daemon's answer was not understood", why)
         };
@@ -87,26 +92,53 @@ impl Groups {
         let mut groups = Vec::new();
         for ServedGroup { text, members, volumes } in reply.groups {
             let metadata = Metadata::parse(text.as_bytes()).map_err(|error| failed(&error))?;
-            let member = |member: &ServedMember| match *member {
-                ServedMember::Present(index) => MemberState::Present(index),
-                ServedMember::Stale(index) => MemberState::Stale(index),
-                ServedMember::Returned(index) => MemberState::Returned(index),
-                ServedMember::Missing => MemberState::Missing,
-            };
-            let members = members.iter().map(member).collect();
             let metadata = Arc::new(metadata);
             groups.push((Group { metadata, members, outdated: Vec::new() }, volumes));
         }
         Ok(Self::new(physical, groups))
     }
 
-    /// The path of the physical volume that this path is of.
-    fn path(&self, path: &str) -> Option<&str> {
+    /// The index of the physical volume that this path is of.
+    fn index(&self, path: &str) -> Option<usize> {
         let wanted = disks::identity(Path::new(path));
-        let same = |other: &str| {
+        let same = |Physical { path: other, .. }: &Physical| {
             other == path || wanted.is_some() && wanted == disks::identity(Path::new(other))
         };
-        self.physical.iter().map(|physical| &*physical.path).find(|path| same(path))
+        self.physical.iter().position(same)
+    }
+
+    /// The path of the physical volume that this path is of.
+    fn path(&self, path: &str) -> Option<&str> {
+        self.index(path).map(|index| &*self.physical[index].path)
+    }
+
+    /// The group of the physical volume that this path is of.
+    ///
+    /// # Errors
+    /// There is no such physical volume, or it is in no group.
+    pub(super) fn group_at(&self, path: &str) -> Result<&Group> {
+        let index = self.index(path).ok_or_else(|| not_found(path))?;
+        self.groups.iter().find(|group| group.has_member(index)).ok_or_else(|| {
+            Error::failed(format_args!("Physical volume \"{path}\" is in no volume group"))
+        })
+    }
+
+    /// The moves of extents in all groups, or those from the physical volume at a path: the group, the move, and the path of
+    /// the physical volume that is left.
+    pub(super) fn moves(&self, from: Option<&str>) -> Vec<(&Group, Move<'_>, &str)> {
+        let from = from.map(|path| self.index(path));
+        let mut found = Vec::new();
+        for group in &self.groups {
+            for moving in group.metadata.group.moves() {
+                let member = moving.source().and_then(|source| group.members.get(source));
+                let index = member.and_then(|member| member.usable());
+                if from.is_none_or(|from| from.is_some() && from == index) {
+                    let physical = index.and_then(|index| self.physical.get(index));
+                    found.push((group, moving, physical.map_or("[unknown]", |pv| &*pv.path)));
+                }
+            }
+        }
+        found
     }
 
     /// The group of that name or UUID.
@@ -175,4 +207,9 @@ impl Groups {
         rows.sort_by_key(|row| wanted.iter().position(|(id, _)| *id == row.id().0));
         Ok(rows)
     }
+}
+
+/// There is no physical volume at a path.
+pub(super) fn not_found(path: &str) -> Error {
+    Error::failed(format_args!("Failed to find physical volume \"{path}\"."))
 }

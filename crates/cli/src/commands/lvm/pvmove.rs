@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use ashlar_engine::signal;
 use ashlar_engine::sleep;
 use ashlar_host::client::Client;
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::{JobKind, JobState};
 use ashlar_host::lvm::archive::Archives;
-use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::command::{Command, Move, PhysicalPart, PolicyName};
-use ashlar_stack::volume_groups::{ServedMember, mirror_progress};
+use ashlar_stack::volume_groups::mirror_progress;
 use clap::Args;
 
+use super::groups::{Groups, not_found};
 use super::lvconvert::{SIGNALS, either};
-use super::session::{self, Session, described, with};
+use super::session::{self, Session, with};
 use super::{Changing, Devices, split_name, warn};
 use crate::output;
 
@@ -107,10 +107,6 @@ fn report(source: &str, done: u64, total: u64) -> Result<()> {
     output::tell(&format!("  {source}: Moved: {percent:.2}%\n"))
 }
 
-fn not_found(path: &str) -> Error {
-    Error::failed(format_args!("Failed to find physical volume \"{path}\"."))
-}
-
 fn detected(path: &str) -> Result<()> {
     output::tell(&format!("  Detected pvmove in progress for {path}.\n"))?;
     warn("Ignoring remaining command line arguments.");
@@ -141,18 +137,25 @@ impl Pvmove {
     fn served(&self) -> Result<()> {
         let mut client = self.disks.connect()?;
         let source = self.from.as_ref().map(|from| &*from.path);
+        let groups = Groups::served(client.groups()?)?;
+        let mut moving: Vec<String> = groups
+            .moves(source)
+            .iter()
+            .map(|(group, ..)| group.metadata.group.name.clone())
+            .collect();
+        moving.dedup();
         if self.abort {
-            let from = source.map(str::to_owned);
-            for group in groups_with_moves(&mut client, source)? {
-                let command = Command::AbortMove { from: from.clone() };
+            let command = Command::AbortMove { from: source.map(str::to_owned) };
+            for group in moving {
                 session::served(&mut client, &self.changing, &group, &command)?;
             }
             return Ok(());
         }
         if let Some(from) = &self.from {
-            if groups_with_moves(&mut client, source)?.is_empty() {
-                let group = group_of(&mut client, &from.path)?;
-                session::served(&mut client, &self.changing, &group, &self.command(from)?)?;
+            if moving.is_empty() {
+                let group = groups.group_at(&from.path)?;
+                let group = &group.metadata.group.name;
+                session::served(&mut client, &self.changing, group, &self.command(from)?)?;
             } else {
                 detected(&from.path)?;
             }
@@ -160,8 +163,12 @@ impl Pvmove {
         if self.background {
             return Ok(());
         }
-        let followed = moves(&mut client, source)?;
-        self.follow(&mut client, followed)
+        let groups = Groups::served(client.groups()?)?;
+        let followed = groups.moves(source).into_iter().map(|(group, moving, source)| Followed {
+            job: format!("{}/{}", group.metadata.group.name, moving.name()),
+            source: source.to_owned(),
+        });
+        self.follow(&mut client, followed.collect())
     }
 
     /// Waits until the moves have ended.
@@ -265,7 +272,7 @@ impl Pvmove {
         let source = source.map_or_else(String::new, |pv| pv.path.clone());
         let (moved, total) = (u64::from(moving.moved()), u64::from(moving.extents()));
         let (piece, at) = (running.segment().count, running.segment().start);
-        let at = sector(vg, at);
+        let at = vg.sectors(at).as_end();
         let mut volumes = session.volumes(vg, &draft.members);
         volumes.make(std::slice::from_ref(&device)).await?;
         let copied = async {
@@ -307,69 +314,4 @@ impl Pvmove {
         }
         Ok(true)
     }
-}
-
-fn sector(group: &VolumeGroup, extent: u32) -> ashlar_block::Sector {
-    group.sectors(extent).as_end()
-}
-
-/// Whether a user's path is that of a device of the daemon.
-fn is_same(path: &str, served: &str) -> bool {
-    let identity = |path: &str| disks::identity(std::path::Path::new(path));
-    path == served || identity(path).is_some() && identity(path) == identity(served)
-}
-
-/// The moves in the daemon's groups, with their groups: from the physical volume at a path, or all.
-fn all_moves(client: &mut Client, from: Option<&str>) -> Result<Vec<(String, Followed)>> {
-    let reply = client.groups()?;
-    let mut all = Vec::new();
-    for served in &reply.groups {
-        let metadata = described(served)?;
-        let group = &metadata.group;
-        for moving in group.moves() {
-            let member = moving.source().and_then(|index| served.members.get(index));
-            let source = match member {
-                Some(ServedMember::Present(at) | ServedMember::Stale(at)) => {
-                    reply.physical.get(*at).map(|pv| pv.path.clone())
-                }
-                Some(ServedMember::Returned(_) | ServedMember::Missing) | None => None,
-            };
-            let source = source.unwrap_or_else(|| "[unknown]".to_owned());
-            if from.is_none_or(|path| is_same(path, &source)) {
-                let job = format!("{}/{}", group.name, moving.name());
-                all.push((group.name.clone(), Followed { job, source }));
-            }
-        }
-    }
-    Ok(all)
-}
-
-fn moves(client: &mut Client, from: Option<&str>) -> Result<Vec<Followed>> {
-    Ok(all_moves(client, from)?.into_iter().map(|(_, followed)| followed).collect())
-}
-
-fn groups_with_moves(client: &mut Client, from: Option<&str>) -> Result<Vec<String>> {
-    let mut groups: Vec<String> =
-        all_moves(client, from)?.into_iter().map(|(group, _)| group).collect();
-    groups.dedup();
-    Ok(groups)
-}
-
-/// The daemon's group of the physical volume at a path.
-fn group_of(client: &mut Client, path: &str) -> Result<String> {
-    let reply = client.groups()?;
-    let at = reply.physical.iter().position(|pv| is_same(path, &pv.path));
-    let at = at.ok_or_else(|| not_found(path))?;
-    for served in &reply.groups {
-        let is = |member: &ServedMember| match *member {
-            ServedMember::Present(index)
-            | ServedMember::Stale(index)
-            | ServedMember::Returned(index) => index == at,
-            ServedMember::Missing => false,
-        };
-        if served.members.iter().any(is) {
-            return Ok(described(served)?.group.name);
-        }
-    }
-    Err(Error::failed(format_args!("Physical volume \"{path}\" is in no volume group")))
 }

@@ -26,7 +26,7 @@ use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Membership, Question, Zeroes};
 use ashlar_lvm::commit::{CommitError, Member, commit};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
-use ashlar_lvm::group::{self, Found, Group, MemberState, NameError, named};
+use ashlar_lvm::group::{self, Found, Group, NameError, named};
 use ashlar_lvm::{Metadata, PvOnDisk, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
 use ashlar_stack::devices::Role;
@@ -389,13 +389,7 @@ impl Session {
 
     /// The group of the physical volume with this index.
     pub(super) fn group_of(&self, pv: usize) -> Option<&Group> {
-        let is = |member: &MemberState| match member {
-            MemberState::Present(index)
-            | MemberState::Stale(index)
-            | MemberState::Returned(index) => *index == pv,
-            MemberState::Missing => false,
-        };
-        self.found.groups.iter().find(|group| group.members.iter().any(is))
+        self.found.groups.iter().find(|group| group.has_member(pv))
     }
 
     /// A copy of a group, to be changed.
