@@ -55,6 +55,14 @@ pub struct PvPart {
 }
 
 impl PvPart {
+    /// The ranges of these extents that belong to it.
+    pub(crate) fn part_of(&self, on: PvExtents) -> Vec<Range<u32>> {
+        match on.pv == self.pv {
+            true => self.common(&(on.start..on.start + on.count)),
+            false => Vec::new(),
+        }
+    }
+
     /// The ranges of `within` that belong to it, in the order of [`Self::ranges`].
     pub(crate) fn common(&self, within: &Range<u32>) -> Vec<Range<u32>> {
         if self.ranges.is_empty() {

@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::alloc::{AllocError, Policy, Wish};
 use crate::metadata::{
     AreaOn, Creation, LogicalVolume, LvFlag, PhysicalVolume, Segment, SegmentKind, Snapshot,
-    Striped, VolumeGroup, is_valid_name,
+    VolumeGroup, is_valid_name,
 };
 use crate::uuid::Uuid;
 
@@ -532,17 +532,20 @@ impl VolumeGroup {
 
 /// Whether it is only on physical volumes, linear or striped.
 fn is_plain(lv: &LogicalVolume) -> bool {
-    let plain = |segment: &Segment| match &segment.kind {
-        SegmentKind::Striped(Striped { .. }) => segment.parts().is_empty(),
-        SegmentKind::Error | SegmentKind::Zero => true,
+    lv.segments.iter().all(|segment| is_striped(segment) && segment.parts().is_empty())
+}
+
+/// Whether it is linear, striped, or without data.
+pub(crate) fn is_striped(segment: &Segment) -> bool {
+    match &segment.kind {
+        SegmentKind::Striped(_) | SegmentKind::Error | SegmentKind::Zero => true,
         SegmentKind::Mirror(_)
         | SegmentKind::Raid(_)
         | SegmentKind::Snapshot(_)
         | SegmentKind::ThinPool(_)
         | SegmentKind::Thin(_)
         | SegmentKind::Foreign(_) => false,
-    };
-    lv.segments.iter().all(plain)
+    }
 }
 
 fn ties_a_snapshot(segment: &Segment) -> bool {

@@ -21,7 +21,7 @@ use std::ops::Range;
 use ashlar_block::Sectors;
 
 use crate::alloc::{AllocError, FreeMap, Policy, PvPart};
-use crate::change::{Author, ChangeError};
+use crate::change::{Author, ChangeError, is_striped};
 use crate::metadata::{
     Allocation, Area, AreaOn, LogicalVolume, LvFlag, Mirror, Segment, SegmentKind, Striped,
     VolumeGroup,
@@ -58,20 +58,8 @@ pub struct MovePiece<'a> {
 
 impl<'a> MovePiece<'a> {
     fn of(segment: &'a Segment) -> Option<Self> {
-        match &segment.kind {
-            SegmentKind::Mirror(mirror) if mirror.areas.len() == 2 => {
-                Some(Self { segment, mirror })
-            }
-            SegmentKind::Mirror(_)
-            | SegmentKind::Striped(_)
-            | SegmentKind::Raid(_)
-            | SegmentKind::Snapshot(_)
-            | SegmentKind::ThinPool(_)
-            | SegmentKind::Thin(_)
-            | SegmentKind::Error
-            | SegmentKind::Zero
-            | SegmentKind::Foreign(_) => None,
-        }
+        let mirror = segment.kind.as_mirror().filter(|mirror| mirror.areas.len() == 2)?;
+        Some(Self { segment, mirror })
     }
 
     /// Whether its new place counts.
@@ -165,11 +153,7 @@ impl VolumeGroup {
         let room = free.total();
         for lv in &self.lvs {
             let is_meant = meant.as_ref().is_none_or(|meant| meant.contains(&lv.name));
-            let on_source = |on: crate::metadata::PvExtents| {
-                on.pv == new.from.pv
-                    && !new.from.common(&(on.start..on.start + on.count)).is_empty()
-            };
-            if !is_meant || !lv.pv_extents().any(on_source) {
+            if !is_meant || !lv.pv_extents().any(|on| !new.from.part_of(on).is_empty()) {
                 continue;
             }
             if let Some(why) = self.immovable(lv) {
@@ -279,15 +263,6 @@ impl VolumeGroup {
             let store = self.snapshot_in(name).is_some_and(|found| found.snapshot.merging);
             store || self.snapshots_of(name).any(|found| found.snapshot.merging)
         };
-        let is_striped = |segment: &Segment| match &segment.kind {
-            SegmentKind::Striped(_) | SegmentKind::Error | SegmentKind::Zero => true,
-            SegmentKind::Mirror(_)
-            | SegmentKind::Raid(_)
-            | SegmentKind::Snapshot(_)
-            | SegmentKind::ThinPool(_)
-            | SegmentKind::Thin(_)
-            | SegmentKind::Foreign(_) => false,
-        };
         if lv.flags.contains(&LvFlag::Locked) {
             Some("it is locked: its extents are being moved")
         } else if is_merging(&lv.name) {
@@ -301,8 +276,8 @@ impl VolumeGroup {
 
     /// Why a move to `free` extents is not possible.
     fn no_room(&self, new: &NewMove, free: u64) -> AllocError {
-        let on = self.lvs.iter().flat_map(|lv| lv.pv_extents()).filter(|on| on.pv == new.from.pv);
-        let ranges = on.flat_map(|on| new.from.common(&(on.start..on.start + on.count)));
+        let used = self.lvs.iter().flat_map(|lv| lv.pv_extents());
+        let ranges = used.flat_map(|on| new.from.part_of(on));
         let wanted = ranges.map(|range| range.end - range.start).sum();
         if u64::from(wanted) > free {
             return AllocError::NoSpace { wanted, free };

@@ -350,11 +350,15 @@ impl Command {
 
 /// The indices of the physical volumes at `paths`.
 fn indices(group: &VolumeGroup, paths: &[String], physical: Physical<'_>) -> Result<Vec<usize>> {
-    let index = |path: &String| {
-        let (path, group) = (path.clone(), group.name.clone());
-        physical(&path).ok_or(CommandError::NoPhysical { path, group })
-    };
-    paths.iter().map(index).collect()
+    paths.iter().map(|path| index_at(group, path, physical)).collect()
+}
+
+/// The index of the physical volume at a path.
+fn index_at(group: &VolumeGroup, path: &str, physical: Physical<'_>) -> Result<usize> {
+    physical(path).ok_or_else(|| {
+        let (path, group) = (path.to_owned(), group.name.clone());
+        CommandError::NoPhysical { path, group }
+    })
 }
 
 impl Create {

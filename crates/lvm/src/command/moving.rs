@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CommandError, Effect, Physical, PolicyName, Result};
+use super::{CommandError, Effect, Physical, PolicyName, Result, index_at};
 use crate::alloc::PvPart;
 use crate::change::Author;
 use crate::metadata::VolumeGroup;
@@ -71,8 +71,7 @@ fn range(text: &str) -> Option<(u32, u32)> {
 
 impl PhysicalPart {
     fn resolve(&self, group: &VolumeGroup, physical: Physical<'_>) -> Result<PvPart> {
-        let (path, name) = (self.path.clone(), group.name.clone());
-        let pv = physical(&path).ok_or(CommandError::NoPhysical { path, group: name })?;
+        let pv = index_at(group, &self.path, physical)?;
         Ok(PvPart { pv, ranges: self.ranges.iter().map(|(first, end)| *first..*end).collect() })
     }
 }
@@ -108,11 +107,7 @@ pub(super) fn abort(
     group: &mut VolumeGroup,
     physical: Physical<'_>,
 ) -> Result<Effect> {
-    let from = from.map(|path| {
-        let part = PhysicalPart { path: path.to_owned(), ranges: Vec::new() };
-        part.resolve(group, physical)
-    });
-    let from = from.transpose()?.map(|part| part.pv);
+    let from = from.map(|path| index_at(group, path, physical)).transpose()?;
     let is_meant = |source: Option<usize>| from.is_none() || source == from;
     let moves = group.moves().filter(|moving| is_meant(moving.source()));
     let names: Vec<String> = moves.map(|moving| moving.name().to_owned()).collect();

@@ -66,6 +66,11 @@ impl SegmentKind {
         if let Self::Striped(striped) = self { Some(striped) } else { None }
     }
 
+    /// Its copies, if it is an old-style mirror.
+    pub fn as_mirror(&self) -> Option<&Mirror> {
+        if let Self::Mirror(mirror) = self { Some(mirror) } else { None }
+    }
+
     /// Origin and store, if it is a snapshot.
     pub fn as_snapshot(&self) -> Option<&Snapshot> {
         if let Self::Snapshot(snapshot) = self { Some(snapshot) } else { None }

@@ -2,20 +2,14 @@
 //! `tests/images/lvm-tables` has both, and the recipe.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
 use ashlar_lvm::activate::{MadeOf, Options, Plan, Refusal, dm_name, plan};
 use ashlar_lvm::{Metadata, VolumeGroup};
 
-fn golden(file: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/lvm-tables");
-    fs::read_to_string(root.join(file)).expect(file)
-}
+use super::common::{golden, lvm_tables, metadata};
 
 fn group(name: &str) -> VolumeGroup {
-    let text = golden(&format!("{name}.text"));
-    Metadata::parse(text.as_bytes()).expect(name).group
+    metadata(name).group
 }
 
 fn plan_all(group: &VolumeGroup) -> Plan {
@@ -38,13 +32,6 @@ fn tables(plan: &Plan) -> Vec<String> {
     }
     out.sort();
     out
-}
-
-fn lvm_tables(name: &str) -> Vec<String> {
-    let text = golden(&format!("{name}.tables"));
-    let mut lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
-    lines.sort();
-    lines
 }
 
 /// Every device comes after the devices it is made of.

@@ -1,28 +1,12 @@
 //! Volumes are created, extended and removed, in groups made by the real LVM (tests/images/lvm-tables).
 
-use std::fs;
-use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
 use ashlar_block::Sectors;
 use ashlar_lvm::alloc::Wish;
-use ashlar_lvm::change::{Author, ChangeError, NewVolume};
-use ashlar_lvm::metadata::Creation;
+use ashlar_lvm::change::{ChangeError, NewVolume};
 use ashlar_lvm::text::Form;
-use ashlar_lvm::{Metadata, Uuid, VolumeGroup};
+use ashlar_lvm::{Metadata, VolumeGroup};
 
-fn metadata(name: &str) -> Metadata {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/lvm-tables");
-    let text = fs::read(root.join(format!("{name}.text"))).expect(name);
-    Metadata::parse(&text).expect(name)
-}
-
-fn with_author<T>(work: impl FnOnce(&mut Author<'_>) -> T) -> T {
-    static COUNT: AtomicU8 = AtomicU8::new(1);
-    let mut new_uuid = || Uuid::from_random([COUNT.fetch_add(1, Relaxed); 32]);
-    let creation = Creation { time: 1_795_282_190, host: "host".into() };
-    work(&mut Author { creation, new_uuid: &mut new_uuid })
-}
+use super::common::{metadata, with_author};
 
 fn volume(name: &str, extents: u32) -> NewVolume {
     let wish = Wish::linear(extents);

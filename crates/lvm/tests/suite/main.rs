@@ -2,6 +2,7 @@
 
 mod activate;
 mod change;
+mod common;
 mod formats;
 mod moves;
 mod reports;

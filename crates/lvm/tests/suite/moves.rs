@@ -1,33 +1,15 @@
 //! Moves of extents: those that LVM has begun (tests/images/lvm-tables), and those of random groups.
 
-use std::fs;
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
 use ashlar_lvm::activate::{MadeOf, Options, plan};
 use ashlar_lvm::alloc::{Policy, PvPart, Wish};
-use ashlar_lvm::change::{Author, ChangeError, NewVolume};
-use ashlar_lvm::metadata::{AreaOn, Creation, LvFlag, SegmentKind};
+use ashlar_lvm::change::{ChangeError, NewVolume};
+use ashlar_lvm::metadata::{AreaOn, LvFlag, SegmentKind};
 use ashlar_lvm::moving::NewMove;
 use ashlar_lvm::text::Form;
-use ashlar_lvm::{LogicalVolume, Metadata, Uuid, VolumeGroup};
+use ashlar_lvm::{LogicalVolume, Metadata, VolumeGroup};
 use ashlar_sim::{Rng, seeds};
 
-fn golden(name: &str) -> Metadata {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/lvm-tables");
-    let text = fs::read(root.join(format!("{name}.text"))).expect(name);
-    Metadata::parse(&text).expect(name)
-}
-
-fn with_author<T>(work: impl FnOnce(&mut Author<'_>) -> T) -> T {
-    static COUNT: AtomicU32 = AtomicU32::new(1);
-    let mut new_uuid = || {
-        let number = COUNT.fetch_add(1, Relaxed);
-        Uuid::from_random(std::array::from_fn(|at| 1 + (number >> (4 * (at % 8)) & 15) as u8))
-    };
-    let creation = Creation { time: 1_795_282_190, host: "host".into() };
-    work(&mut Author { creation, new_uuid: &mut new_uuid })
-}
+use super::common::{lvm_tables, metadata, with_author};
 
 fn from(pv: usize) -> NewMove {
     let from = PvPart { pv, ranges: Vec::new() };
@@ -85,7 +67,7 @@ fn assert_sound(of: &Metadata, group: &VolumeGroup) {
 
 #[test]
 fn a_move_that_lvm_has_begun_has_its_tables_and_goes_on() {
-    let before = golden("pvmove");
+    let before = metadata("pvmove");
     let made = plan(&before.group, Options::default(), &|index| Some(format!("PV{index}")));
     assert!(made.refused.is_empty(), "{:?}", made.refused);
     let mut tables = Vec::new();
@@ -94,14 +76,7 @@ fn a_move_that_lvm_has_begun_has_its_tables_and_goes_on() {
         tables.extend(lines.iter().map(|line| format!("{}: {line}", device.name)));
     }
     tables.sort();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/lvm-tables");
-    let mut wanted: Vec<String> = fs::read_to_string(root.join("pvmove.tables"))
-        .expect("tables")
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect();
-    wanted.sort();
-    assert_eq!(tables, wanted);
+    assert_eq!(tables, lvm_tables("pvmove"));
     // Without writing nothing is copied.
     let options = Options { read_only: true, ..Options::default() };
     let made = plan(&before.group, options, &|index| Some(format!("PV{index}")));
@@ -131,7 +106,7 @@ fn a_move_that_lvm_has_begun_has_its_tables_and_goes_on() {
 #[test]
 fn a_move_is_written_as_lvm_writes_it() {
     // The group as LVM had it before, and the same command.
-    let lvms = golden("pvmove");
+    let lvms = metadata("pvmove");
     let mut group = lvms.group.clone();
     // As if nothing had been moved.
     let pieces = group.lv_mut("pvmove0").expect("the move");
@@ -157,7 +132,7 @@ fn every_extent_is_at_its_old_place_until_it_counts_at_the_new_one() {
     let (mut moved, mut refused, mut pieces) = (0, 0, 0);
     for seed in seeds(400) {
         let mut rng = Rng::new(seed);
-        let of = golden("pvmove");
+        let of = metadata("pvmove");
         let mut group = of.group.clone();
         group.end_move("pvmove0").expect("an abort");
         for name in ["first", "str-ipes"] {

@@ -2,8 +2,6 @@
 //! others `tests/interop/lvm-commands.sh` compares them with LVM's own.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_lvm::Metadata;
@@ -15,16 +13,13 @@ use ashlar_lvm::report::{
     Selection, Style, Units, table,
 };
 
-const LONG: Form = Form::Long { maps: false };
+use super::common::metadata;
 
-fn metadata() -> Metadata {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/lvm-tables");
-    Metadata::parse(&fs::read(root.join("snapshots.text")).unwrap()).unwrap()
-}
+const LONG: Form = Form::Long { maps: false };
 
 /// The group on `/dev/a` and others, and a physical volume of no group on `/dev/z`.
 fn inventory(change: impl FnOnce(&mut Metadata), states: &[(&str, bool, &str)]) -> Inventory {
-    let mut metadata = metadata();
+    let mut metadata = metadata("snapshots");
     change(&mut metadata);
     let facts = |uuid| PvFacts { uuid, size_bytes: 130_048 * 512, is_used: true, areas: 1 };
     let pvs = metadata.group.pvs.iter().zip('a'..);
