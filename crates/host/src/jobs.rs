@@ -119,8 +119,8 @@ impl Service {
             Work::Sync(volume) => control_sync(&volume, &job, *action).await?,
             Work::Merge(merging) => {
                 let told = match action {
-                    JobAction::Pause => merging.pause().await,
-                    JobAction::Resume => merging.resume().await,
+                    JobAction::Pause => merging.copying.pause().await,
+                    JobAction::Resume => merging.copying.resume().await,
                     JobAction::Cancel => return Err(refuse(&job, *action)),
                 };
                 told.map_err(|why| refused(why, None))?;
@@ -154,8 +154,8 @@ impl Service {
         let moving = collector.moving().into_iter().find(|moving| moving.full_name() == name);
         let moving = moving.ok_or_else(|| refused(format_args!("{name} has ended"), None))?;
         let told = match action {
-            JobAction::Pause => moving.pause().await,
-            JobAction::Resume | JobAction::Cancel => moving.resume().await,
+            JobAction::Pause => moving.copying.pause().await,
+            JobAction::Resume | JobAction::Cancel => moving.copying.resume().await,
         };
         told.map_err(|why| refused(why, None))
     }
@@ -199,7 +199,7 @@ impl Service {
     async fn move_job(&self, moving: &Moving) -> Job {
         let state = if moving.has_failed().await || moving.state == MovingState::NotRecorded {
             JobState::Failed
-        } else if moving.is_paused().await {
+        } else if moving.copying.is_paused().await {
             JobState::Paused
         } else {
             JobState::Running
@@ -232,7 +232,7 @@ impl Service {
         };
         let state = match left {
             None => JobState::Failed,
-            Some(_) if merging.is_paused().await => JobState::Paused,
+            Some(_) if merging.copying.is_paused().await => JobState::Paused,
             Some(_) => JobState::Running,
         };
         let name = merging.name();

@@ -29,14 +29,14 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
         let merges = merging.iter().filter_map(|it| Some((it.name(), it.left?)));
         let moves = moving.iter().map(|it| (it.full_name(), it.total - it.done));
         service.speeds.borrow_mut().note(merges.chain(moves).collect(), Instant::now());
-        for Merging { merged, .. } in merging.into_iter().filter(Merging::has_ended) {
+        for Merging { merged, copying, .. } in merging.into_iter().filter(Merging::has_ended) {
             let Merged { group, origin, snapshot, .. } = &merged;
             match end(&mut collector, &merged).await {
                 Ok(()) => tracing::info!(
                     "the merge of {group}/{snapshot} into {group}/{origin} has ended: the snapshot is removed"
                 ),
                 Err(why) => {
-                    collector.was_told(&merged);
+                    collector.was_told(&copying);
                     tracing::warn!(
                         "the merge of {group}/{snapshot} into {group}/{origin} has ended, but the snapshot could not be removed: \
                          {why}; once the daemon has stopped, this removes it: {}",
@@ -48,14 +48,14 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
         let interval = if moving.is_empty() { INTERVAL } else { BETWEEN_PIECES };
         for moving in moving.iter().filter(|it| it.state == MovingState::Copied) {
             // A paused move records nothing, lest it goes on with the next piece.
-            if moving.is_paused().await {
+            if moving.copying.is_paused().await {
                 continue;
             }
             let (name, source) = (moving.full_name(), &moving.source);
             match advance(&mut collector, moving).await {
                 Ok(()) => tracing::info!("{name}: a piece of {source} has moved"),
                 Err(why) => {
-                    collector.move_was_told(moving);
+                    collector.was_told(&moving.copying);
                     tracing::warn!(
                         "{name}: a piece of {source} was copied, but could not be moved: {why}; ashlar lvm pvmove --abort gives \
                          the move up, and it goes on when the daemon is started again"

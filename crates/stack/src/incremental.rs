@@ -20,7 +20,8 @@ use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::names::{ArrayName, wanted_name};
 use crate::volume_groups::{
-    Activation, Applied, Change, Merged, Merging, Moving, Request, ServedGroup, ServedPhysical,
+    Activation, Applied, Change, Copying, Merged, Merging, Moving, Request, ServedGroup,
+    ServedPhysical,
 };
 
 /// The result of adding a member.
@@ -263,9 +264,9 @@ impl Collector {
         groups.prepare_end(merged, &site)
     }
 
-    /// Counts this merge as ended no more ([`Merging::has_ended`]).
-    pub fn was_told(&mut self, merged: &Merged) {
-        self.builder.groups.was_told(merged);
+    /// Records no more that this merge, or this piece of a move, has ended: that failed, and the user was told.
+    pub fn was_told(&mut self, copying: &Copying) {
+        self.builder.groups.was_told(copying);
     }
 
     /// The moves of extents.
@@ -280,11 +281,6 @@ impl Collector {
     pub fn prepare_advance(&mut self, moving: &Moving) -> Result<Change, String> {
         let (groups, site) = self.builder.groups_and_site();
         groups.prepare_advance(moving, &site)
-    }
-
-    /// Tries to record the present piece of a move no more.
-    pub fn move_was_told(&mut self, moving: &Moving) {
-        self.builder.groups.move_was_told(moving);
     }
 
     /// Adds a member of an array that does not run; its device is already among the disks. With

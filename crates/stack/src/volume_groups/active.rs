@@ -39,7 +39,7 @@ pub(super) struct Live {
     pub(super) mapped: Option<Arc<Mapped>>,
     /// The name of its device; of a pool, the names of its parts' devices.
     pub(super) names: Vec<String>,
-    /// Whether the end of its merge could not be recorded, which is told once.
+    /// Whether the end of what it copies could not be recorded, which is told once.
     pub(super) is_told: bool,
 }
 
@@ -58,6 +58,11 @@ impl Live {
         has_line(planned, "snapshot")
     }
 
+    /// Whether a snapshot is being merged into it.
+    pub(super) fn merges(&self) -> bool {
+        has_line(&self.planned, "snapshot-merge")
+    }
+
     /// Whether extents are being moved below it.
     pub(super) fn moves(&self) -> bool {
         Self::is_mirror(&self.planned)
@@ -70,7 +75,7 @@ impl Live {
 }
 
 /// Whether a device has a line of this kind in its table.
-pub(super) fn has_line(planned: &Planned, kind: &str) -> bool {
+fn has_line(planned: &Planned, kind: &str) -> bool {
     matches!(&planned.made_of, MadeOf::Table(lines) if lines.iter().any(|line| line.kind == kind))
 }
 

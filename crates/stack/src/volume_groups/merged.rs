@@ -10,13 +10,11 @@
 use std::sync::Arc;
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_dm::Device as Mapped;
-use ashlar_dm::text::Line;
-use ashlar_lvm::activate::MadeOf;
 use ashlar_lvm::group::{Found, Group, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid};
 
 use super::active::Live;
+use super::copying::Copying;
 use super::{Change, Site, VolumeGroups};
 
 /// A merge that has ended, but whose snapshot is still in the group's metadata.
@@ -51,8 +49,8 @@ pub struct Merging {
     /// How much is left to merge; `None` if the merge failed.
     pub left: Option<Sectors>,
     is_told: bool,
-    /// The merged device.
-    mapped: Arc<Mapped>,
+    /// The merge on the merged device.
+    pub copying: Copying,
 }
 
 impl Merging {
@@ -65,43 +63,14 @@ impl Merging {
     pub fn has_ended(&self) -> bool {
         self.left == Some(Sectors::ZERO) && !self.is_told
     }
-
-    /// Whether it waits for [`Self::resume`].
-    pub async fn is_paused(&self) -> bool {
-        self.tell("is_paused").await.is_ok_and(|reply| reply == "1")
-    }
-
-    /// Has it wait after what is just being copied, until [`Self::resume`] or the end of the daemon.
-    ///
-    /// # Errors
-    /// It is no merge any more.
-    pub async fn pause(&self) -> Result<(), String> {
-        self.tell("pause").await.map(drop)
-    }
-
-    /// Has it go on.
-    ///
-    /// # Errors
-    /// It is no merge any more.
-    pub async fn resume(&self) -> Result<(), String> {
-        self.tell("resume").await.map(drop)
-    }
-
-    async fn tell(&self, word: &str) -> Result<String, String> {
-        self.mapped.message(Sector::ZERO, &[word]).await.map_err(|error| error.to_string())
-    }
 }
 
 impl VolumeGroups {
     /// All merges.
     pub(crate) fn merging(&self) -> Vec<Merging> {
-        let is_merge = |live: &Live| {
-            let is_merge = |line: &Line| line.kind == "snapshot-merge";
-            matches!(&live.planned.made_of, MadeOf::Table(lines) if lines.iter().any(is_merge))
-        };
         let all = self.active.iter();
         let all = all.flat_map(|(id, active)| active.devices.iter().map(move |live| (*id, live)));
-        let all: Vec<(Uuid, &Live)> = all.filter(|(_, live)| is_merge(live)).collect();
+        let all: Vec<(Uuid, &Live)> = all.filter(|(_, live)| live.merges()).collect();
         if all.is_empty() {
             return Vec::new();
         }
@@ -114,17 +83,10 @@ impl VolumeGroups {
             let snapshot = snapshot.snapshot.cow.clone();
             let merged = Merged { id, group: vg.name.clone(), origin, snapshot };
             let left = left_to_merge(&mapped.status()).map(Sectors);
-            Some(Merging { merged, left, is_told: live.is_told, mapped: Arc::clone(mapped) })
+            let copying = Copying { mapped: Arc::clone(mapped), at: Sector::ZERO };
+            Some(Merging { merged, left, is_told: live.is_told, copying })
         });
         merging.collect()
-    }
-
-    /// Counts this merge as ended no more.
-    pub(crate) fn was_told(&mut self, merged: &Merged) {
-        let active = self.active.get_mut(&merged.id);
-        for live in active.into_iter().flat_map(|active| &mut active.devices) {
-            live.is_told |= live.planned.volume.as_ref() == Some(&merged.origin);
-        }
     }
 
     /// Plans the removal of a merged snapshot.

@@ -8,11 +8,11 @@
 
 use std::sync::Arc;
 
-use ashlar_block::{Sector, Sectors};
-use ashlar_dm::Device as Mapped;
+use ashlar_block::Sectors;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::activate::dm_name;
 
+use super::copying::Copying;
 use super::{Change, Site, VolumeGroups};
 
 /// A move under way.
@@ -31,9 +31,8 @@ pub struct Moving {
     pub total: Sectors,
     /// The state of the piece that is being copied.
     pub state: MovingState,
-    mapped: Arc<Mapped>,
-    /// Where the piece begins on the mapped device.
-    at: Sector,
+    /// The mirror of the piece.
+    pub copying: Copying,
 }
 
 /// The state of a move's piece.
@@ -90,34 +89,10 @@ impl Moving {
         format!("{}/{}", self.group, self.name)
     }
 
-    /// Whether it waits for [`Self::resume`].
-    pub async fn is_paused(&self) -> bool {
-        self.tell("is_paused").await.is_ok_and(|reply| reply == "1")
-    }
-
-    /// Has it wait after what is just being copied, until [`Self::resume`] or the end of the daemon.
-    ///
-    /// # Errors
-    /// It ends just now.
-    pub async fn pause(&self) -> Result<(), String> {
-        self.tell("pause").await.map(drop)
-    }
-
-    /// Lets it go on.
-    ///
-    /// # Errors
-    /// It ends just now.
-    pub async fn resume(&self) -> Result<(), String> {
-        self.tell("resume").await.map(drop)
-    }
-
     /// Whether the copying has ended early.
     pub async fn has_failed(&self) -> bool {
-        self.state == MovingState::Failed || self.tell("has_failed").await.as_deref() == Ok("1")
-    }
-
-    async fn tell(&self, message: &str) -> Result<String, String> {
-        self.mapped.message(self.at, &[message]).await.map_err(|error| error.to_string())
+        self.state == MovingState::Failed
+            || self.copying.tell("has_failed").await.as_deref() == Ok("1")
     }
 }
 
@@ -160,21 +135,14 @@ impl VolumeGroups {
                     done: vg.sectors(moving.moved()) + Sectors(copied),
                     total: vg.sectors(moving.extents()),
                     state,
-                    mapped: Arc::clone(mapped),
-                    at: vg.sectors(running.start).as_end(),
+                    copying: Copying {
+                        mapped: Arc::clone(mapped),
+                        at: vg.sectors(running.start).as_end(),
+                    },
                 });
             }
         }
         all
-    }
-
-    /// Tries to record this piece no more.
-    pub(crate) fn move_was_told(&mut self, moving: &Moving) {
-        let name = dm_name(&moving.group, &moving.name, None);
-        let active = self.active.get_mut(&moving.id);
-        for live in active.into_iter().flat_map(|active| &mut active.devices) {
-            live.is_told |= live.planned.name == name;
-        }
     }
 
     /// Plans that the piece which was copied counts at its new place.
@@ -189,7 +157,7 @@ impl VolumeGroups {
         let mut change = self.prepare_with(&self.found(), moving.id, site, |group| {
             group.advance_move(&moving.name).map(drop).map_err(|error| error.to_string())
         })?;
-        change.verify = Some((dm_name(&moving.group, &moving.name, None), moving.at));
+        change.verify = Some((dm_name(&moving.group, &moving.name, None), moving.copying.at));
         // With the mirror both places have what is written later; without it only the new one.
         change.is_safe_ahead = false;
         Ok(change)

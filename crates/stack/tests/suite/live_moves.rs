@@ -154,8 +154,8 @@ fn a_move_that_is_given_up_leaves_everything_where_it_counts() {
         live.advance().await.unwrap();
         let moving = live.only_move();
         assert!(moving.done.0 > 0 && moving.total == first, "the first piece has moved");
-        moving.pause().await.unwrap();
-        assert!(moving.is_paused().await);
+        moving.copying.pause().await.unwrap();
+        assert!(moving.copying.is_paused().await);
         write(&live.stack, "vg/data", 8, 7).await;
         live.run(abort()).await.unwrap();
         assert!(live.collector.moving().is_empty() && live.uses("d0.img"));
