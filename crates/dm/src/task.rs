@@ -9,8 +9,11 @@
 //!
 //! A task that was told to end does so, even if a caller wants one again meanwhile: the task may
 //! have checked already. That caller waits for the end, and starts a new task.
+//!
+//! Besides, users can have the task wait between two steps: the messages `pause`, `resume` and `is_paused`, which is answered
+//! with 1 or 0.
 
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
 use event_listener::Event;
 
@@ -23,6 +26,9 @@ const TOLD_TO_END: u8 = 2;
 pub(crate) struct Task {
     state: AtomicU8,
     idle: Event,
+    paused: AtomicBool,
+    /// What the task shall do has changed, or something else that it or its target's I/O waits for.
+    pub(crate) changed: Event,
 }
 
 impl Task {
@@ -51,6 +57,25 @@ impl Task {
     /// Tells the task to end, if there is one.
     pub(crate) fn end(&self) {
         self.state.compare_exchange(RUNNING, TOLD_TO_END, SeqCst, SeqCst).ok();
+        self.changed.notify(usize::MAX);
+    }
+
+    /// For the task: whether to wait before the next step.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(SeqCst)
+    }
+
+    /// Handles the messages about pauses; `None` for others.
+    pub(crate) fn answer(&self, words: &[&str]) -> Option<String> {
+        match words {
+            ["pause" | "resume"] => {
+                self.paused.store(words == ["pause"], SeqCst);
+                self.changed.notify(usize::MAX);
+                Some(String::new())
+            }
+            ["is_paused"] => Some(u8::from(self.is_paused()).to_string()),
+            _ => None,
+        }
     }
 
     /// Tells the task to end, and waits for it.

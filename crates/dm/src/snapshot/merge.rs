@@ -28,7 +28,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ashlar_block::{
     Bio, BioResult, Buffer, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
 };
-use event_listener::Event;
 use futures_util::future::{join, join_all};
 use tracing::{error, info};
 
@@ -56,13 +55,11 @@ pub(super) struct Merge {
     /// Whether there is a [`Claim`].
     claimed: AtomicBool,
     merging: AtomicBool,
+    /// [`Task::changed`] is notified when other chunks are closed, or a write to one of them ends, too.
     pub(super) task: Task,
-    paused: AtomicBool,
     failed: AtomicBool,
     /// The list on disk is unknown: the batch stays closed.
     stuck: AtomicBool,
-    /// Which chunks are closed has changed, or a write to one of them ended, or what the task shall do.
-    pub(super) changed: Event,
 }
 
 impl Merge {
@@ -87,25 +84,14 @@ impl Merge {
 
     /// Waits while the merge is paused; false if its task must end.
     async fn goes_on(&self) -> bool {
-        self.until(|| !self.paused.load(SeqCst) || !self.task.goes_on()).await;
+        self.until(|| !self.task.is_paused() || !self.task.goes_on()).await;
         self.task.goes_on()
     }
 
-    /// Tells the task to end after the current batch.
-    fn end(&self) {
-        self.task.end();
-        self.changed.notify(usize::MAX);
-    }
-
-    fn pause(&self, paused: bool) {
-        self.paused.store(paused, SeqCst);
-        self.changed.notify(usize::MAX);
-    }
-
-    /// Waits until `done` is true; every change of its result notifies `changed`.
+    /// Waits until `done` is true; every change of its result notifies [`Task::changed`].
     async fn until(&self, done: impl Fn() -> bool) {
         loop {
-            let listener = self.changed.listen();
+            let listener = self.task.changed.listen();
             if done() {
                 return;
             }
@@ -129,7 +115,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0.merge.end();
+        self.0.merge.task.end();
         self.0.merge.claimed.store(false, SeqCst);
     }
 }
@@ -156,7 +142,7 @@ async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
     if !state.stuck.load(SeqCst) {
         snapshot.exceptions.set_window(&Window::default());
     }
-    state.changed.notify(usize::MAX);
+    state.task.changed.notify(usize::MAX);
     state.task.ended();
 }
 
@@ -234,7 +220,7 @@ async fn merge_runs(snapshot: &Snapshot, loaded: &Loaded, runs: &[Run]) -> BioRe
         exceptions.shard(old).complete.remove(old);
     }
     exceptions.set_window(&Window::default());
-    merge.changed.notify(usize::MAX);
+    merge.task.changed.notify(usize::MAX);
     Ok(())
 }
 
@@ -387,15 +373,8 @@ impl Target for MergeTarget {
         &'a self,
         words: &'a [&'a str],
     ) -> LocalFuture<'a, Result<String, MessageError>> {
-        let merge = &self.member.snapshot.merge;
-        let reply = match words {
-            ["pause" | "resume"] => {
-                merge.pause(words == ["pause"]);
-                Ok(String::new())
-            }
-            ["is_paused"] => Ok(u8::from(merge.paused.load(SeqCst)).to_string()),
-            _ => Err(MessageError::Unknown { target: Self::NAME, message: words.join(" ") }),
-        };
+        let unknown = || MessageError::Unknown { target: Self::NAME, message: words.join(" ") };
+        let reply = self.member.snapshot.merge.task.answer(words).ok_or_else(unknown);
         Box::pin(std::future::ready(reply))
     }
 
@@ -403,9 +382,7 @@ impl Target for MergeTarget {
         Box::pin(async {
             let claim = self.take_claim();
             if claim.is_some() {
-                let merge = &self.member.snapshot.merge;
-                merge.end();
-                merge.task.stop().await;
+                self.member.snapshot.merge.task.stop().await;
             }
             Ok(())
         })

@@ -454,7 +454,7 @@ impl Snapshot {
             self.let_go(&pending, true);
         }
         if merging {
-            self.merge.changed.notify(usize::MAX);
+            self.merge.task.changed.notify(usize::MAX);
         }
     }
 

@@ -32,7 +32,6 @@ use ashlar_block::{
     Bio, BioResult, CopyNumber, Disk, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime,
     Sector, Sectors, Status, gateway,
 };
-use event_listener::Event;
 use futures_util::future::join_all;
 use tracing::{error, info, warn};
 
@@ -117,12 +116,10 @@ struct Core {
     sync: Option<&'static str>,
     features: Vec<&'static str>,
     gate: Gate<Progress>,
+    /// [`Task::changed`] is notified when the window has moved, too.
     task: Task,
-    paused: AtomicBool,
     /// Whether copying has ended early.
     failed: AtomicBool,
-    /// The window has moved, or what the task shall do has changed.
-    changed: Event,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -144,7 +141,7 @@ impl Core {
         loop {
             let pass = self.gate.enter().await;
             match pass.way(&bio) {
-                Way::All => return self.change_all(bio).await,
+                Way::All => return self.submit_to_all(bio, FAILED_CHANGE).await,
                 Way::First => return self.first.lower.submit(bio).await,
                 Way::Held if bio.flags.contains(Flags::NOWAIT) => return Err(Status::Again),
                 Way::Held => {}
@@ -152,24 +149,25 @@ impl Core {
             drop(pass);
             // Checked again after the first time, lest a move in between is missed.
             match moves.take() {
-                None => moves = Some(self.changed.listen()),
+                None => moves = Some(self.task.changed.listen()),
                 Some(moved) => moved.await,
             }
         }
     }
 
-    async fn change_all(&self, bio: Bio) -> BioResult {
+    /// Submits a change or a flush to all legs that work; those that fail it are not used any more, with `at` as the reason.
+    async fn submit_to_all(&self, bio: Bio, at: u8) -> BioResult {
         let others: Vec<&Leg> = self.healthy().collect();
         let legs = std::iter::once(&self.first).chain(others.iter().copied());
         let results = gateway::all(legs.map(|leg| leg.lower.submit(bio.clone()))).await;
         let (first, results) = results.split_first().ok_or(Status::Io)?;
         // What a leg cannot do is no failure of it: the submitter writes zeroes then, to all.
-        if results.contains(&Err(Status::NotSupported)) {
+        if bio.op != Op::Flush && results.contains(&Err(Status::NotSupported)) {
             return Err(Status::NotSupported);
         }
         for (leg, result) in others.iter().zip(results) {
             if let Err(status) = result {
-                leg.fail(FAILED_CHANGE, *status);
+                leg.fail(at, *status);
             }
         }
         *first
@@ -193,19 +191,6 @@ impl Core {
         result
     }
 
-    async fn flush(&self, bio: Bio) -> BioResult {
-        let others: Vec<&Leg> = self.healthy().collect();
-        let legs = std::iter::once(&self.first).chain(others.iter().copied());
-        let results = gateway::all(legs.map(|leg| leg.lower.submit(bio.clone()))).await;
-        let (first, results) = results.split_first().ok_or(Status::Io)?;
-        for (leg, result) in others.iter().zip(results) {
-            if let Err(status) = result {
-                leg.fail(FAILED_FLUSH, *status);
-            }
-        }
-        *first
-    }
-
     /// Whether every leg has everything, durably.
     async fn verify(&self) -> Result<(), String> {
         if !self.has_synced() {
@@ -226,17 +211,17 @@ impl Core {
 
     async fn move_window(&self, to: Progress) {
         self.gate.close().await.replace(to);
-        self.changed.notify(usize::MAX);
+        self.task.changed.notify(usize::MAX);
     }
 
     /// Waits while the copying is paused at `at`, with no change held; false if its task must end.
     async fn goes_on(&self, at: Sector) -> bool {
         loop {
-            let listener = self.changed.listen();
+            let listener = self.task.changed.listen();
             if !self.task.goes_on() {
                 return false;
             }
-            if !self.paused.load(SeqCst) {
+            if !self.task.is_paused() {
                 return true;
             }
             if self.gate.get() == Progress::done(at) {
@@ -245,11 +230,6 @@ impl Core {
                 self.move_window(Progress::done(at)).await;
             }
         }
-    }
-
-    fn pause(&self, paused: bool) {
-        self.paused.store(paused, SeqCst);
-        self.changed.notify(usize::MAX);
     }
 
     /// Copies window after window, until all is copied, the task is told to end, or an error occurs.
@@ -355,9 +335,7 @@ impl Construct for Mirror {
             features,
             gate: Gate::new(start),
             task: Task::default(),
-            paused: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            changed: Event::new(),
             runtime: Arc::clone(&new.context.runtime),
         })))
     }
@@ -421,7 +399,7 @@ impl Target for Mirror {
         match bio.op {
             Op::Read => IoFuture::boxed(self.0.read(bio)),
             Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::boxed(self.0.change(bio)),
-            Op::Flush => IoFuture::boxed(self.0.flush(bio)),
+            Op::Flush => IoFuture::boxed(self.0.submit_to_all(bio, FAILED_FLUSH)),
         }
     }
 
@@ -434,8 +412,6 @@ impl Target for Mirror {
 
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async {
-            self.0.task.end();
-            self.0.changed.notify(usize::MAX);
             self.0.task.stop().await;
             Ok(())
         })
@@ -456,12 +432,10 @@ impl Target for Mirror {
         words: &'a [&'a str],
     ) -> LocalFuture<'a, Result<String, MessageError>> {
         Box::pin(async move {
+            if let Some(reply) = self.0.task.answer(words) {
+                return Ok(reply);
+            }
             match words {
-                ["pause" | "resume"] => {
-                    self.0.pause(words == ["pause"]);
-                    Ok(String::new())
-                }
-                ["is_paused"] => Ok(u8::from(self.0.paused.load(SeqCst)).to_string()),
                 ["has_failed"] => Ok(u8::from(self.0.failed.load(SeqCst)).to_string()),
                 ["verify"] => {
                     self.0.verify().await.map_err(MessageError::Invalid)?;
