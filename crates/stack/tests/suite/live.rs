@@ -19,6 +19,7 @@ use ashlar_stack::incremental::Collector;
 use ashlar_stack::volume_groups::{Applied, Merging, Request, ServedGroup, left_to_merge};
 
 use crate::common::{boot, device, media, notes, plain};
+use crate::live_load::loads;
 use crate::volume_groups::{Made, named, names, read, write};
 
 /// A stack whose groups can be changed.
@@ -545,7 +546,7 @@ fn volumes_keep_what_was_written_through_changes_cut_anywhere() {
         media.push(Media::new(media[0].capacity()));
         drop(sim);
         let oracles = ["data", "other"].map(|_| Oracle::new(seed, Value::Zeroes));
-        let load = Workload { tolerate_errors: false, ios: 30, ..Workload::over(0..4 * 2048) };
+        let work = Workload { tolerate_errors: false, ios: 30, ..Workload::over(0..4 * 2048) };
         // The power is cut twice.
         for part in 0..3 {
             let sim = Sim::new(seed.wrapping_mul(31) + part);
@@ -557,16 +558,12 @@ fn volumes_keep_what_was_written_through_changes_cut_anywhere() {
                 async {
                     let mut live = Live::boot(&sim, &media).await;
                     let mut rng = sim.rng();
-                    let volumes = ["vg/data", "vg/other"].map(|name| named(&live.stack, name));
-                    for (volume, oracle) in volumes.iter().zip(&oracles) {
-                        load.verify(volume, oracle).await.unwrap();
+                    let loads = loads(&live, &work, &oracles);
+                    for load in &loads {
+                        load.verify().await;
                     }
-                    for (volume, oracle) in volumes.iter().zip(&oracles) {
-                        let (load, volume) = (load.clone(), volume.clone());
-                        let (oracle, mut rng) = (oracle.clone(), rng.fork());
-                        drop(start(async move {
-                            load.run(&volume, &oracle, &mut rng).await.unwrap();
-                        }));
+                    for load in &loads {
+                        drop(load.start(&mut rng));
                     }
                     for round in 0..6 {
                         let before = names(&live.stack);
@@ -585,8 +582,8 @@ fn volumes_keep_what_was_written_through_changes_cut_anywhere() {
                             }
                         }
                     }
-                    for (volume, oracle) in volumes.iter().zip(&oracles) {
-                        load.verify(volume, oracle).await.unwrap();
+                    for load in &loads {
+                        load.verify().await;
                     }
                     live.stack.stop().await.unwrap();
                 },

@@ -1,18 +1,19 @@
 //! Extents that move to other disks while their volumes are in use: on simulated disks, with power cuts.
 
+use std::time::Duration;
+
 use ashlar_block::Runtime;
-use ashlar_lvm::command::{Command, Move, PhysicalPart};
+use ashlar_lvm::alloc::Wish;
+use ashlar_lvm::command::{Command, Move, PhysicalPart, Sign};
 use ashlar_lvm::metadata::Header;
-use ashlar_sim::scheduler::{Stop, start};
+use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{DiscardReads, Media, Oracle, Rng, Sim, SimRuntime, Value, Workload, seeds};
 use ashlar_stack::volume_groups::{Moving, MovingState};
-use std::time::Duration;
 
 use crate::common::{boot, device, media, plain};
 use crate::live::{Live, create, remove, resize, snapshot};
+use crate::live_load::loads;
 use crate::volume_groups::{Made, named, names, read, write};
-use ashlar_lvm::alloc::Wish;
-use ashlar_lvm::command::Sign;
 
 fn part(path: &str) -> PhysicalPart {
     PhysicalPart { path: path.to_owned(), ranges: Vec::new() }
@@ -218,7 +219,7 @@ fn volumes_keep_what_was_written_through_moves_cut_anywhere() {
         let media = sim.block_on(group(&sim));
         drop(sim);
         let oracles = ["data", "other"].map(|_| Oracle::new(seed, Value::Zeroes));
-        let load = Workload { tolerate_errors: false, ios: 30, ..Workload::over(0..4 * 2048) };
+        let work = Workload { tolerate_errors: false, ios: 30, ..Workload::over(0..4 * 2048) };
         for part in 0..4 {
             let sim = Sim::new(seed.wrapping_mul(31) + part);
             let stop = match part {
@@ -229,18 +230,11 @@ fn volumes_keep_what_was_written_through_moves_cut_anywhere() {
                 async {
                     let mut live = Live::boot(&sim, &media).await;
                     let mut rng = sim.rng();
-                    let volumes = ["vg/data", "vg/other"].map(|name| named(&live.stack, name));
-                    for (volume, oracle) in volumes.iter().zip(&oracles) {
-                        load.verify(volume, oracle).await.unwrap();
+                    let loads = loads(&live, &work, &oracles);
+                    for load in &loads {
+                        load.verify().await;
                     }
-                    let mut tasks = Vec::new();
-                    for (volume, oracle) in volumes.iter().zip(&oracles) {
-                        let (load, volume) = (load.clone(), volume.clone());
-                        let (oracle, mut rng) = (oracle.clone(), rng.fork());
-                        tasks.push(start(async move {
-                            load.run(&volume, &oracle, &mut rng).await.unwrap();
-                        }));
-                    }
+                    let tasks = [loads[0].start(&mut rng), loads[1].start(&mut rng)];
                     for _ in 0..30 {
                         SimRuntime.sleep(Duration::from_micros(rng.below(2000))).await;
                         let before = live.collector.moving().len();
@@ -265,8 +259,8 @@ fn volumes_keep_what_was_written_through_moves_cut_anywhere() {
                     if rng.chance(1, 2) {
                         live.end_moves().await;
                     }
-                    for (volume, oracle) in volumes.iter().zip(&oracles) {
-                        load.verify(volume, oracle).await.unwrap();
+                    for load in &loads {
+                        load.verify().await;
                     }
                     live.stack.stop().await.unwrap();
                 },
