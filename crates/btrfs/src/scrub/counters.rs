@@ -2,12 +2,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::problem::Repair;
 use crate::units::DevId;
 
 /// Scrub counters: the fields of the kernel's `struct btrfs_scrub_progress`, with the same
 /// meanings, which docs/internals/btrfs-scrub.md lists.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Counters {
     /// Data extents, once for each 64 KiB stripe that has a part of one.
     pub data_extents_scrubbed: u64,
@@ -44,6 +47,33 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// The kernel's names with the values, in the order in which they are printed.
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        macro_rules! list { ($($name:ident),*) => { vec![$((stringify!($name), self.$name)),*] }; }
+        list!(
+            data_extents_scrubbed,
+            tree_extents_scrubbed,
+            data_bytes_scrubbed,
+            tree_bytes_scrubbed,
+            read_errors,
+            csum_errors,
+            verify_errors,
+            no_csum,
+            csum_discards,
+            super_errors,
+            malloc_errors,
+            uncorrectable_errors,
+            unverified_errors,
+            corrected_errors,
+            last_physical
+        )
+    }
+
+    /// Bytes that were verified.
+    pub fn bytes(&self) -> u64 {
+        self.data_bytes_scrubbed.saturating_add(self.tree_bytes_scrubbed)
+    }
+
     /// The sum of two devices' counters; the position is the higher of the two.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {

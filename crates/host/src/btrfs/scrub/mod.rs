@@ -30,7 +30,7 @@ pub use self::background::{BackgroundScrub, is_background, start_in_background};
 pub use self::control::ScrubStatus;
 pub use self::owners::BlockOwner;
 use self::records::RecordStore;
-pub use self::records::{CountersRecord, DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
+pub use self::records::{DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
 pub use self::report::{Occasion, ReportForm};
 pub use self::run::{ReportedProblem, ScrubObserver, ScrubReport, ScrubRun};
 use crate::error::{Error, Result};

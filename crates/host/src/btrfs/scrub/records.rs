@@ -31,7 +31,7 @@ pub struct DeviceRecord {
     /// Its name in messages.
     pub name: String,
     /// The counters.
-    pub counters: CountersRecord,
+    pub counters: Counters,
     /// Bytes of the device to scan, used or not.
     pub total_bytes: u64,
     /// Bytes scanned so far.
@@ -52,94 +52,6 @@ pub enum DeviceState {
     Cancelled,
     /// It failed.
     Aborted,
-}
-
-/// [`Counters`], with the kernel's names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CountersRecord {
-    /// Data extents, once for each 64 KiB stripe that has a part of one.
-    pub data_extents_scrubbed: u64,
-    /// Tree blocks, counted in the same way.
-    pub tree_extents_scrubbed: u64,
-    /// Bytes of data.
-    pub data_bytes_scrubbed: u64,
-    /// Bytes of tree blocks.
-    pub tree_bytes_scrubbed: u64,
-    /// Sectors that could not be read.
-    pub read_errors: u64,
-    /// Sectors of data whose checksum is wrong.
-    pub csum_errors: u64,
-    /// Sectors of tree blocks with a wrong checksum or other wrong header fields.
-    pub verify_errors: u64,
-    /// Data sectors without a checksum.
-    pub no_csum: u64,
-    /// Always zero, as in Linux since 3.15.
-    pub csum_discards: u64,
-    /// Superblocks that are damaged or outdated.
-    pub super_errors: u64,
-    /// Always zero: the program aborts if out of memory.
-    pub malloc_errors: u64,
-    /// Bad sectors that remain bad.
-    pub uncorrectable_errors: u64,
-    /// Data sectors whose checksums could not be read, and unreadable parts of the extent tree:
-    /// what they cover was not verified.
-    pub unverified_errors: u64,
-    /// Bad sectors for which a good copy was found. As in the kernel, they also count if nothing
-    /// may be written: `Problem::repair` says what was done.
-    pub corrected_errors: u64,
-    /// The device has been scrubbed up to here.
-    pub last_physical: u64,
-}
-
-/// Calls a macro with the names of all counters, in the order in which they are printed.
-macro_rules! with_counters {
-    ($call:ident) => {
-        $call!(
-            data_extents_scrubbed,
-            tree_extents_scrubbed,
-            data_bytes_scrubbed,
-            tree_bytes_scrubbed,
-            read_errors,
-            csum_errors,
-            verify_errors,
-            no_csum,
-            csum_discards,
-            super_errors,
-            malloc_errors,
-            uncorrectable_errors,
-            unverified_errors,
-            corrected_errors,
-            last_physical
-        )
-    };
-}
-
-impl From<&Counters> for CountersRecord {
-    fn from(counters: &Counters) -> Self {
-        macro_rules! copy { ($($name:ident),*) => { Self { $($name: counters.$name),* } }; }
-        with_counters!(copy)
-    }
-}
-
-impl From<&CountersRecord> for Counters {
-    fn from(record: &CountersRecord) -> Self {
-        macro_rules! copy { ($($name:ident),*) => { Self { $($name: record.$name),* } }; }
-        with_counters!(copy)
-    }
-}
-
-impl CountersRecord {
-    /// Names and values, in the order in which they are printed.
-    pub fn all(&self) -> Vec<(&'static str, u64)> {
-        macro_rules! list { ($($name:ident),*) => { vec![$((stringify!($name), self.$name)),*] }; }
-        with_counters!(list)
-    }
-
-    /// Bytes that were verified.
-    pub fn bytes(&self) -> u64 {
-        self.data_bytes_scrubbed.saturating_add(self.tree_bytes_scrubbed)
-    }
 }
 
 /// The totals before this run.
@@ -180,9 +92,9 @@ pub struct ScrubRecord {
 
 impl ScrubRecord {
     /// The sum over all devices.
-    pub fn counters(&self) -> CountersRecord {
-        let all = self.devices.iter().map(|device| Counters::from(&device.counters));
-        (&all.fold(Counters::default(), |sum, counters| sum.plus(&counters))).into()
+    pub fn counters(&self) -> Counters {
+        let all = self.devices.iter().map(|device| &device.counters);
+        all.fold(Counters::default(), |sum, counters| sum.plus(counters))
     }
 
     /// Bytes scanned so far, on all devices.
@@ -342,7 +254,7 @@ mod tests {
     use super::*;
 
     fn record(state: DeviceState) -> ScrubRecord {
-        let counters = CountersRecord { csum_errors: 3, last_physical: 7, ..Default::default() };
+        let counters = Counters { csum_errors: 3, last_physical: 7, ..Default::default() };
         let device = |devid| DeviceRecord {
             devid,
             uuid: Uuid::from_u128(u128::from(devid)),
@@ -395,7 +307,7 @@ mod tests {
         let sum = record.counters();
         assert_eq!((sum.csum_errors, sum.last_physical), (6, 7));
         assert!(record.is_finished());
-        assert_eq!(sum.all().len(), 15);
+        assert_eq!(sum.named().len(), 15);
     }
 
     #[test]

@@ -7,11 +7,11 @@ use ashlar_btrfs::inspect::size;
 use ashlar_btrfs::scrub::Counters;
 use ashlar_md::ondisk::text::CTime;
 
-use super::records::{CountersRecord, DeviceState, ScrubRecord};
+use super::records::{DeviceState, ScrubRecord};
 
 /// The subject of a text: one device, or all.
 struct Part {
-    counters: CountersRecord,
+    counters: Counters,
     total_bytes: u64,
     passed_bytes: u64,
     state: DeviceState,
@@ -124,7 +124,7 @@ fn part_text(record: &ScrubRecord, part: &Part, raw: bool, occasion: Occasion) -
     line(&mut text, format_args!("Status:           {word}"));
     line(&mut text, format_args!("Duration:         {}", clock(record.duration)));
     if raw {
-        for (name, value) in part.counters.all() {
+        for (name, value) in part.counters.named() {
             line(&mut text, format_args!("\t{name}: {value}"));
         }
         return text;
@@ -153,8 +153,8 @@ fn part_text(record: &ScrubRecord, part: &Part, raw: bool, occasion: Occasion) -
     text + &summary(&part.counters)
 }
 
-fn summary(counters: &CountersRecord) -> String {
-    if !Counters::from(counters).has_errors() {
+fn summary(counters: &Counters) -> String {
+    if !counters.has_errors() {
         return "Error summary:    no errors found\n".to_owned();
     }
     let kinds = [

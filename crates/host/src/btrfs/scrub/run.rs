@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ashlar_block::CopyNumber;
-use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, Scrub, Sink, State};
+use ashlar_btrfs::scrub::{Counters, Options, Problem, ProblemKind, Repair, Scrub, Sink, State};
 use ashlar_btrfs::units::{DevId, Physical};
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_engine::signal;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::control::{self, Controls};
 use super::owners::{self, BlockOwner};
-use super::records::{CountersRecord, DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
+use super::records::{DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
 use super::{ScrubHandle, ScrubOptions, ScrubStart};
 use crate::btrfs::SIGNALS;
 use crate::error::{Error, Result};
@@ -80,7 +80,7 @@ impl Origin {
                         devid: device.devid.0,
                         uuid: device.uuid,
                         name: device.name.clone(),
-                        counters: CountersRecord::default(),
+                        counters: Counters::default(),
                         total_bytes: 0,
                         passed_bytes: 0,
                         state: DeviceState::Running,
@@ -110,8 +110,7 @@ impl Origin {
                 State::Cancelled => DeviceState::Cancelled,
                 State::Failed => DeviceState::Aborted,
             };
-            let before = (&device.counters).into();
-            device.counters = (&progress.counters.plus(&before)).into();
+            device.counters = progress.counters.plus(&device.counters);
             device.total_bytes = progress.bytes_total;
             device.passed_bytes = progress.bytes_scanned;
         }
