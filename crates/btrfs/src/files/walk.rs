@@ -13,7 +13,7 @@ pub struct Walk {
     path: Vec<u8>,
     /// The open directories, with the lengths of their paths.
     open: Vec<(usize, Directory)>,
-    /// The directory to open next, whose path is `path`.
+    /// The directory at `path`, which is opened next.
     below: Option<Place>,
 }
 

@@ -20,7 +20,7 @@
 //! has the data.
 //!
 //! The messages are ours: `pause` and `resume` stop the copying between two windows, `is_paused` is answered with 1 or 0, and
-//! `verify` succeeds if every leg has everything, durably.
+//! `verify` succeeds if every leg has everything, durably. `has_failed` is answered with 1 if the copying has ended early.
 //!
 //! Source: the kernel's `drivers/md/dm-raid1.c` and `dm-log.c` for arguments and status.
 

@@ -60,7 +60,7 @@ const fn kind_word(kind: FileType) -> &'static str {
 }
 
 impl ListedFile {
-    /// The file `place`, whose path is `path`. The target of a link is read by [`Self::read_target`].
+    /// The file `place`, at `path`. The target of a link is read by [`Self::read_target`].
     ///
     /// # Errors
     /// The inode cannot be read.

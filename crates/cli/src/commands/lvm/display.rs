@@ -84,7 +84,7 @@ pub(crate) struct Lvdisplay {
     columns: bool,
 }
 
-/// List the physical volumes that there are
+/// List the physical volumes
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -110,7 +110,7 @@ pub(crate) struct Pvscan {
     uuid: bool,
 }
 
-/// List the volume groups that there are
+/// List the volume groups
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -120,7 +120,7 @@ pub(crate) struct Vgscan {
     disks: Devices,
 }
 
-/// List the logical volumes that there are, and whether they are active
+/// List the logical volumes, and whether they are active
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

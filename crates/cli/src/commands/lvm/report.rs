@@ -154,7 +154,7 @@ impl Look {
     }
 }
 
-/// Prints the fields that there are, as LVM does after an unknown one.
+/// Prints all fields, as LVM does after an unknown one.
 fn unknown<R: Row>(error: FieldError) -> Error {
     output::to_stderr(&report::help::<R>());
     Error::failed(error)

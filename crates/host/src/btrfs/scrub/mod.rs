@@ -7,7 +7,7 @@
 //!   scrub.control.UUID    its socket: status, cancel, limit
 //! ```
 //!
-//! A [`ScrubHandle`] stands for the scrub of one file system, whoever runs it: it asks the process that does, or
+//! A [`ScrubHandle`] stands for the scrub of one file system, in this process or another: it asks the process that scrubs, or
 //! reads the record of the last one. [`ScrubDirectory::prepare`] makes this process the one that scrubs: a [`ScrubRun`].
 
 mod background;

@@ -202,7 +202,7 @@ pub trait ScrubObserver {
     fn progress(&mut self, record: &ScrubRecord) -> Result<()>;
 }
 
-/// A scrub that is about to begin: nobody else scrubs the file system, its record is saved, and its socket answers.
+/// A scrub that is about to begin: this process has the lock of the file system, the record is saved, and the socket answers.
 pub struct ScrubRun {
     fs: Arc<FileSystem>,
     handle: ScrubHandle,
