@@ -6,6 +6,8 @@
 #   write     the origin is written until the guest loses power; DIR/written is there when it has begun
 #   merge     a merge is begun and the guest loses power
 #   move      a move out of the first disk is begun, and the guest loses power when its first piece has moved
+#   moved     LVM ends the move of a volume out of the second disk that ashlar began; not of snapshots: LVM itself cannot
+#             activate one whose store is being moved
 #   merged    what ashlar merged, or went on merging, is one volume without a snapshot
 set -u
 verb=$1 dir=$2
@@ -178,10 +180,27 @@ move() {
 	busybox poweroff -nf
 }
 
+moved() {
+	quiet vgck plain
+	[ "$(lvs -a --noheadings -o lv_name -S 'lv_name=pvmove0' plain | tr -d ' []')" = pvmove0 ] || fail "no move was begun"
+	quiet vgchange -ay -K --poll n plain
+	quiet pvmove -i 1
+	quiet vgck plain
+	[ -z "$(lvs -a --noheadings -o lv_name -S 'lv_name=pvmove0' plain)" ] || fail "the move is not over"
+	! lvs --noheadings -o devices plain/lin | grep -q "$DISK1" || fail "extents are left on $DISK1"
+	local sum volume have
+	while read -r sum volume; do
+		have=$(sums "/dev/$volume")
+		[ "$have" = "$sum $volume" ] || fail "$volume reads differently"
+	done < <(grep ' plain/' "$dir/sums")
+	quiet vgchange -an plain
+	echo "pass"
+}
+
 case $verb in
-make | judge | write | move | merge | merged) "$verb" ;;
+make | judge | write | move | moved | merge | merged) "$verb" ;;
 *)
-	echo "usage: lvm-guest.sh make|judge|write|move|merge|merged DIR" >&2
+	echo "usage: lvm-guest.sh make|judge|write|move|moved|merge|merged DIR" >&2
 	exit 2
 	;;
 esac

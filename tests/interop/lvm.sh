@@ -7,7 +7,8 @@
 #             reads all of it bit for bit
 #   crash     ashlar is killed while it writes the origin: the kernel reads the snapshots as they were;
 #             the kernel loses power while it writes: ashlar reads them as they were
-#   move      LVM begins to move extents and loses power: ashlar reads all of it, and ends the move
+#   move      LVM begins to move extents and loses power: ashlar reads all of it, and ends the move; ashlar begins to move others,
+#             writes meanwhile, and is killed: LVM ends that
 #
 # usage: lvm.sh
 # environment
@@ -189,3 +190,16 @@ grep -q 'd0.img: Moved: 100.00%' "$work/said" || fail "the move of LVM does not 
 	fail "extents are left"
 judged judge "LVM reads what ashlar moved"
 passed "a move that LVM began and lost power in: read, and ended by ashlar"
+
+# Writes take long, so that the move is not over when it is paused.
+serve "${plain[@]}" --model "$work/d0.img=custom:write=300ms" --model "$work/d6.img=custom:write=300ms"
+"$ashlar" lvm pvmove --control "$work/control" -b -n plain/lin "$work/d1.img" >"$work/said" 2>&1 || { cat "$work/said"; fail "pvmove"; }
+"$ashlar" jobs pause --control "$work/control" plain/pvmove0 || fail "pausing the move"
+for volume in plain/lin plain/str-ipes; do
+	write $volume "moving $volume" 5 || fail "writing $volume"
+	sed -i "\: $volume\$:d" "$work/shared/sums"
+	echo "$(sum_of $volume) $volume" >>"$work/shared/sums"
+done
+end KILL 137
+judged moved "LVM ends the move of ashlar"
+passed "a move that ashlar began, wrote in and was killed in: ended by LVM"
