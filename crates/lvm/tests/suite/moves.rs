@@ -3,10 +3,10 @@
 use ashlar_lvm::activate::{MadeOf, Options, plan};
 use ashlar_lvm::alloc::{Policy, PvPart, Wish};
 use ashlar_lvm::change::{ChangeError, NewVolume};
-use ashlar_lvm::metadata::{AreaOn, LvFlag, SegmentKind};
+use ashlar_lvm::metadata::{Area, AreaOn, LvFlag, SegmentKind, Striped};
 use ashlar_lvm::moving::NewMove;
 use ashlar_lvm::text::Form;
-use ashlar_lvm::{LogicalVolume, Metadata, VolumeGroup};
+use ashlar_lvm::{LogicalVolume, Metadata, Segment, VolumeGroup};
 use ashlar_sim::{Rng, seeds};
 
 use super::common::{lvm_tables, metadata, with_author};
@@ -36,9 +36,8 @@ fn places(group: &VolumeGroup, lv: &LogicalVolume) -> Vec<(usize, u32)> {
                     AreaOn::Lv(name) => {
                         let moving =
                             group.moves().find(|moving| moving.name() == name).expect("a move");
-                        let within = |segment: &ashlar_lvm::Segment| {
-                            (segment.start..segment.end()).contains(&at)
-                        };
+                        let within =
+                            |segment: &Segment| (segment.start..segment.end()).contains(&at);
                         let piece =
                             moving.pieces().find(|piece| within(piece.segment())).expect("a piece");
                         let AreaOn::Pv(pv) = piece.place().on else { panic!("a place") };
@@ -101,6 +100,25 @@ fn a_move_that_lvm_has_begun_has_its_tables_and_goes_on() {
         assert!(group.moves().next().is_none());
     }
     assert!(matches!(group.advance_move("pvmove0"), Err(ChangeError::NotFound { .. })));
+}
+
+#[test]
+fn volumes_may_have_smaller_pieces_than_the_move() {
+    let before = metadata("pvmove");
+    let mut group = before.group.clone();
+    let first = group.lv_mut("first").expect("a volume");
+    let [whole, ..] = &first.segments[..] else { panic!("segments") };
+    let area = |start| Area { on: AreaOn::Lv("pvmove0".into()), start };
+    assert_eq!((whole.areas(), whole.count), (&[area(0)][..], 12));
+    let piece = |start, count| {
+        let striped = Striped { stripe_size: None, areas: vec![area(start)] };
+        Segment::new(start, count, SegmentKind::Striped(striped))
+    };
+    first.segments.splice(..1, [piece(0, 5), piece(5, 7)]);
+    assert_eq!(all_places(&group), all_places(&before.group));
+    group.end_move("pvmove0").expect("an abort");
+    assert_sound(&before, &group);
+    assert_eq!(all_places(&group), all_places(&before.group));
 }
 
 #[test]
