@@ -1,6 +1,18 @@
 //! What changes of volume groups need, whether the daemon makes them or a command on disks that no daemon has.
+//!
+//! Such a command works in a [`Session`], which has its disks; it changes a [`Draft`] of a group, and speaks through a
+//! [`Dialogue`].
 
 pub mod archive;
+mod devices;
+mod dialogue;
+mod draft;
+mod groups;
+mod members;
+mod moving;
+pub mod names;
+mod physical;
+mod session;
 
 use std::fmt::Display;
 
@@ -13,6 +25,13 @@ use ashlar_stack::probe::{Contents, Md, file_system_bytes};
 use ashlar_stack::signature::Signature;
 use ashlar_stack::wipe;
 
+pub use self::devices::Volumes;
+pub use self::dialogue::Dialogue;
+pub use self::draft::Draft;
+pub use self::groups::Groups;
+pub use self::moving::{MoveObserver, MoveProgress, block_signals};
+pub use self::physical::Overwriting;
+pub use self::session::{Pv, Session, only_group, with_named, with_session};
 use crate::error::{Error, Result};
 
 /// Refuses to reduce a volume to `size` if its file system needs more, unless the command is forced.

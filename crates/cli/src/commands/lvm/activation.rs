@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::Activate;
+use ashlar_host::lvm::names::{group_name, split_name};
 use clap::Args;
 
 use super::session::described;
-use super::{split_name, yes_no};
+use super::yes_no;
 use crate::commands::Daemon;
 use crate::output;
 
@@ -80,7 +81,7 @@ impl Vgchange {
             }
         }
         for name in groups {
-            let group = name.strip_prefix("/dev/").unwrap_or(&name).to_owned();
+            let group = group_name(&name).to_owned();
             let at = Activate { group: group.clone(), volumes: Vec::new(), active: self.activate };
             let active = client.activate(&at)?;
             output::tell(&format!(

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::names::split_name;
 use ashlar_lvm::report::display::{self, Form, PvDetails};
 use clap::Args;
 
-use super::groups::Groups;
 use super::report::{Lvs, Pvs, Vgs};
-use super::{Devices, split_name, warn};
+use super::{Devices, groups, warn};
 use crate::output;
 
 /// Show the properties of physical volumes
@@ -184,7 +184,7 @@ fn form(colon: bool, short: bool, maps: bool) -> Form {
 
 impl Pvscan {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let mut rows = Groups::read(&self.disks, &self.disks.devices)?.pvs(&[])?;
+        let mut rows = groups::read(&self.disks, &self.disks.devices)?.pvs(&[])?;
         if self.exported {
             warn("only considering physical volumes of exported volume group(s)");
             rows.retain(|row| row.facts().is_some_and(|facts| facts.group.is_exported()));
@@ -204,7 +204,7 @@ impl Pvscan {
 
 impl Vgscan {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let groups = Groups::read(&self.disks, &self.disks.devices)?;
+        let groups = groups::read(&self.disks, &self.disks.devices)?;
         output::print(&display::vgscan(&groups.vgs(&[])?))?;
         Ok(ExitCode::SUCCESS)
     }
@@ -212,7 +212,7 @@ impl Vgscan {
 
 impl Lvscan {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let groups = Groups::read(&self.disks, &self.disks.devices)?;
+        let groups = groups::read(&self.disks, &self.disks.devices)?;
         let mut rows = groups.lvs(&[], self.all)?;
         rows.retain(|row| !row.facts.group.is_exported());
         output::print(&display::lvscan(&rows))?;

@@ -17,6 +17,8 @@ use ashlar_host::client::Client;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::Archives;
+use ashlar_host::lvm::names::volume_name;
+use ashlar_host::lvm::{Draft, Session, Volumes};
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::command::Command;
@@ -25,9 +27,8 @@ use clap::Args;
 use futures_util::future::{Either, select};
 use indicatif::ProgressBar;
 
-use super::session::{self, Draft, Session, described, with};
-use super::volumes::Volumes;
-use super::{Changing, Devices, volume_name};
+use super::session::{self, described, with};
+use super::{Changing, Devices};
 use crate::{output, progress};
 
 /// How often the progress of the merge is read.

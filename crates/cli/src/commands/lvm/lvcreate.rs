@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::names::split_name;
 use ashlar_lvm::command::{Amount, Command, Create, PolicyName};
 use clap::{ArgAction, Args};
 
 use super::session::change;
-use super::{Changing, Devices, sizes, split_name};
+use super::{Changing, Devices, sizes};
 
 /// Make a logical volume, or a snapshot of one
 ///

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::names::split_name;
 use ashlar_lvm::command::Command;
 use clap::{ArgAction, Args};
 
 use super::session::change;
-use super::{Changing, Devices, split_name};
+use super::{Changing, Devices};
 
 /// Remove logical volumes
 ///

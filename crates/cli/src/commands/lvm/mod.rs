@@ -1,7 +1,7 @@
 //! `ashlar lvm`: volume groups, with LVM's verbs and option names.
 //!
 //! Each command has the daemon work on a group that it serves, or opens the disks given with `--devices`, looks through partitions and
-//! arrays for physical volumes, works on the metadata there, and ends; then nothing is activated. [`session`] defines the
+//! arrays for physical volumes, works on the metadata there, and ends; then nothing is activated. [`ashlar_host::lvm`] has the
 //! order in which a change is written: docs/internals/lvm.md.
 
 mod activation;
@@ -19,7 +19,6 @@ pub(crate) mod session;
 mod sizes;
 mod vg;
 mod vgcfg;
-mod volumes;
 
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -170,26 +169,6 @@ fn yes_no(text: &str) -> std::result::Result<bool, String> {
         "y" | "yes" => Ok(true),
         "n" | "no" => Ok(false),
         _ => Err(format!("`{text}` is not y or n")),
-    }
-}
-
-/// A name in LVM's syntax: `vg`, `vg/lv`, `/dev/vg/lv`. Returns group and volume.
-fn split_name(text: &str) -> Result<(&str, Option<&str>)> {
-    let name = text.strip_prefix("/dev/").unwrap_or(text);
-    match name.split_once('/') {
-        None => Ok((name, None)),
-        Some((group, volume)) if !volume.is_empty() && !volume.contains('/') => {
-            Ok((group, Some(volume)))
-        }
-        Some(_) => Err(Error::usage(format_args!("`{text}` is not a name as VG/LV"))),
-    }
-}
-
-/// As [`split_name`], with a volume.
-fn volume_name(text: &str) -> Result<(&str, &str)> {
-    match split_name(text)? {
-        (group, Some(volume)) => Ok((group, volume)),
-        (_, None) => Err(Error::usage(format_args!("`{text}` names no volume: VG/LV"))),
     }
 }
 

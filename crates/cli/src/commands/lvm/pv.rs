@@ -1,19 +1,16 @@
 //! `ashlar lvm pvcreate` and `pvremove`: labels on disks.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
-use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::{make_physical, new_uuid};
+use ashlar_host::lvm::{Overwriting, with_named};
 use ashlar_lvm::Uuid;
-use ashlar_lvm::format::{Layout, erase_pv, plan};
+use ashlar_lvm::format::Layout;
 use clap::{ArgAction, Args};
 
-use super::session::{Place, Session, with, with_named};
-use super::{Devices, confirm, sizes};
-use crate::output;
+use super::session::asking;
+use super::{Devices, sizes};
 
 /// Make physical volumes of disks
 ///
@@ -109,70 +106,13 @@ impl PvLayout {
     }
 }
 
-/// The disks of the stack, and those of `names` that are files or devices.
-fn disks(devices: &Devices, names: &[String]) -> Vec<PathBuf> {
-    with_named(&devices.devices, names)
-}
-
-/// The place with that name.
-pub(super) fn find<'a>(session: &'a Session, name: &str) -> Result<&'a Place> {
-    session.place(name).ok_or_else(|| {
-        if Path::new(name).exists() {
-            let why = "is used by an array or has partitions, or cannot be read";
-            return Error::failed(format_args!("Cannot use {name}: it {why}"));
-        }
-        Error::failed(format_args!("No device found for {name}"))
-    })
-}
-
-/// Refuses a physical volume that is, or may be, in a group.
-pub(super) fn refuse_member(session: &Session, name: &str, what: &str) -> Result<()> {
-    let Some(index) = session.pv(name) else { return Ok(()) };
-    let of = session.group_of(index).map(|group| group.metadata.group.name.as_str());
-    let found = &session.found;
-    let text = if let Some(group) = of {
-        format!("Can't {what} physical volume \"{name}\" of volume group \"{group}\" without -ff")
-    } else if found.duplicates.contains(&index) {
-        format!("Can't {what} \"{name}\", a copy of another physical volume, without -ff")
-    } else if found.orphans.contains(&index) || !found.free.contains(&index) {
-        format!("Can't {what} \"{name}\", which belongs to a group that is not known, without -ff")
-    } else {
-        return Ok(());
-    };
-    Err(Error::failed(text))
-}
-
-/// Refuses a device that is known to contain something other than a physical volume, or that cannot be read.
-pub(super) fn refuse_foreign(session: &Session, place: &Place) -> Result<()> {
-    let is_pv = session.pvs.iter().any(|pv| pv.gateway.is_same(&place.gateway));
-    ashlar_host::lvm::refuse_foreign(&place.path, &place.contents, is_pv)
-}
-
-/// Creates physical volumes on places that were checked.
-pub(super) async fn make(
-    session: &Session,
-    names: &[String],
-    layout: &Layout,
-    uuid: Option<Uuid>,
-) -> Result<()> {
-    let failed = |name: &str, why: &dyn std::fmt::Display| {
-        Error::new("Cannot make a physical volume", name, why)
-    };
-    // All are checked before the first is written.
-    for name in names {
-        let place = find(session, name)?;
-        if place.gateway.disk().is_read_only() {
-            return Err(failed(name, &"it is read-only"));
-        }
-        plan(uuid.unwrap_or_else(new_uuid), place.gateway.capacity().bytes(), layout)
-            .map_err(|error| failed(name, &error))?;
+/// What may be overwritten when it is forced this many times.
+const fn overwriting(force: u8) -> Overwriting {
+    match force {
+        0 => Overwriting::Nothing,
+        1 => Overwriting::Foreign,
+        _ => Overwriting::Members,
     }
-    for name in names {
-        let gateway = &find(session, name)?.gateway;
-        make_physical(name, gateway, uuid.unwrap_or_else(new_uuid), layout).await?;
-        output::tell(&format!("  Physical volume \"{name}\" successfully created.\n"))?;
-    }
-    Ok(())
 }
 
 impl Pvcreate {
@@ -180,71 +120,18 @@ impl Pvcreate {
         if self.uuid.is_some() && self.names.len() > 1 {
             return Err(Error::usage("--uuid is for one physical volume"));
         }
-        let layout = self.layout.layout();
-        with(&disks(&self.disks, &self.names), Access::Write, async |session| {
-            for name in &self.names {
-                let place = find(session, name)?;
-                if self.force < 2 {
-                    refuse_member(session, name, "initialize")?;
-                }
-                if self.force == 0 {
-                    refuse_foreign(session, place)?;
-                }
-            }
-            let taken = self.uuid.filter(|uuid| {
-                let own = |index: usize| self.names.iter().any(|n| session.pv(n) == Some(index));
-                let mut pvs = session.pvs.iter().enumerate();
-                pvs.any(|(index, pv)| pv.on_disk.label.uuid == *uuid && !own(index))
-            });
-            if let Some(uuid) = taken {
-                return Err(Error::failed(format_args!("uuid {uuid} already in use")));
-            }
-            self.confirm(session)?;
-            make(session, &self.names, &layout, self.uuid).await
+        let (layout, overwriting) = (self.layout.layout(), overwriting(self.force));
+        asking(&with_named(&self.disks.devices, &self.names), self.yes, async |session| {
+            session.create_physical(&self.names, &layout, self.uuid, overwriting).await
         })?;
         Ok(ExitCode::SUCCESS)
-    }
-
-    /// Asks before it takes members away from their groups: the user must force this twice, and confirm it.
-    fn confirm(&self, session: &Session) -> Result<()> {
-        for name in &self.names {
-            let question = format!("Really INITIALIZE physical volume \"{name}\" of a group?");
-            let is_member = refuse_member(session, name, "initialize").is_err();
-            if is_member && !confirm(&question, self.yes)? {
-                return Err(Error::failed(format_args!("{name}: physical volume not initialized")));
-            }
-        }
-        Ok(())
     }
 }
 
 impl Pvremove {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        with(&disks(&self.disks, &self.names), Access::Write, async |session| {
-            let mut removed = Vec::new();
-            for name in &self.names {
-                find(session, name)?;
-                let index = session.pv(name);
-                let Some(index) = index else {
-                    return Err(Error::failed(format_args!("No PV found on device {name}")));
-                };
-                if let Err(refusal) = refuse_member(session, name, "remove") {
-                    let question = format!("Really WIPE LABELS from \"{name}\" of a group?");
-                    if self.force < 2 || !confirm(&question, self.yes)? {
-                        return Err(refusal);
-                    }
-                }
-                removed.push(index);
-            }
-            for (name, index) in self.names.iter().zip(removed) {
-                let Some(pv) = session.pvs.get(index) else { continue };
-                let failed = |status| Error::new("Cannot remove the label", name, status);
-                erase_pv(&pv.gateway, &pv.on_disk).await.map_err(failed)?;
-                output::tell(&format!(
-                    "  Labels on physical volume \"{name}\" successfully wiped.\n"
-                ))?;
-            }
-            Ok(())
+        asking(&with_named(&self.disks.devices, &self.names), self.yes, async |session| {
+            session.remove_physical(&self.names, overwriting(self.force)).await
         })?;
         Ok(ExitCode::SUCCESS)
     }

@@ -3,22 +3,17 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ashlar_engine::signal;
-use ashlar_engine::sleep;
 use ashlar_host::client::Client;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::{JobKind, JobState};
-use ashlar_host::lvm::archive::Archives;
-use ashlar_lvm::activate::dm_name;
+use ashlar_host::lvm::names::split_name;
+use ashlar_host::lvm::{Groups, MoveProgress, block_signals};
 use ashlar_lvm::command::{Command, Move, PhysicalPart, PolicyName};
-use ashlar_stack::volume_groups::mirror_progress;
 use clap::Args;
 
-use super::groups::{Groups, not_found};
-use super::lvconvert::{SIGNALS, either};
-use super::session::{self, Session, with};
-use super::{Changing, Devices, split_name, warn};
+use super::session::{self, with};
+use super::{Changing, Devices, warn};
 use crate::output;
 
 /// How often the progress is read.
@@ -203,39 +198,21 @@ impl Pvmove {
     /// Moves on disks that no daemon serves.
     fn on_disks(&self) -> Result<()> {
         let archives = self.changing.archives()?;
-        signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
+        block_signals()?;
         with(&self.disks.devices, Access::Write, async |session| {
-            let source = self.from.as_ref().map(|from| &*from.path);
-            let source = match source {
-                None => None,
-                Some(path) => Some(session.pv(path).ok_or_else(|| not_found(path))?),
-            };
-            let groups = session.found.groups.iter();
-            let meant = groups.filter(|group| {
-                let is_source = |index: usize| group.members.get(index)?.usable();
-                let mut sources =
-                    group.metadata.group.moves().filter_map(|moving| is_source(moving.source()?));
-                sources.any(|index| source.is_none_or(|source| source == index))
-            });
-            let mut moving: Vec<String> =
-                meant.map(|group| group.metadata.group.name.clone()).collect();
+            let from = self.from.as_ref().map(|from| &*from.path);
+            let mut moving = session.moving_groups(from)?;
             if self.abort {
-                let from = self.from.as_ref().map(|from| from.path.clone());
+                let command = Command::AbortMove { from: from.map(str::to_owned) };
                 for group in moving {
-                    let mut draft = session.draft(&group).await?;
-                    draft.apply(session, &Command::AbortMove { from: from.clone() })?;
-                    session.commit(draft, &[], &archives).await?;
+                    session.change(&group, &command, &archives).await?;
                 }
                 return Ok(());
             }
-            if let (Some(from), Some(source)) = (&self.from, source) {
+            if let Some(from) = &self.from {
                 if moving.is_empty() {
-                    let group = session.group_of(source).ok_or_else(|| not_found(&from.path))?;
-                    let group = group.metadata.group.name.clone();
-                    let mut draft = session.draft(&group).await?;
-                    let effect = draft.apply(session, &self.command(from)?)?;
-                    effect.notes.iter().try_for_each(|line| output::tell(&format!("{line}\n")))?;
-                    session.commit(draft, &[], &archives).await?;
+                    let group = session.group_at(&from.path)?.metadata.group.name.clone();
+                    session.change(&group, &self.command(from)?, &archives).await?;
                     moving.push(group);
                 } else {
                     detected(&from.path)?;
@@ -246,72 +223,14 @@ impl Pvmove {
                 return output::tell(text);
             }
             let mut reports = Reports::new(self.interval);
+            let mut observer = |MoveProgress { source, moved, total }: MoveProgress<'_>| {
+                let is_wanted = moved == total || reports.are_due();
+                if is_wanted { report(source, moved, total) } else { Ok(()) }
+            };
             for group in moving {
-                while self.carry(session, &group, &archives, &mut reports).await? {}
+                session.carry_on(&group, &archives, &mut observer).await?;
             }
             Ok(())
         })
-    }
-
-    /// Copies a piece of a group's moves, and records that its new place counts; false if there is none.
-    async fn carry(
-        &self,
-        session: &mut Session,
-        group: &str,
-        archives: &Archives,
-        reports: &mut Reports,
-    ) -> Result<bool> {
-        let mut draft = session.draft(group).await?;
-        let vg = &draft.group;
-        let Some((moving, running)) = vg.moves().find_map(|it| Some((it, it.running()?))) else {
-            return Ok(false);
-        };
-        let (name, device) = (moving.name().to_owned(), dm_name(&vg.name, moving.name(), None));
-        let source = moving.source().and_then(|index| draft.members.get(index));
-        let source = source.and_then(|index| session.pvs.get(*index));
-        let source = source.map_or_else(String::new, |pv| pv.path.clone());
-        let (moved, total) = (u64::from(moving.moved()), u64::from(moving.extents()));
-        let (piece, at) = (running.segment().count, running.segment().start);
-        let at = vg.sectors(at).as_end();
-        let mut volumes = session.volumes(vg, &draft.members);
-        volumes.make(std::slice::from_ref(&device)).await?;
-        let copied = async {
-            let Some(made) = volumes.device(&device) else { return Ok(()) };
-            let mut interrupted = Box::pin(signal::wait(&SIGNALS));
-            loop {
-                let status = made.status();
-                let progress = status.lines().find_map(mirror_progress);
-                let progress = progress.filter(|progress| progress.is_alive);
-                let failed = made.message(at, &["has_failed"]).await;
-                let Some(progress) = progress.filter(|_| failed.as_deref() == Ok("0")) else {
-                    return Err(Error::new("The move cannot go on", &name, status.trim())
-                        .hint("ashlar lvm pvmove --abort gives it up"));
-                };
-                if progress.is_synced() {
-                    let verified = made.message(at, &["verify"]).await;
-                    verified.map_err(|why| Error::new("The move cannot go on", &name, why))?;
-                    return Ok(());
-                }
-                if reports.are_due() {
-                    report(&source, moved + progress.of(piece.into()), total)?;
-                }
-                if let Some(next) = either(sleep(POLL), interrupted.as_mut()).await {
-                    next.map_err(|error| Error::plain("cannot wait for signals", error))?;
-                    let text = format!("The move of {source} was interrupted");
-                    let hint = "ashlar lvm pvmove goes on with it, --abort gives it up";
-                    return Err(Error::failed(text).hint(hint));
-                }
-            }
-        };
-        let copied = copied.await;
-        let ended = volumes.end().await;
-        copied.and(ended)?;
-        let advanced = draft.group.advance_move(&name);
-        advanced.map_err(|error| Error::new("The move cannot go on", &name, error))?;
-        session.commit(draft, &[], archives).await?;
-        if moved + u64::from(piece) == total {
-            report(&source, 1, 1)?;
-        }
-        Ok(true)
     }
 }

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::names::{group_name, split_name};
 use ashlar_lvm::command::Command;
 use clap::Args;
 
 use super::session::change;
-use super::{Changing, Devices, split_name};
+use super::{Changing, Devices};
 
 /// Rename a logical volume
 ///
@@ -73,8 +74,7 @@ impl Lvrename {
 
 impl Vgrename {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let name = |text: &str| text.strip_prefix("/dev/").unwrap_or(text).to_owned();
-        let (from, to) = (name(&self.from), name(&self.to));
-        change(&self.disks, &self.changing, &from, &Command::RenameGroup { to })
+        let (from, to) = (group_name(&self.from), group_name(&self.to).to_owned());
+        change(&self.disks, &self.changing, from, &Command::RenameGroup { to })
     }
 }

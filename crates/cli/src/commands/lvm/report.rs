@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::Groups;
 use ashlar_lvm::report::display::{Display, Form};
 use ashlar_lvm::report::{
     self, Field, FieldError, Prefixes, PvRow, Row, Selection, Style, Units, VgRow,
 };
 use clap::Args;
 
-use super::Devices;
-use super::groups::Groups;
+use super::{Devices, groups};
 use crate::output;
 
 /// How a report looks.
@@ -241,7 +241,7 @@ impl Pvs {
     }
 
     pub(super) fn rows(&self) -> Result<Vec<PvRow>> {
-        Groups::read_with(&self.disks, &self.names)?.pvs(&self.names)
+        groups::read_with(&self.disks, &self.names)?.pvs(&self.names)
     }
 }
 
@@ -251,7 +251,7 @@ impl Vgs {
     }
 
     pub(super) fn rows(&self) -> Result<Vec<VgRow>> {
-        Groups::read(&self.disks, &self.disks.devices)?.vgs(&self.names)
+        groups::read(&self.disks, &self.disks.devices)?.vgs(&self.names)
     }
 }
 
@@ -261,6 +261,6 @@ impl Lvs {
     }
 
     pub(super) fn groups(&self) -> Result<Groups> {
-        Groups::read(&self.disks, &self.disks.devices)
+        groups::read(&self.disks, &self.disks.devices)
     }
 }

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::{self, Archives, Copy};
+use ashlar_host::lvm::{Draft, Session, only_group};
 use ashlar_lvm::Metadata;
 use ashlar_lvm::text::dates::ctime;
 use clap::Args;
 
-use super::session::{Draft, Session, described, only_group, with};
+use super::session::{described, with};
 use super::{Changing, Devices};
 use crate::output;
 

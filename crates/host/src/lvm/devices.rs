@@ -1,4 +1,4 @@
-//! Devices of a volume group that a command needs temporarily: to write zeroes, to merge.
+//! Devices of a volume group that a command needs temporarily: to write zeroes, to merge, to move extents.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::sync::Arc;
 use ashlar_block::{ByteVolume, Flags, Gateway, Status};
 use ashlar_dm::snapshot::Origins;
 use ashlar_dm::{Context, Device, Devices, Table};
-use ashlar_host::disks;
-use ashlar_host::error::{Error, Result};
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::{self, MadeOf, Plan};
 
+use crate::disks;
+use crate::error::{Error, Result};
+
 /// The devices that the group would have if it were active, created on demand.
-pub(super) struct Volumes {
+pub struct Volumes {
     plan: Plan,
     physical: Vec<Gateway>,
     made: HashMap<String, Arc<Device>>,
@@ -48,7 +49,7 @@ impl Volumes {
     ///
     /// # Errors
     /// One of them cannot be created.
-    pub(super) async fn make(&mut self, names: &[String]) -> Result<()> {
+    pub async fn make(&mut self, names: &[String]) -> Result<()> {
         let mut needed: BTreeSet<String> = names.iter().cloned().collect();
         for planned in self.plan.devices.iter().rev() {
             if needed.contains(&planned.name) {
@@ -81,7 +82,7 @@ impl Volumes {
     }
 
     /// A created device.
-    pub(super) fn device(&self, name: &str) -> Option<&Arc<Device>> {
+    pub fn device(&self, name: &str) -> Option<&Arc<Device>> {
         self.made.get(name)
     }
 
@@ -89,7 +90,7 @@ impl Volumes {
     ///
     /// # Errors
     /// It cannot be created, or written to.
-    pub(super) async fn zero(&mut self, name: &str, bytes: u64) -> Result<()> {
+    pub async fn zero(&mut self, name: &str, bytes: u64) -> Result<()> {
         self.make(&[name.to_owned()]).await?;
         let Some(gateway) = self.find(name) else { return Ok(()) };
         let volume = ByteVolume::new(gateway);
@@ -107,7 +108,7 @@ impl Volumes {
     ///
     /// # Errors
     /// One of them could not be flushed.
-    pub(super) async fn end(self) -> Result<()> {
+    pub async fn end(self) -> Result<()> {
         let mut done = Ok(());
         for name in self.order.iter().rev() {
             let Some(device) = self.made.get(name) else { continue };

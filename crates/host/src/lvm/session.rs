@@ -1,0 +1,260 @@
+//! The disks of a command that works without a daemon, and the physical volumes and groups on them.
+
+use std::path::{Path, PathBuf};
+
+use ashlar_block::Gateway;
+use ashlar_lvm::group::{self, Found, Group, NameError, named};
+use ashlar_lvm::{PvOnDisk, VolumeGroup, read_pv};
+use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
+use ashlar_stack::devices::Role;
+use ashlar_stack::owners;
+use ashlar_stack::partitions;
+use ashlar_stack::probe::{Contents, Md, probe};
+
+use super::devices::Volumes;
+use super::dialogue::Dialogue;
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// A device that may be or become a physical volume.
+pub(super) struct Place {
+    /// Its path.
+    pub(super) path: String,
+    /// The device.
+    pub(super) gateway: Gateway,
+    /// Its contents.
+    pub(super) contents: Contents,
+}
+
+/// A physical volume.
+pub struct Pv {
+    /// Its path.
+    pub path: String,
+    /// The device.
+    pub(super) gateway: Gateway,
+    /// Its label and metadata.
+    pub on_disk: PvOnDisk,
+}
+
+/// What a command found on its disks, which no other process uses meanwhile if it writes to them.
+pub struct Session {
+    stack: Stack,
+    pub(super) dialogue: Box<dyn Dialogue>,
+    /// All devices that are not part of others.
+    pub(super) places: Vec<Place>,
+    /// The physical volumes on them.
+    pub pvs: Vec<Pv>,
+    /// Their groups; its indices refer to `pvs`.
+    pub found: Found,
+}
+
+/// Calls `work` with the physical volumes on `disks`, and stops everything cleanly afterwards. Defects are told to
+/// `dialogue`.
+///
+/// # Errors
+/// Those of the work; the disks cannot be opened, or cannot be stopped cleanly.
+pub fn with_session<T>(
+    disks: &[PathBuf],
+    access: Access,
+    dialogue: Box<dyn Dialogue>,
+    work: impl AsyncFnOnce(&mut Session) -> Result<T>,
+) -> Result<T> {
+    if disks.is_empty() {
+        let hint = "name them with --devices DISK,...";
+        return Err(Error::usage("no disks to look for physical volumes on").hint(hint));
+    }
+    let opened = disks::open_all(disks, access)?;
+    disks::reactor()?.block_on(async {
+        let mut session = Session::new(opened, access != Access::Write, dialogue).await;
+        let done = work(&mut session).await;
+        let stopped = session.stack.stop().await;
+        let done = done?;
+        stopped.map_err(|failed| {
+            let names: Vec<String> = failed.iter().map(ToString::to_string).collect();
+            Error::plain("not ended in good order", names.join(", "))
+        })?;
+        Ok(done)
+    })
+}
+
+/// `disks`, and those of `named` that exist and are not among them.
+pub fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
+    let mut all = disks.to_vec();
+    for path in named.iter().map(Path::new) {
+        let same =
+            |other: &PathBuf| other == path || disks::identity(other) == disks::identity(path);
+        if path.exists() && !all.iter().any(same) {
+            all.push(path.to_owned());
+        }
+    }
+    all
+}
+
+/// The group of that name or UUID.
+///
+/// # Errors
+/// There is none, or several.
+pub fn only_group<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group> {
+    named(groups, name).map_err(|error| match error {
+        NameError::NotFound(_) => Error::failed(&error),
+        NameError::Ambiguous { .. } => Error::failed(&error).hint("name the one by its UUID"),
+    })
+}
+
+/// A disk, or its partitions if it has any. Unreadable disks are reported and left out, and so are members of an array
+/// that has another owner, unless the disk is only read.
+async fn leaves(disk: Disk, read_only: bool, dialogue: &dyn Dialogue) -> Vec<(Disk, Contents)> {
+    let path = disk.path.display().to_string();
+    let contents = match probe(&disk.gateway).await {
+        Ok(contents) => contents,
+        Err(status) => {
+            dialogue.warn(&format_args!("{path} cannot be read: {status}"));
+            return Vec::new();
+        }
+    };
+    let found = match &contents.md {
+        Md::None => partitions::read(&disk.gateway, &contents.foreign).await,
+        Md::Member(_) if !read_only => match owners::rivals(&disk.gateway, &contents).await {
+            Ok(None) => return vec![(disk, contents)],
+            Ok(Some(rivals)) => {
+                dialogue.warn(&format_args!("{path} {rivals}: it is left alone"));
+                return Vec::new();
+            }
+            Err(status) => Err(status),
+        },
+        Md::Member(_) | Md::Damaged(_) => return vec![(disk, contents)],
+    };
+    let table = match found {
+        Ok(partitions::Found::Table(table)) if !table.is_empty => table,
+        Ok(_) => return vec![(disk, contents)],
+        Err(status) => {
+            dialogue.warn(&format_args!("{path} cannot be read: {status}"));
+            return Vec::new();
+        }
+    };
+    let mut leaves = Vec::new();
+    for entry in table.entries {
+        let (name, gateway) = entry.open(&path, &disk.gateway);
+        match probe(&gateway).await {
+            Ok(contents) => leaves.push((Disk { path: name.into(), gateway }, contents)),
+            Err(status) => dialogue.warn(&format_args!("{name} cannot be read: {status}")),
+        }
+    }
+    leaves
+}
+
+impl Session {
+    async fn new(disks: Vec<Disk>, read_only: bool, dialogue: Box<dyn Dialogue>) -> Self {
+        let mut probed = Vec::new();
+        for disk in disks {
+            let leaves = leaves(disk, read_only, &*dialogue).await.into_iter();
+            probed.extend(leaves.map(|(disk, contents)| Probed { disk, contents: Ok(contents) }));
+        }
+        let md = ashlar_md::Options { run: false, read_only };
+        // Only arrays: a group that is active cannot be changed here.
+        let options = Options { md, whole: true, ..Options::default() };
+        let stack = assemble(&probed, options, &disks::runtime()).await;
+        for failure in &stack.failures {
+            dialogue.warn(&format_args!("{failure} cannot be started: {}", failure.error));
+        }
+        let mut places = Vec::new();
+        for device in stack.devices.all() {
+            if device.role == Role::Volume {
+                let (path, gateway) = (device.path.clone().into(), device.gateway().clone());
+                let leaves =
+                    leaves(Disk { path, gateway }, read_only, &*dialogue).await.into_iter();
+                places.extend(leaves.map(|(disk, contents)| Place {
+                    path: disk.path.display().to_string(),
+                    gateway: disk.gateway,
+                    contents,
+                }));
+            }
+        }
+        let mut session =
+            Self { stack, dialogue, places, pvs: Vec::new(), found: Found::default() };
+        session.look().await;
+        session
+    }
+
+    /// Reads the physical volumes, and reports defects.
+    pub(super) async fn look(&mut self) {
+        self.pvs.clear();
+        for Place { path, gateway, .. } in &self.places {
+            match read_pv(gateway).await {
+                Ok(Some(on_disk)) => {
+                    for defect in on_disk.defects() {
+                        self.dialogue.warn(&format_args!("{path}: {defect}"));
+                    }
+                    let (path, gateway) = (path.clone(), gateway.clone());
+                    self.pvs.push(Pv { path, gateway, on_disk });
+                }
+                Ok(None) => {}
+                Err(error) => self.dialogue.warn(&format_args!("{path}: {error}")),
+            }
+        }
+        self.gather();
+        let path = |index: &usize| self.pvs.get(*index).map_or("", |pv| pv.path.as_str());
+        for (index, error) in &self.found.damaged {
+            self.dialogue
+                .warn(&format_args!("{}: the metadata cannot be used: {error}", path(index)));
+        }
+        for index in &self.found.duplicates {
+            let text = "has the identity of another physical volume, and is not used";
+            self.dialogue.warn(&format_args!("{} {text}", path(index)));
+        }
+        for group in &self.found.groups {
+            let name = &group.metadata.group.name;
+            for id in group.missing() {
+                self.dialogue.warn(&format_args!("VG {name} is missing PV {id}"));
+            }
+            for index in &group.outdated {
+                let text = "it was taken out of the group";
+                self.dialogue
+                    .warn(&format_args!("{} has old metadata of VG {name}: {text}", path(index)));
+            }
+        }
+    }
+
+    pub(super) fn gather(&mut self) {
+        let pvs: Vec<&PvOnDisk> = self.pvs.iter().map(|pv| &pv.on_disk).collect();
+        self.found = group::assemble(&pvs);
+    }
+
+    /// The group of that name or UUID.
+    ///
+    /// # Errors
+    /// There is none, or several.
+    pub fn group(&self, name: &str) -> Result<&Group> {
+        only_group(&self.found.groups, name)
+    }
+
+    /// The place with that path: a disk, its partition, or `/dev/md0`.
+    pub(super) fn place(&self, path: &str) -> Option<&Place> {
+        let same = |place: &&Place| {
+            let identity = disks::identity(Path::new(path));
+            place.path == path
+                || identity.is_some() && identity == disks::identity(Path::new(&place.path))
+        };
+        self.places
+            .iter()
+            .find(|place| place.path == path)
+            .or_else(|| self.places.iter().find(same))
+    }
+
+    /// The index of the physical volume at a path.
+    pub fn pv(&self, path: &str) -> Option<usize> {
+        let place = self.place(path)?;
+        self.pvs.iter().position(|pv| pv.gateway.is_same(&place.gateway))
+    }
+
+    /// The group of the physical volume with this index.
+    pub fn group_of(&self, pv: usize) -> Option<&Group> {
+        self.found.groups.iter().find(|group| group.has_member(pv))
+    }
+
+    /// The devices of a group whose physical volumes have these indices.
+    pub fn volumes(&self, group: &VolumeGroup, members: &[usize]) -> Volumes {
+        let gateways = members.iter().filter_map(|index| self.pvs.get(*index));
+        Volumes::new(group, gateways.map(|pv| pv.gateway.clone()).collect())
+    }
+}
