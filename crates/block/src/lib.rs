@@ -45,6 +45,7 @@ pub mod rate_limit;
 pub mod request;
 pub mod runtime;
 pub mod shard;
+pub mod size;
 pub mod split;
 pub mod stats;
 pub mod status;

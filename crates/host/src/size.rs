@@ -1,6 +1,8 @@
-//! Sizes among options: numbers of bytes, and mdadm's sizes, which RAM disks use, too.
+//! Sizes among options: numbers of bytes, and mdadm's sizes, which RAM disks use, too. The notations are those of
+//! [`ashlar_block::size`].
 
 use ashlar_block::Sectors;
+use ashlar_block::size::Notation;
 use ashlar_stack::spec::Bytes;
 
 /// A number of bytes, perhaps with a suffix K, M, G, T.
@@ -16,14 +18,9 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// # Errors
 /// The message for the user: the text is no size, or the size has no place in 64 bits.
 pub fn size(text: &str) -> Result<Sectors, String> {
-    let sectors = match text.strip_suffix('s') {
-        Some(sectors) => sectors.parse().ok().map(Sectors),
-        None if text.ends_with(|c: char| c.is_ascii_digit()) => {
-            text.parse().ok().and_then(|kib: u64| kib.checked_mul(2)).map(Sectors)
-        }
-        None => bytes(text).ok().map(Sectors::from_bytes_floor),
-    };
-    sectors.filter(|sectors| sectors.0 <= u64::MAX >> 10).ok_or_else(|| {
+    let bytes = Notation::MDADM.parse(text.strip_prefix('+').unwrap_or(text)).ok();
+    let sectors = bytes.map(Sectors::from_bytes_floor).filter(|size| size.0 <= u64::MAX >> 10);
+    sectors.ok_or_else(|| {
         format!("`{text}` is not a size: a number of KiB, or with K, M, G, T or s (sectors)")
     })
 }
@@ -45,18 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_kib_unless_they_say_otherwise() {
-        for (text, sectors) in [
-            ("512", 1024),
-            ("512K", 1024),
-            ("1M", 2048),
-            ("3s", 3),
-            ("1G", 1 << 21),
-            ("2t", 1 << 32),
-        ] {
-            assert_eq!(size(text), Ok(Sectors(sectors)), "{text}");
-        }
-        for bad in ["", "K", "1KB", "1.5M", "-1", "18446744073709551615T", "1 K"] {
+    fn sizes_have_a_place_among_sectors() {
+        assert_eq!(size("1M"), Ok(Sectors(2048)));
+        assert_eq!(size("+3s"), Ok(Sectors(3)));
+        assert_eq!(size("18014398509481983s"), Ok(Sectors((1 << 54) - 1)));
+        for bad in ["18014398509481984s", "9007199254740992", "8388608T", "++1", "-1"] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

@@ -38,6 +38,7 @@ pub mod moving;
 pub mod ondisk;
 pub mod pv;
 pub mod report;
+pub mod sizes;
 pub mod text;
 pub mod uuid;
 

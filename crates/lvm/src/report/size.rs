@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use ashlar_block::Sectors;
+use ashlar_block::size::{LETTERS, power};
 use thiserror::Error;
 
 /// The units of printed sizes.
@@ -26,8 +27,6 @@ enum Unit {
 #[error("\"{0}\" is no unit: r, h, b, s, k, m, g, t, p or e; in upper case multiples of 1,000")]
 pub struct BadUnits(String);
 
-const LETTERS: &str = "kmgtpe";
-
 impl Default for Units {
     fn default() -> Self {
         Self { unit: Unit::Human { marked: true, thousands: false }, suffix: true }
@@ -49,7 +48,7 @@ impl FromStr for Units {
             'b' | 'B' => Unit::Fixed('B', 1),
             's' | 'S' => Unit::Fixed('S', 512),
             _ => {
-                let power = LETTERS.find(letter.to_ascii_lowercase()).ok_or_else(bad)? as u32 + 1;
+                let power = power(letter).ok_or_else(bad)?;
                 let base: u64 = if letter.is_ascii_uppercase() { 1000 } else { 1024 };
                 Unit::Fixed(letter, base.pow(power))
             }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ashlar_block::size::Notation;
 use thiserror::Error;
 
 use super::{IopsCap, MAX_PARALLELISM, MS, Model, SECOND, US};
@@ -168,15 +169,7 @@ fn number(text: &str, min: u64, max: u64) -> Option<u64> {
 
 /// Bytes, not zero.
 fn size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" => 1,
-        "k" | "K" => 1 << 10,
-        "m" | "M" => 1 << 20,
-        "g" | "G" => 1 << 30,
-        _ => return None,
-    };
-    number(digits, 1, u64::MAX)?.checked_mul(unit)
+    Notation::BANDWIDTH.parse(text).ok().filter(|bytes| *bytes > 0)
 }
 
 /// Nanoseconds.

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use ashlar_block::size::Notation;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
@@ -20,18 +21,9 @@ impl FromStr for Bytes {
     type Err = BadBytes;
 
     fn from_str(text: &str) -> Result<Self, BadBytes> {
-        let bad = || BadBytes(text.to_owned());
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let number: u64 = digits.parse().map_err(|_| bad())?;
-        let shift = match &text[digits.len()..] {
-            "" => 0,
-            "k" | "K" => 10,
-            "m" | "M" => 20,
-            "g" | "G" => 30,
-            "t" | "T" => 40,
-            _ => return Err(bad()),
-        };
-        number.checked_mul(1 << shift).map(Self).ok_or_else(bad)
+        let number = text.strip_prefix('+').unwrap_or(text);
+        let bytes = Notation::BYTES.parse(number);
+        bytes.map(Self).map_err(|_| BadBytes(text.to_owned()))
     }
 }
 

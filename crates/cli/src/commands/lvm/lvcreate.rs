@@ -6,10 +6,11 @@ use ashlar_block::Sectors;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::split_name;
 use ashlar_lvm::command::{Amount, Command, Create, PolicyName};
+use ashlar_lvm::sizes;
 use clap::{ArgAction, Args};
 
 use super::session::change;
-use super::{Changing, Devices, sizes};
+use super::{Changing, Devices};
 
 /// Make a logical volume, or a snapshot of one
 ///

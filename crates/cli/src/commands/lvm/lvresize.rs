@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::volume_name;
 use ashlar_lvm::command::{Command, Direction, NewSize, Resize, Sign};
+use ashlar_lvm::sizes;
 use clap::{ArgAction, Args};
 
 use super::session::change;
-use super::{Changing, Devices, sizes};
+use super::{Changing, Devices};
 
 /// Extend a logical volume, or the space for changes of a snapshot
 ///

@@ -16,7 +16,6 @@ mod pvmove;
 mod rename;
 mod report;
 pub(crate) mod session;
-mod sizes;
 mod vg;
 mod vgcfg;
 

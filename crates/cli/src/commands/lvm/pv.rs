@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use ashlar_block::Sectors;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::{Overwriting, with_named};
-use ashlar_lvm::Uuid;
 use ashlar_lvm::format::Layout;
+use ashlar_lvm::{Uuid, sizes};
 use clap::{ArgAction, Args};
 
+use super::Devices;
 use super::session::asking;
-use super::{Devices, sizes};
 
 /// Make physical volumes of disks
 ///

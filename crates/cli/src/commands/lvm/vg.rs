@@ -8,11 +8,12 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::group_name;
 use ashlar_lvm::command::{Membership, NewGroup};
 use ashlar_lvm::metadata::is_valid_name;
+use ashlar_lvm::sizes;
 use clap::Args;
 
 use super::pv::PvLayout;
 use super::session::{change_members, served_members};
-use super::{Changing, Devices, sizes};
+use super::{Changing, Devices};
 
 /// LVM's default extent size.
 const EXTENT: Sectors = Sectors(8192);

@@ -1,5 +1,7 @@
 //! The parser of selections.
 
+use ashlar_block::size::power;
+
 use super::super::pattern::Pattern;
 use super::super::value::Percent;
 use super::super::{Kind, Row, find};
@@ -357,10 +359,9 @@ const UNITS: &str = "hrbskmgtpe";
 /// The bytes of a unit; in upper case multiples of 1,000. Those that stand for no size are bytes, as for LVM.
 fn unit_bytes(unit: char) -> f64 {
     let base: f64 = if unit.is_ascii_uppercase() { 1000.0 } else { 1024.0 };
-    let unit = unit.to_ascii_lowercase();
-    match (unit, "kmgtpe".find(unit)) {
-        ('s', _) => 512.0,
-        (_, Some(power)) => base.powi(power as i32 + 1),
-        (_, None) => 1.0,
+    match power(unit) {
+        Some(power) => base.powi(power as i32),
+        None if unit.eq_ignore_ascii_case(&'s') => 512.0,
+        None => 1.0,
     }
 }

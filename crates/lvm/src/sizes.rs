@@ -1,50 +1,35 @@
-//! Sizes and numbers of extents in the syntax of LVM's options.
+//! Sizes and numbers of extents in the syntax of LVM's options. Errors are messages for the user.
 
 use ashlar_block::Sectors;
-use ashlar_lvm::command::{Amount, Base, NewSize, Sign};
+use ashlar_block::size::Notation;
+
+use crate::command::{Amount, Base, NewSize, Sign};
 
 /// A size: a number, perhaps with a fraction, in MiB, or with a unit in upper or lower case: b(ytes), s(ectors), k, m,
 /// g, t, p, e, in powers of 1024.
-pub(super) fn size(text: &str) -> Result<Sectors, String> {
-    scaled(text, 'm')
+///
+/// # Errors
+/// The text is no size.
+pub fn size(text: &str) -> Result<Sectors, String> {
+    scaled(text, Notation::LVM, "MiB")
 }
 
 /// As [`size`], in KiB: chunks and stripes.
-pub(super) fn small_size(text: &str) -> Result<Sectors, String> {
-    scaled(text, 'k')
+///
+/// # Errors
+/// As there.
+pub fn small_size(text: &str) -> Result<Sectors, String> {
+    scaled(text, Notation::LVM_SMALL, "KiB")
 }
 
-fn scaled(text: &str, default: char) -> Result<Sectors, String> {
-    let bad = || {
-        let unit = if default == 'k' { "KiB" } else { "MiB" };
+fn scaled(text: &str, notation: Notation, unit: &str) -> Result<Sectors, String> {
+    let bytes = notation.parse(text).map_err(|_| {
         format!("`{text}` is not a size: a number of {unit}, or with b, s, k, m, g, t, p or e")
-    };
-    let (digits, unit) = match text.char_indices().last() {
-        Some((at, last)) if last.is_ascii_alphabetic() => (&text[..at], last.to_ascii_lowercase()),
-        Some(_) | None => (text, default),
-    };
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
-    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if !all_digits(whole) || !all_digits(fraction) || fraction.len() > 9 {
-        return Err(bad());
-    }
-    let bytes: u128 = match unit {
-        'b' => 1,
-        's' => 512,
-        _ => {
-            let power = "kmgtpe".find(unit).ok_or_else(bad)? as u32 + 1;
-            1 << (10 * power)
-        }
-    };
-    let whole: u64 = whole.parse().map_err(|_| bad())?;
-    let fraction_of: u128 = 10_u128.pow(fraction.len() as u32);
-    let fraction: u128 = fraction.parse().map_err(|_| bad())?;
-    let bytes = u128::from(whole) * bytes + fraction * bytes / fraction_of;
-    if unit == 'b' && !bytes.is_multiple_of(512) {
+    })?;
+    if text.ends_with(['b', 'B']) && !bytes.is_multiple_of(512) {
         return Err(format!("`{text}` is not a multiple of 512 bytes"));
     }
-    // A size whose bytes cannot be counted is refused.
-    u64::try_from(bytes).map(Sectors::from_bytes_floor).map_err(|_| bad())
+    Ok(Sectors::from_bytes_floor(bytes))
 }
 
 /// A size, or with a sign in front a change of one.
@@ -58,22 +43,34 @@ fn signed(text: &str, parse: impl Fn(&str) -> Result<Amount, String>) -> Result<
 }
 
 /// As [`size`], for an amount of space.
-pub(super) fn amount(text: &str) -> Result<Amount, String> {
+///
+/// # Errors
+/// As there.
+pub fn amount(text: &str) -> Result<Amount, String> {
     size(text).map(|size| Amount::Sectors(size.0))
 }
 
 /// As [`size`], with a leading `+` or `-` if it is a change.
-pub(super) fn new_size(text: &str) -> Result<NewSize, String> {
+///
+/// # Errors
+/// As there.
+pub fn new_size(text: &str) -> Result<NewSize, String> {
     signed(text, amount)
 }
 
 /// As [`extents`], with a leading `+` or `-` if they are a change.
-pub(super) fn new_extents(text: &str) -> Result<NewSize, String> {
+///
+/// # Errors
+/// As there.
+pub fn new_extents(text: &str) -> Result<NewSize, String> {
     signed(text, extents)
 }
 
 /// Extents: a number, or a share with `%VG`, `%FREE`, `%PVS`, `%ORIGIN` or `%LV`.
-pub(super) fn extents(text: &str) -> Result<Amount, String> {
+///
+/// # Errors
+/// The text is neither.
+pub fn extents(text: &str) -> Result<Amount, String> {
     let bad = || {
         format!("`{text}` is not a number of extents, or one with %VG, %FREE, %PVS, %ORIGIN or %LV")
     };
@@ -96,22 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_mib_unless_they_say_otherwise() {
-        for (text, sectors) in [
-            ("4", 8192),
-            ("4M", 8192),
-            ("1.5g", 3 << 20),
-            ("512b", 1),
-            ("3s", 3),
-            ("0.5K", 1),
-            ("1t", 1 << 31),
-            ("1.3m", 2662),
+    fn sizes_are_whole_sectors_with_or_without_a_sign() {
+        assert_eq!((size("4"), small_size("4")), (Ok(Sectors(8192)), Ok(Sectors(8))));
+        assert_eq!((size("512b"), size("1.3m")), (Ok(Sectors(1)), Ok(Sectors(2662))));
+        for (bad, why) in [
+            ("100b", "`100b` is not a multiple of 512 bytes"),
+            ("+1", "`+1` is not a size: a number of MiB, or with b, s, k, m, g, t, p or e"),
         ] {
-            assert_eq!(size(text), Ok(Sectors(sectors)), "{text}");
-        }
-        assert_eq!(small_size("4"), Ok(Sectors(8)));
-        for bad in ["", "m", "-1", "+1", "1,5", "1.m", ".5", "1x", "100b", "1e3", "16e", "4MB"] {
-            assert!(size(bad).is_err(), "{bad}");
+            assert_eq!(size(bad), Err(why.to_owned()));
         }
         let amount = Amount::Sectors(2048);
         assert_eq!(new_size("+1"), Ok(NewSize { sign: Sign::Plus, amount }));
