@@ -22,6 +22,20 @@ pub fn is_valid_name(name: &str) -> bool {
         && !matches!(name, "." | "..")
 }
 
+/// A tag in LVM's syntax, which may begin with `@`.
+///
+/// # Errors
+/// The text is none.
+pub fn parse_tag(text: &str) -> Result<String, String> {
+    let word = text.strip_prefix('@').unwrap_or(text);
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-/=!:#&".contains(&byte);
+    let valid = (1..=1024).contains(&word.len()) && word.bytes().all(allowed);
+    if !valid || word.starts_with('-') {
+        return Err(format!("`{text}` is not a tag: letters, digits and _ + . - / = ! : # &"));
+    }
+    Ok(word.to_owned())
+}
+
 impl VolumeGroup {
     /// Checks that the group is consistent. A parsed group has passed this; a changed one is
     /// checked before it is written.

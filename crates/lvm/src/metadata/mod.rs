@@ -19,7 +19,7 @@ mod segment_text;
 mod volume_group;
 mod volume_group_text;
 
-pub use check::is_valid_name;
+pub use check::{is_valid_name, parse_tag};
 pub use error::MetadataError;
 pub use flags::{Flag, FlagSet, LvFlag, PvFlag, VgFlag};
 pub use header::Header;

@@ -6,6 +6,7 @@
 pub mod display;
 mod fields;
 mod inventory;
+mod json;
 mod pattern;
 mod selection;
 mod size;
@@ -14,6 +15,7 @@ mod value;
 
 pub use fields::{LvRow, LvState, PvFacts, PvRow, VgRow};
 pub use inventory::{GroupFacts, Inventory, Physical};
+pub use json::json;
 pub use selection::{SELECTION_HELP, Selection, SelectionError};
 pub use size::{BadUnits, Units, long};
 pub use table::{Prefixes, Style, table};

@@ -6,6 +6,7 @@ use ashlar_block::Sectors;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::split_name;
 use ashlar_lvm::command::{Amount, Command, Create, PolicyName};
+use ashlar_lvm::metadata::parse_tag;
 use ashlar_lvm::sizes;
 use clap::{ArgAction, Args};
 
@@ -58,7 +59,7 @@ pub(crate) struct Lvcreate {
     permission: String,
 
     /// A tag for the administrator; may be repeated
-    #[arg(long, value_name = "TAG", value_parser = tag)]
+    #[arg(long, value_name = "TAG", value_parser = parse_tag)]
     addtag: Vec<String>,
 
     /// Allocation policy: contiguous, cling, normal, or the group's (inherit)
@@ -97,17 +98,6 @@ pub(super) struct Size {
     /// Size in extents, or a share of something: COUNT, N%VG, N%FREE, N%PVS, N%ORIGIN
     #[arg(short = 'l', long = "extents", value_name = "COUNT", value_parser = sizes::extents)]
     extents: Option<Amount>,
-}
-
-/// A tag in LVM's syntax.
-pub(super) fn tag(text: &str) -> std::result::Result<String, String> {
-    let word = text.strip_prefix('@').unwrap_or(text);
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-/=!:#&".contains(&byte);
-    let valid = (1..=1024).contains(&word.len()) && word.bytes().all(allowed);
-    if !valid || word.starts_with('-') {
-        return Err(format!("`{text}` is not a tag: letters, digits and _ + . - / = ! : # &"));
-    }
-    Ok(word.to_owned())
 }
 
 impl Lvcreate {

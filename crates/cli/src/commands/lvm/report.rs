@@ -137,7 +137,7 @@ impl Look {
     fn text<R: Row>(&self, fields: &[&'static Field<R>], rows: &[R]) -> String {
         let units = self.units();
         if self.json || self.reportformat.as_deref() == Some("json") {
-            return json(fields, rows, &units);
+            return report::json(fields, rows, &units);
         }
         let prefixes = match (self.nameprefixes, self.unquoted) {
             (false, _) => Prefixes::None,
@@ -158,23 +158,6 @@ impl Look {
 fn unknown<R: Row>(error: FieldError) -> Error {
     output::to_stderr(&report::help::<R>());
     Error::failed(error)
-}
-
-/// A report in LVM's JSON format: all values are strings, and fields appear in the requested order.
-fn json<R: Row>(fields: &[&'static Field<R>], rows: &[R], units: &Units) -> String {
-    let row = |row: &R| {
-        let pairs = fields.iter().map(|field| {
-            let value = serde_json::Value::from((field.get)(row).show(units));
-            format!("\"{}\":{value}", field.name)
-        });
-        format!("                  {{{}}}", pairs.collect::<Vec<_>>().join(", "))
-    };
-    let rows: Vec<String> = rows.iter().map(row).collect();
-    let name = R::NAME;
-    let head = format!("  {{\n      \"report\": [\n          {{\n              \"{name}\": [\n");
-    let rows = rows.join(",\n");
-    let end = if rows.is_empty() { "" } else { "\n" };
-    format!("{head}{rows}{end}              ]\n          }}\n      ]\n  }}\n")
 }
 
 /// Show physical volumes

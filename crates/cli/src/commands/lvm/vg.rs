@@ -7,7 +7,7 @@ use ashlar_block::Sectors;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::group_name;
 use ashlar_lvm::command::{Membership, NewGroup};
-use ashlar_lvm::metadata::is_valid_name;
+use ashlar_lvm::metadata::{is_valid_name, parse_tag};
 use ashlar_lvm::sizes;
 use clap::Args;
 
@@ -51,7 +51,7 @@ pub(crate) struct Vgcreate {
     maxphysicalvolumes: u32,
 
     /// A tag for the administrator; may be repeated
-    #[arg(long, value_name = "TAG", value_parser = super::lvcreate::tag)]
+    #[arg(long, value_name = "TAG", value_parser = parse_tag)]
     addtag: Vec<String>,
 
     #[command(flatten)]
