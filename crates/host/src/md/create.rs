@@ -401,6 +401,48 @@ impl ArrayPlan {
         let mut members = self.members.iter();
         members.find_map(|it| Some(refusal(it.path.as_deref()?, it.contents.as_deref()?)))
     }
+
+    /// What would be created, and what would be lost on which device.
+    pub fn dry_report(&self) -> String {
+        let mut text = format!("array would be created: {self}\n");
+        for (number, member) in self.members.iter().enumerate() {
+            let (Some(path), Some(new)) = (&member.path, &member.superblock) else {
+                text += &format!("{number}: {MISSING}\n");
+                continue;
+            };
+            let sb = &new.superblock;
+            let kind = if member.is_spare { "spare, " } else { "" };
+            let data = if sb.level.is_redundant() { sb.size } else { sb.data_size };
+            text += &format!(
+                "{number}: {path}: {kind}superblock {} at sector {}, data from sector {}, {}",
+                sb.version,
+                sb.super_offset.0,
+                sb.data_offset.0,
+                human_size(data.bytes())
+            );
+            if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
+                let chunk = human_size(bitmap.chunksize.get().into());
+                text += &format!(", bitmap of {chunk} chunks at sector {}", at.0);
+            }
+            text.push('\n');
+            if let Some(contents) = &member.contents {
+                text += &format!("   overwrites {contents}\n");
+            }
+        }
+        text + "nothing was changed\n"
+    }
+
+    /// What was created, and how it is served.
+    pub fn report(&self) -> String {
+        let paths: Vec<&str> =
+            self.members.iter().filter_map(|member| member.path.as_deref()).collect();
+        let degraded = if paths.len() < self.members.len() { " --run" } else { "" };
+        format!(
+            "array {} created: {self}\nserve it with: ashlar serve{degraded} {}\n",
+            self.name(),
+            paths.join(" "),
+        )
+    }
 }
 
 /// `raid1, 2 devices, 1 spare, 1G, UUID 01234567:...`

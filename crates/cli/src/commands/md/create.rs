@@ -6,13 +6,10 @@ use std::process::ExitCode;
 use ashlar_block::Sectors;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::Result;
-use ashlar_host::md::{
-    ArrayPlan, BitmapChoice, ConsistencyPolicy, CreateOptions, MISSING, MemberPath, NewArray,
-};
+use ashlar_host::md::{BitmapChoice, ConsistencyPolicy, CreateOptions, MemberPath, NewArray};
 use ashlar_host::size;
 use ashlar_md::ondisk::bitmap_super::MAX_WRITE_BEHIND;
 use ashlar_md::ondisk::{DeviceFlags, Level, Version, words};
-use ashlar_stack::graph::human_size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use uuid::Uuid;
@@ -197,14 +194,14 @@ impl Create {
         let reactor = disks::reactor()?;
         if dry_run {
             let plan = reactor.block_on(array.plan())?;
-            output::print(&dry_report(&plan))?;
+            output::print(&plan.dry_report())?;
             return match plan.refusal() {
                 Some(refusal) if !force => Err(refusal),
                 Some(_) | None => Ok(ExitCode::SUCCESS),
             };
         }
         let created = reactor.block_on(array.create(force))?;
-        output::tell(&report(&created))?;
+        output::tell(&created.report())?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -229,45 +226,4 @@ impl Create {
         };
         (options, self.devices.list)
     }
-}
-
-/// What would be created, and what would be lost on which device.
-fn dry_report(plan: &ArrayPlan) -> String {
-    let mut text = format!("array would be created: {plan}\n");
-    for (number, member) in plan.members.iter().enumerate() {
-        let (Some(path), Some(new)) = (&member.path, &member.superblock) else {
-            text += &format!("{number}: {MISSING}\n");
-            continue;
-        };
-        let sb = &new.superblock;
-        let kind = if member.is_spare { "spare, " } else { "" };
-        let data = if sb.level.is_redundant() { sb.size } else { sb.data_size };
-        text += &format!(
-            "{number}: {path}: {kind}superblock {} at sector {}, data from sector {}, {}",
-            sb.version,
-            sb.super_offset.0,
-            sb.data_offset.0,
-            human_size(data.bytes())
-        );
-        if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
-            let chunk = human_size(bitmap.chunksize.get().into());
-            text += &format!(", bitmap of {chunk} chunks at sector {}", at.0);
-        }
-        text.push('\n');
-        if let Some(contents) = &member.contents {
-            text += &format!("   overwrites {contents}\n");
-        }
-    }
-    text + "nothing was changed\n"
-}
-
-fn report(created: &ArrayPlan) -> String {
-    let paths: Vec<&str> =
-        created.members.iter().filter_map(|member| member.path.as_deref()).collect();
-    let degraded = if paths.len() < created.members.len() { " --run" } else { "" };
-    format!(
-        "array {} created: {created}\nserve it with: ashlar serve{degraded} {}\n",
-        created.name(),
-        paths.join(" "),
-    )
 }
