@@ -22,7 +22,7 @@ use tracing::warn;
 
 pub use dir::{Directory, DirectoryEntry};
 pub use read::{LostWhy, Piece, Reader};
-pub use walk::Walk;
+pub use walk::{Walk, trimmed};
 
 use crate::error::{ReadError, TreeError};
 use crate::ondisk::items::{

@@ -60,3 +60,20 @@ impl Walk {
         Ok(None)
     }
 }
+
+/// A path with one leading slash and no trailing slash.
+pub fn trimmed(path: &[u8]) -> Vec<u8> {
+    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+    parts.flat_map(|part| [b"/", part].concat()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_trimmed_to_one_slash_in_front_of_each_part() {
+        assert_eq!(trimmed(b"//a/b//"), b"/a/b");
+        assert_eq!(trimmed(b"/"), b"");
+    }
+}

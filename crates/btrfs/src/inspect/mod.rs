@@ -30,7 +30,7 @@ pub use owners::owners;
 pub use show::show;
 pub use size::size;
 pub use space::{Allocation, Space, allocations, spaces};
-pub use subvolumes::{ListedSubvolume, SubvolumeList, SubvolumeOrder};
+pub use subvolumes::{ListedSubvolume, SubvolumeKey, SubvolumeList};
 pub use superblock::{
     SuperblockKind, SuperblockTextError, superblock, superblock_at, superblock_heading,
     superblock_of,

@@ -1,6 +1,7 @@
 //! Lists of subvolumes and snapshots, as `btrfs subvolume list` prints them.
 
 use std::cmp::Ordering;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -38,7 +39,7 @@ pub struct SubvolumeList {
 
 /// By what a list is sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SubvolumeOrder {
+enum SubvolumeOrder {
     /// The generation of the last change.
     Generation,
     /// The generation that made it.
@@ -50,13 +51,48 @@ pub enum SubvolumeOrder {
 }
 
 impl SubvolumeOrder {
-    /// Compares two subvolumes.
-    pub fn compare(self, a: &ListedSubvolume, b: &ListedSubvolume) -> Ordering {
+    fn compare(self, a: &ListedSubvolume, b: &ListedSubvolume) -> Ordering {
         match self {
             Self::Generation => a.generation().cmp(&b.generation()),
             Self::MadeIn => a.subvolume.made_in.cmp(&b.subvolume.made_in),
             Self::Id => a.subvolume.id.cmp(&b.subvolume.id),
             Self::Path => a.path.cmp(&b.path),
+        }
+    }
+}
+
+/// A key that a list is sorted by: `gen`, `ogen`, `rootid` or `path`, with `-` in front for descending order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SubvolumeKey {
+    by: SubvolumeOrder,
+    reverse: bool,
+}
+
+impl FromStr for SubvolumeKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (reverse, name) = match text.strip_prefix('-') {
+            Some(name) => (true, name),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let by = match name {
+            "gen" => SubvolumeOrder::Generation,
+            "ogen" => SubvolumeOrder::MadeIn,
+            "rootid" => SubvolumeOrder::Id,
+            "path" => SubvolumeOrder::Path,
+            _ => return Err(format!("invalid variant: {name}")),
+        };
+        Ok(Self { by, reverse })
+    }
+}
+
+impl SubvolumeKey {
+    /// Sorts a list by keys, the most important one first.
+    pub fn sort(keys: &[Self], lines: &mut [ListedSubvolume]) {
+        // The least important key first: the sort is stable.
+        for Self { by, reverse } in keys.iter().rev() {
+            lines.sort_by(|a, b| if *reverse { by.compare(b, a) } else { by.compare(a, b) });
         }
     }
 }

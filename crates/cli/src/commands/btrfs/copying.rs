@@ -98,18 +98,7 @@ impl Printer {
             privileged,
             failures,
         } = *counts;
-        let mut all = vec![
-            format!("{} ({})", number(files, "file", "files"), size(bytes as f64)),
-            number(directories, "directory", "directories"),
-            number(links, "link", "links"),
-        ];
-        if existing > 0 {
-            all.push(format!("{existing} there already"));
-        }
-        if failures > 0 {
-            all.push(number(failures, "failure", "failures"));
-        }
-        let words = format!("taken out: {}", all.join(", "));
+        let words = format!("taken out: {counts}");
         let json = json!({
             "path": self.path.to_string(), "ended": true, "files": files,
             "directories": directories, "links": links, "bytes": bytes, "there": existing,
@@ -174,11 +163,6 @@ fn moment(path: &Name, progress: &RestoreProgress) -> Moment {
         }
     };
     Moment { title: "get:".to_owned(), parts, words, json }
-}
-
-/// `1 file`, `2 files`.
-fn number(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 #[cfg(test)]

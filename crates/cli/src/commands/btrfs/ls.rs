@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk};
+use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk, trimmed};
 use ashlar_btrfs::ondisk::items::FileType;
 use ashlar_host::btrfs::listing::ListedFile;
 use ashlar_host::error::{Error, FAILURE, Result};
@@ -139,22 +139,5 @@ impl Listing<'_> {
             file.print_long(out)?;
         }
         Ok(())
-    }
-}
-
-/// A path with one leading slash and no trailing slash.
-fn trimmed(path: &[u8]) -> Vec<u8> {
-    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-    parts.flat_map(|part| [b"/", part].concat()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_trimmed_to_one_slash_in_front_of_each_part() {
-        assert_eq!(trimmed(b"//a/b//"), b"/a/b");
-        assert_eq!(trimmed(b"/"), b"");
     }
 }

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ashlar_btrfs::inspect::{SubvolumeList, SubvolumeOrder};
+use ashlar_btrfs::inspect::{SubvolumeKey, SubvolumeList};
 use ashlar_host::error::{Error, Result};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;
 use super::with;
@@ -93,34 +93,7 @@ pub(crate) struct List {
         value_delimiter = ',',
         allow_hyphen_values = true
     )]
-    sort: Vec<Order>,
-}
-
-/// The sort key, and whether it is reversed.
-#[derive(Clone, Copy, Debug)]
-struct Order {
-    by: By,
-    reverse: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum By {
-    Gen,
-    Ogen,
-    Rootid,
-    Path,
-}
-
-impl std::str::FromStr for Order {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let (reverse, name) = match text.strip_prefix('-') {
-            Some(name) => (true, name),
-            None => (false, text.strip_prefix('+').unwrap_or(text)),
-        };
-        Ok(Self { by: By::from_str(name, false)?, reverse })
-    }
+    sort: Vec<SubvolumeKey>,
 }
 
 impl List {
@@ -139,16 +112,7 @@ impl List {
         with(&self.chosen, async |fs| {
             let lines = list.read(fs).await;
             let mut lines = lines.map_err(|why| Error::plain("cannot list the subvolumes", why))?;
-            // The least important key first: the sort is stable.
-            for Order { by, reverse } in self.sort.iter().rev() {
-                let by = match by {
-                    By::Gen => SubvolumeOrder::Generation,
-                    By::Ogen => SubvolumeOrder::MadeIn,
-                    By::Rootid => SubvolumeOrder::Id,
-                    By::Path => SubvolumeOrder::Path,
-                };
-                lines.sort_by(|a, b| if *reverse { by.compare(b, a) } else { by.compare(a, b) });
-            }
+            SubvolumeKey::sort(&self.sort, &mut lines);
             output::print(&if self.table { list.table(&lines) } else { list.text(&lines) })?;
             Ok(ExitCode::SUCCESS)
         })

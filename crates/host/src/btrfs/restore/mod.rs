@@ -9,9 +9,11 @@ mod filter;
 mod progress;
 mod store;
 
+use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::files::{Files, Name};
+use ashlar_btrfs::inspect::size;
 use ashlar_engine::signal;
 use futures_util::future::{Either, select};
 
@@ -100,6 +102,28 @@ pub struct RestoreCounts {
     pub privileged: u64,
     /// Failures, each of which the observer was told.
     pub failures: u64,
+}
+
+/// `2 files (4.00MiB), 1 directory, 0 links, 1 failure`
+impl Display for RestoreCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = number(self.files, "file", "files");
+        let directories = number(self.directories, "directory", "directories");
+        let links = number(self.links, "link", "links");
+        write!(f, "{files} ({}), {directories}, {links}", size(self.bytes as f64))?;
+        if self.existing > 0 {
+            write!(f, ", {} there already", self.existing)?;
+        }
+        if self.failures > 0 {
+            write!(f, ", {}", number(self.failures, "failure", "failures"))?;
+        }
+        Ok(())
+    }
+}
+
+/// `1 file`, `2 files`.
+fn number(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// A file about which the observer may print a line.
