@@ -125,8 +125,17 @@ impl Connection {
         let mut replies = vec![0; depth * reply];
         let good = [SIMPLE_REPLY_MAGIC, 0].map(u32::to_be_bytes).concat();
         let (mut filled, mut answered, mut free) = (0, 0, depth);
+        let (mut in_flight, mut in_time) = (0, 0);
         let end = Instant::now() + load.run;
-        while Instant::now() < end {
+        loop {
+            if Instant::now() < end {
+                in_time = answered;
+            } else if in_flight == 0 {
+                return Ok(in_time);
+            } else {
+                // What is under way is waited for: some servers do not survive a client that leaves before its replies.
+                free = 0;
+            }
             for batch in out.chunks_exact_mut(request).take(free) {
                 let header = Header {
                     flags: 0,
@@ -138,7 +147,11 @@ impl Connection {
                 batch[..header.encode().len()].copy_from_slice(&header.encode());
             }
             self.stream.write_all(&out[..free * request])?;
-            filled += self.stream.read(&mut replies[filled..])?;
+            in_flight += free;
+            match self.stream.read(&mut replies[filled..])? {
+                0 => return Err("the server closed the connection".into()),
+                read => filled += read,
+            }
             let whole = filled / reply;
             for one in replies.chunks_exact(reply).take(whole) {
                 if one[..8] != good[..] {
@@ -148,9 +161,16 @@ impl Connection {
             replies.copy_within(whole * reply..filled, 0);
             filled -= whole * reply;
             answered += u64::try_from(whole)?;
+            in_flight -= whole;
             free = whole;
         }
-        Ok(answered)
+    }
+
+    /// Ends the connection in good order.
+    fn close(mut self) -> Outcome<()> {
+        let number = Command::Disc as u16;
+        let header = Header { flags: 0, number, cookie: 0, offset: 0, length: 0 };
+        Ok(self.stream.write_all(&header.encode())?)
     }
 }
 
@@ -161,7 +181,9 @@ fn main() -> Outcome<()> {
         return Err("usage: nbd-load SOCKET EXPORT PATTERN BLOCK_BYTES DEPTH SECONDS".into());
     };
     let load = Load::parse(load.try_into().map_err(|_| "four words are needed after EXPORT")?)?;
-    let answered = Connection::open(socket, export)?.run(&load)?;
+    let mut connection = Connection::open(socket, export)?;
+    let answered = connection.run(&load)?;
+    connection.close()?;
     println!("{:.0}", answered as f64 / load.run.as_secs_f64());
     Ok(())
 }
