@@ -200,8 +200,8 @@ impl VolumeGroup {
         let tie = new_lv(&tie_name, true, &ties, vec![segment], author);
         // Users' volumes, including the stores of snapshots, come before the hidden snapshot volumes.
         let first_tie = self.lvs.iter().position(|lv| lv.segments.iter().any(ties_a_snapshot));
-        self.lvs.insert(first_tie.unwrap_or(self.lvs.len()), cow);
-        self.lvs.push(tie);
+        self.lvs.insert(first_tie.unwrap_or(self.lvs.len()), cow.into());
+        self.lvs.push(tie.into());
         Ok(name)
     }
 
@@ -310,7 +310,8 @@ impl VolumeGroup {
             return refuse("a snapshot is being merged into it: wait until that has ended");
         }
         let to = self.new_name(Some(to))?;
-        for segment in self.lvs.iter_mut().flat_map(|lv| &mut lv.segments) {
+        let ties = self.lvs.iter_mut().filter(|lv| lv.segments.iter().any(ties_a_snapshot));
+        for segment in ties.flat_map(|lv| &mut lv.segments) {
             if let SegmentKind::Snapshot(Snapshot { origin, cow, .. }) = &mut segment.kind {
                 for name in [origin, cow].into_iter().filter(|name| *name == from) {
                     name.clone_from(&to);

@@ -133,7 +133,7 @@ impl<'a> Move<'a> {
 impl VolumeGroup {
     /// The moves that have begun.
     pub fn moves(&self) -> impl Iterator<Item = Move<'_>> {
-        self.lvs.iter().filter_map(Move::of)
+        self.lvs.iter().filter_map(|lv| Move::of(lv))
     }
 
     /// Begins a move; returns the name of its volume, and the volumes that were left out, with reasons.

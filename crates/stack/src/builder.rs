@@ -117,12 +117,7 @@ impl Builder {
 
     /// The length of the longest chain of devices below a device.
     pub(crate) fn depth(&self, name: &str) -> usize {
-        let mut depths: BTreeMap<String, usize> = BTreeMap::new();
-        for Device { name, below, .. } in self.devices.all() {
-            let deepest = below.iter().filter_map(|below| depths.get(below)).max();
-            depths.insert(name, deepest.map_or(0, |depth| depth + 1));
-        }
-        depths.get(name).copied().unwrap_or(0)
+        self.devices.read(|table| depth_in(table, name)).unwrap_or(0)
     }
 
     /// Works until no more devices can be made.
@@ -441,11 +436,13 @@ impl Builder {
 
     /// Reserves the names of disks with an array's name. Not of volumes: their user must decide.
     fn keep_names_from_arrays(&mut self) {
-        for device in self.devices.all() {
-            if device.kind.is_disk() && device.role != Role::Volume {
-                self.names.reserve(&device.name);
+        self.devices.read(|table| {
+            for device in table {
+                if device.kind.is_disk() && device.role != Role::Volume {
+                    self.names.reserve(&device.name);
+                }
             }
-        }
+        });
     }
 
     /// Starts the array of `plan`; `members` are the paths of its members.
@@ -477,6 +474,13 @@ impl Builder {
         let name = name_of(&mut self.names, uuid, &candidates);
         Failure { name, set_name, uuid, error, candidates, is_nested }
     }
+}
+
+/// [`Builder::depth`] in a table in which each device is after the devices it is made of.
+fn depth_in(table: &[Device], name: &str) -> Option<usize> {
+    let at = table.iter().rposition(|device| device.name == name)?;
+    let deepest = table[at].below.iter().filter_map(|name| depth_in(&table[..at], name)).max();
+    Some(deepest.map_or(0, |depth| depth + 1))
 }
 
 /// The name of the array of these members.

@@ -382,9 +382,8 @@ impl Devices {
 
     /// The devices that are exported as they are.
     pub fn volumes(&self) -> Vec<Device> {
-        let mut all = self.all();
-        all.retain(|device| device.role == Role::Volume);
-        all
+        let is_volume = |device: &&Device| device.role == Role::Volume;
+        self.read(|table| table.iter().filter(is_volume).cloned().collect())
     }
 
     /// How often a device came, went, or got other names or another use.
@@ -436,7 +435,8 @@ impl Devices {
         result
     }
 
-    fn read<T>(&self, look: impl FnOnce(&[Device]) -> T) -> T {
+    /// Calls `look` with all devices, each after the devices it is made of.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&[Device]) -> T) -> T {
         look(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 }

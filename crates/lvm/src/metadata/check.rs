@@ -226,7 +226,7 @@ impl VolumeGroup {
 
     /// Records for each unusable volume the reason.
     pub(super) fn mark_unsupported(&mut self) {
-        let reasons: Vec<Option<String>> = self.lvs.iter().map(LogicalVolume::own_defect).collect();
+        let reasons: Vec<Option<String>> = self.lvs.iter().map(|lv| lv.own_defect()).collect();
         let index: HashMap<&str, usize> =
             self.lvs.iter().enumerate().map(|(i, lv)| (lv.name.as_str(), i)).collect();
         // From each unusable volume up to its users, each at most once.
@@ -253,7 +253,9 @@ impl VolumeGroup {
             }
         }
         for (lv, mark) in self.lvs.iter_mut().zip(marks) {
-            lv.unsupported = mark;
+            if lv.unsupported != mark {
+                lv.unsupported = mark;
+            }
         }
     }
 }

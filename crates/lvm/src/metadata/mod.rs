@@ -16,6 +16,7 @@ mod header;
 mod reader;
 mod segment;
 mod segment_text;
+mod shared_volume;
 mod volume_group;
 mod volume_group_text;
 
@@ -27,11 +28,13 @@ pub use segment::{
     Area, AreaOn, Foreign, Mirror, PvExtents, Raid, RaidImage, RaidLevel, Segment, SegmentKind,
     Snapshot, Striped, Thin, ThinPool,
 };
+pub use shared_volume::SharedVolume;
 pub use volume_group::{
     Allocation, Bootloader, Creation, LogicalVolume, PhysicalVolume, SnapshotOf, VolumeGroup,
 };
 
 use crate::text::{self, Entry, Form, Node, Section};
+use volume_group_text::LVS;
 
 /// A whole text: a volume group, and the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,6 +99,15 @@ impl Metadata {
 
     /// The text, byte for byte as LVM would write it. On disk, a NUL follows it.
     pub fn print(&self, form: Form) -> Vec<u8> {
-        text::print(&self.to_tree(), form)
+        let mut tree = self.around.clone();
+        let place = tree.entries.iter_mut().find(|entry| entry.node.as_section().is_some());
+        let mut printed = String::new();
+        if let Some(entry) = place {
+            let section = self.group.write_frame();
+            printed = self.group.print_lvs(&section, form);
+            entry.key.clone_from(&self.group.name);
+            entry.node = Node::Section(section);
+        }
+        text::print_with(&tree, form, LVS, &printed)
     }
 }

@@ -6,6 +6,7 @@ use ashlar_block::{Sector, Sectors};
 
 use super::flags::{FlagSet, LvFlag, PvFlag, VgFlag};
 use super::segment::{PvExtents, Segment, SegmentKind, Snapshot};
+use super::shared_volume::SharedVolume;
 use crate::text::Section;
 use crate::uuid::Uuid;
 
@@ -39,7 +40,7 @@ pub struct VolumeGroup {
     /// The physical volumes; areas refer to them by index.
     pub pvs: Vec<PhysicalVolume>,
     /// The logical volumes, including hidden ones.
-    pub lvs: Vec<LogicalVolume>,
+    pub lvs: Vec<SharedVolume>,
     /// As parsed, without its volumes, with unknown fields.
     pub(super) kept: Section,
 }
@@ -181,12 +182,12 @@ impl VolumeGroup {
 
     /// The logical volume with this name.
     pub fn lv(&self, name: &str) -> Option<&LogicalVolume> {
-        self.lvs.iter().find(|lv| lv.name == name)
+        self.lvs.iter().find(|lv| lv.name == name).map(|lv| &**lv)
     }
 
     /// The logical volume with this name.
     pub fn lv_mut(&mut self, name: &str) -> Option<&mut LogicalVolume> {
-        self.lvs.iter_mut().find(|lv| lv.name == name)
+        self.lvs.iter_mut().find(|lv| lv.name == name).map(|lv| &mut **lv)
     }
 
     /// The index of the physical volume with this UUID.
@@ -242,7 +243,7 @@ impl VolumeGroup {
 
     /// The logical volumes that use the volume `name`.
     pub fn users_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a LogicalVolume> {
-        self.lvs.iter().filter(move |lv| lv.parts().any(|part| part == name))
+        self.lvs.iter().map(|lv| &**lv).filter(move |lv| lv.parts().any(|part| part == name))
     }
 
     /// Which volumes users see, in the order of the volumes: LVM's `lv_is_visible`, which depends
@@ -263,18 +264,18 @@ impl VolumeGroup {
             let name = lv.name.as_str();
             !ties.contains(name) && *stores.get(name).unwrap_or(&lv.is_visible())
         };
-        self.lvs.iter().map(is_seen).collect()
+        self.lvs.iter().map(|lv| is_seen(lv)).collect()
     }
 
     /// Adds a logical volume. Its position in the text depends on whether users see it.
     pub fn add_lv(&mut self, lv: LogicalVolume) {
-        self.lvs.push(lv);
+        self.lvs.push(lv.into());
     }
 
     /// Removes a logical volume. Volumes that use it must be removed, too.
     pub fn remove_lv(&mut self, name: &str) -> Option<LogicalVolume> {
         let at = self.lvs.iter().position(|lv| lv.name == name)?;
-        Some(self.lvs.remove(at))
+        Some(self.lvs.remove(at).into_volume())
     }
 
     /// A name with this prefix and the lowest free number, as in LVM: `lvol0`, `snapshot3`.

@@ -8,10 +8,14 @@ use super::error::MetadataError;
 use super::reader::{Reader, int, set_flags, tags_node};
 use super::segment::Segment;
 use super::segment_text::PvKeys;
+use super::shared_volume::{Printing, SharedVolume};
 use super::volume_group::{
     Allocation, Bootloader, Creation, LogicalVolume, PhysicalVolume, VolumeGroup,
 };
-use crate::text::{Entry, Node, Order, Section};
+use crate::text::{Entry, Form, Node, Order, Section, print_inner};
+
+/// The key of the section with the logical volumes.
+pub(super) const LVS: &str = "logical_volumes";
 
 const GROUP: Order = Order(&[
     "id",
@@ -74,7 +78,7 @@ impl VolumeGroup {
     pub(super) fn read(name: &str, mut section: Section) -> Result<Self, MetadataError> {
         // Volumes are stored separately: the group keeps the rest.
         let mut volumes = [Section::default(), Section::default()];
-        for (volumes, key) in volumes.iter_mut().zip(["physical_volumes", "logical_volumes"]) {
+        for (volumes, key) in volumes.iter_mut().zip(["physical_volumes", LVS]) {
             let entry = section.entries.iter_mut().find(|entry| entry.key == key);
             if let Some(Node::Section(found)) = entry.map(|entry| &mut entry.node) {
                 *volumes = std::mem::take(found);
@@ -102,7 +106,7 @@ impl VolumeGroup {
         };
         let [pvs, lvs] = &volumes;
         let keys = group.read_pvs(&at.inner("physical_volumes", pvs))?;
-        group.read_lvs(&at.inner("logical_volumes", lvs), &keys)?;
+        group.read_lvs(&at.inner(LVS, lvs), &keys)?;
         group.kept = section;
         Ok(group)
     }
@@ -128,7 +132,7 @@ impl VolumeGroup {
                 return Err(MetadataError::Duplicate { at, what: "name", value });
             }
             let at = Reader::inner(at, name, section);
-            self.lvs.push(LogicalVolume::read(&at, name, pvs)?);
+            self.lvs.push(LogicalVolume::read(&at, name, pvs)?.into());
         }
         self.mark_unsupported();
         Ok(())
@@ -136,6 +140,36 @@ impl VolumeGroup {
 
     /// The section to print.
     pub(super) fn write(&self) -> Section {
+        let mut section = self.write_frame();
+        let lvs = self.in_order().map(|lv| lv.entry()).collect();
+        fill(&mut section, LVS, lvs, false);
+        section
+    }
+
+    /// The logical volumes in the order of the text: LVM writes visible volumes first.
+    fn in_order(&self) -> impl Iterator<Item = &SharedVolume> {
+        let seen = self.visible();
+        [true, false].into_iter().flat_map(move |visible| {
+            let these = self.lvs.iter().zip(seen.clone());
+            these.filter_map(move |(lv, seen)| (seen == visible).then_some(lv))
+        })
+    }
+
+    /// The entries of the logical volumes, printed; `frame` is the section without them.
+    pub(super) fn print_lvs(&self, frame: &Section, form: Form) -> String {
+        let printing = Printing { form, extent_size: self.extent_size };
+        let none = Section::default();
+        let path = [(self.name.as_str(), frame), (LVS, &none)];
+        let mut all = String::new();
+        for lv in self.in_order() {
+            let print = |lv: &LogicalVolume| print_inner(&lv.entry(), &path, form);
+            lv.text(printing, print, |text| all.push_str(text));
+        }
+        all
+    }
+
+    /// The section to print, without the logical volumes: their section, if there are any, is empty.
+    pub(super) fn write_frame(&self) -> Section {
         let mut section = self.kept.clone();
         let is_new = section.entries.is_empty();
         section.set("id", Node::str(self.id.to_string()), GROUP);
@@ -155,15 +189,13 @@ impl VolumeGroup {
         if is_new || self.metadata_copies != 0 {
             section.set("metadata_copies", Node::int(self.metadata_copies), GROUP);
         }
-        let pvs = self.pvs.iter().enumerate().map(|(i, pv)| Entry::new(pv_key(i), pv.write()));
+        let pvs = self
+            .pvs
+            .iter()
+            .enumerate()
+            .map(|(i, pv)| Entry::new(pv_key(i), pv.write()).after_blank_line());
         fill(&mut section, "physical_volumes", pvs.collect(), true);
-        // LVM writes visible volumes first.
-        let seen = self.visible();
-        let in_order = [true, false].into_iter().flat_map(|visible| {
-            self.lvs.iter().zip(&seen).filter(move |(_, seen)| **seen == visible)
-        });
-        let lvs = in_order.map(|(lv, _)| Entry::new(&*lv.name, lv.write())).collect();
-        fill(&mut section, "logical_volumes", lvs, false);
+        fill(&mut section, LVS, Vec::new(), !self.lvs.is_empty());
         // Blank lines follow the sections of volumes, even if these are left out.
         let last = section.entries.last().map_or("", |entry| entry.key.as_str());
         let blank = if last == "physical_volumes" { "\n\n" } else { "\n" };
@@ -180,10 +212,7 @@ fn pv_key(index: usize) -> String {
 }
 
 /// Puts volumes into their section of the group; an empty section is left out, unless it is required.
-fn fill(group: &mut Section, key: &str, mut volumes: Vec<Entry>, always: bool) {
-    for volume in &mut volumes {
-        volume.lead = "\n".into();
-    }
+fn fill(group: &mut Section, key: &str, volumes: Vec<Entry>, always: bool) {
     let tail = group.section(key).map(|old| old.tail.clone()).unwrap_or_default();
     if volumes.is_empty() && !always {
         return group.remove(key);
@@ -263,6 +292,11 @@ impl LogicalVolume {
             unsupported: None,
             kept,
         })
+    }
+
+    /// Its entry in the section of the group.
+    fn entry(&self) -> Entry {
+        Entry::new(&*self.name, self.write()).after_blank_line()
     }
 
     fn write(&self) -> Node {

@@ -25,5 +25,5 @@ pub mod tree;
 
 pub use error::{Problem, TextError};
 pub use parser::{MAX_BYTES, MAX_DEPTH, MAX_ENTRIES, parse};
-pub use printer::{Form, print};
+pub use printer::{Form, print, print_inner, print_with};
 pub use tree::{Array, ArrayStyle, Entry, Node, Order, Scalar, Section};

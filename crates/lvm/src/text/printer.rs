@@ -26,7 +26,12 @@ const COMMENT_TAB: usize = 6;
 /// The tree may come from either form: entries outside of the volume group's section are moved to
 /// the form's position.
 pub fn print(text: &Section, form: Form) -> Vec<u8> {
-    let mut printer = Printer { out: String::new(), form };
+    print_with(text, form, "", "")
+}
+
+/// As [`print`]; `printed` are the first entries of the section `key` in the volume group's, printed by [`print_inner`].
+pub fn print_with(text: &Section, form: Form, key: &str, printed: &str) -> Vec<u8> {
+    let mut printer = Printer { out: String::new(), form, printed: Some((key, printed)) };
     let of_section = |entry: &&Entry| entry.node.as_section().is_some();
     let sections: Vec<&Entry> = text.entries.iter().filter(of_section).collect();
     let values: Vec<&Entry> = text.entries.iter().filter(|entry| !of_section(entry)).collect();
@@ -53,15 +58,24 @@ pub fn print(text: &Section, form: Form) -> Vec<u8> {
     raw::encode(&printer.out)
 }
 
-struct Printer {
+/// Prints an entry that is in the sections of `path`, the volume group first.
+pub fn print_inner(entry: &Entry, path: &[(&str, &Section)], form: Form) -> String {
+    let mut printer = Printer { out: String::new(), form, printed: None };
+    printer.entry(entry, &entry.lead, &mut path.to_vec());
+    printer.out
+}
+
+struct Printer<'a> {
     out: String,
     form: Form,
+    /// A section in the volume group's, and its first entries, printed.
+    printed: Option<(&'a str, &'a str)>,
 }
 
 /// Sections around an entry with their names, outermost first.
 type Path<'a> = Vec<(&'a str, &'a Section)>;
 
-impl Printer {
+impl Printer<'_> {
     /// Prints entries outside of all sections; `lead` replaces the first one's lead.
     fn entries(&mut self, entries: &[&Entry], lead: Option<&str>) {
         for (i, entry) in entries.iter().enumerate() {
@@ -79,6 +93,12 @@ impl Printer {
         match &entry.node {
             Node::Section(section) => {
                 self.out.push_str(" {\n");
+                if let Some((key, printed)) = self.printed
+                    && depth == 1
+                    && key == entry.key
+                {
+                    self.out.push_str(printed);
+                }
                 path.push((&entry.key, section));
                 for inner in &section.entries {
                     self.entry(inner, &inner.lead, path);

@@ -1,5 +1,6 @@
 //! How the devices of a changed group differ from those that exist.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use ashlar_lvm::activate::{MadeOf, Plan, Planned, dm_name};
@@ -24,12 +25,15 @@ pub(super) struct Renames(Vec<(String, String)>);
 impl Renames {
     pub(super) fn between(before: &VolumeGroup, after: &VolumeGroup) -> Self {
         let present: HashMap<&Uuid, &LogicalVolume> =
-            after.lvs.iter().map(|lv| (&lv.id, lv)).collect();
+            after.lvs.iter().map(|lv| (&lv.id, &**lv)).collect();
         let renamed = before.lvs.iter().filter_map(|old| {
             let new = present.get(&old.id)?;
+            if before.name == after.name && old.name == new.name {
+                return None;
+            }
             let (old, new) =
                 (dm_name(&before.name, &old.name, None), dm_name(&after.name, &new.name, None));
-            (old != new).then_some((old, new))
+            Some((old, new))
         });
         Self(renamed.collect())
     }
@@ -46,7 +50,10 @@ impl Renames {
     }
 
     /// What a device is made of, under the new names.
-    fn made_of(&self, made_of: &MadeOf) -> MadeOf {
+    fn made_of<'a>(&self, made_of: &'a MadeOf) -> Cow<'a, MadeOf> {
+        if self.0.is_empty() {
+            return Cow::Borrowed(made_of);
+        }
         let mut made_of = made_of.clone();
         match &mut made_of {
             MadeOf::Table(lines) => {
@@ -66,7 +73,7 @@ impl Renames {
                 external_origin.iter_mut().for_each(|name| *name = self.of(name));
             }
         }
-        made_of
+        Cow::Owned(made_of)
     }
 }
 
@@ -81,7 +88,7 @@ impl Difference {
             match live.get(&planned.name) {
                 Some(live) => {
                     let Planned { size, read_only, made_of, .. } = &live.planned;
-                    if renames.made_of(made_of) != planned.made_of
+                    if *renames.made_of(made_of) != planned.made_of
                         || (*size, *read_only) != (planned.size, planned.read_only)
                     {
                         difference.changed.push(planned.clone());

@@ -65,7 +65,7 @@ impl LvRow {
     }
 
     pub(in crate::report) fn lv(&self) -> Option<&LogicalVolume> {
-        self.group().lvs.get(self.index)
+        self.group().lvs.get(self.index).map(|lv| &**lv)
     }
 
     pub(in crate::report) fn is_seen(&self) -> bool {

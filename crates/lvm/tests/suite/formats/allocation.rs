@@ -2,8 +2,9 @@
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_lvm::alloc::{AllocError, Policy, Wish};
-use ashlar_lvm::metadata::{PvExtents, PvFlag};
-use ashlar_lvm::{LogicalVolume, PhysicalVolume, VolumeGroup};
+use ashlar_lvm::metadata::{Header, PvExtents, PvFlag};
+use ashlar_lvm::text::{self, Form};
+use ashlar_lvm::{LogicalVolume, Metadata, PhysicalVolume, VolumeGroup};
 use ashlar_sim::{Rng, seeds};
 
 use crate::formats::cases::case;
@@ -149,6 +150,15 @@ fn random_volumes_come_grow_and_go_without_ever_sharing_an_extent() {
                 _ => add(&mut group, number, &wish),
             };
             group.check().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            // Copies of the group share the texts of volumes that did not change.
+            let mut other = Metadata::new(group.clone(), Header::default());
+            for form in [Form::Disk, Form::Backup { utc_offset: 3600 * i32::from(number % 3) }] {
+                for extent_size in [Sectors(8), Sectors(16)] {
+                    other.group.extent_size = extent_size;
+                    let anew = text::print(&other.to_tree(), form);
+                    assert!(other.print(form) == anew, "seed {seed}: {form:?}");
+                }
+            }
             let expected = if taken.is_ok() { free - u64::from(wish.extents) } else { free };
             assert_eq!(group.free_map().total(), expected, "seed {seed}");
             // The rest can always be allocated in any pieces.

@@ -1,0 +1,102 @@
+//! A logical volume that copies of its group share.
+//!
+//! A change works on a copy of the group and prints the whole of it, in both forms, although it touches one or two volumes of perhaps a
+//! thousand. So a copy of the group shares its volumes until it changes them, and a volume keeps the text that was printed of it
+//! until it changes.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, OnceLock};
+
+use ashlar_block::Sectors;
+
+use super::volume_group::LogicalVolume;
+use crate::text::Form;
+
+/// See the module text. It is equal to another if the volumes are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedVolume(Arc<Printed>);
+
+/// What the text of a volume depends on besides the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Printing {
+    /// The form of the text.
+    pub(super) form: Form,
+    /// The extent size of the group, for comments.
+    pub(super) extent_size: Sectors,
+}
+
+struct Printed {
+    volume: LogicalVolume,
+    /// In each form, as it was printed first.
+    disk: OnceLock<(Printing, String)>,
+    backup: OnceLock<(Printing, String)>,
+}
+
+impl SharedVolume {
+    /// The text of the volume: `print` returns it if it is not known.
+    pub(super) fn text<T>(
+        &self,
+        printing: Printing,
+        print: impl Fn(&LogicalVolume) -> String,
+        text: impl FnOnce(&str) -> T,
+    ) -> T {
+        let printed = &*self.0;
+        let kept = match printing.form {
+            Form::Disk => &printed.disk,
+            Form::Backup { .. } => &printed.backup,
+        };
+        match kept.get_or_init(|| (printing, print(&printed.volume))) {
+            (of, known) if *of == printing => text(known),
+            _ => text(&print(&printed.volume)),
+        }
+    }
+
+    /// The volume, for a group that it does not belong to any more.
+    pub(super) fn into_volume(self) -> LogicalVolume {
+        Arc::unwrap_or_clone(self.0).volume
+    }
+}
+
+impl From<LogicalVolume> for SharedVolume {
+    fn from(volume: LogicalVolume) -> Self {
+        Self(Arc::new(Printed { volume, disk: OnceLock::new(), backup: OnceLock::new() }))
+    }
+}
+
+impl Deref for SharedVolume {
+    type Target = LogicalVolume;
+
+    fn deref(&self) -> &LogicalVolume {
+        &self.0.volume
+    }
+}
+
+impl DerefMut for SharedVolume {
+    fn deref_mut(&mut self) -> &mut LogicalVolume {
+        let printed = Arc::make_mut(&mut self.0);
+        (printed.disk, printed.backup) = (OnceLock::new(), OnceLock::new());
+        &mut printed.volume
+    }
+}
+
+/// Copies are made to be changed: they have no text.
+impl Clone for Printed {
+    fn clone(&self) -> Self {
+        let volume = self.volume.clone();
+        Self { volume, disk: OnceLock::new(), backup: OnceLock::new() }
+    }
+}
+
+impl PartialEq for Printed {
+    fn eq(&self, other: &Self) -> bool {
+        self.volume == other.volume
+    }
+}
+
+impl Eq for Printed {}
+
+impl std::fmt::Debug for Printed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.volume.fmt(f)
+    }
+}
