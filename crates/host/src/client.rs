@@ -23,7 +23,7 @@ use crate::interface::{
     StartedReply, Status, StatusReply, StopReply, Trace, TraceReply, ValueReply, ZfsReply,
 };
 use crate::trace::TraceStream;
-use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
+use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 
 /// How long a daemon may take to answer: its main thread does nothing slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -354,7 +354,11 @@ impl Client {
         };
         let method = format!("{}.{method}", interface::NAME);
         let call = Call { method, parameters, oneway: false, more, upgrade: false };
-        self.stream.write_all(&encode(&call))
+        let message = encode(&call);
+        if message.len() > MAX_CALL {
+            return Err(io::Error::other("the call is longer than a daemon accepts"));
+        }
+        self.stream.write_all(&message)
     }
 
     fn next_reply(&mut self) -> io::Result<Reply> {

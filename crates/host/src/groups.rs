@@ -72,18 +72,27 @@ impl Service {
             let (notes, questions) = (effect.notes, effect.questions);
             return reply(LvmReply { notes, questions, done: Vec::new() });
         }
-        let busy = |name: &str, busy: &str| match matches!(at.command, Command::Merge { .. }) {
-            true => format!("A volume of the merge is in use: {busy}"),
-            false => in_use(name, busy),
+        let busy = |name: &str, busy: &str| match &at.command {
+            Command::Merge { .. } => format!("A volume of the merge is in use: {busy}"),
+            Command::Restore(_) => {
+                format!("The copy has not, or has elsewhere, what is in use: {busy}")
+            }
+            Command::Create(_)
+            | Command::Resize(_)
+            | Command::Remove { .. }
+            | Command::Rename { .. }
+            | Command::Move(_)
+            | Command::AbortMove { .. }
+            | Command::RenameGroup { .. } => in_use(name, busy),
         };
         let shut = self.shut(&change.shut, busy).await?;
+        let (notes, done) = (effect.notes, effect.done);
         let keep = at.archive != Some(false);
         let applied = merges::apply(&mut collector, change, &at.line, keep).await;
         // Those that are gone are held by nothing that clients find.
         shut.into_iter().for_each(ClosedDevices::reopen);
         log_notes(&collector.take_notes());
         sure(applied)?;
-        let (notes, done) = (effect.notes, effect.done);
         reply(LvmReply { notes, questions: Vec::new(), done })
     }
 

@@ -5,8 +5,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The longest call that is accepted, bytes.
-pub const MAX_CALL: usize = 64 << 10;
+/// The longest call that is accepted, bytes: a copy of a volume group's description is shorter, unless its metadata areas are larger
+/// than usual.
+pub const MAX_CALL: usize = 1 << 20;
 /// The longest reply that is accepted, bytes: the details of the largest array are shorter.
 pub const MAX_REPLY: usize = 4 << 20;
 

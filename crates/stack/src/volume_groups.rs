@@ -23,6 +23,7 @@ mod members;
 mod merged;
 mod moved;
 mod report;
+mod restored;
 
 pub use activation::{Activation, Activations};
 use active::{Active, Live, Numbers};

@@ -152,7 +152,7 @@ fn garbage_costs_its_own_connection_only() {
         b"\xff\xfe\0",
         b"{\"method\":\"a.B\",\"unknown\":1}\0",
         &deep,
-        &[b'x'; (64 << 10) + 1],
+        &vec![b'x'; (1 << 20) + 1],
     ] {
         let mut bad = Raw::to(&daemon);
         bad.send(garbage);

@@ -10,7 +10,7 @@ use super::support::{Daemon, Images, MIB, Nbd, Run, program};
 use super::zvol::has_fuse;
 
 /// A daemon with the control socket `control` and NBD at `nbd`; archives go to `state`.
-fn serving(images: &Images, args: &[&str]) -> Daemon {
+pub(super) fn serving(images: &Images, args: &[&str]) -> Daemon {
     let mut command = program();
     command.args(["serve", "--control", "control", "--nbd", "unix:nbd"]).args(args);
     command.args(images.refs());
@@ -19,12 +19,12 @@ fn serving(images: &Images, args: &[&str]) -> Daemon {
 }
 
 /// `ashlar lvm VERB ARGS` for the served group.
-fn live(images: &Images, verb: &str, args: &[&str]) -> Run {
+pub(super) fn live(images: &Images, verb: &str, args: &[&str]) -> Run {
     lvm(images, &[&[verb, "--control", "control"], args].concat())
 }
 
 /// Rows of a report of the served group: the values of some fields, separated by blanks.
-fn rows(images: &Images, verb: &str, fields: &str) -> Vec<String> {
+pub(super) fn rows(images: &Images, verb: &str, fields: &str) -> Vec<String> {
     let run = live(images, verb, &["--json", "-o", fields]).ok();
     let report: Value = serde_json::from_str(&run.out).unwrap();
     let rows = report["report"][0].as_object().unwrap().values().next().unwrap().clone();
@@ -35,7 +35,7 @@ fn rows(images: &Images, verb: &str, fields: &str) -> Vec<String> {
     rows.as_array().unwrap().iter().map(row).collect()
 }
 
-fn exports(images: &Images) -> Vec<String> {
+pub(super) fn exports(images: &Images) -> Vec<String> {
     let uri = format!("nbd+unix:///?socket={}", images.path("nbd").display());
     let listed = Command::new("nbdinfo").args(["--list", "--json", &uri]).output();
     let listed = listed.expect("nbdinfo, of libnbd");

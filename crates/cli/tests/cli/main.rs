@@ -22,6 +22,7 @@ mod lvm;
 mod lvm_live;
 mod lvm_moves;
 mod lvm_reports;
+mod lvm_restore;
 mod managing;
 mod mdadm;
 mod models;

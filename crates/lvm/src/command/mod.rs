@@ -6,6 +6,7 @@
 mod amount;
 mod membership;
 mod moving;
+pub mod restoring;
 
 use ashlar_block::Sectors;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use crate::report::long;
 pub use amount::{Amount, Base, NewSize, Sign};
 pub use membership::{LayoutOptions, Membership, NewGroup};
 pub use moving::{Move, PhysicalPart};
+pub use restoring::{Restore, RestoreError};
 
 /// How many bytes of a new volume are zeroed, so that no signature of an earlier one is found there.
 const ZEROED: u64 = 4096;
@@ -64,6 +66,8 @@ pub enum Command {
         /// The new name.
         to: String,
     },
+    /// `vgcfgrestore`.
+    Restore(Restore),
 }
 
 /// A new volume, or a snapshot.
@@ -225,6 +229,9 @@ pub enum CommandError {
         /// The path.
         path: String,
     },
+    /// The copy is not restored.
+    #[error("{0}")]
+    Restore(RestoreError),
     /// The move is not possible.
     #[error("{error}")]
     Move {
@@ -293,12 +300,13 @@ impl Command {
     ///
     /// A snapshot that is kept up although no text names it does no harm, one that is not kept up although the text names it
     /// shows wrong data; so a removed one must be kept up. What was written to an origin would be lost by a merge that
-    /// begins later, and what was written to the end of a volume, by a reduction.
+    /// begins later, and what was written to the end of a volume, by a reduction. A restored description may both give
+    /// space and take it: what is written goes where it went before.
     pub const fn is_safe_ahead(&self) -> bool {
         match self {
             Self::Create(create) => create.origin.is_some(),
             Self::Resize(resize) => matches!(resize.direction, Direction::Reduce),
-            Self::Remove { .. } => false,
+            Self::Remove { .. } | Self::Restore(_) => false,
             Self::Rename { .. }
             | Self::Merge { .. }
             | Self::Move(_)
@@ -344,6 +352,7 @@ impl Command {
                 let line = format!("  Volume group \"{from}\" successfully renamed to \"{to}\"");
                 Ok(Effect { done: vec![line], ..Effect::default() })
             }
+            Self::Restore(restore) => restore.apply(group),
         }
     }
 }

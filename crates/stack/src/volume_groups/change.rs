@@ -51,19 +51,21 @@ pub struct Change {
     id: Uuid,
     /// The present metadata.
     pub before: Arc<Metadata>,
-    after: Metadata,
+    pub(super) after: Metadata,
     /// The physical volumes that get the new text, ascending.
     members: Vec<usize>,
     /// Those of them that have not been in the group, and those that will be in it no more.
     joining: Vec<usize>,
     leaving: Vec<usize>,
-    plan: Plan,
-    difference: Difference,
+    pub(super) plan: Plan,
+    pub(super) difference: Difference,
     /// What else it does.
     pub effect: Effect,
     /// The names of the devices that no client may have open meanwhile.
     pub shut: Vec<String>,
     pub(super) is_safe_ahead: bool,
+    /// The names of devices that will have other contents.
+    pub(super) renewed: Vec<String>,
     /// The mirror whose legs must be equal, durably, before the commit: its device in the plan, and the sector of its line.
     pub(super) verify: Option<(String, Sector)>,
 }
@@ -81,7 +83,7 @@ pub struct Applied {
     pub metadata: Arc<Metadata>,
     /// Physical volumes that still have the old metadata, and the errors.
     pub stale: Vec<(Uuid, Status)>,
-    /// The names of new volumes.
+    /// The names of volumes that are new, or have other contents.
     pub volumes: Vec<String>,
     /// Messages to the user.
     pub notes: Vec<String>,
@@ -133,6 +135,9 @@ impl VolumeGroups {
         };
         let mut effect = Effect::default();
         let mut change = self.prepare_with(&found, vg.id, site, |after| {
+            if let Command::Restore(restore) = request.command {
+                self.check_members(restore, &vg.name, &found, site)?;
+            }
             let applied = request.command.apply(after, &physical, author);
             effect = applied.map_err(|error| error.to_string())?;
             Ok(())
@@ -156,6 +161,9 @@ impl VolumeGroups {
             return Err(format!("{} is made of it", above.export_name()));
         }
         (change.effect, change.is_safe_ahead) = (effect, request.command.is_safe_ahead());
+        if matches!(request.command, Command::Restore(_)) {
+            self.check_restored(&mut change, site)?;
+        }
         Ok(change)
     }
 
@@ -218,6 +226,7 @@ impl VolumeGroups {
             effect,
             shut,
             is_safe_ahead,
+            renewed: Vec::new(),
             verify: None,
         })
     }
@@ -237,12 +246,16 @@ impl VolumeGroups {
         change.after.set_header(header);
         let (joining, leaving) =
             (std::mem::take(&mut change.joining), std::mem::take(&mut change.leaving));
+        let renewed = std::mem::take(&mut change.renewed);
         self.mark(&joining, true, site).await?;
         let mut applied = self.apply_text(change, site).await;
         match &mut applied {
             // If it is unknown which text is valid, they stay as both texts need them.
             Ok(applied) if applied.unsure.is_some() => {}
-            Ok(applied) => applied.notes.extend(self.release(&leaving, site).await),
+            Ok(applied) => {
+                applied.notes.extend(self.release(&leaving, site).await);
+                applied.volumes.extend(renewed);
+            }
             Err(refused) if refused.is_uncertain => {}
             Err(_) => {
                 if let Err(why) = self.mark(&joining, false, site).await {

@@ -3,9 +3,11 @@
 mod common;
 mod copies;
 mod live;
+mod live_cuts;
 mod live_groups;
 mod live_load;
 mod live_moves;
+mod live_restores;
 mod nesting;
 mod partitions;
 mod signatures;

@@ -6,12 +6,15 @@ use std::process::ExitCode;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::{self, Archives, Copy};
-use ashlar_host::lvm::{Draft, Session, only_group};
+use ashlar_host::lvm::{Draft, Session};
 use ashlar_lvm::Metadata;
+use ashlar_lvm::command::restoring::{self, KnownPhysical, Restored};
+use ashlar_lvm::command::{Command, Restore, RestoreError};
+use ashlar_lvm::text::Form;
 use ashlar_lvm::text::dates::ctime;
 use clap::Args;
 
-use super::session::{described, with};
+use super::session::{self, described, with};
 use super::{Changing, Devices};
 use crate::output;
 
@@ -38,12 +41,14 @@ pub(crate) struct Vgcfgbackup {
 
 /// Have a volume group be as a copy of its description says
 ///
-/// A daemon must not serve the group. The command writes the description and no data. Every physical volume that the copy names
-/// must be present; pvcreate --uuid makes a lost label again.
+/// The command writes the description and no data. Every physical volume that the copy names must be present; pvcreate --uuid makes a
+/// lost label again. In a served group, volumes that are the same in the copy may be in use; volumes that the copy has not, or
+/// has elsewhere or with another size, may not.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   ashlar lvm vgcfgrestore -l vg
+  ashlar lvm vgcfgrestore -f vg_00003-8217436.vg vg
   ashlar lvm vgcfgrestore --devices a.img,b.img vg
   ashlar lvm vgcfgrestore --devices a.img,b.img -f vg_00003-8217436.vg vg")]
 pub(crate) struct Vgcfgrestore {
@@ -140,11 +145,14 @@ impl Vgcfgrestore {
                 format_args!("it is of the group \"{of}\""),
             ));
         }
-        if wanted.group.has_thin_pools() && !self.force {
-            let text = format!(
-                "\"{name}\" has thin pools, whose own metadata may not match an older description"
-            );
-            return Err(Error::failed(text).hint("--force restores it all the same"));
+        restoring::check(&wanted, &name, self.force).map_err(refused)?;
+        if self.disks.devices.is_empty() {
+            let text = wanted.print(Form::Disk);
+            let text = String::from_utf8(text);
+            let text = text.map_err(|error| Error::plain("cannot send the copy", error))?;
+            let command = Command::Restore(Restore { text, force: self.force });
+            session::served(&mut self.disks.connect()?, &self.changing, &name, &command)?;
+            return Ok(ExitCode::SUCCESS);
         }
         let archives = self.changing.archives()?;
         with(&self.disks.devices, Access::Write, async |session| {
@@ -170,43 +178,20 @@ fn listed(Copy { path, metadata }: &Copy) -> String {
     )
 }
 
+/// The refusal of a copy.
+fn refused(error: RestoreError) -> Error {
+    match error.hint() {
+        Some(hint) => Error::failed(&error).hint(hint),
+        None => Error::failed(&error),
+    }
+}
+
 /// The change to a description, and the indices of physical volumes that are in the group now and not in that description.
 fn draft(session: &Session, wanted: Metadata) -> Result<(Draft, Vec<usize>)> {
-    let mut group = wanted.group;
-    let name = group.name.clone();
-    let present = only_group(&session.found.groups, &name).ok();
-    if let Some(other) = present.filter(|present| present.metadata.group.id != group.id) {
-        let id = other.metadata.group.id;
-        let text = format!("The volume group \"{name}\" on these disks is another one, {id}");
-        return Err(Error::failed(text));
-    }
-    let mut members = Vec::new();
-    for pv in &group.pvs {
-        let is = |index: &usize| session.pvs[*index].on_disk.label.uuid == pv.id;
-        let found = (0..session.pvs.len()).find(is).ok_or_else(|| {
-            let text = format!("Couldn't find device with uuid {}", pv.id);
-            Error::failed(text)
-                .hint("pvcreate --uuid makes its label again on the disk that it was on")
-        })?;
-        if session.found.duplicates.contains(&found) {
-            return Err(Error::failed(format_args!("{} is there twice", session.pvs[found].path)));
-        }
-        if let Some(of) = session.group_of(found)
-            && of.metadata.group.id != group.id
-        {
-            let (path, of) = (&session.pvs[found].path, &of.metadata.group.name);
-            let text = format!("Physical volume \"{path}\" is in the volume group \"{of}\" now");
-            return Err(Error::failed(text));
-        }
-        members.push(found);
-    }
-    let before = present.map(|present| Metadata::clone(&present.metadata));
-    let now = before.as_ref().map_or(0, |before| before.group.seqno);
-    group.seqno = group.seqno.max(now);
-    let is_left = |index: &usize| {
-        let of = session.group_of(*index);
-        of.is_some_and(|of| of.metadata.group.id == group.id) && !members.contains(index)
-    };
-    let left = (0..session.pvs.len()).filter(is_left).collect();
+    let known = session.pvs.iter();
+    let known = known.map(|pv| KnownPhysical { label: &pv.on_disk.label, path: &pv.path });
+    let restored = Restored::new(wanted.group, &session.found, &known.collect::<Vec<_>>());
+    let Restored { group, before, members, left } = restored.map_err(refused)?;
+    let before = before.map(|before| Metadata::clone(&before));
     Ok((Draft::of(before, group, members), left))
 }
