@@ -8,6 +8,7 @@
 #   move      a move out of the first disk is begun, and the guest loses power when its first piece has moved
 #   moved     LVM ends the move of a volume out of the second disk that ashlar began; not of snapshots: LVM itself cannot
 #             activate one whose store is being moved
+#   later     the merge of a snapshot that ashlar put off happens when the group is activated
 #   merged    what ashlar merged, or went on merging, is one volume without a snapshot
 set -u
 verb=$1 dir=$2
@@ -155,6 +156,19 @@ merge() {
 	busybox poweroff -nf
 }
 
+later() {
+	quiet vgck plain
+	[ -n "$(lvs -a --noheadings -o lv_name -S 'lv_name=two && lv_merging=1' plain)" ] || fail "no merge waits"
+	quiet vgchange --config 'activation { polling_interval=1 }' -ay -K plain
+	local _
+	for _ in $(seq 300); do
+		[ -n "$(lvs -a --noheadings -o lv_name -S 'lv_name=two' plain)" ] || break
+		sleep 0.1
+	done
+	[ -z "$(lvs -a --noheadings -o lv_name -S 'lv_name=two' plain)" ] || fail "the merge is not over"
+	judge
+}
+
 merged() {
 	quiet vgck plain
 	[ -z "$(lvs --noheadings -o lv_name -S 'lv_merging=1' plain)" ] || fail "a merge is not over"
@@ -198,9 +212,9 @@ moved() {
 }
 
 case $verb in
-make | judge | write | move | moved | merge | merged) "$verb" ;;
+make | judge | write | move | moved | merge | later | merged) "$verb" ;;
 *)
-	echo "usage: lvm-guest.sh make|judge|write|move|moved|merge|merged DIR" >&2
+	echo "usage: lvm-guest.sh make|judge|write|move|moved|merge|later|merged DIR" >&2
 	exit 2
 	;;
 esac

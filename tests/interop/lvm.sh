@@ -9,6 +9,8 @@
 #             the kernel loses power while it writes: ashlar reads them as they were
 #   move      LVM begins to move extents and loses power: ashlar reads all of it, and ends the move; ashlar begins to move others,
 #             writes meanwhile, and is killed: LVM ends that
+#   restore   a served group is restored from a copy: LVM finds it good
+#   later     a merge into a volume in use is put off, and ashlar is killed: LVM merges when it activates the volume
 #
 # usage: lvm.sh
 # environment
@@ -203,3 +205,39 @@ done
 end KILL 137
 judged moved "LVM ends the move of ashlar"
 passed "a move that ashlar began, wrote in and was killed in: ended by LVM"
+
+# live VERB [ARG...] - in the running server
+live() {
+	local verb=$1
+	shift
+	XDG_STATE_HOME=$work/state "$ashlar" lvm "$verb" --control "$work/control" "$@" >"$work/said" 2>&1 || {
+		cat "$work/said"
+		fail "lvm $verb $*"
+	}
+}
+serve "${plain[@]}"
+live vgcfgbackup -f "$work/copy" plain
+live lvcreate -n new -L 2M plain
+live lvcreate -s -n three -L 2M plain/lin
+live lvextend -L +2M plain/odd
+live lvrename plain/str-ipes striped
+live vgcfgrestore --force -f "$work/copy" plain
+same ' plain/'
+end KILL 137
+judged judge "LVM reads the restored group"
+passed "a served group that was restored from a copy: vgck, and every volume"
+
+serve "${plain[@]}"
+sum=$(sum_of plain/two)
+write plain/data later 100000 2>"$work/writer" &
+writer=$!
+sleep 1
+live lvconvert --merge plain/two
+grep -q 'Delaying merge since origin is open.' "$work/said" || fail "the merge is not put off"
+sleep 1
+end KILL 137
+wait $writer
+sed -i '\: plain/two$:d' "$work/shared/sums"
+echo "$sum plain/data" >>"$work/shared/sums"
+judged later "LVM merges what ashlar put off"
+passed "a merge that ashlar put off while it wrote and was killed: done by LVM"

@@ -1,5 +1,6 @@
 //! Changes of volume groups that clients request, and what clients see of groups.
 
+use std::cell::Cell;
 use std::path::Path;
 
 use ashlar_lvm::change::Author;
@@ -72,25 +73,42 @@ impl Service {
             let (notes, questions) = (effect.notes, effect.questions);
             return reply(LvmReply { notes, questions, done: Vec::new() });
         }
-        let busy = |name: &str, busy: &str| match &at.command {
-            Command::Merge { .. } => format!("A volume of the merge is in use: {busy}"),
-            Command::Restore(_) => {
-                format!("The copy has not, or has elsewhere, what is in use: {busy}")
+        let open = Cell::new(None);
+        let busy = |name: &str, busy: &str| {
+            open.set(Some(name.to_owned()));
+            match &at.command {
+                Command::Restore(_) => {
+                    format!("The copy has not, or has elsewhere, what is in use: {busy}")
+                }
+                Command::Create(_)
+                | Command::Resize(_)
+                | Command::Remove { .. }
+                | Command::Rename { .. }
+                | Command::Merge { .. }
+                | Command::Move(_)
+                | Command::AbortMove { .. }
+                | Command::RenameGroup { .. } => in_use(name, busy),
             }
-            Command::Create(_)
-            | Command::Resize(_)
-            | Command::Remove { .. }
-            | Command::Rename { .. }
-            | Command::Move(_)
-            | Command::AbortMove { .. }
-            | Command::RenameGroup { .. } => in_use(name, busy),
         };
-        let shut = self.shut(&change.shut, busy).await?;
-        let (notes, done) = (effect.notes, effect.done);
+        let shut = self.shut(&change.shut, busy).await;
+        let (change, shut) = match (shut, open.take(), &effect.merges_into) {
+            (Ok(shut), _, _) => (change, shut),
+            // As in LVM: the merge begins when nobody can have the volumes open.
+            (Err(_), Some(open), Some(origin)) => {
+                let is_origin = open == format!("{}/{origin}", change.before.group.name);
+                let which = if is_origin { "origin" } else { "snapshot" };
+                let reason = format!("Delaying merge since {which} is open.");
+                let later = collector.put_off(change, &reason);
+                (later.map_err(|why| refused(why, None))?, Vec::new())
+            }
+            (Err(busy), _, _) => return Err(busy),
+        };
+        let (notes, done) = (effect.notes, change.effect.done.clone());
         let keep = at.archive != Some(false);
         let applied = merges::apply(&mut collector, change, &at.line, keep).await;
         // Those that are gone are held by nothing that clients find.
         shut.into_iter().for_each(ClosedDevices::reopen);
+        collector.hide_put_off();
         log_notes(&collector.take_notes());
         sure(applied)?;
         reply(LvmReply { notes, questions: Vec::new(), done })

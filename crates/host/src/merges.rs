@@ -45,6 +45,7 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
                 }
             }
         }
+        collector.hide_put_off();
         let interval = if moving.is_empty() { INTERVAL } else { BETWEEN_PIECES };
         for moving in moving.iter().filter(|it| it.state == MovingState::Copied) {
             // A paused move records nothing, lest it goes on with the next piece.

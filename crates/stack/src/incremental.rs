@@ -117,6 +117,22 @@ impl Collector {
         groups.prepare(request, author, &site)
     }
 
+    /// Changes a planned merge into one that begins when the origin is activated again; `reason` comes before what LVM says of
+    /// it.
+    ///
+    /// # Errors
+    /// It is no merge, or is refused: the reason.
+    pub fn put_off(&mut self, change: Change, reason: &str) -> Result<Change, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.put_off(change, reason, &site)
+    }
+
+    /// Lets clients find snapshots no more that none of them has open, and whose merge is put off.
+    pub fn hide_put_off(&mut self) {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.hide_put_off(&site);
+    }
+
     /// Applies a planned change, and looks into new volumes. Since [`Self::prepare`] nothing else has changed. `header` has
     /// the author and time of the change. No client has the devices in [`Change::shut`] open, nor can open them, until this
     /// ends.

@@ -22,6 +22,7 @@ mod difference;
 mod members;
 mod merged;
 mod moved;
+mod put_off;
 mod report;
 mod restored;
 

@@ -561,6 +561,15 @@ fn a_group_is_kept_and_restored() {
     on(&images, "vgcfgrestore", &["-f", &text("vg.txt"), "vg"]).ok();
     assert_eq!(read(&images, &place(&images, "vg/data"), 4096), [7; 4096]);
     on(&images, "vgcfgrestore", &["vg"]).ok();
+    // One that has another name now: its text gets a number above the present one.
+    for name in ["wg", "xg", "yg"] {
+        let now = &values(&images, "vgs", "vg_name", &[])[0];
+        on(&images, "vgrename", &[now, name]).ok();
+    }
+    let number = || values(&images, "vgs", "vg_seqno", &[])[0].parse::<u32>().unwrap();
+    let before = number();
+    on(&images, "vgcfgrestore", &["-f", &text("vg.txt"), "vg"]).ok();
+    assert_eq!(number(), before + 1);
     let run = on(&images, "vgcfgbackup", &[]).ok();
     assert_eq!(run.out, "  Volume group \"vg\" successfully backed up.\n");
 }

@@ -2,12 +2,15 @@
 
 use std::fs::{self, File};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::lvm::{group, lvm, on, place, values, write};
-use super::support::{Daemon, Images, MIB, Nbd, Run, program};
+use super::support::{Daemon, Images, MIB, Nbd, Run, program, until};
 use super::zvol::has_fuse;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A daemon with the control socket `control` and NBD at `nbd`; archives go to `state`.
 pub(super) fn serving(images: &Images, args: &[&str]) -> Daemon {
@@ -96,9 +99,8 @@ fn a_served_group_is_changed_while_a_client_writes() {
     old.request(super::support::READ, 3 * MIB, 512);
     assert_ne!(old.reply(), 0, "beyond the end");
 
-    // What is open is neither merged nor removed.
+    // What is open is not removed.
     live(&images, "lvremove", &["-y", "vg/old"]).fails(5, &["vg/old in use", "is open"]);
-    live(&images, "lvconvert", &["--merge", "vg/snap"]).fails(5, &["in use", "'vg/data' is open"]);
     drop((data, old));
     let run = live(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
     assert!(
@@ -119,6 +121,93 @@ fn a_served_group_is_changed_while_a_client_writes() {
     assert_eq!(archives, seqno - 1);
     let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/wg")).unwrap();
     assert!(backup.contains("executing 'ashlar lvm vgrename --control control vg wg'"), "{backup}");
+}
+
+/// Waits until clients find these volumes and no other.
+fn wait_for_exports(images: &Images, wanted: &[&str]) {
+    until(PATIENCE, "what clients find", || {
+        let mut found = exports(images);
+        found.sort();
+        found == wanted
+    });
+}
+
+#[test]
+fn a_merge_waits_for_the_next_activation_while_a_volume_of_it_is_open() {
+    let images = group(1);
+    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
+    let daemon = serving(&images, &[]);
+    let socket = images.path("nbd");
+    let mut data = Nbd::open(&socket, "vg/data");
+    data.write_at(MIB, &[1; 4096]);
+    live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "8", "vg/data"]).ok();
+    data.write_at(MIB, &[2; 4096]);
+    let mut snap = Nbd::open(&socket, "vg/snap");
+
+    let later = "  Merging of snapshot vg/snap will occur on next activation of vg/data.\n";
+    let run = live(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
+    assert_eq!(run.out, format!("  Delaying merge since origin is open.\n{later}"));
+    assert_eq!(live(&images, "lvconvert", &["--merge", "vg/snap"]).ok().out, later);
+    // Both go on as they were, for those who have them open.
+    data.write_at(2 * MIB, &[3; 4096]);
+    assert_eq!(data.read_at(MIB, 4096), [2; 4096]);
+    assert_eq!(snap.read_at(MIB, 4096), [1; 4096]);
+    assert_eq!(rows(&images, "lvs", "lv_name,lv_attr"), ["data Owi-aos---"]);
+    let run = live(&images, "lvs", &["-a", "--noheadings", "-o", "lv_name,lv_attr"]).ok();
+    assert!(run.out.contains("[snap] Swi-aos---"), "{run:?}");
+    // As for every merge that is under way.
+    for (verb, args, part) in [
+        ("lvremove", &["-y", "vg/snap"][..], "snap"),
+        ("lvextend", &["-L", "+1M", "vg/snap"], "it is being merged"),
+        ("lvcreate", &["-s", "-L", "4M", "vg/data"], "a snapshot is being merged into it"),
+        ("lvchange", &["-an", "vg/data"], "in use"),
+        ("vgcfgrestore", &["vg"], "snapshot vg/snap is being merged"),
+    ] {
+        live(&images, verb, args).fails(5, &[part]);
+    }
+    // Clients find the snapshot no more once it is closed. Other changes leave both alone.
+    drop(snap);
+    wait_for_exports(&images, &["vg/data"]);
+    live(&images, "lvcreate", &["-n", "new", "-L", "1M", "vg"]).ok();
+    live(&images, "vgrename", &["vg", "wg"]).ok();
+    assert_eq!(data.read_at(MIB, 4096), [2; 4096]);
+    drop(data);
+    let mut data = Nbd::open(&socket, "wg/data");
+    assert_eq!(data.read_at(MIB, 4096), [2; 4096], "it has not been activated again");
+    drop(data);
+    live(&images, "lvchange", &["-an", "wg/data"]).ok();
+    live(&images, "lvchange", &["-ay", "wg/data"]).ok();
+    let mut data = Nbd::open(&socket, "wg/data");
+    assert_eq!(data.read_at(MIB, 4096), [1; 4096]);
+    assert_eq!(data.read_at(2 * MIB, 4096), [0; 4096]);
+    let is_merged = || rows(&images, "lvs", "lv_name,lv_attr")[0] == "data -wi-ao----";
+    until(PATIENCE, "the merge", is_merged);
+    drop(data);
+    // The names of the snapshot's devices are free again.
+    live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "8", "wg/data"]).ok();
+    wait_for_exports(&images, &["wg/data", "wg/new", "wg/snap"]);
+
+    // With the snapshot open, and a new daemon instead of an activation.
+    Nbd::open(&socket, "wg/data").write_at(MIB, &[4; 4096]);
+    let snap = Nbd::open(&socket, "wg/snap");
+    let run = live(&images, "lvconvert", &["--merge", "wg/snap"]).ok();
+    assert!(run.out.starts_with("  Delaying merge since snapshot is open.\n"), "{run:?}");
+    drop(snap);
+    daemon.end();
+    let daemon = serving(&images, &[]);
+    assert_eq!(Nbd::open(&socket, "wg/data").read_at(MIB, 4096), [1; 4096]);
+    wait_for_exports(&images, &["wg/data", "wg/new"]);
+    until(PATIENCE, "the merge", || rows(&images, "vgs", "snap_count") == ["0"]);
+
+    // A volume that is not active.
+    live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "8", "wg/data"]).ok();
+    live(&images, "lvchange", &["-an", "wg/data"]).ok();
+    let run = live(&images, "lvconvert", &["--merge", "wg/snap"]).ok();
+    let later = "  Merging of snapshot wg/snap will occur on next activation of wg/data.\n";
+    assert_eq!(run.out, format!("  Conversion starts after activation.\n{later}"));
+    live(&images, "lvchange", &["-ay", "wg/data"]).ok();
+    wait_for_exports(&images, &["wg/data", "wg/new"]);
+    daemon.end();
 }
 
 #[test]

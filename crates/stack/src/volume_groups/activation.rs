@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ashlar_lvm::activate::{self, Planned, dm_name};
+use ashlar_lvm::activate::{Planned, dm_name};
 use ashlar_lvm::group::named;
 use ashlar_lvm::{Metadata, VolumeGroup};
 
@@ -52,7 +52,7 @@ impl VolumeGroups {
         let families = families(vg, volumes)?;
         let place = self.place(group);
         let path = |index: usize| place.path(index);
-        let plan = activate::plan(vg, site.options, &path);
+        let plan = active.plan(vg, site.options, &path);
         // A device that a volume needs which is not meant stays as it is.
         let is_meant = |volume: &String| families.as_ref().is_none_or(|all| all.contains(volume));
         let needed = |meant: bool| {
@@ -129,6 +129,7 @@ impl VolumeGroups {
         for planned in change.devices.iter().rev() {
             end(active, &planned.name, site).await?;
         }
+        self.end_put_off(&change.group, site);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use ashlar_block::BlockDevice;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_dm::Device as Mapped;
 use ashlar_dm::snapshot::Origins;
+use ashlar_lvm::Uuid;
 use ashlar_lvm::activate::{MadeOf, Planned};
 
 use super::Site;
@@ -28,6 +29,8 @@ pub(super) struct Active {
     pub(super) parts: Parts,
     /// The names of all devices of the plan, also of those that could not be made.
     pub(super) planned: Vec<String>,
+    /// The origins whose merge has not begun, though the metadata says that it may: it begins at their next activation.
+    pub(super) put_off: BTreeSet<Uuid>,
     /// Why the group must not be changed any more until it is read again.
     pub(super) unsure: Option<String>,
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Sector, Status};
 use ashlar_dm::Device as Mapped;
-use ashlar_lvm::activate::{self, Plan, Planned, dm_name};
+use ashlar_lvm::activate::{Plan, Planned, dm_name};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Zeroes};
 use ashlar_lvm::commit::{CommitError, Committed, Member, commit};
@@ -33,6 +33,7 @@ use ashlar_lvm::{Metadata, PhysicalVolume, Uuid, VolumeGroup};
 use super::activation::end;
 use super::active::{Active, Live, Numbers, links};
 use super::difference::{Difference, Renames};
+use super::put_off::later;
 use super::{Physical, Site, VolumeGroups};
 use crate::devices::{Logical, Role};
 
@@ -64,6 +65,8 @@ pub struct Change {
     /// The names of the devices that no client may have open meanwhile.
     pub shut: Vec<String>,
     pub(super) is_safe_ahead: bool,
+    /// The origin whose merge is put off: it begins when the origin is activated again.
+    pub(super) puts_off: Option<Uuid>,
     /// The names of devices that will have other contents.
     pub(super) renewed: Vec<String>,
     /// The mirror whose legs must be equal, durably, before the commit: its device in the plan, and the sector of its line.
@@ -153,12 +156,18 @@ impl VolumeGroups {
         {
             return Err(format!("{}/{origin} is not active", vg.name));
         }
-        change.shut.extend(effect.merges_into.as_deref().and_then(device_of));
+        // The origin first, as LVM looks at them.
+        change.shut.splice(0..0, effect.merges_into.as_deref().and_then(device_of));
         if let Some(device) = effect.reduces.as_ref().and_then(|(volume, _)| device_of(volume))
             && let Some(above) =
                 site.devices.all().iter().find(|other| other.below.contains(&device))
         {
             return Err(format!("{} is made of it", above.export_name()));
+        }
+        if effect.merges_into.as_deref().is_some_and(|origin| device_of(origin).is_none()) {
+            let starts = "  Conversion starts after activation.".to_owned();
+            let later = effect.merges_into.as_deref().and_then(|it| later(&change.after.group, it));
+            effect.done = [starts].into_iter().chain(later).collect();
         }
         (change.effect, change.is_safe_ahead) = (effect, request.command.is_safe_ahead());
         if matches!(request.command, Command::Restore(_)) {
@@ -201,7 +210,7 @@ impl VolumeGroups {
             let physical = self.physical.get(index_of(after.group.pvs.get(at)?)?)?;
             Some(format!("/dev/{}", physical.device))
         };
-        let plan = activate::plan(&after.group, site.options, &path);
+        let plan = active.plan(&after.group, site.options, &path);
         members.sort_unstable();
         let only = |these: &[usize], those: &[usize]| -> Vec<usize> {
             these.iter().filter(|index| !those.contains(index)).copied().collect()
@@ -226,6 +235,7 @@ impl VolumeGroups {
             effect,
             shut,
             is_safe_ahead,
+            puts_off: None,
             renewed: Vec::new(),
             verify: None,
         })
@@ -268,7 +278,7 @@ impl VolumeGroups {
 
     /// As [`Self::apply`], but for the labels of physical volumes.
     async fn apply_text(&mut self, change: Change, site: &Site<'_>) -> Result<Applied, Refused> {
-        let Change { id, before, after, plan, difference, is_safe_ahead, .. } = change;
+        let Change { id, before, after, plan, difference, is_safe_ahead, puts_off, .. } = change;
         let after = Arc::new(after);
         let Self { physical, active, numbers, .. } = self;
         let Some(active) = active.get_mut(&id) else {
@@ -315,6 +325,10 @@ impl VolumeGroups {
                 Err(Refused { why, is_uncertain: unsure.is_some() })
             }
         };
+        if let Ok(Applied { metadata, .. }) = &applied {
+            active.put_off.extend(puts_off);
+            active.keep_put_off(&metadata.group);
+        }
         active.unsure = unsure;
         applied
     }

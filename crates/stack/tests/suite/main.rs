@@ -7,6 +7,7 @@ mod live_cuts;
 mod live_groups;
 mod live_load;
 mod live_moves;
+mod live_put_off;
 mod live_restores;
 mod nesting;
 mod partitions;

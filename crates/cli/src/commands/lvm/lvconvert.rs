@@ -38,10 +38,10 @@ pub(super) const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
 /// Merge a snapshot back into its origin
 ///
-/// The origin gets the snapshot's contents, and the snapshot is removed. In a served group neither may be open when the
-/// merge begins; the origin shows the snapshot's contents from then on, and may be used while the daemon merges. After an
-/// interruption by a signal or a crash, the same command continues the merge; so do the daemon and the kernel when
-/// they activate the group.
+/// The origin gets the snapshot's contents, and the snapshot is removed. In a served group the merge begins when neither is open: if one
+/// is, when the origin is activated again (lvchange -an and -ay, or a new daemon). The origin shows the snapshot's contents from
+/// then on, and may be used while the daemon merges. After an interruption by a signal or a crash, the same command continues the
+/// merge; so do the daemon and the kernel when they activate the group.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -87,10 +87,7 @@ impl Lvconvert {
         with(&self.disks.devices, Access::Write, async |session| {
             let origin = self.mark(session, group, name, &archives).await?;
             if self.background {
-                return output::tell(&format!(
-                    "  Merging of snapshot {group}/{name} will occur on next activation of \
-                     {group}/{origin}.\n"
-                ));
+                return output::tell(&later(group, &origin, name));
             }
             let ended = merge(session, &session.draft(group).await?, &origin, name).await?;
             if ended == Ended::Interrupted {
@@ -111,30 +108,38 @@ impl Lvconvert {
         let mut client = self.disks.connect()?;
         let command = Command::Merge { snapshot: name.to_owned() };
         let (origin, is_merging) = origin(&mut client, group, name)?;
-        if is_merging {
-            output::tell(&format!("  Merging of {group}/{name} goes on where it was.\n"))?;
-        } else {
+        if !is_merging {
             session::served(&mut client, &self.changing, group, &command)?;
         }
-        if self.background {
-            return Ok(ExitCode::SUCCESS);
-        }
         let mut bar = MergeBar::new(name);
+        let mut is_told = !is_merging;
         loop {
-            let Some(volume) = client.groups()?.groups.into_iter().find_map(|of| {
-                let is = of.metadata().is_ok_and(|metadata| metadata.group.name == group);
-                of.volumes.into_iter().find(|volume| is && volume.name == origin)
-            }) else {
-                return Err(Error::failed(format_args!("{group}/{origin} is not served any more")));
-            };
-            match left_to_merge(&volume.status) {
-                Some(left) => bar.show(left),
-                // The daemon has removed the merged snapshot, or the merge has failed.
-                None if volume.status.ends_with("failed") => {
+            match Progress::of(&mut client, group, &origin)? {
+                Progress::Left(left) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        output::tell(&format!(
+                            "  Merging of {group}/{name} goes on where it was.\n"
+                        ))?;
+                    }
+                    if self.background {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    bar.show(left);
+                }
+                Progress::Failed => {
                     let why = "the merge has failed: see the daemon's log";
                     return Err(Error::new("The merge cannot go on", name, why));
                 }
-                None => break,
+                // The daemon has said so, if it was asked just now.
+                Progress::PutOff => {
+                    if !is_told {
+                        output::tell(&later(group, &origin, name))?;
+                    }
+                    return Ok(ExitCode::SUCCESS);
+                }
+                // The daemon has removed the merged snapshot.
+                Progress::Ended if self.background => return Ok(ExitCode::SUCCESS),
+                Progress::Ended => break,
             }
             std::thread::sleep(POLL);
         }
@@ -165,6 +170,48 @@ impl Lvconvert {
         output::tell(&format!("  Merging of volume {group}/{name} started.\n"))?;
         Ok(origin)
     }
+}
+
+/// How far a merge in the daemon is.
+enum Progress {
+    /// So many sectors are left.
+    Left(u64),
+    /// It has failed.
+    Failed,
+    /// It begins when the origin is activated again.
+    PutOff,
+    /// It has ended.
+    Ended,
+}
+
+impl Progress {
+    /// The progress of the merge into `origin`.
+    fn of(client: &mut Client, group: &str, origin: &str) -> Result<Self> {
+        for served in client.groups()?.groups {
+            let metadata = described(&served)?;
+            if metadata.group.name != group {
+                continue;
+            }
+            if !metadata.group.snapshots_of(origin).any(|found| found.snapshot.merging) {
+                return Ok(Self::Ended);
+            }
+            let volume = served.volumes.into_iter().find(|volume| volume.name == origin);
+            let Some(volume) = volume else { return Ok(Self::PutOff) };
+            return Ok(match left_to_merge(&volume.status) {
+                Some(left) => Self::Left(left),
+                None if volume.status.ends_with("failed") => Self::Failed,
+                None => Self::PutOff,
+            });
+        }
+        Err(Error::failed(format_args!("{group}/{origin} is not served any more")))
+    }
+}
+
+/// The words about a merge that begins later.
+fn later(group: &str, origin: &str, name: &str) -> String {
+    format!(
+        "  Merging of snapshot {group}/{name} will occur on next activation of {group}/{origin}.\n"
+    )
 }
 
 /// The last words about a merge.

@@ -1,0 +1,164 @@
+//! Merges that wait for the next activation of their origin, on simulated disks, with power cuts.
+
+use ashlar_block::Sectors;
+use ashlar_lvm::Uuid;
+use ashlar_lvm::change::Author;
+use ashlar_lvm::metadata::{Creation, Header};
+use ashlar_sim::scheduler::Stop;
+use ashlar_sim::{Rng, Sim, seeds};
+use ashlar_stack::volume_groups::Request;
+
+use crate::live::{Live, create, group, merge, remove, resize, snapshot};
+use crate::live_cuts::open;
+use crate::volume_groups::{named, read, write};
+
+impl Live {
+    /// Puts a merge off, as the daemon does if one of its volumes is open.
+    async fn put_off(&mut self, name: &str) -> Result<Vec<String>, String> {
+        let mut new_uuid = || Uuid::from_random([9; 32]);
+        let creation = Creation { time: 1_700_000_000, host: "host".into() };
+        let mut author = Author { creation, new_uuid: &mut new_uuid };
+        let (command, physical) = (merge(name), |path: &str| Some(path.to_owned()));
+        let request = Request { group: "vg", command: &command, physical: &physical };
+        let change = self.collector.prepare(&request, &mut author)?;
+        let change = self.collector.put_off(change, "Delaying merge.")?;
+        assert!(change.shut.is_empty());
+        let done = change.effect.done.clone();
+        self.collector.apply(change, Header::default()).await?;
+        self.collector.hide_put_off();
+        Ok(done)
+    }
+
+    /// Ends a volume and makes it again.
+    async fn activate_again(&mut self, name: &str) {
+        let volume = [name.to_owned()];
+        let change = self.collector.prepare_activation("vg", &volume, false).unwrap();
+        self.collector.deactivate(change).await.unwrap();
+        let change = self.collector.prepare_activation("vg", &volume, true).unwrap();
+        self.collector.activate(change).await.unwrap();
+    }
+}
+
+#[test]
+fn a_merge_that_is_put_off_changes_nothing_until_the_origin_is_activated_again() {
+    let sim = Sim::new(1);
+    let media = sim.block_on(group(&sim));
+    sim.block_on(async {
+        let mut live = Live::boot(&sim, &media).await;
+        write(&live.stack, "vg/data", 8, 1).await;
+        live.run(snapshot("snap", "data", 3)).await.unwrap();
+        live.run(snapshot("more", "data", 3)).await.unwrap();
+        write(&live.stack, "vg/data", 8, 2).await;
+        let held = open(&live, "vg/snap");
+        let devices = live.stack.devices.all().len();
+        let said = live.put_off("snap").await.unwrap();
+        assert_eq!(
+            said,
+            [
+                "  Delaying merge.",
+                "  Merging of snapshot vg/snap will occur on next activation of vg/data."
+            ]
+        );
+        assert_eq!(live.stack.devices.all().len(), devices);
+        assert_eq!(
+            live.put_off("snap").await.err().unwrap(),
+            "Cannot merge: snap: it is being merged already"
+        );
+        assert!(live.put_off("more").await.is_err(), "one at a time");
+        assert!(live.put_off("other").await.is_err());
+        // Other changes go on beside it.
+        for command in
+            [create("new", 2), resize("new", ashlar_lvm::command::Sign::Plus, 1), remove("more")]
+        {
+            live.run(command).await.unwrap();
+        }
+        assert!(live.collector.merging().is_empty());
+        assert_eq!(read(&live.stack, "vg/snap", 8).await, 1);
+        assert_eq!(read(&live.stack, "vg/data", 8).await, 2);
+        assert!(live.run(remove("snap")).await.is_err());
+        // Clients find the snapshot until it is closed.
+        live.collector.hide_put_off();
+        assert!(live.has("snap"));
+        drop(held);
+        live.collector.hide_put_off();
+        assert!(!live.has("snap"));
+        write(&live.stack, "vg/data", 16, 2).await;
+
+        live.activate_again("data").await;
+        assert_eq!(live.collector.merging().len(), 1);
+        assert_eq!(read(&live.stack, "vg/data", 8).await, 1);
+        assert_eq!(read(&live.stack, "vg/data", 16).await, 0);
+        live.end_merges().await;
+        live.run(snapshot("snap", "data", 3)).await.unwrap();
+        assert!(live.has("snap"), "its name is free again");
+        live.stack.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn a_merge_that_was_put_off_happens_whatever_cuts_it() {
+    let (mut merged, mut kept, mut ended) = (0, 0, 0);
+    for seed in seeds(60) {
+        let sim = Sim::new(seed);
+        let media = sim.block_on(group(&sim));
+        sim.block_on(async {
+            let mut live = Live::boot(&sim, &media).await;
+            for at in 0..64 {
+                write(&live.stack, "vg/data", at * 16, 1).await;
+            }
+            live.run(snapshot("snap", "data", 3)).await.unwrap();
+            for at in 0..32 {
+                write(&live.stack, "vg/data", at * 16, 2).await;
+            }
+            live.stack.stop().await.unwrap();
+        });
+        drop(sim);
+        let sim = Sim::new(seed ^ 5);
+        let steps = if seed % 8 == 0 { u64::MAX } else { Rng::new(seed).below(900) };
+        let (mut acknowledged, mut rewritten) = (false, false);
+        let done = sim.block_on_until(
+            async {
+                let mut live = Live::boot(&sim, &media).await;
+                live.put_off("snap").await.unwrap();
+                acknowledged = true;
+                // What is written before the activation is gone after it.
+                for at in 32..48 {
+                    write(&live.stack, "vg/data", at * 16, 3).await;
+                    assert_eq!(read(&live.stack, "vg/data", at * 16).await, 3);
+                }
+                assert_eq!(read(&live.stack, "vg/data", 16).await, 2);
+                live.activate_again("data").await;
+                assert_eq!(read(&live.stack, "vg/data", 16).await, 1);
+                rewritten = true;
+                write(&live.stack, "vg/data", 5 * 16, 4).await;
+                live.end_merges().await;
+                live.stack.stop().await.unwrap();
+            },
+            Stop::AfterSteps(steps),
+        );
+        let done = done.is_some();
+        ended += u32::from(done);
+        sim.power_cut();
+        let sim = Sim::new(seed ^ 6);
+        sim.block_on(async {
+            let mut live = Live::boot(&sim, &media).await;
+            let is_kept = live.has("snap");
+            if is_kept {
+                assert!(!acknowledged, "the merge was acknowledged");
+                assert_eq!(named(&live.stack, "vg/snap").capacity(), Sectors(4 * 2048));
+            }
+            kept += u32::from(is_kept);
+            merged += u32::from(!is_kept);
+            live.end_merges().await;
+            for at in (0..64).filter(|at| *at != 5 || !rewritten) {
+                let wanted = if is_kept && at < 32 { 2 } else { 1 };
+                assert_eq!(read(&live.stack, "vg/data", at * 16).await, wanted, "{at}");
+            }
+            if done {
+                assert_eq!(read(&live.stack, "vg/data", 5 * 16).await, 4);
+            }
+            live.stack.stop().await.unwrap();
+        });
+    }
+    assert!(merged > 10 && kept > 5 && ended > 5, "{merged} merged, {kept} kept, {ended} ended");
+}
