@@ -197,6 +197,7 @@ move() {
 moved() {
 	quiet vgck plain
 	[ "$(lvs -a --noheadings -o lv_name -S 'lv_name=pvmove0' plain | tr -d ' []')" = pvmove0 ] || fail "no move was begun"
+	lvs -a --noheadings --separator : -o lv_name,lv_attr,move_pv plain | sed "s|$DISK1|d1|" >"$dir/moving"
 	quiet vgchange -ay -K --poll n plain
 	quiet pvmove -i 1
 	quiet vgck plain

@@ -203,7 +203,10 @@ for volume in plain/lin plain/str-ipes; do
 	echo "$(sum_of $volume) $volume" >>"$work/shared/sums"
 done
 end KILL 137
+lvm lvs -a --noheadings --separator : -o lv_name,lv_attr,move_pv plain
+sed "s|$work/d1.img|d1|" "$work/said" >"$work/moving"
 judged moved "LVM ends the move of ashlar"
+diff "$work/moving" "$work/shared/moving" || fail "lvs says otherwise of a move than LVM's"
 passed "a move that ashlar began, wrote in and was killed in: ended by LVM"
 
 # live VERB [ARG...] - in the running server

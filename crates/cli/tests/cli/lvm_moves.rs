@@ -61,6 +61,10 @@ fn extents_move_on_disks_and_what_cannot_move_is_refused() {
     // One that is begun only: it goes on with the next command, or not.
     let run = on(&images, "pvmove", &["-b", "d1"]).ok();
     assert!(run.out.contains("The extents move when the group is served"), "{run:?}");
+    assert_eq!(
+        values(&images, "lvs", "lv_name,lv_attr,move_pv", &["-a"]),
+        ["data -wI------- ", "[pvmove0] p-C---m--- d1", "wide -wI------- "]
+    );
     on(&images, "lvremove", &["-y", "vg/data"]).fails(5, &["is locked: pvmove moves its extents"]);
     on(&images, "lvcreate", &["-n", "new", "-L", "1M", "vg"]).ok();
     on(&images, "vgreduce", &["vg", "d1"]).fails(5, &["has extents there"]);

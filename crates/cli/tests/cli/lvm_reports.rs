@@ -8,7 +8,7 @@ fn reports_take_lvms_options() {
     on(&images, "lvcreate", &["-n", "a", "-L", "4M", "vg"]).ok();
     let run =
         on(&images, "lvs", &["--noheadings", "--separator", ":", "--units", "k", "--nosuffix"]);
-    assert_eq!(run.ok().out, "  a:vg:-wi-------:4096.00:::\n");
+    assert_eq!(run.ok().out, "  a:vg:-wi-------:4096.00::::\n");
     let run = on(&images, "pvs", &["-o", "pv_name,pv_free", "d1"]).ok();
     assert_eq!(run.out, "  PV  PFree\n  d1 39.00m\n");
     let help = on(&images, "lvs", &["-o", "help"]).ok();

@@ -7,6 +7,7 @@ use ashlar_block::Sectors;
 use super::vg::allocation_letter;
 use super::{Field, Kind, Row, Value, VgRow, field, vg};
 use crate::metadata::{AreaOn, LogicalVolume, LvFlag, Segment, SegmentKind, VolumeGroup};
+use crate::moving::Move;
 use crate::report::GroupFacts;
 use crate::report::value::Percent;
 use crate::uuid::Uuid;
@@ -96,6 +97,12 @@ impl LvRow {
         origin.cloned().unwrap_or_default()
     }
 
+    /// The physical volume that its extents leave, if it is a move.
+    fn moves_from(&self) -> String {
+        let source = self.lv().and_then(Move::of).and_then(|moving| moving.source());
+        source.map_or_else(String::new, |index| self.facts.device(index).to_owned())
+    }
+
     pub(in crate::report) fn pool(&self) -> String {
         let thin = self.first().and_then(SegmentKind::as_thin);
         thin.map_or(String::new(), |thin| thin.pool.clone())
@@ -111,10 +118,12 @@ impl LvRow {
         let store = group.snapshot_in(&lv.name);
         let merging_into = group.snapshots_of(&lv.name).any(|found| found.snapshot.merging);
         let is_origin = group.snapshots_of(&lv.name).next().is_some();
+        let has = |flag| lv.flags.contains(&flag);
         let unsynced = lv.flags.contains(&LvFlag::NotSynced);
         let (volume, target) = match (store, self.first()) {
             (Some(found), _) => (if found.snapshot.merging { 'S' } else { 's' }, 's'),
             (None, _) if is_origin => (if merging_into { 'O' } else { 'o' }, 's'),
+            (None, Some(SegmentKind::Mirror(_))) if has(LvFlag::PvMove) => ('p', 'm'),
             (None, Some(SegmentKind::Mirror(_))) => (if unsynced { 'M' } else { 'm' }, 'm'),
             (None, Some(SegmentKind::Raid(_))) => (if unsynced { 'R' } else { 'r' }, 'r'),
             (None, Some(SegmentKind::ThinPool(_))) => ('t', 't'),
@@ -129,7 +138,6 @@ impl LvRow {
             some => allocation_letter(some.as_ref()),
         };
         let locked = lv.flags.contains(&LvFlag::Locked);
-        let has = |flag| lv.flags.contains(&flag);
         let pool = match self.first().and_then(SegmentKind::as_thin) {
             Some(thin) => group.lv(&thin.pool).and_then(|pool| pool.segments.first()),
             None => lv.segments.first(),
@@ -139,7 +147,11 @@ impl LvRow {
         let health = if self.facts.group.needs_missing(&lv.name).is_some() { 'p' } else { '-' };
         [
             volume,
-            if lv.is_writable() { 'w' } else { 'r' },
+            match (has(LvFlag::PvMove), lv.is_writable()) {
+                (true, _) => '-',
+                (false, true) => 'w',
+                (false, false) => 'r',
+            },
             if locked { allocation.to_ascii_uppercase() } else { allocation },
             if has(LvFlag::FixedMinor) { 'm' } else { '-' },
             match self.state() {
@@ -236,8 +248,16 @@ impl LvRow {
 
 impl Row for LvRow {
     const NAME: &'static str = "lv";
-    const DEFAULT: &'static [&'static str] =
-        &["lv_name", "vg_name", "lv_attr", "lv_size", "pool_lv", "origin", "data_percent"];
+    const DEFAULT: &'static [&'static str] = &[
+        "lv_name",
+        "vg_name",
+        "lv_attr",
+        "lv_size",
+        "pool_lv",
+        "origin",
+        "data_percent",
+        "move_pv",
+    ];
     const SORTED_BY: &'static str = "vg_name,lv_name";
     const FIELDS: &'static [(&'static str, &'static [Field<Self>])] =
         &[("lv", FIELDS), ("vg", &vg::fields())];
@@ -271,6 +291,9 @@ const FIELDS: &[Field<LvRow>] = &[
     }),
     field(Kind::Percent, "data_percent", "Data%", "the used part of a snapshot's space", |row| {
         Value::Percent(row.state().and_then(LvState::used))
+    }),
+    field(Kind::Text, "move_pv", "Move", "of a move: the physical volume that is left", |row| {
+        Value::Text(row.moves_from())
     }),
     field(Kind::Text, "lv_active", "Active", "active, or nothing", |row| {
         Value::Text(row.state().map_or("", |_| "active").to_owned())
