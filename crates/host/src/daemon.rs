@@ -54,7 +54,7 @@ use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
 use crate::models::Models;
 use crate::stopping::Farewells;
-use crate::{control, disks, merges, notify, pools_end, watch};
+use crate::{control, copies_end, disks, notify, pools_end, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -301,7 +301,7 @@ async fn run(
     });
     let control = spawn(control::serve(control, access, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
-    let merges = spawn(merges::record_ends(Rc::clone(&service)));
+    let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
     let keeping = Arc::clone(&clients);
     let follower = spawn(async move { keeping.front_ends.keep_up().await });
     // The process that started this one may be gone, and with it its terminal.
@@ -330,7 +330,7 @@ async fn run(
     control.cancel().await;
     // An array that is just being started is stopped with the others.
     select(service.collector.lock(), ending.forced()).await;
-    merges.cancel().await;
+    ends.cancel().await;
     follower.cancel().await;
     watch.cancel().await;
     Ok(())

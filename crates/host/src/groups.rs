@@ -6,18 +6,19 @@ use std::path::Path;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
-use ashlar_stack::volume_groups::{Applied, Request};
+use ashlar_stack::incremental::Collector;
+use ashlar_stack::volume_groups::{Applied, Change, Request};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
 use crate::control::{Service, refused};
 use crate::disks;
+use crate::error::Error;
 use crate::incremental::log_notes;
 use crate::interface::{Activate, ActivateReply, GroupsReply, Lvm, LvmReply};
-use crate::lvm::archive;
+use crate::lvm::archive::{self, Archives};
 use crate::lvm::{new_uuid, refuse_to_cut};
 use crate::manage::{cannot_open, reply};
-use crate::merges;
 use crate::varlink::Reply;
 
 /// What helps if a volume is in use.
@@ -38,6 +39,33 @@ pub(crate) fn sure(applied: Result<Applied, String>) -> Result<Applied, Reply> {
         }
         None => Ok(applied),
     }
+}
+
+/// Applies a planned change that `command` asked for, and archives the metadata before and after.
+///
+/// # Errors
+/// The reason.
+pub(crate) async fn apply(
+    collector: &mut Collector,
+    change: Change,
+    command: &str,
+    keep: bool,
+) -> Result<Applied, String> {
+    let text = |error: Error| error.into_parts().0;
+    let archives = Archives::new(keep, command).map_err(text)?;
+    archives.before(Some(&change.before)).map_err(text)?;
+    let header = archive::header(format!("Write from {command}."));
+    let applied = collector.apply(change, header).await?;
+    for (pv, status) in &applied.stale {
+        tracing::warn!("PV {pv} still has the old metadata: {status}");
+    }
+    for note in &applied.notes {
+        tracing::error!("{note}");
+    }
+    if let Err(error) = archives.after(&applied.metadata) {
+        tracing::warn!("{}", text(error));
+    }
+    Ok(applied)
 }
 
 impl Service {
@@ -105,7 +133,7 @@ impl Service {
         };
         let (notes, done) = (effect.notes, change.effect.done.clone());
         let keep = at.archive != Some(false);
-        let applied = merges::apply(&mut collector, change, &at.line, keep).await;
+        let applied = apply(&mut collector, change, &at.line, keep).await;
         // Those that are gone are held by nothing that clients find.
         shut.into_iter().for_each(ClosedDevices::reopen);
         collector.hide_put_off();

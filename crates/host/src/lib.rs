@@ -35,6 +35,7 @@ mod clients;
 pub mod config;
 mod control;
 mod control_path;
+mod copies_end;
 pub mod daemon;
 #[cfg(debug_assertions)]
 mod defect;
@@ -50,7 +51,6 @@ pub mod lvm;
 mod manage;
 pub mod md;
 mod membership;
-mod merges;
 mod models;
 mod notify;
 pub mod pools;

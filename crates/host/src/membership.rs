@@ -18,13 +18,12 @@ use crate::clients::ClosedDevices;
 use crate::control::{Service, refused};
 use crate::disks;
 use crate::error::Error;
-use crate::groups::{in_use, sure};
+use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
 use crate::interface::{LvmMembers, LvmReply};
 use crate::lvm::archive::{self, Archives};
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::{NewDisk, cannot_open, reply};
-use crate::merges;
 use crate::varlink::Reply;
 
 /// A device that is to join a group.
@@ -111,7 +110,7 @@ impl Service {
         let (joining, mut done) = self.format(collector, candidates, layout.into()).await?;
         let change = collector.prepare_extend(&at.group, &joining);
         let change = change.map_err(|why| refused(why, None))?;
-        let applied = merges::apply(collector, change, &at.line, at.archive != Some(false)).await;
+        let applied = apply(collector, change, &at.line, at.archive != Some(false)).await;
         sure(applied)?;
         done.push(format!("  Volume group \"{name}\" successfully extended"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
@@ -142,7 +141,7 @@ impl Service {
         };
         let line = |device| format!("  Removed \"{}\" from volume group \"{name}\"", path(device));
         let done = gone.iter().map(line).collect();
-        let applied = merges::apply(collector, change, &at.line, at.archive != Some(false)).await;
+        let applied = apply(collector, change, &at.line, at.archive != Some(false)).await;
         sure(applied)?;
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
     }
@@ -177,7 +176,7 @@ impl Service {
             let change = change.map_err(|why| refused(why, None))?;
             let Effect { done: removed, .. } = change.effect.clone();
             let shut = self.shut(&change.shut, in_use).await?;
-            let applied = merges::apply(collector, change, &at.line, keep).await;
+            let applied = apply(collector, change, &at.line, keep).await;
             shut.into_iter().for_each(ClosedDevices::reopen);
             last = sure(applied)?.metadata;
             done.extend(removed);

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::{Applied, Change, Merged, Merging, Moving, MovingState};
+use ashlar_stack::volume_groups::{Merged, Merging, Moving, MovingState};
 
 use crate::control::Service;
-use crate::error::Error;
-use crate::lvm::archive::{self, Archives};
+use crate::groups::apply;
+use crate::lvm::archive;
 
-/// How often the merges are checked.
+/// How often it is looked what has ended.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The same while extents move: a move may have many pieces, of which one is copied at a time.
 const BETWEEN_PIECES: Duration = Duration::from_millis(20);
@@ -81,33 +81,6 @@ async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
     let change = collector.prepare_end(merged)?;
     let applied = apply(collector, change, &archive::command(), true).await?;
     applied.unsure.map_or(Ok(()), Err)
-}
-
-/// Applies a planned change that `command` asked for, and archives the metadata before and after.
-///
-/// # Errors
-/// The reason.
-pub(crate) async fn apply(
-    collector: &mut Collector,
-    change: Change,
-    command: &str,
-    keep: bool,
-) -> Result<Applied, String> {
-    let text = |error: Error| error.into_parts().0;
-    let archives = Archives::new(keep, command).map_err(text)?;
-    archives.before(Some(&change.before)).map_err(text)?;
-    let header = archive::header(format!("Write from {command}."));
-    let applied = collector.apply(change, header).await?;
-    for (pv, status) in &applied.stale {
-        tracing::warn!("PV {pv} still has the old metadata: {status}");
-    }
-    for note in &applied.notes {
-        tracing::error!("{note}");
-    }
-    if let Err(error) = archives.after(&applied.metadata) {
-        tracing::warn!("{}", text(error));
-    }
-    Ok(applied)
 }
 
 /// The command that finishes a merge without a daemon.
