@@ -199,6 +199,10 @@ moved() {
 	[ "$(lvs -a --noheadings -o lv_name -S 'lv_name=pvmove0' plain | tr -d ' []')" = pvmove0 ] || fail "no move was begun"
 	lvs -a --noheadings --separator : -o lv_name,lv_attr,move_pv plain | sed "s|$DISK1|d1|" >"$dir/moving"
 	quiet vgchange -ay -K --poll n plain
+	[ "$(lvs -a --noheadings -o lv_attr -S 'lv_name=pvmove0' plain | tr -d ' ')" = p-C-aom--- ] || {
+		lvs -a -o lv_name,lv_attr plain
+		fail "an active move has other letters"
+	}
 	quiet pvmove -i 1
 	quiet vgck plain
 	[ -z "$(lvs -a --noheadings -o lv_name -S 'lv_name=pvmove0' plain)" ] || fail "the move is not over"

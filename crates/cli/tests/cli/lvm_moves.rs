@@ -90,6 +90,10 @@ fn a_client_writes_while_its_volume_moves_and_the_daemon_is_killed() {
     assert_eq!(run.out, "");
     let listed = daemon.client(&["jobs"]).ok().out;
     assert!(listed.contains("vg/pvmove0  move"), "{listed}");
+    let shown = ["lvm", "lvs", "-a", "--noheadings", "-o", "lv_name,lv_attr"];
+    let shown = daemon.client(&shown).ok().out;
+    let words: Vec<&str> = shown.split_ascii_whitespace().collect();
+    assert_eq!(words, ["data", "-wI-ao----", "[pvmove0]", "p-C-aom---"]);
     data.write_at(0, &[2; 4096]);
     data.write_at(29 * MIB, &[3; 4096]);
     data.flush();

@@ -1,9 +1,10 @@
 //! What served groups are, for reports.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use ashlar_block::BlockDevice;
 use ashlar_lvm::Metadata;
+use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::group::{Group, MemberState};
 use ashlar_lvm::metadata::MetadataError;
 use ashlar_lvm::text::Form;
@@ -88,9 +89,15 @@ impl VolumeGroups {
         let open = all.iter().filter(|device| device.bytes.is_open()).map(|device| &device.name);
         let open: HashSet<&String> =
             open.chain(all.iter().flat_map(|device| &device.below)).collect();
-        let active = self.active.get(&group.metadata.group.id);
+        let vg = &group.metadata.group;
+        let active = self.active.get(&vg.id);
+        // Volumes that move extents are hidden, and active nevertheless.
+        let moves = vg.moves().map(|it| (dm_name(&vg.name, it.name(), None), it.name().to_owned()));
+        let moves: HashMap<String, String> = moves.collect();
         let volumes = active.into_iter().flat_map(|active| &active.devices).filter_map(|live| {
-            let (name, mapped) = (live.planned.volume.as_ref()?, live.mapped.as_ref()?);
+            let seen = live.planned.volume.as_ref();
+            let name = seen.or_else(|| moves.get(&live.planned.name))?;
+            let mapped = live.mapped.as_ref()?;
             let device = mapped.disk().name().to_owned();
             Some(ServedVolume {
                 name: name.clone(),
