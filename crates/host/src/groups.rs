@@ -121,7 +121,7 @@ impl Service {
         let shut = self.shut(&change.shut, busy).await;
         let (change, shut) = match (shut, open.take(), &effect.merges_into) {
             (Ok(shut), _, _) => (change, shut),
-            // As in LVM: the merge begins when nobody can have the volumes open.
+            // As in LVM: the merge begins at the next activation, when no client has the volumes open.
             (Err(_), Some(open), Some(origin)) => {
                 let is_origin = open == format!("{}/{origin}", change.before.group.name);
                 let which = if is_origin { "origin" } else { "snapshot" };

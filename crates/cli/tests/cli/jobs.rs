@@ -160,8 +160,11 @@ fn a_scrub_of_a_pool_is_paused_and_cancelled() {
     }
     volume.flush();
     let pause = || {
-        daemon.client(&["zpool", "scrub", "tank"]).ok();
-        act(&daemon, "pause", "tank").ok();
+        // Where the processors are busy, a scrub may end before the command that pauses it has begun: then there is another one.
+        until(PATIENCE, "a scrub is paused", || {
+            daemon.client(&["zpool", "scrub", "tank"]).ok();
+            act(&daemon, "pause", "tank").code == Some(0)
+        });
         let paused = until_state(&daemon, "paused");
         assert_eq!((&paused["name"], &paused["kind"]), (&"tank".into(), &"scrub".into()));
     };
