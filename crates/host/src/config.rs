@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use crate::options::{Assignment, Bytes, Group, Listen, Mode};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_stack::pools;
-use ashlar_stack::spec::{Assignment, Bytes, Listen, Spec};
 use ashlar_zfs::client::Parameters;
 
 use crate::access::{self, Access};
@@ -53,14 +53,14 @@ pub struct Config {
     pub partial: bool,
     /// Whether to import pools that another host used last.
     pub force: bool,
-    /// The threads that do the I/O, at least one.
-    pub threads: usize,
-    /// How long a thread with I/O in flight polls for completions before it sleeps.
-    pub spin: Duration,
+    /// The threads that do the I/O; without a number as many as there are processors, at most 4.
+    pub threads: Option<u16>,
+    /// Microseconds that a thread with I/O in flight polls for completions before it sleeps.
+    pub spin: Option<u32>,
     /// The path of the control socket; without one, the default of this user.
     pub control: Option<PathBuf>,
     /// The group whose members may control the daemon, by its name or number.
-    pub control_group: Option<String>,
+    pub control_group: Option<Group>,
     /// The device models that give disks their timing: the last one for a disk counts.
     pub models: Vec<Assignment>,
     /// Attributes to set before anything is served: path and value. The last one for a path counts.
@@ -70,74 +70,42 @@ pub struct Config {
 }
 
 impl Config {
-    /// The configuration of a file and of a command line: the command line's settings override the file's, and its
-    /// disks, models and attributes (`set`) come after those of the file. `given.set` is not used.
+    /// Checks the values.
     ///
     /// # Errors
-    /// A setting of the file is invalid.
-    pub fn new(file: Spec, given: Spec, set: Vec<(String, String)>) -> Result<Self> {
-        let wrong = |why: String| Error::plain("cannot use the configuration", why);
-        let nbd_options = NbdOptions::new(&file, &given).map_err(wrong)?;
-        let mount = given.mount.or(file.mount);
-        let allow_other = given.allow_other | file.allow_other;
-        if allow_other && mount.is_none() {
-            return Err(wrong("allow_other is for a mount, and there is none".into()));
+    /// One cannot be.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |why: &str| Err(Error::plain("cannot use the configuration", why));
+        if self.allow_other && self.mount.is_none() {
+            return wrong("allow_other is for a mount, and there is none");
         }
-        let threads = given.threads.or(file.threads);
-        if threads == Some(0) {
-            return Err(wrong("threads must not be 0".into()));
+        if self.threads == Some(0) {
+            return wrong("threads must not be 0");
         }
-        let spin = given.spin.or(file.spin);
-        if spin > Some(MAX_SPIN_US) {
-            return Err(wrong(format!("spin must not be above {MAX_SPIN_US}")));
+        if self.spin > Some(MAX_SPIN_US) {
+            return wrong(&format!("spin must not be above {MAX_SPIN_US}"));
         }
-        // The users of a mount are on this machine and need its processors: as measured, a mount loses a third of its
-        // rate by spinning, while NBD on a disk gains as much.
-        let default_spin = if mount.is_some() { 0 } else { 150 };
-        let default_threads = || available_parallelism().map_or(1, |n| n.get().min(4));
-        let group = given.control_group.or(file.control_group);
-        // For the same path, the later setting wins: the command line's.
-        let file_set = file.set.into_iter().map(|(path, value)| (path, value.0));
-        Ok(Self {
-            disks: file.disks.into_iter().chain(given.disks).collect(),
-            mount,
-            allow_other,
-            nbd: if given.nbd.is_empty() { file.nbd } else { given.nbd },
-            nbd_options,
-            read_only: given.read_only | file.read_only,
-            buffered: given.buffered | file.buffered,
-            run: given.run | file.run,
-            incremental: given.incremental | file.incremental,
-            whole: given.whole | file.whole,
-            raw: given.raw | file.raw,
-            partial: given.partial | file.partial,
-            force: given.force | file.force,
-            threads: threads.map_or_else(default_threads, usize::from),
-            spin: Duration::from_micros(spin.unwrap_or(default_spin).into()),
-            control: given.control.or(file.control),
-            control_group: group.map(|group| group.0),
-            models: file.model.into_iter().chain(given.model).collect(),
-            set: file_set.chain(set).collect(),
-            background: false,
-        })
+        if self.nbd_options.max_connections == Some(0) {
+            return wrong("nbd_max_connections must not be 0");
+        }
+        match self.nbd_options.memory.map(enough) {
+            Some(Err(why)) => wrong(&format!("nbd_memory: {why}")),
+            Some(Ok(_)) | None => Ok(()),
+        }
     }
 
-    /// This configuration for a daemon in the background: with absolute paths.
-    ///
-    /// # Errors
-    /// The current directory is gone.
-    pub fn in_background(mut self) -> Result<Self> {
-        let unix = self.nbd.iter_mut().filter_map(|address| match address {
-            Listen::Unix(path) => Some(path),
-            Listen::Tcp(_) => None,
-        });
-        let modelled = self.models.iter_mut().filter_map(|model| model.disk.as_mut());
-        let others = self.disks.iter_mut().chain(&mut self.mount).chain(&mut self.control);
-        for path in others.chain(unix).chain(modelled) {
-            *path = disks::absolute(path)?;
-        }
-        self.background = true;
-        Ok(self)
+    /// The threads that do the I/O.
+    pub(crate) fn threads(&self) -> usize {
+        let default = || available_parallelism().map_or(1, |n| n.get().min(4));
+        self.threads.map_or_else(default, usize::from)
+    }
+
+    /// How long a thread with I/O in flight polls for completions before it sleeps.
+    pub(crate) fn spin(&self) -> Duration {
+        // The users of a mount are on this machine and need its processors: as measured, a mount loses a third of its
+        // rate by spinning, while NBD on a disk gains as much.
+        let default = if self.mount.is_some() { 0 } else { 150 };
+        Duration::from_micros(self.spin.unwrap_or(default).into())
     }
 
     /// The access mode for disks.
@@ -154,7 +122,7 @@ impl Config {
         if let Some(path) = &self.mount {
             front_ends::mount::check(path)?;
         }
-        let access = Access::new(self.control_group.as_deref())?;
+        let access = Access::new(self.control_group.as_ref().map(|group| &*group.0))?;
         access::place(self.control.as_deref())?;
         Ok(access)
     }
@@ -194,53 +162,36 @@ const DEFAULT_MODE: u32 = 0o600;
 /// What NBD clients may take. Without a value the default is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NbdOptions {
-    /// Permissions of Unix sockets, as the mode of a file.
-    pub mode: Option<u32>,
+    /// Permissions of Unix sockets.
+    pub mode: Option<Mode>,
     /// Clients that are served at a time at each address; others are refused.
     pub max_connections: Option<u16>,
-    /// How long a connection may have no requests before it is closed. By default it is never closed.
-    pub idle_timeout: Option<Duration>,
-    /// Memory for the requests of all clients together, at least [`MIN_NBD_MEMORY_BYTES`].
-    pub memory_bytes: Option<u64>,
+    /// Seconds after which a connection without requests is closed; 0, the default, for never.
+    pub idle_timeout: Option<u32>,
+    /// Memory for the requests of all clients together, at least 64 MiB.
+    pub memory: Option<Bytes>,
 }
 
 impl NbdOptions {
-    /// Those of the command line, and others of the file.
-    fn new(file: &Spec, given: &Spec) -> std::result::Result<Self, String> {
-        if file.nbd_max_connections == Some(0) {
-            return Err("nbd_max_connections must not be 0".to_owned());
-        }
-        let memory = file.nbd_memory.map(enough).transpose();
-        let memory = memory.map_err(|why| format!("nbd_memory: {why}"))?;
-        let idle = given.nbd_idle_timeout.or(file.nbd_idle_timeout);
-        Ok(Self {
-            mode: given.nbd_mode.or(file.nbd_mode).map(|mode| mode.0),
-            max_connections: given.nbd_max_connections.or(file.nbd_max_connections),
-            idle_timeout: idle
-                .filter(|seconds| *seconds > 0)
-                .map(|seconds| Duration::from_secs(seconds.into())),
-            memory_bytes: given.nbd_memory.or(memory).map(|bytes| bytes.0),
-        })
-    }
-
     /// The permissions of Unix sockets.
     pub(crate) fn mode(&self) -> u32 {
-        self.mode.unwrap_or(DEFAULT_MODE)
+        self.mode.map_or(DEFAULT_MODE, |mode| mode.0)
     }
 
     /// The settings of each listener.
     pub(crate) fn listener(&self) -> listen::Config {
         let default = listen::Config::default();
+        let idle = self.idle_timeout.filter(|seconds| *seconds > 0);
         listen::Config {
             max_connections: self.max_connections.map_or(default.max_connections, usize::from),
-            idle: self.idle_timeout,
+            idle: idle.map(|seconds| Duration::from_secs(seconds.into())),
             ..default
         }
     }
 
     /// The memory budget shared by all listeners.
     pub(crate) fn budget(&self) -> Budget {
-        let bytes = self.memory_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let bytes = self.memory.map(|bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX));
         bytes.map_or_else(Budget::default, Budget::new)
     }
 }

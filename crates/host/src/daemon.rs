@@ -28,11 +28,11 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::options::Listen;
 use ashlar_engine::{Engine, ReactorConfig, spawn};
 use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::spec::Listen;
 use futures_util::future::select;
 use futures_util::lock::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -206,8 +206,8 @@ fn accept(
     }
     let collector = Collector::new(stack, options, disks::runtime());
     check_started(stack, config.md())?;
-    let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
-    let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
+    let reactors = ReactorConfig { spin: config.spin(), ..ReactorConfig::default() };
+    let engine = Engine::with_config(config.threads(), reactors).map_err(disks::no_io_uring)?;
     Ok((engine, collector))
 }
 

@@ -53,6 +53,7 @@ pub mod md;
 mod membership;
 mod models;
 mod notify;
+pub mod options;
 pub mod pools;
 mod pools_end;
 pub mod size;

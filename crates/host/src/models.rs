@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::options::Assignment;
 use ashlar_block::Gateway;
 use ashlar_sim::model::Named;
 use ashlar_sim::{ModelledDevice, modelled};
 use ashlar_stack::assemble::Disk;
-use ashlar_stack::spec::Assignment;
 
 use crate::disks;
 use crate::error::{Error, Result};

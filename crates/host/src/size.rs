@@ -1,9 +1,9 @@
 //! Sizes among options: numbers of bytes, and mdadm's sizes, which RAM disks use, too. The notations are those of
 //! [`ashlar_block::size`].
 
+use crate::options::Bytes;
 use ashlar_block::Sectors;
 use ashlar_block::size::Notation;
-use ashlar_stack::spec::Bytes;
 
 /// A number of bytes, perhaps with a suffix K, M, G, T.
 ///

@@ -7,7 +7,6 @@ pub(crate) mod jobs;
 pub(crate) mod lvm;
 pub(crate) mod man;
 pub(crate) mod md;
-pub(crate) mod nbd;
 pub(crate) mod scan;
 pub(crate) mod serve;
 pub(crate) mod set;

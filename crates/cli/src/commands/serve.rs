@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::background;
-use ashlar_host::config::{Config, MAX_SPIN_US};
+use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
-use ashlar_stack::spec::{Assignment, Group, Listen, Spec};
+use ashlar_host::options::{self, Assignment, Bytes, FileOptions, Group, Listen, Mode};
+use ashlar_host::{background, disks};
 use clap::Args;
+use serde::Deserialize;
 
-use super::nbd::NbdOptions;
 use crate::output::Terminal;
 
 /// Assemble the volumes on disks and serve them
@@ -32,6 +32,15 @@ with a name; the empty name is the only volume if there is one.
 
 A device below others, such as a disk with partitions, is not served itself: --whole
 serves it, without the devices on it.
+
+A configuration is a TOML file. Its keys are disks and the names of the options, with _ for -;
+options that may be repeated are arrays, set is a table, and model may be a table by disk. Paths
+are relative to the file:
+  disks = [\"disk0.img\", \"disk1.img\"]
+  mount = \"/mnt/volumes\"
+  read_only = true
+  [set]
+  \"sys/block/md0/queue/nomerges\" = 2
 
 Exit codes: 0 stopped cleanly, 1 not started or not stopped cleanly, 2 wrong usage,
 101 stopped because of a defect (a panic), as cleanly as possible.
@@ -68,9 +77,16 @@ pub(crate) struct Serve {
     options: ServeOptions,
 }
 
-/// How to serve.
-#[derive(Args, Clone, Debug, Default)]
+/// How to serve: the options of the command line, and the keys of a `stack.toml`.
+#[derive(Args, Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct ServeOptions {
+    // The command that has these options says what they mean there.
+    #[arg(skip)]
+    disks: Vec<PathBuf>,
+    #[arg(skip)]
+    force: bool,
+
     /// Mount the volumes and their attributes on a directory
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,
@@ -83,8 +99,25 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) nbd: Vec<Listen>,
 
-    #[command(flatten)]
-    nbd_options: NbdOptions,
+    /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
+    /// and write the volumes [default: 600]
+    #[arg(long, value_name = "MODE")]
+    nbd_mode: Option<Mode>,
+
+    /// NBD clients that are served at a time at each address; others are refused [default: 256]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    nbd_max_connections: Option<u16>,
+
+    /// Close NBD connections without requests after so many seconds, 0 for never. A client with a
+    /// mounted file system may have none for long [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    nbd_idle_timeout: Option<u32>,
+
+    /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests
+    /// wait, and clients that do not take their replies are dropped [default: a quarter of what is
+    /// available, at most 1G]
+    #[arg(long, value_name = "SIZE", value_parser = nbd_memory)]
+    nbd_memory: Option<Bytes>,
 
     /// Write nothing to the disks, and refuse writes to the volumes
     #[arg(long, alias = "readonly", short_alias = 'o')]
@@ -116,7 +149,8 @@ pub(crate) struct ServeOptions {
 
     /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
     /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
-    #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
+    #[arg(long, value_name = "PATH=VALUE", value_parser = setting)]
+    #[serde(deserialize_with = "options::settings")]
     set: Vec<(String, String)>,
 
     /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
@@ -137,6 +171,7 @@ pub(crate) struct ServeOptions {
     /// after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
     /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%
     #[arg(long, value_name = "[DISK=]MODEL")]
+    #[serde(deserialize_with = "options::models")]
     model: Vec<Assignment>,
 
     /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
@@ -147,26 +182,66 @@ pub(crate) struct ServeOptions {
     /// Let the members of a group control the daemon, by its name or number: the control socket belongs to it, with
     /// mode 660. Otherwise only root and the daemon's user may
     #[arg(long, value_name = "GROUP")]
-    control_group: Option<String>,
+    control_group: Option<Group>,
+}
+
+impl FileOptions for ServeOptions {
+    fn paths(&mut self) -> Vec<&mut PathBuf> {
+        let unix = self.nbd.iter_mut().filter_map(|address| match address {
+            Listen::Unix(path) => Some(path),
+            Listen::Tcp(_) => None,
+        });
+        let modelled = self.model.iter_mut().filter_map(|model| model.disk.as_mut());
+        let others = self.disks.iter_mut().chain(&mut self.mount).chain(&mut self.control);
+        others.chain(unix).chain(modelled).collect()
+    }
 }
 
 impl ServeOptions {
-    /// The daemon's configuration for `disks`.
-    ///
-    /// # Errors
-    /// As [`Config::new`].
-    pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Result<Config> {
-        let set = self.set.clone();
-        Config::new(Spec::default(), self.into_spec(disks), set)
+    /// These options, which override those of a file; disks, models and attributes come after the file's.
+    fn over(self, file: Self) -> Self {
+        Self {
+            disks: [file.disks, self.disks].concat(),
+            force: self.force | file.force,
+            mount: self.mount.or(file.mount),
+            allow_other: self.allow_other | file.allow_other,
+            nbd: if self.nbd.is_empty() { file.nbd } else { self.nbd },
+            nbd_mode: self.nbd_mode.or(file.nbd_mode),
+            nbd_max_connections: self.nbd_max_connections.or(file.nbd_max_connections),
+            nbd_idle_timeout: self.nbd_idle_timeout.or(file.nbd_idle_timeout),
+            nbd_memory: self.nbd_memory.or(file.nbd_memory),
+            read_only: self.read_only | file.read_only,
+            buffered: self.buffered | file.buffered,
+            run: self.run | file.run,
+            incremental: self.incremental | file.incremental,
+            whole: self.whole | file.whole,
+            raw: self.raw | file.raw,
+            set: [file.set, self.set].concat(),
+            partial: self.partial | file.partial,
+            threads: self.threads.or(file.threads),
+            spin: self.spin.or(file.spin),
+            model: [file.model, self.model].concat(),
+            control: self.control.or(file.control),
+            control_group: self.control_group.or(file.control_group),
+        }
     }
 
-    /// The settings, but for the attributes.
-    fn into_spec(self, disks: Vec<PathBuf>) -> Spec {
-        let spec = Spec {
-            disks,
+    /// The daemon's configuration for `disks`, too.
+    ///
+    /// # Errors
+    /// As [`Config::check`].
+    pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Result<Config> {
+        let config = Config {
+            disks: [self.disks, disks].concat(),
             mount: self.mount,
             allow_other: self.allow_other,
             nbd: self.nbd,
+            nbd_options: NbdOptions {
+                mode: self.nbd_mode,
+                max_connections: self.nbd_max_connections,
+                idle_timeout: self.nbd_idle_timeout,
+                memory: self.nbd_memory,
+            },
             read_only: self.read_only,
             buffered: self.buffered,
             run: self.run,
@@ -174,14 +249,17 @@ impl ServeOptions {
             whole: self.whole,
             raw: self.raw,
             partial: self.partial,
+            force: self.force,
             threads: self.threads,
             spin: self.spin,
             control: self.control,
-            control_group: self.control_group.map(Group),
-            model: self.model,
-            ..Spec::default()
+            control_group: self.control_group,
+            models: self.model,
+            set: self.set,
+            background: false,
         };
-        self.nbd_options.with(spec)
+        config.check()?;
+        Ok(config)
     }
 }
 
@@ -190,17 +268,20 @@ impl Serve {
         if self.daemon && !background::is_it() {
             return background::start(std::env::args_os());
         }
-        let file = match &self.config {
-            Some(path) => Spec::load(path)
-                .map_err(|error| Error::plain("cannot use the configuration", error))?,
-            None => Spec::default(),
+        let given = ServeOptions { disks: self.disks, force: self.force, ..self.options };
+        let mut options = match &self.config {
+            Some(path) => given.over(
+                options::load(path)
+                    .map_err(|error| Error::plain("cannot use the configuration", error))?,
+            ),
+            None => given,
         };
-        let set = self.options.set.clone();
-        let given = Spec { force: self.force, ..self.options.into_spec(self.disks) };
-        let mut config = Config::new(file, given, set)?;
         if self.daemon {
-            config = config.in_background()?;
+            for path in options.paths() {
+                *path = disks::absolute(path)?;
+            }
         }
+        let config = Config { background: self.daemon, ..options.into_config(Vec::new())? };
         if config.disks.is_empty() && !config.incremental {
             let hint = "name disk images or block devices, a --config that does, or --incremental";
             return Err(Error::usage("no disks given").hint(hint));
@@ -210,7 +291,7 @@ impl Serve {
 }
 
 /// `PATH=VALUE`.
-fn assignment(text: &str) -> std::result::Result<(String, String), String> {
+fn setting(text: &str) -> std::result::Result<(String, String), String> {
     let (path, value) =
         text.split_once('=').ok_or_else(|| format!("`{text}` is not PATH=VALUE"))?;
     Ok((path.to_owned(), value.to_owned()))
@@ -220,7 +301,13 @@ fn assignment(text: &str) -> std::result::Result<(String, String), String> {
 mod tests {
     use std::path::Path;
 
+    use ashlar_host::options::FileError;
+
     use super::*;
+
+    fn parse(text: &str) -> std::result::Result<ServeOptions, FileError> {
+        options::parse(text, Path::new("/etc/ashlar/stack.toml"))
+    }
 
     /// But the one that names the configuration, and the one that says how a command starts the daemon: a configuration
     /// is used by service units, too.
@@ -229,9 +316,95 @@ mod tests {
         let command = Serve::augment_args(clap::Command::new("serve"));
         for option in command.get_arguments().filter_map(clap::Arg::get_long) {
             let key = option.replace('-', "_");
-            let result = Spec::parse(&format!("{key} = {{ x = [] }}"), Path::new("stack.toml"));
+            let result = parse(&format!("{key} = {{ x = [] }}"));
             let is_unknown = result.is_err_and(|error| error.to_string().contains("unknown field"));
             assert_eq!(is_unknown, ["config", "daemon"].contains(&option), "{option}");
+        }
+    }
+
+    #[test]
+    fn a_full_file_is_understood_and_its_paths_are_relative_to_it() {
+        let options = parse(
+            r#"
+            disks = ["a.img", "/dev/sdb"]
+            read_only = true
+            run = true
+            incremental = true
+            whole = true
+            partial = true
+            force = true
+            mount = "/srv"
+            allow_other = true
+            nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
+            nbd_mode = "660"
+            nbd_max_connections = 16
+            nbd_idle_timeout = 600
+            nbd_memory = "256M"
+            control = "control.sock"
+            control_group = "disk"
+            threads = 2
+            spin = 0
+            [set]
+            "sys/block/md0/queue/discard_max_bytes" = 524288
+            "sys/block/md0/md/safe_mode_delay" = "0.2"
+            "sys/block/md0/queue/nomerges" = true
+            "#,
+        )
+        .unwrap();
+        assert_eq!(options.disks, [Path::new("/etc/ashlar/a.img"), Path::new("/dev/sdb")]);
+        let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
+        assert_eq!(options.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
+        assert_eq!(options.nbd_mode, Some(Mode(0o660)));
+        assert_eq!((options.nbd_max_connections, options.nbd_idle_timeout), (Some(16), Some(600)));
+        assert_eq!(options.nbd_memory, Some(Bytes(256 << 20)));
+        assert_eq!(options.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
+        assert_eq!(options.control_group, Some(Group("disk".to_owned())));
+        let numbered = parse("control_group = 6").unwrap();
+        assert_eq!(numbered.control_group, Some(Group("6".to_owned())));
+        assert!(options.read_only && options.run && options.incremental);
+        assert!(options.whole && options.partial && options.force && options.allow_other);
+        assert_eq!((options.threads, options.spin), (Some(2), Some(0)));
+        let values: Vec<&str> = options.set.iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(values, ["0.2", "524288", "1"]);
+        assert_eq!(parse("").unwrap(), ServeOptions::default());
+    }
+
+    #[test]
+    fn a_model_is_for_all_disks_or_by_disk_with_paths_relative_to_the_file() {
+        let models = |text: &str| {
+            let options = parse(text).unwrap();
+            options.model.iter().map(Assignment::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(models("model = \"gp2:3000iops\""), ["gp2:3000iops"]);
+        let table = "[model]\n\"a.img\" = \"hdd\"\n\"/dev/sdb\" = \"nvme:read=1ms\"";
+        assert_eq!(models(table), ["/dev/sdb=nvme:read=1ms", "/etc/ashlar/a.img=hdd"]);
+        assert_eq!(models("disks = [\"a\"]"), [""; 0]);
+    }
+
+    #[test]
+    fn errors_say_file_line_and_column() {
+        let cases = [
+            ("disks = [\"a\"]\nread-only = true\n", "2:1: unknown field `read-only`"),
+            ("threads = -1\n", "1:11: invalid value"),
+            ("threads = 70000\n", "1:11: invalid value"),
+            ("disks = [\n  \"a\"\n", "2:6: unclosed array"),
+            ("read_only = 1\n", "1:13: invalid type: integer `1`, expected a boolean"),
+            ("nbd = [\"unix:/a\", \"udp:1\"]\n", "1:7: `udp:1` is neither unix:PATH"),
+            ("disks = []\nmodel = \"gp2:fast\"\n", "2:9: a device model has no `fast`"),
+            ("[model]\n\"a.img\" = \"floppy\"\n", "1:1: there is no device model `floppy`"),
+            ("model = 5\n", "1:9: a device model, or a table of device models by disk"),
+            ("control_group = true\n", "1:17: the name or the number of a group"),
+            ("control_group = -1\n", "1:17: the name or the number of a group"),
+            ("nbd_mode = 660\n", "1:12: invalid type: integer `660`, expected a string"),
+            ("nbd_memory = \"much\"\n", "1:14: `much` is not a number of bytes"),
+            ("[set]\nx = [1]\n", "2:5: a string, an integer or a boolean"),
+            ("# \u{e9}\u{e9}\n\u{e9} = 1", "2:1: "),
+        ];
+        for (text, expected) in cases {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.starts_with("/etc/ashlar/stack.toml:"), "{error}");
+            assert!(error.contains(expected), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{error:?}");
         }
     }
 }

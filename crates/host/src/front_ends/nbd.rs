@@ -6,6 +6,7 @@ use std::net::ToSocketAddrs;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_engine::net::Listener;
 use ashlar_engine::{Cancelled, Engine, Handle, Receiver};
@@ -13,7 +14,6 @@ use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
 use ashlar_stack::devices::{Device, Devices};
-use ashlar_stack::spec::Listen;
 use futures_util::future::{Either, select};
 
 use super::FrontEnd;
@@ -58,7 +58,7 @@ impl Nbd {
         }
         let budget = Arc::new(config.nbd_options.budget());
         for (index, address) in config.nbd.iter().enumerate() {
-            let handle = &engine.handles()[index % config.threads];
+            let handle = &engine.handles()[index % engine.handles().len()];
             let server = this.listen(handle, address, config, &budget, &ending.draining()).await?;
             lock(&this.servers).push((address.clone(), server));
         }

@@ -46,9 +46,10 @@ impl fmt::Display for Assignment {
 }
 
 /// The key `model` of a `stack.toml`: a model for all disks, or a table of models by disk.
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<Assignment>, D::Error> {
+///
+/// # Errors
+/// It is neither.
+pub fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Assignment>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a device model, or a table of device models by disk")]
     enum Models {

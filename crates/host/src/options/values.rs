@@ -51,6 +51,12 @@ impl FromStr for Mode {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group(pub String);
 
+impl From<String> for Group {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
 impl<'de> Deserialize<'de> for Group {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
