@@ -1,16 +1,11 @@
-//! The control socket: varlink on the main reactor.
-//!
-//! [`Service::call`] answers one message; [`serve`] transfers them. A peer that sends invalid varlink loses its
-//! connection and affects no other; we buffer at most one message for it.
+//! The control socket: a varlink service on the main reactor.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use ashlar_engine::net::{Listener, Socket};
-use ashlar_engine::{sleep, spawn};
+use ashlar_engine::net::Socket;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
@@ -19,10 +14,8 @@ use ashlar_stack::devices::Kind;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::names::ArrayName;
 use futures_util::lock::Mutex;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::access::{self, Refusals};
 use crate::clients::Clients;
 use crate::disks::{Access, Identity};
 use crate::ending::Ending;
@@ -32,13 +25,9 @@ use crate::interface::{
 use crate::jobs::Speeds;
 use crate::models::Models;
 use crate::stopping::Farewells;
-use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
+use crate::varlink::server::{Interface, nothing, parse};
+use crate::varlink::{Call, Reply};
 use crate::{stopping, trace, zfs};
-
-/// The most concurrent connections; more are closed at once.
-const MAX_CONNECTIONS: usize = 64;
-/// Pause after an accept that failed for lack of a resource.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// The state behind the control socket.
 pub(crate) struct Service {
@@ -63,92 +52,95 @@ pub(crate) struct Service {
     pub(crate) ending: Ending,
     /// The speed of merges.
     pub(crate) speeds: RefCell<Speeds>,
-    /// The callers waiting for the result of the end.
+    /// The callers that the end waits for.
     pub(crate) farewells: Farewells,
 }
 
-impl Service {
-    /// The encoded reply to a call, if one is due.
-    async fn answer(&self, call: Call) -> Option<Vec<u8>> {
-        let (oneway, more) = (call.oneway, call.more);
-        let reply = self.call(call).await;
+impl Interface for Service {
+    const NAME: &'static str = interface::NAME;
+    const DESCRIPTION: &'static str = interface::DESCRIPTION;
+
+    async fn answer(&self, method: &str, call: Call) -> Option<Vec<Reply>> {
+        let more = call.more;
+        let reply = self.call(method, call).await;
         // Clients find what the reply tells of.
         self.clients.front_ends.follow();
-        let replies = if more { zfs::in_parts(reply) } else { vec![reply] };
-        (!oneway).then(|| replies.iter().flat_map(encode).collect())
+        Some(if more { zfs::in_parts(reply) } else { vec![reply] })
     }
 
-    async fn call(&self, call: Call) -> Reply {
-        let Some((interface, method)) = call.method.rsplit_once('.') else {
-            return Reply::method_not_found(&call.method);
-        };
-        let result = match (interface, method) {
-            ("org.varlink.service", "GetInfo") => nothing(&call.parameters).map(|()| info()),
-            ("org.varlink.service", "GetInterfaceDescription") => describe(call.parameters),
-            (interface::NAME, "Status") => {
-                nothing(&call.parameters).map(|()| json!({ "status": self.status() }))
-            }
-            (interface::NAME, "Detail") => parse(call.parameters).and_then(|at| self.detail(&at)),
-            (interface::NAME, "Get") => parse(call.parameters).and_then(|at| self.get(&at)),
-            (interface::NAME, "Set") => match parse(call.parameters) {
+    async fn take_over(&self, socket: &Socket, call: Call) -> io::Result<Option<Call>> {
+        if trace::is_asked_for(&call) {
+            return trace::stream(socket, self, call).await.map(|()| None);
+        }
+        if stopping::is_asked_for(&call) {
+            return stopping::follow(socket, self, call).await.map(|()| None);
+        }
+        Ok(Some(call))
+    }
+}
+
+impl Service {
+    async fn call(&self, method: &str, call: Call) -> Reply {
+        let result = match method {
+            "Status" => nothing(&call.parameters).map(|()| json!({ "status": self.status() })),
+            "Detail" => parse(call.parameters).and_then(|at| self.detail(&at)),
+            "Get" => parse(call.parameters).and_then(|at| self.get(&at)),
+            "Set" => match parse(call.parameters) {
                 Ok(at) => self.set(&at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Manage") => match parse(call.parameters) {
+            "Manage" => match parse(call.parameters) {
                 Ok(at) => self.manage(&at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Grow") => match parse(call.parameters) {
+            "Grow" => match parse(call.parameters) {
                 Ok(at) => self.grow(&at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Attach") => match parse(call.parameters) {
+            "Attach" => match parse(call.parameters) {
                 Ok(at) => self.attach(&at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Detach") => match parse(call.parameters) {
+            "Detach" => match parse(call.parameters) {
                 Ok(at) => self.detach(&at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "StartWaiting") => match nothing(&call.parameters) {
+            "StartWaiting" => match nothing(&call.parameters) {
                 Ok(()) => self.start_waiting().await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Zfs") => match parse(call.parameters) {
+            "Zfs" => match parse(call.parameters) {
                 Ok(at) => self.zfs(at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Lvm") => match parse(call.parameters) {
+            "Lvm" => match parse(call.parameters) {
                 Ok(at) => self.lvm(at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "LvmMembers") => match parse(call.parameters) {
+            "LvmMembers" => match parse(call.parameters) {
                 Ok(at) => self.lvm_members(at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Activate") => match parse(call.parameters) {
+            "Activate" => match parse(call.parameters) {
                 Ok(at) => self.activate(&at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Groups") => match nothing(&call.parameters) {
+            "Groups" => match nothing(&call.parameters) {
                 Ok(()) => self.groups().await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Jobs") => match nothing(&call.parameters) {
+            "Jobs" => match nothing(&call.parameters) {
                 Ok(()) => self.jobs().await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "ControlJob") => match parse(call.parameters) {
+            "ControlJob" => match parse(call.parameters) {
                 Ok(at) => self.control_job(&at).await,
                 Err(error) => Err(error),
             },
-            (interface::NAME, "Trace") => Err(Reply::expected_more()),
-            (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
-            (interface::NAME, "Stop") => stopping::begin(&self.ending, call.parameters),
-            ("org.varlink.service" | interface::NAME, _) => {
-                Err(Reply::method_not_found(&call.method))
-            }
-            (other, _) => Err(Reply::interface_not_found(other)),
+            "Trace" => Err(Reply::expected_more()),
+            "List" => parse(call.parameters).and_then(|at| self.list(&at)),
+            "Stop" => stopping::begin(&self.ending, call.parameters),
+            _ => Err(Reply::method_not_found(&call.method)),
         };
         result.map_or_else(|error| error, Reply::ok)
     }
@@ -268,20 +260,6 @@ fn alias(name: &ArrayName) -> Option<String> {
     name.alias.as_ref().map(|alias| format!("md/{alias}"))
 }
 
-/// Parameters of a method.
-pub(crate) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
-    serde_json::from_value(Value::Object(parameters)).map_err(|error| {
-        // The message contains the parameter's name in backquotes, if it concerns one.
-        let text = error.to_string();
-        Reply::invalid_parameter(text.split('`').nth(1).unwrap_or(&text))
-    })
-}
-
-/// Checks that a method without parameters got none.
-fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
-    parameters.keys().next().map_or(Ok(()), |name| Err(Reply::invalid_parameter(name)))
-}
-
 /// An error of our interface.
 pub(crate) fn control_error(name: &str, parameters: Value) -> Reply {
     Reply::error(format!("{}.{name}", interface::NAME), parameters)
@@ -316,118 +294,6 @@ fn attribute_error(path: &str, error: &AttributeError) -> Reply {
         }
         AttributeError::Busy(reason) => {
             control_error("Busy", json!({ "path": path, "reason": reason }))
-        }
-    }
-}
-
-fn info() -> Value {
-    json!({
-        "vendor": "ashlar",
-        "product": "ashlar",
-        "version": env!("CARGO_PKG_VERSION"),
-        "url": "",
-        "interfaces": ["org.varlink.service", interface::NAME],
-    })
-}
-
-/// The interface that every varlink service has (varlink.org, "Service Interface").
-const SERVICE_DESCRIPTION: &str = "\
-# The interface every varlink service has.
-interface org.varlink.service
-
-method GetInfo() -> (
-  vendor: string,
-  product: string,
-  version: string,
-  url: string,
-  interfaces: []string
-)
-
-method GetInterfaceDescription(interface: string) -> (description: string)
-
-error InterfaceNotFound (interface: string)
-error MethodNotFound (method: string)
-error MethodNotImplemented (method: string)
-error InvalidParameter (parameter: string)
-";
-
-fn describe(parameters: Map<String, Value>) -> Result<Value, Reply> {
-    match parameters.get("interface").and_then(Value::as_str) {
-        Some("org.varlink.service") => Ok(json!({ "description": SERVICE_DESCRIPTION })),
-        Some(interface::NAME) => Ok(json!({ "description": interface::DESCRIPTION })),
-        Some(other) => Err(Reply::interface_not_found(other)),
-        None => Err(Reply::invalid_parameter("interface")),
-    }
-}
-
-/// Answers all connections of those whom `access` allows that, forever.
-pub(crate) async fn serve(listener: Listener, access: access::Access, service: Rc<Service>) {
-    let refusals = Refusals::default();
-    loop {
-        match listener.accept().await {
-            Ok(socket) => {
-                if let Err(reply) = access.check(&socket) {
-                    if let Some(refusal) = refusals.one_more() {
-                        spawn(refusal.tell(socket, reply)).detach();
-                    }
-                    continue;
-                }
-                // Each connection holds a reference to the service, beside our own.
-                if Rc::strong_count(&service) > MAX_CONNECTIONS {
-                    tracing::warn!("too many control connections");
-                    continue;
-                }
-                let service = Rc::clone(&service);
-                spawn(async move { converse(&socket, &service).await }).detach();
-            }
-            Err(error) => {
-                tracing::warn!(%error, "accepting a control connection");
-                sleep(RETRY).await;
-            }
-        }
-    }
-}
-
-/// Serves one connection, until it ends.
-async fn converse(socket: &Socket, service: &Service) {
-    let mut frames = Frames::new(MAX_CALL);
-    let mut buffer = vec![0; 4096];
-    loop {
-        loop {
-            let message = match frames.next_message() {
-                Ok(Some(message)) => message,
-                Ok(None) => break,
-                Err(error) => return tracing::info!(%error, "control connection dropped"),
-            };
-            let sent = match serde_json::from_slice::<Call>(&message) {
-                Ok(call) if trace::is_asked_for(&call) => {
-                    if let Err(error) = trace::stream(socket, service, call).await {
-                        tracing::debug!(%error, "control connection lost");
-                    }
-                    return;
-                }
-                Ok(call) if stopping::is_asked_for(&call) => {
-                    if let Err(error) = stopping::follow(socket, service, call).await {
-                        tracing::debug!(%error, "control connection lost");
-                    }
-                    return;
-                }
-                Ok(call) => match service.answer(call).await {
-                    Some(bytes) => socket.send_all(bytes).await.0,
-                    None => Ok(()),
-                },
-                Err(error) => return tracing::info!(%error, "control connection dropped"),
-            };
-            if let Err(error) = sent {
-                return tracing::debug!(%error, "control connection lost");
-            }
-        }
-        let (received, same) = socket.recv(buffer).await;
-        buffer = same;
-        match received {
-            Ok(0) => return,
-            Ok(len) => frames.push(&buffer[..len]),
-            Err(error) => return tracing::debug!(%error, "control connection lost"),
         }
     }
 }

@@ -54,6 +54,7 @@ use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
 use crate::models::Models;
 use crate::stopping::Farewells;
+use crate::varlink::server;
 use crate::{control, copies_end, disks, notify, pools_end, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
@@ -299,7 +300,8 @@ async fn run(
         speeds: RefCell::default(),
         farewells: farewells.clone(),
     });
-    let control = spawn(control::serve(control, access, Rc::clone(&service)));
+    let control =
+        spawn(server::serve(control, move |peer| access.check(peer), Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
     let keeping = Arc::clone(&clients);

@@ -11,9 +11,10 @@ use ashlar_engine::{sleep, timeout};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
-use crate::control::{Service, parse};
+use crate::control::Service;
 use crate::ending::Ending;
 use crate::interface::{self, Stop, StopReply};
+use crate::varlink::server::parse;
 use crate::varlink::{Call, Reply, encode};
 
 /// How often it is checked what the end waits for.
@@ -24,12 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How often it is checked whether they were sent.
 const SAYING: Duration = Duration::from_millis(1);
 
-/// The number of callers waiting for the result of the end.
+/// The number of callers waiting for the result of the end, or for the last events of a trace.
 #[derive(Clone, Default)]
 pub(crate) struct Farewells(Rc<Cell<usize>>);
 
 impl Farewells {
-    fn one_more(&self) -> impl Drop {
+    /// One more, until the returned guard is dropped.
+    pub(crate) fn one_more(&self) -> impl Drop {
         struct Caller(Rc<Cell<usize>>);
         impl Drop for Caller {
             fn drop(&mut self) {

@@ -1,6 +1,8 @@
 //! Varlink messages: JSON objects, each terminated by a zero byte (varlink.org, "Protocol").
 //!
-//! No I/O. [`Frames`] splits a stream into messages, [`Call`] and [`Reply`] are their contents.
+//! [`Frames`] splits a stream into messages, [`Call`] and [`Reply`] are their contents; [`server`] answers calls.
+
+pub(crate) mod server;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

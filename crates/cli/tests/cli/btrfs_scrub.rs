@@ -5,7 +5,10 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::json;
+
 use super::btrfs_files::{golden, unpacked, with};
+use super::control::Raw;
 use super::support::{Run, ashlar_in, program};
 
 /// A scrub command, with its records in the directory.
@@ -27,6 +30,22 @@ fn a_scrub_in_the_background_is_asked_and_ended_and_goes_on() {
     let status = scrub(&["status"]).ok().out;
     assert!(status.contains("Status:           running"), "{status}");
     assert!(status.contains("(limit 16.00KiB/s for each device)"), "{status}");
+    // It is a varlink service as the daemon is, which any client can ask.
+    let sockets = fs::read_dir(dir.path().join("status")).unwrap();
+    let socket = sockets.map(|entry| entry.unwrap().path());
+    let socket = socket.into_iter().find(|path| path.to_str().unwrap().contains("scrub.control."));
+    let mut raw = Raw::at(&socket.unwrap());
+    let info = raw.call("org.varlink.service.GetInfo", json!({}));
+    let name = "io.ashlar.Scrub";
+    assert_eq!(info["parameters"]["interfaces"], json!(["org.varlink.service", name]));
+    let described =
+        raw.call("org.varlink.service.GetInterfaceDescription", json!({ "interface": name }));
+    let text = described["parameters"]["description"].as_str().unwrap();
+    assert!(text.contains("method Limit(bytes: int) -> ()"), "{text}");
+    let wrong = raw.call("io.ashlar.Scrub.Limit", json!({ "bytes": "many" }));
+    assert_eq!(wrong["error"], "org.varlink.service.InvalidParameter");
+    let status = raw.call("io.ashlar.Scrub.Status", json!({}));
+    assert_eq!(status["parameters"]["limit"], 16 << 10);
     // The devices are locked, and only one scrub may run.
     assert_eq!(scrub(&["start", "-B"]).code, Some(1));
     assert_eq!(scrub(&["start", "-B", "--readonly"]).code, Some(1));

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -11,11 +12,15 @@ use serde_json::{Value, json};
 use super::support::{Daemon, Images, MIB, program, until};
 
 /// A raw connection.
-struct Raw(UnixStream);
+pub(super) struct Raw(UnixStream);
 
 impl Raw {
     fn to(daemon: &Daemon) -> Self {
-        let stream = UnixStream::connect(&daemon.control).unwrap();
+        Self::at(&daemon.control)
+    }
+
+    pub(super) fn at(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         Self(stream)
     }
@@ -36,7 +41,7 @@ impl Raw {
         }
     }
 
-    fn call(&mut self, method: &str, parameters: Value) -> Value {
+    pub(super) fn call(&mut self, method: &str, parameters: Value) -> Value {
         let call = json!({ "method": method, "parameters": parameters });
         self.send(format!("{call}\0").as_bytes());
         self.receive()

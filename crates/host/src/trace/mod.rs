@@ -21,8 +21,9 @@ use serde_json::{Map, Value, json};
 pub use self::files::{TraceFiles, recorded_devices, recorded_items};
 pub use self::json::event_json;
 pub use self::stream::TraceStream;
-use crate::control::{Service, parse, refused};
+use crate::control::{Service, refused};
 use crate::interface::{self, Trace, TraceReply, TracedDevice};
+use crate::varlink::server::parse;
 use crate::varlink::{Call, Reply, encode};
 
 /// How often records are sent.
@@ -56,6 +57,8 @@ pub(crate) async fn stream(socket: &Socket, service: &Service, call: Call) -> io
         Ok(started) => started,
         Err(reply) => return send(socket, &reply).await,
     };
+    // The daemon's end waits until the client has the last events.
+    let _told = service.farewells.one_more();
     // Reply at once: from now on the client misses no event.
     send(socket, &Reply::ok(answer(devices, &[], 0)).continues()).await?;
     let mut gone = pin!(socket.recv(vec![0; 1]));

@@ -1,16 +1,17 @@
 //! Control of a running scrub: varlink on a socket beside its status file.
 //!
-//! The interface is `io.ashlar.Scrub`: `Status` returns the current record, `Cancel` ends the scrub, `Limit` changes
-//! the bytes per second of each device.
+//! The interface is `io.ashlar.Scrub`; its description says what its methods do.
 
 use std::io::{ErrorKind, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
+use ashlar_engine::net::Listener;
 use ashlar_engine::socket_file::{self, SocketFile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,8 +19,10 @@ use serde_json::{Value, json};
 use super::records::ScrubRecord;
 use super::run::Origin;
 use crate::client::receive;
+use crate::disks;
 use crate::error::{Error, Result};
-use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
+use crate::varlink::server::{self, Interface, nothing, parse};
+use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 
 /// The time limit for the other side.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,64 +46,75 @@ pub(super) struct Controls {
     pub(super) origin: Arc<Origin>,
 }
 
-/// Listens in a separate thread until the program ends.
+/// Listens in a separate thread until the program ends: a terminal that takes no output stops the scrub, but not the answers.
 ///
 /// # Errors
 /// The socket cannot be made.
 pub(super) fn listen(path: &Path, controls: Controls) -> Result<SocketFile> {
     let failed = |error: std::io::Error| Error::new("cannot listen", path.display(), error);
-    let (listener, file) = socket_file::listen(path, MODE, None).map_err(failed)?;
-    let listener = UnixListener::from(listener);
+    let (fd, file) = socket_file::listen(path, MODE, None).map_err(failed)?;
     let serve = move || {
-        for stream in listener.incoming() {
-            let served = stream.and_then(|stream| answer(stream, &controls));
-            match served {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => tracing::debug!(%error, "a client of the scrub went away"),
-            }
+        let served = disks::reactor().and_then(|reactor| {
+            let served = async {
+                let listener =
+                    Listener::from_fd(fd).map_err(|error| Error::plain("cannot listen", error))?;
+                server::serve(listener, |_| Ok(()), Rc::new(controls)).await;
+                Ok(())
+            };
+            reactor.block_on(served)
+        });
+        if let Err(error) = served {
+            let (error, _) = error.into_parts();
+            tracing::warn!(error, "status, cancel and limit will not reach this scrub");
         }
     };
     std::thread::Builder::new().name("scrub-control".to_owned()).spawn(serve).map_err(failed)?;
     Ok(file)
 }
 
-/// Answers one call of one client; false once the scrub has ended.
-fn answer(mut stream: UnixStream, controls: &Controls) -> std::io::Result<bool> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let Some(call) = receive::<Call>(&mut stream, &mut Frames::new(MAX_CALL))? else {
-        return Ok(true);
-    };
-    let Some(scrub) = controls.scrub.upgrade() else { return Ok(false) };
-    let reply = reply(&call, &scrub, controls);
-    drop(scrub);
-    stream.write_all(&encode(&reply)).map(|()| true)
+impl Interface for Controls {
+    const NAME: &'static str = "io.ashlar.Scrub";
+    const DESCRIPTION: &'static str = "\
+# A scrub of a btrfs file system that is not mounted.
+interface io.ashlar.Scrub
+
+# The record of the scrub, as in its status file, and the bytes per second of each device, 0 for no limit.
+method Status() -> (record: object, limit: int)
+
+# Ends the scrub; it can be resumed.
+method Cancel() -> ()
+
+# Changes the bytes per second of each device.
+method Limit(bytes: int) -> ()
+";
+
+    async fn answer(&self, method: &str, call: Call) -> Option<Vec<Reply>> {
+        // The scrub has ended, and its process is about to.
+        let scrub = self.scrub.upgrade()?;
+        let result = match method {
+            "Status" => nothing(&call.parameters).map(|()| {
+                let record = self.origin.record(&scrub);
+                json!(ScrubStatus { record, limit: self.limit.load(Ordering::Relaxed) })
+            }),
+            "Cancel" => nothing(&call.parameters).map(|()| {
+                scrub.cancel();
+                json!({})
+            }),
+            "Limit" => parse(call.parameters).map(|Limit { bytes }| {
+                self.limit.store(bytes, Ordering::Relaxed);
+                json!({})
+            }),
+            _ => Err(Reply::method_not_found(&call.method)),
+        };
+        Some(vec![result.map_or_else(|error| error, Reply::ok)])
+    }
 }
 
-fn reply(call: &Call, scrub: &Scrub, controls: &Controls) -> Reply {
-    let Some(method) = call.method.strip_prefix("io.ashlar.Scrub.") else {
-        return Reply::interface_not_found(&call.method);
-    };
-    match method {
-        "Status" => {
-            let record = controls.origin.record(scrub);
-            let limit = controls.limit.load(Ordering::Relaxed);
-            Reply::ok(json!(ScrubStatus { record, limit }))
-        }
-        "Cancel" => {
-            scrub.cancel();
-            Reply::ok(json!({}))
-        }
-        "Limit" => match call.parameters.get("bytes").and_then(Value::as_u64) {
-            Some(bytes) => {
-                controls.limit.store(bytes, Ordering::Relaxed);
-                Reply::ok(json!({}))
-            }
-            None => Reply::invalid_parameter("bytes"),
-        },
-        other => Reply::method_not_found(other),
-    }
+/// The parameters of `Limit`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limit {
+    bytes: u64,
 }
 
 /// Asks the process that runs the scrub; `None` if there is none.

@@ -1,0 +1,190 @@
+//! A varlink service on a reactor: `org.varlink.service`, and one interface of ours.
+//!
+//! A peer that sends invalid varlink loses its connection and affects no other; at most one message is buffered for it.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ashlar_engine::net::{Listener, Socket};
+use ashlar_engine::{sleep, spawn};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::{Call, Frames, MAX_CALL, Reply, encode};
+use crate::access::Refusals;
+
+/// The most concurrent connections; more are closed at once.
+const MAX_CONNECTIONS: usize = 64;
+/// Pause after an accept that failed for lack of a resource.
+const RETRY: Duration = Duration::from_millis(100);
+/// The interface that every varlink service has.
+const SERVICE: &str = "org.varlink.service";
+
+/// An interface, as its server has it.
+pub(crate) trait Interface {
+    /// Its name.
+    const NAME: &'static str;
+    /// Its types, methods and errors, in varlink's language.
+    const DESCRIPTION: &'static str;
+
+    /// The replies to a call of one of its methods: one, unless the caller accepts more; `None` once it has ended, which closes the
+    /// connection.
+    async fn answer(&self, method: &str, call: Call) -> Option<Vec<Reply>>;
+
+    /// Uses the connection for the replies to a call, until it ends; returns a call that is none for this.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    async fn take_over(&self, _: &Socket, call: Call) -> io::Result<Option<Call>> {
+        Ok(Some(call))
+    }
+}
+
+/// Parameters of a method.
+pub(crate) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
+    serde_json::from_value(Value::Object(parameters)).map_err(|error| {
+        // The message contains the parameter's name in backquotes, if it concerns one.
+        let text = error.to_string();
+        Reply::invalid_parameter(text.split('`').nth(1).unwrap_or(&text))
+    })
+}
+
+/// Checks that a method without parameters got none.
+pub(crate) fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
+    parameters.keys().next().map_or(Ok(()), |name| Err(Reply::invalid_parameter(name)))
+}
+
+/// Answers all connections that `admit` lets in, forever; it returns the reply for the others.
+pub(crate) async fn serve<I: Interface + 'static>(
+    listener: Listener,
+    admit: impl Fn(&Socket) -> Result<(), Reply>,
+    interface: Rc<I>,
+) {
+    let refusals = Refusals::default();
+    loop {
+        match listener.accept().await {
+            Ok(socket) => {
+                if let Err(reply) = admit(&socket) {
+                    if let Some(refusal) = refusals.one_more() {
+                        spawn(refusal.tell(socket, reply)).detach();
+                    }
+                    continue;
+                }
+                // Each connection holds a reference, beside those of others.
+                if Rc::strong_count(&interface) > MAX_CONNECTIONS {
+                    tracing::warn!("too many control connections");
+                    continue;
+                }
+                let interface = Rc::clone(&interface);
+                spawn(async move { converse(&socket, &*interface).await }).detach();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a control connection");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Serves one connection, until it ends.
+async fn converse<I: Interface>(socket: &Socket, interface: &I) {
+    let mut frames = Frames::new(MAX_CALL);
+    let mut buffer = vec![0; 4096];
+    loop {
+        loop {
+            let message = match frames.next_message() {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(error) => return tracing::info!(%error, "control connection dropped"),
+            };
+            let call = match serde_json::from_slice::<Call>(&message) {
+                Ok(call) => call,
+                Err(error) => return tracing::info!(%error, "control connection dropped"),
+            };
+            match exchange(socket, interface, call).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return tracing::debug!(%error, "control connection lost"),
+            }
+        }
+        let (received, same) = socket.recv(buffer).await;
+        buffer = same;
+        match received {
+            Ok(0) => return,
+            Ok(len) => frames.push(&buffer[..len]),
+            Err(error) => return tracing::debug!(%error, "control connection lost"),
+        }
+    }
+}
+
+/// Answers one call; returns whether the connection can be used for another.
+async fn exchange<I: Interface>(socket: &Socket, interface: &I, call: Call) -> io::Result<bool> {
+    let Some(call) = interface.take_over(socket, call).await? else { return Ok(false) };
+    let oneway = call.oneway;
+    let replies = match call.method.rsplit_once('.') {
+        Some((name, method)) if name == I::NAME => {
+            let method = method.to_owned();
+            interface.answer(&method, call).await
+        }
+        _ => Some(vec![answer_itself::<I>(call)]),
+    };
+    let Some(replies) = replies else { return Ok(false) };
+    if !oneway {
+        let bytes: Vec<u8> = replies.iter().flat_map(encode).collect();
+        socket.send_all(bytes).await.0?;
+    }
+    Ok(true)
+}
+
+/// Answers a call of an interface that is not ours.
+fn answer_itself<I: Interface>(call: Call) -> Reply {
+    let result = match call.method.rsplit_once('.') {
+        None => return Reply::method_not_found(&call.method),
+        Some((SERVICE, "GetInfo")) => nothing(&call.parameters).map(|()| info::<I>()),
+        Some((SERVICE, "GetInterfaceDescription")) => describe::<I>(&call.parameters),
+        Some((SERVICE, _)) => Err(Reply::method_not_found(&call.method)),
+        Some((other, _)) => Err(Reply::interface_not_found(other)),
+    };
+    result.map_or_else(|error| error, Reply::ok)
+}
+
+fn info<I: Interface>() -> Value {
+    json!({
+        "vendor": "ashlar",
+        "product": "ashlar",
+        "version": env!("CARGO_PKG_VERSION"),
+        "url": "",
+        "interfaces": [SERVICE, I::NAME],
+    })
+}
+
+/// Its description (varlink.org, "Service Interface").
+const SERVICE_DESCRIPTION: &str = "\
+# The interface every varlink service has.
+interface org.varlink.service
+
+method GetInfo() -> (
+  vendor: string,
+  product: string,
+  version: string,
+  url: string,
+  interfaces: []string
+)
+
+method GetInterfaceDescription(interface: string) -> (description: string)
+
+error InterfaceNotFound (interface: string)
+error MethodNotFound (method: string)
+error MethodNotImplemented (method: string)
+error InvalidParameter (parameter: string)
+";
+
+fn describe<I: Interface>(parameters: &Map<String, Value>) -> Result<Value, Reply> {
+    match parameters.get("interface").and_then(Value::as_str) {
+        Some(SERVICE) => Ok(json!({ "description": SERVICE_DESCRIPTION })),
+        Some(name) if name == I::NAME => Ok(json!({ "description": I::DESCRIPTION })),
+        Some(other) => Err(Reply::interface_not_found(other)),
+        None => Err(Reply::invalid_parameter("interface")),
+    }
+}
