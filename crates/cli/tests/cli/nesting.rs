@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::support::{Daemon, Images, MIB, program};
+use super::support::{Daemon, Images, MIB, program_in};
 
 /// Where the first partition begins, and its size.
 const FIRST: (u64, u64) = (MIB, 16 * MIB);
@@ -223,8 +223,7 @@ fn an_ordinary_user_may_scan_images_that_can_only_be_read() {
         fs::set_permissions(images.path(name), fs::Permissions::from_mode(0o444)).unwrap();
     }
     fs::set_permissions(images.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = images.path("ashlar");
-    fs::copy(program().get_program(), &copy).unwrap();
+    let copy = program_in(&images);
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let mut command = Command::new("setpriv");
     command.args(user).arg(&copy).arg("scan").args(images.refs()).current_dir(images.dir.path());

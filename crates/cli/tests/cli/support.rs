@@ -32,13 +32,21 @@ pub(crate) fn ashlar(args: &[&str]) -> Run {
     ashlar_in(Path::new("/"), args)
 }
 
+/// A copy of the program in the directory of `images`. A process of its own makes it: a child of another test that inherits a file
+/// that is written here would make the copy busy for a moment.
+pub(crate) fn program_in(images: &Images) -> PathBuf {
+    let copy = images.path("ashlar");
+    if !copy.exists() {
+        let made = Command::new("cp").arg(program().get_program()).arg(&copy).status().unwrap();
+        assert!(made.success());
+    }
+    copy
+}
+
 /// The program run by a user whom the system need not know, with a group and further ones, in the directory of `images`,
 /// which everybody may enter from now on. `None` where that is not possible.
 pub(crate) fn as_user(images: &Images, user: u32, group: u32, groups: &[u32]) -> Option<Command> {
-    let copy = images.path("ashlar");
-    if !copy.exists() {
-        fs::copy(program().get_program(), &copy).unwrap();
-    }
+    let copy = program_in(images);
     fs::set_permissions(images.dir.path(), Permissions::from_mode(0o755)).unwrap();
     let mut who = vec![format!("--reuid={user}"), format!("--regid={group}")];
     let list: Vec<String> = groups.iter().map(u32::to_string).collect();
