@@ -183,7 +183,7 @@ fn without_a_place_for_archives_nothing_is_changed() {
     assert!(images.bytes() == before);
     let mut create =
         command(&images, &["lvcreate", "--devices", "d0", "-A", "n", "-L", "1M", "vg"]);
-    assert!(create.env("XDG_STATE_HOME", &state).status().unwrap().success());
+    assert!(create.env("XDG_STATE_HOME", &state).output().unwrap().status.success());
 }
 
 #[test]

@@ -460,24 +460,29 @@ fn a_snapshot_that_was_acknowledged_survives_a_power_cut_with_all_that_was_writt
     assert!(cut > 10, "{cut} of them after the snapshot");
 }
 
+/// The disks of a group whose volume `data` has 1 in 64 chunks, a snapshot, and since then 2 in the first `rewritten` of them.
+pub(super) fn with_snapshot(seed: u64, rewritten: u64) -> Vec<Media> {
+    let sim = Sim::new(seed);
+    let media = sim.block_on(group(&sim));
+    sim.block_on(async {
+        let mut live = Live::boot(&sim, &media).await;
+        for at in 0..64 {
+            write(&live.stack, "vg/data", at * 16, 1).await;
+        }
+        live.run(snapshot("snap", "data", 3)).await.unwrap();
+        for at in 0..rewritten {
+            write(&live.stack, "vg/data", at * 16, 2).await;
+        }
+        live.stack.stop().await.unwrap();
+    });
+    media
+}
+
 #[test]
 fn a_merge_of_a_served_snapshot_ends_whatever_cuts_it() {
     let (mut merged, mut kept) = (0, 0);
     for seed in seeds(60) {
-        let sim = Sim::new(seed);
-        let media = sim.block_on(group(&sim));
-        sim.block_on(async {
-            let mut live = Live::boot(&sim, &media).await;
-            for at in 0..64 {
-                write(&live.stack, "vg/data", at * 16, 1).await;
-            }
-            live.run(snapshot("snap", "data", 3)).await.unwrap();
-            for at in 0..64 {
-                write(&live.stack, "vg/data", at * 16, 2).await;
-            }
-            live.stack.stop().await.unwrap();
-        });
-        drop(sim);
+        let media = with_snapshot(seed, 64);
         let sim = Sim::new(seed ^ 5);
         let steps = if seed % 8 == 0 { u64::MAX } else { Rng::new(seed).below(1200) };
         let mut acknowledged = false;

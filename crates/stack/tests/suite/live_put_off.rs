@@ -8,7 +8,7 @@ use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{Rng, Sim, seeds};
 use ashlar_stack::volume_groups::Request;
 
-use crate::live::{Live, create, group, merge, remove, resize, snapshot};
+use crate::live::{Live, create, group, merge, remove, resize, snapshot, with_snapshot};
 use crate::live_cuts::open;
 use crate::volume_groups::{named, read, write};
 
@@ -99,20 +99,7 @@ fn a_merge_that_is_put_off_changes_nothing_until_the_origin_is_activated_again()
 fn a_merge_that_was_put_off_happens_whatever_cuts_it() {
     let (mut merged, mut kept, mut ended) = (0, 0, 0);
     for seed in seeds(60) {
-        let sim = Sim::new(seed);
-        let media = sim.block_on(group(&sim));
-        sim.block_on(async {
-            let mut live = Live::boot(&sim, &media).await;
-            for at in 0..64 {
-                write(&live.stack, "vg/data", at * 16, 1).await;
-            }
-            live.run(snapshot("snap", "data", 3)).await.unwrap();
-            for at in 0..32 {
-                write(&live.stack, "vg/data", at * 16, 2).await;
-            }
-            live.stack.stop().await.unwrap();
-        });
-        drop(sim);
+        let media = with_snapshot(seed, 32);
         let sim = Sim::new(seed ^ 5);
         let steps = if seed % 8 == 0 { u64::MAX } else { Rng::new(seed).below(900) };
         let (mut acknowledged, mut rewritten) = (false, false);
