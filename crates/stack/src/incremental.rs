@@ -127,7 +127,7 @@ impl Collector {
         groups.put_off(change, reason, &site)
     }
 
-    /// Lets clients find snapshots no more that none of them has open, and whose merge is put off.
+    /// Hides from clients each snapshot whose merge is put off and that no client has open.
     pub fn hide_put_off(&mut self) {
         let (groups, site) = self.builder.groups_and_site();
         groups.hide_put_off(&site);

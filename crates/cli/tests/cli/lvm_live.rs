@@ -148,7 +148,7 @@ fn a_merge_waits_for_the_next_activation_while_a_volume_of_it_is_open() {
     let run = live(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
     assert_eq!(run.out, format!("  Delaying merge since origin is open.\n{later}"));
     assert_eq!(live(&images, "lvconvert", &["--merge", "vg/snap"]).ok().out, later);
-    // Both go on as they were, for those who have them open.
+    // The clients that have the two volumes open use them as before.
     data.write_at(2 * MIB, &[3; 4096]);
     assert_eq!(data.read_at(MIB, 4096), [2; 4096]);
     assert_eq!(snap.read_at(MIB, 4096), [1; 4096]);

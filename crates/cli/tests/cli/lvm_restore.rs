@@ -107,7 +107,7 @@ fn a_copy_that_does_not_fit_a_served_group_is_refused_and_changes_nothing() {
     fs::write(path("flag"), text.replacen("\"WRITE\"]", "\"WRITE\", \"NEVER\"]", 1)).unwrap();
     refused(&path("flag"), "NEVER");
 
-    // A snapshot whose space is used since.
+    // Since the copy was made, another volume has taken the snapshot's space.
     live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "8", "vg/data"]).ok();
     let snap = keep(&images, "snap");
     live(&images, "lvremove", &["-y", "vg/snap"]).ok();

@@ -20,7 +20,7 @@ pub trait Dialogue {
     /// Whether the user agrees.
     ///
     /// # Errors
-    /// Nobody can be asked.
+    /// There is no terminal on which to ask.
     fn confirm(&self, question: &str) -> Result<bool>;
 }
 
@@ -28,7 +28,7 @@ impl dyn Dialogue {
     /// Asks these questions, until the user does not agree.
     ///
     /// # Errors
-    /// The refusal of the question that was not agreed to; or nobody can be asked.
+    /// The user did not agree to a question: its refusal; or there is no terminal on which to ask.
     pub fn confirm_all(&self, questions: &[Question]) -> Result<()> {
         for Question { text, refusal } in questions {
             if !self.confirm(text)? {

@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 
 /// How often the progress is read.
 const POLL: Duration = Duration::from_millis(100);
-/// The signals that interrupt a move.
-const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
+/// The signals that interrupt moves and merges.
+pub const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
-/// Blocks SIGINT and SIGTERM, which [`Session::carry_on`] waits for. The caller has started no thread yet.
+/// Blocks [`SIGNALS`], so that [`Session::carry_on`] and merges can wait for them. The caller has started no thread yet.
 ///
 /// # Errors
 /// That of the system call.

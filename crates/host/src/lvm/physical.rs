@@ -9,7 +9,7 @@ use super::session::{Place, Session};
 use super::{make_physical, new_uuid, refuse_foreign};
 use crate::error::{Error, Result};
 
-/// What may be on a disk whose label is made or removed.
+/// Which contents of a disk a command may overwrite when it makes or removes the disk's label.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Overwriting {
     /// Nothing but a free physical volume.
@@ -89,7 +89,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes physical volumes of disks whose contents were checked.
+    /// Makes physical volumes of these disks. The caller has checked their contents.
     pub(super) async fn label(
         &self,
         names: &[String],

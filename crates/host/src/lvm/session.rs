@@ -252,7 +252,7 @@ impl Session {
         self.found.groups.iter().find(|group| group.has_member(pv))
     }
 
-    /// The devices of a group whose physical volumes have these indices.
+    /// The devices of a group; `members` are the indices of its physical volumes, in the group's order.
     pub fn volumes(&self, group: &VolumeGroup, members: &[usize]) -> Volumes {
         let gateways = members.iter().filter_map(|index| self.pvs.get(*index));
         Volumes::new(group, gateways.map(|pv| pv.gateway.clone()).collect())

@@ -293,6 +293,13 @@ fn placement(allocation: Option<&Allocation>) -> Policy {
 /// The group's physical volumes by their paths.
 pub type Physical<'a> = &'a dyn Fn(&str) -> Option<usize>;
 
+/// What LVM says of a merge that the next activation of its origin begins.
+pub fn merges_later(group: &str, origin: &str, snapshot: &str) -> String {
+    format!(
+        "  Merging of snapshot {group}/{snapshot} will occur on next activation of {group}/{origin}."
+    )
+}
+
 impl Command {
     /// Whether a server that applied this is right even if the metadata turns out to be unchanged, and a server that did not
     /// would not be if it turns out to be changed. The reverse holds for the others. Both are right for a move that begins or is

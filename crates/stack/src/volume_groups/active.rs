@@ -29,7 +29,7 @@ pub(super) struct Active {
     pub(super) parts: Parts,
     /// The names of all devices of the plan, also of those that could not be made.
     pub(super) planned: Vec<String>,
-    /// The origins whose merge has not begun, though the metadata says that it may: it begins at their next activation.
+    /// The origins of merges that are put off: the metadata has the merge already, and the origin's next activation begins it.
     pub(super) put_off: BTreeSet<Uuid>,
     /// Why the group must not be changed any more until it is read again.
     pub(super) unsure: Option<String>,

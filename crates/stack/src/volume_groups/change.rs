@@ -65,7 +65,7 @@ pub struct Change {
     /// The names of the devices that no client may have open meanwhile.
     pub shut: Vec<String>,
     pub(super) is_safe_ahead: bool,
-    /// The origin whose merge is put off: it begins when the origin is activated again.
+    /// The origin of a merge that is put off: the origin's next activation begins it.
     pub(super) puts_off: Option<Uuid>,
     /// The names of devices that will have other contents.
     pub(super) renewed: Vec<String>,
@@ -156,18 +156,22 @@ impl VolumeGroups {
         {
             return Err(format!("{}/{origin} is not active", vg.name));
         }
-        // The origin first, as LVM looks at them.
-        change.shut.splice(0..0, effect.merges_into.as_deref().and_then(device_of));
+        if let Some(origin) = effect.merges_into.as_deref() {
+            match device_of(origin) {
+                // The origin first, as LVM looks at them.
+                Some(device) => change.shut.insert(0, device),
+                None => {
+                    let starts = "  Conversion starts after activation.".to_owned();
+                    let later = later(&change.after.group, origin);
+                    effect.done = [starts].into_iter().chain(later).collect();
+                }
+            }
+        }
         if let Some(device) = effect.reduces.as_ref().and_then(|(volume, _)| device_of(volume))
             && let Some(above) =
                 site.devices.all().iter().find(|other| other.below.contains(&device))
         {
             return Err(format!("{} is made of it", above.export_name()));
-        }
-        if effect.merges_into.as_deref().is_some_and(|origin| device_of(origin).is_none()) {
-            let starts = "  Conversion starts after activation.".to_owned();
-            let later = effect.merges_into.as_deref().and_then(|it| later(&change.after.group, it));
-            effect.done = [starts].into_iter().chain(later).collect();
         }
         (change.effect, change.is_safe_ahead) = (effect, request.command.is_safe_ahead());
         if matches!(request.command, Command::Restore(_)) {

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use ashlar_lvm::activate::{self, Options, Plan, dm_name};
+use ashlar_lvm::command::merges_later;
 use ashlar_lvm::{Metadata, SegmentKind, Uuid, VolumeGroup};
 
 use super::active::Active;
@@ -36,11 +37,8 @@ fn merged<'a>(group: &'a VolumeGroup, origin: &Uuid) -> Option<(&'a str, &'a str
 
 /// What LVM says of a merge into this origin that begins later.
 pub(super) fn later(group: &VolumeGroup, origin: &str) -> Option<String> {
-    let of = &group.name;
     let (origin, snapshot) = merged(group, &group.lv(origin)?.id)?;
-    Some(format!(
-        "  Merging of snapshot {of}/{snapshot} will occur on next activation of {of}/{origin}."
-    ))
+    Some(merges_later(&group.name, origin, snapshot))
 }
 
 impl Active {
@@ -94,7 +92,7 @@ impl VolumeGroups {
         Ok(change)
     }
 
-    /// Has merges begin at the next activation that were put off, and whose volumes are not active any more.
+    /// Forgets that a merge was put off once neither of its volumes is active: the next activation begins it.
     pub(super) fn end_put_off(&mut self, metadata: &Metadata, site: &Site<'_>) {
         let vg = &metadata.group;
         let found = self.found();
@@ -116,7 +114,7 @@ impl VolumeGroups {
         active.planned = plan.devices.into_iter().map(|planned| planned.name).collect();
     }
 
-    /// Lets clients find snapshots no more that none of them has open, and whose merge is put off.
+    /// Hides from clients each snapshot whose merge is put off and that no client has open.
     pub(crate) fn hide_put_off(&self, site: &Site<'_>) {
         if self.active.values().all(|active| active.put_off.is_empty()) {
             return;

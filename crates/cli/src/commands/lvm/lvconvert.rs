@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use ashlar_block::Gateway;
 use ashlar_dm::snapshot::examine;
-use ashlar_engine::signal::{self, Signal};
+use ashlar_engine::signal;
 use ashlar_engine::sleep;
 use ashlar_host::client::Client;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::Archives;
 use ashlar_host::lvm::names::volume_name;
-use ashlar_host::lvm::{Draft, Session, Volumes};
+use ashlar_host::lvm::{Draft, SIGNALS, Session, Volumes, block_signals};
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::dm_name;
-use ashlar_lvm::command::Command;
+use ashlar_lvm::command::{Command, merges_later};
 use ashlar_stack::volume_groups::left_to_merge;
 use clap::Args;
 use futures_util::future::{Either, select};
@@ -33,8 +33,6 @@ use crate::{output, progress};
 
 /// How often the progress of the merge is read.
 const POLL: Duration = Duration::from_millis(100);
-/// The signals that interrupt long work.
-pub(super) const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
 /// Merge a snapshot back into its origin
 ///
@@ -83,11 +81,11 @@ impl Lvconvert {
             return self.served(group, name);
         }
         let archives = self.changing.archives()?;
-        signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
+        block_signals()?;
         with(&self.disks.devices, Access::Write, async |session| {
             let origin = self.mark(session, group, name, &archives).await?;
             if self.background {
-                return output::tell(&later(group, &origin, name));
+                return session::tell(&[merges_later(group, &origin, name)]);
             }
             let ended = merge(session, &session.draft(group).await?, &origin, name).await?;
             if ended == Ended::Interrupted {
@@ -133,7 +131,7 @@ impl Lvconvert {
                 // The daemon has said so, if it was asked just now.
                 Progress::PutOff => {
                     if !is_told {
-                        output::tell(&later(group, &origin, name))?;
+                        session::tell(&[merges_later(group, &origin, name)])?;
                     }
                     return Ok(ExitCode::SUCCESS);
                 }
@@ -205,13 +203,6 @@ impl Progress {
         }
         Err(Error::failed(format_args!("{group}/{origin} is not served any more")))
     }
-}
-
-/// The words about a merge that begins later.
-fn later(group: &str, origin: &str, name: &str) -> String {
-    format!(
-        "  Merging of snapshot {group}/{name} will occur on next activation of {group}/{origin}.\n"
-    )
 }
 
 /// The last words about a merge.
@@ -331,10 +322,7 @@ async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
 }
 
 /// The output of `second`, if it ends before `first`.
-pub(super) async fn either<T>(
-    first: impl Future,
-    second: impl Future<Output = T> + Unpin,
-) -> Option<T> {
+async fn either<T>(first: impl Future, second: impl Future<Output = T> + Unpin) -> Option<T> {
     match select(Box::pin(first), second).await {
         Either::Left(_) => None,
         Either::Right((ended, _)) => Some(ended),

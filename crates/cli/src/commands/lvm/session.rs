@@ -57,7 +57,7 @@ pub(super) fn change(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Changes which physical volumes a group on disks has; `named` are paths of physical volumes, whose disks are used, too.
+/// Changes which physical volumes a group on disks has. The command also opens the disks at the paths `named`.
 ///
 /// # Errors
 /// As for [`change`].
@@ -146,7 +146,11 @@ fn ask(mut call: impl FnMut(bool) -> Result<LvmReply>, yes: bool) -> Result<()> 
     tell(&reply.done)
 }
 
-fn tell(lines: &[String]) -> Result<()> {
+/// Says these lines, which have no newlines.
+///
+/// # Errors
+/// They cannot be written.
+pub(super) fn tell(lines: &[String]) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
