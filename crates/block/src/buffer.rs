@@ -32,7 +32,7 @@
 //! Whether the values make sense is up to the layers: they divide a read by `split_to` and `slice`, and never give the
 //! same range to two reads. A mistake there mixes data, but breaks no rule of the language.
 //!
-//! Memory of another owner ([`Foreign`]) has only segments and never a slice: its other side may change it at any time.
+//! Memory of another owner ([`ForeignMemory`]) has only segments and never a slice: its other side may change it at any time.
 //!
 //! The one place of this crate with `unsafe`. Miri runs its tests (`make soak`).
 #![allow(unsafe_code)]
@@ -50,7 +50,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-pub use foreign::Foreign;
+pub use foreign::ForeignMemory;
 
 /// Alignment of every buffer's first byte.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -402,7 +402,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A counted reference to a part of a [`Buffer`], or of [`Foreign`] memory.
+/// A counted reference to a part of a [`Buffer`], or of [`ForeignMemory`].
 #[derive(Clone)]
 pub struct Segment {
     inner: Arc<Inner>,

@@ -5,7 +5,7 @@
 //! `break_rule`, for its thread and at run time. In any other build the answer is the constant `false`.
 
 #[cfg(any(test, feature = "testing"))]
-pub use switch::{Broken, break_rule, broken};
+pub use switch::{BrokenRule, break_rule, broken};
 
 #[cfg(any(test, feature = "testing"))]
 mod switch {
@@ -19,18 +19,18 @@ mod switch {
 
     /// A rule of the thread stays broken until this is dropped.
     #[must_use = "the rule holds again when it is dropped"]
-    pub struct Broken(PhantomData<*const ()>);
+    pub struct BrokenRule(PhantomData<*const ()>);
 
-    impl Drop for Broken {
+    impl Drop for BrokenRule {
         fn drop(&mut self) {
             BROKEN.take();
         }
     }
 
     /// Makes this thread break `rule`, and no other.
-    pub fn break_rule(rule: impl Any) -> Broken {
+    pub fn break_rule(rule: impl Any) -> BrokenRule {
         BROKEN.set(Some(Box::new(rule)));
-        Broken(PhantomData)
+        BrokenRule(PhantomData)
     }
 
     /// Whether this thread breaks `rule`.
@@ -60,12 +60,12 @@ mod tests {
             Two,
         }
         #[derive(Clone, Copy, PartialEq, Debug)]
-        enum Other {
+        enum OtherRule {
             One,
         }
         assert!(!broken(Rule::One));
         let guard = break_rule(Rule::One);
-        assert!(broken(Rule::One) && !broken(Rule::Two) && !broken(Other::One));
+        assert!(broken(Rule::One) && !broken(Rule::Two) && !broken(OtherRule::One));
         assert!(!std::thread::spawn(|| broken(Rule::One)).join().unwrap());
         drop(guard);
         assert!(!broken(Rule::One));

@@ -106,8 +106,8 @@ impl Contexts {
     }
 }
 
-/// What becomes of a request that waits.
-enum Next {
+/// A request that waits, and what becomes of it.
+enum NextRequest {
     Issue(Request),
     /// It fails because of what the driver has not given up.
     Refuse(Request),
@@ -115,20 +115,20 @@ enum Next {
 
 impl Context {
     /// The next request, if one may leave the list of those that wait.
-    fn next(&mut self, disk: &Disk) -> Option<Next> {
+    fn next(&mut self, disk: &Disk) -> Option<NextRequest> {
         let rq = self.waiting.front()?;
         let full = self.flights.is_full(rq);
         if full || self.in_flight >= disk.nr_requests() as usize {
             let no_memory = full && self.flights.are_reads_overdue();
             let stuck = no_memory || self.flights.overdue() == self.in_flight;
-            return if stuck { self.waiting.pop_front().map(Next::Refuse) } else { None };
+            return if stuck { self.waiting.pop_front().map(NextRequest::Refuse) } else { None };
         }
         let rq = self.waiting.pop_front()?;
         if disk.life().refuses(|| rq.footprint(disk.limits())) {
-            return Some(Next::Refuse(rq));
+            return Some(NextRequest::Refuse(rq));
         }
         self.in_flight += 1;
-        Some(Next::Issue(rq))
+        Some(NextRequest::Issue(rq))
     }
 
     fn release_if_idle(&mut self) -> Option<Arc<dyn Dispatch>> {
@@ -282,8 +282,8 @@ fn drain(id: usize) {
         });
         let rq = match next {
             None => break,
-            Some(Next::Issue(rq)) => rq,
-            Some(Next::Refuse(mut rq)) => {
+            Some(NextRequest::Issue(rq)) => rq,
+            Some(NextRequest::Refuse(mut rq)) => {
                 let (range, late) =
                     ((rq.op(), rq.flags(), rq.sector(), rq.len()), Err(Status::Timeout));
                 trace::end(queue.disk(), Action::Complete, range, late);

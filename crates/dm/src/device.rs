@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::sync::finish::Finish;
-use ashlar_block::sync::gate::{Closed, Gate};
+use ashlar_block::sync::gate::{ClosedGate, Gate};
 use ashlar_block::sync::seats::{Seat, Seats};
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Sectors,
@@ -233,7 +233,7 @@ impl Core {
         &self,
         admin: &mut Admin,
         flush: bool,
-    ) -> Result<Closed<'_, Arc<Table>>, Status> {
+    ) -> Result<ClosedGate<'_, Arc<Table>>, Status> {
         let table = self.gate.close().await;
         if admin.suspended {
             return Ok(table);

@@ -35,7 +35,7 @@ fn lock() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work` on a thread of the pool. Ends with its result, or [`Cancelled`](crate::Cancelled)
+/// Runs `work` on a thread of the pool. Ends with its result, or [`ReceiveError`](crate::ReceiveError)
 /// if it panicked. Dropping the future does not stop the work.
 pub fn run<T, F>(work: F) -> Receiver<T>
 where
@@ -94,7 +94,7 @@ fn serve() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cancelled, Reactor};
+    use crate::{Reactor, ReceiveError};
 
     #[test]
     fn results_come_back_and_panics_are_told() {
@@ -102,7 +102,7 @@ mod tests {
         reactor.block_on(async {
             let name = run(|| thread::current().name().map(str::to_owned)).await.unwrap();
             assert!(name.unwrap().starts_with("ashlar-block-"));
-            assert_eq!(run(|| panic!("on purpose")).await, Err::<(), _>(Cancelled));
+            assert_eq!(run(|| panic!("on purpose")).await, Err::<(), _>(ReceiveError));
         });
     }
 

@@ -55,7 +55,7 @@ impl Drop for Worker {
     }
 }
 
-/// Runs `work` on another thread. Ends when the work has, with [`Cancelled`](crate::Cancelled) if it panicked.
+/// Runs `work` on another thread. Ends when the work has, with [`ReceiveError`](crate::ReceiveError) if it panicked.
 pub(crate) fn run(work: Job) -> Receiver<()> {
     let (sender, receiver) = oneshot::channel();
     let mut queue = lock();
@@ -85,7 +85,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::{Cancelled, Reactor};
+    use crate::{Reactor, ReceiveError};
 
     #[test]
     fn all_work_is_done_on_no_more_threads_than_processors() {
@@ -111,7 +111,7 @@ mod tests {
                     assert_eq!(one.await, Ok(()));
                 }
             }
-            assert_eq!(run(Box::new(|| panic!("on purpose"))).await, Err(Cancelled));
+            assert_eq!(run(Box::new(|| panic!("on purpose"))).await, Err(ReceiveError));
             assert_eq!(run(Box::new(|| {})).await, Ok(()));
         });
         let processors = thread::available_parallelism().map_or(1, usize::from);

@@ -63,13 +63,13 @@ mod tests {
     use ashlar_block::sync::model::loom::sync::atomic::AtomicU8;
     use ashlar_block::sync::model::loom::sync::{Mutex, Notify};
 
-    struct Shared {
+    struct BellState {
         bell: Doorbell<AtomicU8>,
         list: Mutex<Vec<()>>,
         kernel: Notify,
     }
 
-    fn send(shared: &Shared) {
+    fn send(shared: &BellState) {
         shared.list.lock().unwrap().push(());
         if shared.bell.ring() {
             shared.kernel.notify();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     /// Sleeps on `kernel` exactly as the real reactor does.
-    fn take_two(shared: &Shared) {
+    fn take_two(shared: &BellState) {
         let mut taken = 0;
         while taken < 2 {
             if shared.bell.answer() {
@@ -93,7 +93,7 @@ mod tests {
     /// meet) ends with all mail taken.
     #[test]
     fn no_interleaving_loses_a_wake_up() {
-        let shared = || Shared {
+        let shared = || BellState {
             bell: Doorbell::default(),
             list: Mutex::new(Vec::new()),
             kernel: Notify::new(),

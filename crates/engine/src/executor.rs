@@ -44,13 +44,13 @@ impl Tasks {
 }
 
 /// A future that leaves the register when it is dropped.
-struct Registered<F> {
+struct RegisteredFuture<F> {
     core: Rc<Core>,
     place: usize,
     future: F,
 }
 
-impl<F: Future> Future for Registered<F> {
+impl<F: Future> Future for RegisteredFuture<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -60,7 +60,7 @@ impl<F: Future> Future for Registered<F> {
     }
 }
 
-impl<F> Drop for Registered<F> {
+impl<F> Drop for RegisteredFuture<F> {
     fn drop(&mut self) {
         let waker = self.core.tasks.borrow_mut().all.try_remove(self.place);
         drop(waker);
@@ -76,7 +76,7 @@ impl Core {
         F::Output: 'static,
     {
         let place = self.tasks.borrow_mut().all.insert(None);
-        let future = Registered { core: Rc::clone(self), place, future };
+        let future = RegisteredFuture { core: Rc::clone(self), place, future };
         let mailbox = Arc::clone(&self.mailbox);
         let schedule = move |task: Runnable| schedule(&mailbox, task);
         // SAFETY: the future is not Send, so its Runnable must be used and dropped on this thread only. Only schedule()

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use ashlar_block::buffer::Segment;
 use io_uring::{opcode, types};
 
+use crate::chunk_list::ChunkList;
 use crate::op::{Op, Payload};
 use crate::reactor::{self, Core};
-use crate::vectored::Vectored;
 
 /// "At the file's position", for streams.
 const STREAM: u64 = u64::MAX;
@@ -107,7 +107,7 @@ impl Fd {
     ///
     /// # Panics
     /// When a chunk is constant.
-    pub fn readv(&self, mut into: Box<Vectored>, offset: Option<u64>) -> Op<Box<Vectored>> {
+    pub fn readv(&self, mut into: Box<ChunkList>, offset: Option<u64>) -> Op<Box<ChunkList>> {
         assert!(into.is_writable(), "reading into constant bytes");
         let (iov, count) = into.iov(0);
         let entry = opcode::Readv::new(self.number(), iov, count).offset(offset.unwrap_or(STREAM));
@@ -118,10 +118,10 @@ impl Fd {
     /// Writes chunks, at `offset` or to a stream, without their first `skip` bytes; at most 1024 chunks are written.
     pub fn writev(
         &self,
-        mut from: Box<Vectored>,
+        mut from: Box<ChunkList>,
         skip: usize,
         offset: Option<u64>,
-    ) -> Op<Box<Vectored>> {
+    ) -> Op<Box<ChunkList>> {
         let (iov, count) = from.iov(skip);
         let entry = opcode::Writev::new(self.number(), iov, count).offset(offset.unwrap_or(STREAM));
         // SAFETY: as in readv().
@@ -147,7 +147,7 @@ impl Fd {
     }
 
     /// Sends chunks to a socket, after their first `skip` bytes.
-    pub(crate) fn sendmsg(&self, mut from: Box<Vectored>, skip: usize) -> Op<Box<Vectored>> {
+    pub(crate) fn sendmsg(&self, mut from: Box<ChunkList>, skip: usize) -> Op<Box<ChunkList>> {
         let message = from.message(skip);
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         let entry = opcode::SendMsg::new(self.number(), message).flags(flags).build();
@@ -172,7 +172,7 @@ impl Fd {
     ///
     /// # Errors
     /// `WouldBlock` when there is no room; others of sendmsg(2).
-    pub(crate) fn try_sendmsg(&self, from: &mut Vectored, skip: usize) -> io::Result<usize> {
+    pub(crate) fn try_sendmsg(&self, from: &mut ChunkList, skip: usize) -> io::Result<usize> {
         let message = from.message(skip);
         self.core.submit_queued();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ashlar_block::Segment;
-use ashlar_block::buffer::{BUFFER_ALIGN, Foreign};
+use ashlar_block::buffer::{BUFFER_ALIGN, ForeignMemory};
 
 use crate::ring::Ring;
 
@@ -62,7 +62,7 @@ impl Drop for Pages {
 /// One ring's registered memory.
 pub(crate) struct FixedMemory {
     range: Range<usize>,
-    classes: [Vec<Foreign>; CLASSES.len()],
+    classes: [Vec<ForeignMemory>; CLASSES.len()],
 }
 
 impl FixedMemory {
@@ -83,7 +83,7 @@ impl FixedMemory {
         let classes = CLASSES.map(|(bytes, count)| {
             let block = |number| {
                 // SAFETY: within the pages, which the owner keeps; only segments access them.
-                unsafe { Foreign::new(start.add(at + number * bytes), bytes, pages.clone()) }
+                unsafe { ForeignMemory::new(start.add(at + number * bytes), bytes, pages.clone()) }
             };
             let blocks = (0..count).map(block).collect();
             at += bytes * count;

@@ -45,6 +45,7 @@
 
 pub mod accounts;
 pub mod blocking;
+mod chunk_list;
 mod compute;
 mod doorbell;
 mod executor;
@@ -67,15 +68,14 @@ pub mod signal;
 pub mod slabs;
 pub mod socket_file;
 mod timer;
-mod vectored;
 
 pub use async_task::Task;
+pub use chunk_list::{Chunk, ChunkList};
 pub use file::{FileDevice, FileDriver, OpenError, OpenOptions, open};
 pub use null::NullDevice;
-pub use oneshot::{Cancelled, Receiver};
+pub use oneshot::{ReceiveError, Receiver};
 pub use op::Op;
 pub use ram::RamDevice;
 pub use reactor::{Reactor, ReactorConfig, spawn, yield_now};
-pub use runtime::{Engine, EngineRuntime, Handle, Panicked};
+pub use runtime::{Engine, EngineRuntime, Handle, ThreadPanic};
 pub use timer::{Sleep, now_ns, sleep, timeout, wall_clock};
-pub use vectored::{Chunk, Vectored};

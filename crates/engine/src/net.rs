@@ -11,10 +11,10 @@ use io_uring::{opcode, types};
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
+use crate::chunk_list::ChunkList;
 use crate::fd::{Bytes, Fd};
 use crate::op::NewFd;
 use crate::socket_file::{self, SocketFile};
-use crate::vectored::Vectored;
 
 /// Idle time after which the kernel probes a TCP client.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -216,8 +216,8 @@ impl Socket {
     /// As [`Self::send_all`] for `chunks`, in order; returns the list for reuse.
     pub async fn send_vectored(
         &self,
-        mut chunks: Box<Vectored>,
-    ) -> (io::Result<()>, Box<Vectored>) {
+        mut chunks: Box<ChunkList>,
+    ) -> (io::Result<()>, Box<ChunkList>) {
         let (want, mut sent) = (chunks.len(), 0);
         if want > 0 {
             match self.fd.try_sendmsg(&mut chunks, 0) {

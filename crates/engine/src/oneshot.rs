@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 /// The sender was dropped without sending: its closure panicked, or its reactor ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the work was given up before it ended")]
-pub struct Cancelled;
+pub struct ReceiveError;
 
 struct Slot<T> {
     value: Option<T>,
@@ -54,7 +54,7 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Future for Receiver<T> {
-    type Output = Result<T, Cancelled>;
+    type Output = Result<T, ReceiveError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = lock(&self.0);
@@ -62,7 +62,7 @@ impl<T> Future for Receiver<T> {
             return Poll::Ready(Ok(value));
         }
         if slot.closed {
-            return Poll::Ready(Err(Cancelled));
+            return Poll::Ready(Err(ReceiveError));
         }
         let former = slot.waker.replace(cx.waker().clone());
         drop(slot);

@@ -35,7 +35,7 @@ use crate::ring::Completion;
 pub(crate) const IGNORED: u64 = u64::MAX;
 
 /// Memory that the kernel may touch; the common shapes need no allocation.
-pub enum Keep {
+pub enum KeptMemory {
     /// No memory.
     Nothing,
     /// A vector; its heap block does not move with it.
@@ -51,18 +51,18 @@ pub enum Keep {
 /// What an [`Op`] returns beside its result.
 pub trait Payload: Sized + 'static {
     /// Converts it for storage while in flight.
-    fn into_keep(self) -> Keep;
+    fn into_keep(self) -> KeptMemory;
     /// Converts it back. `None` if `keep` is not of this type, which cannot happen: a slot returns what was stored in
     /// it.
-    fn from_keep(keep: Keep) -> Option<Self>;
+    fn from_keep(keep: KeptMemory) -> Option<Self>;
 }
 
 impl Payload for () {
-    fn into_keep(self) -> Keep {
-        Keep::Nothing
+    fn into_keep(self) -> KeptMemory {
+        KeptMemory::Nothing
     }
-    fn from_keep(keep: Keep) -> Option<Self> {
-        matches!(keep, Keep::Nothing).then_some(())
+    fn from_keep(keep: KeptMemory) -> Option<Self> {
+        matches!(keep, KeptMemory::Nothing).then_some(())
     }
 }
 
@@ -70,44 +70,44 @@ impl Payload for () {
 pub(crate) struct NewFd;
 
 impl Payload for NewFd {
-    fn into_keep(self) -> Keep {
-        Keep::NewFd
+    fn into_keep(self) -> KeptMemory {
+        KeptMemory::NewFd
     }
-    fn from_keep(keep: Keep) -> Option<Self> {
-        matches!(keep, Keep::NewFd).then_some(Self)
+    fn from_keep(keep: KeptMemory) -> Option<Self> {
+        matches!(keep, KeptMemory::NewFd).then_some(Self)
     }
 }
 
 impl Payload for Vec<u8> {
-    fn into_keep(self) -> Keep {
-        Keep::Bytes(self)
+    fn into_keep(self) -> KeptMemory {
+        KeptMemory::Bytes(self)
     }
-    fn from_keep(keep: Keep) -> Option<Self> {
-        if let Keep::Bytes(bytes) = keep { Some(bytes) } else { None }
+    fn from_keep(keep: KeptMemory) -> Option<Self> {
+        if let KeptMemory::Bytes(bytes) = keep { Some(bytes) } else { None }
     }
 }
 
 impl Payload for Segment {
-    fn into_keep(self) -> Keep {
-        Keep::Segment(self)
+    fn into_keep(self) -> KeptMemory {
+        KeptMemory::Segment(self)
     }
-    fn from_keep(keep: Keep) -> Option<Self> {
-        if let Keep::Segment(segment) = keep { Some(segment) } else { None }
+    fn from_keep(keep: KeptMemory) -> Option<Self> {
+        if let KeptMemory::Segment(segment) = keep { Some(segment) } else { None }
     }
 }
 
-/// A payload kept in a box, for types without a variant in [`Keep`].
+/// A payload kept in a box, for types without a variant in [`KeptMemory`].
 impl<T: 'static> Payload for Box<T> {
-    fn into_keep(self) -> Keep {
-        Keep::Any(self)
+    fn into_keep(self) -> KeptMemory {
+        KeptMemory::Any(self)
     }
-    fn from_keep(keep: Keep) -> Option<Self> {
-        if let Keep::Any(any) = keep { any.downcast().ok() } else { None }
+    fn from_keep(keep: KeptMemory) -> Option<Self> {
+        if let KeptMemory::Any(any) = keep { any.downcast().ok() } else { None }
     }
 }
 
 /// The owner of an operation, told of its end by a call instead of a task's wake-up.
-pub(crate) trait Complete {
+pub(crate) trait OperationOwner {
     /// `result` is the kernel's: a count, or minus an errno.
     fn complete(self: Box<Self>, core: &Rc<Core>, result: i32);
 
@@ -121,13 +121,13 @@ enum State {
     Waiting(Option<Waker>),
     Done(i32),
     Orphaned,
-    Callback(Box<dyn Complete>),
+    Callback(Box<dyn OperationOwner>),
 }
 
 struct Slot {
     generation: u32,
     state: State,
-    keep: Keep,
+    keep: KeptMemory,
     /// Keeps the descriptor open, and its number from being reused, until the kernel has looked at the entry.
     _fd: Option<Rc<OwnedFd>>,
     cancellable: bool,
@@ -143,21 +143,21 @@ pub(crate) struct OpTable {
 /// What a completion leads to, done after the borrow of the table has ended.
 pub(crate) enum Outcome {
     Wake(Option<Waker>),
-    Call(Box<dyn Complete>, i32),
+    Call(Box<dyn OperationOwner>, i32),
     /// The end of an orphan.
-    Discard(Keep, i32),
+    Discard(KeptMemory, i32),
     Nothing,
 }
 
 /// Frees what an operation leaves behind when no future collects its result.
-pub(crate) fn discard(keep: Keep, result: i32) {
+pub(crate) fn discard(keep: KeptMemory, result: i32) {
     match keep {
-        Keep::NewFd if result >= 0 => {
+        KeptMemory::NewFd if result >= 0 => {
             // SAFETY: the kernel made this descriptor for the operation; no other code knows it.
             drop(unsafe { OwnedFd::from_raw_fd(result) });
         }
-        Keep::NewFd | Keep::Nothing => {}
-        Keep::Bytes(_) | Keep::Segment(_) | Keep::Any(_) => drop(keep),
+        KeptMemory::NewFd | KeptMemory::Nothing => {}
+        KeptMemory::Bytes(_) | KeptMemory::Segment(_) | KeptMemory::Any(_) => drop(keep),
     }
 }
 
@@ -170,7 +170,7 @@ impl OpTable {
     fn insert(
         &mut self,
         state: State,
-        keep: Keep,
+        keep: KeptMemory,
         fd: Option<Rc<OwnedFd>>,
         cancellable: bool,
     ) -> u64 {
@@ -260,8 +260,13 @@ impl Core {
     /// # Safety
     /// All memory that `entry` names must be owned by `owner`, at addresses that do not change when
     /// the box moves, or be static; its descriptor must stay open as long as `owner` exists.
-    pub(crate) unsafe fn submit_callback(&self, entry: squeue::Entry, owner: Box<dyn Complete>) {
-        let key = self.ops.borrow_mut().insert(State::Callback(owner), Keep::Nothing, None, false);
+    pub(crate) unsafe fn submit_callback(
+        &self,
+        entry: squeue::Entry,
+        owner: Box<dyn OperationOwner>,
+    ) {
+        let key =
+            self.ops.borrow_mut().insert(State::Callback(owner), KeptMemory::Nothing, None, false);
         // SAFETY: the table holds `owner` until the completion is harvested.
         unsafe { self.push(entry.user_data(key)) }
     }

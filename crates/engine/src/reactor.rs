@@ -20,7 +20,7 @@ use crate::executor::Tasks;
 use crate::files::FileTable;
 use crate::fixed::FixedMemory;
 use crate::mailbox::{Mailbox, Message};
-use crate::op::{self, Complete, IGNORED, OpTable, Outcome};
+use crate::op::{self, IGNORED, OpTable, OperationOwner, Outcome};
 use crate::ring::{Completion, Ring};
 use crate::runtime::Handle;
 use crate::timer::{self, Timers};
@@ -277,7 +277,7 @@ async fn read_wake_ups(core: Rc<Core>) {
 /// A wake-up posted into another reactor's ring; if posting fails, the eventfd is used.
 struct PostedWakeUp(Arc<Mailbox>);
 
-impl Complete for PostedWakeUp {
+impl OperationOwner for PostedWakeUp {
     fn complete(self: Box<Self>, _: &Rc<Core>, result: i32) {
         if result < 0 {
             self.0.wake_by_event();

@@ -16,7 +16,7 @@ use ashlar_block::runtime::Runtime;
 
 use crate::compute;
 use crate::mailbox::{Mailbox, Message};
-use crate::oneshot::{self, Cancelled, Receiver, Sender};
+use crate::oneshot::{self, ReceiveError, Receiver, Sender};
 use crate::reactor::{self, Reactor, ReactorConfig};
 use crate::timer;
 
@@ -45,7 +45,7 @@ impl Handle {
     }
 
     /// Calls `make` on the reactor's thread and runs the future it returns there. Ends with its output, or with
-    /// [`Cancelled`] if the reactor ended or the future panicked before. Dropping the result does not stop the future.
+    /// [`ReceiveError`] if the reactor ended or the future panicked before. Dropping the result does not stop the future.
     pub fn spawn_on<F, Fut>(&self, make: F) -> Receiver<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -65,9 +65,9 @@ impl Handle {
     }
 }
 
-/// Why a reactor's thread panicked.
+/// The panic of a reactor's thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Panicked {
+pub struct ThreadPanic {
     /// The thread's name.
     pub thread: String,
     /// The panic's message.
@@ -81,7 +81,7 @@ pub struct Engine {
     stops: Vec<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
     /// One for each thread; cancelled when that thread ends normally.
-    panics: Vec<Receiver<Panicked>>,
+    panics: Vec<Receiver<ThreadPanic>>,
 }
 
 impl Engine {
@@ -112,7 +112,7 @@ impl Engine {
             let name = thread.clone();
             let body = move || {
                 if let Some(message) = serve(config, &started, stopped) {
-                    panicked.send(Panicked { thread: name, message });
+                    panicked.send(ThreadPanic { thread: name, message });
                 }
             };
             engine.threads.push(thread::Builder::new().name(thread).spawn(body)?);
@@ -135,8 +135,8 @@ impl Engine {
     ///
     /// The tasks of that thread are neither run nor dropped any more, and its operations are neither awaited nor
     /// forgotten: to the rest of the process they stay in flight, because an interrupted write must not look like one
-    /// that has ended. Work sent to its handle is [`Cancelled`].
-    pub fn panicked(&mut self) -> impl Future<Output = Panicked> + use<> {
+    /// that has ended. Work sent to its handle ends with [`ReceiveError`].
+    pub fn panicked(&mut self) -> impl Future<Output = ThreadPanic> + use<> {
         let mut all = std::mem::take(&mut self.panics);
         poll_fn(move |cx| {
             for panics in &mut all {
@@ -187,7 +187,7 @@ fn serve(
     // Broken state is never used again: the reactor is abandoned.
     match catch_unwind(AssertUnwindSafe(|| reactor.block_on(stopped))) {
         // Stopped by a message or by dropping the engine: the same.
-        Ok(Ok(()) | Err(Cancelled)) => None,
+        Ok(Ok(()) | Err(ReceiveError)) => None,
         Err(payload) => {
             reactor.abandon();
             Some(message(&*payload))
@@ -227,7 +227,7 @@ impl Runtime for EngineRuntime {
         let ended = compute::run(work);
         Box::pin(async move {
             // A caller that waits for a result sees that there is none.
-            let (Ok(()) | Err(Cancelled)) = ended.await;
+            let (Ok(()) | Err(ReceiveError)) = ended.await;
         })
     }
 }

@@ -59,7 +59,7 @@ struct Region {
 
 /// The memory of [`Slabs::shared`], for another process to map.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMemory {
     /// Opened read-only: it cannot be mapped writable.
     pub file: OwnedFd,
     /// Its address in this process.
@@ -97,7 +97,7 @@ impl Slabs {
         sizes: &[usize],
         region_bytes: usize,
         keep_bytes: usize,
-    ) -> Result<(Self, Shared), Errno> {
+    ) -> Result<(Self, SharedMemory), Errno> {
         let len = sizes.len() * region_bytes;
         // Beyond the limit the process would get SIGXFSZ (setrlimit(2)).
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
@@ -123,7 +123,7 @@ impl Slabs {
         let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         let file = rustix::fs::open(again, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let slabs = Self::new(base, sizes, region_bytes, keep_bytes, Advice::LinuxRemove)?;
-        Ok((slabs, Shared { file, address: base as u64, len_bytes: len as u64 }))
+        Ok((slabs, SharedMemory { file, address: base as u64, len_bytes: len as u64 }))
     }
 
     fn new(

@@ -57,9 +57,9 @@ pub fn listen(path: &Path, mode: u32, group: Option<u32>) -> io::Result<(OwnedFd
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         other => return other,
     };
-    let Some(left_behind) = LeftBehind::find(path) else { return Err(in_use) };
+    let Some(left_behind) = StaleSocket::find(path) else { return Err(in_use) };
     thread::sleep(SETTLE);
-    match LeftBehind::find(path) {
+    match StaleSocket::find(path) {
         Some(again) if again.identity == left_behind.identity => again.take_away(path)?,
         Some(_) | None => return Err(in_use),
     }
@@ -93,13 +93,13 @@ fn identity(path: &Path) -> io::Result<(Identity, Metadata)> {
 }
 
 /// A stale socket: it refuses connections.
-struct LeftBehind {
+struct StaleSocket {
     identity: Identity,
     /// Keeps the inode's number from being used again.
     _file: OwnedFd,
 }
 
-impl LeftBehind {
+impl StaleSocket {
     /// The socket at `path`, if it is stale.
     fn find(path: &Path) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -142,7 +142,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
-        let left_behind = LeftBehind::find(&path).unwrap();
+        let left_behind = StaleSocket::find(&path).unwrap();
         // Another daemon took the path first.
         fs::remove_file(&path).unwrap();
         let _live = UnixListener::bind(&path).unwrap();
@@ -159,6 +159,6 @@ mod tests {
         let (fd, _file) = listen_at(&path, 0o600, None).unwrap();
         rustix::net::listen(&fd, 0).unwrap();
         let _waiting = UnixStream::connect(&path).unwrap();
-        assert!(LeftBehind::find(&path).is_none());
+        assert!(StaleSocket::find(&path).is_none());
     }
 }

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 
 use ashlar_block::buffer::Segment;
-use ashlar_engine::Vectored;
+use ashlar_engine::ChunkList;
 use ashlar_engine::net::Socket;
 
 /// A reliable, ordered stream of bytes in both directions.
@@ -51,7 +51,7 @@ impl Stream for Socket {
         if from.len() == 1 {
             return self.send_all(from.remove(0)).await.0;
         }
-        let mut chunks = Vectored::new();
+        let mut chunks = ChunkList::new();
         from.into_iter().for_each(|segment| chunks.push_segment(segment));
         self.send_vectored(chunks).await.0
     }

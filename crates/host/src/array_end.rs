@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_block::LocalFuture;
-use ashlar_engine::{Cancelled, Handle, timeout};
+use ashlar_engine::{Handle, ReceiveError, timeout};
 use ashlar_stack::arrays::{End, Volume};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::devices::{Device, Role};
@@ -41,7 +41,7 @@ impl ArrayEnd {
                         None => Err(about_to_end()),
                     }
                 });
-                ended.await.unwrap_or_else(|Cancelled| Err(about_to_end()))
+                ended.await.unwrap_or_else(|ReceiveError| Err(about_to_end()))
             }) as LocalFuture<'static, _>
         }));
     }

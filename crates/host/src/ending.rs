@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ashlar_engine::signal::{self, Signal};
-use ashlar_engine::{Panicked, sleep};
+use ashlar_engine::{ThreadPanic, sleep};
 use ashlar_stack::assemble::Stack;
 use futures_util::future::{Either, select};
 
@@ -165,8 +165,8 @@ impl Ending {
     }
 
     /// Handles the panic of a serving thread: the end begins, and waits for clients only briefly.
-    pub(crate) async fn without(&self, panicked: Panicked) {
-        let Panicked { thread, message: panic } = panicked;
+    pub(crate) async fn without(&self, panicked: ThreadPanic) {
+        let ThreadPanic { thread, message: panic } = panicked;
         tracing::error!(thread, panic, "a thread that serves has panicked: stopping");
         self.panic();
         sleep(WITHOUT_A_THREAD).await;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::options::Assignment;
 use ashlar_block::Gateway;
-use ashlar_sim::model::Named;
+use ashlar_sim::model::NamedModel;
 use ashlar_sim::{ModelledDevice, modelled};
 use ashlar_stack::assemble::Disk;
 
@@ -50,7 +50,7 @@ impl Models {
     }
 
     /// The model of the disk at `path`.
-    fn of(&self, path: &Path) -> Option<&Named> {
+    fn of(&self, path: &Path) -> Option<&NamedModel> {
         let last = |wanted: &dyn Fn(&Assignment) -> bool| {
             self.assignments.iter().rev().find(|assignment| wanted(assignment))
         };

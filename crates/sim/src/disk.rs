@@ -36,7 +36,7 @@ impl Driver for SimDriver {
         });
         let at_ns = issued_ns.saturating_add((end_ns - issued_ns).saturating_mul(slowness));
         let media = self.media.clone();
-        core.at(at_ns, Box::new(InFlight { media, rq, issued_ns, covered, hangs }));
+        core.at(at_ns, Box::new(PendingCommand { media, rq, issued_ns, covered, hangs }));
     }
 
     fn abort(&self, id: RequestId) {
@@ -86,7 +86,7 @@ fn assert_fits(rq: &Request, limits: &Limits, capacity: Sectors) {
 
 /// A command between its arrival and its end. It takes effect at its end; if the power fails
 /// before that, it may have taken effect in part.
-struct InFlight {
+struct PendingCommand {
     media: Media,
     rq: Request,
     issued_ns: u64,
@@ -95,7 +95,7 @@ struct InFlight {
     hangs: bool,
 }
 
-impl Event for InFlight {
+impl Event for PendingCommand {
     fn fire(mut self: Box<Self>) {
         let core = scheduler::current();
         if std::mem::take(&mut self.hangs) || self.media.is_silent() {

@@ -49,5 +49,5 @@ pub use model::Model;
 pub use modelled::{ModelledDevice, modelled};
 pub use oracle::{Oracle, Value, Violation};
 pub use rng::{Rng, seeds};
-pub use scheduler::{Join, Sim, SimRuntime, Stop};
+pub use scheduler::{JoinHandle, Sim, SimRuntime, Stop};
 pub use workload::{Mix, Workload};

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 use ashlar_block::{Features, Limits, Op, Sector, Sectors};
 
-pub use text::{EXAMPLES, ModelError, Named, PRESETS};
+pub use text::{EXAMPLES, ModelError, NamedModel, PRESETS};
 
 const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_cap_holds_to_a_hundredth_however_late_completions_are_seen() {
-        let model: Named = "gp2:3000iops,jitter=0%".parse().unwrap();
+        let model: NamedModel = "gp2:3000iops,jitter=0%".parse().unwrap();
         let mut clockwork = Clockwork::new(model.model, Sectors(1 << 30));
         // 32 in flight; another follows when an end is seen, up to 200 us late.
         let mut seen: Vec<u64> = vec![0; 32];
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_what_may_come_at_once_after_a_pause() {
-        let model: Named = "custom:1000iops,burst=10".parse().unwrap();
+        let model: NamedModel = "custom:1000iops,burst=10".parse().unwrap();
         let mut clockwork = Clockwork::new(model.model, Sectors(1 << 30));
         let mut end =
             |now| clockwork.end_ns(now, Op::Write, Sector(0), Sectors(8), |_| 0).abs_diff(now);

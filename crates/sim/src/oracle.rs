@@ -62,12 +62,12 @@ struct Version {
     /// When the first write that supersedes it was acknowledged.
     superseded: Option<Moment>,
     /// Whether the first read after a crash decides if this write is there.
-    undecided: Undecided,
+    undecided: Uncertainty,
 }
 
 /// Whether a read must still show which of several writes is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Undecided {
+enum Uncertainty {
     No,
     /// The process was killed: writes not seen may still be the durable ones.
     AfterKill,
@@ -138,7 +138,7 @@ impl State {
                 ok: true,
                 fua: true,
                 superseded: None,
-                undecided: Undecided::No,
+                undecided: Uncertainty::No,
             }]
         })
     }
@@ -155,7 +155,7 @@ impl State {
                 ok: false,
                 fua: false,
                 superseded: None,
-                undecided: Undecided::No,
+                undecided: Uncertainty::No,
             });
         }
         (write, submitted)
@@ -222,7 +222,7 @@ impl State {
     /// a newer write explains the data too.
     fn decide(&mut self, sector: u64, found: Value, began: Moment) {
         let versions = self.versions(sector);
-        let open = |v: &Version| v.undecided != Undecided::No;
+        let open = |v: &Version| v.undecided != Uncertainty::No;
         let explains = |v: &Version| v.is_readable(began) && v.could_be(found);
         if versions.iter().any(|v| !open(v) && explains(v)) {
             return;
@@ -232,12 +232,12 @@ impl State {
         if !versions.iter().any(chosen) {
             return;
         }
-        versions.retain(|v| v.undecided != Undecided::AfterCut || chosen(v));
+        versions.retain(|v| v.undecided != Uncertainty::AfterCut || chosen(v));
         for version in versions.iter_mut().filter(|v| open(v)) {
             if !chosen(version) {
                 version.superseded = Some(0);
             }
-            version.undecided = Undecided::No;
+            version.undecided = Uncertainty::No;
         }
     }
 
@@ -260,7 +260,7 @@ impl State {
                     // Data present after a power cut is durable.
                     fua: true,
                     superseded: None,
-                    undecided: Undecided::AfterCut,
+                    undecided: Uncertainty::AfterCut,
                     ..*v
                 })
                 .collect();
@@ -276,8 +276,8 @@ impl State {
             version.ended.get_or_insert(now);
             // Data seen from now on may be only in the cache: it does not show which write is
             // durable.
-            if version.superseded.is_none() || version.undecided == Undecided::AfterCut {
-                version.undecided = Undecided::AfterKill;
+            if version.superseded.is_none() || version.undecided == Uncertainty::AfterCut {
+                version.undecided = Uncertainty::AfterKill;
             }
         }
         self.reading.clear();

@@ -21,16 +21,16 @@ pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> Option<Range<u64>> {
 }
 
 /// Prints on standard error how to reproduce a run, if it is dropped during a panic.
-pub struct Named(String);
+pub struct RunReminder(String);
 
-impl Named {
+impl RunReminder {
     /// The run of `what` with this seed.
     pub fn new(what: impl ToString, seed: u64) -> Self {
         Self(format!("{}: try ASHLAR_SEED={seed}", what.to_string()))
     }
 }
 
-impl Drop for Named {
+impl Drop for RunReminder {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the run's seed: {}", self.0);

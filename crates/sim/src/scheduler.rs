@@ -45,7 +45,7 @@ pub(crate) trait Event {
     fn request(&self) -> Option<RequestId>;
 }
 
-enum Due {
+enum DueAction {
     Wake(Waker),
     Event(Box<dyn Event>),
 }
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     fingerprint: Cell<u64>,
     ready: Arc<Mutex<Vec<Runnable>>>,
     tasks: RefCell<BTreeMap<u64, Task<()>>>,
-    due: RefCell<BTreeMap<(u64, u64), Due>>,
+    due: RefCell<BTreeMap<(u64, u64), DueAction>>,
     events: Cell<usize>,
     next_id: Cell<u64>,
     media: RefCell<Vec<Media>>,
@@ -117,7 +117,7 @@ impl Core {
     pub(crate) fn at(&self, at_ns: u64, event: Box<dyn Event>) {
         let key = (at_ns.max(self.now_ns()), self.next_id());
         self.events.set(self.events.get() + 1);
-        self.due.borrow_mut().insert(key, Due::Event(event));
+        self.due.borrow_mut().insert(key, DueAction::Event(event));
     }
 
     /// Holds the end of a command until its disk answers.
@@ -197,8 +197,8 @@ impl Core {
             self.seed
         );
         match due {
-            Due::Wake(waker) => waker.wake(),
-            Due::Event(event) => {
+            DueAction::Wake(waker) => waker.wake(),
+            DueAction::Event(event) => {
                 self.events.set(self.events.get() - 1);
                 event.fire();
             }
@@ -226,8 +226,8 @@ impl Core {
         let due = std::mem::take(&mut *self.due.borrow_mut());
         for due in due.into_values() {
             match due {
-                Due::Wake(waker) => drop(waker),
-                Due::Event(event) => event.cut(),
+                DueAction::Wake(waker) => drop(waker),
+                DueAction::Event(event) => event.cut(),
             }
         }
         for (_, event) in std::mem::take(&mut *self.held.borrow_mut()) {
@@ -337,7 +337,7 @@ impl Sim {
     }
 
     /// Starts a task whose result can be awaited.
-    pub fn start<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> Join<T> {
+    pub fn start<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         start(task)
     }
 
@@ -401,7 +401,7 @@ impl Sim {
         mut future: Pin<&mut dyn Future<Output = T>>,
         stop: Option<Stop>,
     ) -> Option<T> {
-        let _name_the_seed = NameTheSeed(self.core.seed);
+        let _reminder = SeedReminder(self.core.seed);
         let core = &self.core;
         let main = Arc::new(MainWaker { woken: AtomicBool::new(true) });
         let waker = Waker::from(Arc::clone(&main));
@@ -475,9 +475,9 @@ impl Drop for Sim {
 }
 
 /// Prints the seed when a test fails within a simulation.
-struct NameTheSeed(u64);
+struct SeedReminder(u64);
 
-impl Drop for NameTheSeed {
+impl Drop for SeedReminder {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the simulation's seed: {}", self.0);
@@ -526,7 +526,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         // A waker may own a task that owns a sleep, so drop it without a borrow held.
-        let old = due.insert(self.key, Due::Wake(cx.waker().clone()));
+        let old = due.insert(self.key, DueAction::Wake(cx.waker().clone()));
         drop(due);
         drop(old);
         self.registered = true;
@@ -543,9 +543,9 @@ impl Drop for Sleep {
 
 /// Starts a task of the current simulation whose result can be awaited; it continues if the handle
 /// is dropped.
-pub fn start<T: 'static>(task: impl Future<Output = T> + 'static) -> Join<T> {
+pub fn start<T: 'static>(task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
     let slot = Rc::new(Slot { value: Cell::new(None), waker: Cell::new(None) });
-    let join = Join { slot: Rc::clone(&slot) };
+    let join = JoinHandle { slot: Rc::clone(&slot) };
     current().spawn(Box::pin(async move {
         slot.value.set(Some(task.await));
         if let Some(waker) = slot.waker.take() {
@@ -561,11 +561,11 @@ struct Slot<T> {
 }
 
 /// Returns the task's result.
-pub struct Join<T> {
+pub struct JoinHandle<T> {
     slot: Rc<Slot<T>>,
 }
 
-impl<T> Future for Join<T> {
+impl<T> Future for JoinHandle<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {

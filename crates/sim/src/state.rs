@@ -89,7 +89,7 @@ impl Change {
 
 /// A change in the cache.
 #[derive(Clone)]
-struct Cached {
+struct CachedChange {
     change: Change,
     /// Already durable (FUA), and in the list only because an older change is not.
     forced: bool,
@@ -102,7 +102,7 @@ pub(crate) struct State {
     pub(crate) current: Store,
     durable: Store,
     /// Changes in the cache, oldest first; the first has the number `first_change`.
-    cache: VecDeque<Cached>,
+    cache: VecDeque<CachedChange>,
     first_change: u64,
     cached_bytes: u64,
     pub(crate) volatile: bool,
@@ -149,7 +149,7 @@ impl State {
 
     /// What a sector would hold after a power cut that loses everything not durable.
     pub(crate) fn durable(&self, sector: u64) -> SectorData {
-        let here = |c: &&Cached| c.forced && c.change.range().contains(&sector);
+        let here = |c: &&CachedChange| c.forced && c.change.range().contains(&sector);
         match self.cache.iter().rev().find(here).map(|cached| &cached.change) {
             Some(Change::Data { sector: first, data }) => data[(sector - first) as usize],
             Some(Change::Fill { fill, .. }) => fill.sector(sector),
@@ -187,7 +187,7 @@ impl State {
     fn apply(&mut self, change: Change, forced: bool) {
         change.apply(change.range(), &mut self.current);
         self.cached_bytes += change.bytes();
-        self.cache.push_back(Cached { change, forced: forced || !self.volatile });
+        self.cache.push_back(CachedChange { change, forced: forced || !self.volatile });
         while self.cached_bytes > CACHE_BYTES || self.cache.front().is_some_and(|c| c.forced) {
             self.write_back();
         }
@@ -195,7 +195,7 @@ impl State {
 
     /// Makes the oldest change durable.
     fn write_back(&mut self) {
-        if let Some(Cached { change, .. }) = self.cache.pop_front() {
+        if let Some(CachedChange { change, .. }) = self.cache.pop_front() {
             change.apply(change.range(), &mut self.durable);
             self.cached_bytes -= change.bytes();
             self.first_change += 1;
@@ -342,9 +342,9 @@ impl State {
     /// The power fails: any subset of the data that is not durable survives.
     pub(crate) fn power_cut(&mut self, rng: &mut Rng) {
         let late = std::mem::take(&mut self.late);
-        let all: Vec<Cached> = std::mem::take(&mut self.cache)
+        let all: Vec<CachedChange> = std::mem::take(&mut self.cache)
             .into_iter()
-            .chain(late.into_iter().map(|change| Cached { change, forced: false }))
+            .chain(late.into_iter().map(|change| CachedChange { change, forced: false }))
             .collect();
         let how = match rng.below(8) {
             0 => Survival::Nothing,
@@ -353,7 +353,7 @@ impl State {
             3 => Survival::WholeChanges,
             _ => Survival::AnyPart,
         };
-        for (i, Cached { change, forced }) in (0u64..).zip(all) {
+        for (i, CachedChange { change, forced }) in (0u64..).zip(all) {
             let whole = change.range();
             let whole_if = |survives| if survives { vec![whole.clone()] } else { Vec::new() };
             let parts = match how {

@@ -220,9 +220,9 @@ mod tests {
 
     /// A log that keeps what is written to it.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct KeptLog(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for KeptLog {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_name_in_the_log_is_neither_a_command_nor_a_line() {
         for ansi in [false, true] {
-            let kept = Kept::default();
+            let kept = KeptLog::default();
             let writer = kept.clone();
             let log = tracing_subscriber::fmt()
                 .with_writer(move || writer.clone())

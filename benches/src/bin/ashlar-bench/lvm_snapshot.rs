@@ -15,7 +15,7 @@ use ashlar_engine::now_ns;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::size;
-use ashlar_sim::model::Named;
+use ashlar_sim::model::NamedModel;
 use ashlar_sim::modelled;
 use ashlar_terminal as output;
 use clap::Args;
@@ -60,7 +60,7 @@ pub(crate) struct LvmSnapshot {
     /// The disk to model: see ashlar serve --model. The default's bandwidth is that of the reads in
     /// the bug report
     #[arg(long, value_name = "MODEL", default_value = "gp2:3000iops,bandwidth=290M")]
-    model: Named,
+    model: NamedModel,
 
     /// Make a file system, mount it, and read the file there; as root
     #[arg(long)]

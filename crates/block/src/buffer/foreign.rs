@@ -17,14 +17,14 @@ const WINDOW: usize = 2 * STRIDE - 1;
 /// that reads them twice may get two values; the copies of a mirrored write differ if they change meanwhile, as with a
 /// kernel's O_DIRECT.
 ///
-/// Threads that each have a `Foreign` for the same memory share no count of references.
-pub struct Foreign {
+/// Threads that each have a `ForeignMemory` for the same memory share no count of references.
+pub struct ForeignMemory {
     /// Overlapping parts, each with offsets of 32 bits.
     windows: Box<[Arc<Inner>]>,
     len: usize,
 }
 
-impl Foreign {
+impl ForeignMemory {
     /// The `len` bytes at `start`, which `owner` keeps. It is dropped with the last segment or with this value, whichever
     /// is later.
     ///
@@ -97,12 +97,12 @@ mod tests {
         }
     }
 
-    fn guest(len: usize) -> (Arc<Guest>, Foreign) {
+    fn guest(len: usize) -> (Arc<Guest>, ForeignMemory) {
         let memory = (0..len).map(|number| AtomicU8::new(number as u8)).collect();
         let guest = Arc::new(Guest { memory, gone: Arc::default() });
         let start = NonNull::from(&guest.memory[..]).cast();
         // SAFETY: the box lives as long as the guest, and all access is atomic.
-        let foreign = unsafe { Foreign::new(start, len, Arc::clone(&guest) as _) };
+        let foreign = unsafe { ForeignMemory::new(start, len, Arc::clone(&guest) as _) };
         (guest, foreign)
     }
 

@@ -18,8 +18,8 @@
 //! # The value
 //!
 //! References to the value come from three places: a [`Pass`], which is counted in its word; a
-//! [`Closed`], of which there is one at a time; and [`Gate::get`], under the lock. The value changes only
-//! through an exclusive reference to a [`Closed`], under the lock. A `Closed` is given out when each word
+//! [`ClosedGate`], of which there is one at a time; and [`Gate::get`], under the lock. The value changes only
+//! through an exclusive reference to a [`ClosedGate`], under the lock. A `ClosedGate` is given out when each word
 //! is closed and counts nothing, and the words stay closed as long as it exists: so no reference is
 //! alive then. An I/O that is counted in a closed word leaves again and never gets a `Pass`.
 
@@ -56,7 +56,7 @@ struct Waiters {
     seats: VecDeque<(u64, Waker)>,
     /// The closing thread.
     closer: Option<Waker>,
-    /// The gate is closed, without a [`Closed`].
+    /// The gate is closed, without a [`ClosedGate`].
     kept: bool,
 }
 
@@ -116,13 +116,13 @@ impl<T, P: Shards> Gate<T, P> {
     }
 
     /// Admits an I/O once the gate is open.
-    pub fn enter(&self) -> Enter<'_, T, P> {
-        Enter { gate: self, shard: P::shard(), seat: None }
+    pub fn enter(&self) -> GateEntry<'_, T, P> {
+        GateEntry { gate: self, shard: P::shard(), seat: None }
     }
 
     /// Keeps new I/O out, and waits until the gate is empty. Callers take turns. A future that is dropped before leaves
     /// the gate as it was.
-    pub async fn close(&self) -> Closed<'_, T, P> {
+    pub async fn close(&self) -> ClosedGate<'_, T, P> {
         let alone = self.closing.write().await;
         let kept = self.waiters.with(|waiters| std::mem::take(&mut waiters.kept));
         if !kept {
@@ -130,7 +130,7 @@ impl<T, P: Shards> Gate<T, P> {
                 word.add(CLOSED);
             }
         }
-        let mut closed = Closed { gate: self, keeps: kept, _alone: alone };
+        let mut closed = ClosedGate { gate: self, keeps: kept, _alone: alone };
         for Shard(word) in &self.shards {
             poll_fn(|cx| self.poll_empty(word, cx)).await;
         }
@@ -193,7 +193,7 @@ impl<T, P: Shards> Deref for Pass<'_, T, P> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the word counts this pass until it is dropped, and was not closed before: so no `Closed` is given out
+        // SAFETY: the word counts this pass until it is dropped, and was not closed before: so no `ClosedGate` is given out
         // meanwhile, and the value does not change.
         unsafe { &*self.gate.value.get() }
     }
@@ -210,14 +210,14 @@ impl<T, P: Shards> Drop for Pass<'_, T, P> {
 
 /// The gate is closed and empty; dropping this opens it.
 #[must_use = "the gate opens when it is dropped"]
-pub struct Closed<'a, T = (), P: Shards = Std> {
+pub struct ClosedGate<'a, T = (), P: Shards = Std> {
     gate: &'a Gate<T, P>,
     /// Whether the gate stays closed when this is dropped.
     keeps: bool,
     _alone: Guard<'a>,
 }
 
-impl<T, P: Shards> Closed<'_, T, P> {
+impl<T, P: Shards> ClosedGate<'_, T, P> {
     /// Leaves the gate closed. The next [`Gate::close`] takes over without waiting.
     pub fn keep(mut self) {
         self.keeps = true;
@@ -229,13 +229,13 @@ impl<T, P: Shards> Closed<'_, T, P> {
     }
 
     fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: there is no `Pass`, as long as this exists; no other `Closed`, because this one holds the right to close;
+        // SAFETY: there is no `Pass`, as long as this exists; no other `ClosedGate`, because this one holds the right to close;
         // no reference from this one, which is borrowed exclusively; and none from `Gate::get`, because of the lock.
         self.gate.waiters.with(|_| change(unsafe { &mut *self.gate.value.get() }))
     }
 }
 
-impl<T, P: Shards> Deref for Closed<'_, T, P> {
+impl<T, P: Shards> Deref for ClosedGate<'_, T, P> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -244,7 +244,7 @@ impl<T, P: Shards> Deref for Closed<'_, T, P> {
     }
 }
 
-impl<T, P: Shards> Drop for Closed<'_, T, P> {
+impl<T, P: Shards> Drop for ClosedGate<'_, T, P> {
     fn drop(&mut self) {
         if self.keeps {
             self.gate.waiters.with(|waiters| waiters.kept = true);
@@ -256,14 +256,14 @@ impl<T, P: Shards> Drop for Closed<'_, T, P> {
 
 /// A held I/O's entry.
 #[must_use = "futures do nothing unless polled"]
-pub struct Enter<'a, T = (), P: Shards = Std> {
+pub struct GateEntry<'a, T = (), P: Shards = Std> {
     gate: &'a Gate<T, P>,
     shard: usize,
     /// The number of its seat; the seat may have been removed since.
     seat: Option<u64>,
 }
 
-impl<T, P: Shards> Enter<'_, T, P> {
+impl<T, P: Shards> GateEntry<'_, T, P> {
     /// Takes a seat, or keeps the existing one; false if the gate is open.
     fn sit(&mut self, cx: &Context<'_>) -> bool {
         let word = &self.gate.shards[self.shard].0;
@@ -299,7 +299,7 @@ impl Waiters {
     }
 }
 
-impl<'a, T, P: Shards> Future for Enter<'a, T, P> {
+impl<'a, T, P: Shards> Future for GateEntry<'a, T, P> {
     type Output = Pass<'a, T, P>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -315,7 +315,7 @@ impl<'a, T, P: Shards> Future for Enter<'a, T, P> {
     }
 }
 
-impl<T, P: Shards> Drop for Enter<'_, T, P> {
+impl<T, P: Shards> Drop for GateEntry<'_, T, P> {
     fn drop(&mut self) {
         self.stand_up();
     }

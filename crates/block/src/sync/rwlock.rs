@@ -91,13 +91,13 @@ impl RwLock {
     }
 
     /// Acquires the lock, shared with other readers.
-    pub fn read(&self) -> Acquire<'_> {
-        Acquire { lock: self, shared: true, stage: Stage::New }
+    pub fn read(&self) -> Acquisition<'_> {
+        Acquisition { lock: self, shared: true, stage: Stage::New }
     }
 
     /// Acquires the lock exclusively.
-    pub fn write(&self) -> Acquire<'_> {
-        Acquire { lock: self, shared: false, stage: Stage::New }
+    pub fn write(&self) -> Acquisition<'_> {
+        Acquisition { lock: self, shared: false, stage: Stage::New }
     }
 }
 
@@ -111,13 +111,13 @@ enum Stage {
 
 /// A future that acquires the lock.
 #[must_use = "the lock is taken when this is awaited"]
-pub struct Acquire<'a> {
+pub struct Acquisition<'a> {
     lock: &'a RwLock,
     shared: bool,
     stage: Stage,
 }
 
-impl<'a> Future for Acquire<'a> {
+impl<'a> Future for Acquisition<'a> {
     type Output = Guard<'a>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard<'a>> {
@@ -147,7 +147,7 @@ impl<'a> Future for Acquire<'a> {
     }
 }
 
-impl Drop for Acquire<'_> {
+impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         let Stage::Waiting(id) = self.stage else { return };
         let mut state = self.lock.lock();
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    fn poll<'a>(acquire: &mut Acquire<'a>, count: &Arc<Count>) -> Option<Guard<'a>> {
+    fn poll<'a>(acquire: &mut Acquisition<'a>, count: &Arc<Count>) -> Option<Guard<'a>> {
         let waker = Waker::from(Arc::clone(count));
         match Pin::new(acquire).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(guard) => Some(guard),
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    fn try_now<'a>(mut acquire: Acquire<'a>) -> Option<Guard<'a>> {
+    fn try_now<'a>(mut acquire: Acquisition<'a>) -> Option<Guard<'a>> {
         poll(&mut acquire, &Arc::default())
     }
 

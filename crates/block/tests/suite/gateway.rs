@@ -66,12 +66,12 @@ fn what_does_not_fit_the_device_is_refused() {
 }
 
 /// A device with three copies, which notes the copies that reads name.
-struct Copied {
+struct CopyRecorder {
     disk: Disk,
     seen: Mutex<Vec<(u64, u16)>>,
 }
 
-impl BlockDevice for Copied {
+impl BlockDevice for CopyRecorder {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -90,8 +90,8 @@ impl BlockDevice for Copied {
 fn a_read_names_a_copy_that_exists_and_every_piece_of_it_names_the_same() {
     let limits = Limits { max_hw_sectors: Sectors(8), ..cached() };
     let disk = Disk::new("copied", Sectors(2000), limits);
-    let device = Arc::new(Copied { disk, seen: Mutex::default() });
-    let gateway = Gateway::new(Arc::<Copied>::clone(&device));
+    let device = Arc::new(CopyRecorder { disk, seen: Mutex::default() });
+    let gateway = Gateway::new(Arc::<CopyRecorder>::clone(&device));
     let named = |at, copy| read(at, 20).with_copy(CopyNumber(copy));
     let submit = |bio| result(&mut gateway.submit(bio));
     assert_eq!(submit(named(0, 2)), Ok(()));

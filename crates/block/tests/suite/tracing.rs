@@ -144,12 +144,12 @@ fn a_failed_merge_shows_its_retries() {
 }
 
 /// A device over another one, with its sectors shifted by 100.
-struct Shifted {
+struct ShiftedDevice {
     disk: Disk,
     lower: Gateway,
 }
 
-impl BlockDevice for Shifted {
+impl BlockDevice for ShiftedDevice {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -170,7 +170,7 @@ fn layered(upper: &'static str, lower: &'static str, seen: &'static str) -> Vec<
     let lower = Gateway::new(Arc::new(Queue::new(lower, Instant { bad: None })));
     let disk = Disk::new(upper, Sectors(1 << 19), large());
     disk.set_number(DeviceNumber::dm(5));
-    let gateway = Gateway::new(Arc::new(Shifted { disk, lower }));
+    let gateway = Gateway::new(Arc::new(ShiftedDevice { disk, lower }));
     let watch = trace::watch(Arc::<Scribe>::clone(&scribe));
     let mut ios = [gateway.submit(read(0, 8)), gateway.submit(read(8, 8))];
     let mut discard = gateway.submit(discard(16, 8));

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use ashlar_block::sync::gate::{Enter, Gate};
+use ashlar_block::sync::gate::{Gate, GateEntry};
 use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::canary::{Rule, broken};
@@ -154,7 +154,7 @@ impl Origin {
     }
 
     /// Admits a change of the device: a snapshot is taken before it, or after its end.
-    pub(super) fn enter(&self) -> Enter<'_> {
+    pub(super) fn enter(&self) -> GateEntry<'_> {
         self.gate.enter()
     }
 

@@ -31,14 +31,14 @@ impl fmt::Display for Process {
 }
 
 /// A descriptor of a process, from `/proc/PID/fdinfo/FD`.
-pub(super) struct Opening {
+pub(super) struct OpenDescriptor {
     pub(super) pid: u32,
     pub(super) fd: u32,
     info: String,
 }
 
 /// All descriptors of all processes that this user may see.
-pub(super) fn openings() -> impl Iterator<Item = Opening> {
+pub(super) fn openings() -> impl Iterator<Item = OpenDescriptor> {
     let numbers = |directory: PathBuf| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
@@ -47,7 +47,7 @@ pub(super) fn openings() -> impl Iterator<Item = Opening> {
         let directory = process(pid).join("fdinfo");
         numbers(directory.clone()).filter_map(move |fd| {
             let info = fs::read_to_string(directory.join(fd.to_string())).ok()?;
-            Some(Opening { pid, fd, info })
+            Some(OpenDescriptor { pid, fd, info })
         })
     })
 }
@@ -56,7 +56,7 @@ fn process(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-impl Opening {
+impl OpenDescriptor {
     /// The locks held through this descriptor.
     pub(super) fn locks(&self) -> impl Iterator<Item = Lock<'_>> {
         let lines = self.info.lines().filter_map(|line| line.strip_prefix("lock:"));
@@ -106,7 +106,7 @@ impl<'a> Lock<'a> {
 
 /// A living process that holds a lock on the file of `stat`. `None` if there is none that this user may see.
 pub(super) fn lock_holder(stat: &Stat) -> Option<Process> {
-    let is_holder = |opening: &Opening| {
+    let is_holder = |opening: &OpenDescriptor| {
         let has_lock = opening.locks().any(|lock| lock.inode() == Some(stat.st_ino));
         // The link is followed last: stat on a file may wait for its file system.
         let is_it = |it: fs::Metadata| (it.dev(), it.ino()) == (stat.st_dev, stat.st_ino);
@@ -126,7 +126,7 @@ pub fn device_writer(number: u64) -> Option<Process> {
     })
 }
 
-fn living(has: impl Fn(&Opening) -> bool) -> Option<Process> {
+fn living(has: impl Fn(&OpenDescriptor) -> bool) -> Option<Process> {
     openings().filter(|opening| has(opening)).find_map(|opening| opening.living())
 }
 

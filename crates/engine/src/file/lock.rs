@@ -26,7 +26,7 @@ use std::path::Path;
 
 use rustix::fs::Stat;
 
-use super::holders::{self, Lock, Opening, Process, lock_holder};
+use super::holders::{self, Lock, OpenDescriptor, Process, lock_holder};
 use super::open::OpenError;
 
 /// Sets, changes or removes the lock on the whole file.
@@ -80,7 +80,7 @@ pub(super) fn take(
             return Ok(false);
         }
     }
-    let obstacle = match Others::of(fd) {
+    let obstacle = match OtherLocks::of(fd) {
         Ok(others) if is_reader => others.writer(),
         Ok(others) => others.equal(fd, stat),
         // Without /proc a reader relies on its shared lock alone; for a writer that is not enough.
@@ -99,11 +99,11 @@ pub(super) fn take(
 }
 
 /// The locks on a file, without our own.
-struct Others {
+struct OtherLocks {
     /// How many `/proc/locks` lists.
     listed: usize,
     /// The descriptors that hold them, if visible, one for each open file description.
-    seen: Vec<Opening>,
+    seen: Vec<OpenDescriptor>,
     /// The file, as a [`Lock`] names it.
     file: String,
 }
@@ -111,7 +111,7 @@ struct Others {
 /// What keeps a file from being used, if anything: the process, if it is known and alive.
 type Obstacle = Option<Option<Process>>;
 
-impl Others {
+impl OtherLocks {
     /// All locks on the file except the one that `fd` holds.
     fn of(fd: &OwnedFd) -> io::Result<Self> {
         let own = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
@@ -138,7 +138,7 @@ impl Others {
     }
 
     /// Whether a descriptor is not a duplicate of one already seen: a duplicate would show the same lock again.
-    fn is_new(&self, opening: &Opening) -> io::Result<bool> {
+    fn is_new(&self, opening: &OpenDescriptor) -> io::Result<bool> {
         for other in &self.seen {
             if is_same_description(opening, other)? {
                 return Ok(false);
@@ -149,7 +149,9 @@ impl Others {
 
     /// How many locks the descriptors in `seen` hold.
     fn seen_locks(&self) -> usize {
-        let of = |opening: &Opening| opening.locks().filter(|lock| lock.file == self.file).count();
+        let of = |opening: &OpenDescriptor| {
+            opening.locks().filter(|lock| lock.file == self.file).count()
+        };
         self.seen.iter().map(of).sum()
     }
 
@@ -165,14 +167,14 @@ impl Others {
 
     /// The obstacle for a writer: another process that could write to the file.
     fn equal(&self, fd: &OwnedFd, stat: &Stat) -> Obstacle {
-        let is_powerless = |opening: &Opening| {
+        let is_powerless = |opening: &OpenDescriptor| {
             let is_shared =
                 opening.locks().filter(|lock| lock.file == self.file).all(|lock| lock.is_read);
             is_shared && !opening.is_for_writing() && !may_write(opening.pid, fd, stat)
         };
         match self.seen.iter().find(|opening| !is_powerless(opening)) {
             Some(opening) => Some(opening.living()),
-            None if !is_local(fd) => Some(self.seen.first().and_then(Opening::living)),
+            None if !is_local(fd) => Some(self.seen.first().and_then(OpenDescriptor::living)),
             None if self.listed > 0 && self.seen_locks() == self.listed => None,
             None => Some(None),
         }
@@ -180,7 +182,7 @@ impl Others {
 }
 
 /// Whether two descriptors share one open file description (kcmp(2)).
-fn is_same_description(one: &Opening, other: &Opening) -> io::Result<bool> {
+fn is_same_description(one: &OpenDescriptor, other: &OpenDescriptor) -> io::Result<bool> {
     const KCMP_FILE: libc::c_int = 0;
     // SAFETY: kcmp only compares, and its arguments are numbers.
     let order = unsafe {

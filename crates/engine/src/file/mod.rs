@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 /// Shared by the driver and the requests in flight.
-struct Shared {
+struct SharedFile {
     file: RingFile,
     path: PathBuf,
     kind: Kind,
@@ -59,7 +59,7 @@ struct Shared {
     locked: bool,
 }
 
-impl Shared {
+impl SharedFile {
     /// Logs a failed I/O: the first, then at every power of two.
     fn log(&self, what: &str, offset: u64, status: Status) {
         let count = self.errors.fetch_add(1, Ordering::Relaxed) + 1;
@@ -70,7 +70,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedFile {
     fn drop(&mut self) {
         // The rings may hold the file open a little longer; they must not hold its lock too.
         if self.locked
@@ -83,7 +83,7 @@ impl Drop for Shared {
 
 /// The driver of one file or block device. Requests must be submitted on a reactor's thread.
 pub struct FileDriver {
-    shared: Seats<Shared>,
+    shared: Seats<SharedFile>,
 }
 
 impl FileDriver {

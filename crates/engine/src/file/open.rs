@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::holders::{self, Process};
 use super::probe::{self, DirectAlign};
-use super::{FileDevice, FileDriver, Kind, Shared, ioctl, lock};
+use super::{FileDevice, FileDriver, Kind, SharedFile, ioctl, lock};
 use crate::files::RingFile;
 use crate::runtime::EngineRuntime;
 
@@ -134,7 +134,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
     let (disk, read_only) = describe(path, options, &fd, &stat, kind, direct)
         .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     disk.set_read_only(read_only);
-    let shared = Shared {
+    let shared = SharedFile {
         blocks: kind == Kind::Image && may_block(&fd),
         file: RingFile::new(fd),
         path: path.to_owned(),

@@ -25,10 +25,10 @@ use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 
 use super::probe::DirectAlign;
-use super::{Kind, Shared, ioctl};
+use super::{Kind, SharedFile, ioctl};
 use crate::blocking;
 use crate::fixed::FixedMemory;
-use crate::op::Complete;
+use crate::op::OperationOwner;
 use crate::reactor::{self, Core};
 
 /// `BLOCK_URING_CMD_DISCARD`, `_IO(0x12, 0)` of `include/uapi/linux/blkdev.h`.
@@ -43,11 +43,11 @@ const MAX_CALL_BYTES: u32 = 0x7ff0_0000;
 thread_local! {
     /// Idle records for reuse, so that an I/O allocates nothing.
     #[expect(clippy::vec_box, reason = "the ring is given the boxes, whose addresses stay")]
-    static SPARE: RefCell<Vec<Box<InFlight>>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<Vec<Box<FileRequest>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Starts a request.
-pub(super) fn start(shared: &Arc<Seat<Shared>>, rq: Request) {
+pub(super) fn start(shared: &Arc<Seat<SharedFile>>, rq: Request) {
     let core = reactor::current();
     let op = rq.op();
     if op == Op::Flush && shared.flush_failed.load(Relaxed) {
@@ -66,14 +66,14 @@ pub(super) fn start(shared: &Arc<Seat<Shared>>, rq: Request) {
 }
 
 struct Job {
-    shared: Arc<Seat<Shared>>,
+    shared: Arc<Seat<SharedFile>>,
     rq: Request,
 }
 
 /// A request in flight, with everything the kernel may touch: the iovec array is on the heap, the bytes belong to the
 /// request's segments or to `bounce`.
 #[derive(Default)]
-struct InFlight {
+struct FileRequest {
     job: Option<Job>,
     iov: Vec<libc::iovec>,
     bounce: Option<Segment>,
@@ -93,7 +93,7 @@ fn append(iov: &mut Vec<libc::iovec>, start: *mut u8, len: usize) {
     }
 }
 
-impl InFlight {
+impl FileRequest {
     /// Lists the request's memory, or that of a bounce buffer if direct I/O would refuse to write it. (A read has memory of
     /// the queue, which is aligned.)
     fn take_data(&mut self, rq: &Request, direct: Option<DirectAlign>) {
@@ -140,7 +140,7 @@ impl InFlight {
         let how = if blocks { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         let entry = self.entry(job, target.number, core).flags(target.flags | how);
         // SAFETY: the array and the memory it points to belong to `self`, on the heap; the file stays open while the
-        // job holds its `Shared`.
+        // job holds its `SharedFile`.
         unsafe { core.submit_callback(entry, self) }
     }
 
@@ -269,7 +269,7 @@ fn name_of(op: Op) -> &'static str {
     }
 }
 
-impl Complete for InFlight {
+impl OperationOwner for FileRequest {
     fn request(&self) -> Option<&Request> {
         Some(&self.job.as_ref()?.rq)
     }
@@ -310,7 +310,7 @@ impl Complete for InFlight {
 }
 
 /// Discards in the pool, on a kernel whose ring cannot.
-fn discard_by_ioctl(shared: Arc<Seat<Shared>>, rq: Request) {
+fn discard_by_ioctl(shared: Arc<Seat<SharedFile>>, rq: Request) {
     let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
     let device = Arc::clone(&shared);
     let work = blocking::run(move || ioctl::discard(device.file.fd().as_fd(), offset, len));
@@ -318,7 +318,7 @@ fn discard_by_ioctl(shared: Arc<Seat<Shared>>, rq: Request) {
         let result = match work.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Status::from_errno(error.raw_os_error().unwrap_or(libc::EIO))),
-            Err(crate::Cancelled) => Err(Status::Resource),
+            Err(crate::ReceiveError) => Err(Status::Resource),
         };
         if let Err(status) = result {
             shared.log("discard", offset, status);
@@ -359,7 +359,7 @@ mod tests {
             own
         });
         for count in 0..=12 {
-            let mut one = InFlight::default();
+            let mut one = FileRequest::default();
             for part in &parts {
                 append(&mut one.iov, part.as_ptr().cast_mut(), part.len() - 1);
             }

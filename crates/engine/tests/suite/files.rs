@@ -17,7 +17,7 @@ use ashlar_block::units::{Sector, Sectors};
 use ashlar_engine::fd::Fd;
 use ashlar_engine::file::Kind;
 use ashlar_engine::{
-    Chunk, Engine, FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, Vectored, open,
+    Chunk, ChunkList, Engine, FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, open,
     sleep, spawn, timeout,
 };
 
@@ -379,7 +379,7 @@ fn descriptors_allocate_sync_and_write_vectors() {
         let fd = Fd::new(file.into());
         fd.fallocate(0, 0, MIB).await.0.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
-        let mut list = Vectored::new();
+        let mut list = ChunkList::new();
         list.push_bytes(b"head".to_vec());
         list.push(Chunk::Static(b"-static-"));
         list.push_segment(Buffer::from_slice(b"tail").whole());
@@ -387,7 +387,7 @@ fn descriptors_allocate_sync_and_write_vectors() {
         assert_eq!(wrote.unwrap(), 14);
         fd.sync(false).await.0.unwrap();
         fd.sync(true).await.0.unwrap();
-        let mut list = Vectored::new();
+        let mut list = ChunkList::new();
         list.push_bytes(vec![0; 6]);
         list.push_bytes(vec![0; 8]);
         let (read, mut list) = fd.readv(list, Some(100)).await;

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ashlar_block::bio::Bio;
-use ashlar_block::buffer::Foreign;
+use ashlar_block::buffer::ForeignMemory;
 use ashlar_block::gateway::Gateway;
 use ashlar_block::units::{Sector, Sectors};
 use ashlar_engine::{OpenOptions, RamDevice, Reactor, ReactorConfig, open};
@@ -33,7 +33,7 @@ impl Drop for Mapping {
     }
 }
 
-fn guest() -> (File, Foreign) {
+fn guest() -> (File, ForeignMemory) {
     let file = File::from(memfd_create(c"ashlar-test-guest", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(GUEST_BYTES as u64).unwrap();
     // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -49,7 +49,7 @@ fn guest() -> (File, Foreign) {
     };
     let start = NonNull::new(start.unwrap().cast()).unwrap();
     // SAFETY: the owner keeps the mapping, the test does not shorten the file, and no reference to the memory is made.
-    let foreign = unsafe { Foreign::new(start, GUEST_BYTES, Arc::new(Mapping(start))) };
+    let foreign = unsafe { ForeignMemory::new(start, GUEST_BYTES, Arc::new(Mapping(start))) };
     (file, foreign)
 }
 

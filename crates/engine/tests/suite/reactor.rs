@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_engine::fd::Fd;
 use ashlar_engine::{
-    Cancelled, Engine, Handle, OpenOptions, Panicked, Reactor, ReactorConfig, now_ns, open, signal,
-    sleep, spawn, timeout, yield_now,
+    Engine, Handle, OpenOptions, Reactor, ReactorConfig, ReceiveError, ThreadPanic, now_ns, open,
+    signal, sleep, spawn, timeout, yield_now,
 };
 
 fn reactor() -> Reactor {
@@ -155,11 +155,11 @@ fn wakers_work_from_other_threads() {
     // A flag set and a waker called by another thread, many times, with the reactor asleep, awake
     // or falling asleep: each wake-up must be seen.
     const ROUNDS: usize = 3000;
-    struct Shared {
+    struct SharedCount {
         count: AtomicUsize,
         waker: std::sync::Mutex<Option<Waker>>,
     }
-    let shared = Arc::new(Shared { count: AtomicUsize::new(0), waker: None.into() });
+    let shared = Arc::new(SharedCount { count: AtomicUsize::new(0), waker: None.into() });
     let other = Arc::clone(&shared);
     let sender = thread::spawn(move || {
         for round in 1..=ROUNDS {
@@ -234,8 +234,8 @@ fn work_on_an_ended_reactor_is_cancelled() {
     let pending = handle.spawn_on(std::future::pending::<()>);
     engine.shutdown();
     let reactor = reactor();
-    assert_eq!(reactor.block_on(pending), Err(Cancelled));
-    assert_eq!(reactor.block_on(handle.spawn_on(|| async {})), Err(Cancelled));
+    assert_eq!(reactor.block_on(pending), Err(ReceiveError));
+    assert_eq!(reactor.block_on(handle.spawn_on(|| async {})), Err(ReceiveError));
     assert!(!handle.is_current() && Handle::current().is_current());
 }
 
@@ -249,7 +249,7 @@ fn a_panic_in_a_task_reaches_whoever_awaits_it_and_nobody_else() {
         }
     });
     let reactor = reactor();
-    assert_eq!(reactor.block_on(panicked), Err(Cancelled));
+    assert_eq!(reactor.block_on(panicked), Err(ReceiveError));
     assert_eq!(reactor.block_on(handle.spawn_on(|| async { 5 })), Ok(5));
 }
 
@@ -276,10 +276,10 @@ fn a_panic_of_a_reactor_is_told_and_what_it_had_under_way_stays_under_way() {
         async {}
     });
     let told = reactor.block_on(engine.panicked());
-    let Panicked { thread, message } = &told;
+    let ThreadPanic { thread, message } = &told;
     assert_eq!((thread.as_str(), message.as_str()), ("ashlar-1", "on purpose, by 1"));
-    assert_eq!(reactor.block_on(closure), Err(Cancelled));
-    assert_eq!(reactor.block_on(handles[1].spawn_on(|| async {})), Err(Cancelled));
+    assert_eq!(reactor.block_on(closure), Err(ReceiveError));
+    assert_eq!(reactor.block_on(handles[1].spawn_on(|| async {})), Err(ReceiveError));
     assert_eq!(reactor.block_on(handles[0].spawn_on(|| async { 5 })), Ok(5));
     engine.shutdown();
     assert!(!dropped.load(Ordering::Acquire), "what was under way looks as if it had ended");

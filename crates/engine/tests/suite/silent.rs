@@ -35,17 +35,17 @@ const HEADER: usize = 40;
 const WRITE_HEADER: usize = 40;
 
 /// A request that is not answered yet.
-struct Asked {
+struct PendingRequest {
     operation: u32,
     unique: u64,
     body: Vec<u8>,
 }
 
-struct Served {
+struct ServedFile {
     fuse: File,
     contents: Mutex<Vec<u8>>,
     silent: AtomicBool,
-    held: Mutex<Vec<Asked>>,
+    held: Mutex<Vec<PendingRequest>>,
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -66,7 +66,7 @@ fn pack(values: &[(u64, usize)], len: usize) -> Vec<u8> {
     bytes
 }
 
-impl Served {
+impl ServedFile {
     fn reply(&self, unique: u64, error: i32, body: &[u8]) {
         let len = 16 + body.len() as u64;
         let mut message = pack(&[(len, 4), (error as u32 as u64, 4), (unique, 8)], 16);
@@ -77,8 +77,8 @@ impl Served {
         }
     }
 
-    fn execute(&self, asked: &Asked) {
-        let Asked { operation, unique, body } = asked;
+    fn execute(&self, asked: &PendingRequest) {
+        let PendingRequest { operation, unique, body } = asked;
         let mut contents = self.contents.lock().unwrap();
         let range = || {
             let (offset, size) = (number(body, 8) as usize, number32(body, 16) as usize);
@@ -128,7 +128,7 @@ impl Served {
         let mut message = vec![0; SIZE];
         while let Ok(len @ HEADER..) = (&self.fuse).read(&mut message) {
             let operation = number32(&message, 4);
-            let asked = Asked {
+            let asked = PendingRequest {
                 operation,
                 unique: number(&message, 8),
                 body: message[HEADER..len].to_vec(),
@@ -154,14 +154,14 @@ impl Served {
 }
 
 /// The mounted file.
-struct Mounted {
-    served: Arc<Served>,
+struct MountedFile {
+    served: Arc<ServedFile>,
     path: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 /// A file on FUSE; `None` where that cannot be mounted.
-fn mounted() -> Option<Mounted> {
+fn mounted() -> Option<MountedFile> {
     let fuse = match File::options().read(true).write(true).open("/dev/fuse") {
         Ok(fuse) => fuse,
         Err(error) => {
@@ -178,7 +178,7 @@ fn mounted() -> Option<Mounted> {
         eprintln!("skipped: mounting FUSE: {error}");
         return None;
     }
-    let served = Arc::new(Served {
+    let served = Arc::new(ServedFile {
         fuse,
         contents: Mutex::new((0..SIZE).map(|at| (at / 512) as u8).collect()),
         silent: AtomicBool::new(false),
@@ -195,7 +195,7 @@ fn mounted() -> Option<Mounted> {
             served.answer();
         }
     });
-    Some(Mounted { served, path, _directory: directory })
+    Some(MountedFile { served, path, _directory: directory })
 }
 
 fn mount(path: &Path, options: &str) -> std::io::Result<()> {
@@ -208,7 +208,7 @@ fn mount(path: &Path, options: &str) -> std::io::Result<()> {
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedFile {
     fn drop(&mut self) {
         self.served.answer();
         let path = std::ffi::CString::new(self.path.to_str().unwrap()).unwrap();
@@ -219,7 +219,7 @@ impl Drop for Mounted {
 }
 
 /// Runs with the disk of such a file, direct or through the page cache.
-fn on_a_silent_file(test: impl AsyncFn(&Served, &Gateway)) {
+fn on_a_silent_file(test: impl AsyncFn(&ServedFile, &Gateway)) {
     for direct in [true, false] {
         let Some(mounted) = mounted() else { return };
         Reactor::new(ReactorConfig::default()).unwrap().block_on(async {

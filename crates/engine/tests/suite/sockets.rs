@@ -10,7 +10,7 @@ use std::time::Duration;
 use ashlar_block::Buffer;
 use ashlar_engine::fd::Fd;
 use ashlar_engine::net::{Listener, Socket};
-use ashlar_engine::{Reactor, Vectored, spawn, timeout};
+use ashlar_engine::{ChunkList, Reactor, spawn, timeout};
 
 fn run(test: impl Future<Output = ()>) {
     Reactor::new(Default::default()).unwrap().block_on(async {
@@ -39,7 +39,7 @@ async fn talk(socket: Socket) {
     let sender = {
         let (socket, bytes) = (Rc::clone(&socket), bytes.clone());
         spawn(async move {
-            let mut list = Vectored::new();
+            let mut list = ChunkList::new();
             // More chunks than one call takes, in many sizes.
             for (i, part) in bytes.chunks(1231).enumerate() {
                 if i % 2 == 0 {

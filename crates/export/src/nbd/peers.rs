@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use ashlar_block::buffer;
 use ashlar_engine::net::Socket;
-use ashlar_engine::{Cancelled, blocking, memory, now_ns, sleep, spawn};
+use ashlar_engine::{ReceiveError, blocking, memory, now_ns, sleep, spawn};
 use rustix::net::Shutdown;
 
 use super::budget::Budget;
@@ -169,7 +169,7 @@ impl Peers {
             if self.connections.borrow().is_empty() {
                 buffer::drop_kept();
             }
-            let (Ok(()) | Err(Cancelled)) = blocking::run(memory::trim).await;
+            let (Ok(()) | Err(ReceiveError)) = blocking::run(memory::trim).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ashlar_block::LocalFuture;
-use ashlar_engine::{Cancelled, Engine, Receiver, sleep};
+use ashlar_engine::{Engine, ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
 use ashlar_export::fuse::server as fuse;
@@ -162,14 +162,14 @@ impl FrontEnd for ServedMount {
 }
 
 /// Handles the end of a server.
-fn told(ended: std::result::Result<io::Result<()>, Cancelled>, ending: &Ending) {
+fn told(ended: std::result::Result<io::Result<()>, ReceiveError>, ending: &Ending) {
     match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             tracing::error!(%error, "serving the mount failed");
             ending.fail(FAILURE);
         }
-        Err(Cancelled) => {
+        Err(ReceiveError) => {
             tracing::error!("a server of the mount has panicked: stopping");
             ending.panic();
         }

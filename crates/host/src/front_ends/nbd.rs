@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_engine::net::Listener;
-use ashlar_engine::{Cancelled, Engine, Handle, Receiver};
+use ashlar_engine::{Engine, Handle, ReceiveError, Receiver};
 use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
@@ -107,7 +107,7 @@ impl Nbd {
                     tracing::error!(%address, %error, "NBD server failed");
                     ending.fail(FAILURE);
                 }
-                Err(Cancelled) => {
+                Err(ReceiveError) => {
                     tracing::error!(%address, "NBD server panicked");
                     ending.fail(PANICKED);
                 }
@@ -123,7 +123,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A server whose thread ended, or that panicked.
-fn gone(cancelled: Cancelled) -> io::Result<()> {
+fn gone(cancelled: ReceiveError) -> io::Result<()> {
     Err(io::Error::other(cancelled))
 }
 

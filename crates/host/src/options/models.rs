@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use ashlar_sim::model::{ModelError, Named};
+use ashlar_sim::model::{ModelError, NamedModel};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -16,7 +16,7 @@ pub struct Assignment {
     /// The disk; `None` for all.
     pub disk: Option<PathBuf>,
     /// Its model.
-    pub model: Named,
+    pub model: NamedModel,
 }
 
 impl FromStr for Assignment {
@@ -26,11 +26,12 @@ impl FromStr for Assignment {
     /// with an equals sign: the text after an equals sign that begins with the name of a preset is
     /// the model.
     fn from_str(text: &str) -> Result<Self, ModelError> {
-        if Named::begins(text) {
+        if NamedModel::begins(text) {
             return Ok(Self { disk: None, model: text.parse()? });
         }
         let mut cuts = text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
-        let cut = cuts.find(|(_, model)| Named::begins(model)).or_else(|| text.split_once('='));
+        let cut =
+            cuts.find(|(_, model)| NamedModel::begins(model)).or_else(|| text.split_once('='));
         let (disk, model) = cut.map_or((None, text), |(disk, model)| (Some(disk.into()), model));
         Ok(Self { disk, model: model.parse()? })
     }
@@ -56,7 +57,7 @@ pub fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Assignme
         All(String),
         ByDisk(BTreeMap<PathBuf, String>),
     }
-    let named = |text: String| text.parse::<Named>().map_err(D::Error::custom);
+    let named = |text: String| text.parse::<NamedModel>().map_err(D::Error::custom);
     match Models::deserialize(deserializer)? {
         Models::All(text) => Ok(vec![Assignment { disk: None, model: named(text)? }]),
         Models::ByDisk(table) => table

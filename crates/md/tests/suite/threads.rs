@@ -246,7 +246,7 @@ fn run(trial: Trial, seed: u64) {
 /// Runs a shape with the seeds of the environment.
 fn trial(level: Level, layout: Option<u32>, members: usize, bitmap: NewBitmap) {
     for seed in ashlar_sim::seeds(1) {
-        let _named = ashlar_sim::runs::Named::new("threads", seed);
+        let _reminder = ashlar_sim::runs::RunReminder::new("threads", seed);
         run(Trial { level, layout, members, bitmap }, seed);
     }
 }

@@ -33,7 +33,7 @@ const MAX_JITTER: u64 = 1000;
 
 /// A model and the text that it was parsed from, as which it prints.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Named {
+pub struct NamedModel {
     text: String,
     /// The model.
     pub model: Model,
@@ -71,7 +71,7 @@ fn presets() -> String {
     PRESETS.map(|(name, _)| name).join(", ")
 }
 
-impl Named {
+impl NamedModel {
     /// Whether `text` begins like a model: with a preset, alone or before a colon.
     pub fn begins(text: &str) -> bool {
         let preset = text.split(':').next().unwrap_or(text);
@@ -79,13 +79,13 @@ impl Named {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Named {
+impl FromStr for NamedModel {
     type Err = ModelError;
 
     fn from_str(text: &str) -> Result<Self, ModelError> {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     fn model(text: &str) -> Model {
-        text.parse::<Named>().unwrap().model
+        text.parse::<NamedModel>().unwrap().model
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
             iops_cap: Some(IopsCap { per_second: 500, burst: 3, unit_bytes: 16 << 10 }),
         };
         assert_eq!(model(all), expected);
-        assert_eq!(all.parse::<Named>().unwrap().to_string(), all);
+        assert_eq!(all.parse::<NamedModel>().unwrap().to_string(), all);
         let slow = model("nvme:latency=1ms");
         assert_eq!(slow, Model { read_ns: MS, write_ns: MS, ..Model::nvme() });
         assert_eq!(model("hdd:iops=90").iops_cap.unwrap().per_second, 90);
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn examples_are_all_taken() {
         let examples = EXAMPLES.replace(", ", ",");
-        assert!(format!("custom:{examples}").parse::<Named>().is_ok());
+        assert!(format!("custom:{examples}").parse::<NamedModel>().is_ok());
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
             ("nvme:jitter=5", "0% to 1000%"),
         ];
         for (text, expected) in cases {
-            let error = text.parse::<Named>().unwrap_err().to_string();
+            let error = text.parse::<NamedModel>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
     }
@@ -276,10 +276,10 @@ mod tests {
     #[test]
     fn a_model_is_told_from_a_path_by_its_preset() {
         for text in ["hdd", "gp2:3000iops", "custom:read=1ms", "gp2:nonsense"] {
-            assert!(Named::begins(text), "{text}");
+            assert!(NamedModel::begins(text), "{text}");
         }
         for text in ["disk.img", "./hdd", "hdd.img", "ram:1G", ""] {
-            assert!(!Named::begins(text), "{text}");
+            assert!(!NamedModel::begins(text), "{text}");
         }
     }
 }

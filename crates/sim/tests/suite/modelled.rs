@@ -8,7 +8,7 @@ use ashlar_block::{
     Bio, BlockDevice, Buffer, Features, Flags, Gateway, Limits, Runtime, Sector, Sectors, Status,
 };
 use ashlar_engine::{EngineRuntime, OpenOptions, RamDevice, Reactor, open};
-use ashlar_sim::model::{Model, Named};
+use ashlar_sim::model::{Model, NamedModel};
 use ashlar_sim::{Media, Oracle, Rng, Sim, SimDisk, Stop, Value, Workload, modelled, seeds};
 use futures_util::future::join_all;
 
@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 const MIB: u64 = 2048;
 
 fn model(text: &str) -> Model {
-    text.parse::<Named>().unwrap().model
+    text.parse::<NamedModel>().unwrap().model
 }
 
 fn ram(capacity: u64) -> Gateway {

@@ -91,9 +91,9 @@ fn panic_of(f: impl FnOnce()) -> String {
 }
 
 /// A driver that never completes the second request that it gets.
-struct Forgetful(std::sync::atomic::AtomicU32);
+struct ForgetfulDriver(std::sync::atomic::AtomicU32);
 
-impl Driver for Forgetful {
+impl Driver for ForgetfulDriver {
     fn queue_rq(&self, rq: Request) {
         if self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
             std::mem::forget(rq);
@@ -108,7 +108,7 @@ fn a_lost_completion_is_a_deadlock_that_names_the_seed() {
     let text = panic_of(|| {
         let sim = Sim::new(4711);
         let disk = Disk::new("d", Sectors(1000), Limits::default());
-        let queue = Queue::new(disk, Forgetful(0.into()));
+        let queue = Queue::new(disk, ForgetfulDriver(0.into()));
         let gateway = Gateway::new(std::sync::Arc::new(queue));
         sim.block_on(async {
             for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! Volumes that are written while something else happens to their group, and verified.
 
 use ashlar_block::Gateway;
-use ashlar_sim::scheduler::{Join, start};
+use ashlar_sim::scheduler::{JoinHandle, start};
 use ashlar_sim::{Oracle, Rng, Workload};
 
 use crate::live::Live;
@@ -16,7 +16,7 @@ pub(crate) struct Load<'a> {
 
 impl Load<'_> {
     /// Writes until the workload has ended; returns how many I/Os failed.
-    pub(crate) fn start(&self, rng: &mut Rng) -> Join<u64> {
+    pub(crate) fn start(&self, rng: &mut Rng) -> JoinHandle<u64> {
         let (work, volume) = (self.work.clone(), self.volume.clone());
         let (oracle, mut rng) = (self.oracle.clone(), rng.fork());
         start(async move { work.run(&volume, &oracle, &mut rng).await.unwrap() })

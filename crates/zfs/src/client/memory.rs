@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use ashlar_block::buffer::{self, BLOCK_SIZES};
-use ashlar_engine::slabs::{Shared, Slabs};
+use ashlar_engine::slabs::{SharedMemory, Slabs};
 
 use crate::protocol::Command;
 
@@ -18,7 +18,7 @@ const KEEP_BYTES: usize = 64 << 20;
 ///
 /// `None` if the memory is not available: the kernel then copies the data of requests, which takes longer.
 pub(super) fn share() -> Option<(Command, OwnedFd)> {
-    static SHARED: OnceLock<Option<Shared>> = OnceLock::new();
+    static SHARED: OnceLock<Option<SharedMemory>> = OnceLock::new();
     let shared = SHARED.get_or_init(|| match Slabs::shared(&BLOCK_SIZES, REGION_BYTES, KEEP_BYTES) {
         Ok((slabs, shared)) => {
             // Leaked, because buffers may outlive everything.

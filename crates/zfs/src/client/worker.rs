@@ -211,7 +211,7 @@ impl Worker {
     async fn answered(&self, receiver: Receiver<CallResult>) -> CallResult {
         match receiver.await {
             Ok(result) => result,
-            Err(oneshot::Cancelled) => Err(self.dead()),
+            Err(oneshot::ReceiveError) => Err(self.dead()),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::sync::Primitives;
 use crate::sync::model::{self, Loom, block_on, give_up, overlaps};
 
 /// Two words, so that each thread has its own.
-type Two = Loom<2>;
+type TwoWords = Loom<2>;
 
 /// The value: loom detects accesses that overlap or do not see each other.
 #[derive(Default)]
@@ -34,8 +34,8 @@ impl Clone for Value {
 
 type World<P> = Gate<Value, P>;
 
-fn enter<P: Shards>(gate: &World<P>, shard: usize) -> Enter<'_, Value, P> {
-    Enter { gate, shard, seat: None }
+fn enter<P: Shards>(gate: &World<P>, shard: usize) -> GateEntry<'_, Value, P> {
+    GateEntry { gate, shard, seat: None }
 }
 
 type Thread<P> = fn(&World<P>);
@@ -57,7 +57,7 @@ fn io_elsewhere<P: Shards>(gate: &World<P>) {
     block_on(enter(gate, 1)).uses();
 }
 
-fn changes<P: Shards>(closed: &mut Closed<'_, Value, P>) {
+fn changes<P: Shards>(closed: &mut ClosedGate<'_, Value, P>) {
     closed.uses();
     closed.change(|value| value.0.with_mut(|_| ()));
 }
@@ -76,9 +76,9 @@ fn replace<P: Shards>(gate: &World<P>) {
 
 #[test]
 fn nothing_is_in_while_the_gate_is_closed_and_all_end() {
-    explore::<Two>(3, &[suspend_and_resume, io]);
-    explore::<Two>(2, &[suspend_and_resume, io, io]);
-    explore::<Two>(2, &[suspend_and_resume, io, io_elsewhere]);
+    explore::<TwoWords>(3, &[suspend_and_resume, io]);
+    explore::<TwoWords>(2, &[suspend_and_resume, io, io]);
+    explore::<TwoWords>(2, &[suspend_and_resume, io, io_elsewhere]);
 }
 
 #[test]
@@ -91,14 +91,14 @@ fn a_gate_may_be_closed_again_and_again() {
         io(gate);
         io(gate);
     }
-    explore::<Two>(2, &[twice, io_twice]);
-    explore::<Two>(2, &[twice, io, io_elsewhere]);
+    explore::<TwoWords>(2, &[twice, io_twice]);
+    explore::<TwoWords>(2, &[twice, io, io_elsewhere]);
 }
 
 #[test]
 fn closers_take_turns() {
-    explore::<Two>(3, &[replace, replace]);
-    explore::<Two>(2, &[suspend_and_resume, replace, io]);
+    explore::<TwoWords>(3, &[replace, replace]);
+    explore::<TwoWords>(2, &[suspend_and_resume, replace, io]);
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn a_copy_is_of_the_value_before_a_change_or_after_it() {
     fn copy<P: Shards>(gate: &World<P>) {
         gate.get().uses();
     }
-    explore::<Two>(3, &[suspend_and_resume, copy]);
-    explore::<Two>(2, &[replace, copy, io]);
+    explore::<TwoWords>(3, &[suspend_and_resume, copy]);
+    explore::<TwoWords>(2, &[replace, copy, io]);
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn whoever_gives_up_does_so_without_a_trace() {
             changes(&mut closed);
         }
     }
-    explore::<Two>(2, &[suspend_and_resume, hasty_io, io]);
-    explore::<Two>(3, &[hasty_close, io]);
-    explore::<Two>(2, &[hasty_close, io, io_elsewhere]);
+    explore::<TwoWords>(2, &[suspend_and_resume, hasty_io, io]);
+    explore::<TwoWords>(3, &[hasty_close, io]);
+    explore::<TwoWords>(2, &[hasty_close, io, io_elsewhere]);
 }
 
 /// The word of a faulty gate: an I/O first checks it and then counts itself, in two steps.
@@ -148,14 +148,14 @@ impl Word for Gap {
     }
 }
 
-struct Gapped;
+struct GapPrimitives;
 
-impl Primitives for Gapped {
+impl Primitives for GapPrimitives {
     type Word = Gap;
     type Lock<T: Default> = Mutex<T>;
 }
 
-impl Shards for Gapped {
+impl Shards for GapPrimitives {
     const SHARDS: usize = 2;
     fn shard() -> usize {
         0
@@ -167,5 +167,5 @@ impl Shards for Gapped {
 
 #[test]
 fn the_model_finds_a_gap_between_look_and_change() {
-    assert!(overlaps(|| explore::<Gapped>(3, &[suspend_and_resume, io])));
+    assert!(overlaps(|| explore::<GapPrimitives>(3, &[suspend_and_resume, io])));
 }

@@ -22,7 +22,7 @@ mod targets;
 mod threads;
 mod world;
 
-use ashlar_sim::runs::{Named, wanted};
+use ashlar_sim::runs::{RunReminder, wanted};
 use world::World;
 
 /// Maximum of lives of one origin.
@@ -31,7 +31,7 @@ const LIVES: usize = 5;
 #[test]
 fn origins_and_snapshots_keep_what_they_promised() {
     for seed in wanted(|name| std::env::var(name).ok()).unwrap_or(0..500) {
-        let _named = Named::new("origins", seed);
+        let _reminder = RunReminder::new("origins", seed);
         let mut world = World::new(seed);
         (0..LIVES).for_each(|_| world.live());
     }

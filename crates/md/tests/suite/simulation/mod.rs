@@ -21,7 +21,7 @@ mod canaries;
 mod world;
 
 use ashlar_md::ondisk::Level;
-use ashlar_sim::runs::{Named, wanted};
+use ashlar_sim::runs::{RunReminder, wanted};
 use world::World;
 
 /// Seeds that once found a defect, by level. After a change of the simulation they are different runs:
@@ -36,7 +36,7 @@ fn run(level: Level, count: u64) {
     let seeds = wanted(|name| std::env::var(name).ok()).unwrap_or(0..count);
     let known = REGRESSIONS.iter().filter(|(of, _)| *of == level);
     for seed in known.flat_map(|(_, seeds)| seeds.iter().copied()).chain(seeds) {
-        let _named = Named::new(level, seed);
+        let _reminder = RunReminder::new(level, seed);
         let mut world = World::new(level, seed);
         for _ in 0..LIVES {
             world.live();

@@ -34,13 +34,13 @@ impl Chunk {
 }
 
 /// A list of chunks with the arrays that the kernel needs; reusable, since it keeps its memory.
-pub struct Vectored {
+pub struct ChunkList {
     chunks: Vec<Chunk>,
     iov: Vec<libc::iovec>,
     header: libc::msghdr,
 }
 
-impl Vectored {
+impl ChunkList {
     /// An empty list.
     pub fn new() -> Box<Self> {
         // SAFETY: a msghdr of zero bytes is valid: no address, no data, no control message.
