@@ -11,7 +11,7 @@ use ashlar_block::{Sector, Sectors};
 use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::files::{Files, Piece, Place};
 use ashlar_btrfs::ondisk::items::FileType;
-use ashlar_btrfs::ondisk::node::Expected;
+use ashlar_btrfs::ondisk::node::BlockExpectation;
 use ashlar_btrfs::path::Root;
 use ashlar_btrfs::units::{Logical, Mirror};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
@@ -73,7 +73,10 @@ pub fn blocks() -> &'static [(u64, Vec<u8>)] {
             let mut waiting: Vec<Logical> = roots.into_iter().map(|root| root.at).collect();
             let mut all = Vec::new();
             while let Some(at) = waiting.pop() {
-                let node = fs.node(Expected { at, ..Expected::default() }).await.expect("sound");
+                let node = fs
+                    .node(BlockExpectation { at, ..BlockExpectation::default() })
+                    .await
+                    .expect("sound");
                 waiting
                     .extend((0..node.len()).filter_map(|slot| node.pointer(slot)).map(|to| to.at));
                 let chunk = fs.chunks().get(at).expect("mapped");

@@ -14,7 +14,7 @@ use ashlar_btrfs::ondisk::items::{
     VerityDescriptorItem, keyed_ref, raid_stripe, uuid_subvolumes,
 };
 use ashlar_btrfs::ondisk::key::{DiskKey, Key, item};
-use ashlar_btrfs::ondisk::node::{Expected, HEADER_SIZE, Identity, Node, header};
+use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE, Identity, Node, header};
 use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE, Superblock};
 use ashlar_btrfs::units::Logical;
 use uuid::Uuid;
@@ -81,7 +81,8 @@ fn node(bytes: &[u8]) -> bool {
         chunk_tree_uuid: None,
         nodesize: SECTOR,
     };
-    let expected = Expected { at: Logical(head.bytenr.get()), ..Expected::default() };
+    let expected =
+        BlockExpectation { at: Logical(head.bytenr.get()), ..BlockExpectation::default() };
     let Ok(node) = Node::new(bytes.into_boxed_slice(), &identity, &expected) else { return false };
     let keys: Vec<Key> = (0..node.len()).filter_map(|slot| node.key(slot)).collect();
     assert!(keys.len() == node.len() && keys.is_sorted_by(|a, b| a < b));

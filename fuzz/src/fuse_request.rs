@@ -19,7 +19,7 @@ use ashlar_block::{
     Bio, BioResult, BlockDevice, Buffer, ByteVolume, Disk, Features, Gateway, IoFuture, Limits, Op,
     Sectors,
 };
-use ashlar_export::fuse::job::Done;
+use ashlar_export::fuse::job::JobReply;
 use ashlar_export::fuse::request::{Operation, Request};
 use ashlar_export::fuse::session::{Action, Session};
 use ashlar_export::fuse::tree::{Access, Entry, Namespace, Owner};
@@ -264,7 +264,7 @@ fn check_listing(mut rest: &[u8], offset: u64, plus: bool) {
 }
 
 /// Checks the result of an operation on the volume.
-fn check_done(op: &Operation<'_>, payload: &[u8], done: &Done, mirror: &mut [u8]) {
+fn check_done(op: &Operation<'_>, payload: &[u8], done: &JobReply, mirror: &mut [u8]) {
     let data = done.data.as_ref().map(Buffer::as_slice);
     let at = |offset: u64| usize::try_from(offset).expect("within the volume");
     let body = body(&done.head, data.map_or(0, <[u8]>::len), unique_of(done));
@@ -289,7 +289,7 @@ fn check_done(op: &Operation<'_>, payload: &[u8], done: &Done, mirror: &mut [u8]
     }
 }
 
-fn unique_of(done: &Done) -> u64 {
+fn unique_of(done: &JobReply) -> u64 {
     u64::from_ne_bytes(done.head[8..16].try_into().expect("8 bytes"))
 }
 

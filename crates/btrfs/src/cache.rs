@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use event_listener::{Event, EventListener};
 use lru::LruCache;
 
-use crate::ondisk::node::{Expected, Node, NodeError, check_first_key, check_version};
+use crate::ondisk::node::{BlockExpectation, Node, NodeError, check_first_key, check_version};
 use crate::units::Logical;
 
 /// Memory that an entry takes in addition to its block.
 const ENTRY_BYTES: usize = 128;
 
 /// A type that can be cached.
-pub(crate) trait Cached {
+pub(crate) trait CacheValue {
     /// Its size in memory, in bytes.
     fn bytes(&self) -> usize;
 
@@ -20,15 +20,15 @@ pub(crate) trait Cached {
     ///
     /// # Errors
     /// The first mismatch.
-    fn check_expected(&self, expected: &Expected) -> Result<(), NodeError>;
+    fn check_expected(&self, expected: &BlockExpectation) -> Result<(), NodeError>;
 }
 
-impl Cached for Node {
+impl CacheValue for Node {
     fn bytes(&self) -> usize {
         Self::bytes(self).len()
     }
 
-    fn check_expected(&self, expected: &Expected) -> Result<(), NodeError> {
+    fn check_expected(&self, expected: &BlockExpectation) -> Result<(), NodeError> {
         check_version(self.header().generation.get(), self.level(), expected)?;
         check_first_key(self.key(0), expected.first_key)
     }
@@ -47,13 +47,13 @@ enum Entry<T> {
 }
 
 /// Result of a lookup.
-pub(crate) enum Lookup<'a, T: Cached> {
+pub(crate) enum Lookup<'a, T: CacheValue> {
     /// The block is cached.
     Ready(Arc<T>),
     /// Look up again after this event.
     Wait(EventListener),
     /// The block is not cached: read it and insert it.
-    Read(Reading<'a, T>),
+    Read(ReadDuty<'a, T>),
 }
 
 /// Blocks by address, with their total size.
@@ -62,7 +62,7 @@ struct Entries<T> {
     bytes: usize,
 }
 
-impl<T: Cached> Entries<T> {
+impl<T: CacheValue> Entries<T> {
     /// Bytes charged for an entry.
     fn cost(entry: &Entry<T>) -> usize {
         match entry {
@@ -99,7 +99,7 @@ pub(crate) struct Cache<T> {
     max_bytes: usize,
 }
 
-impl<T: Cached> Cache<T> {
+impl<T: CacheValue> Cache<T> {
     /// A cache of at most `max_bytes` bytes.
     pub(crate) fn new(max_bytes: usize) -> Self {
         let entries = Entries { by_address: LruCache::unbounded(), bytes: 0 };
@@ -123,7 +123,7 @@ impl<T: Cached> Cache<T> {
                 let event = Arc::new(Event::new());
                 entries.put(at, Entry::OnItsWay(Arc::clone(&event)));
                 entries.shrink(self.max_bytes);
-                Lookup::Read(Reading { cache: self, at, event, block: None })
+                Lookup::Read(ReadDuty { cache: self, at, event, block: None })
             }
         }
     }
@@ -174,21 +174,21 @@ impl<T: Cached> Cache<T> {
 }
 
 /// The duty to read a block. If dropped without [`Self::done`], another task may read the block.
-pub(crate) struct Reading<'a, T: Cached> {
+pub(crate) struct ReadDuty<'a, T: CacheValue> {
     cache: &'a Cache<T>,
     at: Logical,
     event: Arc<Event>,
     block: Option<Arc<T>>,
 }
 
-impl<T: Cached> Reading<'_, T> {
+impl<T: CacheValue> ReadDuty<'_, T> {
     /// Inserts the block.
     pub(crate) fn done(mut self, block: Arc<T>) {
         self.block = Some(block);
     }
 }
 
-impl<T: Cached> Drop for Reading<'_, T> {
+impl<T: CacheValue> Drop for ReadDuty<'_, T> {
     fn drop(&mut self) {
         {
             let mut entries = self.cache.entries();
@@ -218,12 +218,12 @@ mod tests {
     /// A block of this many bytes.
     struct Block(usize);
 
-    impl Cached for Block {
+    impl CacheValue for Block {
         fn bytes(&self) -> usize {
             self.0 - ENTRY_BYTES
         }
 
-        fn check_expected(&self, _: &Expected) -> Result<(), NodeError> {
+        fn check_expected(&self, _: &BlockExpectation) -> Result<(), NodeError> {
             Ok(())
         }
     }

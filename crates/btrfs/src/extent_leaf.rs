@@ -6,11 +6,13 @@
 
 use std::sync::Arc;
 
-use crate::cache::Cached;
+use crate::cache::CacheValue;
 use crate::error::TreeError;
 use crate::extent_walk::{Extent, ExtentKind};
 use crate::ondisk::key::Key;
-use crate::ondisk::node::{Expected, Node, NodeError, check_end, check_first_key, check_version};
+use crate::ondisk::node::{
+    BlockExpectation, Node, NodeError, check_end, check_first_key, check_version,
+};
 use crate::path::{Path, Root};
 use crate::readahead::{self, Blocks, Reada};
 use crate::sweep::Sweep;
@@ -27,7 +29,7 @@ const LENGTH_SHIFT: u32 = 3;
 const ERROR_BYTES: usize = 256;
 
 /// An invalid item: its first byte, and what is wrong.
-pub(crate) type Wrong = (Logical, TreeError);
+pub(crate) type InvalidItem = (Logical, TreeError);
 
 /// A leaf of the extent tree.
 pub(crate) struct ExtentLeaf {
@@ -40,15 +42,15 @@ pub(crate) struct ExtentLeaf {
     /// The extents, in the order of their keys.
     packed: Box<[u8]>,
     /// Invalid items, in the order of their keys.
-    wrong: Box<[Wrong]>,
+    wrong: Box<[InvalidItem]>,
 }
 
-impl Cached for ExtentLeaf {
+impl CacheValue for ExtentLeaf {
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.packed.len() + self.wrong.len() * ERROR_BYTES
     }
 
-    fn check_expected(&self, expected: &Expected) -> Result<(), NodeError> {
+    fn check_expected(&self, expected: &BlockExpectation) -> Result<(), NodeError> {
         check_version(self.generation, self.level, expected)?;
         check_first_key(self.first_key, expected.first_key)
     }
@@ -98,7 +100,7 @@ impl ExtentLeaf {
     }
 
     /// The first extent that starts at or after `from`, or the error if an invalid item precedes it.
-    pub(crate) fn first_from(&self, from: Logical) -> Option<Result<Extent, Wrong>> {
+    pub(crate) fn first_from(&self, from: Logical) -> Option<Result<Extent, InvalidItem>> {
         let extent = self.extents().find(|extent| extent.start >= from);
         let wrong = self.wrong.iter().find(|(start, _)| *start >= from);
         match (extent, wrong) {
@@ -109,7 +111,7 @@ impl ExtentLeaf {
     }
 
     /// The last extent that starts before `from`, or the error if an invalid item follows it.
-    pub(crate) fn last_before(&self, from: Logical) -> Option<Result<Extent, Wrong>> {
+    pub(crate) fn last_before(&self, from: Logical) -> Option<Result<Extent, InvalidItem>> {
         let extent = self.extents().take_while(|extent| extent.start < from).last();
         let wrong = self.wrong.iter().rfind(|(start, _)| *start < from);
         match (extent, wrong) {
@@ -127,7 +129,7 @@ impl ExtentLeaf {
 }
 
 /// A leaf that cannot be read: the error, and the first key that cannot be in it.
-pub(crate) struct Lost {
+pub(crate) struct LostLeaf {
     pub(crate) error: TreeError,
     pub(crate) resume: Option<Key>,
 }
@@ -161,11 +163,11 @@ impl<'a> Leaves<'a> {
     ///
     /// # Errors
     /// A block on the way, or the leaf, cannot be read from any mirror.
-    pub(crate) async fn with(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+    pub(crate) async fn with(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, LostLeaf> {
         if let Some(above) = &mut self.above
             && let Err(error) = above.search(key).await
         {
-            return Err(Lost { error, resume: above.resume() });
+            return Err(LostLeaf { error, resume: above.resume() });
         }
         self.load().await
     }
@@ -174,12 +176,12 @@ impl<'a> Leaves<'a> {
     ///
     /// # Errors
     /// As for [`Self::with`].
-    pub(crate) async fn next(&mut self) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Arc<ExtentLeaf>>, LostLeaf> {
         let Some(above) = &mut self.above else { return Ok(None) };
         match above.next().await {
             Ok(true) => self.load().await,
             Ok(false) => Ok(None),
-            Err(error) => Err(Lost { error, resume: above.resume() }),
+            Err(error) => Err(LostLeaf { error, resume: above.resume() }),
         }
     }
 
@@ -187,7 +189,7 @@ impl<'a> Leaves<'a> {
     ///
     /// # Errors
     /// As for [`Self::with`].
-    pub(crate) async fn before(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+    pub(crate) async fn before(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, LostLeaf> {
         if let Some(above) = &mut self.above {
             let found = match above.search(key).await {
                 // A leaf that begins with `key` has no smaller key.
@@ -199,7 +201,7 @@ impl<'a> Leaves<'a> {
             match found {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
-                Err(error) => return Err(Lost { error, resume: above.resume() }),
+                Err(error) => return Err(LostLeaf { error, resume: above.resume() }),
             }
         }
         let leaf = self.load().await?;
@@ -207,7 +209,7 @@ impl<'a> Leaves<'a> {
     }
 
     /// Loads the leaf at the current position of the path.
-    async fn load(&mut self) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+    async fn load(&mut self) -> Result<Option<Arc<ExtentLeaf>>, LostLeaf> {
         let (expected, end) = match &self.above {
             None => (self.root.expected(), None),
             Some(above) => match above.child() {
@@ -241,7 +243,7 @@ impl<'a> Leaves<'a> {
                 self.current = Some((expected.at, Arc::clone(&leaf)));
                 Ok(Some(leaf))
             }
-            Err(error) => Err(Lost { error, resume: end }),
+            Err(error) => Err(LostLeaf { error, resume: end }),
         }
     }
 }
@@ -383,7 +385,7 @@ mod tests {
     fn items_that_cannot_be_are_met_in_their_place() {
         let data = |start| extent(start, 4096, 900, ExtentKind::Data);
         let leaf = leaf(&[data(4096), data(12288), data(32768)], &[8192, 20480, 40960], 4096);
-        let start = |found: Option<Result<Extent, Wrong>>| match found {
+        let start = |found: Option<Result<Extent, InvalidItem>>| match found {
             Some(Ok(extent)) => Some((extent.start.0, true)),
             Some(Err((at, _))) => Some((at.0, false)),
             None => None,

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::TreeError;
-use crate::extent_leaf::{Leaves, Lost};
+use crate::extent_leaf::{Leaves, LostLeaf};
 use crate::ondisk::items::{BackRef, CsumItem, ExtentItem};
 use crate::ondisk::key::{Key, item, objectid};
 use crate::ondisk::node::Node;
@@ -102,7 +102,7 @@ impl Extent {
 
 /// Result of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum SearchResult {
     /// The first extent with a byte in the range. It may begin before the range.
     Extent(Extent),
     /// Nothing is known from the start of the range up to `end`.
@@ -118,11 +118,11 @@ pub enum Found {
 
 /// Unknown ranges, as start and end, without overlaps.
 #[derive(Default)]
-struct Unknown {
+struct UnknownRanges {
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Unknown {
+impl UnknownRanges {
     fn insert(&mut self, range: Range<u64>) {
         if self.ranges.len() >= UNKNOWN_MAX {
             self.ranges.pop_first();
@@ -139,7 +139,7 @@ impl Unknown {
 
 /// What is known about the space ahead of a walk.
 #[derive(Clone, Copy)]
-struct Ahead {
+struct Lookahead {
     /// From here on
     from: Logical,
     /// there is nothing before this extent; if `None`, there is nothing at all.
@@ -150,8 +150,8 @@ struct Ahead {
 pub struct ExtentWalk<'a> {
     fs: &'a Arc<FileSystem>,
     leaves: Leaves<'a>,
-    ahead: Option<Ahead>,
-    unknown: Unknown,
+    ahead: Option<Lookahead>,
+    unknown: UnknownRanges,
     /// The last error reported.
     told: Option<TreeError>,
 }
@@ -174,7 +174,7 @@ impl<'a> ExtentWalk<'a> {
 
     fn over(fs: &'a Arc<FileSystem>, root: Root, reada: Reada) -> Self {
         let leaves = Leaves::new(fs, root, reada);
-        Self { fs, leaves, ahead: None, unknown: Unknown::default(), told: None }
+        Self { fs, leaves, ahead: None, unknown: UnknownRanges::default(), told: None }
     }
 
     /// Lets `sweep` read ahead.
@@ -185,24 +185,24 @@ impl<'a> ExtentWalk<'a> {
 
     /// Finds the first extent in `range`. No extent crosses `floor`, the start of the chunk, which
     /// is at or before the start of the range.
-    pub async fn find(&mut self, range: Range<Logical>, floor: Logical) -> Found {
+    pub async fn find(&mut self, range: Range<Logical>, floor: Logical) -> SearchResult {
         let Range { start: from, end: to } = range;
         if from >= to {
-            return Found::Nothing;
+            return SearchResult::Nothing;
         }
         if let Some(end) = self.unknown.end_at(from.0) {
-            return Found::Unknown { end: Logical(end.min(to.0)), error: None };
+            return SearchResult::Unknown { end: Logical(end.min(to.0)), error: None };
         }
         let within = |extent: Option<Extent>| match extent {
-            Some(extent) if extent.start < to => Found::Extent(extent),
-            Some(_) | None => Found::Nothing,
+            Some(extent) if extent.start < to => SearchResult::Extent(extent),
+            Some(_) | None => SearchResult::Nothing,
         };
         let mut follows = false;
-        if let Some(Ahead { from: known_from, extent }) = self.ahead
+        if let Some(Lookahead { from: known_from, extent }) = self.ahead
             && known_from <= from
         {
             match extent {
-                None => return Found::Nothing,
+                None => return SearchResult::Nothing,
                 Some(extent) if from < extent.end() => {
                     // An unknown range may lie in between.
                     let between = self.unknown.ranges.range(from.0..extent.start.0.max(from.0));
@@ -223,7 +223,7 @@ impl<'a> ExtentWalk<'a> {
         if !follows && !begins_here && from > floor {
             match self.before(from, floor).await {
                 Ok(Some(before)) => {
-                    self.ahead = Some(Ahead { from, extent: Some(before) });
+                    self.ahead = Some(Lookahead { from, extent: Some(before) });
                     return within(Some(before));
                 }
                 Ok(None) => {}
@@ -233,19 +233,19 @@ impl<'a> ExtentWalk<'a> {
                 }
             }
         }
-        self.ahead = Some(Ahead { from, extent });
+        self.ahead = Some(Lookahead { from, extent });
         within(extent)
     }
 
     /// Nothing is known from `start` on, before the next known extent.
-    fn up_to(&self, start: u64, from: Logical) -> Found {
+    fn up_to(&self, start: u64, from: Logical) -> SearchResult {
         match self.unknown.end_at(start) {
-            Some(end) => Found::Unknown { end: Logical(end.max(from.0 + 1)), error: None },
-            None => Found::Nothing,
+            Some(end) => SearchResult::Unknown { end: Logical(end.max(from.0 + 1)), error: None },
+            None => SearchResult::Nothing,
         }
     }
 
-    fn gap(&mut self, gap: Gap, from: Logical, to: Logical) -> Found {
+    fn gap(&mut self, gap: Gap, from: Logical, to: Logical) -> SearchResult {
         // Extents begin at whole sectors, even if a neighbour of the lost block has another key.
         let sector = u64::from(self.fs.sectorsize());
         let end = gap.end.max(from.0.saturating_add(sector));
@@ -254,7 +254,7 @@ impl<'a> ExtentWalk<'a> {
         // A lost block is met from both sides.
         let is_new = self.told.as_ref() != Some(&gap.error);
         self.told = Some(gap.error.clone());
-        Found::Unknown { end: Logical(end.min(to.0)), error: is_new.then_some(gap.error) }
+        SearchResult::Unknown { end: Logical(end.min(to.0)), error: is_new.then_some(gap.error) }
     }
 
     /// The first extent that starts at or after `from`.
@@ -273,7 +273,7 @@ impl<'a> ExtentWalk<'a> {
                     None => leaf = self.leaves.next().await,
                 }
             }
-            let Err(Lost { error, resume }) = leaf else { return Ok(None) };
+            let Err(LostLeaf { error, resume }) = leaf else { return Ok(None) };
             let Some(resume) = resume else {
                 return Err(Gap { error, end: u64::MAX });
             };
@@ -339,13 +339,13 @@ pub struct CsumWalk<'a> {
     item: Option<(Arc<Node>, usize, Range<u64>)>,
     /// A range without checksums.
     empty: Range<u64>,
-    unknown: Unknown,
+    unknown: UnknownRanges,
     /// The last error reported.
     told: Option<TreeError>,
 }
 
 /// What the tree has for a sector.
-enum At {
+enum SectorSum {
     /// The current item has its checksum.
     Item,
     /// There are no checksums up to here.
@@ -361,7 +361,7 @@ impl<'a> CsumWalk<'a> {
             Ok(root) => (Some(Path::new(fs, root).with_reada(reada)), None),
             Err(error) => (None, Some(error)),
         };
-        let unknown = Unknown::default();
+        let unknown = UnknownRanges::default();
         Self { fs, missing, path, sweep: None, item: None, empty: 0..0, unknown, told: None }
     }
 
@@ -384,17 +384,17 @@ impl<'a> CsumWalk<'a> {
             let Some(at) = from.checked_add(done as u64 * sector) else { return };
             let up_to = |end: u64| ((end - at.0).div_ceil(sector).max(1) as usize).min(rest.len());
             match self.at(at, &mut tell).await {
-                At::None(end) => {
+                SectorSum::None(end) => {
                     let count = up_to(end);
                     rest[..count].fill(Sum::None);
                     done += count;
                 }
-                At::Unknown(end) => {
+                SectorSum::Unknown(end) => {
                     let count = up_to(end);
                     rest[..count].fill(Sum::Unknown);
                     done += count;
                 }
-                At::Item => {
+                SectorSum::Item => {
                     let parsed = self.item.as_ref().and_then(|(leaf, slot, _)| {
                         let (key, bytes) = leaf.item(*slot)?;
                         CsumItem::parse(key, bytes, kind, self.fs.sectorsize()).ok()
@@ -420,21 +420,21 @@ impl<'a> CsumWalk<'a> {
     }
 
     /// What the tree has for the sector at `at`.
-    async fn at(&mut self, at: Logical, tell: &mut impl FnMut(TreeError)) -> At {
+    async fn at(&mut self, at: Logical, tell: &mut impl FnMut(TreeError)) -> SectorSum {
         if self.item.as_ref().is_some_and(|(_, _, range)| range.contains(&at.0)) {
-            return At::Item;
+            return SectorSum::Item;
         }
         if self.empty.contains(&at.0) {
-            return At::None(self.empty.end);
+            return SectorSum::None(self.empty.end);
         }
         if let Some(end) = self.unknown.end_at(at.0) {
-            return At::Unknown(end);
+            return SectorSum::Unknown(end);
         }
         if self.path.is_none() {
             if let Some(error) = self.missing.take() {
                 tell(error);
             }
-            return At::Unknown(u64::MAX);
+            return SectorSum::Unknown(u64::MAX);
         }
         self.item = None;
         self.sweep(at).await;
@@ -447,7 +447,7 @@ impl<'a> CsumWalk<'a> {
                     self.told = Some(error.clone());
                     tell(error);
                 }
-                At::Unknown(end)
+                SectorSum::Unknown(end)
             }
         }
     }
@@ -469,8 +469,8 @@ impl<'a> CsumWalk<'a> {
     }
 
     /// Moves to the item that contains `at`, if one does.
-    async fn seek(&mut self, at: Logical) -> Result<At, Gap> {
-        let Some(path) = &mut self.path else { return Ok(At::Unknown(u64::MAX)) };
+    async fn seek(&mut self, at: Logical) -> Result<SectorSum, Gap> {
+        let Some(path) = &mut self.path else { return Ok(SectorSum::Unknown(u64::MAX)) };
         let key = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, at.0);
         match path.search_back(key).await {
             Ok(_) => {}
@@ -491,16 +491,16 @@ impl<'a> CsumWalk<'a> {
             && range.contains(&at.0)
         {
             self.item = self.leaf().map(|(leaf, slot)| (leaf, slot, range));
-            return Ok(At::Item);
+            return Ok(SectorSum::Item);
         }
         // No item has it: nothing up to the next item.
-        let Some(path) = &mut self.path else { return Ok(At::Unknown(u64::MAX)) };
+        let Some(path) = &mut self.path else { return Ok(SectorSum::Unknown(u64::MAX)) };
         if let Err(error) = path.search(key).await {
             return Err(Gap { error, end: behind(path.resume()) });
         }
         let end = self.range(at)?.map_or(u64::MAX, |range| range.start);
         self.empty = at.0..end;
-        Ok(At::None(end))
+        Ok(SectorSum::None(end))
     }
 
     fn leaf(&self) -> Option<(Arc<Node>, usize)> {

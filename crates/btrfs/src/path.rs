@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::error::TreeError;
 use crate::ondisk::key::Key;
-use crate::ondisk::node::{Expected, MAX_LEVEL, Node};
+use crate::ondisk::node::{BlockExpectation, MAX_LEVEL, Node};
 use crate::readahead::{self, Blocks, Reada};
 use crate::units::Logical;
 use crate::volume::FileSystem;
@@ -31,8 +31,8 @@ pub struct Root {
 
 impl Root {
     /// Its topmost block.
-    pub(crate) const fn expected(&self) -> Expected {
-        Expected {
+    pub(crate) const fn expected(&self) -> BlockExpectation {
+        BlockExpectation {
             at: self.at,
             generation: Some(self.generation),
             level: Some(self.level),
@@ -105,7 +105,7 @@ impl<'a> Path<'a> {
 
     /// For a path above the leaves: the block that the current pointer leads to, and the first key
     /// of the next one.
-    pub(crate) fn child(&self) -> Option<(Expected, Option<Key>)> {
+    pub(crate) fn child(&self) -> Option<(BlockExpectation, Option<Key>)> {
         let step = self.steps.last()?;
         let expected = step.node.child(step.slot)?;
         Some((expected, step.node.key(step.slot + 1).or(step.end)))

@@ -80,7 +80,7 @@ impl FileSystem {
 }
 
 /// What the tree has for an address range.
-struct Found {
+struct RangeCopies {
     range: Range<u64>,
     /// The copies of the range; none if there is no item for it.
     copies: Result<SmallVec<[RaidStride; 4]>, ReadError>,
@@ -91,7 +91,7 @@ struct Found {
 pub struct StripeWalk<'a> {
     fs: &'a Arc<FileSystem>,
     path: Option<Path<'a>>,
-    found: Option<Found>,
+    found: Option<RangeCopies>,
 }
 
 impl<'a> StripeWalk<'a> {
@@ -117,7 +117,7 @@ impl<'a> StripeWalk<'a> {
         if !self.fs.has_stripes_of(chunk) {
             return Ok(by_chunk);
         }
-        let Found { range, copies } = self.find(at).await;
+        let RangeCopies { range, copies } = self.find(at).await;
         let copies = copies.as_ref().map_err(Clone::clone)?;
         if copies.is_empty() {
             return Err(ReadError::NoStripe(at));
@@ -150,7 +150,7 @@ impl<'a> StripeWalk<'a> {
     }
 
     /// What the tree has for the byte at `at`.
-    async fn find(&mut self, at: Logical) -> &Found {
+    async fn find(&mut self, at: Logical) -> &RangeCopies {
         let found = match self.found.take() {
             Some(found) if found.range.contains(&at.0) => found,
             Some(_) | None => self.look(at).await,
@@ -158,18 +158,18 @@ impl<'a> StripeWalk<'a> {
         self.found.insert(found)
     }
 
-    async fn look(&mut self, at: Logical) -> Found {
+    async fn look(&mut self, at: Logical) -> RangeCopies {
         if self.path.is_none() {
             match self.fs.need_root(objectid::RAID_STRIPE_TREE).await {
                 Ok(root) => {
                     self.path = Some(Path::new(self.fs, root).with_reada(Reada::Forward));
                 }
-                Err(error) => return Found::lost(0..u64::MAX, error),
+                Err(error) => return RangeCopies::lost(0..u64::MAX, error),
             }
         }
         let sectorsize = u64::from(self.fs.sectorsize());
         let behind = at.0.saturating_add(sectorsize);
-        let Some(path) = &mut self.path else { return Found::nothing(at.0..behind) };
+        let Some(path) = &mut self.path else { return RangeCopies::nothing(at.0..behind) };
         let last = Key::new(at.0, item::RAID_STRIPE, u64::MAX);
         let before = match path.search_back(last).await {
             Ok(false) => None,
@@ -177,7 +177,7 @@ impl<'a> StripeWalk<'a> {
             Err(error) => {
                 // Skip the range of the lost block instead of searching it sector by sector.
                 let next = path.resume().map_or(u64::MAX, |key| key.objectid);
-                return Found::lost(at.0..next.max(behind), error);
+                return RangeCopies::lost(at.0..next.max(behind), error);
             }
         };
         // If the next block cannot be read, the read that needs it reports the error.
@@ -189,21 +189,21 @@ impl<'a> StripeWalk<'a> {
         match before {
             Some((_, Ok(Item { range, copies }))) if range.contains(&at.0) => {
                 if next >= range.end {
-                    return Found { range, copies: Ok(copies) };
+                    return RangeCopies { range, copies: Ok(copies) };
                 }
                 let error = damaged(&range, format!("it goes on where the next begins, at {next}"));
-                Found::lost(at.0..behind, error)
+                RangeCopies::lost(at.0..behind, error)
             }
             Some((key, Err(why))) => {
                 let tree = objectid::RAID_STRIPE_TREE;
-                Found::lost(at.0..behind, TreeError::Item { tree, key, why })
+                RangeCopies::lost(at.0..behind, TreeError::Item { tree, key, why })
             }
-            Some((_, Ok(_))) | None => Found::nothing(at.0..next.max(behind)),
+            Some((_, Ok(_))) | None => RangeCopies::nothing(at.0..next.max(behind)),
         }
     }
 }
 
-impl Found {
+impl RangeCopies {
     fn nothing(range: Range<u64>) -> Self {
         Self { range, copies: Ok(SmallVec::new()) }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tracing::trace;
 
-use crate::ondisk::node::{Expected, Node};
+use crate::ondisk::node::{BlockExpectation, Node};
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
@@ -58,7 +58,7 @@ impl Blocks {
     }
 
     /// Reads a block into the cache.
-    pub(crate) async fn read(self, fs: &FileSystem, expected: Expected) {
+    pub(crate) async fn read(self, fs: &FileSystem, expected: BlockExpectation) {
         let read = match self {
             Self::Nodes => fs.node(expected).await.map(drop),
             Self::ExtentLeaves => fs.extent_leaf(expected, None).await.map(drop),
@@ -82,15 +82,15 @@ pub(crate) fn around(fs: &Arc<FileSystem>, node: &Node, slot: usize, reada: Read
     };
     let Some(wanted) = node.child(slot).filter(|wanted| !kind.has(fs, wanted.at)) else { return };
     let blocks = (bytes / u64::from(fs.nodesize())) as usize;
-    let object = |block: &Expected| block.first_key.map(|key| key.objectid);
+    let object = |block: &BlockExpectation| block.first_key.map(|key| key.objectid);
     let beside = |step: usize| match reada {
         Reada::Back => slot.checked_sub(step),
         Reada::None | Reada::Forward | Reada::ForwardAlways | Reada::Scan => slot.checked_add(step),
     };
-    let is_wanted = |next: &Expected| {
+    let is_wanted = |next: &BlockExpectation| {
         reada == Reada::ForwardAlways || next.at.0.abs_diff(wanted.at.0) <= NEAR_BYTES
     };
-    let ahead: Vec<Expected> = (1..=SCANNED)
+    let ahead: Vec<BlockExpectation> = (1..=SCANNED)
         .map_while(|step| beside(step).and_then(|slot| node.child(slot)))
         .take_while(|next| reada != Reada::Back || object(next) == object(&wanted))
         .filter(|next| is_wanted(next) && !kind.has(fs, next.at))

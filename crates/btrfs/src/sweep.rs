@@ -24,7 +24,7 @@ use tracing::trace;
 use crate::chunk_map::ChunkMap;
 use crate::ondisk::chunk::STRIPE_LEN;
 use crate::ondisk::key::{Key, item, objectid};
-use crate::ondisk::node::Expected;
+use crate::ondisk::node::BlockExpectation;
 use crate::path::{Path, Root};
 use crate::readahead::Blocks;
 use crate::units::{DevId, Logical, Physical};
@@ -107,7 +107,7 @@ impl<'a> Sweep<'a> {
         range: Range<u64>,
         blocks: Blocks,
         max: usize,
-        leaves: &mut Vec<(Expected, Blocks)>,
+        leaves: &mut Vec<(BlockExpectation, Blocks)>,
     ) -> u64 {
         let Some(mut path) = Path::above_leaves(self.fs, root) else { return range.end };
         let of = |key: Key| match blocks {

@@ -11,14 +11,14 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-use crate::cache::{Cache, Cached, Lookup};
+use crate::cache::{Cache, CacheValue, Lookup};
 use crate::chunk_map::ChunkMap;
 use crate::error::{OpenError, ReadError, TreeError};
 use crate::extent_leaf::ExtentLeaf;
 use crate::extent_walk::Extent;
 use crate::ondisk::chunk::{Chunk, system_chunks};
 use crate::ondisk::key::{Key, item, objectid};
-use crate::ondisk::node::{Expected, Identity, Node, NodeError, header};
+use crate::ondisk::node::{BlockExpectation, Identity, Node, NodeError, header};
 use crate::ondisk::superblock::{
     CompatRo, DevItem, FLAG_METADUMP, FLAG_SEEDING, FLAGS_INTERRUPTED, FLAGS_SUPPORTED, Incompat,
     Superblock, SuperblockError,
@@ -298,7 +298,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is no such mirror.
-    pub async fn node(&self, expected: Expected) -> Result<Arc<Node>, TreeError> {
+    pub async fn node(&self, expected: BlockExpectation) -> Result<Arc<Node>, TreeError> {
         self.cached(&self.nodes, expected, |node| node).await
     }
 
@@ -308,7 +308,7 @@ impl FileSystem {
     /// No mirror has such a leaf, or its keys are not smaller.
     pub(crate) async fn extent_leaf(
         &self,
-        expected: Expected,
+        expected: BlockExpectation,
         end: Option<Key>,
     ) -> Result<Arc<ExtentLeaf>, TreeError> {
         let leaf =
@@ -324,10 +324,10 @@ impl FileSystem {
     }
 
     /// The cached block, or what `take` makes of the tree block after reading it.
-    async fn cached<T: Cached>(
+    async fn cached<T: CacheValue>(
         &self,
         cache: &Cache<T>,
-        expected: Expected,
+        expected: BlockExpectation,
         take: impl FnOnce(Node) -> T,
     ) -> Result<Arc<T>, TreeError> {
         let at = expected.at;
@@ -359,7 +359,7 @@ impl FileSystem {
     /// There is no such mirror, or its keys are not smaller.
     pub(crate) async fn node_below(
         &self,
-        expected: Expected,
+        expected: BlockExpectation,
         end: Option<Key>,
     ) -> Result<Arc<Node>, TreeError> {
         let node = self.node(expected).await?;
@@ -369,7 +369,7 @@ impl FileSystem {
         }
     }
 
-    async fn read_node(&self, expected: Expected) -> Result<Node, TreeError> {
+    async fn read_node(&self, expected: BlockExpectation) -> Result<Node, TreeError> {
         let at = expected.at;
         let unmapped = TreeError::Read { at, why: ReadError::Unmapped(at) };
         if self.chunks.get(at).is_none() {

@@ -18,7 +18,7 @@ use crate::ondisk::items::{
     BackRef, Compression, ExtentItem, FileExtent, FileExtentBody, keyed_ref,
 };
 use crate::ondisk::key::{Key, item, objectid};
-use crate::ondisk::node::{Expected, Node};
+use crate::ondisk::node::{BlockExpectation, Node};
 use crate::path::{Path, Root};
 use crate::readahead::Reada;
 use crate::roots::{damaged, is_subvolume};
@@ -36,7 +36,7 @@ const ITEMS_MAX: usize = 1_000_000;
 
 /// An extent and its owners.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Owned {
+pub struct OwnedExtent {
     /// Its start.
     pub start: Logical,
     /// Its length in bytes.
@@ -93,7 +93,7 @@ pub async fn owners(
     fs: &Arc<FileSystem>,
     start: Logical,
     len: u64,
-) -> Result<Vec<Owned>, TreeError> {
+) -> Result<Vec<OwnedExtent>, TreeError> {
     let tree = fs.need_root(objectid::EXTENT_TREE).await?;
     let end = start.0.saturating_add(len.max(1));
     let mut all = Vec::new();
@@ -111,12 +111,12 @@ pub async fn owners(
 }
 
 /// An item of the extent tree.
-struct Found {
+struct ExtentTreeItem {
     key: Key,
     data: Vec<u8>,
 }
 
-impl Found {
+impl ExtentTreeItem {
     fn length(&self, fs: &FileSystem) -> u64 {
         match self.key.kind {
             item::METADATA_ITEM => u64::from(fs.nodesize()),
@@ -138,13 +138,13 @@ async fn extent_from(
     fs: &Arc<FileSystem>,
     tree: Root,
     from: u64,
-) -> Result<Option<Found>, TreeError> {
+) -> Result<Option<ExtentTreeItem>, TreeError> {
     let mut path = Path::new(fs, tree);
     let mut more = path.search(Key::new(from, 0, 0)).await?;
     while more {
         let Some((key, data)) = path.item() else { break };
         if is_extent(key.kind) {
-            return Ok(Some(Found { key, data: data.to_vec() }));
+            return Ok(Some(ExtentTreeItem { key, data: data.to_vec() }));
         }
         more = path.next().await?;
     }
@@ -156,7 +156,7 @@ async fn first_extent(
     fs: &Arc<FileSystem>,
     tree: Root,
     start: Logical,
-) -> Result<Option<Found>, TreeError> {
+) -> Result<Option<ExtentTreeItem>, TreeError> {
     let mut path = Path::new(fs, tree);
     let mut from = Key::new(start.0, item::METADATA_ITEM, u64::MAX);
     // The items before may be references to an extent, or a block group.
@@ -178,7 +178,7 @@ async fn first_extent(
 async fn references(
     fs: &Arc<FileSystem>,
     tree: Root,
-    found: &Found,
+    found: &ExtentTreeItem,
 ) -> Result<(Vec<BackRef>, bool), TreeError> {
     let key = found.key;
     let it = ExtentItem::parse(key, &found.data).map_err(|why| damaged(tree.id, key, &why))?;
@@ -206,20 +206,20 @@ async fn references(
 async fn owned(
     fs: &Arc<FileSystem>,
     tree: Root,
-    found: &Found,
+    found: &ExtentTreeItem,
     wanted: std::ops::Range<u64>,
-) -> Result<Owned, TreeError> {
+) -> Result<OwnedExtent, TreeError> {
     let key = found.key;
     let (start, length) = (Logical(key.objectid), found.length(fs));
     let it = ExtentItem::parse(key, &found.data).map_err(|why| damaged(tree.id, key, &why))?;
     let (is_data, level, first_key) = (it.is_data(), it.level, it.first_key);
-    let mut up = tree::Upwards::new(fs, tree);
+    let mut up = tree::UpwardWalk::new(fs, tree);
     if !is_data {
         let roots = up.roots_of(start, level.unwrap_or(0)).await?;
         // The item stores the first key from when the block was created.
         let first_key = up.first_key().or(first_key);
         let owners = Owners::Tree { level: level.unwrap_or(0), first_key, roots };
-        return Ok(Owned { start, length, owners, more: up.is_cut_off() });
+        return Ok(OwnedExtent { start, length, owners, more: up.is_cut_off() });
     }
     let (refs, mut all_refs) = references(fs, tree, found).await?;
     let extent = Extent { start, wanted };
@@ -233,7 +233,8 @@ async fn owned(
         }
         match back_ref {
             BackRef::SharedData { parent, .. } => {
-                let expected = Expected { at: parent, level: Some(0), ..Expected::default() };
+                let expected =
+                    BlockExpectation { at: parent, level: Some(0), ..BlockExpectation::default() };
                 match fs.node(expected).await {
                     Ok(node) => drop(leaves.insert(parent, node)),
                     Err(_) => all_refs = false,
@@ -264,7 +265,7 @@ async fn owned(
         }
     }
     let owners = Owners::Data(parts.into_iter().collect());
-    Ok(Owned { start, length, owners, more: up.is_cut_off() || !all_refs })
+    Ok(OwnedExtent { start, length, owners, more: up.is_cut_off() || !all_refs })
 }
 
 /// The extent looked for in leaves, and the requested range of bytes.

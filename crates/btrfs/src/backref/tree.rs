@@ -3,21 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{BLOCKS_MAX, Found, REFERENCES_MAX, extent_from, references};
+use super::{BLOCKS_MAX, ExtentTreeItem, REFERENCES_MAX, extent_from, references};
 use crate::error::TreeError;
 use crate::ondisk::items::BackRef;
 use crate::ondisk::key::Key;
-use crate::ondisk::node::{Expected, Node};
+use crate::ondisk::node::{BlockExpectation, Node};
 use crate::path::Root;
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
 /// Follows blocks upwards and remembers what it found, since leaves share ancestors.
-pub(super) struct Upwards<'a> {
+pub(super) struct UpwardWalk<'a> {
     fs: &'a Arc<FileSystem>,
     extents: Root,
     /// For each block, the blocks above it, and the trees that have it as their root.
-    known: BTreeMap<Logical, Above>,
+    known: BTreeMap<Logical, Parents>,
     first_key: Option<Key>,
     /// References that may still be followed.
     left: usize,
@@ -26,12 +26,12 @@ pub(super) struct Upwards<'a> {
 
 /// What is directly above a block.
 #[derive(Clone, Default)]
-struct Above {
+struct Parents {
     blocks: Vec<(Logical, u8)>,
     roots: Vec<u64>,
 }
 
-impl<'a> Upwards<'a> {
+impl<'a> UpwardWalk<'a> {
     pub(super) fn new(fs: &'a Arc<FileSystem>, extents: Root) -> Self {
         Self {
             fs,
@@ -89,7 +89,7 @@ impl<'a> Upwards<'a> {
     }
 
     async fn node(&self, at: Logical, level: u8) -> Option<Arc<Node>> {
-        let expected = Expected { at, level: Some(level), ..Expected::default() };
+        let expected = BlockExpectation { at, level: Some(level), ..BlockExpectation::default() };
         self.fs.node(expected).await.ok()
     }
 
@@ -101,10 +101,10 @@ impl<'a> Upwards<'a> {
     }
 
     /// What is directly above a block.
-    async fn above(&mut self, at: Logical, level: u8) -> Result<Above, TreeError> {
-        let mut above = Above::default();
+    async fn above(&mut self, at: Logical, level: u8) -> Result<Parents, TreeError> {
+        let mut above = Parents::default();
         let found = extent_from(self.fs, self.extents, at.0).await?;
-        let Some(found) = found.filter(|found: &Found| found.key.objectid == at.0) else {
+        let Some(found) = found.filter(|found: &ExtentTreeItem| found.key.objectid == at.0) else {
             // A tree block without its own item: the extent tree is damaged.
             self.cut_off = true;
             return Ok(above);
@@ -143,7 +143,7 @@ impl<'a> Upwards<'a> {
         at: Logical,
         level: u8,
         key: Option<Key>,
-        above: &mut Above,
+        above: &mut Parents,
     ) -> Result<(), TreeError> {
         let Some(root) = self.fs.root(id).await? else {
             // The tree is being removed, or is being relocated.

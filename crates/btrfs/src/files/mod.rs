@@ -21,7 +21,7 @@ use thiserror::Error;
 use tracing::warn;
 
 pub use dir::{Directory, DirectoryEntry};
-pub use read::{LostWhy, Piece, Reader};
+pub use read::{LossReason, Piece, Reader};
 pub use walk::{Walk, trimmed};
 
 use crate::error::{ReadError, TreeError};
@@ -491,7 +491,7 @@ impl Files {
     }
 }
 
-impl From<ReadError> for LostWhy {
+impl From<ReadError> for LossReason {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
     }

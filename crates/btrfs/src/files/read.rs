@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::FileError;
-use super::verify::{Sectors, Verified};
+use super::verify::{Sectors, Verifier};
 use crate::compress::{self, DecompressError, EXTENT_BYTES_MAX};
 use crate::error::{ReadError, TreeError};
 use crate::ondisk::items::{
@@ -25,7 +25,7 @@ const DATA_EXTENT_BYTES_MAX: u64 = 1 << 30;
 
 /// Why bytes of a file are lost.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum LostWhy {
+pub enum LossReason {
     /// No mirror can be read; the last reason.
     #[error("{0}")]
     Read(ReadError),
@@ -67,7 +67,7 @@ pub enum Piece {
         /// Length in bytes.
         len: u64,
         /// The reason.
-        why: LostWhy,
+        why: LossReason,
     },
 }
 
@@ -81,7 +81,7 @@ enum Source {
     /// Zeroes.
     Zero,
     /// Cannot be read.
-    Lost(LostWhy),
+    Lost(LossReason),
 }
 
 /// The part of the file that is being read.
@@ -100,7 +100,7 @@ pub struct Reader {
     inode: u64,
     size: u64,
     has_sums: bool,
-    verified: Verified,
+    verifier: Verifier,
     /// Start of the next piece.
     at: u64,
     part: Option<Part>,
@@ -118,10 +118,10 @@ impl Reader {
         it: &InodeItem,
     ) -> Result<Self, FileError> {
         let has_sums = !it.inode_flags().contains(InodeFlags::NODATASUM);
-        let verified = Verified::new(fs).await?;
+        let verifier = Verifier::new(fs).await?;
         let size = it.size.get();
         let (fs, part, decompressed, ready) = (Arc::clone(fs), None, None, Vec::new());
-        Ok(Self { fs, tree, inode, size, has_sums, verified, at: 0, part, decompressed, ready })
+        Ok(Self { fs, tree, inode, size, has_sums, verifier, at: 0, part, decompressed, ready })
     }
 
     /// File size in bytes.
@@ -186,7 +186,7 @@ impl Reader {
                         && key.offset > start
                 };
                 let end = resume.filter(is_ours).map_or(self.size, |key| key.offset);
-                Part { start, end, source: Source::Lost(LostWhy::Extent(error.to_string())) }
+                Part { start, end, source: Source::Lost(LossReason::Extent(error.to_string())) }
             }
         }
     }
@@ -224,7 +224,7 @@ impl Reader {
         let next = path.key().filter(|key| more && is_ours(*key));
         let end = next.map_or(self.size, |key| key.offset);
         let source = match wrong {
-            Some(why) => Source::Lost(LostWhy::Extent(why)),
+            Some(why) => Source::Lost(LossReason::Extent(why)),
             None => Source::Zero,
         };
         Ok(Part { start, end: end.max(start + 1), source })
@@ -246,7 +246,7 @@ impl Reader {
             FileExtentBody::Inline(bytes) => {
                 match compress::decompress(compression, bytes, ram_bytes, self.fs.sectorsize()) {
                     Ok(bytes) => Source::Bytes { start, bytes: bytes.into() },
-                    Err(why) => Source::Lost(LostWhy::Decompress(why)),
+                    Err(why) => Source::Lost(LossReason::Decompress(why)),
                 }
             }
             FileExtentBody::Regular(extent) => match extent.at {
@@ -258,7 +258,7 @@ impl Reader {
                     if fits && extent.disk_num_bytes <= DATA_EXTENT_BYTES_MAX {
                         Source::Plain(extent)
                     } else {
-                        Source::Lost(LostWhy::Read(ReadError::Unmapped(at)))
+                        Source::Lost(LossReason::Read(ReadError::Unmapped(at)))
                     }
                 }
                 Some(at) => match self.decompress(at, extent, compression, ram_bytes).await {
@@ -279,7 +279,7 @@ impl Reader {
         extent: DataExtent,
         compression: Compression,
         ram_bytes: u64,
-    ) -> Result<Arc<[u8]>, LostWhy> {
+    ) -> Result<Arc<[u8]>, LossReason> {
         if let Some((last, bytes)) = &self.decompressed
             && *last == at
             && bytes.len() as u64 == ram_bytes
@@ -288,16 +288,16 @@ impl Reader {
         }
         if extent.disk_num_bytes > EXTENT_BYTES_MAX as u64 {
             let too_large = DecompressError::TooLarge(extent.disk_num_bytes);
-            return Err(LostWhy::Decompress(too_large));
+            return Err(LossReason::Decompress(too_large));
         }
         let Sectors { bytes, lost } =
-            self.verified.read(at, extent.disk_num_bytes, self.has_sums).await;
+            self.verifier.read(at, extent.disk_num_bytes, self.has_sums).await;
         if let Some(why) = lost.into_iter().flatten().next() {
             return Err(why);
         }
         let sector = self.fs.sectorsize();
         let bytes = compress::decompress(compression, &bytes, ram_bytes, sector);
-        let bytes: Arc<[u8]> = bytes.map_err(LostWhy::Decompress)?.into();
+        let bytes: Arc<[u8]> = bytes.map_err(LossReason::Decompress)?.into();
         self.decompressed = Some((at, Arc::clone(&bytes)));
         Ok(bytes)
     }
@@ -314,10 +314,10 @@ impl Reader {
         let len = left.min(PIECE_BYTES);
         let (Some(start), Some(whole)) = (start, (within + len).checked_next_multiple_of(sector))
         else {
-            let why = LostWhy::Extent("it leads out of the space".to_owned());
+            let why = LossReason::Extent("it leads out of the space".to_owned());
             return Piece::Lost { offset, len, why };
         };
-        let Sectors { bytes, lost } = self.verified.read(start, whole, self.has_sums).await;
+        let Sectors { bytes, lost } = self.verifier.read(start, whole, self.has_sums).await;
         let mut pieces: Vec<Piece> = Vec::new();
         for (index, lost) in lost.into_iter().enumerate() {
             // The bytes of this sector that belong to the piece, as offsets into the bytes read.

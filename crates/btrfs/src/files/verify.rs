@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ashlar_block::CopyNumber;
 use tracing::debug;
 
-use super::LostWhy;
+use super::LossReason;
 use crate::csum::{ChecksumKind, MAX_SIZE};
 use crate::error::TreeError;
 use crate::ondisk::items::CsumItem;
@@ -21,7 +21,7 @@ type Sum = Option<[u8; MAX_SIZE]>;
 
 /// Reads data and verifies it.
 #[derive(Debug)]
-pub(super) struct Verified {
+pub(super) struct Verifier {
     fs: Arc<FileSystem>,
     /// The tree of checksums; `None` if there is none.
     sums: Option<Root>,
@@ -32,10 +32,10 @@ pub(super) struct Sectors {
     /// All bytes; lost ones are zero.
     pub(super) bytes: Vec<u8>,
     /// For each sector, why it is lost.
-    pub(super) lost: Vec<Option<LostWhy>>,
+    pub(super) lost: Vec<Option<LossReason>>,
 }
 
-impl Verified {
+impl Verifier {
     pub(super) async fn new(fs: &Arc<FileSystem>) -> Result<Self, TreeError> {
         let sums = fs.root(objectid::CSUM_TREE).await?;
         Ok(Self { fs: Arc::clone(fs), sums })
@@ -51,7 +51,7 @@ impl Verified {
             Ok(sums) => sums,
             Err(error) => {
                 // Without checksums there is no telling whether the bytes are right.
-                sectors.lost.fill(Some(LostWhy::Sums(error)));
+                sectors.lost.fill(Some(LossReason::Sums(error)));
                 return sectors;
             }
         };
@@ -110,7 +110,7 @@ impl Verified {
                 sectors.lost[index] = None;
                 wanted[index] = false;
             } else {
-                sectors.lost[index] = Some(LostWhy::Checksum);
+                sectors.lost[index] = Some(LossReason::Checksum);
             }
         }
     }

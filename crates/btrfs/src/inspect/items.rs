@@ -53,7 +53,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-type Told = Result<(), Fault>;
+type PrintResult = Result<(), Fault>;
 
 /// Prints an item's body. An invalid one is printed as far as it is valid, then what is wrong.
 pub(super) fn body(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> io::Result<()> {
@@ -64,7 +64,7 @@ pub(super) fn body(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> io::Re
     }
 }
 
-fn tell(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> Told {
+fn tell(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> PrintResult {
     match key.kind {
         0 if key.objectid == objectid::FREE_SPACE => free_space_header(out, data)?,
         item::INODE_ITEM => inode(out, InodeItem::parse(data)?)?,
@@ -140,7 +140,7 @@ fn flags(set: impl Iterator<Item = (u64, &'static str)>, bits: u64) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join("|") }
 }
 
-fn free_space_header(out: Sink<'_>, data: &[u8]) -> Told {
+fn free_space_header(out: Sink<'_>, data: &[u8]) -> PrintResult {
     let header = FreeSpaceHeader::parse(data)?;
     writeln!(out, "\t\tlocation {}", key_text(Key::from(&header.location)))?;
     let FreeSpaceHeader { generation, num_entries, num_bitmaps, .. } = header;
@@ -148,7 +148,7 @@ fn free_space_header(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn inode(out: Sink<'_>, it: &InodeItem) -> Told {
+fn inode(out: Sink<'_>, it: &InodeItem) -> PrintResult {
     // The flag of root items, and fs-verity, have no names in the output of btrfs-progs 6.2.
     let unnamed = InodeFlags::ROOT_ITEM_INIT | InodeFlags::RO_VERITY;
     let named = (InodeFlags::all() - unnamed).iter_names().map(|(name, flag)| (flag.bits(), name));
@@ -169,7 +169,7 @@ fn inode(out: Sink<'_>, it: &InodeItem) -> Told {
     Ok(())
 }
 
-fn inode_refs(out: Sink<'_>, data: &[u8]) -> Told {
+fn inode_refs(out: Sink<'_>, data: &[u8]) -> PrintResult {
     for link in InodeRefs::new(data) {
         let link = link?;
         write!(out, "\t\tindex {} namelen {} ", link.index, link.name.len())?;
@@ -178,7 +178,7 @@ fn inode_refs(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn inode_extrefs(out: Sink<'_>, data: &[u8]) -> Told {
+fn inode_extrefs(out: Sink<'_>, data: &[u8]) -> PrintResult {
     for link in InodeExtrefs::new(data) {
         let link = link?;
         let (index, parent) = (link.index, link.parent);
@@ -188,7 +188,7 @@ fn inode_extrefs(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn dir_entries(out: Sink<'_>, data: &[u8]) -> Told {
+fn dir_entries(out: Sink<'_>, data: &[u8]) -> PrintResult {
     use crate::ondisk::items::FileType;
     for entry in DirEntries::new(data) {
         let entry = entry?;
@@ -215,7 +215,7 @@ fn dir_entries(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn root(out: Sink<'_>, data: &[u8]) -> Told {
+fn root(out: Sink<'_>, data: &[u8]) -> PrintResult {
     let (it, rest) = prefix::<DiskRootItem>("root item", data)?;
     let tail = DiskRootItemTail::ref_from_prefix(rest).ok().map(|(tail, _)| tail);
     let DiskRootItem { generation, root_dirid, bytenr, byte_limit, bytes_used, .. } = it;
@@ -248,7 +248,7 @@ fn root(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn root_ref(out: Sink<'_>, which: &str, data: &[u8]) -> Told {
+fn root_ref(out: Sink<'_>, which: &str, data: &[u8]) -> PrintResult {
     let it = RootRef::parse(data)?;
     let (dirid, sequence) = (it.dirid, it.sequence);
     write!(out, "\t\troot {which} key dirid {dirid} sequence {sequence} ")?;
@@ -256,7 +256,7 @@ fn root_ref(out: Sink<'_>, which: &str, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn extent(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
+fn extent(out: Sink<'_>, key: Key, data: &[u8]) -> PrintResult {
     let it = ExtentItem::parse(key, data)?;
     let bits = it.flags;
     let mut named = if it.is_data() { "DATA" } else { "TREE_BLOCK" }.to_owned();
@@ -305,7 +305,7 @@ fn extent_data_ref(
     )
 }
 
-fn keyed(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
+fn keyed(out: Sink<'_>, key: Key, data: &[u8]) -> PrintResult {
     match keyed_ref(key, data).transpose()? {
         Some(BackRef::ExtentData { root, objectid, offset, count }) => {
             extent_data_ref(out, root, objectid, offset, count)?;
@@ -319,14 +319,14 @@ fn keyed(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn checksums(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> Told {
+fn checksums(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> PrintResult {
     let it = CsumItem::parse(key, data, sizes.csum, sizes.sectorsize)?;
     let (start, end) = (it.start(), it.end());
     writeln!(out, "\t\trange start {start} end {end} length {}", end.0 - start.0)?;
     Ok(())
 }
 
-fn file_extent(out: Sink<'_>, data: &[u8]) -> Told {
+fn file_extent(out: Sink<'_>, data: &[u8]) -> PrintResult {
     const ITEM: &str = "file extent item";
     let (it, rest) = prefix::<DiskFileExtent>(ITEM, data)?;
     let compression = it.compression;
@@ -387,7 +387,7 @@ pub(super) fn group_flags(flags: BlockGroupFlags) -> impl fmt::Display {
     })
 }
 
-fn block_group(out: Sink<'_>, data: &[u8]) -> Told {
+fn block_group(out: Sink<'_>, data: &[u8]) -> PrintResult {
     let (it, _) = prefix::<DiskBlockGroupItem>("block group item", data)?;
     let (used, chunk) = (it.used, it.chunk_objectid);
     let flags = group_flags(BlockGroupFlags::from_bits_retain(it.flags.get()));
@@ -416,7 +416,7 @@ pub(super) fn chunk(out: Sink<'_>, data: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn device(out: Sink<'_>, data: &[u8]) -> Told {
+fn device(out: Sink<'_>, data: &[u8]) -> PrintResult {
     let (it, _) = prefix::<DevItem>("device item", data)?;
     let DevItem { devid, total_bytes, bytes_used, io_align, io_width, sector_size, .. } = it;
     writeln!(out, "\t\tdevid {devid} total_bytes {total_bytes} bytes_used {bytes_used}")?;
@@ -432,7 +432,7 @@ fn device(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn device_extent(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
+fn device_extent(out: Sink<'_>, key: Key, data: &[u8]) -> PrintResult {
     let it = DevExtent::parse(key, data)?;
     let DevExtent { chunk_tree, chunk_objectid, chunk_offset, length, .. } = it;
     writeln!(out, "\t\tdev extent chunk_tree {chunk_tree}")?;
@@ -444,7 +444,7 @@ fn device_extent(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn qgroup_status(out: Sink<'_>, data: &[u8]) -> Told {
+fn qgroup_status(out: Sink<'_>, data: &[u8]) -> PrintResult {
     let (it, _) = prefix::<QgroupStatusItem>("qgroup status item", data)?;
     // BTRFS_QGROUP_STATUS_FLAG_ON, _RESCAN, _INCONSISTENT
     let bits = it.flags.get();
@@ -456,7 +456,7 @@ fn qgroup_status(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn qgroup_info(out: Sink<'_>, it: &QgroupInfoItem) -> Told {
+fn qgroup_info(out: Sink<'_>, it: &QgroupInfoItem) -> PrintResult {
     let QgroupInfoItem { generation, rfer, rfer_cmpr, excl, excl_cmpr } = it;
     writeln!(out, "\t\tgeneration {generation}")?;
     writeln!(out, "\t\treferenced {rfer} referenced_compressed {rfer_cmpr}")?;
@@ -464,7 +464,7 @@ fn qgroup_info(out: Sink<'_>, it: &QgroupInfoItem) -> Told {
     Ok(())
 }
 
-fn qgroup_limit(out: Sink<'_>, it: &QgroupLimitItem) -> Told {
+fn qgroup_limit(out: Sink<'_>, it: &QgroupLimitItem) -> PrintResult {
     let signed = |value: u64| value as i64;
     let (max_rfer, max_excl) = (signed(it.max_rfer.get()), signed(it.max_excl.get()));
     let (rsv_rfer, rsv_excl) = (signed(it.rsv_rfer.get()), signed(it.rsv_excl.get()));
@@ -474,7 +474,7 @@ fn qgroup_limit(out: Sink<'_>, it: &QgroupLimitItem) -> Told {
     Ok(())
 }
 
-fn persistent(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
+fn persistent(out: Sink<'_>, key: Key, data: &[u8]) -> PrintResult {
     let (id, offset) = (key.objectid, key.offset);
     let name = object(id, item::PERSISTENT_ITEM);
     writeln!(out, "\t\tpersistent item objectid {name} offset {offset}")?;
@@ -492,7 +492,7 @@ fn persistent(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn temporary(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
+fn temporary(out: Sink<'_>, key: Key, data: &[u8]) -> PrintResult {
     let (id, offset) = (key.objectid, key.offset);
     let name = object(id, item::TEMPORARY_ITEM);
     writeln!(out, "\t\ttemporary item objectid {name} offset {offset}")?;
@@ -509,7 +509,7 @@ fn temporary(out: Sink<'_>, key: Key, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn balance_args(out: Sink<'_>, it: &BalanceArgs) -> Told {
+fn balance_args(out: Sink<'_>, it: &BalanceArgs) -> PrintResult {
     let BalanceArgs { profiles, devid, target, flags, pstart, pend, vstart, vend, .. } = it;
     // Both are ranges of two 32-bit numbers, unless only the upper end was given.
     let range = |both: u64| (both as u32, (both >> 32) as u32);

@@ -36,7 +36,7 @@ pub use superblock::{
     superblock_of,
 };
 pub use time::utc;
-pub use tree::{Dumped, block, tree, trees};
+pub use tree::{DumpCounts, block, tree, trees};
 pub use usage::usage;
 
 use crate::error::TreeError;

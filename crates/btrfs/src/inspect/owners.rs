@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{InspectError, Sink, key, object};
-use crate::backref::{FilePart, Owned, Owners, names_of};
+use crate::backref::{FilePart, OwnedExtent, Owners, names_of};
 use crate::volume::FileSystem;
 
 /// Prints the files that contain a part of the data, or the trees that contain a block.
@@ -12,10 +12,10 @@ use crate::volume::FileSystem;
 /// See [`InspectError`].
 pub async fn owners(
     fs: &Arc<FileSystem>,
-    owned: &Owned,
+    owned: &OwnedExtent,
     out: Sink<'_>,
 ) -> Result<(), InspectError> {
-    let Owned { start, length, owners, more } = owned;
+    let OwnedExtent { start, length, owners, more } = owned;
     match owners {
         Owners::Data(parts) => {
             writeln!(out, "data {start} length {length}")?;

@@ -10,7 +10,7 @@ use super::{InspectError, Sink};
 use crate::error::TreeError;
 use crate::ondisk::items::RootItem;
 use crate::ondisk::key::{Key, item, objectid};
-use crate::ondisk::node::{DiskItem, Expected, HEADER_SIZE, KeyPtr, Node};
+use crate::ondisk::node::{BlockExpectation, DiskItem, HEADER_SIZE, KeyPtr, Node};
 use crate::path::{Path, Root};
 use crate::roots::{damaged, root_of};
 use crate::units::Logical;
@@ -18,7 +18,7 @@ use crate::volume::FileSystem;
 
 /// Number of blocks printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Dumped {
+pub struct DumpCounts {
     /// Tree blocks.
     pub blocks: u64,
     /// Tree blocks that could not be read, and were left out with everything below them.
@@ -29,8 +29,8 @@ pub struct Dumped {
 ///
 /// # Errors
 /// The tree of roots cannot be read completely, or the sink failed.
-pub async fn trees(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<Dumped, InspectError> {
-    let mut dumped = Dumped::default();
+pub async fn trees(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<DumpCounts, InspectError> {
+    let mut dumped = DumpCounts::default();
     let log = fs.log_root();
     for (title, root) in [
         ("root tree", Some(fs.tree_root())),
@@ -54,8 +54,12 @@ pub async fn trees(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<Dumped, Inspec
 ///
 /// # Errors
 /// There is no such tree, the tree of roots cannot be read, or the sink failed.
-pub async fn tree(fs: &Arc<FileSystem>, id: u64, out: Sink<'_>) -> Result<Dumped, InspectError> {
-    let mut dumped = Dumped::default();
+pub async fn tree(
+    fs: &Arc<FileSystem>,
+    id: u64,
+    out: Sink<'_>,
+) -> Result<DumpCounts, InspectError> {
+    let mut dumped = DumpCounts::default();
     let outside = match id {
         objectid::ROOT_TREE => Some(("root tree", Some(fs.tree_root()))),
         objectid::CHUNK_TREE => Some(("chunk tree", Some(fs.chunk_root()))),
@@ -88,9 +92,9 @@ pub async fn block(
     at: Logical,
     follow: bool,
     out: Sink<'_>,
-) -> Result<Dumped, InspectError> {
-    let mut dumped = Dumped { blocks: 1, unreadable: 0 };
-    let node = fs.node(Expected { at, ..Expected::default() }).await?;
+) -> Result<DumpCounts, InspectError> {
+    let mut dumped = DumpCounts { blocks: 1, unreadable: 0 };
+    let node = fs.node(BlockExpectation { at, ..BlockExpectation::default() }).await?;
     tell(fs, &node, out)?;
     if follow {
         children(fs, &node, out, &mut dumped).await?;
@@ -112,7 +116,7 @@ async fn below(
     roots: Root,
     wanted: Option<u64>,
     out: Sink<'_>,
-    dumped: &mut Dumped,
+    dumped: &mut DumpCounts,
 ) -> Result<bool, InspectError> {
     let mut path = Path::new(fs, roots);
     let mut found = false;
@@ -139,7 +143,7 @@ async fn whole(
     fs: &Arc<FileSystem>,
     root: Root,
     out: Sink<'_>,
-    dumped: &mut Dumped,
+    dumped: &mut DumpCounts,
 ) -> Result<(), InspectError> {
     match fs.node(root.expected()).await {
         Ok(node) => {
@@ -168,7 +172,7 @@ async fn children(
     fs: &Arc<FileSystem>,
     top: &Arc<Node>,
     out: Sink<'_>,
-    dumped: &mut Dumped,
+    dumped: &mut DumpCounts,
 ) -> Result<(), InspectError> {
     for wanted in (0..top.level()).rev() {
         let mut steps = vec![Step { node: Arc::clone(top), slot: 0, end: None }];

@@ -88,7 +88,7 @@ pub struct Pointer {
 
 /// What is known about a block before it is read. `None` is not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Expected {
+pub struct BlockExpectation {
     /// Its address.
     pub at: Logical,
     /// Its generation.
@@ -193,7 +193,11 @@ impl Node {
     ///
     /// # Errors
     /// The first failed check.
-    pub fn new(bytes: Box<[u8]>, id: &Identity, expected: &Expected) -> Result<Self, NodeError> {
+    pub fn new(
+        bytes: Box<[u8]>,
+        id: &Identity,
+        expected: &BlockExpectation,
+    ) -> Result<Self, NodeError> {
         check_header(&bytes, id, expected)?;
         let node = Self::of_checked_header(bytes)?;
         check_first_key(node.key(0), expected.first_key)?;
@@ -283,9 +287,9 @@ impl Node {
     }
 
     /// The child block at `slot`, in a block above the leaves.
-    pub(crate) fn child(&self, slot: usize) -> Option<Expected> {
+    pub(crate) fn child(&self, slot: usize) -> Option<BlockExpectation> {
         let pointer = self.pointer(slot)?;
-        Some(Expected {
+        Some(BlockExpectation {
             at: pointer.at,
             generation: Some(pointer.generation),
             level: Some(self.level() - 1),
@@ -365,7 +369,11 @@ pub fn header(bytes: &[u8]) -> Option<&Header> {
 ///
 /// # Errors
 /// The first failed check, in the kernel's order.
-pub fn check_header(bytes: &[u8], id: &Identity, expected: &Expected) -> Result<(), NodeError> {
+pub fn check_header(
+    bytes: &[u8],
+    id: &Identity,
+    expected: &BlockExpectation,
+) -> Result<(), NodeError> {
     let short = NodeError::Contents { what: "too few bytes", slot: 0 };
     let Some(header) = header(bytes).filter(|_| bytes.len() == id.nodesize as usize) else {
         return Err(short);
@@ -399,7 +407,7 @@ pub fn check_header(bytes: &[u8], id: &Identity, expected: &Expected) -> Result<
 pub(crate) fn check_version(
     generation: u64,
     level: u8,
-    expected: &Expected,
+    expected: &BlockExpectation,
 ) -> Result<(), NodeError> {
     if let Some(wanted) = expected.generation
         && generation != wanted

@@ -17,7 +17,7 @@ use super::plan::{Group, Job, Mark, Planner};
 use super::problem::{Problem, ProblemKind, Repair, Sink, TreeBlock};
 use super::repair::{self, Source};
 use super::stripe::{Stripe, UnitKind};
-use super::verify::{self, Bad, Image, Reader, Verified};
+use super::verify::{self, BadUnit, Image, Reader, VerifiedStripe};
 use super::{Scrub, ScrubError, legs, supers};
 use crate::extent_walk::Sum;
 use crate::ondisk::key::objectid;
@@ -25,7 +25,7 @@ use crate::units::Physical;
 use crate::volume::Device;
 
 /// Result of a group.
-struct Done {
+struct GroupResult {
     mark: Mark,
     counters: Counters,
     bytes_read: u64,
@@ -70,7 +70,7 @@ impl Scrub {
         let depth = self.options.depth.max(1);
         let done = groups.map(|group| self.group(device, group, sink)).buffered(depth);
         let mut done = std::pin::pin!(done);
-        while let Some(Done { mark, counters, bytes_read }) = done.next().await {
+        while let Some(GroupResult { mark, counters, bytes_read }) = done.next().await {
             scanned = mark.scanned;
             let mut progress = tally.lock();
             progress.counters = progress.counters.plus(&counters);
@@ -81,7 +81,7 @@ impl Scrub {
         Ok(scanned == total)
     }
 
-    async fn group(&self, device: &Device, group: Group, sink: &dyn Sink) -> Done {
+    async fn group(&self, device: &Device, group: Group, sink: &dyn Sink) -> GroupResult {
         let bytes_read = group.jobs.iter().map(|job| job.bytes(&device.gateway)).sum();
         let (mut stripes, mut rows) = (Vec::new(), Vec::new());
         for job in group.jobs {
@@ -94,7 +94,7 @@ impl Scrub {
         let (of_stripes, of_rows) = join(self.stripes(device, stripes, sink), rows).await;
         let counted = of_stripes.iter().chain(&of_rows);
         let counters = counted.fold(group.counters, |sum, of_job| sum.plus(of_job));
-        Done { mark: group.mark, counters, bytes_read }
+        GroupResult { mark: group.mark, counters, bytes_read }
     }
 
     /// Scrubs stripes; returns the counters.
@@ -118,8 +118,8 @@ impl Scrub {
     }
 
     /// Repairs the bad units of a stripe; returns the counters.
-    async fn settle(&self, device: &Device, verified: Verified, sink: &dyn Sink) -> Counters {
-        let Verified { stripe, mut image, bad } = verified;
+    async fn settle(&self, device: &Device, verified: VerifiedStripe, sink: &dyn Sink) -> Counters {
+        let VerifiedStripe { stripe, mut image, bad } = verified;
         let stripe = &*stripe;
         let mut counters = contents(stripe);
         if self.keeps_tree_blocks() {
@@ -165,7 +165,7 @@ impl Scrub {
     }
 
     /// Caches blocks of the extent and checksum trees in the stripe, for the walks over these trees.
-    fn keep_tree_blocks(&self, stripe: &Stripe, image: &Image, bad: &[Bad]) {
+    fn keep_tree_blocks(&self, stripe: &Stripe, image: &Image, bad: &[BadUnit]) {
         for (index, unit) in stripe.units.iter().enumerate() {
             let of_walks = [Some(objectid::EXTENT_TREE), Some(objectid::CSUM_TREE)];
             let is_of_walks = match unit.kind {
@@ -185,7 +185,7 @@ impl Scrub {
         device: &Device,
         stripe: &Stripe,
         image: &mut Image,
-        bad: &[Bad],
+        bad: &[BadUnit],
         sources: &[Source],
     ) -> Vec<Repair> {
         let mut repairs: Vec<Repair> = sources

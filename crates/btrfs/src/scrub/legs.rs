@@ -13,53 +13,57 @@ use ashlar_block::CopyNumber;
 
 use super::problem::ProblemKind;
 use super::stripe::{Sectors, Unit};
-use super::verify::{Bad, Image, Reader, Verified};
+use super::verify::{BadUnit, Image, Reader, VerifiedStripe};
 use crate::volume::{Device, FileSystem};
 
 /// What is known of a unit's copies.
 #[derive(Default)]
-struct Known {
+struct UnitKnowledge {
     /// Some copy is good, and the image has its bytes.
     is_good: bool,
     /// The plain read was bad.
-    plain: Option<Bad>,
+    plain: Option<BadUnit>,
     /// The bad copies.
-    copies: Vec<Bad>,
+    copies: Vec<BadUnit>,
 }
 
-impl Known {
+impl UnitKnowledge {
     /// What the first read showed.
-    fn of(first: CopyNumber, bad: Option<Bad>) -> Self {
+    fn of(first: CopyNumber, bad: Option<BadUnit>) -> Self {
         let is_good = bad.is_none();
         let (plain, copies) = match bad {
-            Some(bad) if first != CopyNumber::ANY => (None, vec![Bad { copy: first, ..bad }]),
+            Some(bad) if first != CopyNumber::ANY => (None, vec![BadUnit { copy: first, ..bad }]),
             bad => (bad, Vec::new()),
         };
         Self { is_good, plain, copies }
     }
 
     /// The problems: of each bad copy, or else of the mirror.
-    fn problems(self) -> Vec<Bad> {
+    fn problems(self) -> Vec<BadUnit> {
         let Self { is_good, plain, copies } = self;
         if is_good && !copies.is_empty() {
             return copies;
         }
         let first = plain.or_else(|| copies.into_iter().next());
-        first.map(|bad| Bad { copy: CopyNumber::ANY, ..bad }).into_iter().collect()
+        first.map(|bad| BadUnit { copy: CopyNumber::ANY, ..bad }).into_iter().collect()
     }
 }
 
 /// Verifies the copies of a stripe that its first read left out. Good bytes replace bad ones in the image.
-pub(super) async fn verify(fs: &FileSystem, device: &Device, verified: Verified) -> Verified {
+pub(super) async fn verify(
+    fs: &FileSystem,
+    device: &Device,
+    verified: VerifiedStripe,
+) -> VerifiedStripe {
     let copies = verified.stripe.copies(&device.gateway);
     if copies == 1 {
         return verified;
     }
-    let Verified { stripe, mut image, bad } = verified;
+    let VerifiedStripe { stripe, mut image, bad } = verified;
     let (first, mut bad) = (image.copy, bad.into_iter().peekable());
-    let mut known: Vec<Known> = Vec::with_capacity(stripe.units.len());
+    let mut known: Vec<UnitKnowledge> = Vec::with_capacity(stripe.units.len());
     for index in 0..stripe.units.len() {
-        known.push(Known::of(first, bad.next_if(|bad| bad.unit == index)));
+        known.push(UnitKnowledge::of(first, bad.next_if(|bad| bad.unit == index)));
     }
     let is_checked =
         |unit: &Unit| unit.is_proven() && stripe.places.why_lost(&unit.sectors).is_none();
@@ -84,7 +88,7 @@ pub(super) async fn verify(fs: &FileSystem, device: &Device, verified: Verified)
                 stripe.check(fs, unit, bytes)
             };
             match kind {
-                Some(kind) => known.copies.push(Bad { unit: index, copy, kind, unreadable }),
+                Some(kind) => known.copies.push(BadUnit { unit: index, copy, kind, unreadable }),
                 None if known.is_good => {}
                 None => {
                     image.bytes.as_mut_slice()[range].copy_from_slice(bytes);
@@ -93,6 +97,6 @@ pub(super) async fn verify(fs: &FileSystem, device: &Device, verified: Verified)
             }
         }
     }
-    let bad = known.into_iter().flat_map(Known::problems).collect();
-    Verified { stripe, image, bad }
+    let bad = known.into_iter().flat_map(UnitKnowledge::problems).collect();
+    VerifiedStripe { stripe, image, bad }
 }

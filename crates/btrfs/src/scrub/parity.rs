@@ -17,7 +17,7 @@ use super::places::Places;
 use super::problem::{Problem, ProblemKind, Repair, Sink};
 use super::repair::{self, Source};
 use super::stripe::{Sectors, Stripe, UnitKind};
-use super::verify::{self, Reader, Verified};
+use super::verify::{self, Reader, VerifiedStripe};
 use crate::extent_walk::Sum;
 use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
 use crate::raid56;
@@ -144,8 +144,8 @@ impl Scrub {
 
     /// The sectors of a data stripe that are bad on all mirrors, or of unknown state. Sectors
     /// recovered from mirrors are put in the image.
-    async fn lost(&self, column: &mut Verified) -> Sectors {
-        let Verified { stripe, image, bad } = column;
+    async fn lost(&self, column: &mut VerifiedStripe) -> Sectors {
+        let VerifiedStripe { stripe, image, bad } = column;
         let sources = repair::recover(&self.fs, stripe, image, bad).await;
         let mut lost = image.unreadable;
         lost.0 &= !stripe.used().0;

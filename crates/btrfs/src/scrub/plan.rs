@@ -14,7 +14,7 @@ use super::throttle::Throttle;
 use super::{Options, Scrub};
 use crate::chunk_map::{Content, DeviceExtent};
 use crate::error::{ReadError, TreeError};
-use crate::extent_walk::{CsumWalk, ExtentWalk, Found, Sum};
+use crate::extent_walk::{CsumWalk, ExtentWalk, SearchResult, Sum};
 use crate::ondisk::chunk::{BlockGroupFlags, Chunk, Profile, STRIPE_LEN};
 use crate::raid_stripe::StripeWalk;
 use crate::readahead::Reada;
@@ -74,7 +74,7 @@ pub(super) struct Group {
 const KERNEL_BATCH: u64 = 128;
 
 /// The device extent being planned.
-struct Current {
+struct CurrentExtent {
     extent: DeviceExtent,
     /// Offset of the next strip from the extent's start.
     offset: u64,
@@ -84,7 +84,7 @@ struct Current {
     used: u64,
 }
 
-impl Current {
+impl CurrentExtent {
     fn new(extent: DeviceExtent) -> Self {
         Self { extent, offset: 0, used_end: None, used: 0 }
     }
@@ -112,7 +112,7 @@ pub(super) struct Planner<'a> {
     devid: DevId,
     gateway: &'a Gateway,
     extents: VecDeque<DeviceExtent>,
-    current: Option<Current>,
+    current: Option<CurrentExtent>,
     walk: ExtentWalk<'a>,
     sums: CsumWalk<'a>,
     places: StripeWalk<'a>,
@@ -176,8 +176,8 @@ impl<'a> Planner<'a> {
                 let done = from.0.saturating_sub(extent.start.0) / STRIPE_LEN * STRIPE_LEN;
                 if done > 0 {
                     let extent = self.extents.pop_front();
-                    self.current =
-                        extent.map(|extent| Current { offset: done, ..Current::new(extent) });
+                    self.current = extent
+                        .map(|extent| CurrentExtent { offset: done, ..CurrentExtent::new(extent) });
                 }
                 self.mark.scanned = self.passed + done;
                 return;
@@ -190,7 +190,7 @@ impl<'a> Planner<'a> {
 
     /// Counts the stripes of the device's last extent before the resume position: the last position
     /// depends on their number. Unreadable tree blocks there were reported by the previous scrub.
-    async fn recount(&mut self, mut current: Current) -> Current {
+    async fn recount(&mut self, mut current: CurrentExtent) -> CurrentExtent {
         let DeviceExtent { start, length, chunk, stripe } = current.extent.clone();
         let mut offset = 0;
         while offset < current.offset {
@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
         let mut group = Group { jobs: Vec::new(), mark: self.mark, counters: Counters::default() };
         let mut current = match self.current.take() {
             Some(current) => current,
-            None => Current::new(self.extents.pop_front()?),
+            None => CurrentExtent::new(self.extents.pop_front()?),
         };
         let (mut weight, mut bytes) = (0, 0);
         while weight < GROUP && current.offset < current.extent.length {
@@ -244,7 +244,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans one strip of the device, after skipping any without contents.
-    async fn job(&mut self, current: &mut Current, counters: &mut Counters) -> Option<Job> {
+    async fn job(&mut self, current: &mut CurrentExtent, counters: &mut Counters) -> Option<Job> {
         let DeviceExtent { start, length, ref chunk, stripe } = current.extent;
         let physical = |offset: u64| Physical(start.0 + offset);
         if let Some(sweep) = &self.sweep {
@@ -308,11 +308,11 @@ impl<'a> Planner<'a> {
         let strip_end = Logical(chunk.end().0.min(logical.0.saturating_add(STRIPE_LEN)));
         let to = if is_striped { strip_end } else { chunk.end() };
         let (next, error) = match self.walk.find(logical..to, chunk.start).await {
-            Found::Nothing => {
+            SearchResult::Nothing => {
                 return (if is_striped { STRIPE_LEN } else { to.0 - logical.0 }, None);
             }
-            Found::Extent(extent) => (extent.start, None),
-            Found::Unknown { end, error } => (end, error),
+            SearchResult::Extent(extent) => (extent.start, None),
+            SearchResult::Unknown { end, error } => (end, error),
         };
         (next.0.saturating_sub(logical.0) / STRIPE_LEN * STRIPE_LEN, error)
     }
@@ -330,12 +330,12 @@ impl<'a> Planner<'a> {
         let mut from = logical;
         loop {
             match self.walk.find(from..stripe.end(), chunk.start).await {
-                Found::Nothing => break,
-                Found::Extent(extent) => {
+                SearchResult::Nothing => break,
+                SearchResult::Extent(extent) => {
                     stripe.add(&extent, from);
                     from = extent.end();
                 }
-                Found::Unknown { end, error } => {
+                SearchResult::Unknown { end, error } => {
                     self.tell(error, logical, physical, counters);
                     from = end;
                 }

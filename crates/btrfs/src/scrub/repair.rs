@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use super::problem::ProblemKind;
 use super::stripe::{Stripe, Unit};
-use super::verify::{Bad, Image};
+use super::verify::{BadUnit, Image};
 use crate::units::{Leg, Mirror, Physical};
 use crate::volume::FileSystem;
 
@@ -38,14 +38,14 @@ pub(super) async fn recover(
     fs: &Arc<FileSystem>,
     stripe: &Stripe,
     image: &mut Image,
-    bad: &[Bad],
+    bad: &[BadUnit],
 ) -> Vec<Source> {
-    let is_found = |bad: &Bad| bad.copy != CopyNumber::ANY;
-    let source = |bad: &Bad| if is_found(bad) { Source::Other } else { Source::Lost };
+    let is_found = |bad: &BadUnit| bad.copy != CopyNumber::ANY;
+    let source = |bad: &BadUnit| if is_found(bad) { Source::Other } else { Source::Lost };
     let mut sources: Vec<Source> = bad.iter().map(source).collect();
-    let is_placed = |bad: &Bad| !matches!(bad.kind, ProblemKind::Place(_));
+    let is_placed = |bad: &BadUnit| !matches!(bad.kind, ProblemKind::Place(_));
     let is_repairable =
-        |bad: &Bad| Stripe::is_repairable(&stripe.units[bad.unit]) && is_placed(bad);
+        |bad: &BadUnit| Stripe::is_repairable(&stripe.units[bad.unit]) && is_placed(bad);
     let own = usize::from(stripe.mirror.0).max(1) - 1;
     let count = usize::from(stripe.chunk.mirrors());
     let mirror = |step: usize| Mirror(((own + step) % count + 1) as u8);

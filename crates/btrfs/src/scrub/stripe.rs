@@ -10,7 +10,7 @@ use super::places::Places;
 use super::problem::{ProblemKind, TreeBlock};
 use crate::extent_walk::{Extent, ExtentKind, Sum};
 use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
-use crate::ondisk::node::{Expected, check_header};
+use crate::ondisk::node::{BlockExpectation, check_header};
 use crate::units::{Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
@@ -237,7 +237,7 @@ impl Stripe {
             }
             UnitKind::Data(Sum::None | Sum::Unknown) => None,
             UnitKind::Tree(tree) => {
-                let expected = Expected {
+                let expected = BlockExpectation {
                     at: self.logical_of(unit.sectors.start),
                     generation: Some(tree.generation),
                     level: tree.level,

@@ -39,7 +39,7 @@ impl Image {
 }
 
 /// A bad unit.
-pub(super) struct Bad {
+pub(super) struct BadUnit {
     /// Index in the stripe's units.
     pub(super) unit: usize,
     /// The only copy on which it is bad; [`CopyNumber::ANY`] if the mirror has no good one.
@@ -118,13 +118,13 @@ impl Reader<'_> {
 }
 
 /// A stripe that was read, and its bad units.
-pub(super) struct Verified {
+pub(super) struct VerifiedStripe {
     pub(super) stripe: Arc<Stripe>,
     pub(super) image: Image,
-    pub(super) bad: Vec<Bad>,
+    pub(super) bad: Vec<BadUnit>,
 }
 
-impl Verified {
+impl VerifiedStripe {
     fn new(fs: &FileSystem, stripe: Arc<Stripe>, image: Image) -> Self {
         let bad = verify(fs, &stripe, &image);
         Self { stripe, image, bad }
@@ -135,14 +135,14 @@ impl Verified {
 pub(super) async fn verify_all(
     fs: &Arc<FileSystem>,
     read: Vec<(Arc<Stripe>, Image)>,
-) -> Vec<Verified> {
+) -> Vec<VerifiedStripe> {
     let of_all = |fs: &FileSystem, read: Vec<(Arc<Stripe>, Image)>| {
-        read.into_iter().map(|(stripe, image)| Verified::new(fs, stripe, image)).collect()
+        read.into_iter().map(|(stripe, image)| VerifiedStripe::new(fs, stripe, image)).collect()
     };
     if read.is_empty() || !fs.identity().csum.is_slow() {
         return of_all(fs, read);
     }
-    let result: Arc<Mutex<Option<Vec<Verified>>>> = Arc::default();
+    let result: Arc<Mutex<Option<Vec<VerifiedStripe>>>> = Arc::default();
     let (there, into) = (Arc::clone(fs), Arc::clone(&result));
     let work = move || {
         let verified = of_all(&there, read);
@@ -154,7 +154,7 @@ pub(super) async fn verify_all(
 }
 
 /// The bad units of a stripe.
-fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
+fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<BadUnit> {
     let bytes = image.bytes.as_slice();
     let units = stripe.units.iter().enumerate();
     units
@@ -167,7 +167,7 @@ fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
                 stripe.check(fs, unit, &bytes[stripe.bytes_of(&unit.sectors)])?
             };
             let unreadable = image.lost_of(unit);
-            Some(Bad { unit: index, copy: CopyNumber::ANY, kind, unreadable })
+            Some(BadUnit { unit: index, copy: CopyNumber::ANY, kind, unreadable })
         })
         .collect()
 }

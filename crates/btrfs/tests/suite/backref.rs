@@ -13,9 +13,9 @@ use ashlar_btrfs::volume::FileSystem;
 
 /// An extent as a walk over all files sees it: tree, inode, offset in the file; address; whether it
 /// is compressed.
-type Seen = (FilePart, Logical, bool);
+type SeenExtent = (FilePart, Logical, bool);
 
-async fn seen(fs: &Arc<FileSystem>) -> Vec<Seen> {
+async fn seen(fs: &Arc<FileSystem>) -> Vec<SeenExtent> {
     let mut all = Vec::new();
     for subvolume in fs.subvolumes().await.expect("sound") {
         for (_, _, key, data) in items(fs, subvolume.root).await {
@@ -125,7 +125,8 @@ fn every_tree_block_is_found_with_all_its_trees() {
             let Owners::Tree { level, first_key, roots } = &owned[0].owners else {
                 panic!("{name} {at}: {owned:?}")
             };
-            let node = ashlar_btrfs::ondisk::node::Expected { at: *at, ..Default::default() };
+            let node =
+                ashlar_btrfs::ondisk::node::BlockExpectation { at: *at, ..Default::default() };
             let node = rig.run(fs.node(node)).expect("sound");
             assert_eq!((*level, *first_key), (node.level(), node.key(0)), "{name} {at}");
             // Relocation trees share blocks too, but only temporarily.

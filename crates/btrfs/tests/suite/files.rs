@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::support::{MIRRORED, PARITY, Rig, blocks, items, names, text_of};
-use ashlar_btrfs::files::{FileError, Files, LostWhy, Name, Piece, Place, device_numbers};
+use ashlar_btrfs::files::{FileError, Files, LossReason, Name, Piece, Place, device_numbers};
 use ashlar_btrfs::ondisk::items::{CsumItem, FileType};
 use ashlar_btrfs::ondisk::key::{item, objectid};
 use ashlar_btrfs::units::{Logical, Mirror};
@@ -27,7 +27,7 @@ fn hex(digest: &[u8]) -> String {
 }
 
 /// All bytes of a file; lost bytes are an error.
-async fn contents(files: &Files, at: Place) -> Result<Vec<u8>, LostWhy> {
+async fn contents(files: &Files, at: Place) -> Result<Vec<u8>, LossReason> {
     let mut reader = files.read(at).await.expect("it is a file");
     let mut all = Vec::new();
     while let Some(piece) = reader.next().await {
@@ -241,7 +241,7 @@ fn a_sector_without_a_good_copy_is_lost_and_nothing_else_is() {
     });
     let lost: Vec<&Piece> =
         pieces.iter().filter(|piece| matches!(piece, Piece::Lost { .. })).collect();
-    let wanted = Piece::Lost { offset: 8 * 4096, len: 4096, why: LostWhy::Checksum };
+    let wanted = Piece::Lost { offset: 8 * 4096, len: 4096, why: LossReason::Checksum };
     assert_eq!(lost, [&wanted]);
     let mut next = 0;
     for piece in &pieces {

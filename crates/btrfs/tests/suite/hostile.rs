@@ -10,11 +10,11 @@ use crate::support::{Rig, blocks};
 use ashlar_btrfs::backref;
 use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::OpenError;
-use ashlar_btrfs::files::{Directory, FileError, Files, LostWhy, Piece};
+use ashlar_btrfs::files::{Directory, FileError, Files, LossReason, Piece};
 use ashlar_btrfs::inspect;
 use ashlar_btrfs::ondisk::items::{FileType, name_hash};
 use ashlar_btrfs::ondisk::key::{Key, item};
-use ashlar_btrfs::ondisk::node::{Expected, HEADER_SIZE};
+use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE};
 use ashlar_btrfs::path::{Path, Root};
 use ashlar_btrfs::units::{Logical, Mirror};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions};
@@ -366,15 +366,15 @@ fn absurd_extents_are_lost_and_not_looked_for() {
     });
     let again = rig.open();
     let lost = rig.run(pieces(&again, b"zlib/inline"));
-    assert!(matches!(&lost[..], [Piece::Lost { why: LostWhy::Decompress(_), .. }]), "{lost:?}");
+    assert!(matches!(&lost[..], [Piece::Lost { why: LossReason::Decompress(_), .. }]), "{lost:?}");
     let lost = rig.run(pieces(&again, b"large"));
-    assert!(matches!(&lost[..], [Piece::Lost { why: LostWhy::Read(_), .. }]), "{lost:?}");
+    assert!(matches!(&lost[..], [Piece::Lost { why: LossReason::Read(_), .. }]), "{lost:?}");
 }
 
 /// Runs every query on a file system; returns the amount of output.
 async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
-    struct Counted(usize);
-    impl io::Write for Counted {
+    struct ByteCounter(usize);
+    impl io::Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
             assert!(self.0 < 256 << 20, "the text goes on for ever");
@@ -384,7 +384,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
             Ok(())
         }
     }
-    let mut out = Counted(0);
+    let mut out = ByteCounter(0);
     let mut said = usize::from(inspect::trees(fs, &mut out).await.is_ok());
     said += usize::from(inspect::usage(fs, &mut out).await.is_ok());
     inspect::chunks(fs, &mut out).expect("nothing is read");
@@ -486,7 +486,7 @@ fn change_all(rig: &Rig, fs: &FileSystem, at: Logical, change: impl FnOnce(&mut 
 fn a_block_that_is_nowhere_is_an_error() {
     let (rig, fs) = rig();
     for at in [0, 4096, u64::MAX - 4095, 1 << 50] {
-        let expected = Expected { at: Logical(at), ..Expected::default() };
+        let expected = BlockExpectation { at: Logical(at), ..BlockExpectation::default() };
         assert!(rig.run(fs.node(expected)).is_err(), "{at}");
     }
 }

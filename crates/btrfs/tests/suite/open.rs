@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::support::{Rig, golden_media, items, names};
 use ashlar_btrfs::error::{OpenError, TreeError};
 use ashlar_btrfs::ondisk::key::{Key, item, objectid};
-use ashlar_btrfs::ondisk::node::{Expected, HEADER_SIZE, Header, KeyPtr, NodeError};
+use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE, Header, KeyPtr, NodeError};
 use ashlar_btrfs::ondisk::superblock::{
     FLAG_SEEDING, OFFSETS, SUPERBLOCK_SIZE, Superblock, SuperblockError,
 };
@@ -223,9 +223,9 @@ fn backups_that_contradict_each_other_are_refused() {
 
 /// Collects the problems.
 #[derive(Default)]
-struct Kept(std::sync::Mutex<Vec<Problem>>);
+struct ProblemList(std::sync::Mutex<Vec<Problem>>);
 
-impl Sink for Kept {
+impl Sink for ProblemList {
     fn problem(&self, problem: &Problem) {
         self.0.lock().expect("nobody panicked").push(problem.clone());
     }
@@ -240,7 +240,7 @@ fn a_scrub_leaves_the_superblock_of_another_file_system_alone() {
         change(&rig, 0, OFFSETS[1], other);
         let then = rig.media[0].snapshot();
         let fs = rig.try_open(WRITE).expect("the first one is good");
-        let (kept, scrub) = (Kept::default(), Scrub::new(fs, scrub::Options::default()));
+        let (kept, scrub) = (ProblemList::default(), Scrub::new(fs, scrub::Options::default()));
         let reports = rig.run(scrub.run(&kept)).expect("there is something to scrub");
         assert_eq!(reports[0].counters.super_errors, 1);
         let problems = kept.0.into_inner().expect("nobody panicked");
@@ -327,11 +327,11 @@ fn an_empty_leaf_below_another_block_is_refused() {
     let rig = Rig::golden("single-4k");
     let fs = rig.open();
     let root = rig.run(deep_tree(&fs));
-    let top = Expected { at: root.at, ..Expected::default() };
+    let top = BlockExpectation { at: root.at, ..BlockExpectation::default() };
     let mut pointer = rig.run(fs.node(top)).expect("sound").pointer(1).expect("it has several");
     let mut level = root.level - 1;
     while level > 0 {
-        let block = Expected { at: pointer.at, ..Expected::default() };
+        let block = BlockExpectation { at: pointer.at, ..BlockExpectation::default() };
         pointer = rig.run(fs.node(block)).expect("sound").pointer(0).expect("it has one");
         level -= 1;
     }
@@ -342,9 +342,9 @@ fn an_empty_leaf_below_another_block_is_refused() {
     assert_eq!(contents(&error), "no items, and its parent has a key for it");
     // Also if the block is cached by a reader without expectations.
     let again = rig.open();
-    let any = Expected { at: pointer.at, ..Expected::default() };
+    let any = BlockExpectation { at: pointer.at, ..BlockExpectation::default() };
     assert!(rig.run(again.node(any)).expect("trees without items are such a leaf").is_empty());
-    let expected = Expected { first_key: Some(pointer.key), ..any };
+    let expected = BlockExpectation { first_key: Some(pointer.key), ..any };
     let error = rig.run(again.node(expected)).expect_err("it is empty");
     assert_eq!(contents(&error), "no items, and its parent has a key for it");
 }
@@ -358,7 +358,7 @@ fn a_search_that_was_dropped_midway_misleads_no_other() {
     let all = rig.run(items(&fs, root));
     let fs = rig.open();
     rig.run(async {
-        let top = Expected { at: root.at, ..Expected::default() };
+        let top = BlockExpectation { at: root.at, ..BlockExpectation::default() };
         fs.node(top).await.expect("sound");
         let last = all.last().expect("there are items").2;
         let mut dropped = 0;
@@ -383,7 +383,7 @@ fn a_pointer_into_a_sector_is_refused() {
     let fs = rig.open();
     let root = rig.run(deep_tree(&fs));
     for by in [1, 512] {
-        let odd = Expected { at: Logical(root.at.0 + by), ..Expected::default() };
+        let odd = BlockExpectation { at: Logical(root.at.0 + by), ..BlockExpectation::default() };
         assert_eq!(contents(&rig.run(fs.node(odd)).expect_err("it is odd")), what);
     }
     let at = HEADER_SIZE + std::mem::offset_of!(KeyPtr, blockptr);

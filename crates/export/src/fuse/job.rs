@@ -54,7 +54,7 @@ pub(crate) enum Work {
 }
 
 /// A reply in two parts.
-pub struct Done {
+pub struct JobReply {
     /// The reply, or its header.
     pub head: Vec<u8>,
     /// The data that follow the header.
@@ -82,7 +82,7 @@ impl Job {
     }
 
     /// Runs the job. `payload` is the data of a write.
-    pub async fn run(self, payload: Option<Segment>) -> Done {
+    pub async fn run(self, payload: Option<Segment>) -> JobReply {
         let Self { unique, task } = self;
         let (volume, work) = match task {
             Task::Volume(volume, work) => (volume, work),
@@ -91,7 +91,7 @@ impl Job {
                     Ok(()) => reply::written(unique, size),
                     Err(errno) => reply::error(unique, errno),
                 };
-                return Done { head, data: None };
+                return JobReply { head, data: None };
             }
         };
         match work.run(unique, &volume, payload).await {
@@ -102,7 +102,7 @@ impl Job {
                     tracing::debug!(unique, %status, "request failed");
                 }
                 let errno = Errno::from_raw_os_error(status.errno());
-                Done { head: reply::error(unique, errno), data: None }
+                JobReply { head: reply::error(unique, errno), data: None }
             }
         }
     }
@@ -114,12 +114,15 @@ impl Work {
         unique: u64,
         volume: &ByteVolume,
         payload: Option<Segment>,
-    ) -> Result<Done, Status> {
+    ) -> Result<JobReply, Status> {
         let head = match self {
             Self::Read { offset, len } => {
                 let mut buffer = Buffer::alloc(len);
                 volume.read(offset, [buffer.whole()]).await?;
-                return Ok(Done { head: reply::header(unique, len).to_vec(), data: Some(buffer) });
+                return Ok(JobReply {
+                    head: reply::header(unique, len).to_vec(),
+                    data: Some(buffer),
+                });
             }
             Self::Write { offset, len, flags } => {
                 let payload = payload.filter(|p| p.len() >= len).ok_or(Status::Invalid)?;
@@ -139,6 +142,6 @@ impl Work {
                 reply::ok(unique)
             }
         };
-        Ok(Done { head, data: None })
+        Ok(JobReply { head, data: None })
     }
 }

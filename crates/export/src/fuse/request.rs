@@ -1,6 +1,6 @@
 //! Parsing of requests: from the bytes of `/dev/fuse` to an [`Operation`].
 //!
-//! Pure, and total: any bytes give a request, or a [`Malformed`] that says how to answer.
+//! Pure, and total: any bytes give a request, or a [`RequestError`] that says how to answer.
 
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -43,7 +43,7 @@ pub enum Operation<'a> {
     /// The same for many nodes; no reply.
     BatchForget {
         /// Pairs of node id and count, in wire format.
-        list: Forgets<'a>,
+        list: ForgetPairs<'a>,
     },
     /// Attributes of a node.
     GetAttr,
@@ -147,9 +147,9 @@ pub enum Operation<'a> {
 
 /// The pairs of a BATCH_FORGET.
 #[derive(Debug, PartialEq, Clone, Copy)]
-pub struct Forgets<'a>(&'a [u8]);
+pub struct ForgetPairs<'a>(&'a [u8]);
 
-impl Forgets<'_> {
+impl ForgetPairs<'_> {
     /// Node ids and how many references of each are dropped.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0
@@ -162,7 +162,7 @@ impl Forgets<'_> {
 /// Bytes that are not a FUSE request.
 #[derive(Debug, Error, PartialEq)]
 #[error("malformed FUSE request (opcode {opcode}): {reason}")]
-pub struct Malformed {
+pub struct RequestError {
     /// The request to answer, if the header could be read and a reply is due.
     pub unique: Option<u64>,
     /// The opcode, 0 if unknown.
@@ -202,7 +202,7 @@ fn batch_forget(args: &[u8]) -> Result<Operation<'_>, &'static str> {
         .checked_mul(size_of::<abi::ForgetOne>())
         .filter(|&bytes| bytes <= rest.len())
         .ok_or("fewer entries than announced")?;
-    Ok(Operation::BatchForget { list: Forgets(&rest[..bytes]) })
+    Ok(Operation::BatchForget { list: ForgetPairs(&rest[..bytes]) })
 }
 
 fn read_dir(args: &[u8], plus: bool) -> Result<Operation<'_>, &'static str> {
@@ -283,13 +283,13 @@ impl<'a> Request<'a> {
     /// elsewhere.
     ///
     /// # Errors
-    /// [`Malformed`] for anything that is not exactly one request.
-    pub fn parse(bytes: &'a [u8], payload: usize) -> Result<Self, Malformed> {
+    /// [`RequestError`] for anything that is not exactly one request.
+    pub fn parse(bytes: &'a [u8], payload: usize) -> Result<Self, RequestError> {
         let Ok((header, args)) = abi::InHeader::read_from_prefix(bytes) else {
-            return Err(Malformed { unique: None, opcode: 0, reason: "no header" });
+            return Err(RequestError { unique: None, opcode: 0, reason: "no header" });
         };
         let expects_reply = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
-        let malformed = |reason| Malformed {
+        let malformed = |reason| RequestError {
             unique: expects_reply.then_some(header.unique),
             opcode: header.opcode,
             reason,

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use super::abi::{self, falloc, fopen, init};
 use super::job::{Job, Task, Work};
 use super::reply::{self, DirectoryList};
-use super::request::{Malformed, Operation, Request};
+use super::request::{Operation, Request, RequestError};
 use super::tree::{Entry, Namespace, Nodes, Owner, child_path, inode_number};
 
 /// Seconds for which the kernel may cache the result of a look-up.
@@ -160,7 +160,7 @@ impl<N: Namespace> Session<N> {
     }
 
     /// Handles bytes that are not a request.
-    pub fn refuse(&self, malformed: &Malformed) -> Action {
+    pub fn refuse(&self, malformed: &RequestError) -> Action {
         match malformed.unique {
             Some(unique) => Action::Reply(reply::error(unique, Errno::INVAL)),
             None => Action::Silent,

@@ -39,11 +39,11 @@ pub struct Budget {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiter>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct Waiter {
     number: u64,
     bytes: usize,
     waker: Waker,
@@ -169,7 +169,7 @@ impl Future for Turn<'_> {
             let number = queue.next;
             queue.next += 1;
             let (bytes, waker) = (this.bytes, cx.waker().clone());
-            queue.waiting.push_back(Waiting { number, bytes, waker });
+            queue.waiting.push_back(Waiter { number, bytes, waker });
             number
         });
         this.budget.waiting.store(queue.waiting.len(), SeqCst);

@@ -4,7 +4,9 @@
 //! the server writes at most the answer to one option.
 
 use super::info::ExportInfo;
-use super::option::{self, Agreed, Haggle, OPT_EXPORT_NAME, Outcome, REP_ERR_TOO_BIG, Replies};
+use super::option::{
+    self, Agreement, Negotiation, OPT_EXPORT_NAME, Outcome, REP_ERR_TOO_BIG, Replies,
+};
 use super::wire::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INIT_PASSWD, OPTS_MAGIC};
 
 /// Longest option data that is parsed, bytes. An input buffer must hold this and a header.
@@ -123,7 +125,7 @@ pub enum Step {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handshake {
     state: State,
-    agreed: Agreed,
+    agreed: Agreement,
     /// Whether no other client may enter transmission.
     is_full: bool,
     was_refused: bool,
@@ -143,7 +145,7 @@ impl Handshake {
     pub fn new() -> Self {
         Self {
             state: State::ClientFlags,
-            agreed: Agreed::default(),
+            agreed: Agreement::default(),
             is_full: false,
             was_refused: false,
             options: 0,
@@ -230,13 +232,13 @@ impl Handshake {
             self.was_refused = true;
             return (taken, self.enter(event));
         }
-        let mut haggle = Haggle { exports, agreed: &mut self.agreed, replies };
-        let step = match option::answer(&mut haggle, data) {
+        let mut negotiation = Negotiation { exports, agreed: &mut self.agreed, replies };
+        let step = match option::answer(&mut negotiation, data) {
             Outcome::Answered => self.enter(Event::Answered),
             Outcome::Ended => self.enter(Event::Ended),
             Outcome::Chosen(export) => {
                 self.enter(Event::Chosen);
-                let Agreed { structured, allocation_of, .. } = self.agreed;
+                let Agreement { structured, allocation_of, .. } = self.agreed;
                 Step::Transmission(Session {
                     export,
                     structured,

@@ -1,8 +1,8 @@
 //! `NBD_OPT_ABORT`: the client ends the handshake.
 
-use super::option::{Haggle, Outcome};
+use super::option::{Negotiation, Outcome};
 
-pub(crate) fn answer(haggle: &mut Haggle<'_>, _ignored: &[u8]) -> Outcome {
-    haggle.replies.ack();
+pub(crate) fn answer(negotiation: &mut Negotiation<'_>, _ignored: &[u8]) -> Outcome {
+    negotiation.replies.ack();
     Outcome::Ended
 }

@@ -1,7 +1,7 @@
 //! `NBD_OPT_GO` and `NBD_OPT_INFO`: information about an export, and the way into transmission.
 
 use super::info::{INFO_EXPORT, find};
-use super::option::{Haggle, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_INFO};
+use super::option::{Negotiation, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_INFO};
 use super::wire::{Fields, string};
 
 /// Name and item list of a request; `None` if the lengths do not match or the name is not a valid string.
@@ -14,36 +14,36 @@ fn parse(data: &[u8]) -> Option<(&str, &[u8])> {
 }
 
 /// Sends the items; `Ok` is the export's index.
-fn inform(haggle: &mut Haggle<'_>, data: &[u8]) -> Result<usize, Outcome> {
+fn inform(negotiation: &mut Negotiation<'_>, data: &[u8]) -> Result<usize, Outcome> {
     let Some((name, items)) = parse(data) else {
-        return Err(haggle.replies.refuse(REP_ERR_INVALID, "malformed request"));
+        return Err(negotiation.replies.refuse(REP_ERR_INVALID, "malformed request"));
     };
-    let Some(index) = find(haggle.exports, name) else {
-        return Err(haggle.replies.refuse(REP_ERR_UNKNOWN, "no such export"));
+    let Some(index) = find(negotiation.exports, name) else {
+        return Err(negotiation.replies.refuse(REP_ERR_UNKNOWN, "no such export"));
     };
-    let (export, structured) = (&haggle.exports[index], haggle.agreed.structured);
+    let (export, structured) = (&negotiation.exports[index], negotiation.agreed.structured);
     // EXPORT is mandatory. The others follow in the order of their first mention, each once: a list full of repetitions
     // must not be answered with 30,000 descriptions.
     let mut told = vec![INFO_EXPORT];
     let asked = items.chunks_exact(2).map(|item| u16::from_be_bytes([item[0], item[1]]));
-    haggle.replies.send(REP_INFO, &export.item(INFO_EXPORT, structured).unwrap_or_default());
+    negotiation.replies.send(REP_INFO, &export.item(INFO_EXPORT, structured).unwrap_or_default());
     for kind in asked {
         if told.contains(&kind) {
             continue;
         }
         if let Some(item) = export.item(kind, structured) {
             told.push(kind);
-            haggle.replies.send(REP_INFO, &item);
+            negotiation.replies.send(REP_INFO, &item);
         }
     }
-    haggle.replies.ack();
+    negotiation.replies.ack();
     Ok(index)
 }
 
-pub(crate) fn answer_info(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
-    inform(haggle, data).map_or_else(|refused| refused, |_| Outcome::Answered)
+pub(crate) fn answer_info(negotiation: &mut Negotiation<'_>, data: &[u8]) -> Outcome {
+    inform(negotiation, data).map_or_else(|refused| refused, |_| Outcome::Answered)
 }
 
-pub(crate) fn answer_go(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
-    inform(haggle, data).map_or_else(|refused| refused, Outcome::Chosen)
+pub(crate) fn answer_go(negotiation: &mut Negotiation<'_>, data: &[u8]) -> Outcome {
+    inform(negotiation, data).map_or_else(|refused| refused, Outcome::Chosen)
 }

@@ -1,16 +1,16 @@
 //! `NBD_OPT_LIST`: the names of the exports, and their descriptions for people.
 
-use super::option::{Haggle, Outcome, REP_SERVER};
+use super::option::{Negotiation, Outcome, REP_SERVER};
 
-pub(crate) fn answer(haggle: &mut Haggle<'_>, _empty: &[u8]) -> Outcome {
-    for export in haggle.exports {
+pub(crate) fn answer(negotiation: &mut Negotiation<'_>, _empty: &[u8]) -> Outcome {
+    for export in negotiation.exports {
         let name = export.name.as_bytes();
         // A string of the protocol: at most 4096 bytes.
         let mut server = (name.len() as u32).to_be_bytes().to_vec();
         server.extend(name);
         server.extend(export.description.as_bytes());
-        haggle.replies.send(REP_SERVER, &server);
+        negotiation.replies.send(REP_SERVER, &server);
     }
-    haggle.replies.ack();
+    negotiation.replies.ack();
     Outcome::Answered
 }

@@ -2,7 +2,7 @@
 
 use super::block_status::{CONTEXT_ID, CONTEXT_NAME};
 use super::info::find;
-use super::option::{Haggle, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT};
+use super::option::{Negotiation, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT};
 use super::wire::{Fields, string};
 
 /// The wildcard that `LIST` must know and `SET` must ignore.
@@ -31,50 +31,53 @@ fn parse(data: &[u8]) -> Option<Queries<'_>> {
     fields.rest().is_empty().then_some(queries)
 }
 
-fn send_context(haggle: &mut Haggle<'_>, id: u32) {
+fn send_context(negotiation: &mut Negotiation<'_>, id: u32) {
     let mut context = id.to_be_bytes().to_vec();
     context.extend(CONTEXT_NAME.as_bytes());
-    haggle.replies.send(REP_META_CONTEXT, &context);
+    negotiation.replies.send(REP_META_CONTEXT, &context);
 }
 
 /// Parses the request and finds its export.
-fn begin<'a>(haggle: &mut Haggle<'_>, data: &'a [u8]) -> Result<(usize, Queries<'a>), Outcome> {
+fn begin<'a>(
+    negotiation: &mut Negotiation<'_>,
+    data: &'a [u8],
+) -> Result<(usize, Queries<'a>), Outcome> {
     let Some(queries) = parse(data) else {
-        return Err(haggle.replies.refuse(REP_ERR_INVALID, "malformed request"));
+        return Err(negotiation.replies.refuse(REP_ERR_INVALID, "malformed request"));
     };
-    match find(haggle.exports, queries.name) {
+    match find(negotiation.exports, queries.name) {
         Some(index) => Ok((index, queries)),
-        None => Err(haggle.replies.refuse(REP_ERR_UNKNOWN, "no such export")),
+        None => Err(negotiation.replies.refuse(REP_ERR_UNKNOWN, "no such export")),
     }
 }
 
-pub(crate) fn answer_list(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
-    let (_, queries) = match begin(haggle, data) {
+pub(crate) fn answer_list(negotiation: &mut Negotiation<'_>, data: &[u8]) -> Outcome {
+    let (_, queries) = match begin(negotiation, data) {
         Ok(begun) => begun,
         Err(refused) => return refused,
     };
     if queries.count == 0 || queries.wildcard || queries.allocation {
         // The identifier is reserved in this reply.
-        send_context(haggle, 0);
+        send_context(negotiation, 0);
     }
-    haggle.replies.ack();
+    negotiation.replies.ack();
     Outcome::Answered
 }
 
-pub(crate) fn answer_set(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
+pub(crate) fn answer_set(negotiation: &mut Negotiation<'_>, data: &[u8]) -> Outcome {
     // Replaces the previous selection, even on failure.
-    haggle.agreed.allocation_of = None;
-    if !haggle.agreed.structured {
-        return haggle.replies.refuse(REP_ERR_INVALID, "negotiate structured replies first");
+    negotiation.agreed.allocation_of = None;
+    if !negotiation.agreed.structured {
+        return negotiation.replies.refuse(REP_ERR_INVALID, "negotiate structured replies first");
     }
-    let (index, queries) = match begin(haggle, data) {
+    let (index, queries) = match begin(negotiation, data) {
         Ok(begun) => begun,
         Err(refused) => return refused,
     };
     if queries.allocation {
-        haggle.agreed.allocation_of = Some(index);
-        send_context(haggle, CONTEXT_ID);
+        negotiation.agreed.allocation_of = Some(index);
+        send_context(negotiation, CONTEXT_ID);
     }
-    haggle.replies.ack();
+    negotiation.replies.ack();
     Outcome::Answered
 }

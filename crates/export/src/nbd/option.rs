@@ -47,7 +47,7 @@ pub(crate) enum Outcome {
 
 /// What the client has agreed to so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Agreed {
+pub(crate) struct Agreement {
     pub(crate) fixed_newstyle: bool,
     pub(crate) no_zeroes: bool,
     pub(crate) structured: bool,
@@ -56,9 +56,9 @@ pub(crate) struct Agreed {
 }
 
 /// The context for answering an option.
-pub(crate) struct Haggle<'a> {
+pub(crate) struct Negotiation<'a> {
     pub(crate) exports: &'a [ExportInfo],
-    pub(crate) agreed: &'a mut Agreed,
+    pub(crate) agreed: &'a mut Agreement,
     pub(crate) replies: Replies<'a>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Row {
     pub(crate) number: u32,
     pub(crate) word: &'static str,
     pub(crate) data: Data,
-    pub(crate) answer: fn(&mut Haggle<'_>, &[u8]) -> Outcome,
+    pub(crate) answer: fn(&mut Negotiation<'_>, &[u8]) -> Outcome,
     pub(crate) effect: &'static str,
 }
 
@@ -174,13 +174,13 @@ pub(crate) fn refuse_full(replies: &mut Replies<'_>) -> Option<Event> {
     }
 }
 
-/// Answers option `haggle.replies.option` with `data`.
-pub(crate) fn answer(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
-    let Some(row) = TABLE.iter().find(|row| row.number == haggle.replies.option) else {
-        return haggle.replies.refuse(REP_ERR_UNSUP, "option not supported");
+/// Answers option `negotiation.replies.option` with `data`.
+pub(crate) fn answer(negotiation: &mut Negotiation<'_>, data: &[u8]) -> Outcome {
+    let Some(row) = TABLE.iter().find(|row| row.number == negotiation.replies.option) else {
+        return negotiation.replies.refuse(REP_ERR_UNSUP, "option not supported");
     };
     if row.data == Data::None && !data.is_empty() {
-        return haggle.replies.refuse(REP_ERR_INVALID, "this option takes no data");
+        return negotiation.replies.refuse(REP_ERR_INVALID, "this option takes no data");
     }
-    (row.answer)(haggle, data)
+    (row.answer)(negotiation, data)
 }

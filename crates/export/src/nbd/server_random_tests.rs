@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::super::testing::{Chance, Client, Got, SIZE, SlowRam, exports, pattern, session};
+use super::super::testing::{
+    Chance, Client, ReceivedReply, SIZE, SlowRam, exports, pattern, session,
+};
 use super::super::transmission::Command;
 use super::*;
 
@@ -54,10 +56,10 @@ fn random_requests(seed: u64, structured: bool, fragment: usize, most_len: u64) 
             let (cookie, got) = client.reply(read_len).await.unwrap();
             let (command, range) = in_flight.remove(&cookie).unwrap();
             match (command, got) {
-                (Command::Read, Got::Data(_, data)) => {
+                (Command::Read, ReceivedReply::Data(_, data)) => {
                     assert!(data == oracle[range], "cookie {cookie}")
                 }
-                (_, got) => assert_eq!(got, Got::Done),
+                (_, got) => assert_eq!(got, ReceivedReply::Done),
             }
         }
         client.pipe.close();

@@ -14,7 +14,7 @@ use super::super::admission::{MAX_BYTES, MAX_REQUESTS};
 use super::super::block_status::Extents;
 use super::super::export::{Allocation, Export, ExportError};
 use super::super::testing::{
-    Client, Got, SIZE, SlowRam, alone, exports, pattern, pipe, run, session, turn,
+    Client, ReceivedReply, SIZE, SlowRam, alone, exports, pattern, pipe, run, session, turn,
 };
 use super::super::transmission::Command;
 use super::super::wire::{
@@ -62,32 +62,38 @@ fn every_command_does_what_it_says_with_both_kinds_of_reply() {
             let client = Client::connect(pipe, "md0", structured).await;
             let data = pattern(10_000, 1);
             let read = |offset, length| client.ask(Command::Read, 0, offset, length, &[]);
-            assert_eq!(client.ask(Command::Write, 0, 777, 10_000, &data).await, Got::Done);
+            assert_eq!(
+                client.ask(Command::Write, 0, 777, 10_000, &data).await,
+                ReceivedReply::Done
+            );
             let at = if structured { 777 } else { 0 };
-            assert_eq!(read(777, 10_000).await, Got::Data(at, data.clone()));
+            assert_eq!(read(777, 10_000).await, ReceivedReply::Data(at, data.clone()));
             let df =
                 client.ask(Command::Read, if structured { CMD_FLAG_DF } else { 0 }, 777, 1, &[]);
-            assert_eq!(df.await, Got::Data(at, data[..1].to_vec()));
-            assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+            assert_eq!(df.await, ReceivedReply::Data(at, data[..1].to_vec()));
+            assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, ReceivedReply::Done);
             for flags in [0, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_FAST_ZERO] {
                 assert_eq!(
                     client.ask(Command::Write, CMD_FLAG_FUA, 777, 10_000, &data).await,
-                    Got::Done
+                    ReceivedReply::Done
                 );
                 let zeroed = client.ask(Command::WriteZeroes, flags, 1024, 2048, &[]).await;
-                assert_eq!(zeroed, Got::Done, "flags {flags}");
-                let Got::Data(_, after) = read(777, 10_000).await else { panic!() };
+                assert_eq!(zeroed, ReceivedReply::Done, "flags {flags}");
+                let ReceivedReply::Data(_, after) = read(777, 10_000).await else { panic!() };
                 assert_eq!(after[247..247 + 2048], [0; 2048]);
                 assert_eq!((&after[..247], &after[2295..]), (&data[..247], &data[2295..]));
             }
             for flags in [0, CMD_FLAG_FUA] {
-                assert_eq!(client.ask(Command::Trim, flags, 777, 10_000, &[]).await, Got::Done);
+                assert_eq!(
+                    client.ask(Command::Trim, flags, 777, 10_000, &[]).await,
+                    ReceivedReply::Done
+                );
             }
-            assert_eq!(client.ask(Command::Cache, 0, 0, 1 << 20, &[]).await, Got::Done);
+            assert_eq!(client.ask(Command::Cache, 0, 0, 1 << 20, &[]).await, ReceivedReply::Done);
             if structured {
                 let status =
                     client.ask(Command::BlockStatus, CMD_FLAG_REQ_ONE, 512, 1024, &[]).await;
-                assert_eq!(status, Got::Extents(vec![(1024, 0)]));
+                assert_eq!(status, ReceivedReply::Extents(vec![(1024, 0)]));
             }
             client.send(&Client::request(Command::Disc, 0, 0, 0, 0)).await;
             assert_eq!(client.take(1).await, None);
@@ -112,17 +118,26 @@ fn errors_carry_errno_and_message_and_the_connection_goes_on() {
                 client.ask(command, 0, offset, length, data).await
             };
             let end = SIZE as u64;
-            assert_eq!(ask(Command::Read, 51_000, 4096, &[]).await, Got::Failed(5, medium.clone()));
-            assert_eq!(ask(Command::Write, 51_200, 512, &[1; 512]).await, Got::Failed(5, medium));
-            assert_eq!(ask(Command::Read, end, 1, &[]).await, Got::Failed(22, past.clone()));
+            assert_eq!(
+                ask(Command::Read, 51_000, 4096, &[]).await,
+                ReceivedReply::Failed(5, medium.clone())
+            );
+            assert_eq!(
+                ask(Command::Write, 51_200, 512, &[1; 512]).await,
+                ReceivedReply::Failed(5, medium)
+            );
+            assert_eq!(
+                ask(Command::Read, end, 1, &[]).await,
+                ReceivedReply::Failed(22, past.clone())
+            );
             // The data of the refused write must not be parsed as requests.
             assert_eq!(
                 ask(Command::Write, end, 70_000, &[0x25; 70_000]).await,
-                Got::Failed(28, past)
+                ReceivedReply::Failed(28, past)
             );
             let unknown = client.ask(Command::Read, 1 << 9, 0, 1, &[]).await;
-            assert_eq!(unknown, Got::Failed(22, text("unknown command flag")));
-            assert_eq!(ask(Command::Read, 0, 1, &[]).await, Got::Data(0, vec![0]));
+            assert_eq!(unknown, ReceivedReply::Failed(22, text("unknown command flag")));
+            assert_eq!(ask(Command::Read, 0, 1, &[]).await, ReceivedReply::Data(0, vec![0]));
             client.pipe.close();
         });
         assert_eq!(end.unwrap(), End::Closed);
@@ -142,9 +157,9 @@ fn a_read_only_export_says_so_and_means_it() {
             [(Command::Write, &[1; 512][..]), (Command::Trim, &[]), (Command::WriteZeroes, &[])]
         {
             let got = client.ask(command, 0, 0, 512, data).await;
-            assert_eq!(got, Got::Failed(1, "the export is read-only".into()));
+            assert_eq!(got, ReceivedReply::Failed(1, "the export is read-only".into()));
         }
-        assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+        assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, ReceivedReply::Done);
         client.pipe.close();
     });
     assert_eq!(end.unwrap(), End::Closed);
@@ -186,7 +201,7 @@ fn requests_that_came_together_are_answered_with_few_calls() {
             (0..32).flat_map(|i| Client::request(Command::Read, 0, i, i * 4096, 4096)).collect();
         client.send(&burst).await;
         for _ in 0..32 {
-            assert!(matches!(client.reply(|_| 0).await, Some((_, Got::Data(..)))));
+            assert!(matches!(client.reply(|_| 0).await, Some((_, ReceivedReply::Data(..)))));
         }
         client.pipe.close();
         server.sends.get() - before
@@ -239,7 +254,7 @@ fn data_in_memory_is_bounded_and_one_request_always_gets_through() {
             client.send(&Client::request(Command::Read, 0, i, 0, MAX_PAYLOAD)).await;
         }
         for _ in 0..8 {
-            assert!(matches!(client.reply(|_| 0).await, Some((_, Got::Data(..)))));
+            assert!(matches!(client.reply(|_| 0).await, Some((_, ReceivedReply::Data(..)))));
         }
         client.pipe.close();
     });
@@ -257,7 +272,7 @@ fn zeroes_that_may_have_to_be_written_count_as_memory() {
         let zeroes = |i| Client::request(Command::WriteZeroes, 0, i, 0, SIZE as u32);
         client.send(&(0..100).flat_map(zeroes).collect::<Vec<u8>>()).await;
         for _ in 0..100 {
-            assert!(matches!(client.reply(|_| 0).await, Some((_, Got::Done))));
+            assert!(matches!(client.reply(|_| 0).await, Some((_, ReceivedReply::Done))));
         }
         client.pipe.close();
     });
@@ -322,7 +337,7 @@ fn a_client_that_dies_within_a_payload_ends_its_connection() {
             let read = Client::request(Command::Read, 0, 8, 0, 512);
             client.send(&[&read[..], &write, &[7; 4000]].concat()).await;
             client.pipe.close();
-            assert!(matches!(client.reply(|_| 0).await, Some((8, Got::Data(..)))));
+            assert!(matches!(client.reply(|_| 0).await, Some((8, ReceivedReply::Data(..)))));
             assert_eq!(client.reply(|_| 0).await, None);
         });
         assert!(matches!(end, Err(Disconnect::Truncated)), "{end:?}");
@@ -342,7 +357,7 @@ fn what_is_no_request_ends_the_connection_after_those_that_were() {
             let good = Client::request(Command::Read, 0, 5, 0, 512);
             client.send(&[&good[..], &garbage].concat()).await;
             let first = client.reply(|_| 0).await;
-            (matches!(first, Some((5, Got::Data(..)))), client.reply(|_| 0).await)
+            (matches!(first, Some((5, ReceivedReply::Data(..)))), client.reply(|_| 0).await)
         });
         assert_eq!(answered, (true, None));
         assert!(end.unwrap_err().to_string().contains(expected));
@@ -395,12 +410,12 @@ fn stopping_answers_what_runs_and_refuses_what_waits() {
         let (mut read, mut refused) = (0, 0);
         while let Some((_, got)) = client.reply(|_| 0).await {
             match got {
-                Got::Data(..) => read += 1,
-                Got::Failed(error, _) => {
+                ReceivedReply::Data(..) => read += 1,
+                ReceivedReply::Failed(error, _) => {
                     assert_eq!(error, 108);
                     refused += 1;
                 }
-                Got::Done | Got::Extents(_) => panic!("{got:?}"),
+                ReceivedReply::Done | ReceivedReply::Extents(_) => panic!("{got:?}"),
             }
         }
         (read, refused)
@@ -451,7 +466,7 @@ fn a_client_that_never_chooses_is_dropped_and_one_that_has_chosen_is_not() {
             if chooses {
                 let client = Client::connect(end, "md0", true).await;
                 late.set(true);
-                assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+                assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, ReceivedReply::Done);
                 client.pipe.close();
                 None
             } else {
@@ -475,12 +490,15 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
         let a = Client::connect(end_a, "md0", true).await;
         let b = Client::connect(end_b, "md0", false).await;
         let data = pattern(4096, 3);
-        assert_eq!(a.ask(Command::Write, 0, 4096, 4096, &data).await, Got::Done);
+        assert_eq!(a.ask(Command::Write, 0, 4096, 4096, &data).await, ReceivedReply::Done);
         assert_ne!(ram.durable_bytes()[4096..8192], data);
-        assert_eq!(b.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+        assert_eq!(b.ask(Command::Flush, 0, 0, 0, &[]).await, ReceivedReply::Done);
         assert_eq!(ram.durable_bytes()[4096..8192], data);
         // FUA needs no flush.
-        assert_eq!(b.ask(Command::Write, CMD_FLAG_FUA, 100, 4096, &data).await, Got::Done);
+        assert_eq!(
+            b.ask(Command::Write, CMD_FLAG_FUA, 100, 4096, &data).await,
+            ReceivedReply::Done
+        );
         assert_eq!(ram.durable_bytes()[100..4196], data);
         a.pipe.close();
         b.pipe.close();
@@ -524,9 +542,9 @@ fn holes_are_told_by_who_knows_them() {
     let (end, ()) = session(&exports, 5000, |pipe| async move {
         let client = Client::connect(pipe, "md0", true).await;
         let got = client.ask(Command::BlockStatus, 0, 0x8000, 0x2_0000, &[]).await;
-        assert_eq!(got, Got::Extents(vec![(0x8000, 0), (0x1_0000, 3), (0x8000, 0)]));
+        assert_eq!(got, ReceivedReply::Extents(vec![(0x8000, 0), (0x1_0000, 3), (0x8000, 0)]));
         let got = client.ask(Command::BlockStatus, CMD_FLAG_REQ_ONE, 0x1_8000, 0x2_0000, &[]).await;
-        assert_eq!(got, Got::Extents(vec![(0x8000, 3)]));
+        assert_eq!(got, ReceivedReply::Extents(vec![(0x8000, 3)]));
         client.pipe.close();
     });
     assert_eq!(end.unwrap(), End::Closed);

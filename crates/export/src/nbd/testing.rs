@@ -173,7 +173,7 @@ impl Stream for Pipe {
     }
 }
 
-struct Stored {
+struct StoredBytes {
     now: Vec<u8>,
     durable: Vec<u8>,
     seed: u64,
@@ -182,7 +182,7 @@ struct Stored {
 /// A RAM device with a volatile cache whose I/O takes a random number of polls.
 pub(crate) struct SlowRam {
     disk: Disk,
-    stored: Mutex<Stored>,
+    stored: Mutex<StoredBytes>,
     most_polls: u64,
     bad: Mutex<Vec<u64>>,
     counts: Mutex<Counts>,
@@ -207,7 +207,7 @@ impl SlowRam {
             ..Limits::default()
         };
         let sectors = Sectors::from_bytes_floor(bytes as u64);
-        let stored = Stored { now: vec![0; bytes], durable: vec![0; bytes], seed: 99 };
+        let stored = StoredBytes { now: vec![0; bytes], durable: vec![0; bytes], seed: 99 };
         Arc::new(Self {
             disk: Disk::new("ram", sectors, limits),
             stored: Mutex::new(stored),
@@ -355,7 +355,7 @@ pub(crate) struct Client {
 
 /// A reply, simple or structured.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Got {
+pub(crate) enum ReceivedReply {
     Done,
     Data(u64, Vec<u8>),
     Extents(Vec<(u32, u32)>),
@@ -443,7 +443,10 @@ impl Client {
     }
 
     /// The next reply, with its cookie. The caller must know the data length of a simple reply.
-    pub(crate) async fn reply(&self, read_len: impl Fn(u64) -> usize) -> Option<(u64, Got)> {
+    pub(crate) async fn reply(
+        &self,
+        read_len: impl Fn(u64) -> usize,
+    ) -> Option<(u64, ReceivedReply)> {
         if !self.structured {
             let head = self.take(16).await?;
             let mut fields = Fields(&head);
@@ -451,9 +454,9 @@ impl Client {
             let (error, cookie) = (fields.u32()?, fields.u64()?);
             let len = if error == 0 { read_len(cookie) } else { 0 };
             return Some(match (error, len) {
-                (0, 0) => (cookie, Got::Done),
-                (0, len) => (cookie, Got::Data(0, self.take(len).await?)),
-                (error, _) => (cookie, Got::Failed(error, String::new())),
+                (0, 0) => (cookie, ReceivedReply::Done),
+                (0, len) => (cookie, ReceivedReply::Data(0, self.take(len).await?)),
+                (error, _) => (cookie, ReceivedReply::Failed(error, String::new())),
             });
         }
         let head = self.take(20).await?;
@@ -464,17 +467,19 @@ impl Client {
         let payload = self.take(len as usize).await?;
         let mut fields = Fields(&payload);
         let got = match kind {
-            0 => Got::Done,
-            1 => Got::Data(fields.u64()?, fields.rest().to_vec()),
+            0 => ReceivedReply::Done,
+            1 => ReceivedReply::Data(fields.u64()?, fields.rest().to_vec()),
             5 => {
                 assert_eq!(fields.u32(), Some(1));
                 let pair = |mut pair: Fields<'_>| Some((pair.u32()?, pair.u32()?));
-                Got::Extents(fields.rest().chunks(8).map_while(|at| pair(Fields(at))).collect())
+                ReceivedReply::Extents(
+                    fields.rest().chunks(8).map_while(|at| pair(Fields(at))).collect(),
+                )
             }
             0x8001 => {
                 let (error, len) = (fields.u32()?, fields.u16()?);
                 let text = fields.bytes(len.into())?.to_vec();
-                Got::Failed(error, String::from_utf8(text).unwrap())
+                ReceivedReply::Failed(error, String::from_utf8(text).unwrap())
             }
             other => panic!("chunk type {other}"),
         };
@@ -489,7 +494,7 @@ impl Client {
         offset: u64,
         length: u32,
         data: &[u8],
-    ) -> Got {
+    ) -> ReceivedReply {
         let mut message = Self::request(command, flags, 77, offset, length);
         message.extend(data);
         self.send(&message).await;

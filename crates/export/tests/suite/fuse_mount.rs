@@ -14,8 +14,10 @@ use ashlar_export::fuse::mount::{MountError, MountOptions, mount};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::common::mounted::{Loop, Mounted, Served, TempDir, available, can_mount, run};
-use crate::common::ram::{Ram, Seen};
+use crate::common::mounted::{
+    Loop, MountedFileSystem, ServedTree, TempDir, available, can_mount, run,
+};
+use crate::common::ram::{Ram, RecordedBio};
 
 const MIB: usize = 1 << 20;
 /// In the copy of this program that runs as an ordinary user: the directory to use.
@@ -43,7 +45,7 @@ fn files_and_directories_look_as_they_should() {
         return;
     }
     let dir = TempDir::new("fuse-look");
-    let served = Served::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
+    let served = ServedTree::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
     let volume = std::fs::metadata(served.path("dev/md0")).unwrap();
     assert_eq!((volume.len(), volume.mode(), volume.uid()), (8 << 20, 0o100_600, 0));
     assert_eq!(volume.mtime(), 1_000_000);
@@ -70,7 +72,7 @@ fn a_volume_holds_what_was_written_with_and_without_o_direct() {
         return;
     }
     let dir = TempDir::new("fuse-data");
-    let served = Served::new(&dir.sub("m"), 16 * MIB, 2).unwrap();
+    let served = ServedTree::new(&dir.sub("m"), 16 * MIB, 2).unwrap();
     let mut oracle = vec![0; 16 * MIB];
     let (buffered, direct) = (served.volume(OFlags::empty()), served.volume(OFlags::DIRECT));
     let mut memory = vec![0; 6 * MIB];
@@ -115,8 +117,8 @@ fn what_must_be_durable_is_flushed() {
         return;
     }
     let dir = TempDir::new("fuse-sync");
-    let served = Served::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
-    let durable = |seen: &[Seen]| {
+    let served = ServedTree::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
+    let durable = |seen: &[RecordedBio]| {
         // Written data is durable if the write was FUA or a flush came after it.
         let write = seen.iter().rposition(|s| s.op == Op::Write).expect("a write");
         seen[write].flags.contains(Flags::FUA) || seen[write..].iter().any(|s| s.op == Op::Flush)
@@ -145,7 +147,7 @@ fn space_management_reaches_the_device() {
         return;
     }
     let dir = TempDir::new("fuse-space");
-    let served = Served::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
+    let served = ServedTree::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
     let file = served.volume(OFlags::empty());
     file.write_all_at(&vec![0xff; MIB], 0).unwrap();
     served.ram.take_seen();
@@ -178,7 +180,7 @@ fn a_read_only_disk_gives_a_read_only_file() {
     let dir = TempDir::new("fuse-ro");
     let ram = Ram::new("md0", MIB);
     ram.disk().set_read_only(true);
-    let served = Served::of(&dir.sub("m"), ram, 1).unwrap();
+    let served = ServedTree::of(&dir.sub("m"), ram, 1).unwrap();
     let path = served.path("dev/md0");
     assert_eq!(std::fs::metadata(&path).unwrap().mode(), 0o100_400);
     assert_eq!(errno_of(OpenOptions::new().write(true).open(&path)), Some(Errno::ROFS));
@@ -191,7 +193,7 @@ fn the_errno_of_a_failing_disk_reaches_the_system_call() {
         return;
     }
     let dir = TempDir::new("fuse-fail");
-    let served = Served::new(&dir.sub("m"), MIB, 1).unwrap();
+    let served = ServedTree::new(&dir.sub("m"), MIB, 1).unwrap();
     let file = served.volume(OFlags::empty());
     for (status, errno) in [(Status::Medium, Errno::NODATA), (Status::Io, Errno::IO)] {
         served.ram.break_with(status);
@@ -207,7 +209,7 @@ fn attributes_are_read_and_written_as_in_sysfs() {
         return;
     }
     let dir = TempDir::new("fuse-attr");
-    let served = Served::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
+    let served = ServedTree::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
     let nomerges = served.path("sys/nomerges");
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     assert_eq!(read(&served.path("sys/size")), "16384\n");
@@ -239,7 +241,7 @@ fn ext4_on_a_loop_device(name: &str, loop_options: &[&str]) {
     }
     let dir = TempDir::new(name);
     let (at, on) = (dir.sub("m"), dir.sub("fs"));
-    let served = Served::new(&at, 64 * MIB, 2).unwrap();
+    let served = ServedTree::new(&at, 64 * MIB, 2).unwrap();
     {
         let device = Loop::new(&served.path("dev/md0"), loop_options);
         let direct = loop_options.contains(&"--direct-io=on");
@@ -248,13 +250,13 @@ fn ext4_on_a_loop_device(name: &str, loop_options: &[&str]) {
         assert_eq!(device.sysfs("size"), (64 * MIB / 512).to_string());
         run("mkfs.ext4", &["-q", "-F", &device.0]);
         {
-            let mounted = Mounted::new(&device.0, &on);
+            let mounted = MountedFileSystem::new(&device.0, &on);
             for n in 0..20 {
                 std::fs::write(mounted.0.join(n.to_string()), pattern(MIB + n, n)).unwrap();
             }
         }
         served.ram.take_seen();
-        let mounted = Mounted::new(&device.0, &on);
+        let mounted = MountedFileSystem::new(&device.0, &on);
         for n in 0..20 {
             assert_eq!(std::fs::read(mounted.0.join(n.to_string())).unwrap(), pattern(MIB + n, n));
         }
@@ -293,7 +295,7 @@ fn many_requests_in_flight_do_not_mix_up_their_data() {
         return;
     }
     let dir = TempDir::new("fuse-fio");
-    let served = Served::new(&dir.sub("m"), 32 * MIB, 2).unwrap();
+    let served = ServedTree::new(&dir.sub("m"), 32 * MIB, 2).unwrap();
     let file = format!("--filename={}", served.path("dev/md0").display());
     for bs in ["--bsrange=512-128k", "--bs=4k"] {
         let common =
@@ -310,7 +312,7 @@ fn unmounting_from_outside_ends_the_server_and_a_busy_mount_says_so() {
     }
     let dir = TempDir::new("fuse-end");
     let at = dir.sub("a b");
-    let mut served = Served::new(&at, MIB, 2).unwrap();
+    let mut served = ServedTree::new(&at, MIB, 2).unwrap();
     let open = served.volume(OFlags::empty());
     assert!(matches!(served.mount.unmount(), Err(MountError::Busy { .. })));
     open.write_all_at(b"still served", 0).unwrap();
@@ -318,12 +320,12 @@ fn unmounting_from_outside_ends_the_server_and_a_busy_mount_says_so() {
     served.mount.unmount().unwrap();
     assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
     served.wait_for_end();
-    let served = Served::new(&at, MIB, 1).unwrap();
+    let served = ServedTree::new(&at, MIB, 1).unwrap();
     assert!(served.path("dev/md0").exists());
     run("umount", &[at.to_str().unwrap()]);
     served.wait_for_end();
     // Lazily: the open file is served until it is closed.
-    let mut served = Served::new(&at, MIB, 1).unwrap();
+    let mut served = ServedTree::new(&at, MIB, 1).unwrap();
     let open = served.volume(OFlags::empty());
     served.mount.detach().unwrap();
     open.write_all_at(b"still served", 0).unwrap();
@@ -345,7 +347,7 @@ fn what_a_dead_server_left_is_cleared_away() {
         .unwrap();
     assert_eq!(died.code(), Some(77));
     assert_eq!(errno_of(std::fs::read_dir(&at)), Some(Errno::NOTCONN));
-    let served = Served::new(&at, MIB, 1).unwrap();
+    let served = ServedTree::new(&at, MIB, 1).unwrap();
     assert_eq!(std::fs::metadata(served.path("dev/md0")).unwrap().len(), 1 << 20);
 }
 
@@ -365,7 +367,7 @@ fn a_mount_does_not_end_what_others_mounted_in_its_place() {
     let dir = TempDir::new("fuse-other");
     let at = dir.sub("m");
     let text = at.to_str().unwrap();
-    let served = Served::new(&at, MIB, 1).unwrap();
+    let served = ServedTree::new(&at, MIB, 1).unwrap();
     run("umount", &[text]);
     run("mount", &["-t", "tmpfs", "none", text]);
     std::fs::write(at.join("theirs"), "x").unwrap();
@@ -404,7 +406,7 @@ fn as_an_ordinary_user() {
     let Some(at) = std::env::var_os(USER_ENV).map(PathBuf::from) else { return };
     let refused = mount(&at, MountOptions { allow_other: true });
     assert!(matches!(refused, Err(MountError::OtherUsersDenied)), "{refused:?}");
-    let mut served = Served::new(&at, 4 * MIB, 1).unwrap();
+    let mut served = ServedTree::new(&at, 4 * MIB, 1).unwrap();
     let file = served.volume(OFlags::empty());
     file.write_all_at(&pattern(MIB, 1), 4096).unwrap();
     assert_eq!(served.ram.bytes(4096, MIB), pattern(MIB, 1));
@@ -417,7 +419,7 @@ fn as_an_ordinary_user() {
     served.mount.unmount().unwrap();
     served.wait_for_end();
     // Dropping it unmounts, too.
-    drop(Served::new(&at, MIB, 1).unwrap());
+    drop(ServedTree::new(&at, MIB, 1).unwrap());
     assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
     println!("served as uid {}", rustix::process::geteuid().as_raw());
 }

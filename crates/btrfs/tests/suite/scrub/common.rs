@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use ashlar_btrfs::chunk_map::Content;
 use ashlar_btrfs::error::ReadError;
-use ashlar_btrfs::extent_walk::{CsumWalk, ExtentKind, ExtentWalk, Found, Sum};
+use ashlar_btrfs::extent_walk::{CsumWalk, ExtentKind, ExtentWalk, SearchResult, Sum};
 use ashlar_btrfs::ondisk::chunk::{BlockGroupFlags, Chunk, STRIPE_LEN};
 use ashlar_btrfs::raid_stripe::StripeWalk;
 use ashlar_btrfs::readahead::Reada;
@@ -16,9 +16,9 @@ use crate::support::{Rig, patch, peek};
 
 /// Collects the problems.
 #[derive(Default)]
-pub(crate) struct Kept(pub(crate) Mutex<Vec<Problem>>);
+pub(crate) struct ProblemList(pub(crate) Mutex<Vec<Problem>>);
 
-impl Sink for Kept {
+impl Sink for ProblemList {
     fn problem(&self, problem: &Problem) {
         self.0.lock().expect("nobody panicked").push(problem.clone());
     }
@@ -30,7 +30,7 @@ pub(crate) fn scrub(
     fs: &Arc<FileSystem>,
     options: Options,
 ) -> (Vec<DeviceReport>, Vec<Problem>) {
-    let kept = Kept::default();
+    let kept = ProblemList::default();
     let scrub = Scrub::new(Arc::clone(fs), options);
     let reports = rig.run(scrub.run(&kept)).expect("there is something to scrub");
     let mut problems = kept.0.into_inner().expect("nobody panicked");
@@ -70,7 +70,8 @@ pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
         let mut stripes = StripeWalk::new(fs);
         for chunk in fs.chunks().iter() {
             let mut from = chunk.start;
-            while let Found::Extent(extent) = walk.find(from..chunk.end(), chunk.start).await {
+            while let SearchResult::Extent(extent) = walk.find(from..chunk.end(), chunk.start).await
+            {
                 from = extent.end();
                 let ExtentKind::Tree { owner, .. } = extent.kind else {
                     let mut found = vec![Sum::None; (extent.length / sectorsize) as usize];

@@ -8,7 +8,7 @@ use ashlar_btrfs::error::ReadError;
 use ashlar_btrfs::files::{Files, Piece, Place as InFs};
 use ashlar_btrfs::ondisk::items::FileType;
 use ashlar_btrfs::ondisk::key::{Key, item, objectid};
-use ashlar_btrfs::ondisk::node::{Expected, HEADER_SIZE};
+use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE};
 use ashlar_btrfs::raid_stripe::StripeWalk;
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair};
 use ashlar_btrfs::units::{DevId, Logical, Mirror, Physical};
@@ -146,7 +146,9 @@ fn a_missing_device_is_read_around() {
 fn leaf(rig: &Rig, fs: &Arc<FileSystem>) -> (Logical, Vec<u8>) {
     let root = rig.run(fs.need_root(objectid::RAID_STRIPE_TREE)).expect("sound");
     assert_eq!(root.level, 0);
-    let node = rig.run(fs.node(Expected { at: root.at, ..Expected::default() })).expect("sound");
+    let node = rig
+        .run(fs.node(BlockExpectation { at: root.at, ..BlockExpectation::default() }))
+        .expect("sound");
     (root.at, node.bytes().to_vec())
 }
 

@@ -1,7 +1,7 @@
 //! Unreadable trees: what they describe is never called good, and the rest is scrubbed.
 
 use ashlar_btrfs::ondisk::key::{Key, item, objectid};
-use ashlar_btrfs::ondisk::node::{DiskItem, Expected, HEADER_SIZE, KeyPtr};
+use ashlar_btrfs::ondisk::node::{BlockExpectation, DiskItem, HEADER_SIZE, KeyPtr};
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, ScrubError, State};
 use ashlar_btrfs::units::{Logical, Mirror};
@@ -61,7 +61,7 @@ pub(crate) fn several_sum_leaves(count: usize) -> Rig {
     let rig = Rig::golden("single-4k");
     let fs = rig.open();
     let root = rig.run(fs.need_root(objectid::CSUM_TREE)).expect("sound");
-    let expected = Expected { at: root.at, ..Expected::default() };
+    let expected = BlockExpectation { at: root.at, ..BlockExpectation::default() };
     let old = rig.run(fs.node(expected)).expect("sound");
     // Items of at most three sectors, so that there are enough for all leaves.
     let mut sums: Vec<(Key, Vec<u8>)> = Vec::new();
@@ -117,7 +117,7 @@ pub(crate) fn several_sum_leaves(count: usize) -> Rig {
         .into_iter()
         .find(|(_, _, key, _)| (key.objectid, key.kind) == (objectid::CSUM_TREE, item::ROOT_ITEM))
         .expect("a root item");
-    let expected = Expected { at: leaf, ..Expected::default() };
+    let expected = BlockExpectation { at: leaf, ..BlockExpectation::default() };
     let mut bytes = rig.run(fs.node(expected)).expect("sound").bytes().to_vec();
     let slot_at = HEADER_SIZE + slot * size_of::<DiskItem>() + 17;
     let offset: [u8; 4] = bytes[slot_at..slot_at + 4].try_into().expect("four bytes");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ashlar_btrfs::extent_walk::{CsumWalk, Extent, ExtentKind, ExtentWalk, Found, Sum};
+use ashlar_btrfs::extent_walk::{CsumWalk, Extent, ExtentKind, ExtentWalk, SearchResult, Sum};
 use ashlar_btrfs::ondisk::key::{item, objectid};
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::units::Logical;
@@ -61,12 +61,12 @@ fn extents_are_found_from_anywhere() {
                 let to = Logical((from.0 + len).min(chunk.end().0));
                 let wanted = all.iter().find(|(start, end, _)| *start < to.0 && from.0 < *end);
                 let found = match walk.find(from..to, chunk.start).await {
-                    Found::Extent(Extent { start, length, kind, .. }) => {
+                    SearchResult::Extent(Extent { start, length, kind, .. }) => {
                         let of_tree = kind != ExtentKind::Data;
                         Some((start.0, start.0 + length, of_tree))
                     }
-                    Found::Nothing => None,
-                    Found::Unknown { error, .. } => panic!("{name}: {error:?}"),
+                    SearchResult::Nothing => None,
+                    SearchResult::Unknown { error, .. } => panic!("{name}: {error:?}"),
                 };
                 assert_eq!(found, wanted.copied(), "{name}, step {step}: {from}..{to}");
                 from = match found {

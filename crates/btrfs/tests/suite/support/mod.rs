@@ -221,11 +221,11 @@ pub(crate) async fn items(fs: &Arc<FileSystem>, root: Root) -> Vec<(Logical, usi
 
 /// Addresses of all blocks of a tree, level by level.
 pub(crate) async fn blocks(fs: &Arc<FileSystem>, root: Root) -> Vec<Logical> {
-    use ashlar_btrfs::ondisk::node::Expected;
+    use ashlar_btrfs::ondisk::node::BlockExpectation;
     let mut all = vec![root.at];
     let mut next = 0;
     while next < all.len() {
-        let expected = Expected { at: all[next], ..Expected::default() };
+        let expected = BlockExpectation { at: all[next], ..BlockExpectation::default() };
         let node = fs.node(expected).await.expect("the tree is sound");
         all.extend((0..node.len()).filter_map(|slot| node.pointer(slot)).map(|to| to.at));
         next += 1;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_btrfs::inspect::{self, Dumped, InspectError, SuperblockKind, SuperblockTextError};
+use ashlar_btrfs::inspect::{self, DumpCounts, InspectError, SuperblockKind, SuperblockTextError};
 use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::Logical;
 use ashlar_host::disks::{self, Access};
@@ -163,7 +163,7 @@ impl Tree {
             let flushed = out.flush();
             let dumped = told(dumped)?;
             written(flushed)?;
-            let Some(Dumped { unreadable, .. }) = dumped.filter(|it| it.unreadable > 0) else {
+            let Some(DumpCounts { unreadable, .. }) = dumped.filter(|it| it.unreadable > 0) else {
                 return Ok(ExitCode::SUCCESS);
             };
             Err(Error::failed(format_args!("{unreadable} tree blocks could not be read")))

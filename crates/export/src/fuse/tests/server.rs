@@ -15,14 +15,14 @@ use super::*;
 
 /// A device that delivers messages and keeps the replies. It ends once all were delivered.
 #[derive(Default)]
-struct Recorded {
+struct RecordingDevice {
     messages: RefCell<VecDeque<Vec<u8>>>,
     replies: RefCell<Vec<Vec<u8>>>,
     /// Every other read finds no message, so that each request is its own batch.
     dry: Cell<bool>,
 }
 
-impl FuseDev for Recorded {
+impl FuseDev for RecordingDevice {
     fn try_read(&self, head: &mut [u8], body: &mut [u8]) -> io::Result<usize> {
         if !self.dry.replace(!self.dry.get()) {
             return Err(Errno::AGAIN.into());
@@ -77,7 +77,8 @@ impl Runtime for TestRuntime {
 
 /// Serves the messages; the tasks run whenever the server waits.
 fn serve_all(ram: &Arc<Ram>, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let dev = Rc::new(Recorded { messages: RefCell::new(messages.into()), ..Default::default() });
+    let dev =
+        Rc::new(RecordingDevice { messages: RefCell::new(messages.into()), ..Default::default() });
     let (_, session) = session(&[("dev/md0", ram.volume())]);
     let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime)));
     let mut cx = Context::from_waker(Waker::noop());
@@ -182,7 +183,8 @@ fn failures_and_nonsense_are_answered_too() {
 #[test]
 fn a_request_whose_task_is_lost_is_answered_with_eio() {
     let ram = Ram::new("md0", 1 << 20);
-    let dev = Rc::new(Recorded { messages: RefCell::new(opened().into()), ..Default::default() });
+    let dev =
+        Rc::new(RecordingDevice { messages: RefCell::new(opened().into()), ..Default::default() });
     dev.messages.borrow_mut().push_back(read_message(0, 512));
     let (_, session) = session(&[("dev/md0", ram.volume())]);
     let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime)));

@@ -162,14 +162,14 @@ impl Namespace for Tree {
 }
 
 /// A mounted tree, its server, and the disk behind it. Fields are dropped in order: the mount first.
-pub(crate) struct Served {
+pub(crate) struct ServedTree {
     pub(crate) mount: Mount,
     ended: Vec<Receiver<io::Result<()>>>,
     _engine: Engine,
     pub(crate) ram: Arc<Ram>,
 }
 
-impl Served {
+impl ServedTree {
     pub(crate) fn new(at: &Path, bytes: usize, reactors: usize) -> Result<Self, MountError> {
         let ram = Ram::new("md0", bytes);
         Self::of(at, ram, reactors)
@@ -233,16 +233,16 @@ impl Drop for Loop {
 }
 
 /// A file system mounted by mount(8).
-pub(crate) struct Mounted<'a>(pub(crate) &'a Path);
+pub(crate) struct MountedFileSystem<'a>(pub(crate) &'a Path);
 
-impl<'a> Mounted<'a> {
+impl<'a> MountedFileSystem<'a> {
     pub(crate) fn new(device: &str, at: &'a Path) -> Self {
         run("mount", &[device, at.to_str().expect("UTF-8")]);
         Self(at)
     }
 }
 
-impl Drop for Mounted<'_> {
+impl Drop for MountedFileSystem<'_> {
     fn drop(&mut self) {
         // Another test's thread may be between fork(2) and exec(2): for that moment its child keeps this process's
         // files open, including those of this mount.

@@ -9,7 +9,7 @@ use ashlar_block::{
 
 /// One recorded bio.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct RecordedBio {
     /// The operation.
     pub(crate) op: Op,
     /// Its flags.
@@ -24,7 +24,7 @@ pub(crate) struct Seen {
 pub(crate) struct Ram {
     disk: Disk,
     data: Mutex<Vec<u8>>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<RecordedBio>>,
     broken: Mutex<Option<Status>>,
 }
 
@@ -57,7 +57,7 @@ impl Ram {
     }
 
     /// Takes the bios recorded so far.
-    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+    pub(crate) fn take_seen(&self) -> Vec<RecordedBio> {
         std::mem::take(&mut self.seen.lock().expect("no panic while locked"))
     }
 
@@ -73,7 +73,12 @@ impl Ram {
 
     fn serve(&self, bio: &Bio) -> Result<(), Status> {
         let (op, flags, sector, len) = (bio.op, bio.flags, bio.sector, bio.len);
-        self.seen.lock().expect("no panic while locked").push(Seen { op, flags, sector, len });
+        self.seen.lock().expect("no panic while locked").push(RecordedBio {
+            op,
+            flags,
+            sector,
+            len,
+        });
         if let Some(status) = *self.broken.lock().expect("no panic while locked") {
             return Err(status);
         }

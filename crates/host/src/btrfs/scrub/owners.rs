@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ashlar_btrfs::backref::{self, Owned, Owners};
+use ashlar_btrfs::backref::{self, OwnedExtent, Owners};
 use ashlar_btrfs::error::TreeError;
 use ashlar_btrfs::inspect;
 use ashlar_btrfs::scrub::Problem;
@@ -42,7 +42,7 @@ pub(super) async fn owners_of(fs: &Arc<FileSystem>, problem: &Problem) -> Vec<Bl
 
 async fn describe(
     fs: &Arc<FileSystem>,
-    owned: &Owned,
+    owned: &OwnedExtent,
     lines: &mut Vec<BlockOwner>,
 ) -> Result<(), TreeError> {
     match &owned.owners {
