@@ -10,7 +10,9 @@ use futures_util::stream::FuturesUnordered;
 use thiserror::Error;
 use tracing::warn;
 
-use crate::target::{Arguments, Context, New, Target, TargetError, construct, error, type_names};
+use crate::target::{
+    Arguments, Context, Target, TargetError, TargetParameters, construct, error, type_names,
+};
 use crate::text::Line;
 
 /// Maximum of parts of one bio in flight; the same as the gateway's.
@@ -113,9 +115,10 @@ impl Table {
                 return Err(LoadError::NotAdjacent { piece, start: line.start, want: at });
             }
             at = end_of(piece, at, line.len)?;
-            let new = New { len: line.len, args: Arguments::new(&line.args), context };
+            let parameters =
+                TargetParameters { len: line.len, args: Arguments::new(&line.args), context };
             let kind = &line.kind;
-            let made = construct(kind, new)
+            let made = construct(kind, parameters)
                 .ok_or_else(|| LoadError::UnknownType { piece, kind: kind.clone() })?;
             let failed = |error| LoadError::Target { piece, kind: kind.clone(), error };
             targets.push((line.len, made.await.map_err(failed)?));

@@ -150,7 +150,7 @@ pub trait Target: Send + Sync + 'static {
 }
 
 /// The parameters for constructing a target.
-pub struct New<'a> {
+pub struct TargetParameters<'a> {
     /// Length of the piece.
     pub len: Sectors,
     /// The text after the type in the line.
@@ -160,19 +160,19 @@ pub struct New<'a> {
 }
 
 /// A target that table lines can construct.
-pub(crate) trait Construct: Target + Sized {
+pub(crate) trait TableTarget: Target + Sized {
     /// The type, as in a table line.
     const NAME: &'static str;
 
     /// Constructs the target.
-    async fn construct(new: New<'_>) -> Result<Self, TargetError>;
+    async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError>;
 }
 
-type Made<'a> = LocalFuture<'a, Result<Box<dyn Target>, TargetError>>;
-type Constructor = for<'a> fn(New<'a>) -> Made<'a>;
+type TargetFuture<'a> = LocalFuture<'a, Result<Box<dyn Target>, TargetError>>;
+type Constructor = for<'a> fn(TargetParameters<'a>) -> TargetFuture<'a>;
 
-fn make<T: Construct>(new: New<'_>) -> Made<'_> {
-    Box::pin(async move { Ok(Box::new(T::construct(new).await?) as Box<dyn Target>) })
+fn make<T: TableTarget>(parameters: TargetParameters<'_>) -> TargetFuture<'_> {
+    Box::pin(async move { Ok(Box::new(T::construct(parameters).await?) as Box<dyn Target>) })
 }
 
 /// Every type of target.
@@ -196,7 +196,10 @@ pub fn type_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Constructs the target of a line, if the type exists.
-pub(crate) fn construct<'a>(kind: &str, new: New<'a>) -> Option<Made<'a>> {
+pub(crate) fn construct<'a>(
+    kind: &str,
+    parameters: TargetParameters<'a>,
+) -> Option<TargetFuture<'a>> {
     let (_, make) = TYPES.iter().find(|(name, _)| *name == kind)?;
-    Some(make(new))
+    Some(make(parameters))
 }

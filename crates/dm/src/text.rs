@@ -122,9 +122,9 @@ fn arguments(rest: &str) -> Vec<String> {
 }
 
 /// An argument, quoted where necessary.
-pub struct Quoted<'a>(pub &'a str);
+pub struct QuotedArgument<'a>(pub &'a str);
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for QuotedArgument<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             if is_space(c) || c == '\\' || c == '#' {
@@ -139,7 +139,7 @@ impl fmt::Display for Quoted<'_> {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.start, self.len, self.kind)?;
-        self.args.iter().try_for_each(|arg| write!(f, " {}", Quoted(arg)))
+        self.args.iter().try_for_each(|arg| write!(f, " {}", QuotedArgument(arg)))
     }
 }
 

@@ -24,8 +24,8 @@ use ashlar_dm::text::Line;
 use thiserror::Error;
 
 use crate::metadata::{
-    Area, AreaOn, LogicalVolume, RaidLevel, Segment, SegmentKind, Snapshot, SnapshotOf, Striped,
-    VolumeGroup,
+    Area, AreaVolume, LogicalVolume, RaidLevel, Segment, SegmentKind, Snapshot, SnapshotOf,
+    StripeAreas, VolumeGroup,
 };
 use crate::moving::Move;
 use crate::uuid::Uuid;
@@ -41,7 +41,7 @@ pub struct Options {
 
 /// A device to make.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Planned {
+pub struct PlannedDevice {
     /// Its name in the device mapper: `vg-lv`, `vg-lv-real`. Dashes in names are doubled.
     pub name: String,
     /// The logical volume, for a volume that users see; `None` for components.
@@ -51,12 +51,12 @@ pub struct Planned {
     /// Whether it is read-only.
     pub read_only: bool,
     /// What it is made of.
-    pub made_of: MadeOf,
+    pub made_of: DeviceSource,
 }
 
 /// What a device is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum MadeOf {
+pub enum DeviceSource {
     /// A table of the device mapper; it names earlier devices and physical volumes.
     Table(Vec<Line>),
     /// Legs of a RAID with dm-raid's metadata.
@@ -138,7 +138,7 @@ pub enum Refusal {
 #[derive(Clone, Default, Debug)]
 pub struct Plan {
     /// The devices, each after the devices it is made of.
-    pub devices: Vec<Planned>,
+    pub devices: Vec<PlannedDevice>,
     /// The visible volumes without a device.
     pub refused: Vec<(String, Refusal)>,
     /// Messages to the user about volumes with a device.
@@ -265,8 +265,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn add(&mut self, lv: &LogicalVolume, name: &str, made_of: MadeOf) {
-        self.plan.devices.push(Planned {
+    fn add(&mut self, lv: &LogicalVolume, name: &str, made_of: DeviceSource) {
+        self.plan.devices.push(PlannedDevice {
             name: name.to_owned(),
             volume: self.is_seen(lv).then(|| lv.name.clone()),
             size: self.group.size(lv),
@@ -285,7 +285,13 @@ impl<'a> Planner<'a> {
             // writes to the snapshot: the layers above decide what is writable.
             let read_only = planner.options.read_only;
             let name = name.to_owned();
-            planner.plan.devices.push(Planned { name, volume: None, size, read_only, made_of });
+            planner.plan.devices.push(PlannedDevice {
+                name,
+                volume: None,
+                size,
+                read_only,
+                made_of,
+            });
             Ok(())
         })
     }
@@ -304,7 +310,7 @@ impl<'a> Planner<'a> {
     fn snapshot(&mut self, lv: &LogicalVolume, snapshot: &'a Snapshot, name: &str) -> Result<()> {
         let size = self.group.size(self.lv(&snapshot.origin)?);
         let line = self.snapshot_line("snapshot", snapshot, size)?;
-        self.add(lv, name, MadeOf::Table(vec![line]));
+        self.add(lv, name, DeviceSource::Table(vec![line]));
         if let Some(made) = self.plan.devices.last_mut() {
             made.size = size;
         }
@@ -335,7 +341,7 @@ impl<'a> Planner<'a> {
                 Line { start: Sector::ZERO, len: size, kind: "snapshot-origin".to_owned(), args }
             }
         };
-        self.add(lv, name, MadeOf::Table(vec![line]));
+        self.add(lv, name, DeviceSource::Table(vec![line]));
         if let Some(made) = self.plan.devices.last_mut()
             && !lost.is_empty()
         {
@@ -351,7 +357,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Converts the segments of a volume.
-    fn segments(&mut self, lv: &'a LogicalVolume) -> Result<MadeOf> {
+    fn segments(&mut self, lv: &'a LogicalVolume) -> Result<DeviceSource> {
         if let Some(why) = &lv.unsupported {
             return Err(Refusal::Unsupported(why.clone()));
         }
@@ -364,11 +370,11 @@ impl<'a> Planner<'a> {
         for (index, segment) in lv.segments.iter().enumerate() {
             lines.push(self.line(lv, index, segment)?);
         }
-        Ok(MadeOf::Table(lines))
+        Ok(DeviceSource::Table(lines))
     }
 
     /// Converts a segment that is more than a line of a table; such a volume has no other segments.
-    fn whole(&mut self, lv: &LogicalVolume, segment: &'a Segment) -> Result<Option<MadeOf>> {
+    fn whole(&mut self, lv: &LogicalVolume, segment: &'a Segment) -> Result<Option<DeviceSource>> {
         Ok(Some(match &segment.kind {
             SegmentKind::Raid(raid) => {
                 let known = RAID_KINDS.iter().find(|(level, _)| *level == raid.level);
@@ -382,9 +388,9 @@ impl<'a> Planner<'a> {
                     legs.push((meta.flatten(), self.leg(&image.data)?));
                 }
                 let (stripe, copies) = (raid.stripe_size, raid.data_copies);
-                MadeOf::Raid(RaidParts { kind: *kind, legs, stripe, copies })
+                DeviceSource::Raid(RaidParts { kind: *kind, legs, stripe, copies })
             }
-            SegmentKind::ThinPool(pool) => MadeOf::ThinPool {
+            SegmentKind::ThinPool(pool) => DeviceSource::ThinPool {
                 metadata: self.part(&pool.metadata)?,
                 data: self.part(&pool.data)?,
                 chunk: pool.chunk_size,
@@ -397,7 +403,7 @@ impl<'a> Planner<'a> {
                 }
                 let pool = self.lv(&thin.pool)?;
                 let external = thin.external_origin.as_deref();
-                MadeOf::Thin {
+                DeviceSource::Thin {
                     pool: self.layer(pool, "tpool").map_err(|why| of_part(&pool.name, why))?,
                     device_id: thin.device_id,
                     external_origin: external.map(|name| self.part(name)).transpose()?,
@@ -503,11 +509,11 @@ impl<'a> Planner<'a> {
     /// Device and first sector of an area; `None` if it is missing and `partial` is set.
     fn area(&mut self, area: &Area, segment: &Segment) -> Result<Option<[String; 2]>> {
         match &area.on {
-            AreaOn::Lv(name) => {
+            AreaVolume::Lv(name) => {
                 let start = self.group.sectors(area.start);
                 Ok(Some([self.part(name)?, start.to_string()]))
             }
-            AreaOn::Pv(index) => {
+            AreaVolume::Pv(index) => {
                 let on = crate::metadata::PvExtents {
                     pv: *index,
                     start: area.start,
@@ -540,18 +546,18 @@ impl<'a> Planner<'a> {
         let size = self.group.sectors(of.area_extents());
         let kind = "error".to_owned();
         let line = Line { start: Sector::ZERO, len: size, kind, args: Vec::new() };
-        self.plan.devices.push(Planned {
+        self.plan.devices.push(PlannedDevice {
             name: name.clone(),
             volume: None,
             size,
             read_only: self.options.read_only,
-            made_of: MadeOf::Table(vec![line]),
+            made_of: DeviceSource::Table(vec![line]),
         });
         [name, "0".to_owned()]
     }
 }
 
-fn stripe_size(striped: &Striped) -> Sectors {
+fn stripe_size(striped: &StripeAreas) -> Sectors {
     striped.stripe_size.unwrap_or(Sectors::ZERO)
 }
 
@@ -565,7 +571,7 @@ fn of_part(name: &str, why: Refusal) -> Refusal {
     }
 }
 
-impl MadeOf {
+impl DeviceSource {
     /// The names of devices it uses; for tables among other words.
     pub fn parts(&self) -> Vec<&str> {
         match self {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use ashlar_block::Sectors;
 use thiserror::Error;
 
-use crate::metadata::{Area, PvExtents, Segment, SegmentKind, Striped, VolumeGroup};
+use crate::metadata::{Area, PvExtents, Segment, SegmentKind, StripeAreas, VolumeGroup};
 
 /// Free extents of each physical volume of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -369,7 +369,7 @@ fn segments(rows: &[Vec<PvExtents>], wish: &Wish) -> Vec<Segment> {
     for row in rows {
         let areas: Vec<Area> = row.iter().map(|on| Area::on_pv(on.pv, on.start)).collect();
         let count = row[0].count * wish.stripes;
-        let kind = SegmentKind::Striped(Striped { stripe_size, areas });
+        let kind = SegmentKind::Striped(StripeAreas { stripe_size, areas });
         segments.push(Segment::new(start, count, kind));
         start += count;
     }

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::alloc::{AllocError, Policy, Wish};
 use crate::metadata::{
-    AreaOn, Creation, LogicalVolume, LvFlag, PhysicalVolume, Segment, SegmentKind, Snapshot,
+    AreaVolume, Creation, LogicalVolume, LvFlag, PhysicalVolume, Segment, SegmentKind, Snapshot,
     VolumeGroup, is_valid_name,
 };
 use crate::uuid::Uuid;
@@ -359,7 +359,7 @@ impl VolumeGroup {
         self.pvs.remove(index);
         for segment in self.lvs.iter_mut().flat_map(|lv| &mut lv.segments) {
             for area in segment.areas_mut() {
-                if let AreaOn::Pv(at) = &mut area.on {
+                if let AreaVolume::Pv(at) = &mut area.on {
                     *at -= usize::from(*at > index);
                 }
             }

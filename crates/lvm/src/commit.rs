@@ -76,7 +76,7 @@ pub enum CommitError {
 
 /// The result of a commit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Committed {
+pub struct CommitResult {
     /// Physical volumes that still have the old text, and the errors.
     pub stale: Vec<(Uuid, Status)>,
 }
@@ -96,7 +96,7 @@ struct Target {
 pub async fn commit(
     members: &mut [Member<'_>],
     metadata: &Metadata,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitResult, CommitError> {
     let mut text = metadata.print(Form::Disk);
     text.push(0);
     let volumes: Vec<ByteVolume> =
@@ -136,7 +136,7 @@ pub async fn commit(
         Some((uuid, status)) if stale.len() == targets.len() => {
             Err(CommitError::Uncertain { uuid, status })
         }
-        Some(_) | None => Ok(Committed { stale }),
+        Some(_) | None => Ok(CommitResult { stale }),
     }
 }
 

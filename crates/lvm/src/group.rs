@@ -45,7 +45,7 @@ pub enum MemberState {
 
 /// The groups on a set of physical volumes, and the other volumes.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct GroupSurvey {
     /// The groups, sorted by name and UUID.
     pub groups: Vec<Group>,
     /// Given physical volumes without a group.
@@ -158,7 +158,7 @@ impl Group {
 pub type Text = Result<Option<Arc<Metadata>>, MetadataError>;
 
 /// Assembles groups from physical volumes.
-pub fn assemble(pvs: &[&PvOnDisk]) -> Found {
+pub fn assemble(pvs: &[&PvOnDisk]) -> GroupSurvey {
     let text = |pv: &&PvOnDisk| Ok(pv.metadata()?.map(Arc::new));
     let texts: Vec<Text> = pvs.iter().map(text).collect();
     let read: Vec<(&PvOnDisk, &Text)> = pvs.iter().copied().zip(&texts).collect();
@@ -166,8 +166,8 @@ pub fn assemble(pvs: &[&PvOnDisk]) -> Found {
 }
 
 /// The same, for callers that cache the parsed texts.
-pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
-    let mut found = Found::default();
+pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> GroupSurvey {
+    let mut found = GroupSurvey::default();
     let mut by_uuid: HashMap<Uuid, usize> = HashMap::new();
     let mut own: Vec<Option<(Uuid, u32)>> = vec![None; pvs.len()];
     let mut newest: BTreeMap<(String, Uuid), &Arc<Metadata>> = BTreeMap::new();

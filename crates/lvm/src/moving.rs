@@ -23,7 +23,7 @@ use ashlar_block::Sectors;
 use crate::alloc::{AllocError, FreeMap, Policy, PvPart};
 use crate::change::{Author, ChangeError, is_striped};
 use crate::metadata::{
-    Allocation, Area, AreaOn, LogicalVolume, LvFlag, Mirror, Segment, SegmentKind, Striped,
+    Allocation, Area, AreaVolume, LogicalVolume, LvFlag, Mirror, Segment, SegmentKind, StripeAreas,
     VolumeGroup,
 };
 
@@ -114,8 +114,8 @@ impl<'a> Move<'a> {
     /// The physical volume that is left: its index.
     pub fn source(&self) -> Option<usize> {
         match self.pieces().next()?.areas().first()?.on {
-            AreaOn::Pv(index) => Some(index),
-            AreaOn::Lv(_) => None,
+            AreaVolume::Pv(index) => Some(index),
+            AreaVolume::Lv(_) => None,
         }
     }
 
@@ -346,7 +346,7 @@ impl Mover<'_> {
                         extents_moved: Some(0),
                     };
                     self.pieces.push(Segment::new(start, done, SegmentKind::Mirror(mirror)));
-                    areas[moving] = Area { on: AreaOn::Lv(self.name.to_owned()), start };
+                    areas[moving] = Area { on: AreaVolume::Lv(self.name.to_owned()), start };
                 }
                 let start = segments.last().map_or(0, Segment::end);
                 segments.push(segment.part(start, done, areas));
@@ -357,7 +357,7 @@ impl Mover<'_> {
     }
 
     /// How many extents from `at` on, of each area, move or stay together, and the area that moves.
-    fn run(&self, striped: &Striped, at: u32, len: u32) -> (u32, Option<usize>) {
+    fn run(&self, striped: &StripeAreas, at: u32, len: u32) -> (u32, Option<usize>) {
         let (mut moving, mut end) = (None, len);
         for (index, area) in striped.areas.iter().enumerate() {
             if pv_of(area) != Some(self.new.from.pv) {
@@ -388,8 +388,8 @@ fn after(area: &Area, extents: u32) -> Area {
 
 fn pv_of(area: &Area) -> Option<usize> {
     match area.on {
-        AreaOn::Pv(index) => Some(index),
-        AreaOn::Lv(_) => None,
+        AreaVolume::Pv(index) => Some(index),
+        AreaVolume::Lv(_) => None,
     }
 }
 

@@ -14,7 +14,7 @@ use ashlar_dm::table::Table;
 use ashlar_dm::target::{Context, Devices as Named};
 use ashlar_dm::text::Line;
 use ashlar_dm::thin::{Options as PoolOptions, ThinPool};
-use ashlar_lvm::activate::{MadeOf, Planned, RaidKind, RaidParts};
+use ashlar_lvm::activate::{DeviceSource, PlannedDevice, RaidKind, RaidParts};
 use ashlar_md::Array;
 use ashlar_md::dm_raid::{self, Leg, Shape};
 use ashlar_md::ondisk::Level;
@@ -50,7 +50,11 @@ impl Parts {
     }
 
     /// Lets origins be written again, except those of snapshots for which `is_lost` holds.
-    pub(crate) fn thaw(&mut self, plan: &[Planned], is_lost: impl Fn(&Planned) -> bool) {
+    pub(crate) fn thaw(
+        &mut self,
+        plan: &[PlannedDevice],
+        is_lost: impl Fn(&PlannedDevice) -> bool,
+    ) {
         let lost = |real: &String| {
             plan.iter().any(|p| snapshot_of(p) == Some(real.as_str()) && is_lost(p))
         };
@@ -116,7 +120,7 @@ impl Maker<'_> {
     /// The reason.
     pub(crate) async fn make(
         &mut self,
-        planned: &Planned,
+        planned: &PlannedDevice,
         name: &str,
         held: bool,
     ) -> Result<Option<Made>, String> {
@@ -135,20 +139,20 @@ impl Maker<'_> {
 
     async fn try_make(
         &mut self,
-        planned: &Planned,
+        planned: &PlannedDevice,
         name: &str,
         held: bool,
     ) -> Result<Option<Made>, NotMade> {
         let mut notes = Vec::new();
         let (table, read_only) = match &planned.made_of {
-            MadeOf::Table(lines) => self.mapped(planned, lines, &mut notes).await?,
-            MadeOf::Raid(parts) => {
+            DeviceSource::Table(lines) => self.mapped(planned, lines, &mut notes).await?,
+            DeviceSource::Raid(parts) => {
                 let array = self.array(planned, parts, &mut notes).await?;
                 let array_name = format!("{}{ARRAY}", planned.name);
                 self.parts.made.insert(array_name.clone(), array);
                 (self.linear(&array_name, planned.size).await?, true)
             }
-            MadeOf::ThinPool { metadata, data, chunk } => {
+            DeviceSource::ThinPool { metadata, data, chunk } => {
                 let (metadata, data) = (self.part(metadata)?, self.part(data)?);
                 let options = PoolOptions { data_block: Some(*chunk), ..PoolOptions::default() };
                 let pool = ThinPool::open(&planned.name, metadata, data, options).await;
@@ -156,7 +160,7 @@ impl Maker<'_> {
                 self.parts.pools.insert(planned.name.clone(), pool);
                 return Ok(None);
             }
-            MadeOf::Thin { pool, device_id, external_origin } => {
+            DeviceSource::Thin { pool, device_id, external_origin } => {
                 let no_pool = || format!("its pool {pool} could not be opened");
                 let pool = self.parts.pools.get(pool).ok_or_else(no_pool)?;
                 let thin = pool.volume(*device_id, planned.size).await;
@@ -187,8 +191,12 @@ impl Maker<'_> {
     ///
     /// # Errors
     /// The reason.
-    pub(crate) async fn load(&self, planned: &Planned, mapped: &Mapped) -> Result<bool, String> {
-        let MadeOf::Table(lines) = &planned.made_of else {
+    pub(crate) async fn load(
+        &self,
+        planned: &PlannedDevice,
+        mapped: &Mapped,
+    ) -> Result<bool, String> {
+        let DeviceSource::Table(lines) = &planned.made_of else {
             return Err("only linear and striped volumes, and snapshots, can be changed".to_owned());
         };
         let (table, read_only) = self.mapped(planned, lines, &mut Vec::new()).await?;
@@ -199,7 +207,7 @@ impl Maker<'_> {
     /// A table of the device mapper, and whether its device is read-only.
     async fn mapped(
         &self,
-        planned: &Planned,
+        planned: &PlannedDevice,
         lines: &[Line],
         notes: &mut Vec<String>,
     ) -> Result<(Table, bool), String> {
@@ -249,7 +257,7 @@ impl Maker<'_> {
     /// The array of a RAID volume: read-only, with as many legs as it needs.
     async fn array(
         &self,
-        planned: &Planned,
+        planned: &PlannedDevice,
         parts: &RaidParts,
         notes: &mut Vec<String>,
     ) -> Result<Gateway, String> {
@@ -278,22 +286,22 @@ impl Maker<'_> {
     }
 }
 
-fn only_line(planned: &Planned) -> Option<&Line> {
+fn only_line(planned: &PlannedDevice) -> Option<&Line> {
     match &planned.made_of {
-        MadeOf::Table(lines) => match &lines[..] {
+        DeviceSource::Table(lines) => match &lines[..] {
             [line] => Some(line),
             _ => None,
         },
-        MadeOf::Raid(_) | MadeOf::ThinPool { .. } | MadeOf::Thin { .. } => None,
+        DeviceSource::Raid(_) | DeviceSource::ThinPool { .. } | DeviceSource::Thin { .. } => None,
     }
 }
 
-fn is_merging(planned: &Planned) -> bool {
+fn is_merging(planned: &PlannedDevice) -> bool {
     only_line(planned).is_some_and(|line| line.kind == "snapshot-merge")
 }
 
 /// The device with the origin's data, if this device is the origin as users see it.
-fn origin_below(planned: &Planned) -> Option<&str> {
+fn origin_below(planned: &PlannedDevice) -> Option<&str> {
     let line = only_line(planned)?;
     let is = matches!(&*line.kind, "snapshot-origin" | "snapshot-merge");
     let real = line.args.first().filter(|_| is || line.kind == SNAPSHOT)?;
@@ -301,12 +309,12 @@ fn origin_below(planned: &Planned) -> Option<&str> {
 }
 
 /// The same, for an origin that shows the result of a merge and is not written.
-fn view_of_origin(planned: &Planned) -> Option<&str> {
+fn view_of_origin(planned: &PlannedDevice) -> Option<&str> {
     origin_below(planned).filter(|_| only_line(planned).is_some_and(|line| line.kind == SNAPSHOT))
 }
 
 /// The device with the origin's data, if this device is a snapshot.
-fn snapshot_of(planned: &Planned) -> Option<&str> {
+fn snapshot_of(planned: &PlannedDevice) -> Option<&str> {
     let line = only_line(planned).filter(|line| line.kind == SNAPSHOT)?;
     line.args.first().filter(|_| origin_below(planned).is_none()).map(String::as_str)
 }

@@ -179,7 +179,7 @@ impl VolumeGroups {
             .collect()
     }
 
-    fn found(&self) -> group::Found {
+    fn found(&self) -> group::GroupSurvey {
         let read = self.physical.iter().map(|physical| (&physical.pv, &physical.text));
         group::assemble_read(&read.collect::<Vec<_>>())
     }

@@ -102,7 +102,7 @@ const MADE: u8 = 1;
 const FAILED: u8 = 2;
 
 /// An exception that is being made.
-pub(super) struct Pending {
+pub(super) struct PendingException {
     pub(super) old: u64,
     pub(super) new: u64,
     /// The order in which new chunks were allocated; exceptions are committed in this order.
@@ -111,7 +111,7 @@ pub(super) struct Pending {
     ended: Event,
 }
 
-impl Pending {
+impl PendingException {
     pub(super) fn new(old: u64, new: u64, sequence: u64) -> Arc<Self> {
         let (end, ended) = (AtomicU8::new(WAITING), Event::new());
         Arc::new(Self { old, new, sequence, end, ended })
@@ -156,7 +156,7 @@ impl Window {
 #[derive(Default)]
 pub(super) struct Shard {
     pub(super) complete: Runs,
-    pub(super) pending: HashMap<u64, Arc<Pending>>,
+    pub(super) pending: HashMap<u64, Arc<PendingException>>,
     /// Chunks with I/O in flight that must end before the chunk's location changes: reads of the
     /// origin, and writes to the copy while it may be merged.
     tracked: Vec<u64>,
@@ -174,7 +174,7 @@ impl Shard {
     }
 
     /// Ends what [`Self::track`] began; returns the exception that only waited for this.
-    pub(super) fn untrack(&mut self, chunk: u64) -> Option<Arc<Pending>> {
+    pub(super) fn untrack(&mut self, chunk: u64) -> Option<Arc<PendingException>> {
         if let Some(at) = self.tracked.iter().position(|tracked| *tracked == chunk) {
             self.tracked.swap_remove(at);
         }
@@ -301,7 +301,7 @@ mod tests {
         let mut shard = exceptions.shard(7);
         shard.track(7);
         shard.track(7);
-        shard.pending.insert(7, Pending::new(7, 2, 0));
+        shard.pending.insert(7, PendingException::new(7, 2, 0));
         assert!(shard.untrack(7).is_none());
         shard.track(7);
         assert!(shard.complete.insert(7, 2));

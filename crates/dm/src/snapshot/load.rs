@@ -119,7 +119,7 @@ pub enum Fault {
 }
 
 /// The contents of a COW device.
-pub(super) enum Found {
+pub(super) enum CowContents {
     /// No store yet.
     New(Geometry),
     /// A store that was marked invalid.
@@ -157,11 +157,11 @@ pub struct Summary {
 /// The store is unusable.
 pub async fn examine(cow: &Gateway, origin_len: Sectors) -> Result<Option<Summary>, StoreError> {
     Ok(match find(cow, Sectors::ZERO, cow.disk().limits().logical_block(), origin_len).await? {
-        Found::New(_) => None,
-        Found::Invalid(geometry) => {
+        CowContents::New(_) => None,
+        CowContents::Invalid(geometry) => {
             Some(Summary { chunk: geometry.chunk(), valid: false, exceptions: Vec::new() })
         }
-        Found::Valid(Contents { geometry, exceptions, .. }) => {
+        CowContents::Valid(Contents { geometry, exceptions, .. }) => {
             Some(Summary { chunk: geometry.chunk(), valid: true, exceptions })
         }
     })
@@ -183,7 +183,7 @@ pub(super) async fn find(
     chunk: Sectors,
     block: Sectors,
     origin_len: Sectors,
-) -> Result<Found, StoreError> {
+) -> Result<CowContents, StoreError> {
     let chunk = if chunk.is_zero() { Sectors(DEFAULT_CHUNK.0.max(block.0)) } else { chunk };
     let geometry = |chunk: Sectors| {
         let geometry = Geometry::new(chunk, block)
@@ -203,7 +203,7 @@ pub(super) async fn find(
     let (header, _) = Header::read_from_prefix(bytes.as_slice()).unwrap_or_default();
     let device = name(cow);
     match header.magic.get() {
-        0 => return Ok(Found::New(geometry(chunk)?)),
+        0 => return Ok(CowContents::New(geometry(chunk)?)),
         MAGIC => {}
         magic => return Err(StoreError::NotAStore { device, magic }),
     }
@@ -212,9 +212,9 @@ pub(super) async fn find(
     }
     let geometry = geometry(Sectors(header.chunk_size.get().into()))?;
     if header.valid.get() == 0 {
-        return Ok(Found::Invalid(geometry));
+        return Ok(CowContents::Invalid(geometry));
     }
-    Ok(Found::Valid(read_areas(cow, geometry, origin_len).await?))
+    Ok(CowContents::Valid(read_areas(cow, geometry, origin_len).await?))
 }
 
 async fn read_areas(

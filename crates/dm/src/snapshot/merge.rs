@@ -35,11 +35,11 @@ use super::canary::{Rule, broken};
 use super::exceptions::Window;
 use super::ondisk::Geometry;
 use super::origin::Origin;
-use super::state::{Loaded, Snapshot, remap};
-use super::store::{Last, Run};
-use super::target::{Member, Tracked};
+use super::state::{LoadedState, Snapshot, remap};
+use super::store::{ListEnd, Run};
+use super::target::{Member, TrackedChunk};
 use crate::copy::{copy, pieces};
-use crate::target::{Construct, MessageError, New, Target, TargetError};
+use crate::target::{MessageError, TableTarget, Target, TargetError, TargetParameters};
 use crate::task::Task;
 
 /// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
@@ -150,12 +150,12 @@ async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
 async fn merge_batch(
     snapshot: &Snapshot,
     origin: &Origin,
-    loaded: &Loaded,
+    loaded: &LoadedState,
 ) -> Result<bool, Status> {
     let geometry = loaded.geometry;
     let most = geometry.chunks_in(MOST).max(1);
     let mut last = loaded.store().last(MOST_RUNS, most);
-    if let Last::InArea(area) = last {
+    if let ListEnd::InArea(area) = last {
         let at = geometry.sector(geometry.area_chunk(area));
         let bytes = snapshot.cow.read(at, geometry.chunk()).await?;
         let mut store = loaded.store();
@@ -163,9 +163,9 @@ async fn merge_batch(
         last = store.last(MOST_RUNS, most);
     }
     let runs = match last {
-        Last::Runs(runs) => runs,
-        Last::Nothing => return Ok(false),
-        Last::InArea(_) => return Err(Status::Io),
+        ListEnd::Runs(runs) => runs,
+        ListEnd::Nothing => return Ok(false),
+        ListEnd::InArea(_) => return Err(Status::Io),
     };
     let _pass = origin.enter().await;
     if !broken(Rule::MergeIsAWrite) {
@@ -178,7 +178,7 @@ async fn merge_batch(
 }
 
 /// Merges runs that end the list.
-async fn merge_runs(snapshot: &Snapshot, loaded: &Loaded, runs: &[Run]) -> BioResult {
+async fn merge_runs(snapshot: &Snapshot, loaded: &LoadedState, runs: &[Run]) -> BioResult {
     let Snapshot { exceptions, merge, .. } = snapshot;
     let known = |(old, new)| exceptions.shard(old).complete.get(old) == Some(new);
     if !runs.iter().flat_map(Run::chunks).all(known) {
@@ -234,7 +234,7 @@ async fn copy_back(snapshot: &Snapshot, geometry: Geometry, run: &Run) -> BioRes
 }
 
 /// The destination of a bio of the merged device.
-enum Way {
+enum BioDestination {
     /// The copy.
     Copy(u64),
     /// None yet: the chunk is being merged.
@@ -263,28 +263,28 @@ impl MergeTarget {
     }
 
     /// Determines the destination; tracks a write to a copy.
-    fn way(&self, geometry: Geometry, bio: &Bio) -> Way {
+    fn destination(&self, geometry: Geometry, bio: &Bio) -> BioDestination {
         let snapshot = &self.member.snapshot;
         let chunk = geometry.chunk_of(bio.sector);
         let mut shard = snapshot.exceptions.shard(chunk);
         let valid = snapshot.is_valid();
         match shard.complete.get(chunk).filter(|_| valid) {
-            None => Way::Origin,
-            Some(_) if bio.op.is_write() && shard.window.contains(chunk) => Way::Closed,
+            None => BioDestination::Origin,
+            Some(_) if bio.op.is_write() && shard.window.contains(chunk) => BioDestination::Closed,
             Some(new) => {
                 if bio.op.is_write() {
                     shard.track(chunk);
                 }
-                Way::Copy(new)
+                BioDestination::Copy(new)
             }
         }
     }
 
     fn read(&self, geometry: Geometry, bio: Bio) -> IoFuture<'_> {
         let snapshot = &self.member.snapshot;
-        match self.way(geometry, &bio) {
-            Way::Copy(new) => snapshot.cow.submit(remap(geometry, &bio, new)),
-            Way::Origin | Way::Closed => snapshot.origin.submit(bio),
+        match self.destination(geometry, &bio) {
+            BioDestination::Copy(new) => snapshot.cow.submit(remap(geometry, &bio, new)),
+            BioDestination::Origin | BioDestination::Closed => snapshot.origin.submit(bio),
         }
     }
 
@@ -292,14 +292,16 @@ impl MergeTarget {
         let Member { snapshot, origin, .. } = &self.member;
         let chunk = geometry.chunk_of(bio.sector);
         loop {
-            match self.way(geometry, &bio) {
-                Way::Copy(new) => {
-                    let _tracked = Tracked { snapshot, chunk };
+            match self.destination(geometry, &bio) {
+                BioDestination::Copy(new) => {
+                    let _tracked = TrackedChunk { snapshot, chunk };
                     return snapshot.submit_to_cow(remap(geometry, &bio, new)).await;
                 }
-                Way::Origin => return origin.submit(bio).await,
-                Way::Closed if snapshot.merge.stuck.load(SeqCst) => return Err(Status::Io),
-                Way::Closed => {
+                BioDestination::Origin => return origin.submit(bio).await,
+                BioDestination::Closed if snapshot.merge.stuck.load(SeqCst) => {
+                    return Err(Status::Io);
+                }
+                BioDestination::Closed => {
                     let open = || !snapshot.exceptions.shard(chunk).window.contains(chunk);
                     let stuck = || snapshot.merge.stuck.load(SeqCst);
                     snapshot.merge.until(|| open() || stuck()).await;
@@ -316,11 +318,11 @@ impl MergeTarget {
     }
 }
 
-impl Construct for MergeTarget {
+impl TableTarget for MergeTarget {
     const NAME: &'static str = "snapshot-merge";
 
-    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
-        let member = Member::construct(new, true).await?;
+    async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        let member = Member::construct(parameters, true).await?;
         if member.origin.has_other_merge(&member.snapshot) {
             let text = "another snapshot of the origin is being merged".to_owned();
             return Err(TargetError::Invalid(text));

@@ -10,11 +10,11 @@ use ashlar_block::sync::gate::{Gate, GateEntry};
 use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::canary::{Rule, broken};
-use super::exceptions::Pending;
+use super::exceptions::PendingException;
 use super::merge::Claim;
 use super::state::{Persistence, Snapshot};
-use crate::target::{Construct, New, Target, TargetError};
-use crate::text::Quoted;
+use crate::target::{TableTarget, Target, TargetError, TargetParameters};
+use crate::text::QuotedArgument;
 
 /// All devices with snapshots: one instance for all tables with the same devices.
 #[derive(Default)]
@@ -143,7 +143,7 @@ impl Origin {
         while !self.lets_change(at, len) {
             let snapshots: Vec<_> =
                 self.list().iter().map(|entry| Arc::clone(&entry.snapshot)).collect();
-            let mut waits: Vec<Arc<Pending>> = Vec::new();
+            let mut waits: Vec<Arc<PendingException>> = Vec::new();
             for snapshot in &snapshots {
                 snapshot.prepare_change(at, len, &mut waits).await;
             }
@@ -179,19 +179,19 @@ pub(crate) struct OriginTarget {
     origin: Arc<Origin>,
 }
 
-impl Construct for OriginTarget {
+impl TableTarget for OriginTarget {
     const NAME: &'static str = "snapshot-origin";
 
-    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
-        let name = new.args.word("the origin")?.to_owned();
-        new.args.end()?;
-        let device = new.context.devices.find(&name);
+    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        let name = parameters.args.word("the origin")?.to_owned();
+        parameters.args.end()?;
+        let device = parameters.context.devices.find(&name);
         let device = device.ok_or_else(|| TargetError::NoDevice(name.clone()))?;
         let (size, start) = (device.capacity(), Sector::ZERO);
-        if size < new.len {
-            return Err(TargetError::TooSmall { name, size, start, len: new.len });
+        if size < parameters.len {
+            return Err(TargetError::TooSmall { name, size, start, len: parameters.len });
         }
-        let origin = new.context.origins.of(&device);
+        let origin = parameters.context.origins.of(&device);
         Ok(Self { name, origin })
     }
 }
@@ -202,7 +202,7 @@ impl Target for OriginTarget {
     }
 
     fn arguments(&self) -> String {
-        Quoted(&self.name).to_string()
+        QuotedArgument(&self.name).to_string()
     }
 
     fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {

@@ -21,8 +21,8 @@ use event_listener::Event;
 use tracing::{debug, error, warn};
 
 use super::canary::{Rule, broken};
-use super::exceptions::{Exceptions, Pending};
-use super::load::{self, Found, StoreError};
+use super::exceptions::{Exceptions, PendingException};
+use super::load::{self, CowContents, StoreError};
 use super::merge::Merge;
 use super::ondisk::Geometry;
 use super::store::{Area, Batch, Run, Store};
@@ -53,12 +53,12 @@ pub(super) enum Persistence {
 }
 
 /// The state after the COW device was read.
-pub(super) struct Loaded {
+pub(super) struct LoadedState {
     pub(super) geometry: Geometry,
     store: Mutex<Store>,
 }
 
-impl Loaded {
+impl LoadedState {
     /// Locks the store, for a few instructions.
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
@@ -70,9 +70,9 @@ pub(super) enum Start {
     /// It exists.
     Complete,
     /// It is now being made.
-    Begun(Arc<Pending>),
+    Begun(Arc<PendingException>),
     /// It was already being made.
-    Pending(Arc<Pending>),
+    Pending(Arc<PendingException>),
     /// Too many are being made: wait for [`Snapshot::has_room`] first.
     Busy,
     /// The COW device is full.
@@ -92,7 +92,7 @@ pub(super) struct Snapshot {
     overflow_known: AtomicBool,
     overflowed: AtomicBool,
     pub(super) exceptions: Exceptions,
-    loaded: OnceLock<Loaded>,
+    loaded: OnceLock<LoadedState>,
     loading: RwLock,
     state: AtomicU8,
     /// Its invalidity could not be written to the COW device.
@@ -139,7 +139,7 @@ impl Snapshot {
     }
 
     /// Chunk size and store; `None` before [`Self::load`].
-    pub(super) fn loaded(&self) -> Option<&Loaded> {
+    pub(super) fn loaded(&self) -> Option<&LoadedState> {
         self.loaded.get()
     }
 
@@ -169,15 +169,15 @@ impl Snapshot {
         let device = || self.cow.disk().name().to_owned();
         let (geometry, store, state) = if self.persistent {
             match load::find(&self.cow, chunk, block, self.origin.capacity()).await? {
-                Found::New(geometry) => {
+                CowContents::New(geometry) => {
                     load::create(&self.cow, geometry).await?;
                     (geometry, Store::persistent(geometry, Area::first(geometry), 2), VALID)
                 }
-                Found::Invalid(geometry) => {
+                CowContents::Invalid(geometry) => {
                     warn!(device = device(), "the snapshot is marked invalid");
                     (geometry, Store::persistent(geometry, Area::first(geometry), 2), INVALID)
                 }
-                Found::Valid(found) => {
+                CowContents::Valid(found) => {
                     for (old, new) in found.exceptions {
                         self.exceptions.shard(old).complete.insert(old, new);
                     }
@@ -190,7 +190,7 @@ impl Snapshot {
                 .map_err(|error| StoreError::ChunkSize { device: device(), error })?;
             (geometry, Store::transient(geometry), VALID)
         };
-        if self.loaded.set(Loaded { geometry, store: Mutex::new(store) }).is_ok() {
+        if self.loaded.set(LoadedState { geometry, store: Mutex::new(store) }).is_ok() {
             self.state.store(state, SeqCst);
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Snapshot {
         self: &Arc<Self>,
         at: Sector,
         len: Sectors,
-        waits: &mut Vec<Arc<Pending>>,
+        waits: &mut Vec<Arc<PendingException>>,
     ) {
         let Some(chunks) = self.chunks(at, len) else { return };
         for chunk in chunks {
@@ -297,7 +297,7 @@ impl Snapshot {
     /// Starts the exception of a chunk if there is none. With `data`, a write to the snapshot that
     /// fills the whole chunk, nothing is copied.
     pub(super) fn start(self: &Arc<Self>, chunk: u64, data: Option<&Bio>) -> Start {
-        let Some(Loaded { geometry, store }) = self.loaded.get() else { return Start::Full };
+        let Some(LoadedState { geometry, store }) = self.loaded.get() else { return Start::Full };
         let mut shard = self.exceptions.shard(chunk);
         if let Some(pending) = shard.pending.get(&chunk) {
             return Start::Pending(Arc::clone(pending));
@@ -316,7 +316,7 @@ impl Snapshot {
             self.cow.acknowledge_losses();
         }
         drop(store);
-        let pending = Pending::new(chunk, new, sequence);
+        let pending = PendingException::new(chunk, new, sequence);
         shard.pending.insert(chunk, Arc::clone(&pending));
         drop(shard);
         let data = data.map(|bio| remap(*geometry, bio, new));
@@ -326,7 +326,7 @@ impl Snapshot {
     }
 
     /// Makes an exception, from the first copied byte until the last waiter is woken.
-    async fn make(self: Arc<Self>, pending: Arc<Pending>, data: Option<Bio>) {
+    async fn make(self: Arc<Self>, pending: Arc<PendingException>, data: Option<Bio>) {
         if broken(Rule::DataComesFirst) {
             self.finish(Arc::clone(&pending)).await;
         }
@@ -347,15 +347,15 @@ impl Snapshot {
         }
     }
 
-    async fn copy_out(&self, pending: &Pending) -> BioResult {
-        let Some(Loaded { geometry, .. }) = self.loaded.get() else { return Err(Status::Io) };
+    async fn copy_out(&self, pending: &PendingException) -> BioResult {
+        let Some(LoadedState { geometry, .. }) = self.loaded.get() else { return Err(Status::Io) };
         let (from, to) = (geometry.sector(pending.old), geometry.sector(pending.new));
         let len = geometry.chunk().min(self.origin.capacity().as_end() - from);
         copy(&self.origin, from, &self.cow, to, len).await
     }
 
     /// The copy is done: commits it, and other finished ones, unless another task does.
-    async fn finish(&self, pending: Arc<Pending>) {
+    async fn finish(&self, pending: Arc<PendingException>) {
         let Some(loaded) = self.loaded.get() else { return };
         let mut mine = loaded.store().finish(pending);
         while mine {
@@ -416,7 +416,7 @@ impl Snapshot {
     }
 
     /// Ends a pending exception: it is on disk, or will never be.
-    fn leave(&self, pending: &Arc<Pending>, made: bool) {
+    fn leave(&self, pending: &Arc<PendingException>, made: bool) {
         let mut shard = self.exceptions.shard(pending.old);
         if made {
             shard.complete.insert(pending.old, pending.new);
@@ -432,7 +432,7 @@ impl Snapshot {
         }
     }
 
-    fn let_go(&self, pending: &Pending, made: bool) {
+    fn let_go(&self, pending: &PendingException, made: bool) {
         self.in_flight.fetch_sub(1, SeqCst);
         pending.end(made);
         self.ended.notify(usize::MAX);
@@ -483,7 +483,7 @@ impl Snapshot {
     }
 
     async fn record(&self) {
-        let Some(Loaded { geometry, .. }) = self.loaded.get() else { return };
+        let Some(LoadedState { geometry, .. }) = self.loaded.get() else { return };
         if !self.persistent || broken(Rule::InvalidIsRecorded) {
             return;
         }

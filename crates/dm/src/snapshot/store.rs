@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ashlar_block::{Buffer, Sector, Sectors};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::exceptions::Pending;
+use super::exceptions::PendingException;
 use super::ondisk::{Exception, Geometry};
 
 /// Exceptions are written at least in whole pages, unless chunks are smaller.
@@ -53,7 +53,7 @@ pub(super) struct Store {
     next: u64,
     /// Number of exceptions in the running commit.
     in_commit: u64,
-    finished: BTreeMap<u64, Arc<Pending>>,
+    finished: BTreeMap<u64, Arc<PendingException>>,
     committing: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct AreaWrite {
 
 /// Exceptions to commit together, and their writes, in this order.
 pub(super) struct Batch {
-    pub(super) exceptions: Vec<Arc<Pending>>,
+    pub(super) exceptions: Vec<Arc<PendingException>>,
     /// Written first, durably.
     pub(super) clean: Option<AreaWrite>,
     /// This area will be full: the chunk of the next area, to be zeroed before.
@@ -91,7 +91,7 @@ impl Run {
 
 /// The end of the list, where merging starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Last {
+pub(super) enum ListEnd {
     /// The list is empty.
     Nothing,
     /// The last exception is in an area that must be read first.
@@ -149,7 +149,7 @@ impl Store {
     }
 
     /// Adds an exception whose copy is done. True if the caller must commit, with [`Self::next_batch`].
-    pub(super) fn finish(&mut self, exception: Arc<Pending>) -> bool {
+    pub(super) fn finish(&mut self, exception: Arc<PendingException>) -> bool {
         self.finished.insert(exception.sequence, exception);
         !std::mem::replace(&mut self.committing, true)
     }
@@ -224,10 +224,10 @@ impl Store {
     }
 
     /// The end of the list: at most `runs` runs, with at most `chunks` chunks together.
-    pub(super) fn last(&self, runs: usize, chunks: u64) -> Last {
-        let Medium::Persistent(area) = &self.medium else { return Last::Nothing };
+    pub(super) fn last(&self, runs: usize, chunks: u64) -> ListEnd {
+        let Medium::Persistent(area) = &self.medium else { return ListEnd::Nothing };
         if area.committed == 0 {
-            return area.number.checked_sub(1).map_or(Last::Nothing, Last::InArea);
+            return area.number.checked_sub(1).map_or(ListEnd::Nothing, ListEnd::InArea);
         }
         let follows = |run: &Run, old: u64, new: u64| {
             old.checked_add(1) == Some(run.old) && new.checked_add(1) == Some(run.new)
@@ -244,7 +244,7 @@ impl Store {
                 Some(_) | None => break,
             }
         }
-        Last::Runs(found)
+        ListEnd::Runs(found)
     }
 
     /// Returns to a full area, with its on-disk contents.
@@ -296,9 +296,9 @@ mod tests {
         Store::persistent(geometry, Area::first(geometry), next_free)
     }
 
-    fn exception(store: &mut Store, old: u64) -> Arc<Pending> {
+    fn exception(store: &mut Store, old: u64) -> Arc<PendingException> {
         let (sequence, new) = store.prepare(1000).unwrap();
-        Pending::new(old, new, sequence)
+        PendingException::new(old, new, sequence)
     }
 
     fn numbers(batch: &Batch) -> Vec<u64> {
@@ -383,25 +383,28 @@ mod tests {
             store.committed();
         }
         let run = |old, new, len| Run { old, new, len };
-        assert_eq!(store.last(9, 99), Last::Runs(vec![run(500, 259, 1)]));
+        assert_eq!(store.last(9, 99), ListEnd::Runs(vec![run(500, 259, 1)]));
         assert!(store.without_last(2).is_none());
         store.forget_last(1);
-        assert_eq!(store.last(9, 99), Last::InArea(0));
+        assert_eq!(store.last(9, 99), ListEnd::InArea(0));
         let full: Vec<_> = (0..254)
             .map(|n| Exception::new(n, n + 2))
             .chain([Exception::new(900, 256), Exception::new(901, 257)])
             .collect();
         store.go_back(0, full.as_bytes());
-        assert_eq!(store.last(1, 99), Last::Runs(vec![run(900, 256, 2)]));
-        assert_eq!(store.last(9, 3), Last::Runs(vec![run(900, 256, 2), run(253, 255, 1)]));
-        assert_eq!(store.last(9, 999), Last::Runs(vec![run(900, 256, 2), run(0, 2, 254)]));
+        assert_eq!(store.last(1, 99), ListEnd::Runs(vec![run(900, 256, 2)]));
+        assert_eq!(store.last(9, 3), ListEnd::Runs(vec![run(900, 256, 2), run(253, 255, 1)]));
+        assert_eq!(store.last(9, 999), ListEnd::Runs(vec![run(900, 256, 2), run(0, 2, 254)]));
         let write = store.without_last(2).unwrap();
         assert_eq!(write.data.as_slice()[253 * 16..254 * 16], full[253].as_bytes()[..]);
         assert!(write.data.as_slice()[254 * 16..].iter().all(|byte| *byte == 0));
         store.forget_last(2);
-        assert_eq!(store.last(9, 99), Last::Runs(vec![run(155, 157, 99)]));
+        assert_eq!(store.last(9, 99), ListEnd::Runs(vec![run(155, 157, 99)]));
         store.forget_last(99);
         store.forget_last(155);
-        assert_eq!((store.last(9, 99), store.usage()), (Last::Nothing, (Sectors(16), Sectors(16))));
+        assert_eq!(
+            (store.last(9, 99), store.usage()),
+            (ListEnd::Nothing, (Sectors(16), Sectors(16)))
+        );
     }
 }

@@ -20,9 +20,9 @@ use super::canary::{Rule, broken};
 use super::load::StoreError;
 use super::ondisk::ChunkSizeError;
 use super::origin::Origin;
-use super::state::{Loaded, Persistence, Snapshot, Start, remap};
-use crate::target::{Arguments, Construct, New, Target, TargetError};
-use crate::text::Quoted;
+use super::state::{LoadedState, Persistence, Snapshot, Start, remap};
+use crate::target::{Arguments, TableTarget, Target, TargetError, TargetParameters};
+use crate::text::QuotedArgument;
 
 /// The arguments of a snapshot or merge in a table, and its use of the snapshot.
 pub(super) struct Member {
@@ -86,15 +86,18 @@ fn invalid(error: &StoreError) -> TargetError {
 impl Member {
     /// Parses the arguments of `snapshot` or `snapshot-merge`, and reads the metadata if no other
     /// table has read it.
-    pub(super) async fn construct(mut new: New<'_>, merge: bool) -> Result<Self, TargetError> {
-        let args = &mut new.args;
+    pub(super) async fn construct(
+        mut parameters: TargetParameters<'_>,
+        merge: bool,
+    ) -> Result<Self, TargetError> {
+        let args = &mut parameters.args;
         let names = (args.word("the origin")?.to_owned(), args.word("the COW device")?.to_owned());
         let persistence = persistence(args.word("how exceptions are kept")?)?;
         let chunk = Sectors(args.number::<u32>("the chunk size")?.into());
         let (discard_zeroes_cow, discard_passdown_origin) = features(args)?;
-        new.args.end()?;
+        parameters.args.end()?;
         let find = |name: &String| {
-            let found = new.context.devices.find(name);
+            let found = parameters.context.devices.find(name);
             found.ok_or_else(|| TargetError::NoDevice(name.clone()))
         };
         let (device, cow) = (find(&names.0)?, find(&names.1)?);
@@ -102,7 +105,7 @@ impl Member {
             let text = "the COW device cannot be the origin".to_owned();
             return Err(TargetError::Invalid(text));
         }
-        let (size, start, len) = (device.capacity(), Sector::ZERO, new.len);
+        let (size, start, len) = (device.capacity(), Sector::ZERO, parameters.len);
         if size < len {
             return Err(TargetError::TooSmall { name: names.0, size, start, len });
         }
@@ -116,13 +119,13 @@ impl Member {
             }
             Persistence::Transient | Persistence::Persistent { .. } => {}
         }
-        let origins = &new.context.origins;
+        let origins = &parameters.context.origins;
         if origins.is_cow_of_another(&cow, &device) {
             let text = format!("{} keeps the exceptions of another device's snapshot", names.1);
             return Err(TargetError::Invalid(text));
         }
         let origin = origins.of(&device);
-        let runtime = Arc::clone(&new.context.runtime);
+        let runtime = Arc::clone(&parameters.context.runtime);
         let snapshot = origin.join(Snapshot::new(device, cow, runtime, persistence));
         let transient = persistence == Persistence::Transient;
         // From here on, a drop undoes the above.
@@ -154,7 +157,7 @@ impl Member {
             Persistence::Persistent { overflow: true } => "PO",
             Persistence::Transient => "N",
         };
-        let (origin, cow) = (Quoted(&self.names.0), Quoted(&self.names.1));
+        let (origin, cow) = (QuotedArgument(&self.names.0), QuotedArgument(&self.names.1));
         let features = match (self.discard_zeroes_cow, self.discard_passdown_origin) {
             (false, _) => "",
             (true, false) => " 1 discard_zeroes_cow",
@@ -197,23 +200,23 @@ impl Member {
 pub(crate) struct SnapshotTarget(Member);
 
 /// Keeps the origin's chunk unchanged during a read, or a copy in its place during a write.
-pub(super) struct Tracked<'a> {
+pub(super) struct TrackedChunk<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) chunk: u64,
 }
 
-impl Drop for Tracked<'_> {
+impl Drop for TrackedChunk<'_> {
     fn drop(&mut self) {
         self.snapshot.untrack(self.chunk);
     }
 }
 
 impl SnapshotTarget {
-    fn loaded(&self) -> Result<&Loaded, Status> {
+    fn loaded(&self) -> Result<&LoadedState, Status> {
         self.0.snapshot.loaded().filter(|_| self.0.snapshot.is_valid()).ok_or(Status::Io)
     }
 
-    fn read<'a>(&'a self, loaded: &Loaded, bio: Bio, pass: Pass<'a>) -> IoFuture<'a> {
+    fn read<'a>(&'a self, loaded: &LoadedState, bio: Bio, pass: Pass<'a>) -> IoFuture<'a> {
         let snapshot = &*self.0.snapshot;
         let chunk = loaded.geometry.chunk_of(bio.sector);
         let mut shard = snapshot.exceptions.shard(chunk);
@@ -227,7 +230,7 @@ impl SnapshotTarget {
         }
         shard.track(chunk);
         drop(shard);
-        let tracked = Tracked { snapshot, chunk };
+        let tracked = TrackedChunk { snapshot, chunk };
         IoFuture::boxed(async move {
             let _pass = pass;
             snapshot.origin.submit(bio).await?;
@@ -237,7 +240,7 @@ impl SnapshotTarget {
         })
     }
 
-    fn write<'a>(&'a self, loaded: &Loaded, bio: Bio, pass: Pass<'a>) -> IoFuture<'a> {
+    fn write<'a>(&'a self, loaded: &LoadedState, bio: Bio, pass: Pass<'a>) -> IoFuture<'a> {
         let snapshot = &*self.0.snapshot;
         if snapshot.is_overflowed() {
             return IoFuture::failed(Status::Io);
@@ -312,7 +315,7 @@ impl SnapshotTarget {
             return Ok(());
         }
         snapshot.exceptions.shard(chunk).track(chunk);
-        let _tracked = Tracked { snapshot, chunk };
+        let _tracked = TrackedChunk { snapshot, chunk };
         // Without exceptions, in this snapshot and all others: its purpose is to free space.
         match origin.device.submit(bio).await {
             Err(Status::NotSupported) => Ok(()),
@@ -321,11 +324,11 @@ impl SnapshotTarget {
     }
 }
 
-impl Construct for SnapshotTarget {
+impl TableTarget for SnapshotTarget {
     const NAME: &'static str = "snapshot";
 
-    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
-        Ok(Self(Member::construct(new, false).await?))
+    async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        Ok(Self(Member::construct(parameters, false).await?))
     }
 }
 

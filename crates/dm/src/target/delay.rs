@@ -12,7 +12,7 @@ use ashlar_block::{
     Bio, BioResult, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors,
 };
 
-use super::{Construct, Lower, MessageError, New, Target, TargetError};
+use super::{Lower, MessageError, TableTarget, Target, TargetError, TargetParameters};
 use crate::text::parse_number;
 
 struct Class {
@@ -32,9 +32,9 @@ pub struct Delay {
 }
 
 impl Class {
-    fn take(new: &mut New<'_>) -> Result<Self, TargetError> {
-        let lower = Lower::take(&mut new.args, new.context, new.len)?;
-        let ms = new.args.number("the delay")?;
+    fn take(parameters: &mut TargetParameters<'_>) -> Result<Self, TargetError> {
+        let lower = Lower::take(&mut parameters.args, parameters.context, parameters.len)?;
+        let ms = parameters.args.number("the delay")?;
         Ok(Self { lower, ms: AtomicU32::new(ms), waiting: AtomicU32::new(0) })
     }
 
@@ -106,23 +106,23 @@ impl Delay {
     }
 }
 
-impl Construct for Delay {
+impl TableTarget for Delay {
     const NAME: &'static str = "delay";
 
-    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
-        let read = Class::take(&mut new)?;
+    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        let read = Class::take(&mut parameters)?;
         let mut named = 1;
-        let mut next = |new: &mut New<'_>, before: &Class| {
-            if new.args.left() == 0 {
+        let mut next = |parameters: &mut TargetParameters<'_>, before: &Class| {
+            if parameters.args.left() == 0 {
                 return Ok(before.again());
             }
             named += 1;
-            Class::take(new)
+            Class::take(parameters)
         };
-        let write = next(&mut new, &read)?;
-        let flush = next(&mut new, &write)?;
-        new.args.end()?;
-        let runtime = Arc::clone(&new.context.runtime);
+        let write = next(&mut parameters, &read)?;
+        let flush = next(&mut parameters, &write)?;
+        parameters.args.end()?;
+        let runtime = Arc::clone(&parameters.context.runtime);
         Ok(Self { classes: [read, write, flush], named, runtime })
     }
 }

@@ -3,16 +3,16 @@
 use ashlar_block::{Bio, Gateway, IoFuture, Limits, Op, Sector, Status};
 
 use super::zero::anything;
-use super::{Construct, New, Target, TargetError};
+use super::{TableTarget, Target, TargetError, TargetParameters};
 
 /// See the module text.
 pub struct Error;
 
-impl Construct for Error {
+impl TableTarget for Error {
     const NAME: &'static str = "error";
 
-    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
-        new.args.end()?;
+    async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        parameters.args.end()?;
         Ok(Self)
     }
 }

@@ -21,7 +21,7 @@ use ashlar_block::{
     Segment, Segments, Status,
 };
 
-use super::{Arguments, Construct, Lower, New, Target, TargetError};
+use super::{Arguments, Lower, TableTarget, Target, TargetError, TargetParameters};
 
 const PROBABILITY_BASE: u32 = 1_000_000_000;
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -255,18 +255,18 @@ impl Flakey {
     }
 }
 
-impl Construct for Flakey {
+impl TableTarget for Flakey {
     const NAME: &'static str = "flakey";
 
-    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
-        let lower = Lower::take(&mut new.args, new.context, new.len)?;
-        let up_s = new.args.number("the up interval")?;
-        let down_s = new.args.number("the down interval")?;
+    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        let lower = Lower::take(&mut parameters.args, parameters.context, parameters.len)?;
+        let up_s = parameters.args.number("the up interval")?;
+        let down_s = parameters.args.number("the down interval")?;
         if up_s == 0 && down_s == 0 {
             return Err(TargetError::Invalid("one of the intervals must not be 0".to_owned()));
         }
-        let features = Features::take(&mut new.args)?;
-        let runtime = Arc::clone(&new.context.runtime);
+        let features = Features::take(&mut parameters.args)?;
+        let runtime = Arc::clone(&parameters.context.runtime);
         let began_ns = runtime.now_ns();
         let chance = AtomicU64::new(began_ns);
         Ok(Self { lower, up_s, down_s, features, runtime, began_ns, chance })

@@ -2,7 +2,7 @@
 
 use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors};
 
-use super::{Construct, Lower, New, Target, TargetError};
+use super::{Lower, TableTarget, Target, TargetError, TargetParameters};
 
 /// See the module text.
 pub struct Linear {
@@ -16,12 +16,12 @@ impl Linear {
     }
 }
 
-impl Construct for Linear {
+impl TableTarget for Linear {
     const NAME: &'static str = "linear";
 
-    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
-        let lower = Lower::take(&mut new.args, new.context, new.len)?;
-        new.args.end()?;
+    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        let lower = Lower::take(&mut parameters.args, parameters.context, parameters.len)?;
+        parameters.args.end()?;
         Ok(Self { lower })
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use ashlar_block::{Bio, Buffer, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::{Arguments, Context, TargetError};
-use crate::text::Quoted;
+use crate::text::QuotedArgument;
 
 /// A lower device by its name in the table, and the start of the area.
 #[derive(Clone)]
@@ -124,6 +124,6 @@ impl Lower {
 /// Device and offset, as in arguments.
 impl fmt::Display for Lower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", Quoted(&self.name), self.start)
+        write!(f, "{} {}", QuotedArgument(&self.name), self.start)
     }
 }

@@ -35,10 +35,10 @@ use ashlar_block::{
 use futures_util::future::join_all;
 use tracing::{error, info, warn};
 
-use super::{Construct, Lower, MessageError, New, Target, TargetError};
+use super::{Lower, MessageError, TableTarget, Target, TargetError, TargetParameters};
 use crate::copy::pieces;
 use crate::task::Task;
-use crate::text::Quoted;
+use crate::text::QuotedArgument;
 
 /// Sectors that are copied at a time, unless a region has more. All of them are in memory, and changes of them wait.
 const WINDOW: Sectors = Sectors(16_384);
@@ -277,12 +277,12 @@ impl Core {
     }
 }
 
-impl Construct for Mirror {
+impl TableTarget for Mirror {
     const NAME: &'static str = "mirror";
 
-    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
+    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
         let invalid = |text: String| Err(TargetError::Invalid(text));
-        let (args, len) = (&mut new.args, new.len);
+        let (args, len) = (&mut parameters.args, parameters.len);
         let log = args.word("the log")?;
         if log != "core" {
             return invalid(format!("the log '{log}' is not supported, only core, in memory"));
@@ -308,7 +308,7 @@ impl Construct for Mirror {
             return invalid(format!("a mirror has 1 to {MOST_LEGS} legs, not {count}"));
         }
         let mut leg = || {
-            let lower = Lower::take(args, new.context, len)?;
+            let lower = Lower::take(args, parameters.context, len)?;
             lower.check_aligned("the region size", region.0)?;
             Ok(Leg { lower, health: AtomicU8::new(ALIVE) })
         };
@@ -323,7 +323,7 @@ impl Construct for Mirror {
                 }
             }
         }
-        new.args.end()?;
+        parameters.args.end()?;
         let synced = sync == Some("nosync") || count == 1;
         let start = Progress::done(if synced { len.as_end() } else { Sector::ZERO });
         Ok(Self(Arc::new(Core {
@@ -336,7 +336,7 @@ impl Construct for Mirror {
             gate: Gate::new(start),
             task: Task::default(),
             failed: AtomicBool::new(false),
-            runtime: Arc::clone(&new.context.runtime),
+            runtime: Arc::clone(&parameters.context.runtime),
         })))
     }
 }
@@ -364,7 +364,7 @@ impl Target for Mirror {
     fn status(&self) -> String {
         let core = &self.0;
         let names: String =
-            core.legs().map(|leg| format!("{} ", Quoted(leg.lower.name()))).collect();
+            core.legs().map(|leg| format!("{} ", QuotedArgument(leg.lower.name()))).collect();
         let all = core.len.0.div_ceil(core.region.0);
         let synced = core.gate.get().synced;
         let done = if synced == core.len.as_end() { all } else { synced.0 / core.region.0 };

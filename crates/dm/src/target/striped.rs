@@ -10,8 +10,8 @@ use ashlar_block::{
     Bio, BioResult, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status, gateway,
 };
 
-use super::{Construct, Lower, New, Target, TargetError};
-use crate::text::Quoted;
+use super::{Lower, TableTarget, Target, TargetError, TargetParameters};
+use crate::text::QuotedArgument;
 
 struct Stripe {
     lower: Lower,
@@ -101,11 +101,11 @@ impl Stripe {
     }
 }
 
-impl Construct for Striped {
+impl TableTarget for Striped {
     const NAME: &'static str = "striped";
 
-    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
-        let args = &mut new.args;
+    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        let args = &mut parameters.args;
         let count: u32 = args.number("the number of stripes")?;
         let chunk = Sectors(u64::from(args.number::<u32>("the chunk size")?));
         if count == 0 || chunk.is_zero() {
@@ -115,21 +115,21 @@ impl Construct for Striped {
         if args.left() as u64 / 2 < u64::from(count) {
             return Err(TargetError::Missing("the device and offset of a stripe"));
         }
-        let len = Sectors(new.len.0 / u64::from(count));
-        if len.0 * u64::from(count) != new.len.0 || !len.0.is_multiple_of(chunk.0) {
+        let len = Sectors(parameters.len.0 / u64::from(count));
+        if len.0 * u64::from(count) != parameters.len.0 || !len.0.is_multiple_of(chunk.0) {
             let text = format!(
                 "the length {} is no multiple of a row, {count} chunks of {chunk} sectors",
-                new.len
+                parameters.len
             );
             return Err(TargetError::Invalid(text));
         }
         let mut stripes = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            let lower = Lower::take(args, new.context, len)?;
+            let lower = Lower::take(args, parameters.context, len)?;
             lower.check_aligned("the chunk size", chunk.0)?;
             stripes.push(Stripe { lower, errors: AtomicU32::new(0) });
         }
-        new.args.end()?;
+        parameters.args.end()?;
         Ok(Self { stripes: stripes.into(), chunk })
     }
 }
@@ -147,7 +147,7 @@ impl Target for Striped {
     /// The names, and for each stripe whether it is alive, or had errors ("dead").
     fn status(&self) -> String {
         let state = |stripe: &Stripe| if stripe.errors.load(Relaxed) == 0 { 'A' } else { 'D' };
-        let names = self.stripes.iter().map(|s| format!("{} ", Quoted(s.lower.name())));
+        let names = self.stripes.iter().map(|s| format!("{} ", QuotedArgument(s.lower.name())));
         let states: String = self.stripes.iter().map(state).collect();
         format!("{} {}1 {states}", self.stripes.len(), names.collect::<String>())
     }

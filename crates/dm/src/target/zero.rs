@@ -2,16 +2,16 @@
 
 use ashlar_block::{Bio, Features, Gateway, IoFuture, Limits, Op, Sector, Sectors};
 
-use super::{Construct, New, Target, TargetError};
+use super::{TableTarget, Target, TargetError, TargetParameters};
 
 /// See the module text.
 pub struct Zero;
 
-impl Construct for Zero {
+impl TableTarget for Zero {
     const NAME: &'static str = "zero";
 
-    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
-        new.args.end()?;
+    async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        parameters.args.end()?;
         Ok(Self)
     }
 }

@@ -15,7 +15,7 @@ use super::node::{Node, Tree};
 use super::pool::ThinPool;
 use super::store::{Descent, End};
 use crate::target::Target;
-use crate::text::Quoted;
+use crate::text::QuotedArgument;
 
 /// Maximum of parts of one bio in flight.
 const WINDOW: usize = 128;
@@ -168,8 +168,8 @@ impl Target for Thin {
     }
 
     fn arguments(&self) -> String {
-        let origin = self.origin.iter().map(|(name, _)| format!(" {}", Quoted(name)));
-        format!("{} {}{}", Quoted(&self.pool.name), self.id, origin.collect::<String>())
+        let origin = self.origin.iter().map(|(name, _)| format!(" {}", QuotedArgument(name)));
+        format!("{} {}{}", QuotedArgument(&self.pool.name), self.id, origin.collect::<String>())
     }
 
     fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {

@@ -123,7 +123,7 @@ fn writes_and_flushes_may_go_to_other_devices() {
 }
 
 /// The effect of a feature on reads or writes while it is down.
-enum Bad {
+enum FaultEffect {
     Fails,
     /// The next read returns this.
     Passes(fn(Vec<u8>) -> Vec<u8>),
@@ -138,34 +138,39 @@ fn flakey_is_good_and_bad_in_turns_and_bad_is_what_the_features_say() {
     };
     // Features, features as printed, reads, writes.
     let cases = [
-        ("", "2 error_reads error_writes", Bad::Fails, Bad::Fails),
-        ("1 error_reads", "1 error_reads", Bad::Fails, Bad::Passes(same)),
-        ("1 ERROR_writes", "1 error_writes", Bad::Passes(same), Bad::Fails),
-        ("1 drop_writes", "1 drop_writes", Bad::Passes(same), Bad::Passes(|_| stamped(0, 8, 1))),
+        ("", "2 error_reads error_writes", FaultEffect::Fails, FaultEffect::Fails),
+        ("1 error_reads", "1 error_reads", FaultEffect::Fails, FaultEffect::Passes(same)),
+        ("1 ERROR_writes", "1 error_writes", FaultEffect::Passes(same), FaultEffect::Fails),
+        (
+            "1 drop_writes",
+            "1 drop_writes",
+            FaultEffect::Passes(same),
+            FaultEffect::Passes(|_| stamped(0, 8, 1)),
+        ),
         (
             "5 corrupt_bio_byte 9 r 77 0",
             "5 corrupt_bio_byte 9 r 77 0",
-            Bad::Passes(byte_9),
-            Bad::Passes(same),
+            FaultEffect::Passes(byte_9),
+            FaultEffect::Passes(same),
         ),
         (
             "5 corrupt_bio_byte 9 w 77 1",
             "5 corrupt_bio_byte 9 w 77 1",
-            Bad::Passes(same),
-            Bad::Passes(byte_9),
+            FaultEffect::Passes(same),
+            FaultEffect::Passes(byte_9),
         ),
         // Only writes with FUA, of which there are none; only bios with that many bytes.
         (
             "5 corrupt_bio_byte 9 w 77 131072",
             "5 corrupt_bio_byte 9 w 77 131072",
-            Bad::Passes(same),
-            Bad::Passes(same),
+            FaultEffect::Passes(same),
+            FaultEffect::Passes(same),
         ),
         (
             "5 corrupt_bio_byte 4097 r 77 0",
             "5 corrupt_bio_byte 4097 r 77 0",
-            Bad::Passes(same),
-            Bad::Passes(same),
+            FaultEffect::Passes(same),
+            FaultEffect::Passes(same),
         ),
     ];
     for (features, printed, reads, writes) in cases {
@@ -181,7 +186,10 @@ fn flakey_is_good_and_bad_in_turns_and_bad_is_what_the_features_say() {
                 let then = Duration::from_millis(second * 1000 + 500);
                 SimRuntime.sleep(then - now).await;
                 let down = second % 5 >= 3;
-                assert_eq!(write(&volume, 1).await.is_err(), down && matches!(writes, Bad::Fails));
+                assert_eq!(
+                    write(&volume, 1).await.is_err(),
+                    down && matches!(writes, FaultEffect::Fails)
+                );
                 if !down {
                     assert_eq!(read(&volume).await, Ok(stamped(0, 8, 1)), "{text}");
                     volume.flush().await.expect("a flush");
@@ -189,19 +197,21 @@ fn flakey_is_good_and_bad_in_turns_and_bad_is_what_the_features_say() {
                 }
                 media[0].poke(Sector(0), &stamped(0, 8, 1));
                 match &reads {
-                    Bad::Fails => assert_eq!(read(&volume).await, Err(Status::Io), "{text}"),
-                    Bad::Passes(bad) => {
+                    FaultEffect::Fails => {
+                        assert_eq!(read(&volume).await, Err(Status::Io), "{text}")
+                    }
+                    FaultEffect::Passes(bad) => {
                         assert_eq!(read(&volume).await, Ok(bad(stamped(0, 8, 1))), "{text}");
                     }
                 }
                 let result = write(&volume, 2).await;
                 let stored = media[0].peek_range(Sector(0), Sectors(8));
                 match &writes {
-                    Bad::Fails => {
+                    FaultEffect::Fails => {
                         assert_eq!((result, stored), (Err(Status::Io), stamped(0, 8, 1)));
                         assert_eq!(volume.flush().await, Err(Status::Io), "{text}");
                     }
-                    Bad::Passes(bad) => {
+                    FaultEffect::Passes(bad) => {
                         assert_eq!((result, stored), (Ok(()), bad(stamped(0, 8, 2))), "{text}");
                         volume.flush().await.expect("a flush");
                     }

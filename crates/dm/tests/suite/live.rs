@@ -299,9 +299,9 @@ fn the_limits_are_those_of_the_live_table_and_held_io_may_exceed_them() {
 }
 
 /// A target that shows by its reference whether it still exists.
-struct Held(Arc<()>);
+struct CountedTarget(Arc<()>);
 
-impl Target for Held {
+impl Target for CountedTarget {
     fn type_name(&self) -> &'static str {
         "held"
     }
@@ -325,7 +325,7 @@ fn a_table_that_was_replaced_is_gone() {
     sim.block_on(async {
         let alive: [Arc<()>; 3] = Default::default();
         let table = |n: usize| {
-            let target: Box<dyn Target> = Box::new(Held(alive[n].clone()));
+            let target: Box<dyn Target> = Box::new(CountedTarget(alive[n].clone()));
             Table::of(vec![(Sectors(8), target)]).unwrap()
         };
         let device = Device::start("dm-0", table(0), sim.runtime()).await.unwrap();

@@ -7,14 +7,14 @@ use ashlar_sim::{DiscardReads, Media, Rng, Sim, seeds};
 const DISK: u64 = 4096;
 
 /// A table as text, and the disk and sector for each sector of the device.
-struct Drawn {
+struct DrawnTable {
     text: String,
     places: Vec<(usize, u64)>,
 }
 
 /// A random table whose pieces use areas of the disks that do not overlap.
-fn draw(rng: &mut Rng, disks: usize) -> Drawn {
-    let mut drawn = Drawn { text: String::new(), places: Vec::new() };
+fn draw(rng: &mut Rng, disks: usize) -> DrawnTable {
+    let mut drawn = DrawnTable { text: String::new(), places: Vec::new() };
     let mut used = vec![0; disks];
     let area = |used: &mut Vec<u64>, disk: usize, gap: u64, len: u64| {
         let start = used[disk] + gap;

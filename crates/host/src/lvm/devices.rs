@@ -7,7 +7,7 @@ use ashlar_block::{ByteVolume, Flags, Gateway, Status};
 use ashlar_dm::snapshot::Origins;
 use ashlar_dm::{Context, Device, Devices, Table};
 use ashlar_lvm::VolumeGroup;
-use ashlar_lvm::activate::{self, MadeOf, Plan};
+use ashlar_lvm::activate::{self, DeviceSource, Plan};
 
 use crate::disks;
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ impl Volumes {
                 continue;
             }
             let failed = |why: String| Error::new("cannot make the device", &name, why);
-            let MadeOf::Table(lines) = &planned.made_of else {
+            let DeviceSource::Table(lines) = &planned.made_of else {
                 return Err(failed("it is no linear or striped volume and no snapshot".to_owned()));
             };
             let origins = Arc::clone(&self.origins);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ashlar_lvm::Metadata;
 use ashlar_lvm::group::Group;
 use ashlar_lvm::moving::Move;
-use ashlar_lvm::report::{Inventory, LvRow, LvState, Physical, PvFacts, PvRow, VgRow};
+use ashlar_lvm::report::{Inventory, LvRow, LvState, PresentVolume, PvFacts, PvRow, VgRow};
 use ashlar_stack::volume_groups::{ServedGroup, ServedVolume};
 
 use super::names::split_name;
@@ -19,13 +19,13 @@ use crate::interface::GroupsReply;
 /// Physical volumes and groups, of the daemon or on disks.
 pub struct Groups {
     /// The physical volumes; the groups' indices refer to them.
-    physical: Vec<Physical>,
+    physical: Vec<PresentVolume>,
     groups: Vec<Group>,
     inventory: Inventory,
 }
 
 impl Groups {
-    fn new(physical: Vec<Physical>, groups: Vec<(Group, Vec<ServedVolume>)>) -> Self {
+    fn new(physical: Vec<PresentVolume>, groups: Vec<(Group, Vec<ServedVolume>)>) -> Self {
         let found = groups.iter().map(|(group, _)| group.clone()).collect();
         let groups = groups.into_iter().map(|(group, volumes)| {
             let state = |volume: ServedVolume| {
@@ -43,7 +43,7 @@ impl Groups {
         let physical = session
             .pvs
             .iter()
-            .map(|pv| Physical { path: pv.path.clone(), facts: PvFacts::of(&pv.on_disk) });
+            .map(|pv| PresentVolume { path: pv.path.clone(), facts: PvFacts::of(&pv.on_disk) });
         let groups = session.found.groups.iter().map(|group| (group.clone(), Vec::new()));
         Self::new(physical.collect(), groups.collect())
     }
@@ -61,7 +61,7 @@ impl Groups {
             let uuid = pv.uuid.parse().map_err(|error| failed(&error))?;
             let (size_bytes, is_used, areas) = (pv.size_bytes, pv.is_used, pv.areas);
             let facts = PvFacts { uuid, size_bytes, is_used, areas };
-            physical.push(Physical { path: pv.path, facts });
+            physical.push(PresentVolume { path: pv.path, facts });
         }
         let mut groups = Vec::new();
         for ServedGroup { text, members, volumes } in reply.groups {
@@ -75,7 +75,7 @@ impl Groups {
     /// The index of the physical volume that this path is of.
     fn index(&self, path: &str) -> Option<usize> {
         let wanted = disks::identity(Path::new(path));
-        let same = |Physical { path: other, .. }: &Physical| {
+        let same = |PresentVolume { path: other, .. }: &PresentVolume| {
             other == path || wanted.is_some() && wanted == disks::identity(Path::new(other))
         };
         self.physical.iter().position(same)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ashlar_block::Gateway;
-use ashlar_lvm::group::{self, Found, Group, NameError, named};
+use ashlar_lvm::group::{self, Group, GroupSurvey, NameError, named};
 use ashlar_lvm::{PvOnDisk, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
 use ashlar_stack::devices::Role;
@@ -45,7 +45,7 @@ pub struct Session {
     /// The physical volumes on them.
     pub pvs: Vec<Pv>,
     /// Their groups; its indices refer to `pvs`.
-    pub found: Found,
+    pub found: GroupSurvey,
 }
 
 /// Calls `work` with the physical volumes on `disks`, and stops everything cleanly afterwards. Defects are told to
@@ -171,7 +171,7 @@ impl Session {
             }
         }
         let mut session =
-            Self { stack, dialogue, places, pvs: Vec::new(), found: Found::default() };
+            Self { stack, dialogue, places, pvs: Vec::new(), found: GroupSurvey::default() };
         session.look().await;
         session
     }

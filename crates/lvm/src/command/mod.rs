@@ -290,8 +290,8 @@ fn placement(allocation: Option<&Allocation>) -> Policy {
     }
 }
 
-/// The group's physical volumes by their paths.
-pub type Physical<'a> = &'a dyn Fn(&str) -> Option<usize>;
+/// Finds the index of a group's physical volume by its path.
+pub type VolumeIndex<'a> = &'a dyn Fn(&str) -> Option<usize>;
 
 /// What LVM says of a merge that the next activation of its origin begins.
 pub fn merges_later(group: &str, origin: &str, snapshot: &str) -> String {
@@ -329,7 +329,7 @@ impl Command {
     pub fn apply(
         &self,
         group: &mut VolumeGroup,
-        physical: Physical<'_>,
+        physical: VolumeIndex<'_>,
         author: &mut Author<'_>,
     ) -> Result<Effect> {
         match self {
@@ -365,12 +365,12 @@ impl Command {
 }
 
 /// The indices of the physical volumes at `paths`.
-fn indices(group: &VolumeGroup, paths: &[String], physical: Physical<'_>) -> Result<Vec<usize>> {
+fn indices(group: &VolumeGroup, paths: &[String], physical: VolumeIndex<'_>) -> Result<Vec<usize>> {
     paths.iter().map(|path| index_at(group, path, physical)).collect()
 }
 
 /// The index of the physical volume at a path.
-fn index_at(group: &VolumeGroup, path: &str, physical: Physical<'_>) -> Result<usize> {
+fn index_at(group: &VolumeGroup, path: &str, physical: VolumeIndex<'_>) -> Result<usize> {
     physical(path).ok_or_else(|| {
         let (path, group) = (path.to_owned(), group.name.clone());
         CommandError::NoPhysical { path, group }
@@ -381,7 +381,7 @@ impl Create {
     fn apply(
         &self,
         group: &mut VolumeGroup,
-        physical: Physical<'_>,
+        physical: VolumeIndex<'_>,
         author: &mut Author<'_>,
     ) -> Result<Effect> {
         let mut effect = Effect::default();
@@ -449,7 +449,7 @@ impl Create {
 }
 
 impl Resize {
-    fn apply(&self, group: &mut VolumeGroup, physical: Physical<'_>) -> Result<Effect> {
+    fn apply(&self, group: &mut VolumeGroup, physical: VolumeIndex<'_>) -> Result<Effect> {
         let mut effect = Effect::default();
         let name = &self.volume;
         let only = indices(group, &self.physical, physical)?;

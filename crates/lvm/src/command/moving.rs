@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CommandError, Effect, Physical, PolicyName, Result, index_at};
+use super::{CommandError, Effect, PolicyName, Result, VolumeIndex, index_at};
 use crate::alloc::PvPart;
 use crate::change::Author;
 use crate::metadata::VolumeGroup;
@@ -70,7 +70,7 @@ fn range(text: &str) -> Option<(u32, u32)> {
 }
 
 impl PhysicalPart {
-    fn resolve(&self, group: &VolumeGroup, physical: Physical<'_>) -> Result<PvPart> {
+    fn resolve(&self, group: &VolumeGroup, physical: VolumeIndex<'_>) -> Result<PvPart> {
         let pv = index_at(group, &self.path, physical)?;
         Ok(PvPart { pv, ranges: self.ranges.iter().map(|(first, end)| *first..*end).collect() })
     }
@@ -80,7 +80,7 @@ impl Move {
     pub(super) fn apply(
         &self,
         group: &mut VolumeGroup,
-        physical: Physical<'_>,
+        physical: VolumeIndex<'_>,
         author: &mut Author<'_>,
     ) -> Result<Effect> {
         let from = self.from.resolve(group, physical)?;
@@ -105,7 +105,7 @@ impl Move {
 pub(super) fn abort(
     from: Option<&str>,
     group: &mut VolumeGroup,
-    physical: Physical<'_>,
+    physical: VolumeIndex<'_>,
 ) -> Result<Effect> {
     let from = from.map(|path| index_at(group, path, physical)).transpose()?;
     let is_meant = |source: Option<usize>| from.is_none() || source == from;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{CommandError, Effect};
-use crate::group::Found;
+use crate::group::GroupSurvey;
 use crate::metadata::{Metadata, MetadataError, PvExtents, VolumeGroup};
 use crate::ondisk::{PvLabel, Range};
 use crate::uuid::Uuid;
@@ -91,7 +91,7 @@ pub struct KnownPhysical<'a> {
 }
 
 /// A group as a copy has it, and what becomes of the physical volumes that are there.
-pub struct Restored {
+pub struct RestoredGroup {
     /// The group, with the highest number of the copy and of what is there.
     pub group: VolumeGroup,
     /// What is there of it now.
@@ -102,14 +102,14 @@ pub struct Restored {
     pub left: Vec<usize>,
 }
 
-impl Restored {
+impl RestoredGroup {
     /// The group that a copy describes, on the physical volumes `physical`, on which `found` was found.
     ///
     /// # Errors
     /// See [`RestoreError`].
     pub fn new(
         mut group: VolumeGroup,
-        found: &Found,
+        found: &GroupSurvey,
         physical: &[KnownPhysical<'_>],
     ) -> Result<Self, RestoreError> {
         let is_other = |id: Uuid| id != group.id;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::error::MetadataError;
-use super::segment::{AreaOn, Segment, SegmentKind};
+use super::segment::{AreaVolume, Segment, SegmentKind};
 use super::volume_group::{LogicalVolume, VolumeGroup};
 
 /// Maximum of layers of logical volumes. LVM builds about six.
@@ -139,14 +139,14 @@ impl VolumeGroup {
         }
         for area in segment.areas() {
             let (on, count) = match &area.on {
-                AreaOn::Pv(index) => match self.pvs.get(*index) {
+                AreaVolume::Pv(index) => match self.pvs.get(*index) {
                     Some(pv) => (format!("physical volume {}", pv.id), pv.pe_count),
                     None => {
                         let name = format!("pv{index}");
                         return Err(MetadataError::UnknownVolume { at: path(), name });
                     }
                 },
-                AreaOn::Lv(name) => match lvs.get(name.as_str()) {
+                AreaVolume::Lv(name) => match lvs.get(name.as_str()) {
                     Some(index) => (name.clone(), self.lvs[*index].extents()),
                     None => {
                         let name = name.clone();

@@ -25,8 +25,8 @@ pub use error::MetadataError;
 pub use flags::{Flag, FlagSet, LvFlag, PvFlag, VgFlag};
 pub use header::Header;
 pub use segment::{
-    Area, AreaOn, Foreign, Mirror, PvExtents, Raid, RaidImage, RaidLevel, Segment, SegmentKind,
-    Snapshot, Striped, Thin, ThinPool,
+    Area, AreaVolume, ForeignSegment, Mirror, PvExtents, Raid, RaidImage, RaidLevel, Segment,
+    SegmentKind, Snapshot, StripeAreas, Thin, ThinPool,
 };
 pub use shared_volume::SharedVolume;
 pub use volume_group::{

@@ -25,7 +25,7 @@ pub struct Segment {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SegmentKind {
     /// One area (linear), or several in stripes.
-    Striped(Striped),
+    Striped(StripeAreas),
     /// An old-style mirror, with a log.
     Mirror(Mirror),
     /// Legs that are logical volumes, with dm-raid.
@@ -41,7 +41,7 @@ pub enum SegmentKind {
     /// Reads return zeroes, writes are discarded.
     Zero,
     /// A kind of which only the name is known.
-    Foreign(Foreign),
+    Foreign(ForeignSegment),
 }
 
 impl SegmentKind {
@@ -62,7 +62,7 @@ impl SegmentKind {
     }
 
     /// Its areas and their stripes, if it is linear or striped.
-    pub fn as_striped(&self) -> Option<&Striped> {
+    pub fn as_striped(&self) -> Option<&StripeAreas> {
         if let Self::Striped(striped) = self { Some(striped) } else { None }
     }
 
@@ -89,7 +89,7 @@ impl SegmentKind {
 
 /// Areas, used in stripes if there are several.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Striped {
+pub struct StripeAreas {
     /// Stripe size; `None` with one area.
     pub stripe_size: Option<Sectors>,
     /// The areas.
@@ -100,14 +100,14 @@ pub struct Striped {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Area {
     /// The volume that contains it.
-    pub on: AreaOn,
+    pub on: AreaVolume,
     /// First extent there.
     pub start: u32,
 }
 
 /// The volume that contains an area.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum AreaOn {
+pub enum AreaVolume {
     /// A physical volume, by its index in the group.
     Pv(usize),
     /// A logical volume, by name.
@@ -207,7 +207,7 @@ pub struct Thin {
 
 /// A segment of an unknown kind, kept as parsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Foreign {
+pub struct ForeignSegment {
     /// Its type: `cache`, `vdo`, `integrity`, or an unknown one.
     pub name: String,
     /// Logical volumes that it uses, as far as the kind is known.
@@ -283,14 +283,14 @@ impl RaidLevel {
 impl Area {
     /// An area on a physical volume.
     pub fn on_pv(index: usize, start: u32) -> Self {
-        Self { on: AreaOn::Pv(index), start }
+        Self { on: AreaVolume::Pv(index), start }
     }
 
     /// The logical volume that contains it, if it is one.
     pub fn lv(&self) -> Option<&str> {
         match &self.on {
-            AreaOn::Lv(name) => Some(name),
-            AreaOn::Pv(_) => None,
+            AreaVolume::Lv(name) => Some(name),
+            AreaVolume::Pv(_) => None,
         }
     }
 }
@@ -316,7 +316,7 @@ impl Segment {
     /// A segment on one run of extents of a physical volume.
     pub fn linear(start: u32, on: PvExtents) -> Self {
         let areas = vec![Area::on_pv(on.pv, on.start)];
-        Self::new(start, on.count, SegmentKind::Striped(Striped { stripe_size: None, areas }))
+        Self::new(start, on.count, SegmentKind::Striped(StripeAreas { stripe_size: None, areas }))
     }
 
     /// A part of this segment, of `extents` of each area, on these areas.
@@ -374,8 +374,8 @@ impl Segment {
     pub fn pv_extents(&self) -> impl Iterator<Item = PvExtents> {
         let count = self.area_extents();
         self.areas().iter().filter_map(move |area| match area.on {
-            AreaOn::Pv(pv) => Some(PvExtents { pv, start: area.start, count }),
-            AreaOn::Lv(_) => None,
+            AreaVolume::Pv(pv) => Some(PvExtents { pv, start: area.start, count }),
+            AreaVolume::Lv(_) => None,
         })
     }
 

@@ -7,8 +7,8 @@ use ashlar_block::Sectors;
 use super::error::MetadataError;
 use super::reader::{Reader, int, tags_node};
 use super::segment::{
-    Area, AreaOn, Foreign, Mirror, Raid, RaidImage, RaidLevel, Segment, SegmentKind, Snapshot,
-    Striped, Thin, ThinPool,
+    Area, AreaVolume, ForeignSegment, Mirror, Raid, RaidImage, RaidLevel, Segment, SegmentKind,
+    Snapshot, StripeAreas, Thin, ThinPool,
 };
 use crate::text::{Node, Order, Scalar, Section};
 
@@ -255,8 +255,8 @@ fn areas_node(areas: &[Area], pv: &impl Fn(usize) -> String) -> Node {
     let mut items = Vec::with_capacity(2 * areas.len());
     for area in areas {
         items.push(match &area.on {
-            AreaOn::Pv(index) => Scalar::Str(pv(*index)),
-            AreaOn::Lv(name) => Scalar::str(name),
+            AreaVolume::Pv(index) => Scalar::Str(pv(*index)),
+            AreaVolume::Lv(name) => Scalar::str(name),
         });
         items.push(Scalar::Int(area.start.into()));
     }
@@ -279,14 +279,14 @@ fn areas(
     let area = |[name, start]: &[Scalar; 2]| {
         let name = name.as_str()?;
         let start = start.as_int()?.try_into().ok()?;
-        let pv = pvs.get(name).map(|index| AreaOn::Pv(*index));
-        Some(Area { on: pv.unwrap_or_else(|| AreaOn::Lv(name.into())), start })
+        let pv = pvs.get(name).map(|index| AreaVolume::Pv(*index));
+        Some(Area { on: pv.unwrap_or_else(|| AreaVolume::Lv(name.into())), start })
     };
     let areas: Option<_> = pairs.iter().map(area).collect();
     areas.ok_or_else(|| at.invalid(key, "a list of volumes and extents"))
 }
 
-fn striped(at: &Reader<'_>, pvs: &PvKeys<'_>, count: u32) -> Result<Striped, MetadataError> {
+fn striped(at: &Reader<'_>, pvs: &PvKeys<'_>, count: u32) -> Result<StripeAreas, MetadataError> {
     let areas = areas(at, "stripes", "stripe_count", pvs)?;
     let stripe_size = at.optional_sectors("stripe_size")?;
     if areas.len() > 1 {
@@ -298,7 +298,7 @@ fn striped(at: &Reader<'_>, pvs: &PvKeys<'_>, count: u32) -> Result<Striped, Met
             return Err(at.invalid("extent_count", "a multiple of the stripe count"));
         }
     }
-    Ok(Striped { stripe_size, areas })
+    Ok(StripeAreas { stripe_size, areas })
 }
 
 fn mirror(at: &Reader<'_>, pvs: &PvKeys<'_>) -> Result<Mirror, MetadataError> {
@@ -396,12 +396,12 @@ fn thin(at: &Reader<'_>) -> Result<Thin, MetadataError> {
     })
 }
 
-fn foreign(at: &Reader<'_>, name: &str) -> Result<Foreign, MetadataError> {
+fn foreign(at: &Reader<'_>, name: &str) -> Result<ForeignSegment, MetadataError> {
     let keys =
         FOREIGN_PARTS.iter().find(|(kind, _)| *kind == name).map_or(&[][..], |(_, keys)| keys);
     let mut uses = Vec::new();
     for key in keys {
         uses.extend(at.optional_str(key)?.map(str::to_owned));
     }
-    Ok(Foreign { name: name.into(), uses })
+    Ok(ForeignSegment { name: name.into(), uses })
 }

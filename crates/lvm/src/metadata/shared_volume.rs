@@ -14,39 +14,39 @@ use crate::text::Form;
 
 /// See the module text. It is equal to another if the volumes are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SharedVolume(Arc<Printed>);
+pub struct SharedVolume(Arc<PrintedVolume>);
 
 /// What the text of a volume depends on besides the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Printing {
+pub(super) struct TextParameters {
     /// The form of the text.
     pub(super) form: Form,
     /// The extent size of the group, for comments.
     pub(super) extent_size: Sectors,
 }
 
-struct Printed {
+struct PrintedVolume {
     volume: LogicalVolume,
     /// In each form, as it was printed first.
-    disk: OnceLock<(Printing, String)>,
-    backup: OnceLock<(Printing, String)>,
+    disk: OnceLock<(TextParameters, String)>,
+    backup: OnceLock<(TextParameters, String)>,
 }
 
 impl SharedVolume {
     /// The text of the volume: `print` returns it if it is not known.
     pub(super) fn text<T>(
         &self,
-        printing: Printing,
+        parameters: TextParameters,
         print: impl Fn(&LogicalVolume) -> String,
         text: impl FnOnce(&str) -> T,
     ) -> T {
         let printed = &*self.0;
-        let kept = match printing.form {
+        let kept = match parameters.form {
             Form::Disk => &printed.disk,
             Form::Backup { .. } => &printed.backup,
         };
-        match kept.get_or_init(|| (printing, print(&printed.volume))) {
-            (of, known) if *of == printing => text(known),
+        match kept.get_or_init(|| (parameters, print(&printed.volume))) {
+            (of, known) if *of == parameters => text(known),
             _ => text(&print(&printed.volume)),
         }
     }
@@ -59,7 +59,7 @@ impl SharedVolume {
 
 impl From<LogicalVolume> for SharedVolume {
     fn from(volume: LogicalVolume) -> Self {
-        Self(Arc::new(Printed { volume, disk: OnceLock::new(), backup: OnceLock::new() }))
+        Self(Arc::new(PrintedVolume { volume, disk: OnceLock::new(), backup: OnceLock::new() }))
     }
 }
 
@@ -80,22 +80,22 @@ impl DerefMut for SharedVolume {
 }
 
 /// Copies are made to be changed: they have no text.
-impl Clone for Printed {
+impl Clone for PrintedVolume {
     fn clone(&self) -> Self {
         let volume = self.volume.clone();
         Self { volume, disk: OnceLock::new(), backup: OnceLock::new() }
     }
 }
 
-impl PartialEq for Printed {
+impl PartialEq for PrintedVolume {
     fn eq(&self, other: &Self) -> bool {
         self.volume == other.volume
     }
 }
 
-impl Eq for Printed {}
+impl Eq for PrintedVolume {}
 
-impl std::fmt::Debug for Printed {
+impl std::fmt::Debug for PrintedVolume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.volume.fmt(f)
     }

@@ -8,7 +8,7 @@ use super::error::MetadataError;
 use super::reader::{Reader, int, set_flags, tags_node};
 use super::segment::Segment;
 use super::segment_text::PvKeys;
-use super::shared_volume::{Printing, SharedVolume};
+use super::shared_volume::{SharedVolume, TextParameters};
 use super::volume_group::{
     Allocation, Bootloader, Creation, LogicalVolume, PhysicalVolume, VolumeGroup,
 };
@@ -157,13 +157,13 @@ impl VolumeGroup {
 
     /// The entries of the logical volumes, printed; `frame` is the section without them.
     pub(super) fn print_lvs(&self, frame: &Section, form: Form) -> String {
-        let printing = Printing { form, extent_size: self.extent_size };
+        let parameters = TextParameters { form, extent_size: self.extent_size };
         let none = Section::default();
         let path = [(self.name.as_str(), frame), (LVS, &none)];
         let mut all = String::new();
         for lv in self.in_order() {
             let print = |lv: &LogicalVolume| print_inner(&lv.entry(), &path, form);
-            lv.text(printing, print, |text| all.push_str(text));
+            lv.text(parameters, print, |text| all.push_str(text));
         }
         all
     }

@@ -44,7 +44,7 @@ pub struct Extension {
 
 /// A label and the sector it was found in.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Labelled {
+pub struct LocatedLabel {
     /// 0 to 3, usually 1.
     pub sector: u8,
     /// The label.
@@ -103,7 +103,7 @@ pub enum LabelError {
 ///
 /// # Errors
 /// There are only damaged labels.
-pub fn find_label(sectors: &[u8]) -> Result<Option<Labelled>, LabelError> {
+pub fn find_label(sectors: &[u8]) -> Result<Option<LocatedLabel>, LabelError> {
     let mut damaged = None;
     let (sectors, _) = sectors.as_chunks::<SECTOR_SIZE>();
     for (number, sector) in (0..).zip(sectors.iter().take(LABEL_SCAN_SECTORS)) {
@@ -111,7 +111,7 @@ pub fn find_label(sectors: &[u8]) -> Result<Option<Labelled>, LabelError> {
             continue;
         }
         match PvLabel::parse(sector, number) {
-            Ok(label) => return Ok(Some(Labelled { sector: number, label })),
+            Ok(label) => return Ok(Some(LocatedLabel { sector: number, label })),
             Err(error) => damaged = damaged.or(Some(error)),
         }
     }

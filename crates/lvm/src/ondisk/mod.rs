@@ -12,7 +12,7 @@ pub mod label;
 pub mod layout;
 pub mod mda;
 
-pub use label::{Extension, LabelError, Labelled, PvLabel, find_label};
+pub use label::{Extension, LabelError, LocatedLabel, PvLabel, find_label};
 pub use mda::{MdaError, MdaHeader, Placement, Range, RawText, WriteError};
 
 /// Asserts at compile time that a struct has exactly this size and that its fields are at exactly

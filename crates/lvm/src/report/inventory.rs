@@ -12,7 +12,7 @@ pub struct GroupFacts {
     /// The group.
     pub group: Group,
     /// Its physical volumes, in the order of its metadata; `None`: missing.
-    pub physical: Vec<Option<Physical>>,
+    pub physical: Vec<Option<PresentVolume>>,
     /// The states of its active logical volumes, by name.
     pub states: BTreeMap<String, LvState>,
     /// Which logical volumes users see, in the order of its metadata.
@@ -21,7 +21,7 @@ pub struct GroupFacts {
 
 /// A physical volume that is present.
 #[derive(Clone, Debug)]
-pub struct Physical {
+pub struct PresentVolume {
     /// Its device.
     pub path: String,
     /// What its label says.
@@ -45,14 +45,14 @@ pub struct Inventory {
     /// The groups, in LVM's order.
     groups: Vec<Rc<GroupFacts>>,
     /// The physical volumes of no group.
-    free: Vec<Physical>,
+    free: Vec<PresentVolume>,
 }
 
 impl Inventory {
     /// Of physical volumes in the order of their devices, the groups on them, whose members are indices into `physical`, and
     /// the states of each group's active volumes.
     pub fn new(
-        physical: &[Physical],
+        physical: &[PresentVolume],
         groups: impl IntoIterator<Item = (Group, BTreeMap<String, LvState>)>,
     ) -> Self {
         let mut placed = Vec::new();

@@ -14,7 +14,7 @@ mod table;
 mod value;
 
 pub use fields::{LvRow, LvState, PvFacts, PvRow, VgRow};
-pub use inventory::{GroupFacts, Inventory, Physical};
+pub use inventory::{GroupFacts, Inventory, PresentVolume};
 pub use json::json;
 pub use selection::{SELECTION_HELP, Selection, SelectionError};
 pub use size::{BadUnits, Units, long};

@@ -21,7 +21,7 @@ pub(super) enum Token<'a> {
 
 /// Whether a token is read where a value may be: only there, numbers are recognized.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expect {
+pub(super) enum TokenPlace {
     Key,
     Value,
 }
@@ -108,7 +108,7 @@ impl<'a> Lexer<'a> {
         (self.line > line, self.at == at)
     }
 
-    pub(super) fn next(&mut self, expect: Expect) -> Result<Token<'a>, TextError> {
+    pub(super) fn next(&mut self, expect: TokenPlace) -> Result<Token<'a>, TextError> {
         self.lines();
         let Some(first) = self.peek() else { return Ok(Token::End) };
         let single = match first {
@@ -127,7 +127,7 @@ impl<'a> Lexer<'a> {
         Ok(match first {
             b'"' => Token::Str(self.escaped_string()?),
             b'\'' => Token::Str(self.plain_string()?),
-            b'0'..=b'9' | b'+' | b'-' | b'.' if expect == Expect::Value => {
+            b'0'..=b'9' | b'+' | b'-' | b'.' if expect == TokenPlace::Value => {
                 let rest = self.rest();
                 let end = rest[1..].bytes().position(|b| !b.is_ascii_digit() && b != b'.');
                 Token::Number(self.take(end.map_or(rest.len(), |end| end + 1)))

@@ -1,7 +1,7 @@
 //! Parses a text into a tree.
 
 use super::error::{Problem, TextError};
-use super::lexer::{Expect, Lexer, Token, shown};
+use super::lexer::{Lexer, Token, TokenPlace, shown};
 use super::raw;
 use super::tree::{Array, ArrayStyle, Entry, Node, Scalar, Section};
 
@@ -51,7 +51,7 @@ impl Parser<'_> {
         let mut section = Section::default();
         loop {
             let lead = self.lexer.lines();
-            let token = self.lexer.next(Expect::Key)?;
+            let token = self.lexer.next(TokenPlace::Key)?;
             let end = if depth > 0 { Token::CloseSection } else { Token::End };
             if token == end {
                 section.tail = lead;
@@ -61,7 +61,7 @@ impl Parser<'_> {
             let key = name(&token).ok_or_else(|| self.lexer.unexpected(expected, &token))?;
             self.count()?;
             let (_, at_once) = self.lexer.gap();
-            let token = self.lexer.next(Expect::Key)?;
+            let token = self.lexer.next(TokenPlace::Key)?;
             let (node, tight) = if token == Token::OpenSection {
                 self.lexer.rest_of_line();
                 (Node::Section(self.section(depth + 1)?), false)
@@ -77,7 +77,7 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, key: &str) -> Result<Node, TextError> {
-        let token = self.lexer.next(Expect::Value)?;
+        let token = self.lexer.next(TokenPlace::Value)?;
         if token == Token::OpenArray {
             return Ok(Node::Array(self.array(key)?));
         }
@@ -91,7 +91,7 @@ impl Parser<'_> {
         let mut per_line = None;
         let mut behind_value = false;
         loop {
-            let token = self.lexer.next(Expect::Value)?;
+            let token = self.lexer.next(TokenPlace::Value)?;
             if token == Token::CloseArray {
                 break;
             }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ashlar_lvm::activate::{MadeOf, Options, Plan, Refusal, dm_name, plan};
+use ashlar_lvm::activate::{DeviceSource, Options, Plan, Refusal, dm_name, plan};
 use ashlar_lvm::{Metadata, VolumeGroup};
 
 use super::common::{golden, lvm_tables, metadata};
@@ -21,13 +21,13 @@ fn tables(plan: &Plan) -> Vec<String> {
     let mut out = Vec::new();
     for device in &plan.devices {
         match &device.made_of {
-            MadeOf::Table(lines) => {
+            DeviceSource::Table(lines) => {
                 for line in lines {
                     let text = format!("{}: {line}", device.name);
                     out.push(text.trim_end().to_owned());
                 }
             }
-            MadeOf::Raid(_) | MadeOf::ThinPool { .. } | MadeOf::Thin { .. } => {}
+            DeviceSource::Raid(_) | DeviceSource::ThinPool { .. } | DeviceSource::Thin { .. } => {}
         }
     }
     out.sort();
@@ -76,10 +76,10 @@ fn thin_volumes_name_their_pool_and_the_pool_its_parts() {
     };
     let chunk = ashlar_block::Sectors(128);
     let (metadata, data) = ("vg-pool_tmeta".to_owned(), "vg-pool_tdata".to_owned());
-    assert_eq!(made_of("vg-pool-tpool"), MadeOf::ThinPool { metadata, data, chunk });
+    assert_eq!(made_of("vg-pool-tpool"), DeviceSource::ThinPool { metadata, data, chunk });
     for (name, device_id) in [("vg-thin", 1), ("vg-copy", 2)] {
         let pool = "vg-pool-tpool".to_owned();
-        assert_eq!(made_of(name), MadeOf::Thin { pool, device_id, external_origin: None });
+        assert_eq!(made_of(name), DeviceSource::Thin { pool, device_id, external_origin: None });
     }
     // The plain volume and the parts are as in LVM; the pool itself is not a device.
     let lvm = lvm_tables("thin");

@@ -1,9 +1,9 @@
 //! Moves of extents: those that LVM has begun (tests/images/lvm-tables), and those of random groups.
 
-use ashlar_lvm::activate::{MadeOf, Options, plan};
+use ashlar_lvm::activate::{DeviceSource, Options, plan};
 use ashlar_lvm::alloc::{Policy, PvPart, Wish};
 use ashlar_lvm::change::{ChangeError, NewVolume};
-use ashlar_lvm::metadata::{Area, AreaOn, LvFlag, SegmentKind, Striped};
+use ashlar_lvm::metadata::{Area, AreaVolume, LvFlag, SegmentKind, StripeAreas};
 use ashlar_lvm::moving::NewMove;
 use ashlar_lvm::text::Form;
 use ashlar_lvm::{LogicalVolume, Metadata, Segment, VolumeGroup};
@@ -32,15 +32,15 @@ fn places(group: &VolumeGroup, lv: &LogicalVolume) -> Vec<(usize, u32)> {
             for area in &striped.areas {
                 let at = area.start + at;
                 all.push(match &area.on {
-                    AreaOn::Pv(pv) => (*pv, at),
-                    AreaOn::Lv(name) => {
+                    AreaVolume::Pv(pv) => (*pv, at),
+                    AreaVolume::Lv(name) => {
                         let moving =
                             group.moves().find(|moving| moving.name() == name).expect("a move");
                         let within =
                             |segment: &Segment| (segment.start..segment.end()).contains(&at);
                         let piece =
                             moving.pieces().find(|piece| within(piece.segment())).expect("a piece");
-                        let AreaOn::Pv(pv) = piece.place().on else { panic!("a place") };
+                        let AreaVolume::Pv(pv) = piece.place().on else { panic!("a place") };
                         (pv, piece.place().start + at - piece.segment().start)
                     }
                 });
@@ -71,7 +71,7 @@ fn a_move_that_lvm_has_begun_has_its_tables_and_goes_on() {
     assert!(made.refused.is_empty(), "{:?}", made.refused);
     let mut tables = Vec::new();
     for device in &made.devices {
-        let MadeOf::Table(lines) = &device.made_of else { panic!("a table") };
+        let DeviceSource::Table(lines) = &device.made_of else { panic!("a table") };
         tables.extend(lines.iter().map(|line| format!("{}: {line}", device.name)));
     }
     tables.sort();
@@ -79,7 +79,7 @@ fn a_move_that_lvm_has_begun_has_its_tables_and_goes_on() {
     // Without writing nothing is copied.
     let options = Options { read_only: true, ..Options::default() };
     let made = plan(&before.group, options, &|index| Some(format!("PV{index}")));
-    let copies = |device: &&ashlar_lvm::activate::Planned| matches!(&device.made_of, MadeOf::Table(lines) if lines.iter().any(|line| line.kind == "mirror"));
+    let copies = |device: &&ashlar_lvm::activate::PlannedDevice| matches!(&device.made_of, DeviceSource::Table(lines) if lines.iter().any(|line| line.kind == "mirror"));
     assert_eq!(made.devices.iter().filter(copies).count(), 0);
 
     let mut group = before.group.clone();
@@ -108,10 +108,10 @@ fn volumes_may_have_smaller_pieces_than_the_move() {
     let mut group = before.group.clone();
     let first = group.lv_mut("first").expect("a volume");
     let [whole, ..] = &first.segments[..] else { panic!("segments") };
-    let area = |start| Area { on: AreaOn::Lv("pvmove0".into()), start };
+    let area = |start| Area { on: AreaVolume::Lv("pvmove0".into()), start };
     assert_eq!((whole.areas(), whole.count), (&[area(0)][..], 12));
     let piece = |start, count| {
-        let striped = Striped { stripe_size: None, areas: vec![area(start)] };
+        let striped = StripeAreas { stripe_size: None, areas: vec![area(start)] };
         Segment::new(start, count, SegmentKind::Striped(striped))
     };
     first.segments.splice(..1, [piece(0, 5), piece(5, 7)]);

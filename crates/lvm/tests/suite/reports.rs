@@ -9,7 +9,7 @@ use ashlar_lvm::group::{Group, MemberState};
 use ashlar_lvm::metadata::VgFlag;
 use ashlar_lvm::report::display::{Display, Form, PvDetails, lvscan, pvscan, vgscan};
 use ashlar_lvm::report::{
-    self, FieldError, Inventory, LvRow, LvState, Physical, Prefixes, PvFacts, PvRow, Row,
+    self, FieldError, Inventory, LvRow, LvState, Prefixes, PresentVolume, PvFacts, PvRow, Row,
     Selection, Style, Units, table,
 };
 
@@ -23,11 +23,11 @@ fn inventory(change: impl FnOnce(&mut Metadata), states: &[(&str, bool, &str)]) 
     change(&mut metadata);
     let facts = |uuid| PvFacts { uuid, size_bytes: 130_048 * 512, is_used: true, areas: 1 };
     let pvs = metadata.group.pvs.iter().zip('a'..);
-    let mut physical: Vec<Physical> = pvs
-        .map(|(pv, letter)| Physical { path: format!("/dev/{letter}"), facts: facts(pv.id) })
+    let mut physical: Vec<PresentVolume> = pvs
+        .map(|(pv, letter)| PresentVolume { path: format!("/dev/{letter}"), facts: facts(pv.id) })
         .collect();
     let members = (0..physical.len()).map(MemberState::Present).collect();
-    physical.push(Physical {
+    physical.push(PresentVolume {
         path: "/dev/z".into(),
         facts: facts("ckAypx-20JM-PTHM-XcK9-oKvV-gIu9-X2BF8w".parse().unwrap()),
     });

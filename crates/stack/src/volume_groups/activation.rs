@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ashlar_lvm::activate::{Planned, dm_name};
+use ashlar_lvm::activate::{PlannedDevice, dm_name};
 use ashlar_lvm::group::named;
 use ashlar_lvm::{Metadata, VolumeGroup};
 
@@ -17,7 +17,7 @@ use super::{Site, VolumeGroups};
 pub struct Activation {
     group: Arc<Metadata>,
     /// The devices of the plan that it is about, each after those that it is made of.
-    devices: Vec<Planned>,
+    devices: Vec<PlannedDevice>,
     /// The names of the devices that no client may have open meanwhile.
     pub shut: Vec<String>,
 }
@@ -67,7 +67,7 @@ impl VolumeGroups {
             names
         };
         let (meant, others) = (needed(true), needed(false));
-        let is_live = |planned: &&Planned| active.find(&planned.name).is_some();
+        let is_live = |planned: &&PlannedDevice| active.find(&planned.name).is_some();
         // A move goes on whether its volumes are active or not.
         let moves: BTreeSet<String> =
             vg.moves().map(|moving| dm_name(&vg.name, moving.name(), None)).collect();
@@ -76,7 +76,7 @@ impl VolumeGroups {
             let is_free = wanted || !others.contains(name) && !moves.contains(name);
             meant.contains(name) && is_free && is_live(planned) != wanted
         });
-        let devices: Vec<Planned> = devices.cloned().collect();
+        let devices: Vec<PlannedDevice> = devices.cloned().collect();
         let seen = devices.iter().filter(|planned| !wanted && planned.volume.is_some());
         let shut = seen.filter_map(|planned| active.find(&planned.name));
         let shut = shut.flat_map(|live| live.names.clone()).collect();

@@ -8,7 +8,7 @@ use ashlar_block::disk::DeviceNumber;
 use ashlar_dm::Device as Mapped;
 use ashlar_dm::snapshot::Origins;
 use ashlar_lvm::Uuid;
-use ashlar_lvm::activate::{MadeOf, Planned};
+use ashlar_lvm::activate::{DeviceSource, PlannedDevice};
 
 use super::Site;
 use crate::devices::Role;
@@ -37,7 +37,7 @@ pub(super) struct Active {
 
 /// A device of a plan.
 pub(super) struct Live {
-    pub(super) planned: Planned,
+    pub(super) planned: PlannedDevice,
     /// Its device; `None` for a pool of thin volumes, which is none.
     pub(super) mapped: Option<Arc<Mapped>>,
     /// The name of its device; of a pool, the names of its parts' devices.
@@ -57,7 +57,7 @@ pub(super) struct New {
 impl Live {
     /// Whether it may only be made, and its table only be loaded, while changes of its origin are held or pass the origin's
     /// own gate: what it does begins at that moment.
-    pub(super) fn is_snapshot(planned: &Planned) -> bool {
+    pub(super) fn is_snapshot(planned: &PlannedDevice) -> bool {
         has_line(planned, "snapshot")
     }
 
@@ -72,14 +72,14 @@ impl Live {
     }
 
     /// Whether it copies what lower devices have: it may begin only when their users' writes go through it.
-    pub(super) fn is_mirror(planned: &Planned) -> bool {
+    pub(super) fn is_mirror(planned: &PlannedDevice) -> bool {
         has_line(planned, "mirror")
     }
 }
 
 /// Whether a device has a line of this kind in its table.
-fn has_line(planned: &Planned, kind: &str) -> bool {
-    matches!(&planned.made_of, MadeOf::Table(lines) if lines.iter().any(|line| line.kind == kind))
+fn has_line(planned: &PlannedDevice, kind: &str) -> bool {
+    matches!(&planned.made_of, DeviceSource::Table(lines) if lines.iter().any(|line| line.kind == kind))
 }
 
 /// The names of the devices behind each name of a plan.
@@ -87,7 +87,7 @@ pub(super) struct Lower<'a>(HashMap<&'a str, &'a [String]>);
 
 impl Lower<'_> {
     /// The names of the devices that `planned` is made of.
-    pub(super) fn of(&self, planned: &Planned) -> Vec<String> {
+    pub(super) fn of(&self, planned: &PlannedDevice) -> Vec<String> {
         let mut all = BTreeSet::new();
         for part in planned.made_of.parts() {
             match part.strip_prefix("/dev/") {
@@ -124,7 +124,7 @@ impl Active {
     /// The reason.
     pub(super) async fn make(
         &mut self,
-        planned: Planned,
+        planned: PlannedDevice,
         group: &str,
         held: bool,
         site: &Site<'_>,
@@ -163,7 +163,7 @@ impl Active {
 }
 
 /// The names of a device below `dev`.
-pub(super) fn links(planned: &Planned, group: &str) -> Vec<String> {
+pub(super) fn links(planned: &PlannedDevice, group: &str) -> Vec<String> {
     let volume = planned.volume.as_ref().map(|volume| format!("{group}/{volume}"));
     std::iter::once(format!("mapper/{}", planned.name)).chain(volume).collect()
 }

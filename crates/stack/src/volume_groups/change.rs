@@ -22,11 +22,11 @@ use std::sync::Arc;
 
 use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Sector, Status};
 use ashlar_dm::Device as Mapped;
-use ashlar_lvm::activate::{Plan, Planned, dm_name};
+use ashlar_lvm::activate::{Plan, PlannedDevice, dm_name};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Zeroes};
-use ashlar_lvm::commit::{CommitError, Committed, Member, commit};
-use ashlar_lvm::group::{Found, MemberState, named};
+use ashlar_lvm::commit::{CommitError, CommitResult, Member, commit};
+use ashlar_lvm::group::{GroupSurvey, MemberState, named};
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::{Metadata, PhysicalVolume, Uuid, VolumeGroup};
 
@@ -186,7 +186,7 @@ impl VolumeGroups {
     /// It is refused: the reason.
     pub(super) fn prepare_with(
         &self,
-        found: &Found,
+        found: &GroupSurvey,
         id: Uuid,
         site: &Site<'_>,
         change: impl FnOnce(&mut VolumeGroup) -> Result<(), String>,
@@ -303,7 +303,7 @@ impl VolumeGroups {
             match write(physical, &change.members, &after, site).await {
                 Err(error @ CommitError::Uncertain { .. }) if is_safe_ahead => {
                     unsure = Some(error.to_string());
-                    Ok(Committed::default())
+                    Ok(CommitResult::default())
                 }
                 Err(error @ CommitError::Uncertain { .. }) => {
                     unsure = Some(error.to_string());
@@ -346,7 +346,7 @@ struct Refused {
 }
 
 /// Whether it is unknown if a commit took place.
-pub(super) const fn is_uncertain(done: &Result<Committed, CommitError>) -> bool {
+pub(super) const fn is_uncertain(done: &Result<CommitResult, CommitError>) -> bool {
     matches!(done, Err(CommitError::Uncertain { .. }))
 }
 
@@ -356,7 +356,7 @@ pub(super) async fn write(
     members: &[usize],
     metadata: &Arc<Metadata>,
     site: &Site<'_>,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitResult, CommitError> {
     let gateway = |index: &usize| {
         let device = site.devices.find(&physical[*index].device);
         device.map(|device| device.gateway().clone())
@@ -375,7 +375,7 @@ pub(super) async fn write(
     let done = commit(&mut writing, metadata).await;
     for index in members {
         let changed = &mut physical[*index];
-        let is_stale = |committed: &Committed| {
+        let is_stale = |committed: &CommitResult| {
             committed.stale.iter().any(|(stale, _)| *stale == changed.pv.label.uuid)
         };
         // What was just written need not be parsed.
@@ -450,7 +450,11 @@ impl Step<'_, '_> {
         Ok(())
     }
 
-    async fn make_one(&mut self, planned: &Planned, numbers: &mut Numbers) -> Result<(), String> {
+    async fn make_one(
+        &mut self,
+        planned: &PlannedDevice,
+        numbers: &mut Numbers,
+    ) -> Result<(), String> {
         let (name, held) = (&planned.name, Live::is_mirror(planned));
         let made = self.active.make(planned.clone(), self.group, held, self.site, numbers).await;
         let made = made.map_err(|why| format!("cannot make the device {name}: {why}"))?;
@@ -524,12 +528,12 @@ impl Step<'_, '_> {
         let Active { devices, parts, .. } = &mut *self.active;
         parts.rename(&|name| renames.of(name));
         let places = plan.devices.iter().zip(0_usize..);
-        let places: HashMap<&str, (usize, &Planned)> =
+        let places: HashMap<&str, (usize, &PlannedDevice)> =
             places.map(|(planned, at)| (planned.name.as_str(), (at, planned))).collect();
         for live in devices.iter_mut() {
             let name = renames.of(&live.planned.name);
             if let Some((_, planned)) = places.get(name.as_str()) {
-                live.planned = Planned::clone(planned);
+                live.planned = PlannedDevice::clone(planned);
             }
         }
         devices.sort_by_key(|live| places.get(live.planned.name.as_str()).map(|(at, _)| *at));

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use ashlar_lvm::activate::{MadeOf, Plan, Planned, dm_name};
+use ashlar_lvm::activate::{DeviceSource, Plan, PlannedDevice, dm_name};
 use ashlar_lvm::{LogicalVolume, Uuid, VolumeGroup};
 
 use super::active::{Active, Live};
@@ -12,9 +12,9 @@ use super::active::{Active, Live};
 #[derive(Default)]
 pub(super) struct Difference {
     /// New devices, each after those that it is made of.
-    pub(super) new: Vec<Planned>,
+    pub(super) new: Vec<PlannedDevice>,
     /// Devices with another table.
-    pub(super) changed: Vec<Planned>,
+    pub(super) changed: Vec<PlannedDevice>,
     /// The names of devices that the plan lacks.
     pub(super) gone: Vec<String>,
 }
@@ -50,25 +50,25 @@ impl Renames {
     }
 
     /// What a device is made of, under the new names.
-    fn made_of<'a>(&self, made_of: &'a MadeOf) -> Cow<'a, MadeOf> {
+    fn made_of<'a>(&self, made_of: &'a DeviceSource) -> Cow<'a, DeviceSource> {
         if self.0.is_empty() {
             return Cow::Borrowed(made_of);
         }
         let mut made_of = made_of.clone();
         match &mut made_of {
-            MadeOf::Table(lines) => {
+            DeviceSource::Table(lines) => {
                 for word in lines.iter_mut().flat_map(|line| &mut line.args) {
                     *word = self.of(word);
                 }
             }
-            MadeOf::Raid(raid) => {
+            DeviceSource::Raid(raid) => {
                 let legs = raid.legs.iter_mut().flat_map(|(meta, data)| [meta, data]);
                 legs.flatten().for_each(|name| *name = self.of(name));
             }
-            MadeOf::ThinPool { metadata, data, .. } => {
+            DeviceSource::ThinPool { metadata, data, .. } => {
                 (*metadata, *data) = (self.of(metadata), self.of(data));
             }
-            MadeOf::Thin { pool, external_origin, .. } => {
+            DeviceSource::Thin { pool, external_origin, .. } => {
                 *pool = self.of(pool);
                 external_origin.iter_mut().for_each(|name| *name = self.of(name));
             }
@@ -87,7 +87,7 @@ impl Difference {
         for planned in &plan.devices {
             match live.get(&planned.name) {
                 Some(live) => {
-                    let Planned { size, read_only, made_of, .. } = &live.planned;
+                    let PlannedDevice { size, read_only, made_of, .. } = &live.planned;
                     if *renames.made_of(made_of) != planned.made_of
                         || (*size, *read_only) != (planned.size, planned.read_only)
                     {
@@ -103,7 +103,8 @@ impl Difference {
         let gone = active.devices.iter().filter(|live| !is_kept(live));
         difference.gone = gone.map(|live| live.planned.name.clone()).collect();
         let all = difference.new.iter().chain(&difference.changed);
-        if let Some(other) = all.into_iter().find(|p| !matches!(p.made_of, MadeOf::Table(_))) {
+        if let Some(other) = all.into_iter().find(|p| !matches!(p.made_of, DeviceSource::Table(_)))
+        {
             return Err(format!("{} cannot be changed while it is served", other.name));
         }
         Ok(difference)

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_lvm::group::{Found, Group, MemberState};
+use ashlar_lvm::group::{Group, GroupSurvey, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid};
 
 use super::active::Live;
@@ -103,7 +103,7 @@ impl VolumeGroups {
     /// The indices of a group's physical volumes, ascending, if its metadata can be written.
     pub(super) fn writable_members(
         &self,
-        found: &Found,
+        found: &GroupSurvey,
         group: &Group,
     ) -> Result<Vec<usize>, String> {
         let usable: Option<Vec<usize>> =

@@ -17,10 +17,10 @@
 use std::collections::HashMap;
 
 use ashlar_lvm::VolumeGroup;
-use ashlar_lvm::activate::{MadeOf, Planned, dm_name};
-use ashlar_lvm::command::restoring::{KnownPhysical, Restored, user_of_space};
+use ashlar_lvm::activate::{DeviceSource, PlannedDevice, dm_name};
+use ashlar_lvm::command::restoring::{KnownPhysical, RestoredGroup, user_of_space};
 use ashlar_lvm::command::{Question, Restore};
-use ashlar_lvm::group::Found;
+use ashlar_lvm::group::GroupSurvey;
 
 use super::active::Live;
 use super::difference::Renames;
@@ -28,22 +28,22 @@ use super::{Change, Site, VolumeGroups};
 use crate::devices::Role;
 
 /// Devices by their names in a plan.
-struct Devices<'a>(HashMap<&'a str, &'a Planned>);
+struct Devices<'a>(HashMap<&'a str, &'a PlannedDevice>);
 
 impl<'a> Devices<'a> {
-    fn of(all: impl Iterator<Item = &'a Planned>) -> Self {
+    fn of(all: impl Iterator<Item = &'a PlannedDevice>) -> Self {
         Self(all.map(|planned| (planned.name.as_str(), planned)).collect())
     }
 
     /// Where the contents of a device are, down to the physical volumes: the same for a volume with snapshots as for one without.
-    fn contents(&self, planned: &Planned) -> String {
+    fn contents(&self, planned: &PlannedDevice) -> String {
         let part = |name: &str| {
             let lower = self.0.get(name).map(|lower| format!("({})", self.contents(lower)));
             lower.unwrap_or_else(|| name.to_owned())
         };
         let parts = |names: Vec<&str>| names.into_iter().map(part).collect::<Vec<_>>().join(" ");
         match &planned.made_of {
-            MadeOf::Table(lines) => {
+            DeviceSource::Table(lines) => {
                 if let [line] = &lines[..]
                     && line.kind == "snapshot-origin"
                     && let Some(real) = line.args.first().and_then(|real| self.0.get(real.as_str()))
@@ -56,23 +56,23 @@ impl<'a> Devices<'a> {
                 };
                 lines.iter().map(line).collect::<Vec<_>>().join("\n")
             }
-            MadeOf::Raid(raid) => {
+            DeviceSource::Raid(raid) => {
                 let parts = parts(planned.made_of.parts());
                 format!("{:?} {:?} {:?} {parts}", raid.kind, raid.stripe, raid.copies)
             }
-            MadeOf::ThinPool { chunk, .. } => {
+            DeviceSource::ThinPool { chunk, .. } => {
                 format!("pool {chunk} {}", parts(planned.made_of.parts()))
             }
-            MadeOf::Thin { device_id, .. } => {
+            DeviceSource::Thin { device_id, .. } => {
                 format!("thin {device_id} {}", parts(planned.made_of.parts()))
             }
         }
     }
 
     /// Whether it is made of nothing but tables.
-    fn is_mapped(&self, planned: &Planned) -> bool {
+    fn is_mapped(&self, planned: &PlannedDevice) -> bool {
         let lower = planned.made_of.parts().into_iter().filter_map(|name| self.0.get(name));
-        matches!(planned.made_of, MadeOf::Table(_))
+        matches!(planned.made_of, DeviceSource::Table(_))
             && lower.into_iter().all(|it| self.is_mapped(it))
     }
 }
@@ -83,7 +83,7 @@ impl VolumeGroups {
         &self,
         restore: &Restore,
         group: &str,
-        found: &Found,
+        found: &GroupSurvey,
         site: &Site<'_>,
     ) -> Result<(), String> {
         let path = |device: &String| site.devices.find(device).map(|device| device.path);
@@ -93,7 +93,7 @@ impl VolumeGroups {
         let known = known.map(|(it, path)| KnownPhysical { label: &it.pv.label, path });
         let known: Vec<KnownPhysical<'_>> = known.collect();
         let copy = restore.read(group).map_err(|error| error.to_string())?;
-        let restored = Restored::new(copy.group, found, &known);
+        let restored = RestoredGroup::new(copy.group, found, &known);
         restored.map(drop).map_err(|error| error.to_string())
     }
 
@@ -117,7 +117,7 @@ impl VolumeGroups {
                 continue;
             };
             let (is_seen, stays_seen) = (live.planned.volume.is_some(), planned.volume.is_some());
-            let attributes = |it: &Planned| (it.size, it.read_only, it.volume.is_some());
+            let attributes = |it: &PlannedDevice| (it.size, it.read_only, it.volume.is_some());
             if attributes(&live.planned) == attributes(planned)
                 && old.contents(&live.planned) == new.contents(planned)
             {

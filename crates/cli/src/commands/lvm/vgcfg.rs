@@ -8,7 +8,7 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::{self, Archives, Copy};
 use ashlar_host::lvm::{Draft, Session};
 use ashlar_lvm::Metadata;
-use ashlar_lvm::command::restoring::{self, KnownPhysical, Restored};
+use ashlar_lvm::command::restoring::{self, KnownPhysical, RestoredGroup};
 use ashlar_lvm::command::{Command, Restore, RestoreError};
 use ashlar_lvm::text::Form;
 use ashlar_lvm::text::dates::ctime;
@@ -190,8 +190,8 @@ fn refused(error: RestoreError) -> Error {
 fn draft(session: &Session, wanted: Metadata) -> Result<(Draft, Vec<usize>)> {
     let known = session.pvs.iter();
     let known = known.map(|pv| KnownPhysical { label: &pv.on_disk.label, path: &pv.path });
-    let restored = Restored::new(wanted.group, &session.found, &known.collect::<Vec<_>>());
-    let Restored { group, before, members, left } = restored.map_err(refused)?;
+    let restored = RestoredGroup::new(wanted.group, &session.found, &known.collect::<Vec<_>>());
+    let RestoredGroup { group, before, members, left } = restored.map_err(refused)?;
     let before = before.map(|before| Metadata::clone(&before));
     Ok((Draft::of(before, group, members), left))
 }

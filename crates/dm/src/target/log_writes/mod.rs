@@ -28,8 +28,8 @@ use tracing::error;
 use zerocopy::IntoBytes;
 
 use super::zero::anything;
-use super::{Construct, Lower, MessageError, New, Target, TargetError};
-use crate::text::Quoted;
+use super::{Lower, MessageError, TableTarget, Target, TargetError, TargetParameters};
+use crate::text::QuotedArgument;
 use format::{DISCARD, Entry, FLUSH, FUA, MARK, METADATA, Super};
 
 /// An entry to log.
@@ -254,15 +254,16 @@ fn flags_of(bio: &Bio) -> u64 {
     op | flag(Flags::FUA, FUA) | flag(Flags::META, METADATA)
 }
 
-impl Construct for LogWrites {
+impl TableTarget for LogWrites {
     const NAME: &'static str = "log-writes";
 
-    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
-        let (device, log) = (new.args.word("the device")?, new.args.word("the log device")?);
-        new.args.end()?;
-        let device = Lower::find(new.context, device, Sector::ZERO, new.len)?;
+    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        let (device, log) =
+            (parameters.args.word("the device")?, parameters.args.word("the log device")?);
+        parameters.args.end()?;
+        let device = Lower::find(parameters.context, device, Sector::ZERO, parameters.len)?;
         let sector = device.gateway().disk().limits().logical_block();
-        let log = Lower::find(new.context, log, Sector::ZERO, sector)?;
+        let log = Lower::find(parameters.context, log, Sector::ZERO, sector)?;
         let state = Mutex::new(State { next: sector.as_end(), ..State::default() });
         Ok(Self { device, log, sector, state, writer: AsyncMutex::default() })
     }
@@ -274,7 +275,7 @@ impl Target for LogWrites {
     }
 
     fn arguments(&self) -> String {
-        format!("{} {}", Quoted(self.device.name()), Quoted(self.log.name()))
+        format!("{} {}", QuotedArgument(self.device.name()), QuotedArgument(self.log.name()))
     }
 
     /// The number of entries, and the last sector of the log.

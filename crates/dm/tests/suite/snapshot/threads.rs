@@ -14,9 +14,9 @@ const THREADS: usize = 4;
 const IOS: usize = 1500;
 
 #[derive(Clone)]
-struct Named(Vec<(&'static str, Gateway)>);
+struct DeviceList(Vec<(&'static str, Gateway)>);
 
-impl Devices for Named {
+impl Devices for DeviceList {
     fn find(&self, name: &str) -> Option<Gateway> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, gateway)| gateway.clone())
     }
@@ -64,7 +64,7 @@ fn round(round: u64) {
         Gateway::new(Arc::new(RamDevice::new(name, Sectors(size)).expect("memory")))
     };
     let (real, cow1, cow2) = (ram("real", SIZE), ram("cow1", 40_000), ram("cow2", 40_000));
-    let named = Named(vec![("real", real), ("cow1", cow1), ("cow2", cow2)]);
+    let named = DeviceList(vec![("real", real), ("cow1", cow1), ("cow2", cow2)]);
     let reactor = Reactor::new(ReactorConfig::default()).expect("a reactor");
     let runtime: Arc<dyn Runtime> = Arc::new(EngineRuntime);
     let origins: Arc<Origins> = Arc::default();

@@ -1,7 +1,7 @@
 //! The extents of volumes.
 
 use super::EMPTY;
-use crate::metadata::{Area, AreaOn, RaidLevel, Segment, SegmentKind};
+use crate::metadata::{Area, AreaVolume, RaidLevel, Segment, SegmentKind};
 use crate::report::{LvRow, PvRow, Units};
 
 /// The pieces of a physical volume, and what uses them.
@@ -122,8 +122,8 @@ const MONITORING: &str = "    Monitoring\t\t\n";
 
 fn area_text(row: &LvRow, segment: &Segment, area: &Area, indent: &str) -> String {
     let kind = match area.on {
-        AreaOn::Pv(_) => "Physical",
-        AreaOn::Lv(_) => "Logical",
+        AreaVolume::Pv(_) => "Physical",
+        AreaVolume::Lv(_) => "Logical",
     };
     let extents = range(area.start, segment.area_extents());
     let place = row.place(&area.on);

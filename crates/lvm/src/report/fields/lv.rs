@@ -6,7 +6,7 @@ use ashlar_block::Sectors;
 
 use super::vg::allocation_letter;
 use super::{Field, Kind, Row, Value, VgRow, field, vg};
-use crate::metadata::{AreaOn, LogicalVolume, LvFlag, Segment, SegmentKind, VolumeGroup};
+use crate::metadata::{AreaVolume, LogicalVolume, LvFlag, Segment, SegmentKind, VolumeGroup};
 use crate::moving::Move;
 use crate::report::GroupFacts;
 use crate::report::value::Percent;
@@ -223,10 +223,10 @@ impl LvRow {
     }
 
     /// The device or the volume that contains an area.
-    pub(in crate::report) fn place<'a>(&'a self, on: &'a AreaOn) -> &'a str {
+    pub(in crate::report) fn place<'a>(&'a self, on: &'a AreaVolume) -> &'a str {
         match on {
-            AreaOn::Pv(index) => self.facts.device(*index),
-            AreaOn::Lv(name) => name,
+            AreaVolume::Pv(index) => self.facts.device(*index),
+            AreaVolume::Lv(name) => name,
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Field, Kind, Row, Value, VgRow, field, vg};
 use crate::group::MemberState;
 use crate::metadata::{PhysicalVolume, PvFlag, VgFlag, VolumeGroup};
 use crate::pv::PvOnDisk;
-use crate::report::{GroupFacts, Physical};
+use crate::report::{GroupFacts, PresentVolume};
 use crate::uuid::Uuid;
 
 /// A physical volume.
@@ -21,7 +21,7 @@ pub enum PvRow {
         index: usize,
     },
     /// One of no group.
-    Free(Physical),
+    Free(PresentVolume),
 }
 
 /// What the label of a physical volume says.

@@ -259,7 +259,7 @@ impl<'a> Parser<'a> {
     fn quoted_or(&mut self, name: &str, kind: &str, pairs: &[(char, char)]) -> Result<String> {
         match self.quoted(pairs) {
             Some(Ok(text)) => Ok(text.to_owned()),
-            Some(Err(Unclosed)) => Err(self.invalid(format!(
+            Some(Err(UnclosedQuote)) => Err(self.invalid(format!(
                 "Missing end quote. Failed to parse {kind} value for selection field {name}."
             ))),
             None => Ok(self.take_until(ends_word).to_owned()),
@@ -267,12 +267,15 @@ impl<'a> Parser<'a> {
     }
 
     /// Takes a text in quotes, or in one of these pairs, if there is one.
-    fn quoted(&mut self, pairs: &[(char, char)]) -> Option<std::result::Result<&'a str, Unclosed>> {
+    fn quoted(
+        &mut self,
+        pairs: &[(char, char)],
+    ) -> Option<std::result::Result<&'a str, UnclosedQuote>> {
         let open = self.rest.chars().next()?;
         let mut quotes = [('"', '"'), ('\'', '\'')].iter().chain(pairs);
         let (_, close) = quotes.find(|(quote, _)| *quote == open)?;
         let Some((text, rest)) = self.rest[1..].split_once(*close) else {
-            return Some(Err(Unclosed));
+            return Some(Err(UnclosedQuote));
         };
         self.rest = rest;
         Some(Ok(text))
@@ -303,7 +306,7 @@ impl<'a> Parser<'a> {
             }
             items.push(match self.quoted(&[]) {
                 Some(Ok(text)) => text.to_owned(),
-                Some(Err(Unclosed)) => return Err(failed("Missing end quote.".into())),
+                Some(Err(UnclosedQuote)) => return Err(failed("Missing end quote.".into())),
                 None => {
                     let ends = |rest: &str| ends_word(rest) || rest.starts_with([']', '}']);
                     self.take_until(ends).to_owned()
@@ -334,7 +337,7 @@ impl<'a> Parser<'a> {
 }
 
 /// A quote without an end.
-struct Unclosed;
+struct UnclosedQuote;
 
 /// Whether an unquoted word ends before this text.
 fn ends_word(rest: &str) -> bool {

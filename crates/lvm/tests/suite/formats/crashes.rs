@@ -63,7 +63,7 @@ async fn commit_all(
     gateways: &[Gateway],
     pvs: &mut [PvOnDisk],
     metadata: &Metadata,
-) -> Result<ashlar_lvm::commit::Committed, CommitError> {
+) -> Result<ashlar_lvm::commit::CommitResult, CommitError> {
     let mut members: Vec<Member<'_>> =
         gateways.iter().zip(pvs).map(|(gateway, pv)| Member { gateway, pv }).collect();
     commit(&mut members, metadata).await

@@ -1,7 +1,7 @@
 //! Physical volumes on simulated disks: reading, creating, updating.
 
 use ashlar_block::{Gateway, Sector, Sectors};
-use ashlar_lvm::commit::{Committed, Member, commit};
+use ashlar_lvm::commit::{CommitResult, Member, commit};
 use ashlar_lvm::format::{FormatError, Layout, erase_pv, format_pv, plan, write_label};
 use ashlar_lvm::group::assemble;
 use ashlar_lvm::metadata::Header;
@@ -36,7 +36,7 @@ pub(crate) async fn write(
     gateways: &[Gateway],
     pvs: &mut [PvOnDisk],
     metadata: &mut Metadata,
-) -> Committed {
+) -> CommitResult {
     metadata.group.seqno += 1;
     let mut members: Vec<Member<'_>> =
         gateways.iter().zip(pvs).map(|(gateway, pv)| Member { gateway, pv }).collect();
@@ -143,7 +143,7 @@ fn a_group_is_made_changed_two_hundred_times_and_read_again() {
             for round in 0..200 {
                 metadata.group.tags = (0..round % 90).map(|tag| format!("tag{tag}")).collect();
                 let done = write(&gateways, &mut pvs, &mut metadata).await;
-                assert_eq!(done, Committed::default());
+                assert_eq!(done, CommitResult::default());
                 for gateway in &gateways {
                     let pv = read(gateway).await;
                     assert_eq!(pv.defects().count(), 0);

@@ -1,7 +1,9 @@
 //! Texts and labels from LVM are printed back byte for byte, and have the requested contents.
 
 use ashlar_block::Sectors;
-use ashlar_lvm::metadata::{AreaOn, LvFlag, PvFlag, RaidLevel, Segment, SegmentKind, VolumeGroup};
+use ashlar_lvm::metadata::{
+    AreaVolume, LvFlag, PvFlag, RaidLevel, Segment, SegmentKind, VolumeGroup,
+};
 use ashlar_lvm::ondisk::MdaHeader;
 use ashlar_lvm::text::{self, Form};
 use ashlar_lvm::{LogicalVolume, Metadata, PhysicalVolume};
@@ -181,7 +183,7 @@ fn linear_and_striped_volumes_are_what_they_were_made() {
     assert_eq!(stripes.segments.iter().map(shape).collect::<Vec<_>>(), [(0, 12, 4), (12, 8, 4)]);
     let SegmentKind::Striped(first) = &stripes.segments[0].kind else { panic!("{stripes:?}") };
     assert_eq!((first.stripe_size, first.areas.len()), (Some(Sectors(128)), 3));
-    assert!(first.areas.iter().all(|area| matches!(area.on, AreaOn::Pv(_))));
+    assert!(first.areas.iter().all(|area| matches!(area.on, AreaVolume::Pv(_))));
 }
 
 #[test]

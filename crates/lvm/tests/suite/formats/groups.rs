@@ -11,7 +11,7 @@ use ashlar_sim::{Sim, SimDisk};
 use crate::formats::cases::{CASES, case};
 use crate::formats::devices::{group_of, read, uuid, write};
 
-fn found_on(disks: &[SimDisk], which: &[usize]) -> ashlar_lvm::group::Found {
+fn found_on(disks: &[SimDisk], which: &[usize]) -> ashlar_lvm::group::GroupSurvey {
     let sim = Sim::new(3);
     let pvs: Vec<PvOnDisk> =
         which.iter().map(|i| sim.block_on(read(&disks[*i].gateway()))).collect();

@@ -73,7 +73,7 @@ pub(crate) struct World {
 }
 
 /// A live device of a life.
-struct Live {
+struct LiveDevice {
     device: Arc<Device>,
     gateway: Gateway,
 }
@@ -157,8 +157,8 @@ impl World {
 
 /// The devices after a boot: the origin (or the snapshot being merged into it), and the snapshots.
 struct Boot {
-    origin: Live,
-    snaps: RefCell<Vec<(u64, Live)>>,
+    origin: LiveDevice,
+    snaps: RefCell<Vec<(u64, LiveDevice)>>,
 }
 
 impl Life {
@@ -203,10 +203,10 @@ impl Life {
             }
             let line = self.line(snap, "snapshot");
             let (device, gateway) = self.rig.device(&snap.name(), &line).await;
-            live.push((snap.number, Live { device, gateway }));
+            live.push((snap.number, LiveDevice { device, gateway }));
         }
         let (device, gateway) = self.rig.device("origin", &origin).await;
-        let boot = Boot { origin: Live { device, gateway }, snaps: RefCell::new(live) };
+        let boot = Boot { origin: LiveDevice { device, gateway }, snaps: RefCell::new(live) };
         self.check_all(&boot).await;
         // The fate of writes before a failed flush is known now.
         let view = self.state.borrow().view.clone();
@@ -437,7 +437,7 @@ impl Life {
         let passed_down = self.state.borrow().passed_down.clone();
         passed_down.into_iter().for_each(|range| snap.view.loses(range));
         self.state.borrow_mut().snaps.push(snap);
-        boot.snaps.borrow_mut().push((number, Live { device, gateway }));
+        boot.snaps.borrow_mut().push((number, LiveDevice { device, gateway }));
         boot.origin.device.resume().await.expect("the origin goes on");
     }
 
