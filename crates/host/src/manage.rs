@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::{AddOptions, Added, Candidate, GrowOptions, Index, ManageError, MemberStatus};
+use ashlar_md::{AddOptions, AddOutcome, Candidate, GrowOptions, Index, ManageError, MemberStatus};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::devices::{Device, Role};
@@ -106,8 +106,8 @@ impl Service {
         let added = added.map_err(|error| not_done(&error))?;
         let path = self.keep(new);
         Ok(match added {
-            Added::Spare(_) => format!("added {path}"),
-            Added::Returned(_) => format!("re-added {path}"),
+            AddOutcome::Spare(_) => format!("added {path}"),
+            AddOutcome::Returned(_) => format!("re-added {path}"),
         })
     }
 

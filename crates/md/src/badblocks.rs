@@ -51,7 +51,7 @@ pub use text::{Change, InvalidChange};
 
 use crate::ondisk::BadBlockLogPlace;
 use crate::ondisk::bad_block_log::{self, BadBlockLogError, BadRange};
-use layout::{Full, Layout};
+use layout::{FullLog, Layout};
 
 /// Why a change was not made. No part of it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -67,15 +67,15 @@ pub enum BadBlocksError {
     Range,
 }
 
-impl From<Full> for BadBlocksError {
-    fn from(_: Full) -> Self {
+impl From<FullLog> for BadBlocksError {
+    fn from(_: FullLog) -> Self {
         Self::Full
     }
 }
 
 /// What [`BadBlocks::check`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bad {
+pub struct BadPart {
     /// The first bad sector of the checked range.
     pub start: Sector,
     /// Bad sectors from there on, within the checked range. Sectors after them may be bad as well:
@@ -107,7 +107,7 @@ impl LogImage {
 
 /// A bad range. `since` is the generation that set it.
 #[derive(Clone, Copy, Debug)]
-struct Listed {
+struct ListedRange {
     start: Sector,
     end: Sector,
     since: u64,
@@ -117,7 +117,7 @@ struct Listed {
 struct State {
     layout: Layout,
     /// The ranges of the layout in sectors: ascending, not overlapping.
-    listed: Vec<Listed>,
+    listed: Vec<ListedRange>,
     /// Counts changes.
     generation: u64,
     /// The generation that is on disk.
@@ -192,7 +192,7 @@ impl BadBlocks {
     /// One load if nothing is listed. During a concurrent `set` the result is from before or after
     /// it.
     #[inline]
-    pub fn check(&self, start: Sector, len: Sectors) -> Option<Bad> {
+    pub fn check(&self, start: Sector, len: Sectors) -> Option<BadPart> {
         if self.is_empty() { None } else { self.look_up(start, len) }
     }
 
@@ -303,14 +303,14 @@ impl BadBlocks {
     }
 
     #[cold]
-    fn look_up(&self, start: Sector, len: Sectors) -> Option<Bad> {
+    fn look_up(&self, start: Sector, len: Sectors) -> Option<BadPart> {
         let state = self.lock()?;
         let end = Sector(start.0.saturating_add(len.0));
         let first = state.listed.partition_point(|range| range.end <= start);
         let touched = || state.listed[first..].iter().take_while(|range| range.start < end);
         let bad = touched().next()?;
         let from = bad.start.max(start);
-        Some(Bad {
+        Some(BadPart {
             start: from,
             len: bad.end.min(end) - from,
             acknowledged: touched().all(|range| range.since <= state.durable),
@@ -335,8 +335,8 @@ impl BadBlocks {
 
 /// The ranges of a layout, in sectors. Overlapping entries are merged and get the newest generation;
 /// adjacent entries are merged if their generations are equal.
-fn list(layout: &Layout, shift: u8) -> Vec<Listed> {
-    let mut listed: Vec<Listed> = Vec::new();
+fn list(layout: &Layout, shift: u8) -> Vec<ListedRange> {
+    let mut listed: Vec<ListedRange> = Vec::new();
     for entry in layout.ascending() {
         let (start, end) = (Sector(entry.start << shift), Sector(entry.end << shift));
         match listed.last_mut() {
@@ -344,7 +344,7 @@ fn list(layout: &Layout, shift: u8) -> Vec<Listed> {
                 last.end = last.end.max(end);
                 last.since = last.since.max(entry.since);
             }
-            Some(_) | None => listed.push(Listed { start, end, since: entry.since }),
+            Some(_) | None => listed.push(ListedRange { start, end, since: entry.since }),
         }
     }
     listed

@@ -30,7 +30,7 @@ pub struct NewDevice {
 
 /// A created array.
 #[derive(Clone, Debug)]
-pub struct Created {
+pub struct CreatedArray {
     /// Size of the array.
     pub size: Sectors,
     /// The members' superblocks, by number.
@@ -68,7 +68,7 @@ pub enum CreateError {
 pub async fn create(
     spec: &CreateSpec,
     devices: &[Option<NewDevice>],
-) -> Result<Created, CreateError> {
+) -> Result<CreatedArray, CreateError> {
     let created = prepare(spec, devices)?;
     if let Some(locked) = devices.iter().flatten().find(|d| d.gateway.disk().is_read_only()) {
         return Err(CreateError::Write { path: locked.path.clone(), status: Status::ReadOnly });
@@ -91,7 +91,10 @@ pub async fn create(
 ///
 /// # Errors
 /// See [`CreateError`].
-pub fn prepare(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> Result<Created, CreateError> {
+pub fn prepare(
+    spec: &CreateSpec,
+    devices: &[Option<NewDevice>],
+) -> Result<CreatedArray, CreateError> {
     let mut spec = spec.clone();
     let believed = spec.assume_clean;
     spec.assume_clean |= is_alike(&spec, devices);
@@ -105,7 +108,7 @@ pub fn prepare(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> Result<Creat
         }
     }
     let size = array_size(&spec, &superblocks)?;
-    Ok(Created { size, superblocks })
+    Ok(CreatedArray { size, superblocks })
 }
 
 /// Whether the active members are known to hold the same data: there is one, or all read as zeroes.

@@ -148,7 +148,7 @@ pub struct Leg {
 }
 
 /// The legs that make an array.
-pub struct Found {
+pub struct ArrayLegs {
     /// For [`crate::plan`], all of one array.
     pub candidates: Vec<Candidate>,
     /// Legs left out, and why.
@@ -238,7 +238,7 @@ struct Member {
 ///
 /// # Errors
 /// See [`DmRaidError`].
-pub async fn candidates(uuid: Uuid, shape: Shape, legs: &[Leg]) -> Result<Found, DmRaidError> {
+pub async fn candidates(uuid: Uuid, shape: Shape, legs: &[Leg]) -> Result<ArrayLegs, DmRaidError> {
     if !matches!(shape.level, Level::Raid0 | Level::Raid1 | Level::Raid10) {
         return Err(DmRaidError::Level(shape.level));
     }
@@ -272,10 +272,10 @@ pub async fn candidates(uuid: Uuid, shape: Shape, legs: &[Leg]) -> Result<Found,
             positions[member.leg] = sb.array_position.get() as usize;
         }
     }
-    let array = Synthetic { uuid, shape, legs: legs.len(), size, in_sync_to, positions };
+    let array = SharedProperties { uuid, shape, legs: legs.len(), size, in_sync_to, positions };
     let candidates: Result<Vec<Candidate>, _> =
         members.iter().map(|(_, member)| array.candidate(member)).collect();
-    Ok(Found { candidates: candidates?, notes })
+    Ok(ArrayLegs { candidates: candidates?, notes })
 }
 
 fn name(gateway: &Gateway) -> &str {
@@ -416,7 +416,7 @@ async fn bitmap_is_clean(meta: &Gateway, events: u64) -> Result<bool, Status> {
 }
 
 /// Properties that the superblocks of all members share.
-struct Synthetic {
+struct SharedProperties {
     uuid: Uuid,
     shape: Shape,
     legs: usize,
@@ -427,7 +427,7 @@ struct Synthetic {
     positions: Vec<usize>,
 }
 
-impl Synthetic {
+impl SharedProperties {
     /// A data offset that leaves room for md's superblock.
     const DATA_OFFSET: Sectors = Sectors(16);
 

@@ -7,7 +7,7 @@ use crate::badblocks::BadBlocks;
 use crate::bitmap::{Assembled, Bitmap, BitmapError, Place};
 use crate::ondisk::bad_block_log::BadBlockLogError;
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
-use crate::ondisk::probe::{Probed, identify, probe_ranges};
+use crate::ondisk::probe::{ProbeResult, identify, probe_ranges};
 use crate::ondisk::{Features, Superblock, SuperblockError};
 
 /// Why a device's superblock cannot be used.
@@ -25,7 +25,7 @@ pub enum ProbeError {
 ///
 /// # Errors
 /// The device cannot be read.
-pub async fn probe_all(gateway: &Gateway) -> Result<Probed, Status> {
+pub async fn probe_all(gateway: &Gateway) -> Result<ProbeResult, Status> {
     let size = gateway.capacity();
     let block = gateway.disk().limits().logical_block();
     let mut read = Vec::new();

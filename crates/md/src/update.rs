@@ -66,7 +66,7 @@ pub enum UpdateError {
 }
 
 /// What will be written to a member.
-struct New<'a> {
+struct MemberUpdate<'a> {
     member: &'a Candidate,
     sb: Superblock,
     bitmap: Option<Vec<u8>>,
@@ -130,7 +130,10 @@ fn check_uuids(members: &[Candidate], update: &Update) -> Result<(), UpdateError
     }
 }
 
-async fn prepare<'a>(member: &'a Candidate, update: &Update) -> Result<New<'a>, UpdateError> {
+async fn prepare<'a>(
+    member: &'a Candidate,
+    update: &Update,
+) -> Result<MemberUpdate<'a>, UpdateError> {
     let bitmap = read_bitmap(&member.gateway, &member.sb).await;
     let bitmap = bitmap.map_err(|status| failed(member, status, &[]))?;
     let refused = |why| UpdateError::Refused { path: member.path.clone(), why };
@@ -146,7 +149,7 @@ async fn prepare<'a>(member: &'a Candidate, update: &Update) -> Result<New<'a>, 
         (Update::Resync, Some(bitmap)) => Some(all_marked(&bitmap)),
         (_, _) => None,
     };
-    Ok(New { member, sb, bitmap })
+    Ok(MemberUpdate { member, sb, bitmap })
 }
 
 /// A bitmap with all chunks marked: a resync would skip unmarked ones.
@@ -156,7 +159,7 @@ fn all_marked(bitmap: &BitmapSuper) -> Vec<u8> {
     bytes
 }
 
-impl New<'_> {
+impl MemberUpdate<'_> {
     async fn write(&self) -> Result<(), Status> {
         let gateway = &self.member.gateway;
         if let (Some(bytes), Some(at)) = (&self.bitmap, self.member.sb.bitmap_start()) {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Runtime, Status};
-use ashlar_md::ondisk::{Belonging, MdadmUuid};
+use ashlar_md::ondisk::{ArrayEvents, MdadmUuid};
 use ashlar_md::{AssembleError, Candidate};
 use thiserror::Error;
 use uuid::Uuid;
@@ -258,7 +258,7 @@ impl Stack {
         };
         let running = self.arrays.running();
         let mut running = running.iter().map(|volume| volume.view.status());
-        let Some(Belonging { set_uuid, events }) = error.belongs else {
+        let Some(ArrayEvents { set_uuid, events }) = error.belongs else {
             // The disk's array is unknown: it may be any array that lacks a member.
             let lacks_one = run && running.any(|array| array.degraded > 0);
             return if lacks_one { Need::None } else { Need::Some };

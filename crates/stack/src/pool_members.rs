@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sector, Sectors, Status};
 use ashlar_zfs::client::Part;
-use ashlar_zfs::ondisk::config::{self, Health, ImportRefused};
+use ashlar_zfs::ondisk::config::{self, Health, ImportRefusal};
 use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::protocol::ImportConfig;
 
@@ -175,7 +175,7 @@ impl Ready {
     ///
     /// # Errors
     /// The pool cannot be imported.
-    pub(crate) fn config(&self) -> Result<ImportConfig, ImportRefused> {
+    pub(crate) fn config(&self) -> Result<ImportConfig, ImportRefusal> {
         let path_of = |index: usize| self.paths.get(index).cloned().unwrap_or_default();
         Ok(ImportConfig::from(&self.pool.import_config(&path_of)?))
     }

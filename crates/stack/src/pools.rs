@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ashlar_block::BlockDevice;
-use ashlar_zfs::client::pool::Visible;
+use ashlar_zfs::client::pool::VisibleDataset;
 use ashlar_zfs::client::zvol::MINORS;
 use ashlar_zfs::client::{CallError, Parameters, Pool, Zvol};
 use ashlar_zfs::ondisk::config::Health;
@@ -140,7 +140,7 @@ impl Pools {
     pub async fn open_new(
         &self,
         served: &Served,
-        new: Vec<Visible>,
+        new: Vec<VisibleDataset>,
         devices: &Devices,
     ) -> Followed {
         let mut followed = Followed::default();
@@ -156,7 +156,7 @@ impl Pools {
     async fn open(
         &self,
         served: &Served,
-        visible: &Visible,
+        visible: &VisibleDataset,
         devices: &Devices,
     ) -> Result<Opened, CallError> {
         let (minor, device) = self.give_minor(devices);

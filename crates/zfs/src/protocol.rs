@@ -53,7 +53,7 @@ pub enum Command {
         force: bool,
         /// The ranges to zero first: the signatures of other formats on the disks.
         #[serde(default)]
-        wiped: Vec<Wiped>,
+        wiped: Vec<DiskWipe>,
     },
     /// Makes a path in the configuration of a pool that is imported later stand for a part of a file. The file comes
     /// with the command (one file descriptor); the worker locks it, and opens it again.
@@ -213,7 +213,7 @@ pub struct NewVdev {
 
 /// Parts of a disk to zero.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Wiped {
+pub struct DiskWipe {
     /// The file or device.
     pub path: PathBuf,
     /// The ranges, in bytes.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use ashlar_block::Sectors;
-use ashlar_md::create::{Created, NewDevice, create, prepare};
+use ashlar_md::create::{CreatedArray, NewDevice, create, prepare};
 use ashlar_md::ondisk::create::{
     CreateSpec, DEFAULT_DAEMON_SLEEP, DeviceNumbers, NewBitmap, NewMember, NewSuperblock, full_name,
 };
@@ -373,8 +373,8 @@ impl NewArray {
         Ok(all)
     }
 
-    fn planned(&self, created: Created, contents: Vec<Option<String>>) -> ArrayPlan {
-        let Created { size, superblocks } = created;
+    fn planned(&self, created: CreatedArray, contents: Vec<Option<String>>) -> ArrayPlan {
+        let CreatedArray { size, superblocks } = created;
         let parts = self.members.iter().zip(superblocks).zip(contents).enumerate();
         let members = parts.map(|(number, ((device, superblock), contents))| PlannedMember {
             path: device.as_ref().map(|device| device.path.clone()),

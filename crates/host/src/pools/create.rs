@@ -9,7 +9,7 @@ use ashlar_stack::probe::{Md, probe};
 use ashlar_stack::signature::{Signature, ZFS_MEMBER};
 use ashlar_stack::wipe;
 use ashlar_zfs::client::{Parameters, Pool};
-use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind, Wiped};
+use ashlar_zfs::protocol::{Command, DiskWipe, NewVdev, VdevClass, VdevKind};
 
 use super::{not_had, refused};
 use crate::disks::{self, Access};
@@ -121,7 +121,7 @@ impl PoolLayout {
 pub struct NewPool {
     layout: PoolLayout,
     disks: Vec<Disk>,
-    wiped: Vec<Wiped>,
+    wiped: Vec<DiskWipe>,
     force: bool,
 }
 
@@ -208,12 +208,12 @@ async fn refuse_used(disks: &[Disk]) -> Result<()> {
 }
 
 /// The signatures to wipe on the disks.
-async fn signatures(disks: &[Disk]) -> Result<Vec<Wiped>> {
+async fn signatures(disks: &[Disk]) -> Result<Vec<DiskWipe>> {
     let mut all = Vec::new();
     for disk in disks {
         let failed = |status| Error::new("cannot read", disk.path.display(), status);
         let ranges = wipe::ranges(&disk.gateway).await.map_err(failed)?;
-        all.push(Wiped { path: absolute(&disk.path)?, ranges });
+        all.push(DiskWipe { path: absolute(&disk.path)?, ranges });
     }
     Ok(all)
 }

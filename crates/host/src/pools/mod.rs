@@ -154,7 +154,7 @@ pub async fn labelled(named: &[PathBuf], access: Access) -> Result<Labelled> {
 
 impl Labelled {
     /// The pools on them.
-    pub fn pools(&self) -> config::Found {
+    pub fn pools(&self) -> config::PoolSurvey {
         let devices: Vec<config::Device<'_>> = self
             .members
             .iter()

@@ -49,12 +49,12 @@ fn listed(list: &BadBlocks) -> BTreeSet<u64> {
 
 /// What the list should be: each bad sector, and whether it is on disk.
 #[derive(Clone, Default)]
-struct Naive {
+struct NaiveList {
     shift: u8,
     sectors: BTreeMap<u64, bool>,
 }
 
-impl Naive {
+impl NaiveList {
     fn set(&mut self, start: u64, len: u64) {
         let unit = 1 << self.shift;
         for sector in start / unit * unit..(start + len).next_multiple_of(unit) {
@@ -104,7 +104,7 @@ fn every_sequence_of_three_changes_lists_what_a_set_of_sectors_would() {
     for shift in [0, 1, 2] {
         for sequence in 0..kinds.pow(3) {
             let list = empty(1, shift);
-            let mut naive = Naive { shift, ..Naive::default() };
+            let mut naive = NaiveList { shift, ..NaiveList::default() };
             for step in 0..3 {
                 let change = sequence / kinds.pow(step) % kinds;
                 let (start, len) = ranges[change / 2];
@@ -142,7 +142,7 @@ fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
     for round in 0..12 {
         let shift = round % 3;
         let list = empty(SECTORS as u64, shift);
-        let mut naive = Naive { shift, ..Naive::default() };
+        let mut naive = NaiveList { shift, ..NaiveList::default() };
         let (mut old, mut old_sectors) = (write(&list), BTreeSet::new());
         let mut refused = 0;
         for _ in 0..60 {
@@ -187,12 +187,12 @@ fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
 #[test]
 fn a_new_member_starts_with_an_empty_list() {
     // If the type were `Clone`, this call would be ambiguous and the test would not compile.
-    trait CannotBeCopied<Why> {
+    trait CloneProbe<Why> {
         fn holds() {}
     }
-    impl<T> CannotBeCopied<()> for T {}
-    impl<T: Clone> CannotBeCopied<u8> for T {}
-    <BadBlocks as CannotBeCopied<_>>::holds();
+    impl<T> CloneProbe<()> for T {}
+    impl<T: Clone> CloneProbe<u8> for T {}
+    <BadBlocks as CloneProbe<_>>::holds();
 
     let old_member = empty(8, 0);
     set(&old_member, 4096, 8).unwrap();
@@ -264,7 +264,7 @@ fn a_range_that_is_partly_on_disk_is_not_acknowledged() {
     write(&list);
     set(&list, 20, 2).unwrap();
     let bad = |start, len, acknowledged| {
-        Some(Bad { start: Sector(start), len: Sectors(len), acknowledged })
+        Some(BadPart { start: Sector(start), len: Sectors(len), acknowledged })
     };
     assert_eq!(list.check(Sector(0), Sectors(20)), bad(10, 2, true));
     assert_eq!(list.check(Sector(11), Sectors(10)), bad(11, 1, false));

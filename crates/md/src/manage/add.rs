@@ -34,14 +34,14 @@ pub struct AddOptions {
 
 /// How a device was added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Added {
+pub enum AddOutcome {
     /// As a spare, which will be rebuilt entirely if there is a slot for it.
     Spare(Index),
     /// Re-added to its old slot, to copy what it lacks by the bitmap.
     Returned(Index),
 }
 
-impl Added {
+impl AddOutcome {
     /// The new member's index.
     pub fn index(self) -> Index {
         match self {
@@ -72,7 +72,7 @@ impl Array {
         gateway: Gateway,
         path: &str,
         options: AddOptions,
-    ) -> Result<Added, ManageError> {
+    ) -> Result<AddOutcome, ManageError> {
         let path = path.to_owned();
         let add =
             move |array: Arc<Self>| async move { array.add_now(gateway, path, options, &[]).await };
@@ -90,7 +90,7 @@ impl Array {
         path: &str,
         options: AddOptions,
         wiped: Vec<Range<u64>>,
-    ) -> Result<Added, ManageError> {
+    ) -> Result<AddOutcome, ManageError> {
         let path = path.to_owned();
         let options = AddOptions { spare_only: true, ..options };
         let add = move |array: Arc<Self>| async move {
@@ -105,7 +105,7 @@ impl Array {
         path: String,
         options: AddOptions,
         wiped: &[Range<u64>],
-    ) -> Result<Added, ManageError> {
+    ) -> Result<AddOutcome, ManageError> {
         self.check_manageable()?;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&gateway, &path)?;
@@ -122,7 +122,7 @@ impl Array {
             let candidate = Candidate { gateway: gateway.clone(), path: path.clone(), sb };
             if !options.spare_only && self.slot_for(&superblocks, &candidate).is_ok() {
                 drop(superblocks);
-                return Ok(Added::Returned(self.re_add_now(candidate, options).await?));
+                return Ok(AddOutcome::Returned(self.re_add_now(candidate, options).await?));
             }
         }
         self.check_recordable(&superblocks)?;
@@ -136,7 +136,7 @@ impl Array {
         let index = self.add_spare(&mut superblocks, gateway, path, options, wiped).await?;
         drop(superblocks);
         self.core.news.wake();
-        Ok(Added::Spare(index))
+        Ok(AddOutcome::Spare(index))
     }
 
     /// Writes a new member's metadata, durably, its superblock last, and records it on the others.

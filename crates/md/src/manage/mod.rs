@@ -55,7 +55,7 @@ mod replace;
 mod returning;
 mod state;
 
-pub use add::{AddOptions, Added};
+pub use add::{AddOptions, AddOutcome};
 pub use flags::{FlagChange, MemberFlag};
 pub use grow::GrowOptions;
 

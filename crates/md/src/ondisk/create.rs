@@ -8,7 +8,7 @@ use ashlar_block::units::{Sector, Sectors};
 use zerocopy::FromZeros;
 
 use super::bitmap_super::{self, BitmapSuper};
-use super::create_0_90::{self, Shared};
+use super::create_0_90::{self, SharedContents};
 use super::fields::{Features, Level, MAGIC, MAX_ROLES, Role, Timestamp, Version, swap_words};
 use super::superblock::{Superblock, refusal, set_name_bytes};
 use super::superblock_1::{Block1, HEADER_SIZE};
@@ -51,7 +51,7 @@ pub fn create(spec: &CreateSpec) -> Result<Vec<Option<NewSuperblock>>, CreateErr
     let shape = (plan.size, plan.layout, plan.chunk);
     let bitmap = plan.bitmap.as_ref().map(|(_, bitmap)| bitmap.clone());
     let old = spec.version == Version::V0_90;
-    let old = old.then(|| Shared::new(spec, shape, bitmap)).transpose()?;
+    let old = old.then(|| SharedContents::new(spec, shape, bitmap)).transpose()?;
     let member = |number, member: &NewMember| match &old {
         Some(shared) => shared.member(number, member),
         None => plan.member(spec, number, member),

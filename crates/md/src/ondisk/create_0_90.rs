@@ -37,12 +37,12 @@ pub(super) fn check(spec: &CreateSpec, size: Sectors) -> Result<(), CreateError>
 }
 
 /// The contents that all members' superblocks share.
-pub(super) struct Shared {
+pub(super) struct SharedContents {
     block: Block090,
     bitmap: Option<BitmapSuper>,
 }
 
-impl Shared {
+impl SharedContents {
     /// The contents for an array that uses `size` of each member.
     pub(super) fn new(
         spec: &CreateSpec,

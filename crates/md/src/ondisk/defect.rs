@@ -19,12 +19,12 @@ pub struct SuperblockError {
     #[source]
     pub defect: Defect,
     /// The array that it belongs to. `None` if its checksum does not prove that.
-    pub belongs: Option<Belonging>,
+    pub belongs: Option<ArrayEvents>,
 }
 
 /// The array that a superblock belongs to, and its event count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Belonging {
+pub struct ArrayEvents {
     /// Identity of the array.
     pub set_uuid: Uuid,
     /// Event count.
@@ -230,7 +230,7 @@ pub enum Defect {
         /// Offset found.
         found: i32,
         /// Where that is.
-        place: Misplaced,
+        place: Misplacement,
     },
     /// The bad block log is in an impossible place.
     #[error("bad block log {found} sectors from the superblock is {place}")]
@@ -238,7 +238,7 @@ pub enum Defect {
         /// Offset found.
         found: i32,
         /// Where that is.
-        place: Misplaced,
+        place: Misplacement,
     },
     /// The bad block log has an impossible size.
     #[error("bad block log of {found} sectors, not 1 to {MAX_LOG_SECTORS}")]
@@ -278,7 +278,7 @@ pub enum Defect {
 
 /// The impossible place of a bitmap or bad block log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Misplaced {
+pub enum Misplacement {
     /// Before sector 0 or beyond the end.
     OffDevice,
     /// On top of the superblock.
@@ -287,7 +287,7 @@ pub enum Misplaced {
     InData,
 }
 
-impl core::fmt::Display for Misplaced {
+impl core::fmt::Display for Misplacement {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::OffDevice => "off the device",

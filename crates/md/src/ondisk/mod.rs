@@ -40,7 +40,7 @@ pub mod update;
 pub mod validate;
 pub mod words;
 
-pub use defect::{Belonging, Defect, SuperblockError};
+pub use defect::{ArrayEvents, Defect, SuperblockError};
 pub use fields::{DeviceFlags, Features, Level, MAGIC, MdadmUuid, Role, Timestamp, Version};
 pub use superblock::{BadBlockLogPlace, Reshape, Superblock};
 

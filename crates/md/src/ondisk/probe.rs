@@ -20,7 +20,7 @@ pub type Range = (u64, usize);
 
 /// What was found on a device.
 #[derive(Clone, Debug)]
-pub struct Probed {
+pub struct ProbeResult {
     /// The superblock to use: `None` if there is no md superblock, an error if the preferred one
     /// cannot be used.
     pub preferred: Option<Result<Box<Superblock>, SuperblockError>>,
@@ -41,7 +41,7 @@ pub fn probe_ranges(device: Sectors) -> Vec<Range> {
 
 /// Finds the superblock of a device with `device` sectors in the bytes read from it: byte offsets
 /// and the bytes there, for the ranges of [`probe_ranges`].
-pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> Probed {
+pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> ProbeResult {
     let mut unread = Vec::new();
     let mut found = Vec::new();
     for version in Version::ALL {
@@ -61,7 +61,7 @@ pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> Probed {
     let best = best.map(|(version, _, _)| *version);
     let others =
         found.iter().map(|(version, _, _)| *version).filter(|v| Some(*v) != best).collect();
-    Probed { preferred, others, unread }
+    ProbeResult { preferred, others, unread }
 }
 
 /// The creation time in seconds of a superblock of this version, if `bytes` contain one.

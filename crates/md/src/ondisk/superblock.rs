@@ -16,12 +16,12 @@ use super::{text, validate};
 
 /// The block as read.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Raw {
+pub(super) enum RawBlock {
     V1(Box<Block1>),
     V090(Box<Block090>),
 }
 
-impl fmt::Debug for Raw {
+impl fmt::Debug for RawBlock {
     /// Omits the 4 KiB: their contents are in the other fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let checksum = match self {
@@ -38,7 +38,7 @@ impl fmt::Debug for Raw {
 /// version can record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    pub(super) raw: Raw,
+    pub(super) raw: RawBlock,
     device: Sectors,
     read_as: Version,
     /// Version, which also determines the superblock's place.
@@ -206,7 +206,7 @@ impl Superblock {
                 },
             }),
             logical_block_size: header.logical_block_size.get(),
-            raw: Raw::V1(block),
+            raw: RawBlock::V1(block),
         })
     }
 
@@ -263,7 +263,7 @@ impl Superblock {
                 new_offset: 0,
             }),
             logical_block_size: block.logical_block_size.get(),
-            raw: Raw::V090(block),
+            raw: RawBlock::V090(block),
         })
     }
 
@@ -314,16 +314,16 @@ impl Superblock {
     /// The version 1 block as read, if this is one.
     pub fn block_1(&self) -> Option<&Block1> {
         match &self.raw {
-            Raw::V1(block) => Some(block),
-            Raw::V090(_) => None,
+            RawBlock::V1(block) => Some(block),
+            RawBlock::V090(_) => None,
         }
     }
 
     /// The 0.90 block as read, if this is one.
     pub fn block_0_90(&self) -> Option<&Block090> {
         match &self.raw {
-            Raw::V1(_) => None,
-            Raw::V090(block) => Some(block),
+            RawBlock::V1(_) => None,
+            RawBlock::V090(block) => Some(block),
         }
     }
 
@@ -345,13 +345,13 @@ impl Superblock {
     pub fn encode(&self, block_size: u32) -> Result<Vec<u8>, SuperblockError> {
         let refused = refusal(self.version, self.device);
         let encoded = match &self.raw {
-            Raw::V1(block) => self.encode_1(block).map(|block| {
+            RawBlock::V1(block) => self.encode_1(block).map(|block| {
                 let used = block.used_bytes().next_multiple_of(block_size.max(512) as usize);
                 let mut bytes = block.as_bytes().to_vec();
                 bytes.resize(used, 0);
                 bytes
             }),
-            Raw::V090(block) => self.encode_0_90(block).map(|block| block.as_bytes().to_vec()),
+            RawBlock::V090(block) => self.encode_0_90(block).map(|block| block.as_bytes().to_vec()),
         };
         encoded.map_err(refused)
     }

@@ -55,7 +55,9 @@ pub fn raid10_layout(layout: u32) -> String {
 
 /// A size in binary and decimal units, in parentheses and with a space before; empty below 5000 KiB.
 pub fn human_size(bytes: u64) -> String {
-    let Some(Scaled { letter, binary, decimal }) = Scaled::of(bytes) else { return String::new() };
+    let Some(ScaledSize { letter, binary, decimal }) = ScaledSize::of(bytes) else {
+        return String::new();
+    };
     format!(
         " ({}.{:02} {letter}iB {}.{:02} {letter}B)",
         binary / 100,
@@ -67,18 +69,20 @@ pub fn human_size(bytes: u64) -> String {
 
 /// A size in decimal units without spaces; empty below 5000 KiB.
 pub fn decimal_size(bytes: u64) -> String {
-    let Some(Scaled { letter, decimal, .. }) = Scaled::of(bytes) else { return String::new() };
+    let Some(ScaledSize { letter, decimal, .. }) = ScaledSize::of(bytes) else {
+        return String::new();
+    };
     format!("{}.{:02}{letter}B", decimal / 100, decimal % 100)
 }
 
 /// A size in hundredths of a unit.
-struct Scaled {
+struct ScaledSize {
     letter: char,
     binary: u128,
     decimal: u128,
 }
 
-impl Scaled {
+impl ScaledSize {
     fn of(bytes: u64) -> Option<Self> {
         const MIB: u128 = 1 << 20;
         const GIB: u128 = 1 << 30;

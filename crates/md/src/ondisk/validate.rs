@@ -10,7 +10,7 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
-use super::defect::{Belonging, Defect, Misplaced};
+use super::defect::{ArrayEvents, Defect, Misplacement};
 use super::fields::{Features, Level, MAGIC, MAX_ROLES, Role, Version};
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::Block1;
@@ -27,11 +27,15 @@ pub fn check_1(block: &Block1, version: Version, device: Sectors) -> Result<(), 
 
 /// The array of a version 1 superblock, regardless of other defects; `None` if it is not a superblock or
 /// its checksum is wrong.
-pub(super) fn belonging_1(block: &Block1, version: Version, device: Sectors) -> Option<Belonging> {
+pub(super) fn belonging_1(
+    block: &Block1,
+    version: Version,
+    device: Sectors,
+) -> Option<ArrayEvents> {
     prove_1(block, version, device).ok()?;
     let header = &block.header;
     let (set_uuid, events) = (Uuid::from_bytes(header.set_uuid), header.events.get());
-    Some(Belonging { set_uuid, events })
+    Some(ArrayEvents { set_uuid, events })
 }
 
 /// The block's place, if it is a superblock with a correct checksum.
@@ -171,17 +175,17 @@ struct Places {
 
 impl Places {
     /// Checks that `len` sectors can be at this offset from the superblock.
-    fn check(&self, offset: i32, len: u64) -> Result<(), Misplaced> {
+    fn check(&self, offset: i32, len: u64) -> Result<(), Misplacement> {
         let start = self.superblock.start.checked_add_signed(i64::from(offset));
-        let start = start.ok_or(Misplaced::OffDevice)?;
+        let start = start.ok_or(Misplacement::OffDevice)?;
         let end = start.checked_add(len).filter(|end| *end <= self.device.0);
-        let end = end.ok_or(Misplaced::OffDevice)?;
+        let end = end.ok_or(Misplacement::OffDevice)?;
         let overlaps = |other: &core::ops::Range<u64>| start < other.end && other.start < end;
         if overlaps(&self.superblock) {
-            return Err(Misplaced::InSuperblock);
+            return Err(Misplacement::InSuperblock);
         }
         if overlaps(&self.data) {
-            return Err(Misplaced::InData);
+            return Err(Misplacement::InData);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use ashlar_block::{Sector, Sectors};
 use tracing::info;
 
 use super::Engine;
-use super::drive::{Ended, Job, Step};
+use super::drive::{Job, Step, SyncEnd};
 use super::window::{ALL, pieces};
 use crate::bitmap::{self, Purpose};
 use crate::level::{Piece, Trouble, Work};
@@ -20,7 +20,7 @@ pub(super) struct Check<'a> {
 
 impl Engine {
     /// Compares all copies; makes them equal if `repair`.
-    pub(super) async fn check(&self, repair: bool) -> Ended {
+    pub(super) async fn check(&self, repair: bool) -> SyncEnd {
         let end = self.core.disk().capacity();
         let unit = self.core.personality().chunk().max(Piece::BLOCK);
         let start = self.settings.sync_min().min(end).round_down(unit);

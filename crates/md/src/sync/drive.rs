@@ -48,7 +48,7 @@ pub(super) enum Step {
 
 /// How a sync ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ended {
+pub(super) enum SyncEnd {
     /// Everything is done.
     Complete,
     /// It was asked to end.
@@ -59,7 +59,7 @@ pub(super) enum Ended {
     Failed,
 }
 
-impl Ended {
+impl SyncEnd {
     /// The overall result, with the result of the final work.
     pub(super) fn with(self, result: BioResult) -> Self {
         match (self, result) {
@@ -173,7 +173,7 @@ enum Event {
 
 impl Engine {
     /// Runs a job until it is done or must end.
-    pub(super) async fn drive(&self, job: &impl Job) -> Ended {
+    pub(super) async fn drive(&self, job: &impl Job) -> SyncEnd {
         let Range { start, end } = job.range();
         let depth = (IN_FLIGHT.0 / job.window_len().0.max(1)) as usize;
         let depth = depth.max(MIN_WINDOWS);
@@ -185,15 +185,15 @@ impl Engine {
         let mut checkpoints = Checkpoints::new(start..end, self.core.runtime().now_ns());
         // Start of the first failed window: progress beyond it does not count.
         let mut undone = Sector(u64::MAX);
-        let mut ended = Ended::Complete;
+        let mut ended = SyncEnd::Complete;
         loop {
             let listener = settings.changed.listen();
             let mut wait = None;
-            if self.is_interrupted() && ended == Ended::Complete && at < end {
-                ended = Ended::Interrupted;
+            if self.is_interrupted() && ended == SyncEnd::Complete && at < end {
+                ended = SyncEnd::Interrupted;
             }
             let bound = settings.sync_max().as_end();
-            while ended == Ended::Complete
+            while ended == SyncEnd::Complete
                 && at < end.min(bound)
                 && flights.len() - usize::from(checkpoints.recording) < depth
                 && queue.windows.len() < AHEAD * depth
@@ -228,17 +228,17 @@ impl Engine {
                 }
             }
             let reached = queue.completed.min(undone);
-            if !job.advance(reached) && ended == Ended::Complete {
-                ended = Ended::Overtaken;
+            if !job.advance(reached) && ended == SyncEnd::Complete {
+                ended = SyncEnd::Overtaken;
             }
             self.note_progress(queue.completed, end);
             let now = self.core.runtime().now_ns();
             let due = reached < end && checkpoints.is_due(now, reached);
-            if due && ended == Ended::Complete && job.wants_checkpoints() {
+            if due && ended == SyncEnd::Complete && job.wants_checkpoints() {
                 checkpoints.begin(now, reached);
                 flights.push(Box::pin(async { Event::Checkpoint(self.core.checkpoint().await) }));
             }
-            if flights.is_empty() && (at >= end || ended != Ended::Complete) {
+            if flights.is_empty() && (at >= end || ended != SyncEnd::Complete) {
                 break;
             }
             match self.next_event(&mut flights, listener, wait).await {
@@ -249,8 +249,8 @@ impl Engine {
                         warn!(array = self.core.name(), %status, "a sync's progress is not recorded");
                         // A failed flush counts as a change of the array. Don't restart the sync for it:
                         // it would restart forever.
-                        if matches!(ended, Ended::Complete | Ended::Overtaken) {
-                            ended = Ended::Failed;
+                        if matches!(ended, SyncEnd::Complete | SyncEnd::Overtaken) {
+                            ended = SyncEnd::Failed;
                         }
                     }
                 }
@@ -262,28 +262,28 @@ impl Engine {
                     undone = undone.min(start);
                     queue.end(number);
                     if let Some(found) = self.heed(trouble)
-                        && ended == Ended::Complete
+                        && ended == SyncEnd::Complete
                     {
                         ended = found;
                     }
                 }
             }
         }
-        if ended == Ended::Complete && undone < end { Ended::Failed } else { ended }
+        if ended == SyncEnd::Complete && undone < end { SyncEnd::Failed } else { ended }
     }
 
     /// How a trouble ends the sync, if it does.
-    fn heed(&self, trouble: Trouble) -> Option<Ended> {
+    fn heed(&self, trouble: Trouble) -> Option<SyncEnd> {
         match trouble {
-            Trouble::Interrupted => Some(Ended::Interrupted),
-            Trouble::Overtaken => Some(Ended::Overtaken),
+            Trouble::Interrupted => Some(SyncEnd::Interrupted),
+            Trouble::Overtaken => Some(SyncEnd::Overtaken),
             Trouble::Incomplete(status) => {
                 warn!(array = self.core.name(), %status, "part of the array could not be synced");
                 None
             }
             Trouble::Failed(status) => {
                 warn!(array = self.core.name(), %status, "the sync cannot go on");
-                Some(Ended::Failed)
+                Some(SyncEnd::Failed)
             }
         }
     }

@@ -96,7 +96,7 @@ use tracing::error;
 
 use crate::core::Core;
 use crate::level::Level;
-use drive::Ended;
+use drive::SyncEnd;
 use pace::Marks;
 
 pub use status::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
@@ -114,7 +114,7 @@ struct Orders {
     frozen: bool,
     /// The action that a request to freeze ended.
     paused: Option<SyncAction>,
-    /// Number of [`SyncHeld`] guards.
+    /// Number of [`SyncHold`] guards.
     holds: usize,
     /// The running action must end.
     interrupted: bool,
@@ -148,9 +148,9 @@ pub(crate) struct Engine {
 
 /// Nothing is synced while this exists.
 #[must_use = "a sync may begin when it is dropped"]
-pub(crate) struct SyncHeld<'a>(&'a Engine);
+pub(crate) struct SyncHold<'a>(&'a Engine);
 
-impl Drop for SyncHeld<'_> {
+impl Drop for SyncHold<'_> {
     fn drop(&mut self) {
         self.0.orders().holds -= 1;
         self.0.core.news.wake();
@@ -308,9 +308,9 @@ impl Engine {
     }
 
     /// Ends the running sync, waits for its end, and lets none begin until the guard is dropped.
-    pub(crate) async fn hold(&self) -> SyncHeld<'_> {
+    pub(crate) async fn hold(&self) -> SyncHold<'_> {
         self.orders().holds += 1;
-        let held = SyncHeld(self);
+        let held = SyncHold(self);
         self.core.news.wake();
         loop {
             let listener = self.ended.listen();
@@ -361,7 +361,7 @@ impl Engine {
                     SyncAction::Check | SyncAction::Repair => {
                         self.check(action == SyncAction::Repair).await
                     }
-                    SyncAction::Idle | SyncAction::Frozen => Ended::Complete,
+                    SyncAction::Idle | SyncAction::Frozen => SyncEnd::Complete,
                 };
                 self.end_sync(action, ended);
             }
@@ -416,14 +416,14 @@ impl Engine {
         Some(action)
     }
 
-    fn end_sync(&self, action: SyncAction, ended: Ended) {
+    fn end_sync(&self, action: SyncAction, ended: SyncEnd) {
         let done = self.progress().done;
         let mut orders = self.orders();
         orders.running = None;
         let asked_for = matches!(action, SyncAction::Check | SyncAction::Repair);
         let settings = &self.settings;
         match ended {
-            Ended::Complete => {
+            SyncEnd::Complete => {
                 // As in the kernel, bounds apply to one action.
                 if asked_for {
                     settings.set_sync_min(Sectors::ZERO);
@@ -434,8 +434,8 @@ impl Engine {
                 settings.set_sync_max(Sectors::MAX);
                 orders.gave_up = None;
             }
-            Ended::Failed => error!(array = self.core.name(), action = action.name(), "gave up"),
-            Ended::Interrupted | Ended::Overtaken => {
+            SyncEnd::Failed => error!(array = self.core.name(), action = action.name(), "gave up"),
+            SyncEnd::Interrupted | SyncEnd::Overtaken => {
                 if asked_for {
                     settings.set_sync_min(done.min(settings.sync_max()));
                 }

@@ -8,7 +8,7 @@ use futures_util::future::{OptionFuture, join_all};
 use tracing::{info, warn};
 
 use super::Engine;
-use super::drive::{Ended, Job, Step};
+use super::drive::{Job, Step, SyncEnd};
 use super::window::{ALL, WINDOW};
 use crate::barrier;
 use crate::bitmap::{self, Purpose};
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// Rebuilds members.
-    pub(super) async fn recover(&self) -> Ended {
+    pub(super) async fn recover(&self) -> SyncEnd {
         let job = Recovery::new(self);
         for target in &job.targets {
             let (member, slot) = (target.rdev.path(), target.slot);
@@ -79,8 +79,10 @@ impl Engine {
         }
         let ended = self.drive(&job).await;
         let result = match ended {
-            Ended::Complete => job.complete().await,
-            Ended::Interrupted | Ended::Failed | Ended::Overtaken => self.core.checkpoint().await,
+            SyncEnd::Complete => job.complete().await,
+            SyncEnd::Interrupted | SyncEnd::Failed | SyncEnd::Overtaken => {
+                self.core.checkpoint().await
+            }
         };
         if let Some(bitmap) = self.core.bitmap() {
             bitmap.close_sync();

@@ -7,7 +7,7 @@ use ashlar_block::{BioResult, Sector, Sectors};
 use tracing::{info, warn};
 
 use super::Engine;
-use super::drive::{Ended, Job, Step};
+use super::drive::{Job, Step, SyncEnd};
 use super::window::pieces;
 use crate::bitmap::{Bitmap, Purpose};
 use crate::core::Core;
@@ -25,7 +25,7 @@ pub(super) struct Resync<'a> {
 
 impl Engine {
     /// Makes all copies equal where they may differ.
-    pub(super) async fn resync(&self) -> Ended {
+    pub(super) async fn resync(&self) -> SyncEnd {
         // Without writes the superblocks say clean, and how far copies are the same: recorded
         // progress then survives a crash.
         match self.core.go_clean().await {
@@ -36,13 +36,13 @@ impl Engine {
                 warn!(array = self.core.name(), %status, "a resync's progress will not outlive a crash");
             }
         }
-        let Some(job) = Resync::begin(self).await else { return Ended::Overtaken };
+        let Some(job) = Resync::begin(self).await else { return SyncEnd::Overtaken };
         info!(array = self.core.name(), from = %job.reached.get(), "resync");
         let ended = self.drive(&job).await;
         let result = match ended {
-            Ended::Complete => job.complete().await,
-            Ended::Interrupted | Ended::Failed => self.core.checkpoint().await,
-            Ended::Overtaken => Ok(()),
+            SyncEnd::Complete => job.complete().await,
+            SyncEnd::Interrupted | SyncEnd::Failed => self.core.checkpoint().await,
+            SyncEnd::Overtaken => Ok(()),
         };
         if let Some(bitmap) = job.bitmap {
             bitmap.close_sync();

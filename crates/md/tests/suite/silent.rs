@@ -6,7 +6,7 @@ use std::time::Duration;
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Op, Presence, Runtime, Sector, Sectors, Status};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
-use ashlar_md::{AddOptions, Added, Array, ManageError, Options};
+use ashlar_md::{AddOptions, AddOutcome, Array, ManageError, Options};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use futures_util::future::{join, join_all};
 use uuid::Uuid;
@@ -245,7 +245,7 @@ fn a_member_comes_back_only_when_it_has_answered_everything() {
         media[1].answer();
         SimRuntime.sleep(Duration::from_secs(1)).await;
         let late = array.add(disks[1].gateway(), "d1", options()).await;
-        assert!(matches!(late, Ok(Added::Spare(_) | Added::Returned(_))), "{late:?}");
+        assert!(matches!(late, Ok(AddOutcome::Spare(_) | AddOutcome::Returned(_))), "{late:?}");
         SimRuntime.sleep(Duration::from_secs(5)).await;
         assert_eq!(array.degraded(), 0);
         assert!(media[0].peek_range(Sector(DATA), Sectors(64)) == stamped(0, 64, 2));

@@ -30,14 +30,14 @@ const CLIENTS: u64 = 4;
 const BLOCK: Sectors = Sectors(16);
 
 /// A member whose I/O takes a few turns of its reactor, and fails if the test wants it.
-struct Shaky {
+struct ShakyMember {
     inner: Gateway,
     disk: Disk,
     rng: AtomicU64,
     broken: AtomicBool,
 }
 
-impl Shaky {
+impl ShakyMember {
     fn new(name: String, seed: u64) -> Arc<Self> {
         let inner = Gateway::new(Arc::new(RamDevice::new(name.clone(), DISK).unwrap()));
         let disk = Disk::new(name, DISK, *inner.disk().limits());
@@ -53,7 +53,7 @@ impl Shaky {
     }
 }
 
-impl BlockDevice for Shaky {
+impl BlockDevice for ShakyMember {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -128,12 +128,12 @@ struct Trial {
     bitmap: NewBitmap,
 }
 
-async fn start(trial: Trial, members: &[Arc<Shaky>]) -> Arc<Array> {
+async fn start(trial: Trial, members: &[Arc<ShakyMember>]) -> Arc<Array> {
     let shape = Shape::new(trial.level, trial.layout, 64, trial.members);
     let mut spec = spec(&shape, &vec![DISK; trial.members]);
     spec.bitmap = trial.bitmap;
     let gateways: Vec<Gateway> =
-        members.iter().map(|member| Gateway::new(Arc::<Shaky>::clone(member))).collect();
+        members.iter().map(|member| Gateway::new(Arc::<ShakyMember>::clone(member))).collect();
     let devices: Vec<_> = gateways[..trial.members]
         .iter()
         .map(|gateway| {
@@ -157,7 +157,7 @@ async fn start(trial: Trial, members: &[Arc<Shaky>]) -> Arc<Array> {
 }
 
 /// Fails a member in one of two ways, removes it, adds it again, and checks that all copies are the same.
-async fn operate(array: &Arc<Array>, members: &[Arc<Shaky>], rng: &mut Rng) {
+async fn operate(array: &Arc<Array>, members: &[Arc<ShakyMember>], rng: &mut Rng) {
     let victim = rng.index(members.len());
     let path = members[victim].disk.name();
     let found = array.members().placed().find(|(_, rdev)| rdev.path() == path);
@@ -174,7 +174,7 @@ async fn operate(array: &Arc<Array>, members: &[Arc<Shaky>], rng: &mut Rng) {
     EngineRuntime.sleep(std::time::Duration::from_millis(rng.below(5))).await;
     array.remove(index).await.unwrap();
     members[victim].broken.store(false, Relaxed);
-    let gateway = Gateway::new(Arc::<Shaky>::clone(&members[victim]));
+    let gateway = Gateway::new(Arc::<ShakyMember>::clone(&members[victim]));
     if rng.below(4) == 0 {
         let wanted = if array.bitmap().is_some() {
             NewBitmap::None
@@ -204,8 +204,8 @@ fn wait<F: Future>(future: F) -> F::Output {
 fn run(trial: Trial, seed: u64) {
     const ROUNDS: usize = 3;
     let engine = Engine::start(REACTORS).unwrap();
-    let members = (0..trial.members).map(|i| Shaky::new(format!("d{i}"), seed + i as u64));
-    let members: Vec<Arc<Shaky>> = members.collect();
+    let members = (0..trial.members).map(|i| ShakyMember::new(format!("d{i}"), seed + i as u64));
+    let members: Vec<Arc<ShakyMember>> = members.collect();
     let (over, clients) = (Arc::new(AtomicBool::new(false)), REACTORS as u64 * CLIENTS);
     let on = members.clone();
     let array = wait(engine.handles()[0].spawn_on(move || async move { start(trial, &on).await }));
@@ -273,7 +273,7 @@ fn a_wait_on_another_thread_does_not_end_before_the_sync() {
     const ROUNDS: u64 = 100;
     let trial = Trial { level: Level::Raid1, layout: None, members: 2, bitmap: NewBitmap::None };
     let engine = Engine::start(REACTORS).unwrap();
-    let members: Vec<_> = (0..2).map(|i| Shaky::new(format!("d{i}"), i)).collect();
+    let members: Vec<_> = (0..2).map(|i| ShakyMember::new(format!("d{i}"), i)).collect();
     let on = members.clone();
     let array = wait(engine.handles()[0].spawn_on(move || async move { start(trial, &on).await }));
     let array = array.unwrap();

@@ -56,7 +56,7 @@ enum Link {
     Closed,
 }
 
-struct InFlight {
+struct SentRequest {
     request: Request,
     /// Its completion carries this tag: it identifies a late completion for a former request of the slot.
     tag: u64,
@@ -64,7 +64,7 @@ struct InFlight {
 
 struct State {
     link: Link,
-    in_flight: Slab<InFlight>,
+    in_flight: Slab<SentRequest>,
     /// Not sent yet.
     waiting: VecDeque<Request>,
     /// The waker of the idle sending task.
@@ -208,7 +208,7 @@ impl Channel {
             }
             *sent = sent.wrapping_add(1);
             keys.push(entry.key());
-            entry.insert(InFlight { request, tag });
+            entry.insert(SentRequest { request, tag });
         }
         let Err(errno) =
             retry_on_intr(|| send(fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
@@ -243,22 +243,22 @@ impl Channel {
                 match self.take(fd, &mut buffer) {
                     Ok(true) => {}
                     Ok(false) => break,
-                    Err(Ended) => return,
+                    Err(ClosedEnd) => return,
                 }
             }
         }
     }
 
     /// Receives a packet; returns whether there was one.
-    fn take(&self, fd: impl AsFd, buffer: &mut [u8]) -> Result<bool, Ended> {
+    fn take(&self, fd: impl AsFd, buffer: &mut [u8]) -> Result<bool, ClosedEnd> {
         let len = match recv(fd, &mut *buffer, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Err(Ended),
+            Ok((0, _)) => return Err(ClosedEnd),
             Ok((len, _)) => len,
             Err(Errno::AGAIN) => return Ok(false),
             Err(Errno::INTR) => return Ok(true),
             Err(errno) => {
                 tracing::debug!(%errno, "a worker's data channel");
-                return Err(Ended);
+                return Err(ClosedEnd);
             }
         };
         let mut rest = &buffer[..len];
@@ -275,7 +275,7 @@ impl Channel {
         if state.in_flight.get(key).is_none_or(|in_flight| in_flight.tag != tag) {
             return tracing::error!(tag, "a worker ended a request that it was not given");
         }
-        let InFlight { request, .. } = state.in_flight.remove(key);
+        let SentRequest { request, .. } = state.in_flight.remove(key);
         // Completing a request may submit another.
         drop(state);
         let result = match errno {
@@ -305,7 +305,7 @@ impl Channel {
         {
             drop(removed);
         }
-        for (_, InFlight { request, .. }) in in_flight {
+        for (_, SentRequest { request, .. }) in in_flight {
             self.end(request, Err(Status::Io));
         }
         for request in waiting {
@@ -321,7 +321,7 @@ impl Channel {
             match self.take(fd, &mut buffer) {
                 Ok(true) => continue,
                 Ok(false) => {}
-                Err(Ended) => return,
+                Err(ClosedEnd) => return,
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -339,7 +339,7 @@ impl Channel {
 }
 
 /// The worker has closed its end.
-struct Ended;
+struct ClosedEnd;
 
 /// A channel's task. When the task ends, or is dropped with its reactor, the channel closes.
 struct Guard(Rc<Channel>);

@@ -42,7 +42,7 @@ impl PoolError {
 
 /// A volume or snapshot that must be a device, according to its properties.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Visible {
+pub struct VisibleDataset {
     /// Full name.
     pub dataset: String,
     /// Whether it may be probed: it is not a snapshot, and `volmode` is not `dev`.
@@ -53,7 +53,7 @@ pub struct Visible {
 #[derive(Default)]
 pub struct Changes {
     /// The datasets to open.
-    pub new: Vec<Visible>,
+    pub new: Vec<VisibleDataset>,
     /// The volumes whose dataset is gone, or is not visible any more.
     pub gone: Vec<Arc<Zvol>>,
 }
@@ -329,7 +329,7 @@ async fn stop(worker: &Arc<Worker>) {
 }
 
 /// The `datasets` that are devices, according to the properties `volmode` and `snapdev` (`man 7 zfsprops`).
-pub fn visible(datasets: &[Dataset]) -> Vec<Visible> {
+pub fn visible(datasets: &[Dataset]) -> Vec<VisibleDataset> {
     let property = |dataset: &Dataset, name: &str| {
         dataset.properties.get(name).map(|property| property.value.clone())
     };
@@ -351,7 +351,7 @@ pub fn visible(datasets: &[Dataset]) -> Vec<Visible> {
         let mode = property(volume, "volmode");
         if mode.as_deref() != Some("none") {
             let may_hold_others = mode.as_deref() != Some("dev") && dataset.kind == "volume";
-            visible.push(Visible { dataset: dataset.name.clone(), may_hold_others });
+            visible.push(VisibleDataset { dataset: dataset.name.clone(), may_hold_others });
         }
     }
     visible

@@ -71,12 +71,12 @@ struct State {
 
 /// The state shared by a worker's threads.
 #[derive(Default)]
-struct Watched {
+struct WatchState {
     state: Mutex<State>,
     ended: Condvar,
 }
 
-impl Watched {
+impl WatchState {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic can at most lose or repeat a line.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,7 +104,7 @@ impl Watched {
 /// A worker process.
 pub struct Worker {
     calls: Mutex<Option<mpsc::Sender<Call>>>,
-    watched: Arc<Watched>,
+    watched: Arc<WatchState>,
     process: OwnedFd,
     pid: u32,
 }
@@ -148,7 +148,7 @@ impl Worker {
                 return Err(errno.into());
             }
         };
-        let watched = Arc::new(Watched::default());
+        let watched = Arc::new(WatchState::default());
         let watching = Arc::clone(&watched);
         thread::Builder::new()
             .name("ashlar-zfs-log".to_owned())
@@ -251,7 +251,7 @@ pub(super) fn not_asked() -> CallError {
 }
 
 /// Forwards calls one after the other, until no sender is left.
-fn answer(calls: &mpsc::Receiver<Call>, socket: &OwnedFd, watched: &Watched) {
+fn answer(calls: &mpsc::Receiver<Call>, socket: &OwnedFd, watched: &WatchState) {
     for Call { command, descriptor, answer } in calls {
         let result = match exchange(socket, &command, descriptor) {
             Ok(Some(Ok(reply))) => Ok(reply),
@@ -285,7 +285,7 @@ fn exchange(
 }
 
 /// Logs the worker's output until it exits, and stores how it exited.
-fn listen(mut child: Child, words: PipeReader, watched: &Watched) {
+fn listen(mut child: Child, words: PipeReader, watched: &WatchState) {
     let pid = child.id();
     let mut words = BufReader::new(words);
     let mut line = Vec::new();

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Named, check_name, check_new_name, parent};
+use super::{NameKind, check_name, check_new_name, parent};
 use crate::ffi::kernel::Zfs;
 use crate::protocol::{NvMap, NvValue, Refusal};
 use crate::refusal::dataset_words;
@@ -15,7 +15,7 @@ pub(crate) fn snapshot(zfs: &Zfs, pool: &str, names: &[String]) -> Result<(), Re
     let mut datasets = Vec::new();
     for name in names {
         let what = format!("cannot create snapshot '{name}'");
-        check_name(zfs, pool, name, Named::Snapshot, &what)?;
+        check_name(zfs, pool, name, NameKind::Snapshot, &what)?;
         let dataset = name.split('@').next().unwrap_or(name);
         if datasets.contains(&dataset) {
             return Err(Refusal::new(
@@ -57,11 +57,11 @@ fn first_blamed(blamed: &NvMap) -> Option<(&str, Errno)> {
 pub(crate) fn destroy(zfs: &Zfs, pool: &str, name: &str, recursive: bool) -> Result<(), Refusal> {
     let what = format!("cannot destroy '{name}'");
     if name.contains('@') {
-        check_name(zfs, pool, name, Named::Snapshot, &what)?;
+        check_name(zfs, pool, name, NameKind::Snapshot, &what)?;
         zfs.describe(name).map_err(|errno| Refusal::of_dataset(&what, errno))?;
         return destroy_snapshots(zfs, &[name.to_owned()]);
     }
-    check_name(zfs, pool, name, Named::Dataset, &what)?;
+    check_name(zfs, pool, name, NameKind::Dataset, &what)?;
     if parent(name).is_none() {
         return Err(Refusal::new(&what, "operation does not apply to pools", Errno::INVAL)
             .with_hint("destroy the pool instead"));
@@ -120,7 +120,7 @@ fn destroy_snapshots(zfs: &Zfs, names: &[String]) -> Result<(), Refusal> {
 pub(crate) fn rename(zfs: &Zfs, pool: &str, from: &str, to: &str) -> Result<(), Refusal> {
     let what = format!("cannot rename '{from}'");
     let Some((dataset, old)) = from.split_once('@') else {
-        check_name(zfs, pool, from, Named::Dataset, &what)?;
+        check_name(zfs, pool, from, NameKind::Dataset, &what)?;
         check_new_name(zfs, pool, to, &what)?;
         if parent(from).is_none() || parent(to).is_none() {
             return Err(Refusal::new(&what, "operation does not apply to pools", Errno::INVAL)
@@ -139,8 +139,8 @@ pub(crate) fn rename(zfs: &Zfs, pool: &str, from: &str, to: &str) -> Result<(), 
             errno => Refusal::of_dataset(&what, errno),
         });
     };
-    check_name(zfs, pool, from, Named::Snapshot, &what)?;
-    check_name(zfs, pool, to, Named::Snapshot, &what)?;
+    check_name(zfs, pool, from, NameKind::Snapshot, &what)?;
+    check_name(zfs, pool, to, NameKind::Snapshot, &what)?;
     match to.split_once('@') {
         Some((other, new)) if other == dataset => zfs
             .rename_snapshot(dataset, old, new)
@@ -155,8 +155,8 @@ pub(crate) fn rename(zfs: &Zfs, pool: &str, from: &str, to: &str) -> Result<(), 
 /// There is no such snapshot, or a newer one exists, or the volume is open.
 pub(crate) fn rollback(zfs: &Zfs, pool: &str, volume: &str, snapshot: &str) -> Result<(), Refusal> {
     let what = format!("cannot rollback to '{snapshot}'");
-    check_name(zfs, pool, volume, Named::Dataset, &what)?;
-    check_name(zfs, pool, snapshot, Named::Snapshot, &what)?;
+    check_name(zfs, pool, volume, NameKind::Dataset, &what)?;
+    check_name(zfs, pool, snapshot, NameKind::Snapshot, &what)?;
     if snapshot.split('@').next() != Some(volume) {
         return Err(Refusal::new(
             &what,
@@ -186,7 +186,7 @@ pub(crate) fn rollback(zfs: &Zfs, pool: &str, volume: &str, snapshot: &str) -> R
 /// It is not a clone, or both have a snapshot with the same name.
 pub(crate) fn promote(zfs: &Zfs, pool: &str, name: &str) -> Result<(), Refusal> {
     let what = format!("cannot promote '{name}'");
-    check_name(zfs, pool, name, Named::Dataset, &what)?;
+    check_name(zfs, pool, name, NameKind::Dataset, &what)?;
     zfs.promote(name).map_err(|(errno, conflict)| match errno {
         Errno::EXIST => {
             let why = format!("conflicting snapshot '{conflict}' from parent '{name}'");

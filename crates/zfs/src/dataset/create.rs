@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::properties::{Values, apply, check_volsize, parse_all};
 use super::reservation::reservation_bytes;
-use super::{Named, check_name, check_new_name, parent};
+use super::{NameKind, check_name, check_new_name, parent};
 use crate::ffi::kernel::Zfs;
 use crate::ffi::properties::subject;
 use crate::ffi::volume_objects::NewDataset;
@@ -189,7 +189,7 @@ pub(crate) fn clone(
     properties: &BTreeMap<String, String>,
 ) -> Result<(), Refusal> {
     let what = format!("cannot create '{name}'");
-    check_name(zfs, pool, snapshot, Named::Snapshot, &what)?;
+    check_name(zfs, pool, snapshot, NameKind::Snapshot, &what)?;
     check_new_name(zfs, pool, name, &what)?;
     if properties.contains_key("volblocksize") || properties.contains_key("volsize") {
         return Err(bad_property(&what, "a clone has the sizes of its origin"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Named;
+use super::NameKind;
 use super::check_name;
 use crate::ffi::dsl::Shape;
 use crate::ffi::kernel::Zfs;
@@ -21,11 +21,11 @@ const HIDDEN: [char; 2] = ['$', '%'];
 pub(crate) fn list(zfs: &Zfs, pool: &str, root: Option<&str>) -> Result<Vec<Dataset>, Refusal> {
     let root = root.unwrap_or(pool);
     let what = format!("cannot open '{root}'");
-    let named = if root.contains('@') { Named::Snapshot } else { Named::Dataset };
+    let named = if root.contains('@') { NameKind::Snapshot } else { NameKind::Dataset };
     check_name(zfs, pool, root, named, &what)?;
     let mut names = match named {
-        Named::Snapshot => vec![root.to_owned()],
-        Named::Dataset => {
+        NameKind::Snapshot => vec![root.to_owned()],
+        NameKind::Dataset => {
             zfs.dataset_names(root, true).map_err(|errno| Refusal::of_dataset(&what, errno))?
         }
     };

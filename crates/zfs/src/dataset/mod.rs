@@ -19,7 +19,7 @@ pub(crate) use properties::{Resize, apply, inherit, set};
 
 /// The kind of dataset that a name must denote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Named {
+enum NameKind {
     /// A volume or file system.
     Dataset,
     /// A snapshot.
@@ -27,16 +27,22 @@ enum Named {
 }
 
 /// Checks a dataset's name by the rules of ZFS, and that it is in this pool.
-fn check_name(zfs: &Zfs, pool: &str, name: &str, named: Named, what: &str) -> Result<(), Refusal> {
+fn check_name(
+    zfs: &Zfs,
+    pool: &str,
+    name: &str,
+    named: NameKind,
+    what: &str,
+) -> Result<(), Refusal> {
     let refused = |why: String| Refusal::new(what, why, Errno::INVAL);
     match (named, name.contains('@')) {
-        (Named::Dataset, true) => {
+        (NameKind::Dataset, true) => {
             return Err(refused("snapshot delimiter '@' is not expected here".into()));
         }
-        (Named::Snapshot, false) => {
+        (NameKind::Snapshot, false) => {
             return Err(refused("missing '@' delimiter in snapshot name".into()));
         }
-        (Named::Dataset, false) | (Named::Snapshot, true) => {}
+        (NameKind::Dataset, false) | (NameKind::Snapshot, true) => {}
     }
     if name.contains('#') {
         return Err(refused("bookmark delimiter '#' is not expected here".into()));
@@ -54,7 +60,7 @@ fn check_name(zfs: &Zfs, pool: &str, name: &str, named: Named, what: &str) -> Re
 
 /// Checks the name of a dataset to create.
 fn check_new_name(zfs: &Zfs, pool: &str, name: &str, what: &str) -> Result<(), Refusal> {
-    check_name(zfs, pool, name, Named::Dataset, what)?;
+    check_name(zfs, pool, name, NameKind::Dataset, what)?;
     if zfs.is_nested_too_deep(name) {
         return Err(Refusal::new(what, "maximum name nesting depth exceeded", Errno::INVAL));
     }

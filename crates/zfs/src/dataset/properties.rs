@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustix::io::Errno;
 
 use super::reservation::reservation_bytes;
-use super::{Named, check_name};
+use super::{NameKind, check_name};
 use crate::ffi::dsl::Shape;
 use crate::ffi::kernel::Zfs;
 use crate::ffi::properties::{Descriptor, Kind, subject};
@@ -171,7 +171,7 @@ pub(crate) fn set(
     resize: &impl Resize,
 ) -> Result<(), Refusal> {
     let what = format!("cannot set property for '{dataset}'");
-    let named = if dataset.contains('@') { Named::Snapshot } else { Named::Dataset };
+    let named = if dataset.contains('@') { NameKind::Snapshot } else { NameKind::Dataset };
     check_name(zfs, pool, dataset, named, &what)?;
     let described = zfs
         .describe(dataset)
@@ -180,7 +180,7 @@ pub(crate) fn set(
         let values = Values::from([(name.to_owned(), parse_user(name, text, &what)?)]);
         return apply(zfs, dataset, &values, &what);
     }
-    if named == Named::Snapshot {
+    if named == NameKind::Snapshot {
         return Err(bad_property(&what, "this property can not be modified for snapshots"));
     }
     let subject = match described.shape {
@@ -299,7 +299,7 @@ pub(super) fn check_volsize(
 /// It does not exist, or cannot be inherited.
 pub(crate) fn inherit(zfs: &Zfs, pool: &str, dataset: &str, name: &str) -> Result<(), Refusal> {
     let what = format!("cannot inherit {name} for '{dataset}'");
-    let named = if dataset.contains('@') { Named::Snapshot } else { Named::Dataset };
+    let named = if dataset.contains('@') { NameKind::Snapshot } else { NameKind::Dataset };
     check_name(zfs, pool, dataset, named, &what)?;
     if !zfs.is_user_property(name).unwrap_or(false) {
         let property = zfs
@@ -317,7 +317,7 @@ pub(crate) fn inherit(zfs: &Zfs, pool: &str, dataset: &str, name: &str) -> Resul
                 },
             ));
         }
-        if named == Named::Snapshot {
+        if named == NameKind::Snapshot {
             return Err(bad_property(&what, "this property can not be modified for snapshots"));
         }
     }

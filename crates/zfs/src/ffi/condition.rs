@@ -54,12 +54,12 @@ enum Namespace {
 
 /// An imported pool.
 #[derive(Clone, Copy)]
-struct Known(*mut spa_t);
+struct KnownPool(*mut spa_t);
 
 /// The stored pools, by name.
 pub(super) struct Conditions {
     namespace: Namespace,
-    known: Mutex<BTreeMap<String, Known>>,
+    known: Mutex<BTreeMap<String, KnownPool>>,
 }
 
 impl Conditions {
@@ -77,7 +77,7 @@ impl Conditions {
         Ok(Self { namespace, known: Mutex::default() })
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, KnownPool>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,9 +117,9 @@ impl Zfs {
     /// The pool cannot be opened.
     pub(crate) fn pool_condition(&self, name: &str) -> Result<Condition, Errno> {
         let known = self.conditions.known().get(name).copied();
-        let Some(Known(spa)) = known else {
+        let Some(KnownPool(spa)) = known else {
             let pool = self.open_pool(name)?;
-            self.conditions.known().insert(name.to_owned(), Known(pool.spa));
+            self.conditions.known().insert(name.to_owned(), KnownPool(pool.spa));
             return Ok(self.condition(pool.spa));
         };
         loop {

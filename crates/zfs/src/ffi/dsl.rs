@@ -143,12 +143,12 @@ unsafe extern "C" fn collect(name: *const c_char, into: *mut c_void) -> c_int {
 }
 
 /// A held object set, for reading its properties.
-struct Held<'a> {
+struct HeldObjset<'a> {
     zfs: &'a Zfs,
     objset: *mut objset_t,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldObjset<'_> {
     fn drop(&mut self) {
         // SAFETY: it was held with this tag.
         unsafe { (self.zfs.dsl.functions.dmu_objset_rele)(self.objset, TAG) };
@@ -186,13 +186,13 @@ impl Zfs {
         Ok(names)
     }
 
-    fn hold(&self, name: &str) -> Result<Held<'_>, Errno> {
+    fn hold(&self, name: &str) -> Result<HeldObjset<'_>, Errno> {
         let name = c_string(name)?;
         // SAFETY: the name is valid.
         let objset = written(|objset| unsafe {
             (self.dsl.functions.dmu_objset_hold)(name.as_ptr(), TAG, objset)
         })?;
-        Ok(Held { zfs: self, objset })
+        Ok(HeldObjset { zfs: self, objset })
     }
 
     /// The type and the properties of a dataset or snapshot.

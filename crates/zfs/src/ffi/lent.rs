@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// See the module text. It stays mapped until the process exits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lent {
+pub struct LentMemory {
     /// Its address in the daemon.
     theirs: u64,
     len_bytes: u64,
@@ -20,11 +20,11 @@ pub struct Lent {
 }
 
 // SAFETY: it stays mapped as long as the process lives, and is never written here.
-unsafe impl Send for Lent {}
+unsafe impl Send for LentMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for LentMemory {}
 
-impl Lent {
+impl LentMemory {
     /// Maps a file that the daemon has mapped at address `theirs`.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The one copy of the data: between the segments of a request, in the client process's memory, and
 //! buffers here.
 //!
-//! Written data is copied from the memory that the client process has lent ([`Lent`]). Read data,
+//! Written data is copied from the memory that the client process has lent ([`LentMemory`]). Read data,
 //! and data in memory that is not lent, is moved by the kernel (process_vm_writev(2),
 //! process_vm_readv(2)): a call takes [`IOV_MAX`] ranges of each side and moves as much as the
 //! shorter side holds. Each list is walked once, whatever its length: the time of a request is
@@ -9,7 +9,7 @@
 
 use rustix::io::Errno;
 
-use super::lent::Lent;
+use super::lent::LentMemory;
 use crate::protocol::RemoteSegment;
 
 /// Maximum ranges per side in a call: the kernel's UIO_MAXIOV.
@@ -28,7 +28,7 @@ pub struct Peer {
     pid: libc::pid_t,
     is_parent: bool,
     /// Its memory that is mapped here.
-    lent: Option<Lent>,
+    lent: Option<LentMemory>,
 }
 
 impl Peer {
@@ -50,7 +50,7 @@ impl Peer {
     }
 
     /// This peer, with the memory that it has lent.
-    pub fn lending(self, lent: Option<Lent>) -> Self {
+    pub fn lending(self, lent: Option<LentMemory>) -> Self {
         Self { lent, ..self }
     }
 
@@ -74,7 +74,7 @@ pub(crate) enum Direction {
 
 /// An incomplete copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Short {
+pub(crate) struct ShortCopy {
     /// Bytes moved, from the start.
     pub(crate) moved_bytes: u64,
     /// EFAULT if the peer does not have this memory, ESRCH if it has exited, EPERM if it does not
@@ -147,7 +147,7 @@ impl Segments {
         &mut self,
         local: &mut LocalRanges<'_>,
         direction: Direction,
-    ) -> Result<(), Short> {
+    ) -> Result<(), ShortCopy> {
         if direction == Direction::FromPeer
             && let Some(lent) = self.peer.lent
         {
@@ -159,7 +159,7 @@ impl Segments {
         }
         let mut moved_bytes = 0;
         while local.left_bytes > 0 {
-            let refused = |errno| Short { moved_bytes, errno };
+            let refused = |errno| ShortCopy { moved_bytes, errno };
             match direction {
                 Direction::FromPeer => {}
                 Direction::ToPeer => self.peer.check().map_err(refused)?,
@@ -185,7 +185,7 @@ impl Segments {
                 Err(_) => Some(last_errno()),
             };
             if let Some(errno) = failure {
-                return Err(Short { moved_bytes, errno });
+                return Err(ShortCopy { moved_bytes, errno });
             }
         }
         Ok(())
@@ -196,15 +196,15 @@ impl Segments {
         &mut self,
         local: &mut LocalRanges<'_>,
         find: impl Fn(&libc::iovec) -> Option<*const u8>,
-    ) -> Result<(), Short> {
+    ) -> Result<(), ShortCopy> {
         let mut moved_bytes = 0;
         while local.left_bytes > 0 {
             let ends = (self.ranges.rest().first(), local.ranges.rest().first());
             let (Some(theirs), Some(ours)) = ends else {
-                return Err(Short { moved_bytes, errno: Errno::FAULT });
+                return Err(ShortCopy { moved_bytes, errno: Errno::FAULT });
             };
             let Some(from) = find(theirs) else {
-                return Err(Short { moved_bytes, errno: Errno::FAULT });
+                return Err(ShortCopy { moved_bytes, errno: Errno::FAULT });
             };
             let bytes = theirs.iov_len.min(ours.iov_len);
             // SAFETY: the memory is mapped for reading; the local range is exclusively borrowed
@@ -333,7 +333,7 @@ mod tests {
         let short = Segments::new(Peer::this(), segments.iter().copied())
             .transfer(&mut local, Direction::FromPeer)
             .unwrap_err();
-        let expected = Short { moved_bytes: 4096, errno: Errno::FAULT };
+        let expected = ShortCopy { moved_bytes: 4096, errno: Errno::FAULT };
         assert_eq!(short, expected);
         assert!(ours[..4096].iter().all(|byte| *byte == 7));
     }
@@ -349,9 +349,10 @@ mod tests {
         // SAFETY: a block of that length, owned by this test.
         unsafe { block.copy_from_nonoverlapping(NonNull::from(&expected[0]), expected.len()) };
         let address = THEIRS + (block.addr().get() as u64 - shared.address);
-        assert_eq!(Lent::map(&shared.file, THEIRS, len_bytes + 1), Err(Errno::INVAL));
-        assert_eq!(Lent::map(&shared.file, u64::MAX, len_bytes), Err(Errno::INVAL));
-        let peer = Peer::this().lending(Some(Lent::map(&shared.file, THEIRS, len_bytes).unwrap()));
+        assert_eq!(LentMemory::map(&shared.file, THEIRS, len_bytes + 1), Err(Errno::INVAL));
+        assert_eq!(LentMemory::map(&shared.file, u64::MAX, len_bytes), Err(Errno::INVAL));
+        let peer =
+            Peer::this().lending(Some(LentMemory::map(&shared.file, THEIRS, len_bytes).unwrap()));
 
         // Two pieces in reverse order, copied to pieces of other lengths.
         let lent = [(address + 4096, 4096), (address, 4096)]
@@ -369,10 +370,10 @@ mod tests {
         assert!(ours[..4096] == expected[4096..] && ours[4096..] == expected[..4096]);
 
         // Fewer bytes than requested.
-        let short = Short { moved_bytes: 4096, errno: Errno::FAULT };
+        let short = ShortCopy { moved_bytes: 4096, errno: Errno::FAULT };
         assert_eq!(moved(&lent[..1], &mut ours), Err(short));
         // Not all of it is lent: the kernel moves it, and finds no memory.
-        let nothing = Short { moved_bytes: 0, errno: Errno::FAULT };
+        let nothing = ShortCopy { moved_bytes: 0, errno: Errno::FAULT };
         for address in [0, THEIRS - 512, THEIRS + len_bytes - 3584, THEIRS + len_bytes] {
             let list = [RemoteSegment { address, len_bytes: 4096 }];
             assert_eq!(moved(&list, &mut ours), Err(nothing), "{address:#x}");
@@ -397,7 +398,7 @@ mod tests {
             unsafe { local.push(ours.as_mut_ptr(), ours.len()) };
             let segment = RemoteSegment { address: 4096, len_bytes: 512 };
             let short = Segments::new(gone, [segment]).transfer(&mut local, direction);
-            assert_eq!(short, Err(Short { moved_bytes: 0, errno: Errno::SRCH }));
+            assert_eq!(short, Err(ShortCopy { moved_bytes: 0, errno: Errno::SRCH }));
         }
         child.kill().unwrap();
         child.wait().unwrap();

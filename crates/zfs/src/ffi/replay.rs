@@ -25,14 +25,14 @@ type RawLog = *mut c_void;
 /// `blkptr_t`
 type BlockPointer = [u64; 16];
 /// `zil_parse_blk_func_t`
-type OnBlock = unsafe extern "C" fn(RawLog, *const BlockPointer, *mut c_void, u64) -> c_int;
+type BlockFunction = unsafe extern "C" fn(RawLog, *const BlockPointer, *mut c_void, u64) -> c_int;
 /// `zil_parse_lr_func_t`
-type OnRecord = unsafe extern "C" fn(RawLog, *const RecordHeader, *mut c_void, u64) -> c_int;
+type RecordFunction = unsafe extern "C" fn(RawLog, *const RecordHeader, *mut c_void, u64) -> c_int;
 
 symbols! {
     /// Functions for walking a log.
     Walk {
-        zil_parse: fn(RawLog, OnBlock, OnRecord, *mut c_void, u64, Boolean) -> c_int;
+        zil_parse: fn(RawLog, BlockFunction, RecordFunction, *mut c_void, u64, Boolean) -> c_int;
         /// Has a result since 2.2.
         zil_destroy: fn(RawLog, Boolean);
         /// The flags had 32 bits up to 2.1; they take 8 bytes of the stack anyway.
@@ -128,7 +128,7 @@ impl ReplayError {
 
 /// A log record to replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Replayed<'a> {
+pub(crate) enum ReplayRecord<'a> {
     /// A write; a whole block if the log points to it.
     Write { offset_bytes: u64, data: &'a [u8] },
     /// A freed range.
@@ -141,7 +141,7 @@ pub(crate) trait Replay {
     ///
     /// # Errors
     /// It cannot be applied: it is tried once more, and then the replay stops.
-    fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno>;
+    fn replay(&mut self, record: ReplayRecord<'_>) -> Result<(), Errno>;
 }
 
 /// The log's header.
@@ -171,7 +171,7 @@ pub(crate) fn pending_records(objset: &Objset) -> Result<u64, ReplayError> {
         0 => unsafe { (walk.spa_first_txg)((objset.api().dmu.dmu_objset_spa)(objset.raw())) },
         claimed => claimed,
     };
-    let mut counting = Counting { header, records: 0 };
+    let mut counting = RecordCount { header, records: 0 };
     // SAFETY: as above; the argument is used only during the call.
     unsafe {
         let log = (objset.api().dmu.dmu_objset_zil)(objset.raw());
@@ -180,7 +180,7 @@ pub(crate) fn pending_records(objset: &Objset) -> Result<u64, ReplayError> {
     Ok(counting.records)
 }
 
-struct Counting {
+struct RecordCount {
     header: LogHeader,
     records: u64,
 }
@@ -200,7 +200,7 @@ unsafe extern "C" fn count(
     first_group: u64,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    let (record, counting) = unsafe { (&*record, &mut *counting.cast::<Counting>()) };
+    let (record, counting) = unsafe { (&*record, &mut *counting.cast::<RecordCount>()) };
     counting.records += u64::from(is_pending(record, &counting.header, first_group));
     0
 }
@@ -234,11 +234,11 @@ pub(crate) fn replay_log(objset: &Objset, to: &mut dyn Replay) -> Result<(), Rep
         return Ok(());
     }
     let mut replaying =
-        Replaying { objset, to, header, last_sequence: 0, data: Vec::new(), failure: None };
+        ReplayRun { objset, to, header, last_sequence: 0, data: Vec::new(), failure: None };
     let argument = (&raw mut replaying).cast();
     // SAFETY: as above; the argument is used only during the call.
     let code = unsafe { (walk.zil_parse)(log, skip, replay_one, argument, header.claim_group, 1) };
-    let Replaying { last_sequence, failure, .. } = replaying;
+    let ReplayRun { last_sequence, failure, .. } = replaying;
     if let Some(failure) = failure {
         return Err(failure);
     }
@@ -257,7 +257,7 @@ pub(crate) fn replay_log(objset: &Objset, to: &mut dyn Replay) -> Result<(), Rep
 }
 
 /// A running replay.
-struct Replaying<'a> {
+struct ReplayRun<'a> {
     objset: &'a Objset,
     to: &'a mut dyn Replay,
     header: LogHeader,
@@ -277,7 +277,7 @@ unsafe extern "C" fn replay_one(
     first_group: u64,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    let replaying = unsafe { &mut *replaying.cast::<Replaying<'_>>() };
+    let replaying = unsafe { &mut *replaying.cast::<ReplayRun<'_>>() };
     // SAFETY: a record has its stated length: zil_parse() has checked it against the block.
     let (header, words) = unsafe {
         let header = *record;
@@ -294,7 +294,7 @@ unsafe extern "C" fn replay_one(
     0
 }
 
-impl Replaying<'_> {
+impl ReplayRun<'_> {
     fn replay(&mut self, header: &RecordHeader, words: &[u64]) -> Result<(), ReplayError> {
         let mut data = std::mem::take(&mut self.data);
         let record = match header.kind & !CASE_INSENSITIVE {
@@ -302,7 +302,7 @@ impl Replaying<'_> {
                 let read = |pointer: &BlockPointer, data: &mut [u8]| self.read(pointer, data);
                 let is_swapped = is_foreign(&self.header.first);
                 let offset_bytes = write_of(words, is_swapped, &mut data, read)?;
-                Replayed::Write { offset_bytes, data: &data }
+                ReplayRecord::Write { offset_bytes, data: &data }
             }
             TX_TRUNCATE => truncation_of(words)?,
             _ => return Err(ReplayError::Record(Errno::NOTSUP)),
@@ -405,10 +405,10 @@ fn write_of(
     })
 }
 
-fn truncation_of(words: &[u64]) -> Result<Replayed<'static>, ReplayError> {
+fn truncation_of(words: &[u64]) -> Result<ReplayRecord<'static>, ReplayError> {
     let truncate: TruncateRecord = whole(words)?;
     let (offset_bytes, len_bytes) = (truncate.offset_bytes, truncate.len_bytes);
-    Ok(Replayed::Truncate { offset_bytes, len_bytes })
+    Ok(ReplayRecord::Truncate { offset_bytes, len_bytes })
 }
 
 /// The word of a block pointer with its properties (sys/spa.h), the property bit for data inside
@@ -506,7 +506,7 @@ mod tests {
     #[test]
     fn a_truncation_is_replayed_if_it_is_whole() {
         let words = [TX_TRUNCATE, 56, 0, 0, DATA_OBJECT, 65536, 32768];
-        let expected = Replayed::Truncate { offset_bytes: 65536, len_bytes: 32768 };
+        let expected = ReplayRecord::Truncate { offset_bytes: 65536, len_bytes: 32768 };
         assert_eq!(truncation_of(&words), Ok(expected));
         assert_eq!(truncation_of(&words[..6]), Err(ReplayError::Record(Errno::INVAL)));
     }

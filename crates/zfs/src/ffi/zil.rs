@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::dmu::{Api, DATA_OBJECT, DmuBuf, Objset, RawDnode, RawObjset, RawTx, Sync, check_io};
 use super::symbols;
 use super::transaction::Transaction;
-use crate::zvol::freed::Freed;
+use crate::zvol::freed::FreedRanges;
 use crate::zvol::range::{RangeGuard, RangeLocks};
 use crate::zvol::turns::Turns;
 
@@ -133,7 +133,7 @@ pub(crate) struct Zgd {
     pub(crate) block_pointer: *mut [u64; 16],
     /// The buffer.
     pub(crate) buffer: *mut c_void,
-    /// The range lock: ours is in [`Granted`].
+    /// The range lock: ours is in [`LogBlockWrite`].
     pub(crate) range: *mut c_void,
     /// Not used.
     pub(crate) private: *mut c_void,
@@ -155,7 +155,7 @@ pub(crate) struct Log {
     raw: NonNull<c_void>,
     /// Its address is passed by libzpool to [`get_data`].
     source: Box<Source>,
-    freed: Freed,
+    freed: FreedRanges,
     /// There was a [`WriteState::Indirect`] record: since then, commits take turns.
     has_pointed: AtomicBool,
     turns: Turns,
@@ -191,7 +191,7 @@ impl Log {
         Ok(Self {
             raw: NonNull::new(raw).ok_or(Errno::IO)?,
             source,
-            freed: Freed::default(),
+            freed: FreedRanges::default(),
             has_pointed: AtomicBool::new(false),
             turns: Turns::default(),
         })
@@ -360,7 +360,7 @@ fn record_of<T>(itx: RawItx) -> *mut T {
 
 /// Held while a block is written for the log. `zgd_t` comes first: its address is the address of the whole.
 #[repr(C)]
-struct Granted {
+struct LogBlockWrite {
     zgd: Zgd,
     api: Arc<Api>,
     range: RangeGuard,
@@ -395,7 +395,7 @@ unsafe extern "C" fn get_data(
     }
     // The whole block is locked: it must not change while it is written and its checksum computed.
     let block = offset & !(source.block_bytes - 1);
-    let granted = Box::into_raw(Box::new(Granted {
+    let granted = Box::into_raw(Box::new(LogBlockWrite {
         zgd: Zgd {
             log_block,
             block_pointer: &raw mut record.block_pointer,
@@ -450,7 +450,7 @@ unsafe extern "C" fn get_data(
 unsafe extern "C" fn granted_done(zgd: *mut Zgd, _error: c_int) {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let granted = Box::from_raw(zgd.cast::<Granted>());
+        let granted = Box::from_raw(zgd.cast::<LogBlockWrite>());
         if !granted.zgd.buffer.is_null() {
             (granted.api.dmu.dmu_buf_rele)(granted.zgd.buffer.cast(), zgd.cast_const().cast());
         }

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::label::{DeviceLabels, Label, Member, PoolState};
 use super::nvlist::{NvList, Value};
-use super::vdev::{OutOfUse, Vdev, VdevKind};
+use super::vdev::{DisuseReason, Vdev, VdevKind};
 
 /// Maximum number of top-level vdevs: limits the memory for vdevs that a label only counts.
 const MAX_TOP_LEVEL: u64 = 4096;
@@ -31,7 +31,7 @@ pub struct Device<'a> {
 
 /// ZFS members among some devices.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct PoolSurvey {
     /// Pools, in the order of their first devices.
     pub pools: Vec<Pool>,
     /// Hot spares and caches, which do not record their pool. Indices of the devices.
@@ -112,7 +112,7 @@ pub enum Health {
 
 /// Why a pool cannot be imported.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum ImportRefused {
+pub enum ImportRefusal {
     /// It was destroyed.
     #[error("pool {0} was destroyed")]
     Destroyed(String),
@@ -135,7 +135,7 @@ pub enum ImportRefused {
 }
 
 /// A member of a pool: the label of a device.
-struct Present<'a> {
+struct PresentMember<'a> {
     index: usize,
     path: &'a str,
     labels: &'a DeviceLabels,
@@ -144,10 +144,10 @@ struct Present<'a> {
 }
 
 /// The pools on `devices`.
-pub fn pools(devices: &[Device<'_>]) -> Found {
-    let mut found = Found::default();
+pub fn pools(devices: &[Device<'_>]) -> PoolSurvey {
+    let mut found = PoolSurvey::default();
     let mut order: Vec<u64> = Vec::new();
-    let mut members: BTreeMap<u64, Vec<Present<'_>>> = BTreeMap::new();
+    let mut members: BTreeMap<u64, Vec<PresentMember<'_>>> = BTreeMap::new();
     for (index, Device { path, labels }) in devices.iter().enumerate() {
         match labels.label() {
             Some(label) => match &label.member {
@@ -157,7 +157,7 @@ pub fn pools(devices: &[Device<'_>]) -> Found {
                     if of_pool.is_empty() {
                         order.push(member.pool_guid);
                     }
-                    of_pool.push(Present { index, path, labels, label, member });
+                    of_pool.push(PresentMember { index, path, labels, label, member });
                 }
                 None => found.kept.push((index, label.state)),
             },
@@ -171,13 +171,13 @@ pub fn pools(devices: &[Device<'_>]) -> Found {
 
 impl Pool {
     /// The pool with these members; `None` without members.
-    fn of(present: &[Present<'_>]) -> Option<Self> {
+    fn of(present: &[PresentMember<'_>]) -> Option<Self> {
         // The first of equally new labels.
         let newest = present
             .iter()
             .reduce(|best, other| if other.member.txg > best.member.txg { other } else { best })?;
         let tops = Top::collect(present, newest.member);
-        let mut seen: BTreeMap<u64, Vec<&Present<'_>>> = BTreeMap::new();
+        let mut seen: BTreeMap<u64, Vec<&PresentMember<'_>>> = BTreeMap::new();
         for device in present {
             seen.entry(device.label.guid).or_default().push(device);
         }
@@ -229,17 +229,17 @@ impl Pool {
     pub fn import_config(
         &self,
         path_of: &dyn Fn(usize) -> String,
-    ) -> Result<NvList, ImportRefused> {
+    ) -> Result<NvList, ImportRefusal> {
         let name = self.name.clone();
         if self.state == PoolState::Destroyed {
-            return Err(ImportRefused::Destroyed(name));
+            return Err(ImportRefusal::Destroyed(name));
         }
         if !self.copies.is_empty() {
-            return Err(ImportRefused::Copies { name, copies: self.copies.clone() });
+            return Err(ImportRefusal::Copies { name, copies: self.copies.clone() });
         }
         if self.health == Health::Unavailable {
             let problems = self.vdevs.iter().flat_map(Node::told).collect();
-            return Err(ImportRefused::Incomplete { name, problems });
+            return Err(ImportRefusal::Incomplete { name, problems });
         }
         let mut config = self.config.clone();
         let mut places = BTreeMap::new();
@@ -271,7 +271,7 @@ enum Top<'a> {
 
 impl<'a> Top<'a> {
     /// All top-level vdevs, each from the newest label that describes it.
-    fn collect(present: &'a [Present<'a>], newest: &Member) -> Vec<Self> {
+    fn collect(present: &'a [PresentMember<'a>], newest: &Member) -> Vec<Self> {
         let mut known: BTreeMap<u64, Self> = BTreeMap::new();
         for device in present {
             let Some(config) = device.label.config.list("vdev_tree") else { continue };
@@ -292,7 +292,7 @@ impl<'a> Top<'a> {
         (0..count).map(place).collect()
     }
 
-    fn node(&self, seen: &BTreeMap<u64, Vec<&Present<'_>>>) -> Node {
+    fn node(&self, seen: &BTreeMap<u64, Vec<&PresentMember<'_>>>) -> Node {
         let empty = |kind: VdevKind, id: &u64, health, problem: Option<&str>| Node {
             name: format!("{kind}-{id}"),
             kind,
@@ -328,7 +328,12 @@ impl<'a> Top<'a> {
 
 impl Node {
     /// A vdev below a top-level vdev whose newest label has `txg`.
-    fn of(vdev: &Vdev, txg: u64, is_log: bool, seen: &BTreeMap<u64, Vec<&Present<'_>>>) -> Self {
+    fn of(
+        vdev: &Vdev,
+        txg: u64,
+        is_log: bool,
+        seen: &BTreeMap<u64, Vec<&PresentMember<'_>>>,
+    ) -> Self {
         let children: Vec<Self> =
             vdev.children.iter().map(|child| Self::of(child, txg, is_log, seen)).collect();
         let (name, kind, guid) = (vdev.name(), vdev.kind.clone(), vdev.guid);
@@ -405,21 +410,25 @@ impl Node {
 
 /// The health of a present leaf: its label has transaction group `own`, the newest label of its
 /// top-level vdev `newest`.
-fn leaf_health(out_of_use: Option<OutOfUse>, own: u64, newest: u64) -> (Health, Option<String>) {
+fn leaf_health(
+    out_of_use: Option<DisuseReason>,
+    own: u64,
+    newest: u64,
+) -> (Health, Option<String>) {
     // An import forgets that a leaf had failed or was removed, but not that it was taken offline.
     match out_of_use {
-        Some(OutOfUse::Offline) => (Health::Unavailable, Some("was taken offline".to_owned())),
-        Some(OutOfUse::Faulted) => (Health::Degraded, Some("had failed".to_owned())),
-        Some(OutOfUse::Removed) | None if own < newest => {
+        Some(DisuseReason::Offline) => (Health::Unavailable, Some("was taken offline".to_owned())),
+        Some(DisuseReason::Faulted) => (Health::Degraded, Some("had failed".to_owned())),
+        Some(DisuseReason::Removed) | None if own < newest => {
             let problem = format!("was not there lately: its label is of txg {own}, not {newest}");
             (Health::Degraded, Some(problem))
         }
-        Some(OutOfUse::Removed) | None => (Health::Online, None),
+        Some(DisuseReason::Removed) | None => (Health::Online, None),
     }
 }
 
 /// The configuration of the pool: the fields of the newest label, and all top-level vdevs.
-fn config(newest: &Present<'_>, tops: &[Top<'_>]) -> NvList {
+fn config(newest: &PresentMember<'_>, tops: &[Top<'_>]) -> NvList {
     const KEPT: [&str; 11] = [
         "version",
         "name",

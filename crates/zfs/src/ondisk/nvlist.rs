@@ -61,12 +61,12 @@ pub enum Value {
     /// Lists (`DATA_TYPE_NVLIST_ARRAY`).
     Lists(Vec<NvList>),
     /// A value that is not decoded.
-    Raw(Raw),
+    Raw(RawValue),
 }
 
 /// An encoded value.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Raw {
+pub struct RawValue {
     /// Its type (`data_type_t`).
     pub kind: u32,
     /// Number of elements.
@@ -423,7 +423,7 @@ impl<'a> Reader<'a> {
             Some(value) => value,
             None => {
                 inside.at = self.at;
-                Value::Raw(Raw { kind, count, decoded_size, bytes: bytes.to_vec() })
+                Value::Raw(RawValue { kind, count, decoded_size, bytes: bytes.to_vec() })
             }
         };
         if inside.at != self.at {

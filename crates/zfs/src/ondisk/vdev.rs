@@ -26,7 +26,7 @@ pub struct Vdev {
     /// Whether it is a log device.
     pub is_log: bool,
     /// Why it was not in use, if the label records it.
-    pub out_of_use: Option<OutOfUse>,
+    pub out_of_use: Option<DisuseReason>,
     /// Its children.
     pub children: Vec<Vdev>,
 }
@@ -74,7 +74,7 @@ pub enum VdevKind {
 /// Why a leaf was not in use when the label was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OutOfUse {
+pub enum DisuseReason {
     /// The administrator took it offline.
     Offline,
     /// It had failed.
@@ -117,11 +117,11 @@ impl Vdev {
         };
         let children = list.lists("children").unwrap_or_default();
         let out_of_use = if is("faulted") {
-            Some(OutOfUse::Faulted)
+            Some(DisuseReason::Faulted)
         } else if is("removed") {
-            Some(OutOfUse::Removed)
+            Some(DisuseReason::Removed)
         } else {
-            is("offline").then_some(OutOfUse::Offline)
+            is("offline").then_some(DisuseReason::Offline)
         };
         Ok(Self {
             kind,

@@ -14,7 +14,7 @@ use crate::dataset;
 use crate::ffi::kernel::Zfs;
 use crate::ondisk::label::{DeviceLabels, PoolState};
 use crate::ondisk::layout::{LABEL_BYTES, LABELS, label_offset};
-use crate::protocol::{NewVdev, NvMap, NvValue, Refusal, VdevClass, VdevKind, Wiped};
+use crate::protocol::{DiskWipe, NewVdev, NvMap, NvValue, Refusal, VdevClass, VdevKind};
 
 /// SPA_MINDEVSIZE of sys/vdev_impl.h.
 const MIN_DISK_BYTES: u64 = 64 << 20;
@@ -32,7 +32,7 @@ pub(crate) struct NewPool<'a> {
     /// Allow disks of other pools, and vdevs that do not match.
     pub(crate) force: bool,
     /// The ranges to zero first.
-    pub(crate) wiped: &'a [Wiped],
+    pub(crate) wiped: &'a [DiskWipe],
 }
 
 /// Creates a pool and returns the locks of its disks. Its root dataset only contains volumes: the
@@ -74,13 +74,13 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
 /// Erases former owners' signatures from the disks, durably, before libzpool writes the first
 /// label. Conditions that otherwise only libzpool would check are checked first: a refusal changes
 /// nothing.
-fn wipe(wiped: &[Wiped], what: &str) -> Result<(), Refusal> {
+fn wipe(wiped: &[DiskWipe], what: &str) -> Result<(), Refusal> {
     let failed = |path: &Path, error: &std::io::Error| {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         Refusal::new(what, format_args!("cannot wipe '{}': {error}", path.display()), errno)
     };
     let mut files = Vec::new();
-    for Wiped { path, ranges } in wiped {
+    for DiskWipe { path, ranges } in wiped {
         let open = || {
             let mut file = File::options().read(true).write(true).open(path)?;
             let size = file.seek(SeekFrom::End(0))?;

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::taskq::{Task, TaskQueues};
 use crate::protocol::{Completion, FUA, MAX_SEGMENTS, RemoteSegment, Submission, op};
-use crate::zvol::{Lent, Peer, Segments, Volume};
+use crate::zvol::{LentMemory, Peer, Segments, Volume};
 
 /// Maximum of running requests per channel; no more are received until one ends.
 const MAX_IN_FLIGHT: u32 = 1024;
@@ -51,15 +51,15 @@ impl Server {
     /// # Errors
     /// A thread cannot be started, the socket is of the wrong kind, or it was created by neither
     /// this process nor its parent.
-    pub fn attach(&mut self, socket: OwnedFd, lent: Option<Lent>) -> std::io::Result<()> {
+    pub fn attach(&mut self, socket: OwnedFd, lent: Option<LentMemory>) -> std::io::Result<()> {
         self.channels.retain(|channel| !channel.is_finished());
         let peer = sockopt::socket_peercred(&socket)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ChannelState {
             volume: Arc::clone(&self.volume),
             peer: Peer::process(peer.pid.as_raw_nonzero().get())?.lending(lent),
             hardware_queue: self.attached % self.queues.hardware_queues(),
             socket,
-            in_flight: InFlight::default(),
+            in_flight: RunningCount::default(),
         });
         self.attached += 1;
         let (queues, theirs) = (Arc::clone(&self.queues), Arc::clone(&shared));
@@ -79,16 +79,16 @@ impl Server {
 
 /// A channel. When dropped, it stops receiving and waits for running requests.
 struct Channel {
-    shared: Arc<Shared>,
+    shared: Arc<ChannelState>,
     reader: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct ChannelState {
     volume: Arc<Volume>,
     peer: Peer,
     hardware_queue: u32,
     socket: OwnedFd,
-    in_flight: InFlight,
+    in_flight: RunningCount,
 }
 
 impl Channel {
@@ -112,12 +112,12 @@ impl Drop for Channel {
 
 /// The number of running requests of a channel.
 #[derive(Default)]
-struct InFlight {
+struct RunningCount {
     count: Mutex<u32>,
     lowered: Condvar,
 }
 
-impl InFlight {
+impl RunningCount {
     fn count(&self) -> MutexGuard<'_, u32> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,7 +143,7 @@ impl InFlight {
 
 /// A valid request.
 pub struct Request {
-    channel: Arc<Shared>,
+    channel: Arc<ChannelState>,
     submission: Submission,
     action: Action,
 }
@@ -177,7 +177,7 @@ impl Task for Request {
     }
 }
 
-impl Shared {
+impl ChannelState {
     fn complete(&self, tag: u64, result: Result<(), Errno>) {
         let completion =
             Completion { tag, errno: result.map_or_else(Errno::raw_os_error, |()| 0), reserved: 0 };
@@ -189,7 +189,7 @@ impl Shared {
     }
 }
 
-fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
+fn receive_all(channel: &Arc<ChannelState>, queues: &Queues) {
     // Allocated in words, so that segments are aligned.
     let mut packet = vec![0_u64; MAX_PACKET_BYTES / size_of::<u64>()];
     loop {
@@ -201,7 +201,7 @@ fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
                 return;
             }
         };
-        if let Err(NotUnderstood) = dispatch_all(channel, queues, received) {
+        if let Err(InvalidRequest) = dispatch_all(channel, queues, received) {
             // Without a tag there is no request to answer.
             tracing::warn!(bytes = received.len(), "a packet that is no request");
             return;
@@ -210,16 +210,17 @@ fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
 }
 
 /// The rest of a packet is not a request.
-struct NotUnderstood;
+struct InvalidRequest;
 
 /// Dispatches the requests of a packet to the threads.
 fn dispatch_all(
-    channel: &Arc<Shared>,
+    channel: &Arc<ChannelState>,
     queues: &Queues,
     mut packet: &[u8],
-) -> Result<(), NotUnderstood> {
+) -> Result<(), InvalidRequest> {
     loop {
-        let (submission, rest) = Submission::read_from_prefix(packet).map_err(|_| NotUnderstood)?;
+        let (submission, rest) =
+            Submission::read_from_prefix(packet).map_err(|_| InvalidRequest)?;
         let count = usize::from(submission.segments);
         // Too few segments are refused later.
         let segments = rest.len().min(count * size_of::<RemoteSegment>());

@@ -10,15 +10,15 @@ use crate::ffi::kernel::{ParameterError, StartError, Zfs};
 use crate::ffi::{Library, files};
 use crate::pool::{self, Import, Locks, NewPool};
 use crate::protocol::{Command, PoolStatus, Refusal, Reply};
-use crate::zvol::Lent;
+use crate::zvol::LentMemory;
 
 /// A worker's state: empty, with libzpool, or with libzpool and a pool.
 #[derive(Default)]
 pub(super) struct Worker {
-    started: Option<Started>,
+    started: Option<StartedLibrary>,
 }
 
-struct Started {
+struct StartedLibrary {
     zfs: Zfs,
     volumes: Volumes,
     /// The name of its pool.
@@ -60,7 +60,8 @@ impl Worker {
                     }
                     StartError::Parameter(error) => parameter_refused(&error),
                 })?;
-                *started = Some(Started { zfs, volumes, pool: None, status: None, locks: None });
+                *started =
+                    Some(StartedLibrary { zfs, volumes, pool: None, status: None, locks: None });
                 Ok(Reply::Started { release })
             }
             (command, Some(started)) => started.run(command, descriptor),
@@ -99,7 +100,7 @@ fn parameter_refused(error: &ParameterError) -> Refusal {
 
 /// What a command requires of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wants {
+enum PoolRequirement {
     /// Nothing: the state of the pool does not matter.
     Nothing,
     /// The disks must work.
@@ -108,7 +109,7 @@ enum Wants {
     Writing,
 }
 
-fn wants(command: &Command) -> Wants {
+fn wants(command: &Command) -> PoolRequirement {
     match command {
         Command::Start { .. }
         | Command::Share { .. }
@@ -117,12 +118,12 @@ fn wants(command: &Command) -> Wants {
         | Command::Part { .. }
         | Command::ImportPool { .. }
         | Command::PoolStatus
-        | Command::Attach { .. } => Wants::Nothing,
+        | Command::Attach { .. } => PoolRequirement::Nothing,
         Command::ExportPool
         | Command::List { .. }
         | Command::Open { .. }
         | Command::Reopen { .. }
-        | Command::Close { .. } => Wants::Disks,
+        | Command::Close { .. } => PoolRequirement::Disks,
         Command::Scrub(_)
         | Command::SetPool { .. }
         | Command::CreateVolume { .. }
@@ -134,11 +135,11 @@ fn wants(command: &Command) -> Wants {
         | Command::Clone { .. }
         | Command::Rollback { .. }
         | Command::Promote { .. }
-        | Command::WritePlainly { .. } => Wants::Writing,
+        | Command::WritePlainly { .. } => PoolRequirement::Writing,
     }
 }
 
-impl Started {
+impl StartedLibrary {
     fn pool(&self) -> Result<&str, Refusal> {
         self.pool.as_deref().ok_or_else(|| Refusal::invalid("the worker has no pool"))
     }
@@ -168,9 +169,9 @@ impl Started {
     fn run(&mut self, command: Command, descriptor: Option<OwnedFd>) -> Result<Reply, Refusal> {
         let zfs = &self.zfs;
         match wants(&command) {
-            Wants::Nothing => {}
-            Wants::Disks => pool::check_condition(zfs, self.pool()?, false)?,
-            Wants::Writing => pool::check_condition(zfs, self.pool()?, true)?,
+            PoolRequirement::Nothing => {}
+            PoolRequirement::Disks => pool::check_condition(zfs, self.pool()?, false)?,
+            PoolRequirement::Writing => pool::check_condition(zfs, self.pool()?, true)?,
         }
         match command {
             Command::Start { .. } => return Err(Refusal::invalid("the worker is started already")),
@@ -178,7 +179,7 @@ impl Started {
                 let Some(file) = descriptor else {
                     return Err(Refusal::invalid("memory of no file"));
                 };
-                let lent = Lent::map(file, address, len_bytes);
+                let lent = LentMemory::map(file, address, len_bytes);
                 let refused = |errno| Refusal::new("cannot map the daemon's memory", errno, errno);
                 self.volumes.lend(lent.map_err(refused)?);
             }

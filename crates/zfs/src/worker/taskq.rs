@@ -171,7 +171,7 @@ impl<T: Task> Drop for TaskQueues<T> {
 }
 
 fn work<T: Task>(queue: &Queue<T>) {
-    let _abort = AbortOnPanic;
+    let _abort = PanicAbort;
     let mut state = queue.state();
     loop {
         if let Some(task) = state.tasks.pop_front() {
@@ -195,9 +195,9 @@ fn work<T: Task>(queue: &Queue<T>) {
 
 /// A request without a reply would hang its volume, and an open transaction its pool. The daemon
 /// can handle a worker that has exited.
-struct AbortOnPanic;
+struct PanicAbort;
 
-impl Drop for AbortOnPanic {
+impl Drop for PanicAbort {
     fn drop(&mut self) {
         if thread::panicking() {
             std::process::abort();
@@ -237,9 +237,9 @@ mod tests {
         assert_eq!(set.shape(4), expected);
     }
 
-    struct Sends(mpsc::Sender<(usize, String)>, usize);
+    struct NameSender(mpsc::Sender<(usize, String)>, usize);
 
-    impl Task for Sends {
+    impl Task for NameSender {
         fn run(self) {
             let name = thread::current().name().unwrap_or_default().to_owned();
             self.0.send((self.1, name)).unwrap();
@@ -252,7 +252,12 @@ mod tests {
         let queues = TaskQueues::start(&parameters).unwrap();
         let (sender, results) = mpsc::channel();
         for number in 0..1000 {
-            queues.dispatch(Sends(sender.clone(), number), 1, (number as u64) << OFFSET_SHIFT, 0);
+            queues.dispatch(
+                NameSender(sender.clone(), number),
+                1,
+                (number as u64) << OFFSET_SHIFT,
+                0,
+            );
         }
         drop(queues);
         drop(sender);
@@ -266,10 +271,10 @@ mod tests {
         let queues = TaskQueues::start(&Parameters::default()).unwrap();
         let (sender, results) = mpsc::channel();
         let here = thread::current().name().unwrap_or_default().to_owned();
-        queues.dispatch(Sends(sender.clone(), 0), 1, 0, 0);
+        queues.dispatch(NameSender(sender.clone(), 0), 1, 0, 0);
         assert!(results.recv().unwrap().1.starts_with("zvol-"));
         queues.set_synchronous(true);
-        queues.dispatch(Sends(sender, 0), 1, 0, 0);
+        queues.dispatch(NameSender(sender, 0), 1, 0, 0);
         assert_eq!(results.recv().unwrap().1, here);
     }
 

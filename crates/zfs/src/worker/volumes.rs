@@ -12,19 +12,19 @@ use crate::dataset::Resize;
 use crate::ffi::Library;
 use crate::ffi::kernel::Zfs;
 use crate::protocol::{OpenedVolume, Refusal};
-use crate::zvol::{Lent, OpenError, Volume};
+use crate::zvol::{LentMemory, OpenError, Volume};
 
 /// Open volumes by number, and the threads for their I/O.
 pub(super) struct Volumes {
-    open: BTreeMap<u32, Open>,
+    open: BTreeMap<u32, OpenVolume>,
     next: u32,
     parameters: Parameters,
     queues: Arc<Queues>,
     /// The lent memory of the daemon.
-    lent: Option<Lent>,
+    lent: Option<LentMemory>,
 }
 
-struct Open {
+struct OpenVolume {
     name: String,
     server: Server,
 }
@@ -40,7 +40,7 @@ impl Volumes {
     }
 
     /// Sets the lent memory that channels attached later read from.
-    pub(super) fn lend(&mut self, lent: Lent) {
+    pub(super) fn lend(&mut self, lent: LentMemory) {
         self.lent = Some(lent);
     }
 
@@ -78,7 +78,7 @@ impl Volumes {
         let opened = opened(self.next, &volume);
         self.next += 1;
         let server = Server::new(volume, Arc::clone(&self.queues));
-        self.open.insert(opened.volume, Open { name: name.to_owned(), server });
+        self.open.insert(opened.volume, OpenVolume { name: name.to_owned(), server });
         Ok(opened)
     }
 
@@ -107,7 +107,7 @@ impl Volumes {
     /// # Errors
     /// There is no such volume, or it could not be opened again: its I/O fails from then on.
     pub(super) fn reopen(&self, volume: u32) -> Result<OpenedVolume, Refusal> {
-        let Open { name, server } = self.open.get(&volume).ok_or_else(|| not_open(volume))?;
+        let OpenVolume { name, server } = self.open.get(&volume).ok_or_else(|| not_open(volume))?;
         server.volume().while_suspended(|| ()).map_err(|error| refused(name, &error))?;
         Ok(opened(volume, server.volume()))
     }

@@ -26,7 +26,7 @@ const GROUPS_UNDER_WAY: u64 = 3;
 
 /// The freed ranges of a volume. A thread that adds or queries a range has locked it.
 #[derive(Default)]
-pub(crate) struct Freed {
+pub(crate) struct FreedRanges {
     /// Whether there are any: most volumes never have any, and take no lock.
     has_some: AtomicBool,
     ranges: Mutex<Ranges>,
@@ -53,7 +53,7 @@ struct Range {
     group: u64,
 }
 
-impl Freed {
+impl FreedRanges {
     fn lock(&self) -> MutexGuard<'_, Ranges> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,9 +125,9 @@ mod tests {
 
     /// Stores every truncation separately.
     #[derive(Default)]
-    struct Naive(Vec<(u64, u64, u64)>);
+    struct NaiveRanges(Vec<(u64, u64, u64)>);
 
-    impl Naive {
+    impl NaiveRanges {
         fn overlaps(&self, start: u64, end: u64) -> bool {
             self.0.iter().any(|(from, to, _)| *from < end && start < *to)
         }
@@ -142,8 +142,8 @@ mod tests {
         for first in ranges() {
             for second in ranges() {
                 for reached in 0..=2 {
-                    let freed = Freed::default();
-                    let mut naive = Naive::default();
+                    let freed = FreedRanges::default();
+                    let mut naive = NaiveRanges::default();
                     let mut reach = freed.reach();
                     for (number, (start, end)) in [(1, first), (2, second)] {
                         freed.add(start, end - start, 7);
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn what_is_on_disk_is_forgotten() {
         const GROUP: u64 = 12;
-        let freed = Freed::default();
+        let freed = FreedRanges::default();
         freed.add(0, 1, 10);
         freed.add(8, 1, 12);
         assert!(!freed.overlaps(0, 1, 13), "without another truncation");
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn more_ranges_than_are_told_apart_are_all_found() {
-        let freed = Freed::default();
+        let freed = FreedRanges::default();
         let starts = || (0..3 * MOST_RANGES as u64).map(|number| number * 7919 % 65536 * 8);
         for start in starts() {
             freed.add(start, 4, 1);

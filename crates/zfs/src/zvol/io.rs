@@ -7,7 +7,7 @@
 use rustix::io::Errno;
 
 use super::log::{LogShape, log_write};
-use super::{Live, Volume};
+use super::{LiveVolume, Volume};
 use crate::ffi::dmu::Sync;
 use crate::ffi::memory::Segments;
 use crate::ffi::transaction::MAX_TRANSACTION_BYTES;
@@ -17,7 +17,7 @@ use crate::ffi::zil::Log;
 /// their pointers.
 pub(crate) const MAX_FREE_BLOCKS: u64 = 16384;
 
-impl Live {
+impl LiveVolume {
     /// The log of a writable volume.
     fn log(&self) -> Result<&Log, Errno> {
         self.log.as_ref().ok_or(Errno::ROFS)
@@ -128,7 +128,13 @@ impl Volume {
     /// Record and free are in one transaction, so a transaction group has both or neither: OpenZFS
     /// frees in transactions after that of the record, and a crash between them brings the data
     /// back.
-    fn free(&self, live: &Live, start_bytes: u64, end_bytes: u64, fua: bool) -> Result<(), Errno> {
+    fn free(
+        &self,
+        live: &LiveVolume,
+        start_bytes: u64,
+        end_bytes: u64,
+        fua: bool,
+    ) -> Result<(), Errno> {
         let log = live.log()?;
         if start_bytes < end_bytes {
             let _range = self.locks.write(start_bytes, end_bytes - start_bytes);

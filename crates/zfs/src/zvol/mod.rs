@@ -33,7 +33,7 @@ use crate::ffi::zil::Log;
 use crate::ffi::{Library, LoadError};
 use range::RangeLocks;
 
-pub use crate::ffi::lent::Lent;
+pub use crate::ffi::lent::LentMemory;
 pub use crate::ffi::memory::{Peer, Segments};
 pub use crate::ffi::replay::ReplayError;
 
@@ -65,13 +65,13 @@ pub struct Volume {
     name: CString,
     asked_read_only: bool,
     /// Closed (`None`) or open. I/O shares it; suspending and closing wait for the I/O.
-    gate: RwLock<Option<Live>>,
+    gate: RwLock<Option<LiveVolume>>,
     locks: Arc<RangeLocks>,
     volsize_bytes: AtomicU64,
 }
 
 /// The libzpool state of an open volume. The log is dropped before the objset.
-struct Live {
+struct LiveVolume {
     /// `None`: not writable.
     log: Option<Log>,
     objset: Objset,
@@ -79,7 +79,7 @@ struct Live {
     not_replayed: Option<ReplayError>,
 }
 
-impl Live {
+impl LiveVolume {
     /// Closes the log, and writes everything out.
     fn end(self) {
         let Self { log, objset, not_replayed: _ } = self;
@@ -179,7 +179,7 @@ impl Volume {
         Ok(())
     }
 
-    fn start(&self) -> Result<Live, OpenError> {
+    fn start(&self) -> Result<LiveVolume, OpenError> {
         let is_snapshot = self.name.as_bytes().contains(&b'@');
         let objset = Objset::own(&self.api, &self.name, self.asked_read_only || is_snapshot)?;
         let can_write = objset.is_pool_writable() && !objset.is_snapshot();
@@ -207,7 +207,7 @@ impl Volume {
             volsize_bytes.saturating_sub(PREFETCH_BYTES),
             PREFETCH_BYTES.min(volsize_bytes),
         );
-        Ok(Live { log, objset, not_replayed })
+        Ok(LiveVolume { log, objset, not_replayed })
     }
 
     /// Ends the I/O: waits for I/O in flight, closes the log, writes everything out. Later I/O
@@ -241,7 +241,7 @@ impl Volume {
         self.name.to_str().unwrap_or_default()
     }
 
-    fn live(&self) -> RwLockReadGuard<'_, Option<Live>> {
+    fn live(&self) -> RwLockReadGuard<'_, Option<LiveVolume>> {
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

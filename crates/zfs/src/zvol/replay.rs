@@ -6,7 +6,9 @@ use rustix::io::Errno;
 
 use super::io::MAX_FREE_BLOCKS;
 use crate::ffi::dmu::Objset;
-use crate::ffi::replay::{Replay, ReplayError, Replayed, discard_log, pending_records, replay_log};
+use crate::ffi::replay::{
+    Replay, ReplayError, ReplayRecord, discard_log, pending_records, replay_log,
+};
 
 /// Clients write in sectors of this size.
 const SECTOR_BYTES: u64 = 512;
@@ -65,15 +67,15 @@ struct Replayer<'a> {
 }
 
 impl Replay for Replayer<'_> {
-    fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno> {
+    fn replay(&mut self, record: ReplayRecord<'_>) -> Result<(), Errno> {
         match record {
-            Replayed::Write { offset_bytes, data } => {
+            ReplayRecord::Write { offset_bytes, data } => {
                 let joined = join(&self.begun, Piece { offset_bytes, data: Cow::Borrowed(data) });
                 self.write(&joined.stray)?;
                 self.write(&joined.whole)?;
                 self.begun = joined.begun.into_owned();
             }
-            Replayed::Truncate { offset_bytes, len_bytes } => {
+            ReplayRecord::Truncate { offset_bytes, len_bytes } => {
                 self.write(&self.begun)?;
                 self.truncate(offset_bytes, len_bytes)?;
                 self.begun = Piece::default();
@@ -102,7 +104,7 @@ impl Piece<'_> {
 }
 
 /// The writes for a record.
-struct Joined<'a> {
+struct JoinedWrites<'a> {
     /// The first part of a sector that this record does not continue. This should not happen, but
     /// the data must not be lost.
     stray: Piece<'a>,
@@ -115,7 +117,7 @@ struct Joined<'a> {
 /// libzpool splits a write that does not fit in a log block, and not at sectors; after a crash the
 /// second part may be missing. The write was not acknowledged, so it may be lost; but a disk never
 /// has sectors that are half old and half new.
-fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> Joined<'a> {
+fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> JoinedWrites<'a> {
     let goes_on = record.offset_bytes == begun.end_bytes();
     let (stray, mut whole) = if begun.data.is_empty() {
         (Piece::default(), record)
@@ -133,7 +135,7 @@ fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> Joined<'a> {
         || !whole.end_bytes().is_multiple_of(CUT_BYTES)
         || !whole.offset_bytes.is_multiple_of(SECTOR_BYTES)
     {
-        return Joined { stray, whole, begun: Piece::default() };
+        return JoinedWrites { stray, whole, begun: Piece::default() };
     }
     let offset_bytes = whole.end_bytes() - left_bytes;
     let cut = whole.data.len() - left_bytes as usize;
@@ -145,7 +147,7 @@ fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> Joined<'a> {
         }
         Cow::Owned(data) => Cow::Owned(data.split_off(cut)),
     };
-    Joined { stray, whole, begun: Piece { offset_bytes, data } }
+    JoinedWrites { stray, whole, begun: Piece { offset_bytes, data } }
 }
 
 impl Replayer<'_> {

@@ -25,13 +25,13 @@ const CHANGED_BYTES: usize = 64 << 10;
 
 /// A pool whose worker was killed: the volume has [`OLD`] everywhere, and so does its snapshot
 /// `old`; only its log has [`NEW`] for the [`PLACES`].
-struct Crashed {
+struct CrashedPool {
     disks: Disks,
     /// The files of the pool.
     files: Vec<PathBuf>,
 }
 
-impl Crashed {
+impl CrashedPool {
     /// `None` without libzpool.
     fn new(properties: &[(&str, &str)]) -> Option<Self> {
         let disks = Disks::new();
@@ -131,7 +131,7 @@ fn rollback() -> Command {
 
 #[test]
 fn a_volume_that_is_resized_has_what_its_log_says_and_no_more() {
-    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
+    let Some((crashed, worker)) = CrashedPool::imported(&[]) else { return };
     worker.set(VOLUME, "volsize", "8M");
     assert_eq!(found(&worker, VOLUME), [NEW]);
     worker.set(VOLUME, "volsize", "16M");
@@ -144,7 +144,7 @@ fn a_volume_that_is_resized_has_what_its_log_says_and_no_more() {
 
 #[test]
 fn a_snapshot_has_what_was_flushed() {
-    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
+    let Some((crashed, worker)) = CrashedPool::imported(&[]) else { return };
     worker.run(snapshot());
     assert_eq!(found(&worker, "tank/vol@new"), [NEW, NEW]);
     assert_eq!(found(&worker, "tank/vol@old"), [OLD, OLD]);
@@ -159,7 +159,7 @@ fn a_snapshot_has_what_was_flushed() {
 
 #[test]
 fn what_is_rolled_back_stays_so() {
-    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
+    let Some((crashed, worker)) = CrashedPool::imported(&[]) else { return };
     worker.run(rollback());
     assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
     crashed.end(worker);
@@ -167,7 +167,7 @@ fn what_is_rolled_back_stays_so() {
 
 #[test]
 fn a_volume_takes_its_log_along_when_it_is_renamed() {
-    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
+    let Some((crashed, worker)) = CrashedPool::imported(&[]) else { return };
     worker.run(Command::Rename { from: VOLUME.to_owned(), to: "tank/other".to_owned() });
     assert_eq!(found(&worker, "tank/other"), [NEW, NEW]);
     crashed.end(worker);
@@ -175,7 +175,9 @@ fn a_volume_takes_its_log_along_when_it_is_renamed() {
 
 #[test]
 fn a_volume_keeps_its_log_when_its_clone_is_promoted() {
-    let Some((crashed, worker)) = Crashed::imported(&[("logbias", "throughput")]) else { return };
+    let Some((crashed, worker)) = CrashedPool::imported(&[("logbias", "throughput")]) else {
+        return;
+    };
     worker.run(Command::Clone {
         snapshot: "tank/vol@old".to_owned(),
         name: "tank/clone".to_owned(),
@@ -191,7 +193,7 @@ fn a_volume_keeps_its_log_when_its_clone_is_promoted() {
 #[test]
 fn a_volume_is_destroyed_with_its_log() {
     for properties in [&[][..], &[("logbias", "throughput")]] {
-        let Some((crashed, worker)) = Crashed::imported(properties) else { return };
+        let Some((crashed, worker)) = CrashedPool::imported(properties) else { return };
         worker.run(Command::Destroy { name: VOLUME.to_owned(), recursive: true });
         assert_eq!(worker.names(), ["tank"]);
         crashed.end(worker);
@@ -200,7 +202,7 @@ fn a_volume_is_destroyed_with_its_log() {
 
 #[test]
 fn without_replay_the_log_is_given_up() {
-    let Some(crashed) = Crashed::new(&[]) else { return };
+    let Some(crashed) = CrashedPool::new(&[]) else { return };
     let worker = crashed.import_with(&[("zil_replay_disable", 1)]);
     assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
     worker.export();
@@ -211,7 +213,7 @@ fn without_replay_the_log_is_given_up() {
 
 #[test]
 fn a_pool_that_is_not_written_keeps_its_logs() {
-    let Some(crashed) = Crashed::new(&[]) else { return };
+    let Some(crashed) = CrashedPool::new(&[]) else { return };
     let worker = Worker::start().unwrap();
     worker.run(import_read_only(crashed.config()));
     assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
@@ -223,7 +225,7 @@ fn a_pool_that_is_not_written_keeps_its_logs() {
 
 /// The offsets, in its file, of blocks that zdb finds in an intent log: those with records, or
 /// those that records point to.
-fn blocks_of_log(crashed: &Crashed, pointed_to: bool) -> Option<Vec<(u64, usize)>> {
+fn blocks_of_log(crashed: &CrashedPool, pointed_to: bool) -> Option<Vec<(u64, usize)>> {
     /// Bytes before offset 0 of a vdev: labels and boot block.
     const FRONT_BYTES: u64 = 4 << 20;
     let output = crate::zdb::zdb(crashed.disks.path(), &["-iiiiii", "tank"])?;
@@ -253,7 +255,7 @@ fn assert_log_refused(refusal: &Refusal) {
 #[test]
 fn a_volume_whose_log_cannot_be_read_is_not_written_and_loses_nothing() {
     for properties in [&[][..], &[("logbias", "throughput")]] {
-        let Some(crashed) = Crashed::new(properties) else { return };
+        let Some(crashed) = CrashedPool::new(properties) else { return };
         // It is imported, and the log claimed; then the disk fails.
         crashed.import().kill();
         let Some(blocks) = blocks_of_log(&crashed, !properties.is_empty()) else { return };
@@ -296,7 +298,7 @@ fn a_pool_whose_log_cannot_be_read_is_imported_to_be_read_only() {
     let mut vdevs = disks.single();
     let paths = vec![device.0.clone()];
     vdevs.push(NewVdev { kind: VdevKind::Single, class: VdevClass::Log, paths });
-    let Some(crashed) = Crashed::with(disks, vdevs, &[]) else { return };
+    let Some(crashed) = CrashedPool::with(disks, vdevs, &[]) else { return };
     let config = crashed.config();
     let kept = crashed.disks.path().join("kept");
     std::fs::copy(&backing, &kept).unwrap();

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::pool::io::{Random, assert_same, assert_volume, cut, read};
-use crate::pool::{Directory, Gone, NewVolume, Zpool, assert_clean, zpool};
+use crate::pool::{Directory, NewVolume, VanishingMemory, Zpool, assert_clean, zpool};
 use ashlar_zfs::protocol::{Completion, FUA, RemoteSegment, Submission, op};
 use ashlar_zfs::worker::channel::{Queues, Server};
 use ashlar_zfs::worker::taskq::{Parameters, TaskQueues};
@@ -258,7 +258,7 @@ fn a_client_that_dies_takes_nothing_with_it() {
     for round in 0..50 {
         let mut good = vec![0x77; 256 << 10];
         let mut list = cut(&mut good, None);
-        let gone = Gone::new(256 << 10);
+        let gone = VanishingMemory::new(256 << 10);
         list.push(RemoteSegment { address: gone.0 as u64, len_bytes: 256 << 10 });
         let offset = (round % 8) * MIB;
         submit(&ours, request(round, op::WRITE, offset, 512 << 10), &list);

@@ -13,7 +13,7 @@ use crate::ondisk::superblock_1::Block1;
 use crate::ondisk::{Level, Role, Superblock};
 
 /// A member of an array that a real kernel ran: see `tests/images/md/recipe.sh`.
-struct Golden {
+struct GoldenMember {
     name: String,
     device: Sectors,
     block: Vec<u8>,
@@ -21,7 +21,7 @@ struct Golden {
     examined: String,
 }
 
-impl Golden {
+impl GoldenMember {
     fn load(name: &str) -> Self {
         let bitmap = format!("{name}/bitmap.bin");
         let bitmap = image_path(&bitmap).exists().then(|| image(&bitmap));
@@ -45,7 +45,7 @@ impl Golden {
     }
 }
 
-fn all() -> Vec<Golden> {
+fn all() -> Vec<GoldenMember> {
     let entries = std::fs::read_dir(image_path("")).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap())
@@ -54,7 +54,7 @@ fn all() -> Vec<Golden> {
         .collect();
     names.sort();
     assert!(names.len() >= 20, "only {} golden members", names.len());
-    names.iter().map(|name| Golden::load(name)).collect()
+    names.iter().map(|name| GoldenMember::load(name)).collect()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn the_lines_for_scripts_are_those_of_mdadm() {
 
 #[test]
 fn members_of_one_array_share_a_line_and_arrays_met_last_come_first() {
-    let load = |name: &str| Golden::load(name).superblock();
+    let load = |name: &str| GoldenMember::load(name).superblock();
     let (clean, spare) = (load("raid1-clean"), load("raid1-spare"));
     let mut second = spare.clone();
     second.device_uuid = clean.device_uuid;
@@ -147,7 +147,7 @@ fn every_member_is_found_accepted_and_written_back_unchanged() {
 
 #[test]
 fn the_bad_blocks_are_those_the_kernel_was_told() {
-    let superblock = Golden::load("raid1-bad-blocks").superblock();
+    let superblock = GoldenMember::load("raid1-bad-blocks").superblock();
     let place = superblock.bad_block_log.unwrap();
     let log = image("raid1-bad-blocks/bad-blocks.bin");
     let ranges = bad_block_log::parse(&log, place.shift).unwrap();
@@ -163,7 +163,7 @@ fn the_bad_blocks_are_those_the_kernel_was_told() {
 
 #[test]
 fn a_member_being_rebuilt_says_how_far() {
-    let superblock = Golden::load("raid1-rebuilding").superblock();
+    let superblock = GoldenMember::load("raid1-rebuilding").superblock();
     assert_eq!(superblock.role(), Role::Active(1));
     assert!(superblock.recovery_offset.unwrap() < superblock.size);
     assert!(superblock.recovery_offset.unwrap().0 > 0);
@@ -173,7 +173,7 @@ fn a_member_being_rebuilt_says_how_far() {
 
 #[test]
 fn a_local_array_is_marked() {
-    let golden = Golden::load("raid1-clean");
+    let golden = GoldenMember::load("raid1-clean");
     let block = Block1::from_bytes(&golden.block).unwrap();
     let device = golden.device;
     let name = |homehost| {
@@ -187,7 +187,7 @@ fn a_local_array_is_marked() {
 
 #[test]
 fn a_wrong_checksum_is_printed_with_the_right_one() {
-    let golden = Golden::load("raid1-clean");
+    let golden = GoldenMember::load("raid1-clean");
     let mut block = Block1::from_bytes(&golden.block).unwrap();
     let right = block.header.sb_csum.get();
     block.header.sb_csum = 0x1234.into();

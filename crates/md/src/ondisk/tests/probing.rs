@@ -4,7 +4,7 @@ use ashlar_block::units::Sectors;
 
 use super::created_spec;
 use crate::ondisk::create::create;
-use crate::ondisk::probe::{Probed, identify, probe_ranges};
+use crate::ondisk::probe::{ProbeResult, identify, probe_ranges};
 use crate::ondisk::{Defect, Version};
 
 const DEVICE: Sectors = Sectors(204_800);
@@ -30,12 +30,12 @@ fn device(superblocks: &[(Version, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
         .collect()
 }
 
-fn probe(read: &[(u64, Vec<u8>)]) -> Probed {
+fn probe(read: &[(u64, Vec<u8>)]) -> ProbeResult {
     let read: Vec<(u64, &[u8])> = read.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
     identify(DEVICE, &read)
 }
 
-fn version_of(probed: &Probed) -> Option<Version> {
+fn version_of(probed: &ProbeResult) -> Option<Version> {
     let preferred = probed.preferred.as_ref()?;
     Some(match preferred {
         Ok(superblock) => superblock.version,

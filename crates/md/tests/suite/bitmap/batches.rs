@@ -9,12 +9,12 @@ use ashlar_md::internals::bitmap::{Contents, Kind};
 use futures_util::future::join_all;
 
 use crate::bitmap::chunks;
-use crate::bitmap::store::{Manual, now, poll};
+use crate::bitmap::store::{ManualStore, now, poll};
 
 /// A bitmap of 4,000 chunks with its superblock written, and its store.
-fn running(kind: Kind) -> (Bitmap, Manual) {
+fn running(kind: Kind) -> (Bitmap, ManualStore) {
     let bitmap = crate::bitmap::bitmap(kind, 4000, 8, Contents::InSync);
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(1, &store)).unwrap();
     store.automatic.set(false);
     store.writes.set(0);
@@ -27,7 +27,7 @@ const KINDS: [Kind; 2] = [Kind::Classic, Kind::Lockless];
 fn no_write_begins_before_the_superblock_is_written() {
     for kind in KINDS {
         let bitmap = crate::bitmap::bitmap(kind, 10, 8, Contents::NeedsSync);
-        let store = Manual::automatic();
+        let store = ManualStore::automatic();
         assert!(bitmap.try_begin(Sector(0), Sectors(8)).is_none());
         assert_eq!(now(bitmap.begin(Sector(0), Sectors(8), &store)).err(), Some(Status::Invalid));
         now(bitmap.write_super(1, &store)).unwrap();

@@ -4,10 +4,10 @@ use ashlar_block::{Sector, Sectors};
 use ashlar_md::Bitmap;
 use ashlar_md::internals::bitmap::{Contents, Kind, Purpose, State};
 
-use crate::bitmap::store::{Manual, now};
+use crate::bitmap::store::{ManualStore, now};
 
 /// A bitmap of 7 chunks of 8 sectors (the last one of 4) in these states, and its store.
-fn with_states(states: [State; 7]) -> (Bitmap, Manual) {
+fn with_states(states: [State; 7]) -> (Bitmap, ManualStore) {
     let place =
         ashlar_md::internals::bitmap::Place { size: Sectors(52), area: Sectors(8), block: 512 };
     let sb = crate::bitmap::superblock(Kind::Lockless, place, 8);
@@ -17,7 +17,7 @@ fn with_states(states: [State; 7]) -> (Bitmap, Manual) {
         *byte = state.byte();
     }
     let bitmap = Bitmap::load(&bytes, place, crate::bitmap::crashed(0)).unwrap();
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(1, &store)).unwrap();
     (bitmap, store)
 }
@@ -147,7 +147,7 @@ fn unwritten_reaches_the_members_with_the_daemons_pass() {
 #[test]
 fn a_discard_of_a_classic_bitmap_is_a_write() {
     let bitmap = crate::bitmap::bitmap(Kind::Classic, 7, 8, Contents::InSync);
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(1, &store)).unwrap();
     now(bitmap.begin_discard(Sector(4), Sectors(24), &store)).unwrap().done();
     assert_eq!(bitmap.encode()[256], 0b1111);

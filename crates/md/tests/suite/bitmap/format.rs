@@ -12,7 +12,7 @@ use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper, BitmapSuperError};
 use ashlar_sim::Rng;
 use zerocopy::IntoBytes;
 
-use crate::bitmap::store::{Manual, now};
+use crate::bitmap::store::{ManualStore, now};
 use crate::bitmap::{UUID, bitmap, chunks, crashed, place};
 
 fn needed(bitmap: &Bitmap) -> Vec<u32> {
@@ -26,7 +26,7 @@ fn needed(bitmap: &Bitmap) -> Vec<u32> {
 #[test]
 fn a_classic_bitmap_is_these_bytes() {
     let bitmap = bitmap(Kind::Classic, 20, 8, Contents::InSync);
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(0x1122, &store)).unwrap();
     for chunk in [0, 9, 19] {
         let (sector, len) = chunks(chunk, 1);
@@ -48,7 +48,7 @@ fn a_classic_bitmap_is_these_bytes() {
 #[test]
 fn a_lockless_bitmap_is_these_bytes() {
     let bitmap = bitmap(Kind::Lockless, 20, 8, Contents::NeverWritten);
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(0x1122, &store)).unwrap();
     let (sector, len) = chunks(19, 1);
     now(bitmap.begin(sector, len, &store)).unwrap().failed();
@@ -75,7 +75,7 @@ fn marks_are_read_as_they_were_written() {
         for kind in [Kind::Classic, Kind::Lockless] {
             let count = 1 + rng.below(5000);
             let bitmap = bitmap(kind, count, 8, Contents::InSync);
-            let store = Manual::automatic();
+            let store = ManualStore::automatic();
             now(bitmap.write_super(9, &store)).unwrap();
             let marked: BTreeSet<u64> = (0..rng.below(50)).map(|_| rng.below(count)).collect();
             for chunk in &marked {
@@ -103,7 +103,7 @@ fn marks_are_read_as_they_were_written() {
 /// Bytes of a bitmap whose chunks 3 and 6 of 10 are marked.
 fn some(kind: Kind, events: u64) -> Vec<u8> {
     let bitmap = bitmap(kind, 10, 8, Contents::InSync);
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(events, &store)).unwrap();
     for chunk in [3, 6] {
         let (sector, len) = chunks(chunk, 1);
@@ -132,7 +132,7 @@ fn a_bitmap_that_is_out_of_date_marks_everything() {
             assert_eq!(needed(&bitmap), (0..10).collect::<Vec<_>>());
             assert!(!bitmap.covers(events - 1), "who was away before lacks more than it says");
             // The members' bitmap says that it is out of date until all of it is written.
-            let store = Manual::automatic();
+            let store = ManualStore::automatic();
             now(bitmap.write_super(events + 1, &store)).unwrap();
             let again = load(&store.area.borrow(), events + 1);
             assert!(!again.was_stale());
@@ -163,7 +163,7 @@ fn what_is_known_to_be_in_sync_is_marked_but_needs_no_sync() {
 fn marks_of_a_clean_array_go_with_the_first_pass() {
     let array = Assembled { synced_to: Sector(u64::MAX), ..crashed(7) };
     let bitmap = Bitmap::load(&some(Kind::Classic, 7), place(10, 8), array).unwrap();
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.clean(true, &store)).unwrap();
     assert_eq!((bitmap.marked_chunks(), store.writes.get()), (2, 0), "not before write_super");
     now(bitmap.write_super(8, &store)).unwrap();
@@ -221,7 +221,7 @@ fn whoever_first_runs_a_new_lockless_array_lays_out_its_states() {
             assert_eq!(bitmap.daemon_sleep().as_secs(), 30);
             let rebuild = bitmap.needs_sync(Sector(0), Purpose::Rebuild).needed;
             assert_eq!(rebuild, clean, "clean data is there, unwritten is not");
-            let store = Manual::automatic();
+            let store = ManualStore::automatic();
             now(bitmap.write_super(1, &store)).unwrap();
             let again = Bitmap::load(&store.area.borrow(), place, crashed(1)).unwrap();
             assert_eq!((again.chunk(), again.chunks()), (Sectors(chunk), count));
@@ -237,7 +237,7 @@ fn states_are_laid_out_before_the_superblock_says_so_and_no_write_begins_before(
     let sb = BitmapSuper::new_lockless(UUID, Sectors(1280), 256, 5, true);
     let place = Place { size: Sectors(1280), ..place(1, 1) };
     let bitmap = Bitmap::load(sb.as_bytes(), place, crashed(0)).unwrap();
-    let store = Manual::default();
+    let store = ManualStore::default();
     let mut first = std::pin::pin!(bitmap.write_super(1, &store));
     assert!(crate::bitmap::store::poll(first.as_mut()).is_pending());
     store.end_next(Ok(()));
@@ -327,7 +327,7 @@ fn the_status_is_in_the_kernels_words() {
     let sb = BitmapSuper::new(UUID, place.size, 64 << 20, 5, 0);
     let bitmap = Bitmap::new(&sb, place, Contents::InSync).unwrap();
     assert_eq!(bitmap.mdstat(), "bitmap: 0/14 pages [0KB], 65536KB chunk");
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(1, &store)).unwrap();
     for chunk in [0, 2047, 4096] {
         let sector = Sector(chunk * bitmap.chunk().0);
@@ -354,7 +354,7 @@ fn another_size_keeps_the_marks_and_doubles_the_chunks_if_it_must() {
         let place = Place { size: Sectors(8 * 2000), area: Sectors(area), block: 512 };
         let sb = crate::bitmap::superblock(kind, place, 8);
         let old = Bitmap::new(&sb, place, Contents::InSync).unwrap();
-        let store = Manual::automatic();
+        let store = ManualStore::automatic();
         now(old.write_super(3, &store)).unwrap();
         for chunk in [0, 7, 1999] {
             let (sector, len) = chunks(chunk, 1);
@@ -403,7 +403,7 @@ fn a_crash_while_the_marks_are_laid_out_anew_loses_none() {
             let small = Place { size: Sectors(8 * 5000), area: Sectors(area), block: 512 };
             let sb = crate::bitmap::superblock(kind, small, 8);
             let old = Bitmap::new(&sb, small, Contents::InSync).unwrap();
-            let store = Manual::automatic();
+            let store = ManualStore::automatic();
             now(old.write_super(3, &store)).unwrap();
             let marked: Vec<u64> = (0..1 + rng.below(9)).map(|_| rng.below(5000)).collect();
             for chunk in &marked {
@@ -422,7 +422,8 @@ fn a_crash_while_the_marks_are_laid_out_anew_loses_none() {
             // Some blocks of the write in flight arrive.
             if crate::bitmap::store::poll(laid_out.as_mut()).is_pending() {
                 for (asked, _) in store.asked.take() {
-                    let crate::bitmap::store::Asked::Write { offset, bytes } = asked else {
+                    let crate::bitmap::store::StoreOperation::Write { offset, bytes } = asked
+                    else {
                         continue;
                     };
                     let mut medium = store.area.borrow_mut();
@@ -468,7 +469,7 @@ fn a_mark_counts_if_any_member_has_it() {
         let both: &[u32] = if kind == Kind::Classic { &[0, 3, 6] } else { &[3, 6] };
         assert_eq!(needed(&bitmap), both);
         assert!(!bitmap.covers(4) && bitmap.covers(5));
-        let store = Manual::automatic();
+        let store = ManualStore::automatic();
         now(bitmap.write_super(8, &store)).unwrap();
         let again = Bitmap::load(&store.area.borrow(), place(10, 8), crashed(8)).unwrap();
         assert_eq!(needed(&again), both);
@@ -479,7 +480,7 @@ fn a_mark_counts_if_any_member_has_it() {
 #[test]
 fn a_new_member_gets_the_whole_bitmap() {
     let bitmap = bitmap(Kind::Lockless, 5000, 8, Contents::NeverWritten);
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(1, &store)).unwrap();
     drop(now(bitmap.begin(Sector(8000), Sectors(800), &store)).unwrap());
     let before = store.area.take();
@@ -538,7 +539,7 @@ fn marks_that_the_kernel_made_are_those_of_what_was_written() {
     assert_eq!(needed(&bitmap), written.into_iter().collect::<Vec<_>>());
     assert_eq!(bitmap.examine(Version::V1_2), text("expect-marks.txt"));
     // Writing it again gives the same bytes.
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(sb.events.get(), &store)).unwrap();
     let ours = store.area.take();
     assert_eq!(ours[..], bytes[..ours.len()]);

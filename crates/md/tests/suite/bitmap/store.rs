@@ -11,10 +11,10 @@ use ashlar_md::internals::bitmap::Store;
 
 /// A future that the test ends with a result.
 #[derive(Clone, Default)]
-pub(crate) struct Signal(Rc<Shared>);
+pub(crate) struct Signal(Rc<SignalState>);
 
 #[derive(Default)]
-struct Shared {
+struct SignalState {
     result: Cell<Option<BioResult>>,
     waker: Cell<Option<Waker>>,
 }
@@ -41,24 +41,24 @@ impl Signal {
     }
 }
 
-/// An operation submitted to a [`Manual`] store.
-pub(crate) enum Asked {
+/// An operation submitted to a [`ManualStore`] store.
+pub(crate) enum StoreOperation {
     Write { offset: usize, bytes: Vec<u8> },
     Flush,
 }
 
 /// One member's bitmap, and the submitted operations that have not ended.
 #[derive(Default)]
-pub(crate) struct Manual {
+pub(crate) struct ManualStore {
     pub(crate) area: RefCell<Vec<u8>>,
-    pub(crate) asked: RefCell<Vec<(Asked, Signal)>>,
+    pub(crate) asked: RefCell<Vec<(StoreOperation, Signal)>>,
     pub(crate) writes: Cell<usize>,
     pub(crate) flushes: Cell<usize>,
     /// Operations end at once.
     pub(crate) automatic: Cell<bool>,
 }
 
-impl Manual {
+impl ManualStore {
     /// A store whose operations end at once.
     pub(crate) fn automatic() -> Self {
         let store = Self::default();
@@ -66,7 +66,7 @@ impl Manual {
         store
     }
 
-    fn ask(&self, asked: Asked) -> LocalFuture<'_, BioResult> {
+    fn ask(&self, asked: StoreOperation) -> LocalFuture<'_, BioResult> {
         let signal = Signal::default();
         self.asked.borrow_mut().push((asked, signal.clone()));
         if self.automatic.get() {
@@ -81,7 +81,7 @@ impl Manual {
             return false;
         }
         let (asked, signal) = self.asked.borrow_mut().remove(0);
-        if let (Asked::Write { offset, bytes }, Ok(())) = (asked, result) {
+        if let (StoreOperation::Write { offset, bytes }, Ok(())) = (asked, result) {
             let mut area = self.area.borrow_mut();
             let end = (offset + bytes.len()).max(area.len());
             area.resize(end, 0);
@@ -92,16 +92,16 @@ impl Manual {
     }
 }
 
-impl Store for Manual {
+impl Store for ManualStore {
     fn write<'a>(&'a self, offset: u64, bytes: &'a [u8]) -> LocalFuture<'a, BioResult> {
         assert!(offset.is_multiple_of(512) && bytes.len().is_multiple_of(512) && !bytes.is_empty());
         self.writes.set(self.writes.get() + 1);
-        self.ask(Asked::Write { offset: offset as usize, bytes: bytes.to_vec() })
+        self.ask(StoreOperation::Write { offset: offset as usize, bytes: bytes.to_vec() })
     }
 
     fn flush_data(&self) -> LocalFuture<'_, BioResult> {
         self.flushes.set(self.flushes.get() + 1);
-        self.ask(Asked::Flush)
+        self.ask(StoreOperation::Flush)
     }
 }
 

@@ -4,12 +4,12 @@ use ashlar_block::{Sector, Sectors};
 use ashlar_md::Bitmap;
 use ashlar_md::internals::bitmap::{Contents, Kind, Purpose, Step};
 
-use crate::bitmap::store::{Manual, now};
+use crate::bitmap::store::{ManualStore, now};
 use crate::bitmap::{chunks, crashed, place};
 
-fn running(kind: Kind, contents: Contents) -> (Bitmap, Manual) {
+fn running(kind: Kind, contents: Contents) -> (Bitmap, ManualStore) {
     let bitmap = crate::bitmap::bitmap(kind, 10, 8, contents);
-    let store = Manual::automatic();
+    let store = ManualStore::automatic();
     now(bitmap.write_super(1, &store)).unwrap();
     (bitmap, store)
 }
@@ -18,7 +18,7 @@ fn needed(bitmap: &Bitmap, purpose: Purpose) -> Vec<u64> {
     (0..10).filter(|chunk| bitmap.needs_sync(Sector(chunk * 8), purpose).needed).collect()
 }
 
-fn write(bitmap: &Bitmap, store: &Manual, chunk: u64, fails: bool) {
+fn write(bitmap: &Bitmap, store: &ManualStore, chunk: u64, fails: bool) {
     let (sector, len) = chunks(chunk, 1);
     let intent = now(bitmap.begin(sector, len, store)).unwrap();
     if fails {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ashlar_block::{BioResult, Buffer, Flags, Gateway, Sector, Sectors};
-use ashlar_md::create::{Created, NewDevice, create};
+use ashlar_md::create::{CreatedArray, NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use ashlar_md::{Array, AssembleError, Candidate, Options, plan, probe};
@@ -72,13 +72,13 @@ pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {
 }
 
 /// Creates the array on the disks.
-pub async fn make(shape: &Shape, disks: &[SimDisk]) -> Created {
+pub async fn make(shape: &Shape, disks: &[SimDisk]) -> CreatedArray {
     let sizes: Vec<Sectors> = disks.iter().map(|d| d.disk().capacity()).collect();
     make_with(&spec(shape, &sizes), disks).await
 }
 
 /// Creates the array of `spec` on the disks.
-pub async fn make_with(spec: &CreateSpec, disks: &[SimDisk]) -> Created {
+pub async fn make_with(spec: &CreateSpec, disks: &[SimDisk]) -> CreatedArray {
     create(spec, &new_devices(disks)).await.expect("create")
 }
 

@@ -25,7 +25,7 @@ const TABLE: &str = include_str!("table.txt");
 type Places = BTreeSet<(usize, u64)>;
 
 /// An array as the kernel runs it.
-struct Recorded {
+struct RecordedArray {
     head: String,
     level: String,
     layout: u32,
@@ -61,7 +61,7 @@ fn discard(line: &str) -> (Span, Places) {
     (span(wanted), places)
 }
 
-fn array(line: &str) -> Recorded {
+fn array(line: &str) -> RecordedArray {
     let (head, rest) = line.split_once(" = ").or(line.split_once(" refused")).expect("an answer");
     let fields: Vec<&str> = head.split(' ').collect();
     let [level, layout, chunk, members] = fields[..] else { panic!("{head}") };
@@ -70,7 +70,7 @@ fn array(line: &str) -> Recorded {
         let member = |m: &str| m.split(',').map(chunk_in).collect();
         (number(size), places.split(' ').map(member).collect())
     });
-    Recorded {
+    RecordedArray {
         head: head.into(),
         level: level.into(),
         layout: number(layout) as u32,
@@ -81,8 +81,8 @@ fn array(line: &str) -> Recorded {
     }
 }
 
-fn recorded(level: &str) -> Vec<Recorded> {
-    let mut arrays: Vec<Recorded> = Vec::new();
+fn recorded(level: &str) -> Vec<RecordedArray> {
+    let mut arrays: Vec<RecordedArray> = Vec::new();
     for line in TABLE.lines().filter(|l| !l.starts_with('#')) {
         match line.strip_prefix("  discard ") {
             Some(line) => arrays.last_mut().expect("an array").discards.push(discard(line)),
@@ -93,7 +93,7 @@ fn recorded(level: &str) -> Vec<Recorded> {
     arrays
 }
 
-impl Recorded {
+impl RecordedArray {
     fn raid10(&self) -> Result<Geometry, GeometryError> {
         let disks = self.members.len();
         Geometry::new(self.layout, disks, Sectors(self.chunk), self.members[0])

@@ -12,14 +12,14 @@ fn span(start: u64, len: u64) -> Span {
 }
 
 /// Marks the sectors that a discard touches; fails at the first sector that it must not touch.
-struct Touched<'o> {
+struct DiscardMarks<'o> {
     oracle: &'o Oracle,
     /// The number of the last discard that touched each sector of each member.
     marks: Vec<Vec<u32>>,
     discard: u32,
 }
 
-impl<'o> Touched<'o> {
+impl<'o> DiscardMarks<'o> {
     fn new(oracle: &'o Oracle) -> Self {
         let marks = oracle.owner.iter().map(|o| vec![0; o.len()]).collect();
         Self { oracle, marks, discard: 0 }
@@ -76,7 +76,7 @@ fn every_discard(case: Case, chunk: u64, rows: u64, rest: u64) {
     let dev = rows * case.far as u64 * chunk + rest;
     let geometry = case.geometry(chunk, dev).expect("a legal layout");
     let oracle = case.oracle(chunk, dev);
-    let mut touched = Touched::new(&oracle);
+    let mut touched = DiscardMarks::new(&oracle);
     let size = geometry.size().0;
     for start in 0..size {
         for len in 1..=size - start {

@@ -3,7 +3,7 @@
 use ashlar_block::{BlockDevice, Limits, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Features, Level, Role};
-use ashlar_md::{Added, ManageError, probe};
+use ashlar_md::{AddOutcome, ManageError, probe};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
 
 use crate::common::{Shape, start};
@@ -34,7 +34,7 @@ fn a_device_that_is_added_takes_the_place_of_a_failed_member_with_all_data() {
                 world.array.fail(1).await.unwrap();
                 world.write(64, 64, 2).await;
                 assert_eq!(world.array.degraded(), 1);
-                assert!(matches!(world.add(new).await, Ok(Added::Spare(_))));
+                assert!(matches!(world.add(new).await, Ok(AddOutcome::Spare(_))));
                 world.settle().await;
                 let member = world.member(new).await;
                 assert!(member.slot == Some(1) && member.in_sync, "{shape:?}: {member:?}");
@@ -144,7 +144,7 @@ fn the_limits_of_an_array_narrow_with_a_new_member() {
         let member = SimDisk::with("d9", Media::new(DISK), limits, model);
         world.array.fail(1).await.unwrap();
         let added = world.array.add(member.gateway(), "d9", options(9)).await;
-        assert!(matches!(added, Ok(Added::Spare(_))), "{added:?}");
+        assert!(matches!(added, Ok(AddOutcome::Spare(_))), "{added:?}");
         world.array.sync_ended().await;
         let want = Limits { max_hw_discard: Sectors(64), io_opt_bytes: 3 << 16, ..old };
         assert_eq!(*disk.disk().limits(), want);

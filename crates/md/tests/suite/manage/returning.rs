@@ -3,7 +3,7 @@
 use ashlar_block::Op;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Role};
-use ashlar_md::{AddOptions, Added, Candidate, ManageError, probe};
+use ashlar_md::{AddOptions, AddOutcome, Candidate, ManageError, probe};
 
 use crate::common::{DATA, Shape, start, write};
 use crate::manage::world::{RUN, Recipe, World, options};
@@ -43,7 +43,7 @@ fn a_member_that_comes_back_gets_what_it_missed_and_no_more() {
             world.write(128, 64, 2).await;
             world.media[1].clear_log();
             let added = world.add(1).await.unwrap();
-            assert!(matches!(added, Added::Returned(_)), "{added:?}");
+            assert!(matches!(added, AddOutcome::Returned(_)), "{added:?}");
             world.settle().await;
             world.check(0, 128, 1).await;
             world.check(128, 64, 2).await;
@@ -80,7 +80,7 @@ fn without_a_bitmap_nobody_comes_back_but_as_a_new_member() {
         let refused = world.array.re_add(candidate, options(9)).await.unwrap_err();
         let text = refused.to_string();
         assert!(text.starts_with("re-adding d1 to md0 is not possible"), "{text}");
-        assert!(matches!(world.add(1).await, Ok(Added::Spare(_))));
+        assert!(matches!(world.add(1).await, Ok(AddOutcome::Spare(_))));
         world.settle().await;
         assert_eq!(world.member(1).await.device_uuid.as_u128(), 1001);
     });
@@ -94,7 +94,7 @@ fn whoever_asks_for_a_spare_gets_a_spare() {
         world.array.remove(1).await.unwrap();
         let options = AddOptions { spare_only: true, ..options(9) };
         let added = world.array.add(world.disks[1].gateway(), "d1", options).await;
-        assert!(matches!(added, Ok(Added::Spare(_))), "{added:?}");
+        assert!(matches!(added, Ok(AddOutcome::Spare(_))), "{added:?}");
         world.settle().await;
     });
 }
@@ -118,7 +118,7 @@ fn a_member_that_lacks_more_than_the_bitmap_knows_does_not_come_back() {
             world.array.remove(index).await.unwrap();
             let refused = world.array.re_add(old, options(9)).await;
             assert!(matches!(refused, Err(ManageError::ReAdd { .. })), "{refused:?}");
-            assert!(matches!(world.add(1).await, Ok(Added::Spare(_))));
+            assert!(matches!(world.add(1).await, Ok(AddOutcome::Spare(_))));
             world.settle().await;
             world.check(128, 64, 2).await;
             world.check(256, 64, 3).await;
@@ -144,7 +144,7 @@ fn a_member_that_was_used_without_the_others_does_not_come_back() {
             world.write(128, 8, 2).await;
             sim.runtime().sleep(std::time::Duration::from_secs(1)).await;
         }
-        assert!(matches!(world.add(1).await, Ok(Added::Spare(_))));
+        assert!(matches!(world.add(1).await, Ok(AddOutcome::Spare(_))));
         world.settle().await;
         world.check(0, 128, 1).await;
     });

@@ -45,13 +45,13 @@ fn changed(media: &[Media], change: &Update) -> Result<Vec<Superblock>, UpdateEr
 }
 
 /// A check of a superblock after a change.
-type Holds = fn(&Superblock) -> bool;
+type SuperblockCheck = fn(&Superblock) -> bool;
 
 #[test]
 fn what_is_changed_is_on_every_member_and_the_array_starts_with_it() {
     let internal = NewBitmap::Internal { chunk: Some(1 << 16) };
     let name = Update::Name("other:name".to_owned());
-    let cases: [(Update, Holds); 8] = [
+    let cases: [(Update, SuperblockCheck); 8] = [
         (Update::Uuid(NEW), |sb| sb.set_uuid == NEW && sb.bitmap_offset.is_some()),
         (name, |sb| sb.name == "other:name"),
         (Update::HomeHost("box".to_owned()), |sb| sb.name == "box:0"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
-use ashlar_md::{AddOptions, Added, Array, Index, ManageError, MemberStatus, Options};
+use ashlar_md::{AddOptions, AddOutcome, Array, Index, ManageError, MemberStatus, Options};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 
@@ -114,7 +114,7 @@ impl World {
         self.volume().flush().await.unwrap();
     }
 
-    pub(crate) async fn add(&self, disk: usize) -> Result<Added, ManageError> {
+    pub(crate) async fn add(&self, disk: usize) -> Result<AddOutcome, ManageError> {
         let device = &self.disks[disk];
         let options = options(1000 + disk as u128);
         self.array.add(device.gateway(), device.disk().name(), options).await

@@ -7,18 +7,18 @@ struct Bug {
     /// The title of the upstream change that fixed it, and the first release with it. A bug without such a
     /// change is suspected from reading the source.
     name: &'static str,
-    here: Here,
+    here: BugStatus,
 }
 
 /// The bug's status in ashlar.
-enum Here {
+enum BugStatus {
     /// It could occur. The files (below `crates/md`) and functions of the tests that would find it.
     Tested(&'static [(&'static str, &'static str)]),
     /// It cannot occur, and why.
     Cannot(&'static str),
 }
 
-use Here::{Cannot, Tested};
+use BugStatus::{Cannot, Tested};
 
 const DISCARDS: &str = "tests/suite/upstream_bugs/discards.rs";
 const METADATA: &str = "tests/suite/upstream_bugs/metadata.rs";

@@ -64,7 +64,7 @@ fn each_type_of_labels_is_decoded() {
     assert_eq!(list.list("tree").and_then(|tree| tree.number("id")), Some(3));
     assert_eq!(list.lists("children").map(<[_]>::len), Some(2));
     assert_eq!(list.lists("nobody").map(<[_]>::len), Some(0));
-    let raw = Raw { kind: 6, count: 1, decoded_size: 99, bytes: words(&[17]) };
+    let raw = RawValue { kind: 6, count: 1, decoded_size: 99, bytes: words(&[17]) };
     assert_eq!(list.get("small"), Some(&Value::Raw(raw)));
     // A getter for the wrong type returns nothing.
     assert_eq!((list.number("name"), list.text("txg"), list.list("children")), (None, None, None));

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::ErrorKind;
 use std::process::Command;
 
-use ashlar_zfs::ondisk::config::{Health, ImportRefused};
+use ashlar_zfs::ondisk::config::{Health, ImportRefusal};
 use ashlar_zfs::ondisk::label::{DeviceLabels, PoolState};
 use ashlar_zfs::ondisk::layout::{CHECKSUM_BYTES, LABELS, PHYS_BYTES, PHYS_OFFSET, label_offset};
 use ashlar_zfs::ondisk::nvlist::{NvList, Value};
@@ -47,13 +47,13 @@ fn printed(list: &NvList, indent: usize, out: &mut String) {
 /// The output of `zdb -lu` for a device: the first label as text, which labels are the same, and
 /// its uberblocks: slot, transaction group, time.
 #[derive(PartialEq, Eq, Debug)]
-struct Told {
+struct ZdbOutput {
     label: String,
     same: Vec<usize>,
     uberblocks: Vec<(usize, u64, u64)>,
 }
 
-impl Told {
+impl ZdbOutput {
     fn parse(text: &str) -> Self {
         let mut told = Self { label: String::new(), same: Vec::new(), uberblocks: Vec::new() };
         let mut lines = text.lines().skip_while(|line| !line.starts_with("LABEL 0")).skip(2);
@@ -86,7 +86,7 @@ impl Told {
 }
 
 /// Checks that our reading of a device equals zdb's.
-fn compare(device: &DeviceLabels, told: &Told, name: &str) {
+fn compare(device: &DeviceLabels, told: &ZdbOutput, name: &str) {
     assert_eq!(device.problems(), [""; 0], "{name}");
     for index in 0..LABELS {
         assert_eq!(
@@ -111,7 +111,7 @@ fn labels_are_what_zdb_said_when_they_were_made() {
     for name in names() {
         let text =
             std::fs::read_to_string(images().join(&name).join("labels.txt")).expect("labels.txt");
-        let told: Vec<Told> = text.split("\ndevice ").map(Told::parse).collect();
+        let told: Vec<ZdbOutput> = text.split("\ndevice ").map(ZdbOutput::parse).collect();
         let devices = golden(&name);
         assert_eq!(devices.len(), told.len(), "{name}");
         for (index, (device, told)) in devices.iter().zip(&told).enumerate() {
@@ -143,7 +143,7 @@ fn labels_are_what_zdb_says_of_them_now() {
                 Err(error) => panic!("zdb: {error}"),
             };
             let text = String::from_utf8(output.stdout).expect("a text");
-            compare(&labels(device), &Told::parse(&text), &format!("{name}, device {index}"));
+            compare(&labels(device), &ZdbOutput::parse(&text), &format!("{name}, device {index}"));
         }
     }
 }
@@ -165,7 +165,7 @@ fn a_label_that_was_read_is_encoded_as_libnvpair_did() {
 }
 
 /// The golden pool with this name, without some of its devices.
-fn pools_without(name: &str, missing: &[usize]) -> ashlar_zfs::ondisk::config::Found {
+fn pools_without(name: &str, missing: &[usize]) -> ashlar_zfs::ondisk::config::PoolSurvey {
     let devices = golden(name).into_iter().enumerate();
     let here = devices.filter(|(index, _)| !missing.contains(index));
     found(&here.map(|(_, device)| labels(&device)).collect::<Vec<_>>())
@@ -228,5 +228,5 @@ fn a_destroyed_pool_is_told_of_and_not_imported() {
     let pool = &found.pools[0];
     assert_eq!((pool.state, pool.health), (PoolState::Destroyed, Health::Online));
     let refused = pool.import_config(&|_| String::new());
-    assert_eq!(refused, Err(ImportRefused::Destroyed("golden-destroyed".to_owned())));
+    assert_eq!(refused, Err(ImportRefusal::Destroyed("golden-destroyed".to_owned())));
 }

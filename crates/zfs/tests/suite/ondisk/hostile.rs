@@ -3,7 +3,7 @@
 use ashlar_sim::Rng;
 use ashlar_zfs::ondisk::label::{Label, LabelError};
 use ashlar_zfs::ondisk::layout::{LABELS, PHYS_BYTES, PHYS_OFFSET, label_offset};
-use ashlar_zfs::ondisk::nvlist::{NvList, Raw, Value};
+use ashlar_zfs::ondisk::nvlist::{NvList, RawValue, Value};
 
 use crate::ondisk::support::{
     config, device, found, group, labels, leaf, write_label, write_uberblock,
@@ -27,7 +27,7 @@ fn any_list(rng: &mut Rng, depth: u64) -> NvList {
             4 => {
                 let count = rng.below(4) as u32;
                 let bytes = (0..count * 4).map(|_| rng.next_u64() as u8).collect();
-                Value::Raw(Raw { kind: 6, count, decoded_size: 40, bytes })
+                Value::Raw(RawValue { kind: 6, count, decoded_size: 40, bytes })
             }
             5 => Value::List(any_list(rng, depth - 1)),
             _ => Value::Lists((0..rng.below(4)).map(|_| any_list(rng, depth - 1)).collect()),

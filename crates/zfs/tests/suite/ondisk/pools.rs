@@ -1,6 +1,6 @@
 //! Hand-made pools: which vdevs are present, which label is valid, and the import configuration.
 
-use ashlar_zfs::ondisk::config::{Health, ImportRefused, Pool};
+use ashlar_zfs::ondisk::config::{Health, ImportRefusal, Pool};
 use ashlar_zfs::ondisk::nvlist::NvList;
 
 use crate::ondisk::support::{config, device, found, group, labels, leaf};
@@ -115,7 +115,7 @@ fn a_copy_of_a_member_makes_the_pool_unusable() {
     let copies = vec!["/0 and /2 are the same vdev 20, all but one of them copies".to_owned()];
     assert_eq!(pool.problems, copies);
     let refused = pool.import_config(&|_| String::new());
-    assert_eq!(refused, Err(ImportRefused::Copies { name: "tank".to_owned(), copies }));
+    assert_eq!(refused, Err(ImportRefusal::Copies { name: "tank".to_owned(), copies }));
 }
 
 #[test]

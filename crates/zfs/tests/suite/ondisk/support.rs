@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use ashlar_zfs::ondisk::config::{Device, Found, pools};
+use ashlar_zfs::ondisk::config::{Device, PoolSurvey, pools};
 use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::ondisk::layout::{
     LABEL_BYTES, LABELS, PHYS_BYTES, PHYS_OFFSET, RING_OFFSET, label_offset, seal,
@@ -62,7 +62,7 @@ pub(crate) fn labels(device: &[u8]) -> DeviceLabels {
 }
 
 /// The pools on these devices, which are named `/0`, `/1` and so on.
-pub(crate) fn found(labels: &[DeviceLabels]) -> Found {
+pub(crate) fn found(labels: &[DeviceLabels]) -> PoolSurvey {
     let paths: Vec<String> = (0..labels.len()).map(|index| format!("/{index}")).collect();
     let devices: Vec<Device<'_>> =
         labels.iter().zip(&paths).map(|(labels, path)| Device { path, labels }).collect();

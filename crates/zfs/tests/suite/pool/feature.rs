@@ -11,7 +11,7 @@ pub(crate) const FEATURE: &str = "org.example:unknown";
 pub(crate) const FOR_WRITING: &CStr = c"features_for_write";
 pub(crate) const FOR_READING: &CStr = c"features_for_read";
 
-struct Enabling<'a> {
+struct FeatureRequest<'a> {
     zpool: &'a Zpool,
     spa: *mut c_void,
     list: &'static CStr,
@@ -29,7 +29,7 @@ unsafe extern "C" fn enable_and_use(enabling: *mut c_void, tx: *mut c_void) {
     let uses = 1_u64;
     // SAFETY: guaranteed by the caller; sys/spa.h and sys/zap.h.
     unsafe {
-        let Enabling { zpool, spa, list } = &*enabling.cast::<Enabling<'_>>();
+        let FeatureRequest { zpool, spa, list } = &*enabling.cast::<FeatureRequest<'_>>();
         let objset =
             zpool.get::<unsafe extern "C" fn(*mut c_void) -> *mut c_void>("spa_meta_objset")(*spa);
         type Lookup =
@@ -71,7 +71,7 @@ pub(crate) fn use_feature(zpool: &Zpool, name: &str, list: &'static CStr) {
         let open: unsafe extern "C" fn(*const c_char, *mut *mut c_void, *const c_void) -> c_int =
             zpool.get("spa_open");
         assert_eq!(open(name.as_ptr(), &raw mut spa, tag), 0);
-        let mut enabling = Enabling { zpool, spa, list };
+        let mut enabling = FeatureRequest { zpool, spa, list };
         type Task = unsafe extern "C" fn(*mut c_void, *mut c_void);
         let run: unsafe extern "C" fn(
             *const c_char,

@@ -60,7 +60,7 @@ pub(crate) struct NewVolume<'a> {
     pub(crate) volblocksize_bytes: u32,
 }
 
-struct Creating {
+struct VolumeRequest {
     zpool: *const Zpool,
     volsize_bytes: u64,
     volblocksize_bytes: u32,
@@ -172,7 +172,7 @@ impl Zpool {
 
     /// Creates a volume, and sets numeric properties.
     pub(crate) fn create_volume(&self, volume: &NewVolume<'_>, properties: &[(&str, u64)]) {
-        let creating = Creating {
+        let creating = VolumeRequest {
             zpool: self,
             volsize_bytes: volume.volsize_bytes,
             volblocksize_bytes: volume.volblocksize_bytes,
@@ -304,7 +304,7 @@ unsafe extern "C" fn fill_volume(
 ) {
     // SAFETY: the argument of `create_volume`, in the transaction that makes the objset. DMU_OT_ZVOL and DMU_OT_ZVOL_PROP.
     unsafe {
-        let creating = &*creating.cast::<Creating>();
+        let creating = &*creating.cast::<VolumeRequest>();
         let zpool = &*creating.zpool;
         let claim: unsafe extern "C" fn(
             *mut c_void,
@@ -359,9 +359,9 @@ impl Drop for Directory {
 }
 
 /// Memory that is unmapped on drop.
-pub(crate) struct Gone(pub(crate) *mut c_void, usize);
+pub(crate) struct VanishingMemory(pub(crate) *mut c_void, usize);
 
-impl Gone {
+impl VanishingMemory {
     pub(crate) fn new(len: usize) -> Self {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         // SAFETY: a new mapping.
@@ -379,7 +379,7 @@ impl Gone {
     }
 }
 
-impl Drop for Gone {
+impl Drop for VanishingMemory {
     fn drop(&mut self) {
         // SAFETY: only the kernel accesses it, for another process.
         unsafe { rustix::mm::munmap(self.0, self.1).unwrap() };

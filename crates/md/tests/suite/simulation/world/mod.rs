@@ -52,15 +52,15 @@ pub(crate) struct World {
 }
 
 /// The result of a life.
-struct Lived {
+struct LifeResult {
     array: Arc<Array>,
     /// What is known about the copies.
-    quiet: Quiet,
+    quiet: Quiescence,
 }
 
 /// Whether I/O is under way.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Quiet {
+enum Quiescence {
     /// I/O may be under way.
     No,
     /// No I/O is; everything is on the disks, and the superblocks record that.
@@ -234,18 +234,18 @@ impl World {
         self.whole = false;
         // The daemon is killed before it has recorded that a member lost its cache: as after a power cut, only what was
         // flushed must be there.
-        let unrecorded = !ended.as_ref().is_some_and(|lived| lived.quiet == Quiet::Recorded);
+        let unrecorded = !ended.as_ref().is_some_and(|lived| lived.quiet == Quiescence::Recorded);
         let loses = unrecorded && self.media.iter().any(Media::dropped_cache);
-        if let Some(Lived { array, quiet }) = ended {
-            self.whole = quiet == Quiet::Recorded
+        if let Some(LifeResult { array, quiet }) = ended {
+            self.whole = quiet == Quiescence::Recorded
                 && !array.is_unsynced()
                 && array.degraded() == 0
                 && !operator::lists_bad_blocks(&array);
-            if quiet != Quiet::No && !array.is_unsynced() {
+            if quiet != Quiescence::No && !array.is_unsynced() {
                 self.check_copies(&array);
             }
             // A member may have failed a moment ago, while marks were cleared.
-            if quiet == Quiet::Recorded && array.is_recorded() {
+            if quiet == Quiescence::Recorded && array.is_recorded() {
                 let faulty = array.members().iter().filter(|(_, rdev)| rdev.is_faulty());
                 let faulty: Vec<usize> =
                     faulty.map(|(_, rdev)| self.disk_at(rdev.path())).collect();
@@ -265,7 +265,7 @@ impl World {
         self.check_outside();
     }
 
-    async fn life(&self, sim: &Sim, disks: &[SimDisk], end: End, mut rng: Rng) -> Lived {
+    async fn life(&self, sim: &Sim, disks: &[SimDisk], end: End, mut rng: Rng) -> LifeResult {
         let array = self.assemble(sim, disks, &mut rng).await;
         let volume = gateway(&array);
         for (_, rdev) in array.members().placed() {
@@ -340,10 +340,15 @@ impl World {
         }
     }
 
-    async fn come_to_an_end(&self, array: Arc<Array>, disks: &[SimDisk], script: &Script) -> Lived {
+    async fn come_to_an_end(
+        &self,
+        array: Arc<Array>,
+        disks: &[SimDisk],
+        script: &Script,
+    ) -> LifeResult {
         Self::let_go(&array);
         match script.end {
-            End::Step(_) | End::Done => Lived { array, quiet: Quiet::No },
+            End::Step(_) | End::Done => LifeResult { array, quiet: Quiescence::No },
             End::Synced | End::Repaired => {
                 // Waits for writes behind.
                 self.flush(&array).await;
@@ -351,7 +356,7 @@ impl World {
                 if script.end == End::Repaired && script.victims.is_empty() {
                     self.repair(&array).await;
                 }
-                Lived { array, quiet: Quiet::Synced }
+                LifeResult { array, quiet: Quiescence::Synced }
             }
             End::Stop | End::StopEarly => {
                 let stopped = array.stop().await;
@@ -370,7 +375,7 @@ impl World {
                 }
                 let may_stay = script.too_many || !self.redundant();
                 assert!(may_stay, "{:?}: never clean", self.shape);
-                Lived { array, quiet: Quiet::No }
+                LifeResult { array, quiet: Quiescence::No }
             }
         }
     }
@@ -386,12 +391,12 @@ impl World {
     }
 
     /// The array was stopped, or became clean: everything is on the disks.
-    fn recorded(&self, array: Arc<Array>, stopped: BioResult, script: &Script) -> Lived {
+    fn recorded(&self, array: Arc<Array>, stopped: BioResult, script: &Script) -> LifeResult {
         assert!(script.too_many || stopped.is_ok(), "{:?}: stop: {stopped:?}", self.shape);
         let flush = self.oracle.begin_flush();
         self.oracle.end(flush, stopped);
-        let quiet = if stopped.is_ok() { Quiet::Recorded } else { Quiet::No };
-        Lived { array, quiet }
+        let quiet = if stopped.is_ok() { Quiescence::Recorded } else { Quiescence::No };
+        LifeResult { array, quiet }
     }
 
     async fn work(&self, volume: &Gateway, script: &Script, rng: &mut Rng) {
