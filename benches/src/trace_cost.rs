@@ -13,7 +13,7 @@ use ashlar_block::disk::DeviceNumber;
 use ashlar_block::trace::{Event, HAS_POINTS, Reader, Watch, watch};
 use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::{Engine, now_ns, wall_clock};
-use ashlar_stack::trace::{Categories, Host, Session, Who};
+use ashlar_stack::trace::{Categories, Host, Session, ThreadIdentity};
 
 use crate::common::{Files, Outcome, Settings, open_disk};
 use crate::devices::Hollow;
@@ -55,9 +55,9 @@ struct Taker {
     thread: Option<JoinHandle<()>>,
 }
 
-fn who() -> Who {
+fn who() -> ThreadIdentity {
     let pid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    Who { pid, name: "bench".to_owned() }
+    ThreadIdentity { pid, name: "bench".to_owned() }
 }
 
 impl Taker {

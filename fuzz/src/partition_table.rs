@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sectors, Status};
-use ashlar_stack::partitions::{Found, read};
+use ashlar_stack::partitions::{TableState, read};
 use ashlar_stack::probe::signatures;
 
 /// The checksums of a GPT's headers and entries are corrected.
@@ -67,7 +67,7 @@ pub fn run(data: &[u8]) -> bool {
         let signatures = signatures(&gateway).await.expect("memory can be read");
         read(&gateway, &signatures).await.expect("memory can be read")
     });
-    let Found::Table(table) = found else { return false };
+    let TableState::Table(table) = found else { return false };
     let mut ranges: Vec<_> =
         table.entries.iter().map(|e| (e.start, e.end().expect("it has an end"))).collect();
     ranges.sort_unstable();

@@ -1,7 +1,7 @@
 //! Whether disks and an assembled stack are what the user wants served.
 
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{Probed, Stack};
+use ashlar_stack::assemble::{ProbedDisk, Stack};
 use ashlar_stack::signature::Usage;
 
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// The disk is such an image.
-pub(crate) fn refuse_image(disk: &Probed, raw: bool) -> Result<()> {
+pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
     let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
     match found.into_iter().find(|found| found.usage == Usage::Image) {
         Some(image) if !raw => {

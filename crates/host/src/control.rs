@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ashlar_engine::net::Socket;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
-use ashlar_stack::attributes::{AttributeError, Attributes, Found};
+use ashlar_stack::attributes::{AttributeError, Attributes, NodeKind};
 use ashlar_stack::detail::{Detail, INACTIVE};
 use ashlar_stack::devices::Kind;
 use ashlar_stack::incremental::Collector;
@@ -234,8 +234,8 @@ impl Service {
         let not_found = || attribute_error(path, &AttributeError::NotFound);
         let real = self.attributes.resolve(path).ok_or_else(not_found)?;
         match self.attributes.lookup(&real) {
-            Some(Found::Directory) => {}
-            Some(Found::Attribute { .. } | Found::Symlink(_) | Found::Volume(_)) => {
+            Some(NodeKind::Directory) => {}
+            Some(NodeKind::Attribute { .. } | NodeKind::Symlink(_) | NodeKind::Volume(_)) => {
                 return Err(control_error("NotADirectory", json!({ "path": path })));
             }
             None => return Err(not_found()),
@@ -243,11 +243,11 @@ impl Service {
         let entries = self.attributes.list(path).into_iter().filter_map(|name| {
             let below = if real.is_empty() { name.clone() } else { format!("{real}/{name}") };
             let kind = match self.attributes.lookup(&below)? {
-                Found::Directory => EntryKind::Directory,
-                Found::Symlink(_) => EntryKind::Symlink,
-                Found::Attribute { readable: true, .. } => EntryKind::Attribute,
-                Found::Attribute { readable: false, .. } => EntryKind::WriteOnly,
-                Found::Volume(_) => EntryKind::Volume,
+                NodeKind::Directory => EntryKind::Directory,
+                NodeKind::Symlink(_) => EntryKind::Symlink,
+                NodeKind::Attribute { readable: true, .. } => EntryKind::Attribute,
+                NodeKind::Attribute { readable: false, .. } => EntryKind::WriteOnly,
+                NodeKind::Volume(_) => EntryKind::Volume,
             };
             Some(Entry { name, kind })
         });

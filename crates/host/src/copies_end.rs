@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::{Merged, Merging, Moving, MovingState};
+use ashlar_stack::volume_groups::{MergeIdentity, MovingState, ServedMerge, ServedMove};
 
 use crate::control::Service;
 use crate::groups::apply;
@@ -29,8 +29,10 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
         let merges = merging.iter().filter_map(|it| Some((it.name(), it.left?)));
         let moves = moving.iter().map(|it| (it.full_name(), it.total - it.done));
         service.speeds.borrow_mut().note(merges.chain(moves).collect(), Instant::now());
-        for Merging { merged, copying, .. } in merging.into_iter().filter(Merging::has_ended) {
-            let Merged { group, origin, snapshot, .. } = &merged;
+        for ServedMerge { merged, copying, .. } in
+            merging.into_iter().filter(ServedMerge::has_ended)
+        {
+            let MergeIdentity { group, origin, snapshot, .. } = &merged;
             match end(&mut collector, &merged).await {
                 Ok(()) => tracing::info!(
                     "the merge of {group}/{snapshot} into {group}/{origin} has ended: the snapshot is removed"
@@ -70,21 +72,21 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
 }
 
 /// Records that a piece of a move counts at its new place.
-async fn advance(collector: &mut Collector, moving: &Moving) -> Result<(), String> {
+async fn advance(collector: &mut Collector, moving: &ServedMove) -> Result<(), String> {
     let change = collector.prepare_advance(moving)?;
     let applied = apply(collector, change, &archive::command(), true).await?;
     applied.unsure.map_or(Ok(()), Err)
 }
 
 /// Removes a merged snapshot, and archives the metadata as the commands do.
-async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
+async fn end(collector: &mut Collector, merged: &MergeIdentity) -> Result<(), String> {
     let change = collector.prepare_end(merged)?;
     let applied = apply(collector, change, &archive::command(), true).await?;
     applied.unsure.map_or(Ok(()), Err)
 }
 
 /// The command that finishes a merge without a daemon.
-fn command(service: &Service, Merged { group, snapshot, .. }: &Merged) -> String {
+fn command(service: &Service, MergeIdentity { group, snapshot, .. }: &MergeIdentity) -> String {
     let devices = service.stack.devices.all();
     let disks = devices.iter().filter(|device| device.kind.is_disk());
     let disks: Vec<&str> = disks.map(|disk| disk.path.as_str()).collect();

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use crate::options::Listen;
 use ashlar_engine::{Engine, ReactorConfig, spawn};
-use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
 use futures_util::future::select;
@@ -80,7 +80,7 @@ struct Means<'a> {
 }
 
 /// Selects the disks to use.
-pub type Filter<'a> = &'a dyn Fn(&Probed) -> bool;
+pub type Filter<'a> = &'a dyn Fn(&ProbedDisk) -> bool;
 
 /// Serves until told to stop. With `rename` the first array gets that name; with `filter` only members of arrays are
 /// served, and only those it selects. The caller has started no thread yet. Returns the exit code of the process.
@@ -118,13 +118,13 @@ pub fn serve(
             match disk.candidate() {
                 Ok(_) => {}
                 // A disk that is not a member is itself a volume, unless arrays were requested.
-                Err(NotAMember::Foreign(_))
+                Err(MembershipError::Foreign(_))
                     if filter.is_none() && !disk.disk.gateway.capacity().is_zero() =>
                 {
                     refuse_image(disk, config.raw)?;
                 }
                 // Its array may run without it, or access is read-only: the other disks may suffice.
-                Err(NotAMember::Damaged(_)) => {}
+                Err(MembershipError::Damaged(_)) => {}
                 Err(why) => {
                     return Err(Error::new("cannot serve", disk.disk.path.display(), why));
                 }

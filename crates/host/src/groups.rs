@@ -7,7 +7,7 @@ use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::{Applied, Change, Request};
+use ashlar_stack::volume_groups::{Change, ChangeResult, Request};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
@@ -30,7 +30,7 @@ pub(crate) fn in_use(name: &str, busy: &str) -> String {
 }
 
 /// Refuses a change that may not last.
-pub(crate) fn sure(applied: Result<Applied, String>) -> Result<Applied, Reply> {
+pub(crate) fn sure(applied: Result<ChangeResult, String>) -> Result<ChangeResult, Reply> {
     let applied = applied.map_err(|why| refused(why, None))?;
     match &applied.unsure {
         Some(why) => {
@@ -50,7 +50,7 @@ pub(crate) async fn apply(
     change: Change,
     command: &str,
     keep: bool,
-) -> Result<Applied, String> {
+) -> Result<ChangeResult, String> {
     let text = |error: Error| error.into_parts().0;
     let archives = Archives::new(keep, command).map_err(text)?;
     archives.before(Some(&change.before)).map_err(text)?;

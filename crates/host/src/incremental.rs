@@ -8,7 +8,7 @@ use ashlar_md::{AddOptions, Candidate, ManageError};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Note;
 use ashlar_stack::attributes::AttributeError;
-use ashlar_stack::incremental::{Attached, Collector};
+use ashlar_stack::incremental::{AttachOutcome, Collector};
 use ashlar_stack::probe::Md;
 use futures_util::lock::MutexGuard;
 use serde_json::Value;
@@ -130,14 +130,14 @@ impl Service {
         let was_held = new.is_held;
         let path = self.keep(new);
         let volume = match collector.attach(candidate, run).await {
-            Ok(Attached::Started(volume)) => volume,
-            Ok(Attached::NotEnough(name, count)) => {
+            Ok(AttachOutcome::Started(volume)) => volume,
+            Ok(AttachOutcome::NotEnough(name, count)) => {
                 let name = name.path();
                 return Ok(vec![format!(
                     "{path} attached to {name}, not enough to start ({count})."
                 )]);
             }
-            Ok(Attached::NotSafe(name)) => {
+            Ok(AttachOutcome::NotSafe(name)) => {
                 let name = name.path();
                 return Ok(vec![format!("{path} attached to {name}, not enough to start safely.")]);
             }

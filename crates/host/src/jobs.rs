@@ -23,7 +23,7 @@ use ashlar_lvm::command::Command as LvmCommand;
 use ashlar_md::{SyncAction, SyncRequest};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::progress::{Run, Step};
-use ashlar_stack::volume_groups::{Merging, Moving, MovingState};
+use ashlar_stack::volume_groups::{MovingState, ServedMerge, ServedMove};
 use ashlar_zfs::protocol::{self, Command, ScanStatus};
 use futures_util::future::{Either, join_all, select};
 use serde_json::{Value, json};
@@ -83,8 +83,8 @@ impl Speeds {
 /// A job, and what does its work.
 enum Work {
     Sync(Volume),
-    Merge(Merging),
-    Move(Moving),
+    Merge(ServedMerge),
+    Move(ServedMove),
     Scan,
 }
 
@@ -147,7 +147,7 @@ impl Service {
     }
 
     /// Pauses or resumes a move, whatever piece it is at.
-    async fn pause_move(&self, moving: &Moving, action: JobAction) -> Result<(), Reply> {
+    async fn pause_move(&self, moving: &ServedMove, action: JobAction) -> Result<(), Reply> {
         let name = moving.full_name();
         // While this is locked, no other piece begins.
         let collector = self.collector.lock().await;
@@ -196,7 +196,7 @@ impl Service {
         all
     }
 
-    async fn move_job(&self, moving: &Moving) -> Job {
+    async fn move_job(&self, moving: &ServedMove) -> Job {
         let state = if moving.has_failed().await || moving.state == MovingState::NotRecorded {
             JobState::Failed
         } else if moving.copying.is_paused().await {
@@ -225,7 +225,7 @@ impl Service {
         }
     }
 
-    async fn merge_job(&self, merging: &Merging) -> Option<Job> {
+    async fn merge_job(&self, merging: &ServedMerge) -> Option<Job> {
         let left = match merging.left {
             Some(Sectors::ZERO) => return None,
             left => left,

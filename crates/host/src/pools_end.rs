@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ashlar_engine::sleep;
 use ashlar_stack::assemble::Stack;
-use ashlar_stack::pools::Served;
+use ashlar_stack::pools::ServedPool;
 use ashlar_zfs::client::CallError;
 use futures_util::future::{Either, join_all, select};
 
@@ -27,7 +27,7 @@ pub(crate) async fn give_up(stack: Arc<Stack>, begun: Stop, forced: Stop) {
     join_all(stack.pools.all().iter().map(|served| watch(served, forced.clone()))).await;
 }
 
-async fn watch(served: &Arc<Served>, forced: Stop) {
+async fn watch(served: &Arc<ServedPool>, forced: Stop) {
     let by_force = pin!(async {
         forced.await;
         sleep(GRACE).await;
@@ -44,7 +44,7 @@ async fn watch(served: &Arc<Served>, forced: Stop) {
 }
 
 /// Waits until a pool is suspended (true), or its worker has ended (false).
-async fn is_suspended(served: &Served) -> bool {
+async fn is_suspended(served: &ServedPool) -> bool {
     loop {
         match served.pool.is_suspended().await {
             Ok(true) => return true,

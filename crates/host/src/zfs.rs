@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ashlar_stack::devices::Device;
-use ashlar_stack::pools::Served;
+use ashlar_stack::pools::ServedPool;
 use ashlar_zfs::client::{CallError, Zvol};
 use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn not_done(error: &CallError) -> Reply {
 }
 
 /// The open volumes at and below the dataset `name`, which will be renamed to `new_name`.
-fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<ClosedVolume> {
+fn at(served: &ServedPool, name: &str, new_name: Option<&String>) -> Vec<ClosedVolume> {
     let mut all = Vec::new();
     for zvol in served.pool.opened() {
         let dataset = zvol.dataset();
@@ -64,7 +64,7 @@ fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<ClosedVolum
 ///
 /// # Errors
 /// The clone or its origin cannot be listed.
-async fn promoted(served: &Served, name: &str) -> Result<Vec<ClosedVolume>, Reply> {
+async fn promoted(served: &ServedPool, name: &str) -> Result<Vec<ClosedVolume>, Reply> {
     let clone = listed(served, name).await?;
     let origin = clone.iter().find(|dataset| dataset.name == name);
     let origin = origin.and_then(|clone| clone.properties.get("origin"));
@@ -92,7 +92,7 @@ async fn promoted(served: &Served, name: &str) -> Result<Vec<ClosedVolume>, Repl
 ///
 /// # Errors
 /// There is no `root`, or the worker is dead.
-async fn listed(served: &Served, root: &str) -> Result<Vec<Dataset>, Reply> {
+async fn listed(served: &ServedPool, root: &str) -> Result<Vec<Dataset>, Reply> {
     let list = Command::List { root: Some(root.to_owned()) };
     let reply = served.pool.call(list).await.map_err(|error| not_done(&error))?;
     if let PoolReply::Datasets { datasets } = reply { Ok(datasets) } else { Ok(Vec::new()) }
@@ -102,7 +102,7 @@ impl Service {
     /// The pools, for `Status`.
     pub(crate) fn pool_statuses(&self) -> Vec<PoolStatus> {
         let all = self.stack.pools.all();
-        let status = |served: &Arc<Served>| PoolStatus {
+        let status = |served: &Arc<ServedPool>| PoolStatus {
             name: served.pool.name().to_owned(),
             pid: served.pool.worker().pid(),
             release: served.pool.release().to_owned(),
@@ -137,7 +137,7 @@ impl Service {
         reply
     }
 
-    async fn carry_out(&self, served: &Arc<Served>, command: Command) -> Result<Value, Reply> {
+    async fn carry_out(&self, served: &Arc<ServedPool>, command: Command) -> Result<Value, Reply> {
         let done = match &command {
             Command::Scrub(_)
             | Command::SetPool { .. }
@@ -189,7 +189,7 @@ impl Service {
     /// A volume is in use. The inner error is the worker's.
     async fn while_shut(
         &self,
-        served: &Served,
+        served: &ServedPool,
         what: &str,
         shut: Vec<ClosedVolume>,
         command: Command,
@@ -223,7 +223,7 @@ impl Service {
     }
 
     /// Reopens a closed volume; returns whether it is there.
-    async fn reopen(&self, served: &Served, zvol: &Arc<Zvol>, dataset: &str) -> bool {
+    async fn reopen(&self, served: &ServedPool, zvol: &Arc<Zvol>, dataset: &str) -> bool {
         match served.pool.reopen(zvol, dataset).await {
             Ok(()) => true,
             // It has failed, and is shown as failed.
@@ -267,7 +267,7 @@ impl Service {
         self.clients.show(hidden);
     }
 
-    async fn export_pool(&self, served: &Arc<Served>) -> Result<Value, Reply> {
+    async fn export_pool(&self, served: &Arc<ServedPool>) -> Result<Value, Reply> {
         let (devices, pool) = (&self.stack.devices, &served.pool);
         // The export would wait until the daemon's end.
         if let Ok(true) = pool.is_suspended().await {
@@ -292,7 +292,7 @@ impl Service {
     }
 
     /// Serves new volumes, and stops serving those that are gone.
-    async fn follow(&self, served: &Served) {
+    async fn follow(&self, served: &ServedPool) {
         let changes = match served.pool.changes().await {
             Ok(changes) => changes,
             Err(error) => {

@@ -28,7 +28,7 @@ pub struct Volume {
 
 /// An array that does not run yet because it waits for more members (`mdadm --incremental`).
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Waiting {
+pub struct WaitingArray {
     /// Its name, now and when it runs.
     pub name: ArrayName,
     /// Its identity.
@@ -62,7 +62,7 @@ pub struct WaitingMember {
     pub write_mostly: bool,
 }
 
-impl Waiting {
+impl WaitingArray {
     /// The array of these members. Where their superblocks disagree, the one with the highest event
     /// count decides. `None` without members.
     pub(crate) fn new(name: ArrayName, candidates: &[Candidate]) -> Option<Self> {
@@ -111,7 +111,7 @@ pub struct Arrays {
 #[derive(Default)]
 struct Table {
     running: Vec<Volume>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingArray>,
 }
 
 impl Arrays {
@@ -121,7 +121,7 @@ impl Arrays {
     }
 
     /// The waiting arrays, in the order their first members arrived.
-    pub fn waiting(&self) -> Vec<Waiting> {
+    pub fn waiting(&self) -> Vec<WaitingArray> {
         self.read().waiting.clone()
     }
 
@@ -131,7 +131,7 @@ impl Arrays {
     }
 
     /// The waiting array with this name.
-    pub fn find_waiting(&self, name: &str) -> Option<Waiting> {
+    pub fn find_waiting(&self, name: &str) -> Option<WaitingArray> {
         self.read().waiting.iter().find(|waiting| waiting.name.is(name)).cloned()
     }
 
@@ -178,7 +178,7 @@ impl Arrays {
     }
 
     /// Adds a waiting array, or replaces its entry.
-    pub(crate) fn wait(&self, waiting: Waiting) {
+    pub(crate) fn wait(&self, waiting: WaitingArray) {
         let mut table = self.write();
         match table.waiting.iter_mut().find(|other| other.uuid == waiting.uuid) {
             Some(known) => *known = waiting,

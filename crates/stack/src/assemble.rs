@@ -14,7 +14,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::arrays::Arrays;
-use crate::attributes::{Attributes, Shown};
+use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Role};
 use crate::names::{ArrayName, Names};
@@ -31,7 +31,7 @@ pub struct Disk {
 }
 
 /// A disk and its contents.
-pub struct Probed {
+pub struct ProbedDisk {
     /// The disk.
     pub disk: Disk,
     /// Its contents, or why they cannot be read.
@@ -63,7 +63,7 @@ pub struct Note {
 }
 
 /// The result of a probe of a device of the stack.
-pub struct Looked {
+pub struct DeviceProbe {
     /// The name of the device.
     pub name: String,
     /// The contents, or why they cannot be read.
@@ -99,7 +99,7 @@ pub struct Stack {
     /// Messages to the user.
     pub notes: Vec<Note>,
     /// The probed devices, in order.
-    pub looked: Vec<Looked>,
+    pub probes: Vec<DeviceProbe>,
     /// The logical volumes that could not be activated.
     pub refused_volumes: Vec<RefusedVolume>,
     /// The pools of ZFS.
@@ -141,7 +141,7 @@ enum Need {
 
 /// Why a disk is not a member of an array.
 #[derive(Debug, Error)]
-pub enum NotAMember {
+pub enum MembershipError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(Status),
@@ -157,43 +157,49 @@ fn found(claims: &[String]) -> String {
     if claims.is_empty() { String::new() } else { format!(" (found: {})", claims.join(", ")) }
 }
 
-impl Probed {
+impl ProbedDisk {
     /// The disk as a member of an array.
     ///
     /// # Errors
     /// It is not a member.
-    pub fn candidate(&self) -> Result<Candidate, NotAMember> {
+    pub fn candidate(&self) -> Result<Candidate, MembershipError> {
         match &self.contents {
-            Err(status) => Err(NotAMember::Unreadable(*status)),
+            Err(status) => Err(MembershipError::Unreadable(*status)),
             Ok(Contents { md: Md::Member(sb), .. }) => Ok(Candidate {
                 gateway: self.disk.gateway.clone(),
                 path: self.disk.path.display().to_string(),
                 sb: sb.clone(),
             }),
-            Ok(Contents { md: Md::Damaged(error), .. }) => Err(NotAMember::Damaged(error.clone())),
+            Ok(Contents { md: Md::Damaged(error), .. }) => {
+                Err(MembershipError::Damaged(error.clone()))
+            }
             Ok(contents @ Contents { md: Md::None, .. }) => {
-                Err(NotAMember::Foreign(contents.claims()))
+                Err(MembershipError::Foreign(contents.claims()))
             }
         }
     }
 }
 
 /// Looks at all `disks`.
-pub async fn probe_all(disks: Vec<Disk>) -> Vec<Probed> {
+pub async fn probe_all(disks: Vec<Disk>) -> Vec<ProbedDisk> {
     let mut probed = Vec::new();
     for disk in disks {
         let contents = probe(&disk.gateway).await;
-        probed.push(Probed { disk, contents });
+        probed.push(ProbedDisk { disk, contents });
     }
     probed
 }
 
 /// Makes all devices that can be made of the disks in `probed`: see docs/internals/stack.md.
-pub async fn assemble(probed: &[Probed], options: Options, runtime: &Arc<dyn Runtime>) -> Stack {
+pub async fn assemble(
+    probed: &[ProbedDisk],
+    options: Options,
+    runtime: &Arc<dyn Runtime>,
+) -> Stack {
     let (devices, arrays) = (Arc::new(Devices::default()), Arc::new(Arrays::default()));
     let pools = Arc::new(Pools::new(options.pools.as_ref()));
     let mut builder = Builder::new(devices, arrays, pools, options, Arc::clone(runtime));
-    for Probed { disk, contents } in probed {
+    for ProbedDisk { disk, contents } in probed {
         builder.add_disk(&disk.path.display().to_string(), &disk.gateway, contents);
     }
     builder.run().await;
@@ -207,7 +213,7 @@ pub async fn assemble(probed: &[Probed], options: Options, runtime: &Arc<dyn Run
         refused_volumes,
         refused_pools,
         notes,
-        looked,
+        probes,
         ..
     } = builder;
     Stack {
@@ -215,7 +221,7 @@ pub async fn assemble(probed: &[Probed], options: Options, runtime: &Arc<dyn Run
         arrays,
         failures,
         notes,
-        looked,
+        probes,
         refused_volumes,
         pools,
         refused_pools,
@@ -228,7 +234,7 @@ impl Stack {
     /// The attributes of all devices.
     pub fn attributes(&self) -> Attributes {
         let (devices, arrays) = (Arc::clone(&self.devices), Arc::clone(&self.arrays));
-        Attributes::new(Shown { devices, arrays, pools: Arc::clone(&self.pools) })
+        Attributes::new(StackSource { devices, arrays, pools: Arc::clone(&self.pools) })
     }
 
     /// The user's disks that cannot be used for anything. With `run`, arrays may run without these members.
@@ -251,8 +257,8 @@ impl Stack {
     /// Whether an array needs a disk with a damaged md superblock. An array that runs without it
     /// does not, if it is complete or `run` is set.
     fn need(&self, device: &Device, run: bool) -> Need {
-        let looked = self.looked.iter().rfind(|looked| looked.name == device.name);
-        let Some(Looked { contents: Ok(Contents { md: Md::Damaged(error), .. }), .. }) = looked
+        let probe = self.probes.iter().rfind(|probe| probe.name == device.name);
+        let Some(DeviceProbe { contents: Ok(Contents { md: Md::Damaged(error), .. }), .. }) = probe
         else {
             return Need::Unknown;
         };

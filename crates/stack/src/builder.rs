@@ -12,7 +12,7 @@ use ashlar_zfs::ondisk::label::Label;
 use uuid::Uuid;
 
 use crate::arrays::{Arrays, Volume};
-use crate::assemble::{Failure, Looked, Note, Options};
+use crate::assemble::{DeviceProbe, Failure, Note, Options};
 use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Role};
 use crate::names::{ArrayName, Names, wanted_name};
@@ -63,7 +63,7 @@ pub(crate) struct Builder {
     /// Messages to the user.
     pub(crate) notes: Vec<Note>,
     /// The probed devices.
-    pub(crate) looked: Vec<Looked>,
+    pub(crate) probes: Vec<DeviceProbe>,
 }
 
 impl Builder {
@@ -89,7 +89,7 @@ impl Builder {
             failures: Vec::new(),
             refused_volumes: Vec::new(),
             notes: Vec::new(),
-            looked: Vec::new(),
+            probes: Vec::new(),
         }
     }
 
@@ -231,7 +231,7 @@ impl Builder {
             }
             Err(status) => self.refuse(&device, format!("cannot be read: {status}")),
         };
-        self.looked.push(Looked { name, contents, scheme });
+        self.probes.push(DeviceProbe { name, contents, scheme });
     }
 
     fn refuse(&mut self, device: &Device, why: String) -> Option<&'static str> {
@@ -247,15 +247,15 @@ impl Builder {
         contents: &Contents,
         depth: usize,
     ) -> Option<&'static str> {
-        let reading = match claim::read(device.gateway(), contents, self.options.whole).await {
-            Ok(reading) => reading,
+        let report = match claim::read(device.gateway(), contents, self.options.whole).await {
+            Ok(report) => report,
             Err(status) => return self.refuse(device, format!("cannot be read: {status}")),
         };
-        for note in reading.notes {
+        for note in report.notes {
             self.note(&device.name, note);
         }
         if !self.options.whole {
-            match owners::of_claim(device.gateway(), contents, &reading.claim).await {
+            match owners::of_claim(device.gateway(), contents, &report.claim).await {
                 Ok(None) => {}
                 Ok(Some(rivals)) if self.options.md.read_only => {
                     self.note(&device.name, rivals.to_string());
@@ -264,7 +264,7 @@ impl Builder {
                 Err(status) => return self.refuse(device, format!("cannot be read: {status}")),
             }
         }
-        match reading.claim {
+        match report.claim {
             Claim::Volume => self.join_pool(device, contents, depth),
             Claim::PhysicalVolume => match self.groups.add(device, depth).await {
                 Ok(()) => self.devices.set_role(&device.name, Role::PhysicalVolume),

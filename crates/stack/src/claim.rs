@@ -3,7 +3,7 @@
 use ashlar_block::{Gateway, Sectors, Status};
 use ashlar_md::ondisk::{Superblock, Version};
 
-use crate::partitions::{self, Entry, Found, Table};
+use crate::partitions::{self, Entry, Table, TableState};
 use crate::probe::{Contents, Md};
 
 /// What a device is used for.
@@ -21,12 +21,12 @@ pub(crate) enum Claim {
 }
 
 /// The use of a device, and messages for the user.
-pub(crate) struct Reading {
+pub(crate) struct ClaimReport {
     pub(crate) claim: Claim,
     pub(crate) notes: Vec<String>,
 }
 
-impl From<Claim> for Reading {
+impl From<Claim> for ClaimReport {
     fn from(claim: Claim) -> Self {
         Self { claim, notes: Vec::new() }
     }
@@ -40,7 +40,7 @@ pub(crate) async fn read(
     gateway: &Gateway,
     contents: &Contents,
     whole: bool,
-) -> Result<Reading, Status> {
+) -> Result<ClaimReport, Status> {
     match &contents.md {
         Md::Damaged(error) => return Ok(Claim::Refused(error.to_string()).into()),
         Md::Member(sb) if whole || sb.version != Version::V0_90 => {
@@ -55,45 +55,47 @@ pub(crate) async fn read(
     }
     let is_pv = contents.foreign.iter().any(|signature| signature.name == "LVM2_member");
     Ok(match found {
-        Found::Table(mut table) if !table.is_empty => {
+        TableState::Table(mut table) if !table.is_empty => {
             let mut notes = std::mem::take(&mut table.notes);
             if is_pv {
                 notes.push("there is an LVM label too: the partitions count".to_owned());
             }
-            Reading { claim: Claim::Table(table), notes }
+            ClaimReport { claim: Claim::Table(table), notes }
         }
-        Found::Table(_) | Found::Nothing(_) | Found::Damaged(_) if is_pv => {
+        TableState::Table(_) | TableState::Nothing(_) | TableState::Damaged(_) if is_pv => {
             Claim::PhysicalVolume.into()
         }
-        Found::Table(Table { notes, .. }) => Reading { claim: Claim::Volume, notes },
-        Found::Nothing(note) => Reading { claim: Claim::Volume, notes: note.into_iter().collect() },
-        Found::Damaged(why) => Claim::Refused(why).into(),
+        TableState::Table(Table { notes, .. }) => ClaimReport { claim: Claim::Volume, notes },
+        TableState::Nothing(note) => {
+            ClaimReport { claim: Claim::Volume, notes: note.into_iter().collect() }
+        }
+        TableState::Damaged(why) => Claim::Refused(why).into(),
     })
 }
 
 /// A superblock of version 0.90 does not say which device it belongs to: at the end of a disk it
 /// may belong to the last partition, which ends at the same place.
-fn member_or_table(sb: &Superblock, found: Found) -> Reading {
+fn member_or_table(sb: &Superblock, found: TableState) -> ClaimReport {
     let inside = |entry: &&Entry| {
         let end = entry.end();
         entry.start <= sb.super_offset && end.is_some_and(|end| sb.super_offset < end)
     };
     let (table, number) = match found {
-        Found::Table(table) => {
+        TableState::Table(table) => {
             let holder = table.entries.iter().find(inside);
             match holder.map(|entry| (entry.number, fits(sb, entry))) {
                 Some((number, true)) => (table, number),
                 Some((_, false)) | None => return Claim::Member(Box::new(sb.clone())).into(),
             }
         }
-        Found::Nothing(_) | Found::Damaged(_) => {
+        TableState::Nothing(_) | TableState::Damaged(_) => {
             return Claim::Member(Box::new(sb.clone())).into();
         }
     };
     let mut table = table;
     let mut notes = std::mem::take(&mut table.notes);
     notes.push(format!("the md superblock at the end is taken as that of partition {number}"));
-    Reading { claim: Claim::Table(table), notes }
+    ClaimReport { claim: Claim::Table(table), notes }
 }
 
 /// Whether the superblock may belong to this partition: it is where this partition's superblock

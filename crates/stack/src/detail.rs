@@ -9,7 +9,7 @@ use ashlar_md::ondisk::{Level, MdadmUuid, Version};
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::arrays::{Volume, Waiting, WaitingMember};
+use crate::arrays::{Volume, WaitingArray, WaitingMember};
 use crate::names::ArrayName;
 use crate::progress::{Progress, Step, detail_names, last_name};
 use crate::scan::layout_name;
@@ -200,7 +200,7 @@ impl Detail {
     }
 
     /// Describes an array that does not run, from its superblocks.
-    pub fn waiting(array: &Waiting) -> Self {
+    pub fn waiting(array: &WaitingArray) -> Self {
         let here = array.members.len();
         let member = |member: &WaitingMember| DetailMember {
             number: Some(member.number),

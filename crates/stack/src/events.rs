@@ -55,11 +55,11 @@ const STEP: u64 = 20;
 /// Derives events from repeated looks at the arrays.
 #[derive(Default)]
 pub struct Monitor {
-    known: BTreeMap<String, Seen>,
+    known: BTreeMap<String, KnownArray>,
 }
 
 /// An array at the last look.
-struct Seen {
+struct KnownArray {
     percent: Option<u64>,
     level: String,
     /// By number.
@@ -73,7 +73,7 @@ struct Member {
     faulty: bool,
 }
 
-impl Seen {
+impl KnownArray {
     fn of(detail: &Detail) -> Self {
         let member = |m: &crate::detail::DetailMember| {
             let member = Member {
@@ -102,7 +102,7 @@ impl Monitor {
             events.push(event("DeviceDisappeared", &name, None, None));
         }
         for detail in now {
-            let seen = Seen::of(detail);
+            let seen = KnownArray::of(detail);
             match self.known.get(&detail.device) {
                 None => {
                     events.push(event("NewArray", &detail.device, None, None));
@@ -125,7 +125,7 @@ fn event(name: &str, array: &str, device: Option<String>, info: Option<String>) 
     Event { event: name.to_owned(), array: array.to_owned(), device, info }
 }
 
-fn rebuild(before: &Seen, now: &Seen, detail: &Detail, events: &mut Vec<Event>) {
+fn rebuild(before: &KnownArray, now: &KnownArray, detail: &Detail, events: &mut Vec<Event>) {
     let array = detail.device.as_str();
     match (before.percent, now.percent) {
         (None, Some(_)) => events.push(event("RebuildStarted", array, None, None)),
@@ -143,7 +143,7 @@ fn rebuild(before: &Seen, now: &Seen, detail: &Detail, events: &mut Vec<Event>) 
     }
 }
 
-fn members(before: &Seen, now: &Seen, array: &str, events: &mut Vec<Event>) {
+fn members(before: &KnownArray, now: &KnownArray, array: &str, events: &mut Vec<Event>) {
     let numbers = before.members.keys().chain(now.members.keys());
     let numbers: std::collections::BTreeSet<u32> = numbers.copied().collect();
     for number in numbers {

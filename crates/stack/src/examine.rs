@@ -69,7 +69,7 @@ pub async fn examine(path: String, gateway: Gateway) -> Result<ExaminedDevice, E
     let Contents { md, foreign, .. } = contents.map_err(|status| unreadable(&path, status))?;
     let mut found = ExaminedDevice { table: String::new(), places: Vec::new() };
     if matches!(md, Md::None)
-        && let partitions::Found::Table(table) = partitions::read(&gateway, &foreign)
+        && let partitions::TableState::Table(table) = partitions::read(&gateway, &foreign)
             .await
             .map_err(|status| unreadable(&path, status))?
     {

@@ -15,17 +15,17 @@ use ashlar_lvm::{Metadata, VolumeGroup};
 use ashlar_md::{Array, AssembleError, Candidate, probe};
 use uuid::Uuid;
 
-use crate::arrays::{Volume, Waiting};
+use crate::arrays::{Volume, WaitingArray};
 use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::names::{ArrayName, wanted_name};
 use crate::volume_groups::{
-    Activation, Applied, Change, Copying, Merged, Merging, Moving, Request, ServedGroup,
-    ServedPhysical,
+    Activation, Change, ChangeResult, CopyControl, MergeIdentity, Request, ServedGroup,
+    ServedMerge, ServedMove, ServedPhysical,
 };
 
 /// The result of adding a member.
-pub enum Attached {
+pub enum AttachOutcome {
     /// Too few members to start the array: the number in sync.
     NotEnough(ArrayName, usize),
     /// The array could start, but more members worked last time.
@@ -35,7 +35,7 @@ pub enum Attached {
 }
 
 /// An array that could not be started.
-pub struct NotStarted {
+pub struct StartFailure {
     /// What it is called.
     pub name: ArrayName,
     /// The reason.
@@ -139,7 +139,7 @@ impl Collector {
     ///
     /// # Errors
     /// The reason. The group is as it was, unless the text says that this is not known.
-    pub async fn apply(&mut self, change: Change, header: Header) -> Result<Applied, String> {
+    pub async fn apply(&mut self, change: Change, header: Header) -> Result<ChangeResult, String> {
         let (groups, site) = self.builder.groups_and_site();
         let applied = groups.apply(change, header, &site).await?;
         for volume in &applied.volumes {
@@ -267,7 +267,7 @@ impl Collector {
     }
 
     /// The merges of snapshots into their origins.
-    pub fn merging(&self) -> Vec<Merging> {
+    pub fn merging(&self) -> Vec<ServedMerge> {
         self.builder.groups.merging()
     }
 
@@ -275,18 +275,18 @@ impl Collector {
     ///
     /// # Errors
     /// It is refused: the reason.
-    pub fn prepare_end(&mut self, merged: &Merged) -> Result<Change, String> {
+    pub fn prepare_end(&mut self, merged: &MergeIdentity) -> Result<Change, String> {
         let (groups, site) = self.builder.groups_and_site();
         groups.prepare_end(merged, &site)
     }
 
     /// Records no more that this merge, or this piece of a move, has ended: that failed, and the user was told.
-    pub fn was_told(&mut self, copying: &Copying) {
+    pub fn was_told(&mut self, copying: &CopyControl) {
         self.builder.groups.was_told(copying);
     }
 
     /// The moves of extents.
-    pub fn moving(&self) -> Vec<Moving> {
+    pub fn moving(&self) -> Vec<ServedMove> {
         self.builder.groups.moving()
     }
 
@@ -294,7 +294,7 @@ impl Collector {
     ///
     /// # Errors
     /// It is refused: the reason.
-    pub fn prepare_advance(&mut self, moving: &Moving) -> Result<Change, String> {
+    pub fn prepare_advance(&mut self, moving: &ServedMove) -> Result<Change, String> {
         let (groups, site) = self.builder.groups_and_site();
         groups.prepare_advance(moving, &site)
     }
@@ -305,7 +305,11 @@ impl Collector {
     /// # Errors
     /// The member does not belong to the array of the waiting members, or the array can never
     /// start. The member is not kept then.
-    pub async fn attach(&mut self, new: Candidate, run: bool) -> Result<Attached, AssembleError> {
+    pub async fn attach(
+        &mut self,
+        new: Candidate,
+        run: bool,
+    ) -> Result<AttachOutcome, AssembleError> {
         let uuid = new.sb.set_uuid;
         let mut members = Vec::new();
         if let Some((_, waiting)) = self.waiting.get(&uuid) {
@@ -316,22 +320,24 @@ impl Collector {
         let error = match self.try_start(uuid, &wanted, members, run).await {
             Ok(volume) => {
                 self.look_into(volume.name.device()).await;
-                return Ok(Attached::Started(volume));
+                return Ok(AttachOutcome::Started(volume));
             }
             Err(error) => error,
         };
         match (self.waiting.get(&uuid), lacks_members(&error)) {
-            (Some((name, _)), Some(Some(count))) => Ok(Attached::NotEnough(name.clone(), count)),
-            (Some((name, _)), Some(None)) => Ok(Attached::NotSafe(name.clone())),
+            (Some((name, _)), Some(Some(count))) => {
+                Ok(AttachOutcome::NotEnough(name.clone(), count))
+            }
+            (Some((name, _)), Some(None)) => Ok(AttachOutcome::NotSafe(name.clone())),
             (Some(_) | None, None) | (None, Some(_)) => Err(error),
         }
     }
 
     /// Starts all waiting arrays with enough members to hold all data (`mdadm --incremental --run
     /// --scan`). The others keep waiting.
-    pub async fn start_waiting(&mut self) -> Vec<Result<Volume, NotStarted>> {
+    pub async fn start_waiting(&mut self) -> Vec<Result<Volume, StartFailure>> {
         let mut results = Vec::new();
-        for Waiting { name, uuid, .. } in self.builder.arrays.waiting() {
+        for WaitingArray { name, uuid, .. } in self.builder.arrays.waiting() {
             let Some((_, members)) = self.waiting.get(&uuid) else { continue };
             let members = members.clone();
             // The array already has a name.
@@ -339,7 +345,7 @@ impl Collector {
             if let Ok(volume) = &started {
                 self.look_into(volume.name.device()).await;
             }
-            results.push(started.map_err(|error| NotStarted { name, error }));
+            results.push(started.map_err(|error| StartFailure { name, error }));
         }
         results
     }
@@ -466,7 +472,7 @@ impl Collector {
 
     /// Keeps the members of a waiting array.
     fn keep(&mut self, uuid: Uuid, name: ArrayName, members: Vec<Candidate>) {
-        if let Some(waiting) = Waiting::new(name.clone(), &members) {
+        if let Some(waiting) = WaitingArray::new(name.clone(), &members) {
             self.builder.arrays.wait(waiting);
             self.waiting.insert(uuid, (name, members));
         }

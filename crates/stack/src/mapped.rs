@@ -80,22 +80,26 @@ pub(crate) struct Maker<'a> {
     pub(crate) parts: &'a mut Parts,
 }
 
+/// What users are told of an invalid snapshot.
+const INVALID_SNAPSHOT: &str = "the snapshot is invalid: its space was full, or could not be written; it has nothing to \
+                                show any more, and lvremove takes it away";
+
 /// Why a device was not made.
-enum NotMade {
+enum MakeError {
     /// An invalid snapshot.
     Invalid,
     /// A failure that may not occur next time.
     Failed(String),
 }
 
-impl From<String> for NotMade {
+impl From<String> for MakeError {
     fn from(why: String) -> Self {
         Self::Failed(why)
     }
 }
 
 /// A device that was made.
-pub(crate) struct Made {
+pub(crate) struct MadeDevice {
     pub(crate) mapped: Arc<Mapped>,
     /// Whether it is read-only, whatever the group says.
     pub(crate) read_only: bool,
@@ -123,14 +127,11 @@ impl Maker<'_> {
         planned: &PlannedDevice,
         name: &str,
         held: bool,
-    ) -> Result<Option<Made>, String> {
+    ) -> Result<Option<MadeDevice>, String> {
         match self.try_make(planned, name, held).await {
             Ok(made) => Ok(made),
-            Err(NotMade::Invalid) => Err("the snapshot is invalid: its space was full, or could \
-                                          not be written; it has nothing to show any more, and \
-                                          lvremove takes it away"
-                .to_owned()),
-            Err(NotMade::Failed(why)) => {
+            Err(MakeError::Invalid) => Err(INVALID_SNAPSHOT.to_owned()),
+            Err(MakeError::Failed(why)) => {
                 self.parts.frozen.extend(snapshot_of(planned).map(str::to_owned));
                 Err(why)
             }
@@ -142,7 +143,7 @@ impl Maker<'_> {
         planned: &PlannedDevice,
         name: &str,
         held: bool,
-    ) -> Result<Option<Made>, NotMade> {
+    ) -> Result<Option<MadeDevice>, MakeError> {
         let mut notes = Vec::new();
         let (table, read_only) = match &planned.made_of {
             DeviceSource::Table(lines) => self.mapped(planned, lines, &mut notes).await?,
@@ -178,12 +179,12 @@ impl Maker<'_> {
         };
         if mapped.status().trim_end().ends_with(INVALID) && !is_merging(planned) {
             // An origin is available without the snapshot that was to be merged into it.
-            let Some(real) = view_of_origin(planned) else { return Err(NotMade::Invalid) };
+            let Some(real) = view_of_origin(planned) else { return Err(MakeError::Invalid) };
             mapped = self.start(name, self.linear(real, planned.size).await?).await?;
             notes.push("the snapshot that was to be merged into it is invalid".to_owned());
         }
         self.parts.made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
-        Ok(Some(Made { mapped, read_only, notes }))
+        Ok(Some(MadeDevice { mapped, read_only, notes }))
     }
 
     /// Loads the table of `planned` into the device that has this place in the group, to become live when it is resumed.

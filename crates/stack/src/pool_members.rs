@@ -31,7 +31,7 @@ pub struct Place {
 }
 
 /// A pool member found on a disk.
-pub struct Found {
+pub struct FoundMember {
     /// Its location.
     pub place: Place,
     /// Its labels.
@@ -42,7 +42,7 @@ pub struct Found {
 ///
 /// # Errors
 /// The disk cannot be read, or not be opened as a part.
-pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, MembersError> {
+pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<FoundMember>, MembersError> {
     let contents = probe(gateway).await?;
     let claim = claim::read(gateway, &contents, false).await?.claim;
     let path = std::fs::canonicalize(path)?;
@@ -57,7 +57,7 @@ pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, Me
         return Ok(contents
             .zfs
             .into_iter()
-            .map(|labels| Found { place: place.clone(), labels })
+            .map(|labels| FoundMember { place: place.clone(), labels })
             .collect());
     };
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, Me
         let contents = probe(&Gateway::new(Arc::new(partition))).await?;
         if let Some(labels) = contents.zfs {
             let place = part(name, &path, entry.start, entry.len)?;
-            found.push(Found { place, labels });
+            found.push(FoundMember { place, labels });
         }
     }
     Ok(found)
@@ -145,7 +145,7 @@ pub(crate) struct Members {
 }
 
 /// A pool that may be imported.
-pub(crate) struct Ready {
+pub(crate) struct ReadyPool {
     pool: config::Pool,
     pub(crate) depth: usize,
     pub(crate) below: Vec<String>,
@@ -155,7 +155,7 @@ pub(crate) struct Ready {
     paths: Vec<String>,
 }
 
-impl Ready {
+impl ReadyPool {
     /// The pool's name.
     pub(crate) fn name(&self) -> &str {
         &self.pool.name
@@ -200,7 +200,7 @@ impl Members {
     }
 
     /// The next untried pool: one with all members, or any if `any` is set.
-    pub(crate) fn next(&mut self, any: bool) -> Option<Ready> {
+    pub(crate) fn next(&mut self, any: bool) -> Option<ReadyPool> {
         let devices: Vec<config::Device<'_>> = self
             .all
             .iter()
@@ -216,6 +216,6 @@ impl Members {
         let depth = members().map(|member| member.depth).max().unwrap_or(0);
         let parts = members().filter_map(|member| member.place.part.clone()).collect();
         let paths = self.all.iter().map(|member| member.place.path.clone()).collect();
-        Some(Ready { pool, depth, below, parts, paths })
+        Some(ReadyPool { pool, depth, below, parts, paths })
     }
 }

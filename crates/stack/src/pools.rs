@@ -20,7 +20,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 
 use crate::attributes::AttributeError;
 use crate::devices::Devices;
-use crate::pool_members::Ready;
+use crate::pool_members::ReadyPool;
 
 /// How pools are imported.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct RefusedPool {
 }
 
 /// A served pool.
-pub struct Served {
+pub struct ServedPool {
     /// The pool.
     pub pool: Pool,
     /// The names of its members.
@@ -59,7 +59,7 @@ pub struct Served {
 }
 
 /// A volume with a new device.
-pub struct Opened {
+pub struct PoolVolume {
     /// The name of the device.
     pub device: String,
     /// Whether it is to be probed.
@@ -68,9 +68,9 @@ pub struct Opened {
 
 /// Changes of a pool's devices.
 #[derive(Default)]
-pub struct Followed {
+pub struct DeviceChanges {
     /// The new devices.
-    pub opened: Vec<Opened>,
+    pub opened: Vec<PoolVolume>,
     /// Volumes that could not be opened, and why.
     pub failed: Vec<(String, CallError)>,
 }
@@ -78,7 +78,7 @@ pub struct Followed {
 /// The served pools.
 #[derive(Default)]
 pub struct Pools {
-    served: RwLock<Vec<Arc<Served>>>,
+    served: RwLock<Vec<Arc<ServedPool>>>,
     /// Minor numbers of volumes.
     minors: Mutex<BTreeSet<u32>>,
     parameters: Arc<Parameters>,
@@ -93,12 +93,12 @@ impl Pools {
     }
 
     /// All served pools.
-    pub fn all(&self) -> Vec<Arc<Served>> {
+    pub fn all(&self) -> Vec<Arc<ServedPool>> {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The pool with this name, or of the dataset with this name.
-    pub fn find(&self, name: &str) -> Option<Arc<Served>> {
+    pub fn find(&self, name: &str) -> Option<Arc<ServedPool>> {
         let pool = name.split(['/', '@']).next().unwrap_or(name);
         self.all().into_iter().find(|served| served.pool.name() == pool)
     }
@@ -109,10 +109,10 @@ impl Pools {
     /// The reason.
     pub(crate) async fn import(
         &self,
-        ready: &Ready,
+        ready: &ReadyPool,
         read_only: bool,
         force: bool,
-    ) -> Result<Arc<Served>, RefusedPool> {
+    ) -> Result<Arc<ServedPool>, RefusedPool> {
         let name = ready.name().to_owned();
         let refused = |why: String, hint: Option<&str>| RefusedPool {
             name: name.clone(),
@@ -131,7 +131,7 @@ impl Pools {
         let pool = pool.map_err(|error| refused(error.to_string(), error.hint()))?;
         let (below, health) = (ready.below.clone(), ready.health());
         let turn = AsyncMutex::new(());
-        let served = Arc::new(Served { pool, below, health, turn, read_only });
+        let served = Arc::new(ServedPool { pool, below, health, turn, read_only });
         self.served.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&served));
         Ok(served)
     }
@@ -139,11 +139,11 @@ impl Pools {
     /// Makes devices for the visible volumes in `new`.
     pub async fn open_new(
         &self,
-        served: &Served,
+        served: &ServedPool,
         new: Vec<VisibleDataset>,
         devices: &Devices,
-    ) -> Followed {
-        let mut followed = Followed::default();
+    ) -> DeviceChanges {
+        let mut followed = DeviceChanges::default();
         for visible in new {
             match self.open(served, &visible, devices).await {
                 Ok(opened) => followed.opened.push(opened),
@@ -155,15 +155,15 @@ impl Pools {
 
     async fn open(
         &self,
-        served: &Served,
+        served: &ServedPool,
         visible: &VisibleDataset,
         devices: &Devices,
-    ) -> Result<Opened, CallError> {
+    ) -> Result<PoolVolume, CallError> {
         let (minor, device) = self.give_minor(devices);
         match served.pool.open(&visible.dataset, served.read_only, &device, minor).await {
             Ok(zvol) => {
                 devices.add_zvol(&zvol, &served.below);
-                Ok(Opened { device, may_hold_others: visible.may_hold_others })
+                Ok(PoolVolume { device, may_hold_others: visible.may_hold_others })
             }
             Err(error) => {
                 self.minors().remove(&minor);
@@ -176,14 +176,14 @@ impl Pools {
     ///
     /// # Errors
     /// See [`Pool::close`]: a volume that is not closed stays in use.
-    pub async fn close(&self, served: &Served, zvol: &Zvol) -> Result<(), CallError> {
+    pub async fn close(&self, served: &ServedPool, zvol: &Zvol) -> Result<(), CallError> {
         served.pool.close(zvol).await?;
         self.minors().remove(&zvol.disk().number().minor);
         Ok(())
     }
 
     /// Forgets a closed volume whose dataset and device are gone.
-    pub fn forget(&self, served: &Served, zvol: &Zvol) {
+    pub fn forget(&self, served: &ServedPool, zvol: &Zvol) {
         served.pool.forget(zvol);
         self.minors().remove(&zvol.disk().number().minor);
     }
@@ -192,7 +192,11 @@ impl Pools {
     ///
     /// # Errors
     /// The export failed; the pool is no longer served anyway.
-    pub async fn export(&self, served: &Arc<Served>, devices: &Devices) -> Result<(), CallError> {
+    pub async fn export(
+        &self,
+        served: &Arc<ServedPool>,
+        devices: &Devices,
+    ) -> Result<(), CallError> {
         let opened = served.pool.opened();
         for device in opened.iter().filter_map(|zvol| devices.find(zvol.disk().name())) {
             devices.remove(&device.path);
@@ -267,6 +271,6 @@ impl Pools {
 }
 
 /// Sets a module parameter in one pool's worker.
-async fn tell(served: &Served, name: &str, value: u64) -> Result<(), CallError> {
+async fn tell(served: &ServedPool, name: &str, value: u64) -> Result<(), CallError> {
     served.pool.run(Command::SetParameter { name: name.to_owned(), value }).await
 }

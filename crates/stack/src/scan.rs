@@ -9,16 +9,16 @@ use ashlar_block::Runtime;
 use ashlar_md::ArrayStatus;
 use ashlar_md::ondisk::{Level, MdadmUuid, Role as MdRole, Superblock, text};
 
-use crate::assemble::{Failure, Looked, Options, Probed, Stack, assemble};
+use crate::assemble::{DeviceProbe, Failure, Options, ProbedDisk, Stack, assemble};
 use crate::devices::{Device, Kind, Role};
 use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
 use crate::probe::{Contents, Md};
 use crate::signature::{Signature, Usage, ZFS_MEMBER};
-use crate::zpools::{self, Labelled};
+use crate::zpools::{self, LabelledDevice};
 
 /// The graph of `probed`. Nothing is written.
-pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
+pub async fn scan(probed: &[ProbedDisk], runtime: &Arc<dyn Runtime>) -> Graph {
     let md = ashlar_md::Options { run: true, read_only: true };
     let stack = assemble(probed, Options { md, ..Options::default() }, runtime).await;
     draw(&stack)
@@ -30,21 +30,21 @@ fn draw(stack: &Stack) -> Graph {
     let mut nodes: HashMap<String, NodeId> = HashMap::new();
     let mut labelled = Vec::new();
     for device in stack.devices.all() {
-        let looked = stack.looked.iter().rfind(|looked| looked.name == device.name);
+        let probe = stack.probes.iter().rfind(|probe| probe.name == device.name);
         let notes = stack.notes.iter().filter(|note| note.device == device.name);
         let notes: Vec<&str> = notes.map(|note| note.text.as_str()).collect();
-        let node = node(stack, &device, looked, &notes);
+        let node = node(stack, &device, probe, &notes);
         let parents: Vec<NodeId> =
             device.below.iter().filter_map(|below| nodes.get(below).copied()).collect();
         let id =
             if parents.is_empty() { graph.add_root(node) } else { graph.add_below(&parents, node) };
         nodes.insert(device.name.clone(), id);
-        if let Some(Looked { contents: Ok(contents), scheme, .. }) = looked {
+        if let Some(DeviceProbe { contents: Ok(contents), scheme, .. }) = probe {
             add_signatures(&mut graph, id, &device, contents, scheme.is_some());
             // Labels on other devices belong to the contents, for example of an array.
             if let (Role::Volume, Some(labels)) = (device.role, &contents.zfs) {
                 let path = if device.kind.is_disk() { &device.path } else { &device.name };
-                labelled.push(Labelled { node: id, path: path.clone(), labels });
+                labelled.push(LabelledDevice { node: id, path: path.clone(), labels });
             }
         }
     }
@@ -64,7 +64,7 @@ fn draw(stack: &Stack) -> Graph {
 }
 
 /// A device, its membership, and its defects.
-fn node(stack: &Stack, device: &Device, looked: Option<&Looked>, notes: &[&str]) -> Node {
+fn node(stack: &Stack, device: &Device, probe: Option<&DeviceProbe>, notes: &[&str]) -> Node {
     let size = device.gateway().capacity().bytes();
     let mut node = match &device.kind {
         Kind::Disk => Node::new(device.kind.name(), &device.path).sized(size),
@@ -77,7 +77,7 @@ fn node(stack: &Stack, device: &Device, looked: Option<&Looked>, notes: &[&str])
             Node::new(device.kind.name(), device.export_name()).sized(size)
         }
     };
-    if let Some(Looked { contents, scheme, .. }) = looked {
+    if let Some(DeviceProbe { contents, scheme, .. }) = probe {
         if device.role == Role::Member
             && let Ok(Contents { md: Md::Member(sb), .. }) = contents
         {

@@ -19,7 +19,7 @@ use crate::devices::{Device, Kind, Role};
 /// A device or pool that did not stop cleanly.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{name}: {why}")]
-pub struct NotStopped {
+pub struct StopError {
     /// The name of the device or pool.
     pub name: String,
     /// The reason.
@@ -39,7 +39,7 @@ impl Stack {
     ///
     /// # Errors
     /// The devices that could not be marked clean, flushed or exported.
-    pub async fn stop(&self) -> Result<(), Vec<NotStopped>> {
+    pub async fn stop(&self) -> Result<(), Vec<StopError>> {
         self.stop_within(&|_| Box::pin(std::future::pending())).await
     }
 
@@ -48,7 +48,7 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Self::stop`], and the devices that were given up.
-    pub async fn stop_within(&self, limit: Limit<'_>) -> Result<(), Vec<NotStopped>> {
+    pub async fn stop_within(&self, limit: Limit<'_>) -> Result<(), Vec<StopError>> {
         let mut failed = Vec::new();
         let mut in_use = BTreeSet::new();
         let devices = self.devices.all();
@@ -70,7 +70,7 @@ impl Stack {
         let exports = pools.iter().map(|served| async {
             let error = self.pools.export(served, &self.devices).await.err()?;
             let (name, why) = (served.pool.name().to_owned(), error.to_string());
-            Some(NotStopped { name, why, is_pool: true })
+            Some(StopError { name, why, is_pool: true })
         });
         failed.extend(join_all(exports).await.into_iter().flatten());
         if failed.is_empty() { Ok(()) } else { Err(failed) }
@@ -82,7 +82,7 @@ impl Stack {
         device: &Device,
         limit: Limit<'_>,
         in_use: &mut BTreeSet<String>,
-    ) -> Option<NotStopped> {
+    ) -> Option<StopError> {
         let why = if in_use.contains(&device.name) {
             in_use.extend(device.below.iter().cloned());
             if !device.has_state() {
@@ -94,13 +94,13 @@ impl Stack {
             match select(stopped, limit(&device.name)).await {
                 Either::Left((stopped, _)) => {
                     let (name, why) = (device.name.clone(), stopped.err()?.to_string());
-                    return Some(NotStopped { name, why, is_pool: false });
+                    return Some(StopError { name, why, is_pool: false });
                 }
                 Either::Right(_) => "it did not stop in time".to_owned(),
             }
         };
         in_use.extend(device.below.iter().cloned());
-        Some(NotStopped { name: device.name.clone(), why, is_pool: false })
+        Some(StopError { name: device.name.clone(), why, is_pool: false })
     }
 
     /// Ends a device's I/O.

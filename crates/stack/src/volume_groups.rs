@@ -20,23 +20,23 @@ mod change;
 mod copying;
 mod difference;
 mod members;
-mod merged;
-mod moved;
+mod merges;
+mod moves;
 mod put_off;
 mod report;
 mod restored;
 
 pub use activation::{Activation, Activations};
-use active::{Active, Live, Numbers};
-pub use change::{Applied, Change, Request};
-pub use copying::Copying;
+use active::{Active, LiveDevice, Numbers};
+pub use change::{Change, ChangeResult, Request};
+pub use copying::CopyControl;
 pub use members::new_member;
-pub use merged::{Merged, Merging, left_to_merge};
-pub use moved::{MirrorProgress, Moving, MovingState, mirror_progress};
+pub use merges::{MergeIdentity, ServedMerge, left_to_merge};
+pub use moves::{MirrorProgress, MovingState, ServedMove, mirror_progress};
 pub use report::{ServedGroup, ServedPhysical, ServedVolume};
 
 /// A present physical volume.
-struct Physical {
+struct PresentVolume {
     /// The name of its device.
     device: String,
     depth: usize,
@@ -57,7 +57,7 @@ pub struct RefusedVolume {
 }
 
 /// The result of an activation.
-pub(crate) struct Activated {
+pub(crate) struct ActivationResult {
     /// The names of the new volumes that users see.
     pub(crate) volumes: Vec<String>,
     /// The depth of the group's devices.
@@ -93,7 +93,7 @@ impl Place {
 /// See the module text.
 #[derive(Default)]
 pub(crate) struct VolumeGroups {
-    physical: Vec<Physical>,
+    physical: Vec<PresentVolume>,
     /// Physical volumes seen inside members of arrays: their UUIDs, and those of the arrays.
     inside: Vec<(Uuid, uuid::Uuid)>,
     active: BTreeMap<Uuid, Active>,
@@ -110,7 +110,7 @@ impl VolumeGroups {
             Ok(Some(pv)) => {
                 let text = pv.metadata().map(|text| text.map(Arc::new));
                 let device = device.name.clone();
-                self.physical.push(Physical { device, depth, pv, text });
+                self.physical.push(PresentVolume { device, depth, pv, text });
                 Ok(())
             }
             Ok(None) => Err("the LVM label cannot be read".to_owned()),
@@ -185,7 +185,7 @@ impl VolumeGroups {
     }
 
     /// Makes the devices of a group, and adds them to the site's.
-    pub(crate) async fn activate(&mut self, group: &Group, site: &Site<'_>) -> Activated {
+    pub(crate) async fn activate(&mut self, group: &Group, site: &Site<'_>) -> ActivationResult {
         let vg = &group.metadata.group;
         let place = self.place(group);
         let path = |index: usize| place.path(index);
@@ -218,13 +218,13 @@ impl VolumeGroups {
             }
         }
         self.active.insert(vg.id, active);
-        Activated { volumes, depth: place.depth, refused, notes }
+        ActivationResult { volumes, depth: place.depth, refused, notes }
     }
 
     /// Where a group's physical volumes are.
     fn place(&self, group: &Group) -> Place {
         let member = |state: &MemberState| self.physical.get(state.usable()?);
-        let members: Vec<Option<&Physical>> = group.members.iter().map(member).collect();
+        let members: Vec<Option<&PresentVolume>> = group.members.iter().map(member).collect();
         let depth = members.iter().flatten().map(|member| member.depth).max().unwrap_or(0);
         let devices = members.into_iter().map(|m| m.map(|m| m.device.clone())).collect();
         Place { devices, depth }

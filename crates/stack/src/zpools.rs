@@ -7,7 +7,7 @@ use crate::graph::{Graph, Node, NodeId};
 use crate::signature::ZFS_MEMBER;
 
 /// A device with ZFS labels.
-pub(crate) struct Labelled<'a> {
+pub(crate) struct LabelledDevice<'a> {
     /// The device.
     pub(crate) node: NodeId,
     /// Its name.
@@ -17,7 +17,7 @@ pub(crate) struct Labelled<'a> {
 }
 
 /// Adds the pools below their members; for a device in no pool, adds the state of its labels.
-pub(crate) fn draw(graph: &mut Graph, labelled: &[Labelled<'_>]) {
+pub(crate) fn draw(graph: &mut Graph, labelled: &[LabelledDevice<'_>]) {
     let devices: Vec<Device<'_>> = labelled
         .iter()
         .map(|device| Device { path: &device.path, labels: device.labels })

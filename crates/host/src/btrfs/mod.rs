@@ -220,8 +220,8 @@ fn refuse_reused(fs: &FileSystem, stack: &Stack) -> Result<()> {
     for device in fs.devices().iter().filter(|device| device.is_by_backup()) {
         let all = stack.devices.all();
         let name = all.iter().find(|it| it.path == device.name).map(|it| it.name.as_str());
-        let looked = stack.looked.iter().find(|looked| Some(looked.name.as_str()) == name);
-        let Some(Ok(contents)) = looked.map(|looked| &looked.contents) else { continue };
+        let probe = stack.probes.iter().find(|probe| Some(probe.name.as_str()) == name);
+        let Some(Ok(contents)) = probe.map(|probe| &probe.contents) else { continue };
         if let Some(other) = contents.foreign.iter().find(|it| it.name != "btrfs") {
             let why = format!("its first btrfs superblock is gone, and there is {other}");
             let error = Error::new("not to be repaired", &device.name, why);

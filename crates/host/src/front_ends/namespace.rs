@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ashlar_block::LocalFuture;
 use ashlar_export::fuse::tree::{Access, Entry, Namespace};
-use ashlar_stack::attributes::{AttributeError, Attributes, Found};
+use ashlar_stack::attributes::{AttributeError, Attributes, NodeKind};
 use rustix::io::Errno;
 
 /// The namespace of the mount.
@@ -19,16 +19,16 @@ fn errno(error: &AttributeError) -> Errno {
 impl Namespace for View {
     fn lookup(&self, path: &str) -> Option<Entry> {
         Some(match self.attributes.lookup(path)? {
-            Found::Directory => Entry::Directory,
-            Found::Symlink(target) => Entry::Symlink(target),
-            Found::Attribute { readable, writable } => {
+            NodeKind::Directory => Entry::Directory,
+            NodeKind::Symlink(target) => Entry::Symlink(target),
+            NodeKind::Attribute { readable, writable } => {
                 Entry::Attribute(match (readable, writable) {
                     (true, true) => Access::ReadWrite,
                     (false, true) => Access::WriteOnly,
                     (_, false) => Access::ReadOnly,
                 })
             }
-            Found::Volume(bytes) => Entry::Volume(bytes),
+            NodeKind::Volume(bytes) => Entry::Volume(bytes),
         })
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ashlar_block::Gateway;
 use ashlar_lvm::group::{self, Group, GroupSurvey, NameError, named};
 use ashlar_lvm::{PvOnDisk, VolumeGroup, read_pv};
-use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
+use ashlar_stack::assemble::{Disk, Options, ProbedDisk, Stack, assemble};
 use ashlar_stack::devices::Role;
 use ashlar_stack::owners;
 use ashlar_stack::partitions;
@@ -125,7 +125,7 @@ async fn leaves(disk: Disk, read_only: bool, dialogue: &dyn Dialogue) -> Vec<(Di
         Md::Member(_) | Md::Damaged(_) => return vec![(disk, contents)],
     };
     let table = match found {
-        Ok(partitions::Found::Table(table)) if !table.is_empty => table,
+        Ok(partitions::TableState::Table(table)) if !table.is_empty => table,
         Ok(_) => return vec![(disk, contents)],
         Err(status) => {
             dialogue.warn(&format_args!("{path} cannot be read: {status}"));
@@ -148,7 +148,8 @@ impl Session {
         let mut probed = Vec::new();
         for disk in disks {
             let leaves = leaves(disk, read_only, &*dialogue).await.into_iter();
-            probed.extend(leaves.map(|(disk, contents)| Probed { disk, contents: Ok(contents) }));
+            probed
+                .extend(leaves.map(|(disk, contents)| ProbedDisk { disk, contents: Ok(contents) }));
         }
         let md = ashlar_md::Options { run: false, read_only };
         // Only arrays: a group that is active cannot be changed here.

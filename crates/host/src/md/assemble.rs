@@ -8,7 +8,7 @@ use ashlar_md::ondisk::create::full_name;
 use ashlar_md::ondisk::homehost::with_host;
 use ashlar_md::update::Update;
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
+use ashlar_stack::assemble::{MembershipError, Options, ProbedDisk, assemble, probe_all};
 use ashlar_stack::names::short_name;
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ pub struct MemberFilter {
 
 impl MemberFilter {
     /// Whether `probed` may belong to the array.
-    pub fn accepts(&self, probed: &Probed) -> bool {
+    pub fn accepts(&self, probed: &ProbedDisk) -> bool {
         let Ok(candidate) = probed.candidate() else {
             return self.uuid.is_none() && self.name.is_none();
         };
@@ -71,7 +71,7 @@ pub async fn try_to_assemble(
     for disk in &probed {
         match disk.candidate() {
             // The array may be able to do without it.
-            Ok(_) | Err(NotAMember::Damaged(_)) => {}
+            Ok(_) | Err(MembershipError::Damaged(_)) => {}
             Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
         }
     }

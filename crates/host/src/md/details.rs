@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
+use ashlar_stack::assemble::{MembershipError, Options, ProbedDisk, assemble, probe_all};
 use ashlar_stack::detail::Detail;
 use ashlar_stack::signature::{Signature, Usage};
 
@@ -29,7 +29,7 @@ pub struct UnusableArray {
     pub error: Error,
 }
 
-fn is_partitioned(disk: &Probed) -> bool {
+fn is_partitioned(disk: &ProbedDisk) -> bool {
     let is_table = |found: &Signature| found.usage == Usage::PartitionTable;
     disk.contents.as_ref().is_ok_and(|contents| contents.foreign.iter().any(is_table))
 }
@@ -44,8 +44,8 @@ pub async fn arrays_on(devices: &[PathBuf]) -> Result<ArraysOnDisks> {
     for disk in &probed {
         match disk.candidate() {
             Ok(_) => {}
-            Err(NotAMember::Foreign(_)) if is_partitioned(disk) => whole = false,
-            Err(why @ NotAMember::Damaged(_)) => {
+            Err(MembershipError::Foreign(_)) if is_partitioned(disk) => whole = false,
+            Err(why @ MembershipError::Damaged(_)) => {
                 damaged.push(Error::plain(disk.disk.path.display(), why));
             }
             Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),

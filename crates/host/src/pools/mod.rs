@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
-use ashlar_stack::pool_members::{Found, members_on};
+use ashlar_stack::pool_members::{FoundMember, members_on};
 use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{CallError, Part, Pool, PoolError};
 use ashlar_zfs::ondisk::config;
@@ -57,7 +57,7 @@ pub enum Session {
 pub struct Labelled {
     /// The disks with members.
     pub disks: Vec<Disk>,
-    members: Vec<Found>,
+    members: Vec<FoundMember>,
 }
 
 /// The error for a command that a worker refused.

@@ -7,7 +7,7 @@ use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_stack::trace::binary::{Item, Items, Placed};
+use ashlar_stack::trace::binary::{Item, Items, PlacedItem};
 
 use crate::error::{Error, Result};
 
@@ -66,7 +66,7 @@ impl TraceFiles {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn put(&mut self, placed: &Placed) -> Result<()> {
+    pub fn put(&mut self, placed: &PlacedItem) -> Result<()> {
         if placed.thread >= MAX_THREADS {
             return Err(Error::plain("no trace", format_args!("thread {}", placed.thread)));
         }
@@ -105,7 +105,7 @@ fn failed(path: &Path, error: &io::Error) -> Error {
 }
 
 /// A file being read.
-type Reading = Peekable<Box<dyn Iterator<Item = Result<Placed>>>>;
+type Reading = Peekable<Box<dyn Iterator<Item = Result<PlacedItem>>>>;
 
 /// Opens the files of a trace.
 fn open(base: &Path) -> Result<Vec<Reading>> {
@@ -146,8 +146,8 @@ pub fn recorded_items(base: &Path) -> Result<impl Iterator<Item = Result<Item>>>
     Ok(std::iter::from_fn(move || {
         let heads = files.iter_mut().filter_map(|file| {
             let time_ns = match file.peek()? {
-                Ok(Placed { item: Item::Event(record), .. }) => record.time_ns,
-                Ok(Placed { item: Item::Name(_) | Item::Start { .. }, .. }) | Err(_) => 0,
+                Ok(PlacedItem { item: Item::Event(record), .. }) => record.time_ns,
+                Ok(PlacedItem { item: Item::Name(_) | Item::Start { .. }, .. }) | Err(_) => 0,
             };
             Some((time_ns, file))
         });

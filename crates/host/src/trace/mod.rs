@@ -12,7 +12,7 @@ use ashlar_block::disk::DeviceNumber;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{now_ns, sleep, wall_clock};
 use ashlar_stack::attributes::Attributes;
-use ashlar_stack::trace::{Categories, Host, Session, Who};
+use ashlar_stack::trace::{Categories, Host, Session, ThreadIdentity};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};
@@ -34,10 +34,10 @@ const SETTLED: Duration = Duration::from_millis(1);
 const BATCH: usize = 8192;
 
 /// The calling thread of this process.
-fn who() -> Who {
+fn who() -> ThreadIdentity {
     let pid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let name = rustix::thread::name().unwrap_or_default();
-    Who { pid, name: name.to_string_lossy().into_owned() }
+    ThreadIdentity { pid, name: name.to_string_lossy().into_owned() }
 }
 
 const HOST: Host = Host { clock: now_ns, wall_clock, who };

@@ -9,7 +9,7 @@ use std::pin::pin;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_engine::net::Socket;
 use ashlar_engine::timeout;
-use ashlar_stack::trace::binary::{Decoder, Placed};
+use ashlar_stack::trace::binary::{Decoder, PlacedItem};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};
@@ -68,7 +68,7 @@ impl TraceStream {
     pub async fn next(
         &mut self,
         stop: &mut Option<impl Future + Unpin>,
-    ) -> Result<Option<Vec<Placed>>> {
+    ) -> Result<Option<Vec<PlacedItem>>> {
         while !self.is_over {
             let message = self.frames.next_message().map_err(|error| self.failed(error))?;
             if let Some(message) = message {
@@ -105,7 +105,7 @@ impl TraceStream {
         Ok(None)
     }
 
-    fn decode(&mut self, reply: &TraceReply) -> Result<Vec<Placed>> {
+    fn decode(&mut self, reply: &TraceReply) -> Result<Vec<PlacedItem>> {
         let bad = |error: &dyn std::fmt::Display| {
             Error::plain("the daemon's answer was not understood", error)
         };

@@ -132,9 +132,9 @@ mod tests {
     use ashlar_block::device::{BlockDevice, IoFuture};
     use ashlar_block::{Bio, Disk, Driver, Limits, Op, Queue, Request};
 
-    struct Null(Disk);
+    struct NullDevice(Disk);
 
-    impl BlockDevice for Null {
+    impl BlockDevice for NullDevice {
         fn disk(&self) -> &Disk {
             &self.0
         }
@@ -144,16 +144,16 @@ mod tests {
         }
     }
 
-    struct Nothing;
+    struct NullDriver;
 
-    impl Driver for Nothing {
+    impl Driver for NullDriver {
         fn queue_rq(&self, rq: Request) {
             rq.complete(Ok(()));
         }
     }
 
     fn gateway(limits: Limits) -> Gateway {
-        Gateway::new(Arc::new(Null(Disk::new("t", Sectors(2048), limits))))
+        Gateway::new(Arc::new(NullDevice(Disk::new("t", Sectors(2048), limits))))
     }
 
     fn tree(gateway: &Gateway) -> Tree {
@@ -229,7 +229,7 @@ mod tests {
         assert!(tree(&gateway(limits())).read(path).is_err());
         let sim = ashlar_sim::Sim::new(1);
         let disk = Disk::new("t", Sectors(2048), limits());
-        let queue = Queue::with_deadline(disk, Nothing, sim.runtime());
+        let queue = Queue::with_deadline(disk, NullDriver, sim.runtime());
         let gateway = Gateway::new(Arc::new(queue));
         let tree = tree(&gateway);
         assert_eq!(tree.read(path), Ok("30000".to_owned()));

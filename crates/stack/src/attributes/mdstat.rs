@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ashlar_md::ondisk::Level;
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 
-use crate::arrays::Waiting;
+use crate::arrays::WaitingArray;
 use crate::progress::{Progress, Run, Step, mdstat_name};
 use crate::view::Snapshot;
 
@@ -14,7 +14,7 @@ use crate::view::Snapshot;
 /// `waiting`, whose members are named by path.
 pub fn mdstat<N>(
     arrays: impl IntoIterator<Item = (Snapshot, N)>,
-    waiting: &[Waiting],
+    waiting: &[WaitingArray],
     name: impl Fn(&str) -> Option<String>,
 ) -> String
 where
@@ -36,7 +36,7 @@ macro_rules! put {
 }
 
 /// An array that was never started: the kernel knows nothing of it but its members.
-fn inactive(out: &mut String, array: &Waiting, name: impl Fn(&str) -> Option<String>) {
+fn inactive(out: &mut String, array: &WaitingArray, name: impl Fn(&str) -> Option<String>) {
     put!(out, "{} : inactive", array.name.device());
     for member in array.members.iter().rev() {
         let Some(name) = name(&member.path) else { continue };

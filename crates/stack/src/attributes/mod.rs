@@ -17,7 +17,7 @@ pub mod block;
 pub mod md;
 pub mod mdstat;
 
-mod shown;
+mod stack_source;
 mod tree;
 pub mod zfs;
 
@@ -27,7 +27,7 @@ use ashlar_block::disk::SettingError;
 use ashlar_block::{ByteVolume, LocalFuture};
 use thiserror::Error;
 
-pub(crate) use shown::Shown;
+pub(crate) use stack_source::StackSource;
 pub(crate) use tree::Tree;
 
 /// Why an attribute could not be read or written.
@@ -84,26 +84,26 @@ pub(crate) fn number(text: &str) -> Result<u64, AttributeError> {
 }
 
 /// Sets a value of a `T`, at once.
-pub(crate) type SetNow<T> = fn(&T, &str) -> Result<(), AttributeError>;
+pub(crate) type ImmediateSetter<T> = fn(&T, &str) -> Result<(), AttributeError>;
 
 /// Sets a value of a `T`; may take a while.
-pub(crate) type SetLater<T> =
+pub(crate) type DeferredSetter<T> =
     for<'a> fn(&'a T, &'a str) -> LocalFuture<'a, Result<(), AttributeError>>;
 
 /// How a value is set. The caller has removed the final newline.
-pub(crate) enum Set<T> {
-    Now(SetNow<T>),
-    Later(SetLater<T>),
+pub(crate) enum Setter<T> {
+    Now(ImmediateSetter<T>),
+    Later(DeferredSetter<T>),
 }
 
 // Derived impls would require `T: Clone` and `T: Copy`.
-impl<T> Clone for Set<T> {
+impl<T> Clone for Setter<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Set<T> {}
+impl<T> Copy for Setter<T> {}
 
 /// A row of the table of `T`'s attributes.
 pub(crate) struct Row<T> {
@@ -112,7 +112,7 @@ pub(crate) struct Row<T> {
     /// The text, with or without the final newline.
     pub(crate) get: Option<fn(&T) -> String>,
     /// Sets the value.
-    pub(crate) set: Option<Set<T>>,
+    pub(crate) set: Option<Setter<T>>,
 }
 
 impl<T> Row<T> {
@@ -122,24 +122,32 @@ impl<T> Row<T> {
     }
 
     /// A row that can be read and written.
-    pub(crate) const fn rw(name: &'static str, get: fn(&T) -> String, set: SetNow<T>) -> Self {
-        Self { name, get: Some(get), set: Some(Set::Now(set)) }
+    pub(crate) const fn rw(
+        name: &'static str,
+        get: fn(&T) -> String,
+        set: ImmediateSetter<T>,
+    ) -> Self {
+        Self { name, get: Some(get), set: Some(Setter::Now(set)) }
     }
 
     /// A row that can be read and written, where writing takes a while.
-    pub(crate) const fn act(name: &'static str, get: fn(&T) -> String, set: SetLater<T>) -> Self {
-        Self { name, get: Some(get), set: Some(Set::Later(set)) }
+    pub(crate) const fn act(
+        name: &'static str,
+        get: fn(&T) -> String,
+        set: DeferredSetter<T>,
+    ) -> Self {
+        Self { name, get: Some(get), set: Some(Setter::Later(set)) }
     }
 
     /// A row that can only be written.
-    pub(crate) const fn wo(name: &'static str, set: SetLater<T>) -> Self {
-        Self { name, get: None, set: Some(Set::Later(set)) }
+    pub(crate) const fn wo(name: &'static str, set: DeferredSetter<T>) -> Self {
+        Self { name, get: None, set: Some(Setter::Later(set)) }
     }
 }
 
 /// The kind of node at a path.
 #[derive(Clone)]
-pub enum Found {
+pub enum NodeKind {
     /// A directory.
     Directory,
     /// A symlink to this target.
@@ -192,7 +200,7 @@ impl Attributes {
     }
 
     /// The node at `path`. Symlinks are not followed, neither at the end nor on the way.
-    pub fn lookup(&self, path: &str) -> Option<Found> {
+    pub fn lookup(&self, path: &str) -> Option<NodeKind> {
         (self.tree)().lookup(path)
     }
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use ashlar_block::{ByteVolume, LocalFuture};
 
-use super::{AttributeError, Found, Row, Set};
+use super::{AttributeError, NodeKind, Row, Setter};
 
 /// The future result of a write.
-pub(super) type Written = LocalFuture<'static, Result<(), AttributeError>>;
+pub(super) type WriteFuture = LocalFuture<'static, Result<(), AttributeError>>;
 
 type Reader = Box<dyn Fn() -> String + Send + Sync>;
 
@@ -37,7 +37,7 @@ trait Table: Send + Sync {
     /// Whether a row can be read, and whether it can be written.
     fn access(&self, row: usize) -> (bool, bool);
     fn read(&self, row: usize) -> Option<String>;
-    fn write(&self, row: usize, value: &str) -> Option<Written>;
+    fn write(&self, row: usize, value: &str) -> Option<WriteFuture>;
 }
 
 struct Rows<T: 'static> {
@@ -58,10 +58,10 @@ impl<T: Send + Sync> Table for Rows<T> {
         self.rows[row].get.map(|get| get(&self.thing))
     }
 
-    fn write(&self, row: usize, value: &str) -> Option<Written> {
+    fn write(&self, row: usize, value: &str) -> Option<WriteFuture> {
         Some(match self.rows[row].set? {
-            Set::Now(set) => ready(set(&self.thing, value)),
-            Set::Later(set) => {
+            Setter::Now(set) => ready(set(&self.thing, value)),
+            Setter::Later(set) => {
                 let (thing, value) = (Arc::clone(&self.thing), value.to_owned());
                 Box::pin(async move { set(&thing, &value).await })
             }
@@ -90,7 +90,7 @@ impl Default for Tree {
 }
 
 /// A future that is ready at once.
-fn ready(result: Result<(), AttributeError>) -> Written {
+fn ready(result: Result<(), AttributeError>) -> WriteFuture {
     Box::pin(std::future::ready(result))
 }
 
@@ -147,16 +147,18 @@ impl Tree {
     }
 
     /// See [`Attributes::lookup`](super::Attributes::lookup).
-    pub(crate) fn lookup(&self, path: &str) -> Option<Found> {
+    pub(crate) fn lookup(&self, path: &str) -> Option<NodeKind> {
         Some(match self.at(path)? {
-            Place::Between | Place::Node(Node::Directory(_)) => Found::Directory,
-            Place::Node(Node::Symlink(target)) => Found::Symlink(target.clone()),
-            Place::Node(Node::Attribute(_)) => Found::Attribute { readable: true, writable: false },
+            Place::Between | Place::Node(Node::Directory(_)) => NodeKind::Directory,
+            Place::Node(Node::Symlink(target)) => NodeKind::Symlink(target.clone()),
+            Place::Node(Node::Attribute(_)) => {
+                NodeKind::Attribute { readable: true, writable: false }
+            }
             Place::Row(table, row) => {
                 let (readable, writable) = table.access(row);
-                Found::Attribute { readable, writable }
+                NodeKind::Attribute { readable, writable }
             }
-            Place::Node(Node::Volume(bytes)) => Found::Volume(Arc::clone(bytes)),
+            Place::Node(Node::Volume(bytes)) => NodeKind::Volume(Arc::clone(bytes)),
         })
     }
 
@@ -199,7 +201,7 @@ impl Tree {
     }
 
     /// See [`Attributes::write`](super::Attributes::write).
-    pub(crate) fn write(&self, path: &str, value: &str) -> Written {
+    pub(crate) fn write(&self, path: &str, value: &str) -> WriteFuture {
         match self.get(path) {
             Ok(Place::Row(table, row)) => {
                 let written = table.write(row, value.strip_suffix('\n').unwrap_or(value));
@@ -350,7 +352,7 @@ mod tests {
             assert!(tree.lookup(missing).is_none(), "{missing}");
             assert_eq!(tree.list(missing), [""; 0]);
         }
-        assert!(matches!(tree.lookup("sys/a/deep"), Some(Found::Directory)));
+        assert!(matches!(tree.lookup("sys/a/deep"), Some(NodeKind::Directory)));
     }
 
     #[test]
@@ -368,13 +370,13 @@ mod tests {
         assert_eq!(tree.read("sys/b/knob"), Ok("7".to_owned()));
         assert_eq!(tree.read("sys/a/add"), Err(AttributeError::NotReadable));
         let found = tree.lookup("sys/a/add");
-        assert!(matches!(found, Some(Found::Attribute { readable: false, writable: true })));
+        assert!(matches!(found, Some(NodeKind::Attribute { readable: false, writable: true })));
     }
 
     #[test]
     fn errors_are_those_of_sysfs() {
         let tree = tree();
-        let errno = |written: Written| outcome(written).unwrap_err().errno();
+        let errno = |written: WriteFuture| outcome(written).unwrap_err().errno();
         assert_eq!(errno(tree.write("sys/a/fixed", "1")), 13);
         assert_eq!(errno(tree.write("sys/a", "1")), 21);
         assert_eq!(errno(tree.write("sys/a/none", "1")), 2);

@@ -151,7 +151,7 @@ fn overlapping(entries: &[Entry]) -> Vec<(u32, u32)> {
 
 /// The partition table of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum TableState {
     /// No valid table; maybe a message to the user.
     Nothing(Option<String>),
     /// A table.
@@ -164,25 +164,25 @@ pub enum Found {
 ///
 /// # Errors
 /// The device cannot be read.
-pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<Found, Status> {
+pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<TableState, Status> {
     let has = |name| signatures.iter().any(|found| found.name == name);
     let units = units(gateway);
     if !has("PMBR") && !has("dos") {
         let stray = has("gpt").then(|| {
             "there is a GPT, but no MBR that names it: it is not used, as in the kernel".to_owned()
         });
-        return Ok(Found::Nothing(stray));
+        return Ok(TableState::Nothing(stray));
     }
-    let Some(unit) = units.first().copied() else { return Ok(Found::Nothing(None)) };
+    let Some(unit) = units.first().copied() else { return Ok(TableState::Nothing(None)) };
     let sector = read_block(gateway, unit, 0).await?;
-    let Some(records) = mbr::records(&sector) else { return Ok(Found::Nothing(None)) };
+    let Some(records) = mbr::records(&sector) else { return Ok(TableState::Nothing(None)) };
     if !records.iter().any(mbr::Record::is_protective) {
         let mut table = read_dos(gateway, unit, &records).await?;
         if has("gpt") {
             let note = "there is a GPT too, but the MBR does not name it: the MBR counts";
             table.notes.insert(0, note.to_owned());
         }
-        return Ok(Found::Table(table));
+        return Ok(TableState::Table(table));
     }
     let is_hybrid = records.iter().any(|record| record.is_used() && !record.is_protective());
     let mut defects = Vec::new();
@@ -193,7 +193,7 @@ pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<Found, 
                     notes.push("hybrid MBR: only the GPT's partitions count".to_owned());
                 }
                 let size = gateway.capacity();
-                return Ok(Found::Table(Table::new(Scheme::Gpt, entries, size, notes)));
+                return Ok(TableState::Table(Table::new(Scheme::Gpt, entries, size, notes)));
             }
             Err([primary, backup]) => defects.push((primary, backup)),
         }
@@ -202,7 +202,7 @@ pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<Found, 
     let missing = (Defect::Missing, Defect::Missing);
     let (primary, backup) =
         defects.into_iter().find(|defects| *defects != missing).unwrap_or(missing);
-    Ok(Found::Damaged(format!(
+    Ok(TableState::Damaged(format!(
         "both copies of the GPT are unusable: the primary: {primary}; the backup: {backup}"
     )))
 }

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::categories::Categories;
 use super::record::{Payload, Record};
-use super::recorder::Who;
+use super::recorder::ThreadIdentity;
 
 /// The magic number and the version.
 pub const MAGIC: u32 = 0x6561_7400 | 7;
@@ -148,7 +148,7 @@ pub fn put_start(out: &mut Vec<u8>, device: DeviceNumber, time_ns: u64, wall_clo
 }
 
 /// Appends a note with a thread's name.
-pub fn put_name(out: &mut Vec<u8>, device: DeviceNumber, thread: u32, who: &Who) {
+pub fn put_name(out: &mut Vec<u8>, device: DeviceNumber, thread: u32, who: &ThreadIdentity) {
     let mut text = [0; NAME];
     let len = who.name.floor_char_boundary(NAME - 1);
     text[..len].copy_from_slice(&who.name.as_bytes()[..len]);
@@ -161,7 +161,7 @@ pub enum Item {
     /// An event.
     Event(Record),
     /// A thread's name.
-    Name(Who),
+    Name(ThreadIdentity),
     /// The start of the trace: `time_ns` on its clock was `wall_clock` after 1970.
     Start {
         /// Nanoseconds.
@@ -173,7 +173,7 @@ pub enum Item {
 
 /// An item, and the blktrace file that it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Placed {
+pub struct PlacedItem {
     /// The device.
     pub device: DeviceNumber,
     /// The index of the thread.
@@ -225,7 +225,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The bytes are not a trace; the rest cannot be decoded.
-    pub fn take(&mut self) -> Result<Option<Placed>, FormatError> {
+    pub fn take(&mut self) -> Result<Option<PlacedItem>, FormatError> {
         let front = &self.bytes.make_contiguous()[..];
         let Ok((header, rest)) = Header::ref_from_prefix(front) else { return Ok(None) };
         if header.magic.get() != MAGIC {
@@ -236,7 +236,7 @@ impl Decoder {
         let (device, thread) = (header.device(), header.cpu.get());
         let len = size_of::<Header>() + payload.len();
         let bytes = self.bytes.drain(..len).collect();
-        Ok(Some(Placed { device, thread, item, bytes }))
+        Ok(Some(PlacedItem { device, thread, item, bytes }))
     }
 
     /// Checks that no bytes are left.
@@ -263,7 +263,7 @@ impl Header {
             PROCESS => {
                 let name = payload.split(|byte| *byte == 0).next().unwrap_or_default();
                 let name = String::from_utf8_lossy(name).into_owned();
-                return Ok(Item::Name(Who { pid: self.pid.get(), name }));
+                return Ok(Item::Name(ThreadIdentity { pid: self.pid.get(), name }));
             }
             TIMESTAMP => {
                 let [seconds, nanoseconds] =
@@ -335,7 +335,7 @@ impl<R: Read> Items<R> {
 }
 
 impl<R: Read> Iterator for Items<R> {
-    type Item = Result<Placed, FormatError>;
+    type Item = Result<PlacedItem, FormatError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -430,12 +430,12 @@ mod tests {
         let mut bytes = Vec::new();
         let start = Duration::new(1_700_000_000, 999_999_999);
         put_start(&mut bytes, DeviceNumber::md(1), 5, start);
-        let who = Who { pid: 12, name: "a name that is long".to_owned() };
+        let who = ThreadIdentity { pid: 12, name: "a name that is long".to_owned() };
         put_name(&mut bytes, DeviceNumber::md(1), 3, &who);
         put(&mut bytes, &record());
         let expected = [
             Item::Start { time_ns: 5, wall_clock: start },
-            Item::Name(Who { pid: 12, name: "a name that is ".to_owned() }),
+            Item::Name(ThreadIdentity { pid: 12, name: "a name that is ".to_owned() }),
             Item::Event(record()),
         ];
         for step in 1..bytes.len() {

@@ -27,6 +27,6 @@ pub mod text;
 
 pub use categories::Categories;
 pub use record::{Payload, Record};
-pub use recorder::{Recorder, Who};
+pub use recorder::{Recorder, ThreadIdentity};
 pub use session::{Host, Session};
 pub use summary::Summary;

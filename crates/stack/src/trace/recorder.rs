@@ -13,7 +13,7 @@ use super::record::Record;
 
 /// A thread, as shown to users.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Who {
+pub struct ThreadIdentity {
     /// Its number (gettid(2)).
     pub pid: u32,
     /// Its name, of which 15 bytes are stored.
@@ -22,7 +22,7 @@ pub struct Who {
 
 /// What a recorder records, and how.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct RecorderOptions {
     /// Events of these devices.
     pub devices: Vec<DeviceNumber>,
     /// Events in any of these categories.
@@ -32,12 +32,12 @@ pub struct Wanted {
     /// Nanoseconds on a clock that all threads share.
     pub clock: fn() -> u64,
     /// Returns the calling thread.
-    pub who: fn() -> Who,
+    pub who: fn() -> ThreadIdentity,
 }
 
 /// The consumer end of a thread's ring.
 struct Thread {
-    who: Who,
+    who: ThreadIdentity,
     records: Consumer<Record>,
 }
 
@@ -58,21 +58,21 @@ thread_local! {
 /// Records events into rings, from which [`Recorder::take`] takes them.
 pub struct Recorder {
     id: usize,
-    wanted: Wanted,
+    options: RecorderOptions,
     threads: Mutex<Vec<Thread>>,
     lost: AtomicU64,
 }
 
 impl Recorder {
     /// A recorder with these settings.
-    pub fn new(wanted: Wanted) -> Arc<Self> {
+    pub fn new(options: RecorderOptions) -> Arc<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT.fetch_add(1, Relaxed);
-        Arc::new(Self { id, wanted, threads: Mutex::default(), lost: AtomicU64::new(0) })
+        Arc::new(Self { id, options, threads: Mutex::default(), lost: AtomicU64::new(0) })
     }
 
     /// The threads that had an event, by index.
-    pub fn threads(&self) -> Vec<Who> {
+    pub fn threads(&self) -> Vec<ThreadIdentity> {
         self.lock().iter().map(|thread| thread.who.clone()).collect()
     }
 
@@ -103,13 +103,13 @@ impl Recorder {
     /// Makes a ring for the calling thread.
     #[cold]
     fn ring(&self) -> Ring {
-        let (records, end) = RingBuffer::new(self.wanted.capacity);
-        let who = (self.wanted.who)();
+        let (records, end) = RingBuffer::new(self.options.capacity);
+        let who = (self.options.who)();
         let pid = who.pid;
         let mut threads = self.lock();
         let thread = threads.len() as u32;
         threads.push(Thread { who, records: end });
-        let sequences = vec![0; self.wanted.devices.len()];
+        let sequences = vec![0; self.options.devices.len()];
         Ring { recorder: self.id, records, pid, thread, sequences }
     }
 
@@ -118,7 +118,7 @@ impl Recorder {
         *sequence = sequence.wrapping_add(1);
         let record = Record {
             sequence: *sequence,
-            time_ns: (self.wanted.clock)(),
+            time_ns: (self.options.clock)(),
             pid: ring.pid,
             thread: ring.thread,
             ..record
@@ -132,11 +132,11 @@ impl Recorder {
 impl Reader for Recorder {
     fn event(&self, event: &Event<'_>) {
         let number = event.disk.number();
-        let Some(device) = self.wanted.devices.iter().position(|wanted| *wanted == number) else {
+        let Some(device) = self.options.devices.iter().position(|wanted| *wanted == number) else {
             return;
         };
         let categories = Categories::of(event.action, event.op, event.flags);
-        if !categories.intersects(self.wanted.categories) {
+        if !categories.intersects(self.options.categories) {
             return;
         }
         let record = Record::of(event, number, categories);
@@ -169,12 +169,12 @@ mod tests {
     }
 
     fn recorder(disks: &[&Disk], categories: Categories) -> Arc<Recorder> {
-        Recorder::new(Wanted {
+        Recorder::new(RecorderOptions {
             devices: disks.iter().map(|disk| disk.number()).collect(),
             categories,
             capacity: 4,
             clock,
-            who: || Who { pid: 7, name: "me".to_owned() },
+            who: || ThreadIdentity { pid: 7, name: "me".to_owned() },
         })
     }
 

@@ -8,7 +8,7 @@ use ashlar_block::trace::{self, Watch};
 
 use super::binary;
 use super::categories::Categories;
-use super::recorder::{Recorder, Wanted, Who};
+use super::recorder::{Recorder, RecorderOptions, ThreadIdentity};
 
 /// Capacity of a thread's ring, in records: some tens of milliseconds of a very busy thread. 88
 /// bytes each, of memory that is touched only as far as the ring fills.
@@ -22,7 +22,7 @@ pub struct Host {
     /// Time since the Unix epoch.
     pub wall_clock: fn() -> Duration,
     /// Returns the calling thread.
-    pub who: fn() -> Who,
+    pub who: fn() -> ThreadIdentity,
 }
 
 /// A running trace; dropping it ends it.
@@ -39,7 +39,7 @@ pub struct Session {
 impl Session {
     /// Starts recording the events of `devices` in any of `categories`.
     pub fn start(devices: Vec<DeviceNumber>, categories: Categories, host: Host) -> Self {
-        let recorder = Recorder::new(Wanted {
+        let recorder = Recorder::new(RecorderOptions {
             devices: devices.clone(),
             categories,
             capacity: CAPACITY,
@@ -91,7 +91,7 @@ mod tests {
         let host = Host {
             clock: || 5,
             wall_clock: || Duration::from_secs(1000),
-            who: || Who { pid: 12, name: "me".to_owned() },
+            who: || ThreadIdentity { pid: 12, name: "me".to_owned() },
         };
         let mut session = Session::start(vec![disk.number()], Categories::all(), host);
         let mut decoder = Decoder::default();

@@ -25,7 +25,7 @@ pub(super) struct Numbers {
 #[derive(Default)]
 pub(super) struct Active {
     /// Each after the devices that it is made of.
-    pub(super) devices: Vec<Live>,
+    pub(super) devices: Vec<LiveDevice>,
     pub(super) parts: Parts,
     /// The names of all devices of the plan, also of those that could not be made.
     pub(super) planned: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct Active {
 }
 
 /// A device of a plan.
-pub(super) struct Live {
+pub(super) struct LiveDevice {
     pub(super) planned: PlannedDevice,
     /// Its device; `None` for a pool of thin volumes, which is none.
     pub(super) mapped: Option<Arc<Mapped>>,
@@ -47,14 +47,14 @@ pub(super) struct Live {
 }
 
 /// A device that was made.
-pub(super) struct New {
+pub(super) struct NewDevice {
     /// The name of the device.
     pub(super) device: String,
     /// Messages to the user.
     pub(super) notes: Vec<String>,
 }
 
-impl Live {
+impl LiveDevice {
     /// Whether it may only be made, and its table only be loaded, while changes of its origin are held or pass the origin's
     /// own gate: what it does begins at that moment.
     pub(super) fn is_snapshot(planned: &PlannedDevice) -> bool {
@@ -83,9 +83,9 @@ fn has_line(planned: &PlannedDevice, kind: &str) -> bool {
 }
 
 /// The names of the devices behind each name of a plan.
-pub(super) struct Lower<'a>(HashMap<&'a str, &'a [String]>);
+pub(super) struct LowerNames<'a>(HashMap<&'a str, &'a [String]>);
 
-impl Lower<'_> {
+impl LowerNames<'_> {
     /// The names of the devices that `planned` is made of.
     pub(super) fn of(&self, planned: &PlannedDevice) -> Vec<String> {
         let mut all = BTreeSet::new();
@@ -101,14 +101,14 @@ impl Lower<'_> {
 
 impl Active {
     /// The device that the plan calls `name`.
-    pub(super) fn find(&self, name: &str) -> Option<&Live> {
+    pub(super) fn find(&self, name: &str) -> Option<&LiveDevice> {
         self.devices.iter().find(|live| live.planned.name == name)
     }
 
     /// The names of devices by those in the plan.
-    pub(super) fn lower(&self) -> Lower<'_> {
+    pub(super) fn lower(&self) -> LowerNames<'_> {
         let names = self.devices.iter().map(|live| (live.planned.name.as_str(), &*live.names));
-        Lower(names.collect())
+        LowerNames(names.collect())
     }
 
     /// What makes devices of this group.
@@ -129,7 +129,7 @@ impl Active {
         held: bool,
         site: &Site<'_>,
         numbers: &mut Numbers,
-    ) -> Result<Option<New>, String> {
+    ) -> Result<Option<NewDevice>, String> {
         let (number, device) = (numbers.next, format!("dm-{}", numbers.next));
         let mut lower = BTreeSet::new();
         for part in planned.made_of.parts() {
@@ -144,7 +144,7 @@ impl Active {
         }
         let lower: Vec<String> = lower.into_iter().collect();
         let Some(made) = self.maker(site, numbers).make(&planned, &device, held).await? else {
-            self.devices.push(Live { planned, mapped: None, names: lower, is_told: false });
+            self.devices.push(LiveDevice { planned, mapped: None, names: lower, is_told: false });
             return Ok(None);
         };
         numbers.next += 1;
@@ -157,8 +157,8 @@ impl Active {
         let (links, mapped) = (links(&planned, group), made.mapped);
         site.devices.add_logical(&device, links, role, lower, Arc::clone(&mapped));
         let names = vec![device.clone()];
-        self.devices.push(Live { planned, mapped: Some(mapped), names, is_told: false });
-        Ok(Some(New { device, notes: made.notes }))
+        self.devices.push(LiveDevice { planned, mapped: Some(mapped), names, is_told: false });
+        Ok(Some(NewDevice { device, notes: made.notes }))
     }
 }
 

@@ -31,10 +31,10 @@ use ashlar_lvm::metadata::Header;
 use ashlar_lvm::{Metadata, PhysicalVolume, Uuid, VolumeGroup};
 
 use super::activation::end;
-use super::active::{Active, Live, Numbers, links};
+use super::active::{Active, LiveDevice, Numbers, links};
 use super::difference::{Difference, Renames};
 use super::put_off::later;
-use super::{Physical, Site, VolumeGroups};
+use super::{PresentVolume, Site, VolumeGroups};
 use crate::devices::{Logical, Role};
 
 /// A requested change.
@@ -81,7 +81,7 @@ impl Change {
 }
 
 /// The result of a change.
-pub struct Applied {
+pub struct ChangeResult {
     /// The new metadata.
     pub metadata: Arc<Metadata>,
     /// Physical volumes that still have the old metadata, and the errors.
@@ -206,7 +206,7 @@ impl VolumeGroups {
         after.group.check().map_err(|error| error.to_string())?;
         // Indices into the text change when a physical volume leaves.
         let index_of = |pv: &PhysicalVolume| {
-            let is = |physical: &Physical| physical.pv.label.uuid == pv.id;
+            let is = |physical: &PresentVolume| physical.pv.label.uuid == pv.id;
             self.physical.iter().position(is)
         };
         let mut members: Vec<usize> = after.group.pvs.iter().filter_map(index_of).collect();
@@ -256,7 +256,7 @@ impl VolumeGroups {
         mut change: Change,
         header: Header,
         site: &Site<'_>,
-    ) -> Result<Applied, String> {
+    ) -> Result<ChangeResult, String> {
         change.after.set_header(header);
         let (joining, leaving) =
             (std::mem::take(&mut change.joining), std::mem::take(&mut change.leaving));
@@ -281,18 +281,22 @@ impl VolumeGroups {
     }
 
     /// As [`Self::apply`], but for the labels of physical volumes.
-    async fn apply_text(&mut self, change: Change, site: &Site<'_>) -> Result<Applied, Refused> {
+    async fn apply_text(
+        &mut self,
+        change: Change,
+        site: &Site<'_>,
+    ) -> Result<ChangeResult, ChangeFailure> {
         let Change { id, before, after, plan, difference, is_safe_ahead, puts_off, .. } = change;
         let after = Arc::new(after);
         let Self { physical, active, numbers, .. } = self;
         let Some(active) = active.get_mut(&id) else {
             let why = format!("{} is not active", before.group.name);
-            return Err(Refused { why, is_uncertain: false });
+            return Err(ChangeFailure { why, is_uncertain: false });
         };
         let made: HashSet<&String> = active.devices.iter().map(|live| &live.planned.name).collect();
         active.parts.thaw(&plan.devices, |planned| !made.contains(&planned.name));
         drop(made);
-        let mut step = Step { active, site, group: &after.group.name, begun: Begun::default() };
+        let mut step = Step { active, site, group: &after.group.name, undo: UndoList::default() };
         let mut unsure = None;
         let done = async {
             step.make(&difference, &change.effect.zeroes, numbers).await?;
@@ -322,14 +326,14 @@ impl VolumeGroups {
                     unsure.get_or_insert_with(|| why.clone());
                 }
                 let (metadata, stale, notes) = (after, committed.stale, problems);
-                Ok(Applied { metadata, stale, volumes, notes, unsure: unsure.clone() })
+                Ok(ChangeResult { metadata, stale, volumes, notes, unsure: unsure.clone() })
             }
             Err(why) => {
                 step.undo().await;
-                Err(Refused { why, is_uncertain: unsure.is_some() })
+                Err(ChangeFailure { why, is_uncertain: unsure.is_some() })
             }
         };
-        if let Ok(Applied { metadata, .. }) = &applied {
+        if let Ok(ChangeResult { metadata, .. }) = &applied {
             active.put_off.extend(puts_off);
             active.keep_put_off(&metadata.group);
         }
@@ -339,7 +343,7 @@ impl VolumeGroups {
 }
 
 /// Why a change was not made.
-struct Refused {
+struct ChangeFailure {
     why: String,
     /// Whether the new text may be valid nevertheless.
     is_uncertain: bool,
@@ -352,7 +356,7 @@ pub(super) const fn is_uncertain(done: &Result<CommitResult, CommitError>) -> bo
 
 /// Commits the metadata of a group to its members.
 pub(super) async fn write(
-    physical: &mut [Physical],
+    physical: &mut [PresentVolume],
     members: &[usize],
     metadata: &Arc<Metadata>,
     site: &Site<'_>,
@@ -391,15 +395,15 @@ pub(super) async fn write(
 
 /// What a change has begun, to be undone if it fails.
 #[derive(Default)]
-struct Begun {
+struct UndoList {
     /// The names of the devices that were made, in the plan.
     made: Vec<String>,
     /// The devices that were suspended, or have a table loaded, each after those that it is made of.
-    held: Vec<Held>,
+    held: Vec<HeldDevice>,
 }
 
 /// A device with another table.
-struct Held {
+struct HeldDevice {
     mapped: Arc<Mapped>,
     /// Whether it is read-only with that table.
     read_only: bool,
@@ -410,7 +414,7 @@ struct Step<'a, 's> {
     active: &'a mut Active,
     site: &'a Site<'s>,
     group: &'a str,
-    begun: Begun,
+    undo: UndoList,
 }
 
 impl Step<'_, '_> {
@@ -422,7 +426,7 @@ impl Step<'_, '_> {
         numbers: &mut Numbers,
     ) -> Result<(), String> {
         let (late, early): (Vec<_>, Vec<_>) =
-            difference.new.iter().partition(|new| Live::is_snapshot(new));
+            difference.new.iter().partition(|new| LiveDevice::is_snapshot(new));
         for planned in early {
             self.make_one(planned, numbers).await?;
             for Zeroes { device, bytes } in zeroes {
@@ -435,11 +439,11 @@ impl Step<'_, '_> {
             let mapped = self.mapped(&planned.name)?;
             let loaded = self.active.maker(self.site, numbers).load(planned, &mapped).await;
             let read_only = loaded.as_ref().is_ok_and(|locked| *locked || planned.read_only);
-            self.begun.held.push(Held { mapped, read_only });
+            self.undo.held.push(HeldDevice { mapped, read_only });
             loaded.map_err(|why| format!("{} cannot be changed: {why}", planned.name))?;
         }
         // Users of devices are suspended before these.
-        for Held { mapped, .. } in self.begun.held.iter().rev() {
+        for HeldDevice { mapped, .. } in self.undo.held.iter().rev() {
             let disk = mapped.disk();
             let failed = |status| format!("{} cannot be suspended: {status}", disk.name());
             mapped.suspend(!disk.is_read_only()).await.map_err(failed)?;
@@ -455,17 +459,17 @@ impl Step<'_, '_> {
         planned: &PlannedDevice,
         numbers: &mut Numbers,
     ) -> Result<(), String> {
-        let (name, held) = (&planned.name, Live::is_mirror(planned));
+        let (name, held) = (&planned.name, LiveDevice::is_mirror(planned));
         let made = self.active.make(planned.clone(), self.group, held, self.site, numbers).await;
         let made = made.map_err(|why| format!("cannot make the device {name}: {why}"))?;
         // Clients see it once it is in the metadata.
         if let Some(new) = made {
             self.site.devices.set_role(&new.device, Role::Component);
         }
-        self.begun.made.push(name.clone());
+        self.undo.made.push(name.clone());
         if held {
             let (mapped, read_only) = (self.mapped(name)?, planned.read_only);
-            self.begun.held.push(Held { mapped, read_only });
+            self.undo.held.push(HeldDevice { mapped, read_only });
         }
         Ok(())
     }
@@ -488,12 +492,12 @@ impl Step<'_, '_> {
 
     /// Undoes what was begun.
     async fn undo(&mut self) {
-        for name in std::mem::take(&mut self.begun.made).iter().rev() {
+        for name in std::mem::take(&mut self.undo.made).iter().rev() {
             if let Err(why) = self.retire(name).await {
                 tracing::error!("{why}");
             }
         }
-        for Held { mapped, .. } in &self.begun.held {
+        for HeldDevice { mapped, .. } in &self.undo.held {
             mapped.clear().await;
             if let Err(status) = mapped.resume().await {
                 tracing::error!(device = mapped.disk().name(), %status, "stays suspended");
@@ -504,7 +508,7 @@ impl Step<'_, '_> {
     /// Step 5; returns what failed.
     async fn resume(&self) -> Vec<String> {
         let mut failed = Vec::new();
-        for Held { mapped, read_only } in &self.begun.held {
+        for HeldDevice { mapped, read_only } in &self.undo.held {
             let disk = mapped.disk();
             match mapped.resume().await {
                 Ok(()) => disk.set_read_only(*read_only),
@@ -543,7 +547,7 @@ impl Step<'_, '_> {
         for live in &self.active.devices {
             let (Some(_), Some(name)) = (&live.mapped, live.names.first()) else { continue };
             let (name, below) = (name.clone(), lower.of(&live.planned));
-            if self.begun.made.contains(&live.planned.name) && live.planned.volume.is_some() {
+            if self.undo.made.contains(&live.planned.name) && live.planned.volume.is_some() {
                 volumes.push(name.clone());
             }
             all.push(Logical { name, links: links(&live.planned, self.group), below });

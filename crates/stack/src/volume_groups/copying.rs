@@ -9,12 +9,12 @@ use super::VolumeGroups;
 
 /// The copying that the target at a sector of a device does.
 #[derive(Clone)]
-pub struct Copying {
+pub struct CopyControl {
     pub(super) mapped: Arc<Mapped>,
     pub(super) at: Sector,
 }
 
-impl Copying {
+impl CopyControl {
     /// Whether it waits for [`Self::resume`].
     pub async fn is_paused(&self) -> bool {
         self.tell("is_paused").await.is_ok_and(|reply| reply == "1")
@@ -44,7 +44,7 @@ impl Copying {
 
 impl VolumeGroups {
     /// Records no more that this copying has ended: that failed, and the user was told.
-    pub(crate) fn was_told(&mut self, copying: &Copying) {
+    pub(crate) fn was_told(&mut self, copying: &CopyControl) {
         for live in self.active.values_mut().flat_map(|active| &mut active.devices) {
             let is = |mapped: &Arc<Mapped>| Arc::ptr_eq(mapped, &copying.mapped);
             live.is_told |= live.mapped.as_ref().is_some_and(is);

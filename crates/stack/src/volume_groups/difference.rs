@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use ashlar_lvm::activate::{DeviceSource, Plan, PlannedDevice, dm_name};
 use ashlar_lvm::{LogicalVolume, Uuid, VolumeGroup};
 
-use super::active::{Active, Live};
+use super::active::{Active, LiveDevice};
 
 /// How the devices of a plan differ from those that exist.
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl Difference {
     pub(super) fn of(active: &Active, renames: &Renames, plan: &Plan) -> Result<Self, String> {
         let mut difference = Self::default();
         let live = active.devices.iter().map(|live| (renames.of(&live.planned.name), live));
-        let live: HashMap<String, &Live> = live.collect();
+        let live: HashMap<String, &LiveDevice> = live.collect();
         let earlier: HashSet<String> = active.planned.iter().map(|name| renames.of(name)).collect();
         for planned in &plan.devices {
             match live.get(&planned.name) {
@@ -99,7 +99,7 @@ impl Difference {
             }
         }
         let kept: HashSet<&String> = plan.devices.iter().map(|planned| &planned.name).collect();
-        let is_kept = |live: &&Live| kept.contains(&renames.of(&live.planned.name));
+        let is_kept = |live: &&LiveDevice| kept.contains(&renames.of(&live.planned.name));
         let gone = active.devices.iter().filter(|live| !is_kept(live));
         difference.gone = gone.map(|live| live.planned.name.clone()).collect();
         let all = difference.new.iter().chain(&difference.changed);

@@ -121,7 +121,7 @@ impl VolumeGroups {
         let mut devices = Vec::new();
         let change = self.prepare_named(group, site, |group| {
             let device_of = |id: &Uuid| {
-                let is = |physical: &&super::Physical| physical.pv.label.uuid == *id;
+                let is = |physical: &&super::PresentVolume| physical.pv.label.uuid == *id;
                 self.physical.iter().find(is).map(|physical| physical.device.clone())
             };
             let mut wanted = leaving.to_vec();

@@ -12,7 +12,7 @@ use ashlar_lvm::{Metadata, SegmentKind, Uuid, VolumeGroup};
 
 use super::active::Active;
 use super::difference::{Difference, Renames};
-use super::{Change, Physical, Site, VolumeGroups};
+use super::{Change, PresentVolume, Site, VolumeGroups};
 use crate::devices::Role;
 
 /// A description in which merges into these origins have not begun.
@@ -80,7 +80,7 @@ impl VolumeGroups {
         let put_off = active.put_off.iter().copied().chain([origin]).collect();
         let path = |at: usize| {
             let id = after.pvs.get(at)?.id;
-            let is = |physical: &&Physical| physical.pv.label.uuid == id;
+            let is = |physical: &&PresentVolume| physical.pv.label.uuid == id;
             Some(format!("/dev/{}", self.physical.iter().find(is)?.device))
         };
         let plan = activate::plan(&without(after, &put_off), site.options, &path);

@@ -22,7 +22,7 @@ use ashlar_lvm::command::restoring::{KnownPhysical, RestoredGroup, user_of_space
 use ashlar_lvm::command::{Question, Restore};
 use ashlar_lvm::group::GroupSurvey;
 
-use super::active::Live;
+use super::active::LiveDevice;
 use super::difference::Renames;
 use super::{Change, Site, VolumeGroups};
 use crate::devices::Role;
@@ -137,7 +137,7 @@ impl VolumeGroups {
                 // Those that are made of it tell.
                 continue;
             }
-            if Live::is_snapshot(&live.planned) || Live::is_snapshot(planned) {
+            if LiveDevice::is_snapshot(&live.planned) || LiveDevice::is_snapshot(planned) {
                 return refuse("it is a snapshot, or would become one");
             }
             if !old.is_mapped(&live.planned) || !new.is_mapped(planned) {
@@ -155,7 +155,7 @@ impl VolumeGroups {
             change.shut.extend(live.names.iter().cloned());
             change.renewed.extend(live.names.iter().cloned());
         }
-        for planned in change.difference.new.iter().filter(|new| Live::is_snapshot(new)) {
+        for planned in change.difference.new.iter().filter(|new| LiveDevice::is_snapshot(new)) {
             let Some(name) = &planned.volume else { continue };
             let Some(found) = after.snapshot_in(name) else { continue };
             let (of, origin) = (&after.name, &found.snapshot.origin);

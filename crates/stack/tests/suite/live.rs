@@ -16,13 +16,13 @@ use ashlar_sim::scheduler::{Stop, start};
 use ashlar_sim::{Media, Rng, Sim, SimRuntime, seeds};
 use ashlar_stack::assemble::{Options, Stack};
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::volume_groups::{Applied, Merging, Request, ServedGroup, left_to_merge};
+use ashlar_stack::volume_groups::{ChangeResult, Request, ServedGroup, ServedMerge, left_to_merge};
 
 use crate::common::{boot, device, media, notes, plain};
-use crate::volume_groups::{Made, named, names, read, write};
+use crate::volume_groups::{GroupRig, named, names, read, write};
 
 /// A stack whose groups can be changed.
-pub(crate) struct Live {
+pub(crate) struct LiveStack {
     pub(crate) stack: Stack,
     pub(crate) collector: Collector,
 }
@@ -32,7 +32,7 @@ thread_local! {
     static GIVEN: Cell<u64> = const { Cell::new(1) };
 }
 
-impl Live {
+impl LiveStack {
     pub(crate) async fn boot(sim: &Sim, media: &[Media]) -> Self {
         Self::with(sim, media, plain()).await
     }
@@ -44,7 +44,7 @@ impl Live {
     }
 
     /// Changes `vg`, as the daemon does.
-    pub(crate) async fn run(&mut self, command: Command) -> Result<Applied, String> {
+    pub(crate) async fn run(&mut self, command: Command) -> Result<ChangeResult, String> {
         self.run_in("vg", command).await
     }
 
@@ -53,7 +53,7 @@ impl Live {
         &mut self,
         group: &str,
         command: Command,
-    ) -> Result<Applied, String> {
+    ) -> Result<ChangeResult, String> {
         let mut new_uuid = || {
             let number = GIVEN.replace(GIVEN.get() + 1);
             Uuid::from_random(std::array::from_fn(|at| 1 + (number >> (4 * (at % 16)) & 15) as u8))
@@ -95,7 +95,7 @@ impl Live {
         };
         while self.collector.groups().1.iter().any(merging) {
             let merging = self.collector.merging();
-            for ended in merging.into_iter().filter(Merging::has_ended) {
+            for ended in merging.into_iter().filter(ServedMerge::has_ended) {
                 let change = self.collector.prepare_end(&ended.merged).unwrap();
                 self.collector.apply(change, Header::default()).await.unwrap();
             }
@@ -104,7 +104,7 @@ impl Live {
     }
 
     /// Has the third disk join `vg`, or leave it, as the daemon does.
-    pub(crate) async fn turn_third(&mut self) -> Result<Applied, String> {
+    pub(crate) async fn turn_third(&mut self) -> Result<ChangeResult, String> {
         let third = ("d2.img".to_owned(), "d2.img".to_owned());
         let gateway = device(&self.stack, &third.0);
         let is_member = self.collector.groups().1.iter().any(|group| group.members.len() == 3);
@@ -171,7 +171,7 @@ pub(crate) fn rename(from: &str, to: &str) -> Command {
 pub(crate) async fn group(sim: &Sim) -> Vec<Media> {
     let media = media(2, 24);
     let stack = boot(sim, &media, plain()).await;
-    let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+    let mut made = GroupRig::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
     made.add("data", Wish::linear(4)).await;
     made.add("other", Wish::linear(4)).await;
     media
@@ -182,7 +182,7 @@ fn a_volume_is_made_extended_renamed_reduced_and_removed_while_others_are_in_use
     let sim = Sim::new(1);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         // What an earlier volume left there.
         live.run(create("old", 8)).await.unwrap();
         for at in 0..16384 / 8 {
@@ -213,7 +213,7 @@ fn a_volume_is_made_extended_renamed_reduced_and_removed_while_others_are_in_use
         live.run(rename("snap", "before")).await.unwrap();
         live.run(Command::RenameGroup { to: "wg".into() }).await.unwrap();
         live.stack.stop().await.unwrap();
-        let live = Live::boot(&sim, &media).await;
+        let live = LiveStack::boot(&sim, &media).await;
         assert_eq!(names(&live.stack), ["wg/data", "wg/other", "wg/before", "wg/again"]);
         assert_eq!(read(&live.stack, "wg/again", 100).await, 1);
         assert_eq!(read(&live.stack, "wg/before", 100).await, 7);
@@ -227,7 +227,7 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
     let sim = Sim::new(2);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         live.run(snapshot("snap", "data", 2)).await.unwrap();
         let before = names(&live.stack);
         for (command, why) in [
@@ -285,7 +285,7 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
 
         let read_only = ashlar_md::Options { run: false, read_only: true };
         let options = Options { md: read_only, ..plain() };
-        let mut live = Live::with(&sim, &media, options).await;
+        let mut live = LiveStack::with(&sim, &media, options).await;
         let refused = live.run(create("late", 1)).await.err().unwrap();
         assert!(refused.contains("read-only"), "{refused}");
     });
@@ -296,7 +296,7 @@ fn a_removed_volume_writes_nothing_more_whatever_still_holds_it() {
     let sim = Sim::new(3);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         live.run(snapshot("snap", "data", 5)).await.unwrap();
         // A view that was made before the removal, of attributes for example.
         let held = live.stack.devices.all();
@@ -377,7 +377,7 @@ fn a_snapshot_of_a_volume_in_use_is_the_volume_at_one_moment() {
         let sim = Sim::new(seed);
         let media = sim.block_on(group(&sim));
         sim.block_on(async {
-            let mut live = Live::boot(&sim, &media).await;
+            let mut live = LiveStack::boot(&sim, &media).await;
             let chains = Chains::start(&named(&live.stack, "vg/data"));
             let mut taken: Vec<(String, Vec<u64>)> = Vec::new();
             for round in 0..4 {
@@ -404,7 +404,7 @@ fn a_snapshot_of_a_volume_in_use_is_the_volume_at_one_moment() {
                 assert_eq!(chains.on(&named(&live.stack, &format!("vg/{name}"))).await, *len);
             }
             live.stack.stop().await.unwrap();
-            let live = Live::boot(&sim, &media).await;
+            let live = LiveStack::boot(&sim, &media).await;
             for (name, len) in &taken {
                 assert_eq!(chains.on(&named(&live.stack, &format!("vg/{name}"))).await, *len);
             }
@@ -427,7 +427,7 @@ fn a_snapshot_that_was_acknowledged_survives_a_power_cut_with_all_that_was_writt
         let steps = Rng::new(seed).below(6000);
         let running = sim.block_on_until(
             async {
-                let mut live = Live::boot(&sim, &media).await;
+                let mut live = LiveStack::boot(&sim, &media).await;
                 let chains = Chains::start(&named(&live.stack, "vg/data"));
                 SimRuntime.sleep(Duration::from_micros(100 + 100 * (seed % 9))).await;
                 let before = chains.now();
@@ -441,7 +441,7 @@ fn a_snapshot_that_was_acknowledged_survives_a_power_cut_with_all_that_was_writt
         sim.power_cut();
         let sim = Sim::new(seed ^ 78);
         sim.block_on(async {
-            let live = Live::boot(&sim, &media).await;
+            let live = LiveStack::boot(&sim, &media).await;
             let before = found.borrow().clone();
             assert!(live.has("snap") || before.is_none(), "an acknowledged snapshot is lost");
             if let Some(before) = before {
@@ -465,7 +465,7 @@ pub(super) fn with_snapshot(seed: u64, rewritten: u64) -> Vec<Media> {
     let sim = Sim::new(seed);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         for at in 0..64 {
             write(&live.stack, "vg/data", at * 16, 1).await;
         }
@@ -488,7 +488,7 @@ fn a_merge_of_a_served_snapshot_ends_whatever_cuts_it() {
         let mut acknowledged = false;
         let done = sim.block_on_until(
             async {
-                let mut live = Live::boot(&sim, &media).await;
+                let mut live = LiveStack::boot(&sim, &media).await;
                 live.run(merge("snap")).await.unwrap();
                 acknowledged = true;
                 assert!(!live.has("snap"));
@@ -505,7 +505,7 @@ fn a_merge_of_a_served_snapshot_ends_whatever_cuts_it() {
         sim.power_cut();
         let sim = Sim::new(seed ^ 6);
         sim.block_on(async {
-            let mut live = Live::boot(&sim, &media).await;
+            let mut live = LiveStack::boot(&sim, &media).await;
             let is_kept = live.has("snap") && !done && {
                 let all = live.stack.devices.volumes();
                 all.iter().any(|device| device.export_name() == "vg/snap")

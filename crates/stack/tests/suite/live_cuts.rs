@@ -5,7 +5,7 @@ use ashlar_lvm::command::{Command, Restore, Sign};
 use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{Media, Oracle, Rng, Sim, Value, Workload, seeds};
 
-use crate::live::{Live, create, group, remove, rename, resize, snapshot};
+use crate::live::{LiveStack, create, group, remove, rename, resize, snapshot};
 use crate::live_load::loads;
 use crate::volume_groups::names;
 
@@ -14,7 +14,7 @@ pub(crate) fn restore(text: &str) -> Command {
 }
 
 /// Opens a volume, as a client does.
-pub(crate) fn open(live: &Live, name: &str) -> OpenVolume {
+pub(crate) fn open(live: &LiveStack, name: &str) -> OpenVolume {
     let all = live.stack.devices.volumes();
     let device = all.iter().find(|device| device.export_name() == name).unwrap();
     device.bytes.open().unwrap()
@@ -22,7 +22,7 @@ pub(crate) fn open(live: &Live, name: &str) -> OpenVolume {
 
 /// One of the changes that leave the contents of `data` and `other` as they are. A copy in which one of them has another size is refused,
 /// because they are open.
-fn random(rng: &mut Rng, live: &Live, round: u64, copies: &[String]) -> Command {
+fn random(rng: &mut Rng, live: &LiveStack, round: u64, copies: &[String]) -> Command {
     if !copies.is_empty() && rng.below(4) == 0 {
         return restore(&copies[rng.below(copies.len() as u64) as usize]);
     }
@@ -64,7 +64,7 @@ fn volumes_keep_what_was_written_through_changes_cut_anywhere() {
             };
             let ended = sim.block_on_until(
                 async {
-                    let mut live = Live::boot(&sim, &media).await;
+                    let mut live = LiveStack::boot(&sim, &media).await;
                     let mut rng = sim.rng();
                     let loads = loads(&live, &work, &oracles);
                     let open = ["vg/data", "vg/other"].map(|name| open(&live, name));

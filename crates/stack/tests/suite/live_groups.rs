@@ -9,7 +9,7 @@ use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{Media, Rng, Sim, seeds};
 
 use crate::common::notes;
-use crate::live::{Live, create, group, merge, remove, rename, resize, snapshot};
+use crate::live::{LiveStack, create, group, merge, remove, rename, resize, snapshot};
 use crate::volume_groups::{named, names, read, write};
 
 #[test]
@@ -25,7 +25,7 @@ fn disks_join_and_leave_a_group_and_are_free_again_whatever_cuts_it() {
         let steps = if seed % 8 == 0 { u64::MAX } else { Rng::new(seed).below(500) };
         let done = sim.block_on_until(
             async {
-                let mut live = Live::boot(&sim, &media).await;
+                let mut live = LiveStack::boot(&sim, &media).await;
                 for turn in 1..=4 {
                     live.turn_third().await.unwrap();
                     acknowledged.set(turn);
@@ -45,7 +45,7 @@ fn disks_join_and_leave_a_group_and_are_free_again_whatever_cuts_it() {
         sim.power_cut();
         let sim = Sim::new(seed ^ 4);
         sim.block_on(async {
-            let mut live = Live::boot(&sim, &media).await;
+            let mut live = LiveStack::boot(&sim, &media).await;
             let (physical, groups) = live.collector.groups();
             assert_eq!(groups.len(), 1);
             let is_member = groups[0].members.len() == 3;
@@ -69,7 +69,7 @@ fn disks_join_and_leave_a_group_and_are_free_again_whatever_cuts_it() {
     assert!(joined > 5 && left > 3 && marked > 0, "{joined} {left} {marked}");
 }
 
-impl Live {
+impl LiveStack {
     async fn activate(&mut self, volumes: &[&str], active: bool) -> Result<(), String> {
         let volumes: Vec<String> = volumes.iter().map(|name| (*name).to_owned()).collect();
         let change = self.collector.prepare_activation("vg", &volumes, active)?;
@@ -85,7 +85,7 @@ fn volumes_end_and_are_made_again_with_what_was_changed_meanwhile() {
     let sim = Sim::new(1);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         live.run(snapshot("snap", "data", 3)).await.unwrap();
         write(&live.stack, "vg/data", 8, 2).await;
         write(&live.stack, "vg/other", 8, 3).await;
@@ -117,7 +117,7 @@ fn volumes_end_and_are_made_again_with_what_was_changed_meanwhile() {
         assert_eq!(read(&live.stack, "vg/data", 8).await, 0);
         assert!(live.activate(&[], true).await.is_ok(), "nothing is left to do");
         live.stack.stop().await.unwrap();
-        let live = Live::boot(&sim, &media).await;
+        let live = LiveStack::boot(&sim, &media).await;
         assert_eq!(names(&live.stack), ["vg/data", "vg/new"]);
         assert_eq!(notes(&live.stack), [""; 0]);
         live.stack.stop().await.unwrap();
@@ -129,7 +129,7 @@ fn a_snapshot_of_a_volume_that_is_not_active_is_refused() {
     let sim = Sim::new(2);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         live.activate(&["data"], false).await.unwrap();
         let refused = live.run(snapshot("snap", "data", 3)).await.err().unwrap();
         assert!(refused.contains("vg/data is not active"), "{refused}");
@@ -165,7 +165,7 @@ fn is_unsure(seed: u64, command: fn() -> Command, is_ahead: bool, nth: [u64; 2])
     let sim = Sim::new(seed);
     let media = sim.block_on(group(&sim));
     let is_unsure = sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         live.run(create("extra", 2)).await.unwrap();
         for name in ["vg/other", "vg/extra"] {
             write(&live.stack, name, 8, 1).await;
@@ -209,7 +209,7 @@ fn is_unsure(seed: u64, command: fn() -> Command, is_ahead: bool, nth: [u64; 2])
     sim.power_cut();
     let sim = Sim::new(100 + seed);
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         assert_eq!(read(&live.stack, "vg/other", 8).await, 1);
         let all = names(&live.stack);
         let extra = if all.contains(&"vg/extra".to_owned()) { "vg/extra" } else { "vg/new" };

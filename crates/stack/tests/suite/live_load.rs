@@ -4,7 +4,7 @@ use ashlar_block::Gateway;
 use ashlar_sim::scheduler::{JoinHandle, start};
 use ashlar_sim::{Oracle, Rng, Workload};
 
-use crate::live::Live;
+use crate::live::LiveStack;
 use crate::volume_groups::named;
 
 /// What is written to a volume, and what it must have.
@@ -29,7 +29,7 @@ impl Load<'_> {
 
 /// A load for each of the volumes `data` and `other`.
 pub(crate) fn loads<'a>(
-    live: &Live,
+    live: &LiveStack,
     work: &'a Workload,
     oracles: &'a [Oracle; 2],
 ) -> [Load<'a>; 2] {

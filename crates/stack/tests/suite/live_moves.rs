@@ -8,12 +8,12 @@ use ashlar_lvm::command::{Command, Move, PhysicalPart, Sign};
 use ashlar_lvm::metadata::Header;
 use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{DiscardReads, Media, Oracle, Rng, Sim, SimRuntime, Value, Workload, seeds};
-use ashlar_stack::volume_groups::{Moving, MovingState};
+use ashlar_stack::volume_groups::{MovingState, ServedMove};
 
 use crate::common::{boot, device, media, plain};
-use crate::live::{Live, create, remove, resize, snapshot};
+use crate::live::{LiveStack, create, remove, resize, snapshot};
 use crate::live_load::loads;
-use crate::volume_groups::{Made, named, names, read, write};
+use crate::volume_groups::{GroupRig, named, names, read, write};
 
 fn part(path: &str) -> PhysicalPart {
     PhysicalPart { path: path.to_owned(), ranges: Vec::new() }
@@ -34,19 +34,19 @@ async fn group(sim: &Sim) -> Vec<Media> {
     media.iter().for_each(|disk| disk.set_discard_reads(DiscardReads::Zeroes));
     let stack = boot(sim, &media, plain()).await;
     let disks = ["d0.img", "d1.img", "d2.img"].map(|name| device(&stack, name));
-    let mut made = Made::new(disks.to_vec()).await;
+    let mut made = GroupRig::new(disks.to_vec()).await;
     let first = |wish: Wish| Wish { only: vec![0], ..wish };
     made.add("data", first(Wish::linear(2))).await;
     let stripe = ashlar_block::Sectors(128);
     made.add("other", Wish { only: vec![0, 1], ..Wish::striped(4, 2, stripe) }).await;
     drop(stack);
-    let mut live = Live::boot(sim, &media).await;
+    let mut live = LiveStack::boot(sim, &media).await;
     live.run(resize("data", Sign::Plus, 2)).await.unwrap();
     live.stack.stop().await.unwrap();
     media
 }
 
-impl Live {
+impl LiveStack {
     /// Records what was copied, as the daemon does; returns how many moves there are.
     async fn advance(&mut self) -> Result<usize, String> {
         let all = self.collector.moving();
@@ -74,7 +74,7 @@ impl Live {
         metadata.group.lvs.iter().flat_map(|lv| lv.pv_extents()).any(|on| on.pv == index)
     }
 
-    fn only_move(&self) -> Moving {
+    fn only_move(&self) -> ServedMove {
         let mut all = self.collector.moving();
         assert_eq!(all.len(), 1);
         all.remove(0)
@@ -86,7 +86,7 @@ fn extents_leave_a_disk_which_can_then_leave_the_group() {
     let sim = Sim::new(1);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         live.run(snapshot("snap", "data", 2)).await.unwrap();
         for at in [0, 3 * 2048, 4 * 2048 - 8] {
             write(&live.stack, "vg/data", at, 5).await;
@@ -130,7 +130,7 @@ fn extents_leave_a_disk_which_can_then_leave_the_group() {
             assert_eq!(read(&live.stack, "vg/snap", 8).await, 0);
             if again == 0 {
                 live.stack.stop().await.unwrap();
-                live = Live::boot(&sim, &media).await;
+                live = LiveStack::boot(&sim, &media).await;
             }
         }
         let nothing = live.run(move_from("d0.img")).await.err().unwrap();
@@ -144,7 +144,7 @@ fn a_move_that_is_given_up_leaves_everything_where_it_counts() {
     let sim = Sim::new(1);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         write(&live.stack, "vg/data", 0, 5).await;
         write(&live.stack, "vg/other", 0, 6).await;
         live.run(move_from("d0.img")).await.unwrap();
@@ -166,7 +166,7 @@ fn a_move_that_is_given_up_leaves_everything_where_it_counts() {
             assert_eq!(read(&live.stack, "vg/other", 0).await, 6);
             live.run(remove("other")).await.ok();
             live.stack.stop().await.unwrap();
-            live = Live::boot(&sim, &media).await;
+            live = LiveStack::boot(&sim, &media).await;
             if !names(&live.stack).contains(&"vg/other".to_owned()) {
                 break;
             }
@@ -180,7 +180,7 @@ fn a_disk_that_fails_ends_the_move_and_not_the_volumes() {
     let sim = Sim::new(1);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         write(&live.stack, "vg/data", 0, 5).await;
         let only_third = Move {
             from: part("d0.img"),
@@ -228,7 +228,7 @@ fn volumes_keep_what_was_written_through_moves_cut_anywhere() {
             };
             let ended = sim.block_on_until(
                 async {
-                    let mut live = Live::boot(&sim, &media).await;
+                    let mut live = LiveStack::boot(&sim, &media).await;
                     let mut rng = sim.rng();
                     let loads = loads(&live, &work, &oracles);
                     for load in &loads {
@@ -293,7 +293,7 @@ fn is_unsure(step: u64, nth: [u64; 3]) -> bool {
     let sim = Sim::new(step);
     let media = sim.block_on(group(&sim));
     let is_unsure = sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         for name in ["vg/data", "vg/other"] {
             write(&live.stack, name, 8, 1).await;
             named(&live.stack, name).flush().await.unwrap();
@@ -338,7 +338,7 @@ fn is_unsure(step: u64, nth: [u64; 3]) -> bool {
     sim.power_cut();
     let sim = Sim::new(100 + step);
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         for _ in 0..2 {
             for name in ["vg/data", "vg/other"] {
                 assert_eq!(read(&live.stack, name, 8).await, 1, "{name}, step {step}, {nth:?}");

@@ -8,11 +8,11 @@ use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{Rng, Sim, seeds};
 use ashlar_stack::volume_groups::Request;
 
-use crate::live::{Live, create, group, merge, remove, resize, snapshot, with_snapshot};
+use crate::live::{LiveStack, create, group, merge, remove, resize, snapshot, with_snapshot};
 use crate::live_cuts::open;
 use crate::volume_groups::{named, read, write};
 
-impl Live {
+impl LiveStack {
     /// Puts a merge off, as the daemon does if one of its volumes is open.
     async fn put_off(&mut self, name: &str) -> Result<Vec<String>, String> {
         let mut new_uuid = || Uuid::from_random([9; 32]);
@@ -44,7 +44,7 @@ fn a_merge_that_is_put_off_changes_nothing_until_the_origin_is_activated_again()
     let sim = Sim::new(1);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         write(&live.stack, "vg/data", 8, 1).await;
         live.run(snapshot("snap", "data", 3)).await.unwrap();
         live.run(snapshot("more", "data", 3)).await.unwrap();
@@ -105,7 +105,7 @@ fn a_merge_that_was_put_off_happens_whatever_cuts_it() {
         let (mut acknowledged, mut rewritten) = (false, false);
         let done = sim.block_on_until(
             async {
-                let mut live = Live::boot(&sim, &media).await;
+                let mut live = LiveStack::boot(&sim, &media).await;
                 live.put_off("snap").await.unwrap();
                 acknowledged = true;
                 // What is written before the activation is gone after it.
@@ -128,7 +128,7 @@ fn a_merge_that_was_put_off_happens_whatever_cuts_it() {
         sim.power_cut();
         let sim = Sim::new(seed ^ 6);
         sim.block_on(async {
-            let mut live = Live::boot(&sim, &media).await;
+            let mut live = LiveStack::boot(&sim, &media).await;
             let is_kept = live.has("snap");
             if is_kept {
                 assert!(!acknowledged, "the merge was acknowledged");

@@ -3,7 +3,7 @@
 use ashlar_lvm::command::Sign;
 use ashlar_sim::Sim;
 
-use crate::live::{Live, create, group, merge, remove, rename, resize, snapshot};
+use crate::live::{LiveStack, create, group, merge, remove, rename, resize, snapshot};
 use crate::live_cuts::{open, restore};
 use crate::volume_groups::{named, names, read, write};
 
@@ -12,7 +12,7 @@ fn what_a_copy_leaves_alone_stays_open_and_the_rest_must_be_closed() {
     let sim = Sim::new(1);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         write(&live.stack, "vg/other", 100, 1).await;
         let first = live.text();
         let held = open(&live, "vg/data");
@@ -77,7 +77,7 @@ fn what_a_copy_leaves_alone_stays_open_and_the_rest_must_be_closed() {
         assert_eq!(names(&live.stack), ["vg/data", "vg/other"]);
         assert_eq!(read(&live.stack, "vg/data", 0).await, 0, "merged");
         live.stack.stop().await.unwrap();
-        let live = Live::boot(&sim, &media).await;
+        let live = LiveStack::boot(&sim, &media).await;
         assert_eq!(names(&live.stack), ["vg/data", "vg/other"]);
         assert_eq!(read(&live.stack, "vg/other", 100).await, 1);
         live.stack.stop().await.unwrap();
@@ -89,7 +89,7 @@ fn a_restore_that_cannot_be_recorded_leaves_the_group_as_it_was() {
     let sim = Sim::new(2);
     let media = sim.block_on(group(&sim));
     sim.block_on(async {
-        let mut live = Live::boot(&sim, &media).await;
+        let mut live = LiveStack::boot(&sim, &media).await;
         let first = live.text();
         live.run(create("new", 2)).await.unwrap();
         live.run(resize("other", Sign::Plus, 2)).await.unwrap();

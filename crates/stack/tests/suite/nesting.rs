@@ -9,7 +9,7 @@ use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
 use ashlar_stack::assemble::{Disk, Options, Stack, probe_all};
 use ashlar_stack::devices::Role;
-use ashlar_stack::incremental::{Attached, Collector};
+use ashlar_stack::incremental::{AttachOutcome, Collector};
 use ashlar_stack::scan::scan;
 
 use crate::common::{
@@ -283,7 +283,9 @@ fn what_is_in_an_array_that_is_completed_later_is_looked_into() {
         let probed = probe_all(vec![disk]).await;
         stack.devices.add_member("late.img", late.gateway());
         let attached = collector.attach(probed[0].candidate().unwrap(), false).await;
-        assert!(matches!(attached, Ok(Attached::Started(volume)) if volume.name.device() == "md0"));
+        assert!(
+            matches!(attached, Ok(AttachOutcome::Started(volume)) if volume.name.device() == "md0")
+        );
         assert_eq!(volumes(&stack), ["d1.img", "md0p1", "md7"]);
         assert_eq!(stack.arrays.waiting().len(), 0);
         assert_eq!(collector.take_notes(), []);
@@ -318,15 +320,15 @@ fn a_scan_draws_the_whole_tree_and_writes_nothing() {
 }
 
 /// JSON in which no object has a key twice.
-struct Strict;
+struct StrictJson;
 
-impl<'de> serde::Deserialize<'de> for Strict {
+impl<'de> serde::Deserialize<'de> for StrictJson {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Self)
     }
 }
 
-impl<'de> serde::de::Visitor<'de> for Strict {
+impl<'de> serde::de::Visitor<'de> for StrictJson {
     type Value = Self;
 
     fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -369,7 +371,7 @@ fn the_json_of_a_scan_says_everything_once() {
         };
         let probed = probe_all(media.iter().enumerate().map(disk).collect()).await;
         let json = serde_json::to_string(&scan(&probed, &sim.runtime()).await).unwrap();
-        let strict = serde_json::from_str::<Strict>(&json);
+        let strict = serde_json::from_str::<StrictJson>(&json);
         assert!(strict.is_ok(), "{}: {json}", strict.err().unwrap());
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let array = &json["blockdevices"][0]["children"][0]["children"][0];

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_sim::{Media, Sim, SimDisk};
-use ashlar_stack::partitions::{Entry, Found, Scheme, Table, read};
+use ashlar_stack::partitions::{Entry, Scheme, Table, TableState, read};
 use ashlar_stack::probe::signatures;
 use serde_json::Value;
 
@@ -96,11 +96,11 @@ fn flip(media: &Media, at: usize, bits: u8) {
 }
 
 /// The table found on a disk with these bytes.
-fn found(bytes: &[u8]) -> Found {
+fn found(bytes: &[u8]) -> TableState {
     found_on(load(bytes))
 }
 
-fn found_on(media: Media) -> Found {
+fn found_on(media: Media) -> TableState {
     let gateway = SimDisk::over("disk", media).gateway();
     Sim::new(1).block_on(async {
         let signatures = signatures(&gateway).await.unwrap();
@@ -112,10 +112,10 @@ fn table(bytes: &[u8]) -> Table {
     of(found(bytes))
 }
 
-fn of(found: Found) -> Table {
+fn of(found: TableState) -> Table {
     match found {
-        Found::Table(table) => table,
-        other @ (Found::Nothing(_) | Found::Damaged(_)) => panic!("{other:?}"),
+        TableState::Table(table) => table,
+        other @ (TableState::Nothing(_) | TableState::Damaged(_)) => panic!("{other:?}"),
     }
 }
 
@@ -241,7 +241,7 @@ fn a_gpt_of_which_both_copies_are_damaged_is_refused() {
     bytes[last + 90] ^= 1;
     let why = "both copies of the GPT are unusable: the primary: the header's checksum is wrong; \
                the backup: the header's checksum is wrong";
-    assert_eq!(found(&bytes), Found::Damaged(why.to_owned()));
+    assert_eq!(found(&bytes), TableState::Damaged(why.to_owned()));
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_grown_image_has_its_backup_where_the_primary_says() {
     assert_eq!(table(&bytes).notes, [""; 0]);
     // A truncated image has no usable table: the last usable block is missing.
     bytes.truncate(12 << 20);
-    assert!(matches!(found(&bytes), Found::Damaged(why) if why.contains("last usable block")));
+    assert!(matches!(found(&bytes), TableState::Damaged(why) if why.contains("last usable block")));
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_gpt_that_no_mbr_names_is_not_used() {
     let image = Image::sfdisk(16 * MIB, "label: gpt\n, 4M\n");
     let mut bytes = image.bytes();
     bytes[..512].fill(0);
-    assert!(matches!(found(&bytes), Found::Nothing(Some(note)) if note.contains("no MBR")));
+    assert!(matches!(found(&bytes), TableState::Nothing(Some(note)) if note.contains("no MBR")));
     bytes[..512].copy_from_slice(&mbr(&[(0x83, 8192, 1024)]));
     let table = table(&bytes);
     assert_eq!((table.scheme, places(&table)), (Scheme::Dos, vec![(1, 8192, 1024)]));
@@ -357,7 +357,7 @@ fn damaged_tables_never_give_partitions_that_do_not_fit() {
             for _ in 0..=rng.below(3) {
                 flip(&media, used[rng.index(used.len())], 1 << rng.below(8));
             }
-            let Found::Table(table) = found_on(media) else { continue };
+            let TableState::Table(table) = found_on(media) else { continue };
             let mut ranges: Vec<(u64, u64)> =
                 table.entries.iter().map(|e| (e.start.0, e.start.0 + e.len.0)).collect();
             ranges.sort_unstable();
@@ -375,5 +375,5 @@ fn boot_sectors_of_file_systems_are_no_tables() {
     bytes[..512].copy_from_slice(&mbr(&[(0x83, 64, 100)]));
     bytes[..3].copy_from_slice(&[0xeb, 0x3c, 0x90]);
     bytes[11..22].copy_from_slice(&[0, 2, 4, 1, 0, 2, 0, 2, 0, 0, 0xf8]);
-    assert_eq!(found(&bytes), Found::Nothing(None));
+    assert_eq!(found(&bytes), TableState::Nothing(None));
 }

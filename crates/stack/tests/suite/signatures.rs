@@ -7,7 +7,7 @@ use std::process::Command;
 
 use ashlar_stack::signature::{Image, detect};
 
-type Found = Vec<(String, u64)>;
+type SignatureList = Vec<(String, u64)>;
 
 /// Runs a tool; its absence skips the test (`None`), its failure fails it.
 fn run(tool: &str, args: &[&str]) -> Option<String> {
@@ -26,7 +26,7 @@ fn run(tool: &str, args: &[&str]) -> Option<String> {
 }
 
 /// Our signatures, from the ranges that the image asks for.
-fn ours(path: &Path) -> Found {
+fn ours(path: &Path) -> SignatureList {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
     let mut image = Image::new(size);
@@ -39,13 +39,13 @@ fn ours(path: &Path) -> Found {
 }
 
 /// The signatures that `wipefs` finds.
-fn theirs(path: &Path) -> Option<Found> {
+fn theirs(path: &Path) -> Option<SignatureList> {
     let text = run("wipefs", &["--json", path.to_str().unwrap()])?;
     if text.trim().is_empty() {
         return Some(Vec::new());
     }
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let mut found: Found = json["signatures"]
+    let mut found: SignatureList = json["signatures"]
         .as_array()
         .unwrap()
         .iter()

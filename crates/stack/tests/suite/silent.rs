@@ -8,9 +8,9 @@ use ashlar_dm::{Context, Device, Devices, Table, text};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use ashlar_stack::partitions::Partition;
 
-struct Lower([Gateway; 2]);
+struct LowerDevices([Gateway; 2]);
 
-impl Devices for Lower {
+impl Devices for LowerDevices {
     fn find(&self, name: &str) -> Option<Gateway> {
         self.0.iter().find(|device| device.disk().name() == name).cloned()
     }
@@ -41,7 +41,7 @@ fn partitions_and_mapped_devices_say_what_the_devices_below_may_still_do() {
         sim.block_on(async {
             let below = disk("below", &media[1]);
             let part = Partition::new("part", below.clone(), Sector(2048), Sectors(2048));
-            let lower = Lower([disk("other", &media[0]), Gateway::new(Arc::new(part))]);
+            let lower = LowerDevices([disk("other", &media[0]), Gateway::new(Arc::new(part))]);
             let context =
                 Context { devices: &lower, runtime: sim.runtime(), origins: Arc::default() };
             let loaded = Table::load(&text::parse(table).unwrap(), &context).await.unwrap();

@@ -21,14 +21,14 @@ fn uuid(number: u8) -> Uuid {
 }
 
 /// The devices of a group, and its metadata.
-pub(crate) struct Made {
+pub(crate) struct GroupRig {
     devices: Vec<Gateway>,
     pvs: Vec<PvOnDisk>,
     group: VolumeGroup,
     next: u8,
 }
 
-impl Made {
+impl GroupRig {
     /// A group `vg` on these devices.
     pub(crate) async fn new(devices: Vec<Gateway>) -> Self {
         let mut group = VolumeGroup::new("vg", uuid(1), EXTENT);
@@ -100,7 +100,7 @@ pub(crate) async fn read(stack: &Stack, name: &str, at: u64) -> u8 {
 async fn with_a_snapshot(sim: &Sim) -> Vec<Media> {
     let media = media(2, 16);
     let stack = boot(sim, &media, plain()).await;
-    let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+    let mut made = GroupRig::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
     made.add("data", Wish::linear(4)).await;
     let stack = boot(sim, &media, plain()).await;
     for at in 0..64 {
@@ -124,7 +124,7 @@ fn a_group_on_an_array_is_found_and_its_volumes_hold_what_was_written() {
         let members = [device(&stack, "d0.img"), device(&stack, "d1.img")];
         mirror(&members, 0, Version::V1_2).await;
         let stack = boot(&sim, &media, plain()).await;
-        let mut made = Made::new(vec![device(&stack, "md0")]).await;
+        let mut made = GroupRig::new(vec![device(&stack, "md0")]).await;
         made.add("data", Wish::linear(5)).await;
         made.add("more", Wish::linear(3)).await;
         stack.stop().await.unwrap();
@@ -148,7 +148,8 @@ fn an_array_of_logical_volumes_starts_and_they_belong_to_it() {
     sim.block_on(async {
         let media = media(2, 32);
         let stack = boot(&sim, &media, plain()).await;
-        let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+        let mut made =
+            GroupRig::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
         for (name, pv) in [("a", 0), ("b", 1)] {
             made.add(name, Wish { only: vec![pv], ..Wish::linear(8) }).await;
         }
@@ -223,7 +224,8 @@ fn without_one_disk_the_other_volumes_are_served_and_with_partial_all_of_them() 
     sim.block_on(async {
         let media = media(2, 16);
         let stack = boot(&sim, &media, plain()).await;
-        let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+        let mut made =
+            GroupRig::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
         made.add("here", Wish { only: vec![0], ..Wish::linear(4) }).await;
         made.add("both", Wish::striped(4, 2, Sectors(8))).await;
         let stack = boot(&sim, &media[..1], plain()).await;
@@ -246,7 +248,7 @@ fn a_group_of_which_a_disk_is_there_twice_is_not_used() {
     sim.block_on(async {
         let mut media = media(1, 16);
         let stack = boot(&sim, &media, plain()).await;
-        let mut made = Made::new(vec![device(&stack, "d0.img")]).await;
+        let mut made = GroupRig::new(vec![device(&stack, "d0.img")]).await;
         made.add("data", Wish::linear(4)).await;
         let copy = Media::new(Sectors(16 * 2048));
         for at in 0..16 * 2048 {
@@ -270,7 +272,7 @@ fn a_leg_that_lost_its_superblock_does_not_stand_for_its_array() {
         let stack = boot(&sim, &media, plain()).await;
         mirror(&[device(&stack, "d0.img"), device(&stack, "d1.img")], 0, Version::V1_0).await;
         let stack = boot(&sim, &media, plain()).await;
-        let mut made = Made::new(vec![device(&stack, "md0")]).await;
+        let mut made = GroupRig::new(vec![device(&stack, "md0")]).await;
         made.add("data", Wish::linear(5)).await;
         stack.stop().await.unwrap();
         // The superblock of version 1.0 is in the last 12 KiB.
@@ -316,7 +318,7 @@ fn an_array_and_a_physical_volume_on_the_same_disks_are_not_written() {
                         .collect::<Vec<_>>()
                 })
                 .collect();
-            let mut made = Made::new(disks.into()).await;
+            let mut made = GroupRig::new(disks.into()).await;
             made.add("data", Wish::linear(5)).await;
             for (media, superblock) in media.iter().zip(&superblocks) {
                 superblock.iter().for_each(|(at, sector)| media.poke(*at, sector));
@@ -339,7 +341,8 @@ fn an_origin_keeps_still_while_one_of_its_snapshots_cannot_be_had() {
     sim.block_on(async {
         let media = media(2, 16);
         let stack = boot(&sim, &media, plain()).await;
-        let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+        let mut made =
+            GroupRig::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
         made.add("data", Wish { only: vec![0], ..Wish::linear(4) }).await;
         let new = volume("old", Wish { only: vec![1], ..Wish::linear(3) });
         made.change(|group, author| {
@@ -374,7 +377,7 @@ fn an_origin_keeps_still_while_one_of_its_snapshots_cannot_be_had() {
 async fn merging(sim: &Sim) -> Vec<Media> {
     let media = media(2, 32);
     let stack = boot(sim, &media, plain()).await;
-    let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+    let mut made = GroupRig::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
     made.add("data", Wish::linear(4)).await;
     let fill = async |byte| {
         let stack = boot(sim, &media, plain()).await;

@@ -8,7 +8,7 @@ use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::md::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
 use ashlar_md::ondisk::{MdadmUuid, words};
-use ashlar_stack::assemble::Probed;
+use ashlar_stack::assemble::ProbedDisk;
 use ashlar_stack::names::parse_array_name;
 use clap::Args;
 use uuid::Uuid;
@@ -95,7 +95,7 @@ impl Assemble {
             output::print(&format!("ashlar: {count} members have {change}\n"))?;
         }
         if self.serves() {
-            let accepts = |probed: &Probed| filter.accepts(probed);
+            let accepts = |probed: &ProbedDisk| filter.accepts(probed);
             let config = self.options.into_config(devices)?;
             return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }

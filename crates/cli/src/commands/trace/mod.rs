@@ -17,7 +17,7 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::interface;
 use ashlar_host::trace::{TraceFiles, recorded_devices, recorded_items};
 use ashlar_stack::trace::Categories;
-use ashlar_stack::trace::binary::Placed;
+use ashlar_stack::trace::binary::PlacedItem;
 use ashlar_terminal::bulk::BulkError;
 use clap::Args;
 use futures_util::future::select;
@@ -99,7 +99,7 @@ enum Output {
 type Step = std::result::Result<(), BulkError>;
 
 impl Output {
-    fn put(&mut self, placed: &Placed) -> Step {
+    fn put(&mut self, placed: &PlacedItem) -> Step {
         match self {
             Self::Lines(printer) => printer.put(&placed.item)?,
             Self::Files(files, printer) => {

@@ -10,13 +10,13 @@ use crate::detail::INACTIVE;
 use crate::view::ArrayView;
 
 /// An array by name, with its view if it is running.
-struct Named {
+struct NamedArray {
     name: String,
     view: Option<Arc<ArrayView>>,
     arrays: Arc<Arrays>,
 }
 
-impl Named {
+impl NamedArray {
     async fn set(&self, word: &str) -> Result<(), AttributeError> {
         match (word, &self.view) {
             ("clear", _) => self.arrays.end(&self.name, End::Clear).await,
@@ -31,7 +31,7 @@ impl Named {
     }
 }
 
-const ROWS: &[Row<Named>] = &[Row::act(
+const ROWS: &[Row<NamedArray>] = &[Row::act(
     "array_state",
     |array| match &array.view {
         Some(view) => view.array().state().name().to_owned(),
@@ -50,7 +50,7 @@ impl Tree {
         arrays: &Arc<Arrays>,
     ) {
         let (name, view) = (name.to_owned(), view.map(Arc::clone));
-        let array = Arc::new(Named { name, view, arrays: Arc::clone(arrays) });
+        let array = Arc::new(NamedArray { name, view, arrays: Arc::clone(arrays) });
         self.add_rows(directory, &array, ROWS);
     }
 }

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::arrays::{Arrays, Waiting};
+use crate::arrays::{Arrays, WaitingArray};
 use crate::attributes::Tree;
 use crate::devices::Devices;
 
 impl Tree {
     /// Adds the directory of an array that is not running; its members are among `devices`.
-    pub(crate) fn add_waiting(&mut self, array: &Waiting, devices: &Devices, arrays: &Arc<Arrays>) {
+    pub(crate) fn add_waiting(
+        &mut self,
+        array: &WaitingArray,
+        devices: &Devices,
+        arrays: &Arc<Arrays>,
+    ) {
         let name = array.name.device();
         let directory = format!("sys/block/{name}/md");
         self.add_fixed(&format!("sys/block/{name}/dev"), format!("9:{}", array.name.number));

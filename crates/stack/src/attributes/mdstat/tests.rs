@@ -135,7 +135,7 @@ fn an_array_that_waits_for_members_is_inactive() {
         data_size: Sectors(2_093_056),
         write_mostly: number == 2,
     };
-    let waiting = Waiting {
+    let waiting = WaitingArray {
         name: ArrayName { number: 127, alias: Some("data".to_owned()) },
         uuid: uuid::Uuid::nil(),
         set_name: "host:data".to_owned(),

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use ashlar_md::MemberStatus;
 
 use super::{Source, Tree, mdstat};
-use crate::arrays::{Arrays, Waiting};
+use crate::arrays::{Arrays, WaitingArray};
 use crate::devices::{Device, Devices, Kind, Role};
 use crate::pools::Pools;
 use crate::view::ArrayShape;
 
 /// See the module text.
-pub(crate) struct Shown {
+pub(crate) struct StackSource {
     pub(crate) devices: Arc<Devices>,
     pub(crate) arrays: Arc<Arrays>,
     pub(crate) pools: Arc<Pools>,
 }
 
-impl Source for Shown {
+impl Source for StackSource {
     /// The change count of the devices, whether there are pools, the names and shapes of the running arrays,
     /// and the waiting arrays.
-    type Shape = (u64, bool, Vec<(String, ArrayShape)>, Vec<Waiting>);
+    type Shape = (u64, bool, Vec<(String, ArrayShape)>, Vec<WaitingArray>);
 
     fn shape(&self) -> Self::Shape {
         // Read the count first: a device that is added in between changes the shape at the next call.

@@ -12,12 +12,12 @@ use ashlar_block::Sectors;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::activate::dm_name;
 
-use super::copying::Copying;
+use super::copying::CopyControl;
 use super::{Change, Site, VolumeGroups};
 
 /// A move under way.
 #[derive(Clone)]
-pub struct Moving {
+pub struct ServedMove {
     id: Uuid,
     /// The group.
     pub group: String,
@@ -32,7 +32,7 @@ pub struct Moving {
     /// The state of the piece that is being copied.
     pub state: MovingState,
     /// The mirror of the piece.
-    pub copying: Copying,
+    pub copying: CopyControl,
 }
 
 /// The state of a move's piece.
@@ -83,7 +83,7 @@ pub fn mirror_progress(line: &str) -> Option<MirrorProgress> {
     Some(MirrorProgress { synced: synced.parse().ok()?, regions: regions.parse().ok()?, is_alive })
 }
 
-impl Moving {
+impl ServedMove {
     /// What it is called: `vg/pvmove0`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.group, self.name)
@@ -98,9 +98,9 @@ impl Moving {
 
 impl VolumeGroups {
     /// The moves of active groups.
-    pub(crate) fn moving(&self) -> Vec<Moving> {
+    pub(crate) fn moving(&self) -> Vec<ServedMove> {
         // Parsed texts are searched only if a device says that there is one.
-        if !self.active.values().any(|active| active.devices.iter().any(super::Live::moves)) {
+        if !self.active.values().any(|active| active.devices.iter().any(super::LiveDevice::moves)) {
             return Vec::new();
         }
         let groups = self.found().groups;
@@ -127,7 +127,7 @@ impl VolumeGroups {
                     None => MovingState::Failed,
                 };
                 let source = moving.source().and_then(|index| place.path(index));
-                all.push(Moving {
+                all.push(ServedMove {
                     id: vg.id,
                     group: vg.name.clone(),
                     name: moving.name().to_owned(),
@@ -135,7 +135,7 @@ impl VolumeGroups {
                     done: vg.sectors(moving.moved()) + Sectors(copied),
                     total: vg.sectors(moving.extents()),
                     state,
-                    copying: Copying {
+                    copying: CopyControl {
                         mapped: Arc::clone(mapped),
                         at: vg.sectors(running.start).as_end(),
                     },
@@ -151,7 +151,7 @@ impl VolumeGroups {
     /// It is refused: the reason.
     pub(crate) fn prepare_advance(
         &self,
-        moving: &Moving,
+        moving: &ServedMove,
         site: &Site<'_>,
     ) -> Result<Change, String> {
         let mut change = self.prepare_with(&self.found(), moving.id, site, |group| {

@@ -13,19 +13,19 @@ use ashlar_block::{Sector, Sectors};
 use ashlar_lvm::group::{Group, GroupSurvey, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid};
 
-use super::active::Live;
-use super::copying::Copying;
+use super::active::LiveDevice;
+use super::copying::CopyControl;
 use super::{Change, Site, VolumeGroups};
 
-/// A merge that has ended, but whose snapshot is still in the group's metadata.
+/// What identifies a merge whose snapshot is in the group's metadata.
 #[derive(Clone, Debug)]
-pub struct Merged {
+pub struct MergeIdentity {
     id: Uuid,
     /// The group.
     pub group: String,
     /// The origin.
     pub origin: String,
-    /// The merged snapshot.
+    /// The snapshot.
     pub snapshot: String,
 }
 
@@ -43,17 +43,17 @@ pub fn left_to_merge(status: &str) -> Option<u64> {
 
 /// A merge under way, or one that has ended or failed and is still in the metadata.
 #[derive(Clone)]
-pub struct Merging {
+pub struct ServedMerge {
     /// What is merged.
-    pub merged: Merged,
+    pub merged: MergeIdentity,
     /// How much is left to merge; `None` if the merge failed.
     pub left: Option<Sectors>,
     is_told: bool,
     /// The merge on the merged device.
-    pub copying: Copying,
+    pub copying: CopyControl,
 }
 
-impl Merging {
+impl ServedMerge {
     /// The origin, as `vg/lv`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.merged.group, self.merged.origin)
@@ -67,10 +67,10 @@ impl Merging {
 
 impl VolumeGroups {
     /// All merges.
-    pub(crate) fn merging(&self) -> Vec<Merging> {
+    pub(crate) fn merging(&self) -> Vec<ServedMerge> {
         let all = self.active.iter();
         let all = all.flat_map(|(id, active)| active.devices.iter().map(move |live| (*id, live)));
-        let all: Vec<(Uuid, &Live)> = all.filter(|(_, live)| live.merges()).collect();
+        let all: Vec<(Uuid, &LiveDevice)> = all.filter(|(_, live)| live.merges()).collect();
         if all.is_empty() {
             return Vec::new();
         }
@@ -81,10 +81,10 @@ impl VolumeGroups {
             let origin = live.planned.volume.clone()?;
             let snapshot = vg.snapshots_of(&origin).find(|found| found.snapshot.merging)?;
             let snapshot = snapshot.snapshot.cow.clone();
-            let merged = Merged { id, group: vg.name.clone(), origin, snapshot };
+            let merged = MergeIdentity { id, group: vg.name.clone(), origin, snapshot };
             let left = left_to_merge(&mapped.status()).map(Sectors);
-            let copying = Copying { mapped: Arc::clone(mapped), at: Sector::ZERO };
-            Some(Merging { merged, left, is_told: live.is_told, copying })
+            let copying = CopyControl { mapped: Arc::clone(mapped), at: Sector::ZERO };
+            Some(ServedMerge { merged, left, is_told: live.is_told, copying })
         });
         merging.collect()
     }
@@ -93,7 +93,11 @@ impl VolumeGroups {
     ///
     /// # Errors
     /// It is refused: the reason.
-    pub(crate) fn prepare_end(&self, merged: &Merged, site: &Site<'_>) -> Result<Change, String> {
+    pub(crate) fn prepare_end(
+        &self,
+        merged: &MergeIdentity,
+        site: &Site<'_>,
+    ) -> Result<Change, String> {
         self.prepare_with(&self.found(), merged.id, site, |group| {
             let end = group.finish_merge(&merged.origin);
             end.map(drop).map_err(|error| format!("the merge cannot end: {error}"))
