@@ -24,10 +24,10 @@ const IOS: u64 = 1000;
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, which counts.
-struct Counting;
+struct CountingAllocator;
 
 // SAFETY: all calls go to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
         // SAFETY: as the caller's.
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 async fn transfer(disk: &Gateway, write: bool, page: &mut Buffer) -> Outcome {
     for n in 0..IOS {

@@ -16,8 +16,8 @@ use ashlar_sim::{Media, Model, Sim, SimDisk};
 
 use crate::arrays::{self, DATA_OFFSET, Recipe};
 use crate::common::{Outcome, Settings, block_on};
-use crate::devices::{Extra, Guarded, Raising, ram};
-use crate::load::{Load, Loads, Order, Score, Until, in_sim, on_engine};
+use crate::devices::{ExtraBarrier, GuardedArray, RaisingMember, ram};
+use crate::load::{JobEnd, Load, Loads, Order, Score, in_sim, on_engine};
 use crate::report::{Grid, Unit};
 
 /// The size of the part that is resynced, and of the part for regular I/O.
@@ -45,7 +45,7 @@ type Column = (&'static str, usize, bool);
 /// An I/O failed, a reactor could not be started, or the resync ended too early.
 pub(crate) fn run(settings: Settings) -> Outcome {
     let rams = ram(2, 2 * HALF)?;
-    let fill = load(true, 1, Until::Moved(HALF));
+    let fill = load(true, 1, JobEnd::Moved(HALF));
     let engine = Engine::start(1)?;
     on_engine(&engine, &[(&rams[0], fill.clone()), (&rams[1], fill)])?;
     let columns: [Column; 5] = [
@@ -57,7 +57,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     ];
     table("RAID1 of 2 RAM disks, jobs of depth 128", settings, &columns, |_, row, column| {
         let (_, jobs, write) = columns[column];
-        let load = load(write, 128, Until::Passed(settings.run));
+        let load = load(write, 128, JobEnd::Passed(settings.run));
         let engine = Engine::start(jobs)?;
         let subject = Subject::new(row, &rams);
         let subject = block_on(
@@ -83,7 +83,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         };
         let subject = Subject::new(row, &[disk("sim0"), disk("sim1")]);
         let subject = sim.block_on(subject.start(sim.runtime()))?;
-        let load = load(columns[column].2, 128, Until::Passed(SIM_RUN));
+        let load = load(columns[column].2, 128, JobEnd::Passed(SIM_RUN));
         let loads: Loads<'_> = &[(&subject.volume, load)];
         let score = in_sim(&sim, loads)?;
         subject.check()?;
@@ -91,7 +91,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     })
 }
 
-fn load(write: bool, depth: usize, until: Until) -> Load {
+fn load(write: bool, depth: usize, until: JobEnd) -> Load {
     // The members' superblocks take some of the second half.
     let span = HALF..2 * HALF - (64 << 20);
     Load { write, bytes: 64 << 10, depth, order: Order::Sequential, span, until }
@@ -122,7 +122,7 @@ struct Subject {
 }
 
 /// A running array, and its volume.
-struct Started {
+struct RunningArray {
     array: Arc<Array>,
     volume: Gateway,
     resync: bool,
@@ -134,11 +134,11 @@ impl Subject {
         let global = is_global.then(|| Arc::new(Barrier::default()));
         let synced = DATA_OFFSET.as_end()..Sector(HALF / 512) + DATA_OFFSET;
         let raising =
-            |member: &Gateway| Raising::over(member.clone(), synced.clone(), global.clone());
+            |member: &Gateway| RaisingMember::over(member.clone(), synced.clone(), global.clone());
         Self { members: members.iter().map(raising).collect(), global, speed_kib }
     }
 
-    async fn start(self, runtime: Arc<dyn Runtime>) -> Outcome<Started> {
+    async fn start(self, runtime: Arc<dyn Runtime>) -> Outcome<RunningArray> {
         let recipe = Recipe { assume_clean: false, ..Recipe::clean(Level::Raid1) };
         // The resync does not begin before this task waits.
         let array = arrays::make(recipe, &self.members, runtime).await?;
@@ -151,13 +151,13 @@ impl Subject {
             }
         }
         let inner = Gateway::new(Arc::<Array>::clone(&array));
-        let extra = self.global.map_or(Extra::Nothing, Extra::Global);
-        let volume = Guarded::before(inner, extra);
-        Ok(Started { array, volume, resync: self.speed_kib.is_some() })
+        let extra = self.global.map_or(ExtraBarrier::Nothing, ExtraBarrier::Global);
+        let volume = GuardedArray::before(inner, extra);
+        Ok(RunningArray { array, volume, resync: self.speed_kib.is_some() })
     }
 }
 
-impl Started {
+impl RunningArray {
     /// Fails unless there was a resync the whole time, or none.
     fn check(&self) -> Outcome {
         let status = self.array.sync_status();

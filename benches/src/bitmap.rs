@@ -16,7 +16,7 @@ use ashlar_sim::{Sim, SimDisk};
 use crate::arrays::{self, Recipe};
 use crate::common::{Files, Outcome, Settings, block_on};
 use crate::devices::ram;
-use crate::load::{Load, Order, Until, in_sim, on_engine};
+use crate::load::{JobEnd, Load, Order, in_sim, on_engine};
 use crate::report::{Grid, Unit};
 
 const ROWS: [&str; 4] = ["no bitmap", "internal", "internal, 64 KiB to a mark", "lockless"];
@@ -42,13 +42,13 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         depth: 32,
         order: Order::Random,
         span: 0..BYTES / 2,
-        until: Until::Passed(settings.run),
+        until: JobEnd::Passed(settings.run),
     };
     let rams = ram(2, BYTES)?;
     let fill = Load {
         bytes: 1 << 20,
         order: Order::Sequential,
-        until: Until::Moved(BYTES / 2),
+        until: JobEnd::Moved(BYTES / 2),
         ..load.clone()
     };
     on_engine(&Engine::start(1)?, &[(&rams[0], fill.clone()), (&rams[1], fill)])?;
@@ -60,7 +60,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
                 let disk = |name| SimDisk::new(name, Sectors::from_bytes_floor(BYTES)).gateway();
                 let members = [disk("sim0"), disk("sim1")];
                 let array = sim.block_on(arrays::make_unmarked(recipe, &members, sim.runtime()))?;
-                let load = Load { until: Until::Passed(SIM_RUN), ..load.clone() };
+                let load = Load { until: JobEnd::Passed(SIM_RUN), ..load.clone() };
                 return in_sim(&sim, &[(&Gateway::new(array), load)]);
             }
             let members = if column == 0 { rams.clone() } else { files.disks() };

@@ -18,7 +18,7 @@ use crate::common::Outcome;
 use crate::locked_barrier::LockedBarrier;
 
 /// A barrier that I/O passes before md's.
-pub(crate) enum Extra {
+pub(crate) enum ExtraBarrier {
     /// None.
     Nothing,
     /// A lock-free one, like md's.
@@ -31,14 +31,14 @@ pub(crate) enum Extra {
 }
 
 /// An array behind a barrier.
-pub(crate) struct Guarded {
+pub(crate) struct GuardedArray {
     inner: Gateway,
     disk: Disk,
-    extra: Extra,
+    extra: ExtraBarrier,
 }
 
-impl Guarded {
-    pub(crate) fn before(inner: Gateway, extra: Extra) -> Gateway {
+impl GuardedArray {
+    pub(crate) fn before(inner: Gateway, extra: ExtraBarrier) -> Gateway {
         let disk = same_disk(&inner);
         Gateway::new(Arc::new(Self { inner, disk, extra }))
     }
@@ -46,22 +46,22 @@ impl Guarded {
     async fn pass(&self, bio: Bio) -> BioResult {
         let (at, len) = (bio.sector, bio.len);
         match &self.extra {
-            Extra::Nothing => self.inner.submit(bio).await,
-            Extra::LockFree(barrier) if bio.op == Op::Read => {
+            ExtraBarrier::Nothing => self.inner.submit(bio).await,
+            ExtraBarrier::LockFree(barrier) if bio.op == Op::Read => {
                 let _pass = match barrier.try_wait_read(at, len) {
                     Some(pass) => pass,
                     None => barrier.wait_read(at, len).await,
                 };
                 self.inner.submit(bio).await
             }
-            Extra::LockFree(barrier) => {
+            ExtraBarrier::LockFree(barrier) => {
                 let _pass = match barrier.try_wait(at, len) {
                     Some(pass) => pass,
                     None => barrier.wait(at, len).await,
                 };
                 self.inner.submit(bio).await
             }
-            Extra::Locked(barrier) => {
+            ExtraBarrier::Locked(barrier) => {
                 if bio.op == Op::Read {
                     barrier.wait_read(at);
                 } else {
@@ -71,7 +71,7 @@ impl Guarded {
                 barrier.allow(at);
                 result
             }
-            Extra::Global(barrier) => {
+            ExtraBarrier::Global(barrier) => {
                 let _pass = match barrier.try_wait(Sector::ZERO, Sectors(1)) {
                     Some(pass) => pass,
                     None => barrier.wait(Sector::ZERO, Sectors(1)).await,
@@ -82,7 +82,7 @@ impl Guarded {
     }
 }
 
-impl BlockDevice for Guarded {
+impl BlockDevice for GuardedArray {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -96,14 +96,14 @@ impl BlockDevice for Guarded {
 ///
 /// md keeps a window raised while it reads and writes; here the barrier is lowered between the two, which favours the
 /// global barrier.
-pub(crate) struct Raising {
+pub(crate) struct RaisingMember {
     inner: Gateway,
     disk: Disk,
     synced: Range<Sector>,
     global: Option<Arc<Barrier>>,
 }
 
-impl Raising {
+impl RaisingMember {
     pub(crate) fn over(
         inner: Gateway,
         synced: Range<Sector>,
@@ -114,7 +114,7 @@ impl Raising {
     }
 }
 
-impl BlockDevice for Raising {
+impl BlockDevice for RaisingMember {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -134,12 +134,12 @@ impl BlockDevice for Raising {
 
 /// A member that stores only superblocks: data are discarded, and reads leave the buffer as it is. So only the layers
 /// above take time.
-pub(crate) struct Hollow {
+pub(crate) struct HollowMember {
     disk: Disk,
     front: Gateway,
 }
 
-impl Hollow {
+impl HollowMember {
     pub(crate) fn gateway(name: &str, capacity: Sectors) -> Outcome<Gateway> {
         let front = Gateway::new(Arc::new(RamDevice::new(name, DATA_OFFSET)?));
         let disk = Disk::new(name, capacity, *front.disk().limits());
@@ -147,7 +147,7 @@ impl Hollow {
     }
 }
 
-impl BlockDevice for Hollow {
+impl BlockDevice for HollowMember {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -162,18 +162,18 @@ impl BlockDevice for Hollow {
 }
 
 /// A disk whose I/O begins only in its task's next turn, so that a thread has several in flight.
-pub(crate) struct Later {
+pub(crate) struct DeferredDisk {
     inner: Gateway,
     disk: Disk,
 }
 
-impl Later {
+impl DeferredDisk {
     pub(crate) fn before(inner: &Gateway) -> Gateway {
         Gateway::new(Arc::new(Self { inner: inner.clone(), disk: same_disk(inner) }))
     }
 }
 
-impl BlockDevice for Later {
+impl BlockDevice for DeferredDisk {
     fn disk(&self) -> &Disk {
         &self.disk
     }

@@ -5,8 +5,8 @@ use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::Engine;
 
 use crate::common::{Files, Outcome, Settings, open_disk};
-use crate::devices::Hollow;
-use crate::load::{Load, Order, Until, on_engine};
+use crate::devices::HollowMember;
+use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::mapped::Mapper;
 use crate::report::{Grid, Unit};
 
@@ -41,7 +41,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             let engine = Engine::start(1)?;
             let disk = match column {
                 0 => open_disk(&files.paths()[0], true),
-                _ => Hollow::gateway("hollow", Sectors::from_bytes_floor(BYTES))?,
+                _ => HollowMember::gateway("hollow", Sectors::from_bytes_floor(BYTES))?,
             };
             let disk = subject(&engine, row, &disk)?;
             let load = Load {
@@ -51,7 +51,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
                 order: Order::Random,
                 // Beyond the part that a hollow disk stores.
                 span: 2 << 20..BYTES,
-                until: Until::Passed(settings.run),
+                until: JobEnd::Passed(settings.run),
             };
             on_engine(&engine, &[(&disk, load)])
         },

@@ -9,8 +9,8 @@ use ashlar_block::Gateway;
 use ashlar_engine::Engine;
 
 use crate::common::{Outcome, Settings};
-use crate::devices::{Later, ram};
-use crate::load::{Load, Order, Until, on_engine};
+use crate::devices::{DeferredDisk, ram};
+use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::mapped::Mapper;
 use crate::report::{Grid, Unit};
 
@@ -26,7 +26,7 @@ const ROWS: [&str; 4] = ["reads, bare", "reads, linear", "writes, bare", "writes
 /// An I/O failed, or a reactor could not be started.
 pub(crate) fn run(settings: Settings) -> Outcome {
     table(settings, "one in flight on each thread", Gateway::clone)?;
-    table(settings, "32 in flight on each thread", Later::before)
+    table(settings, "32 in flight on each thread", DeferredDisk::before)
 }
 
 fn table(settings: Settings, title: &str, front: fn(&Gateway) -> Gateway) -> Outcome {
@@ -46,7 +46,7 @@ fn table(settings: Settings, title: &str, front: fn(&Gateway) -> Gateway) -> Out
             depth: 32,
             order: Order::Random,
             span: 0..BYTES,
-            until: Until::Passed(settings.run),
+            until: JobEnd::Passed(settings.run),
         };
         on_engine(&engine, &vec![(&subject, load); THREADS[column]])
     })?;

@@ -32,7 +32,7 @@ pub(crate) enum Order {
 
 /// When a job ends.
 #[derive(Clone, Copy)]
-pub(crate) enum Until {
+pub(crate) enum JobEnd {
     Passed(Duration),
     /// When the job has moved this many bytes.
     Moved(u64),
@@ -47,7 +47,7 @@ pub(crate) struct Load {
     pub(crate) order: Order,
     /// The part of the device that all jobs share, in bytes.
     pub(crate) span: Range<u64>,
-    pub(crate) until: Until,
+    pub(crate) until: JobEnd,
 }
 
 /// The result of jobs.
@@ -117,10 +117,10 @@ impl Job {
     fn next(&self) -> Option<Sector> {
         let started = self.started.get();
         let over = match self.load.until {
-            Until::Passed(_) => {
+            JobEnd::Passed(_) => {
                 started.is_multiple_of(LOOK) && self.runtime.now_ns() >= self.end_ns
             }
-            Until::Moved(bytes) => started * self.load.bytes >= bytes,
+            JobEnd::Moved(bytes) => started * self.load.bytes >= bytes,
         };
         if over || self.failed.get().is_err() {
             return None;
@@ -173,8 +173,8 @@ async fn job(
     let buffers: Vec<Buffer> = (0..load.depth).map(buffer).collect();
     let begun_ns = start.wait(&*runtime).await;
     let end_ns = match load.until {
-        Until::Passed(time) => begun_ns + time.as_nanos() as u64,
-        Until::Moved(_) => u64::MAX,
+        JobEnd::Passed(time) => begun_ns + time.as_nanos() as u64,
+        JobEnd::Moved(_) => u64::MAX,
     };
     let first = match load.order {
         Order::Sequential => (load.span.end - load.span.start) / load.bytes * id / jobs,

@@ -11,9 +11,9 @@ use crate::common::{Outcome, block_on};
 
 /// Devices by name.
 #[derive(Clone, Default)]
-struct Named(Arc<Mutex<Vec<(String, Gateway)>>>);
+struct DeviceList(Arc<Mutex<Vec<(String, Gateway)>>>);
 
-impl Devices for Named {
+impl Devices for DeviceList {
     fn find(&self, name: &str) -> Option<Gateway> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().find(|(known, _)| known == name).map(|(_, gateway)| gateway.clone())
@@ -23,7 +23,7 @@ impl Devices for Named {
 /// Creates devices on top of devices.
 #[derive(Default)]
 pub(crate) struct Mapper {
-    named: Named,
+    named: DeviceList,
     origins: Arc<Origins>,
 }
 

@@ -12,8 +12,8 @@ use ashlar_md::ondisk::create::NewBitmap;
 
 use crate::arrays::{self, Recipe};
 use crate::common::{Outcome, Settings, block_on};
-use crate::devices::Hollow;
-use crate::load::{Load, Order, Until, on_engine};
+use crate::devices::HollowMember;
+use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::report::{Grid, Unit};
 
 const BYTES: u64 = 4 << 30;
@@ -39,7 +39,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
 }
 
 fn table(settings: Settings, title: &str, bytes: u64, order: Order) -> Outcome {
-    let member = |_| Hollow::gateway("hollow", Sectors::from_bytes_floor(BYTES));
+    let member = |_| HollowMember::gateway("hollow", Sectors::from_bytes_floor(BYTES));
     let grid = Grid::measure(&COLUMNS, &ROWS, Unit::Kiops, settings.rounds, |_, row, column| {
         let members = (0..4).map(member).collect::<Outcome<Vec<_>>>()?;
         let threads = THREADS[column % THREADS.len()];
@@ -69,7 +69,7 @@ fn table(settings: Settings, title: &str, bytes: u64, order: Order) -> Outcome {
             order,
             // Beyond the superblock of the bare member.
             span: 2 << 20..BYTES / 2,
-            until: Until::Passed(settings.run),
+            until: JobEnd::Passed(settings.run),
         };
         on_engine(&engine, &vec![(&disk, load); threads])
     })?;

@@ -13,8 +13,8 @@ use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};
 use crate::common::{Outcome, Settings, block_on};
-use crate::devices::{Extra, Guarded, Hollow, ram};
-use crate::load::{Load, Order, Until, on_engine};
+use crate::devices::{ExtraBarrier, GuardedArray, HollowMember, ram};
+use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::locked_barrier::LockedBarrier;
 use crate::report::{Grid, Unit};
 
@@ -51,7 +51,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
 
 fn table(settings: Settings, case: &Case) -> Outcome {
     let members = if case.hollow {
-        let member = |_| Hollow::gateway("hollow", Sectors::from_bytes_floor(GIB));
+        let member = |_| HollowMember::gateway("hollow", Sectors::from_bytes_floor(GIB));
         (0..case.members).map(member).collect::<Outcome<_>>()?
     } else {
         ram(case.members, GIB)?
@@ -69,18 +69,18 @@ fn table(settings: Settings, case: &Case) -> Outcome {
         depth: 128,
         order: Order::Sequential,
         span: 0..array.capacity().bytes() >> 26 << 26,
-        until: Until::Passed(settings.run),
+        until: JobEnd::Passed(settings.run),
     };
     if !case.hollow {
-        let until = Until::Moved(load.span.end);
+        let until = JobEnd::Moved(load.span.end);
         let fill = Load { write: true, bytes: 1 << 20, depth: 4, until, ..load.clone() };
         on_engine(&home, &[(&array, fill)])?;
     }
     let second = Arc::new(Barrier::default());
     let subjects = [
-        Guarded::before(array.clone(), Extra::Nothing),
-        Guarded::before(array.clone(), Extra::LockFree(Arc::clone(&second))),
-        Guarded::before(array.clone(), Extra::Locked(LockedBarrier::new(1024))),
+        GuardedArray::before(array.clone(), ExtraBarrier::Nothing),
+        GuardedArray::before(array.clone(), ExtraBarrier::LockFree(Arc::clone(&second))),
+        GuardedArray::before(array.clone(), ExtraBarrier::Locked(LockedBarrier::new(1024))),
     ];
     let grid = Grid::measure(&COLUMNS, &ROWS, Unit::Kiops, settings.rounds, |_, row, column| {
         let engine = Engine::start(JOBS[column])?;

@@ -17,7 +17,7 @@ use ashlar_sim::{Media, Model, Sim, SimDisk};
 
 use crate::arrays::{self, Recipe};
 use crate::common::{Files, Outcome, Settings, block_on};
-use crate::load::{Load, Order, Score, Until, in_sim, on_engine};
+use crate::load::{JobEnd, Load, Order, Score, in_sim, on_engine};
 use crate::report::{Grid, Unit};
 
 const ROWS: [&str; 5] = [
@@ -139,7 +139,7 @@ fn cell(
 /// Reads or writes of a whole disk, except for the rest that arrays do not use either.
 fn whole(write: bool, depth: usize, bytes: u64) -> Load {
     let span = 0..bytes - (16 << 20);
-    let until = Until::Moved(span.end);
+    let until = JobEnd::Moved(span.end);
     Load { write, bytes: 1 << 20, depth, order: Order::Sequential, span, until }
 }
 

@@ -8,7 +8,7 @@ use ashlar_block::Gateway;
 use ashlar_engine::Engine;
 
 use crate::common::{Files, Outcome, Settings, open_disk};
-use crate::load::{Load, Order, Score, Until, on_engine};
+use crate::load::{JobEnd, Load, Order, Score, on_engine};
 use crate::mapped::Mapper;
 use crate::report::{Grid, Unit};
 
@@ -37,13 +37,13 @@ fn volumes(engine: &Engine, disk: &Gateway) -> Outcome<Volumes> {
     Ok(Volumes { plain, origin, snapshot })
 }
 
-fn load(write: bool, bytes: u64, order: Order, until: Until) -> Load {
+fn load(write: bool, bytes: u64, order: Order, until: JobEnd) -> Load {
     Load { write, bytes, depth: 32, order, span: 0..BYTES, until }
 }
 
 /// Copies every chunk, by writing to all of them.
 fn copy_all(engine: &Engine, volumes: &Volumes) -> Outcome {
-    let all = load(true, CHUNK_SECTORS * 512, Order::Sequential, Until::Moved(BYTES));
+    let all = load(true, CHUNK_SECTORS * 512, Order::Sequential, JobEnd::Moved(BYTES));
     on_engine(engine, &[(&volumes.origin, all)])?;
     Ok(())
 }
@@ -69,7 +69,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         };
         let (bytes, order) =
             if column == 0 { (4096, Order::Random) } else { (64 << 10, Order::Sequential) };
-        let until = Until::Passed(settings.run);
+        let until = JobEnd::Passed(settings.run);
         on_engine(&engine, &[(disk, load(write, bytes, order, until))])
     };
     let columns = ["random 4K", "seq. 64K"];

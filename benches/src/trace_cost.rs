@@ -16,8 +16,8 @@ use ashlar_engine::{Engine, now_ns, wall_clock};
 use ashlar_stack::trace::{Categories, Host, Session, ThreadIdentity};
 
 use crate::common::{Files, Outcome, Settings, open_disk};
-use crate::devices::Hollow;
-use crate::load::{Load, Order, Until, on_engine};
+use crate::devices::HollowMember;
+use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::report::{Grid, Unit};
 
 const BYTES: u64 = 1 << 30;
@@ -119,7 +119,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         let engine = Engine::start(1)?;
         let disk = match column {
             0 => open_disk(&files.paths()[0], true),
-            _ => Hollow::gateway("hollow", Sectors::from_bytes_floor(BYTES))?,
+            _ => HollowMember::gateway("hollow", Sectors::from_bytes_floor(BYTES))?,
         };
         let load = Load {
             write: false,
@@ -128,7 +128,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             order: Order::Random,
             // Beyond the part that a hollow disk stores.
             span: 2 << 20..BYTES,
-            until: Until::Passed(settings.run),
+            until: JobEnd::Passed(settings.run),
         };
         let watching = watching(row, &disk);
         let score = on_engine(&engine, &[(&disk, load)]);

@@ -13,7 +13,7 @@ use ashlar_sim::{Sim, SimDisk};
 
 use crate::arrays::{self, Recipe};
 use crate::common::{Files, Outcome, Settings, block_on};
-use crate::load::{Load, Order, Score, Until, in_sim, on_engine};
+use crate::load::{JobEnd, Load, Order, Score, in_sim, on_engine};
 use crate::report::{Grid, Unit};
 
 const ROWS: [&str; 3] = ["one member", "both without md", "RAID1"];
@@ -31,7 +31,7 @@ fn loads<'a>(column: usize, disks: &[&'a Gateway], run: Duration) -> Vec<(&'a Ga
         _ => (64 << 10, 128 / disks.len(), Order::Sequential, disks.len()),
     };
     let span = 0..BYTES / 2;
-    let load = Load { write: false, bytes, depth, order, span, until: Until::Passed(run) };
+    let load = Load { write: false, bytes, depth, order, span, until: JobEnd::Passed(run) };
     disks.iter().cycle().take(jobs).map(|disk| (*disk, load.clone())).collect()
 }
 

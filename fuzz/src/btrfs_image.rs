@@ -124,9 +124,9 @@ pub fn run(data: &[u8]) -> bool {
 }
 
 /// A writer that only counts.
-struct Counted(usize);
+struct ByteCounter(usize);
 
-impl io::Write for Counted {
+impl io::Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len();
         assert!(self.0 < 256 << 20, "the text goes on for ever");
@@ -140,7 +140,7 @@ impl io::Write for Counted {
 
 /// Calls every operation. An error is an acceptable result.
 async fn ask(fs: &Arc<FileSystem>) {
-    let mut out = Counted(0);
+    let mut out = ByteCounter(0);
     if let Err(error) = inspect::trees(fs, &mut out).await {
         assert!(!error.to_string().is_empty());
     }

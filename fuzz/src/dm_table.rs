@@ -30,26 +30,26 @@ impl BlockDevice for Zeroes {
     }
 }
 
-struct Named([Gateway; 3]);
+struct DeviceList([Gateway; 3]);
 
-impl Devices for Named {
+impl Devices for DeviceList {
     fn find(&self, name: &str) -> Option<Gateway> {
         self.0.iter().find(|gateway| gateway.disk().name() == name).cloned()
     }
 }
 
-static DEVICES: LazyLock<Named> = LazyLock::new(|| {
+static DEVICES: LazyLock<DeviceList> = LazyLock::new(|| {
     let device = |name, sectors, logical_block_bytes| {
         let limits = Limits { logical_block_bytes, ..Limits::default() };
         Gateway::new(Arc::new(Zeroes(Disk::new(name, Sectors(sectors), limits))))
     };
-    Named([device("a", 64, 512), device("b", 1 << 20, 512), device("c", 1 << 40, 4096)])
+    DeviceList([device("a", 64, 512), device("b", 1 << 20, 512), device("c", 1 << 40, 4096)])
 });
 
 /// A runtime where time stands still and nothing is spawned.
-struct Still;
+struct StillRuntime;
 
-impl Runtime for Still {
+impl Runtime for StillRuntime {
     fn now_ns(&self) -> u64 {
         0
     }
@@ -69,7 +69,8 @@ impl Runtime for Still {
 
 fn load(text: &str) -> Option<Table> {
     let lines = text::parse(text).ok()?;
-    let context = Context { devices: &*DEVICES, runtime: Arc::new(Still), origins: Arc::default() };
+    let context =
+        Context { devices: &*DEVICES, runtime: Arc::new(StillRuntime), origins: Arc::default() };
     let mut load = pin!(Table::load(&lines, &context));
     match load.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
         Poll::Ready(result) => {

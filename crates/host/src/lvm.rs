@@ -30,7 +30,7 @@ pub use self::dialogue::Dialogue;
 pub use self::draft::Draft;
 pub use self::groups::Groups;
 pub use self::moving::{MoveObserver, MoveProgress, SIGNALS, block_signals};
-pub use self::physical::Overwriting;
+pub use self::physical::OverwritePermission;
 pub use self::session::{Pv, Session, only_group, with_named, with_session};
 use crate::error::{Error, Result};
 

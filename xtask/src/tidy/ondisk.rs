@@ -15,7 +15,7 @@ pub(crate) fn layout_asserted(tree: &Tree) -> Vec<Finding> {
         let code = without_tests(&file.code);
         let dense: String = code.split_whitespace().collect();
         let on_disk = file.path.contains("/ondisk/") || file.path.ends_with("/ondisk.rs");
-        for Raw { line, name, fields } in raw_structs(&code) {
+        for RawStruct { line, name, fields } in raw_structs(&code) {
             let layout = layout_of(&dense, &name);
             if layout.is_none() && !dense.contains(&format!("size_of::<{name}>()")) {
                 found.push(Finding::error(
@@ -48,14 +48,14 @@ fn layout_of<'a>(dense: &'a str, name: &str) -> Option<&'a str> {
     dense.get(start..closing(dense, start))
 }
 
-struct Raw {
+struct RawStruct {
     line: usize,
     name: String,
     fields: Vec<String>,
 }
 
 /// The structs under a `#[derive(.. FromBytes ..)]`.
-fn raw_structs(code: &str) -> Vec<Raw> {
+fn raw_structs(code: &str) -> Vec<RawStruct> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("#[derive(") {
         let end = closing(code, at + 1);
@@ -77,7 +77,7 @@ fn raw_structs(code: &str) -> Vec<Raw> {
             .collect();
         let body = code[keyword..].find(['{', '(', ';']).map_or(code.len(), |open| keyword + open);
         let fields = code.get(body..closing(code, body)).map_or(Vec::new(), field_names);
-        found.push(Raw { line: line_of(code, keyword), name, fields });
+        found.push(RawStruct { line: line_of(code, keyword), name, fields });
     }
     found
 }

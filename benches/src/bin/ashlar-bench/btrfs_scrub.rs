@@ -102,12 +102,12 @@ pub(crate) struct BtrfsScrub {
 
 /// The result of a scrub.
 #[derive(Clone, Copy, Serialize)]
-struct Took {
+struct ScrubTime {
     bytes: u64,
     seconds: f64,
 }
 
-impl Took {
+impl ScrubTime {
     fn mib_per_second(self) -> f64 {
         self.bytes as f64 / f64::from(1 << 20) / self.seconds
     }
@@ -115,7 +115,7 @@ impl Took {
 
 /// Rates of a modelled disk, MiB/s.
 #[derive(Serialize)]
-struct Modelled {
+struct ModelRates {
     disk: &'static str,
     none: f64,
     forward: f64,
@@ -138,7 +138,7 @@ struct Report {
     kernel: Option<f64>,
     ashlar: Option<f64>,
     of_kernel: Option<f64>,
-    models: Vec<Modelled>,
+    models: Vec<ModelRates>,
     checksums: Vec<(&'static str, f64)>,
 }
 
@@ -193,8 +193,8 @@ impl BtrfsScrub {
             ours.push(ashlar_scrub(image)?);
         }
         // Both read the same bytes, and count them in the same way.
-        let bytes = ours.first().map_or(0, |took: &Took| took.bytes);
-        let theirs = median(theirs.into_iter().map(|seconds| Took { bytes, seconds }));
+        let bytes = ours.first().map_or(0, |took: &ScrubTime| took.bytes);
+        let theirs = median(theirs.into_iter().map(|seconds| ScrubTime { bytes, seconds }));
         let ours = median(ours.into_iter());
         let ratio = ours / theirs;
         self.say(&format!("  {:<28} {theirs:>8.1}\n", "the kernel"))?;
@@ -223,7 +223,7 @@ impl BtrfsScrub {
                 "  {name:<16} {none:>8.1} {forward:>8.1} {forward_always:>15.1} {scan:>8.1} {ideal:>8.1}   scan has \
                  {of_ideal:.3} of the ideal, wanted {wanted}\n"
             ))?;
-            report.models.push(Modelled {
+            report.models.push(ModelRates {
                 disk: name,
                 none,
                 forward,
@@ -249,8 +249,8 @@ fn seed_table() -> String {
     text
 }
 
-fn median(all: impl Iterator<Item = Took>) -> f64 {
-    let mut rates: Vec<f64> = all.map(Took::mib_per_second).collect();
+fn median(all: impl Iterator<Item = ScrubTime>) -> f64 {
+    let mut rates: Vec<f64> = all.map(ScrubTime::mib_per_second).collect();
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
 }
@@ -269,7 +269,7 @@ fn kernel_scrub(image: &Image) -> Result<f64> {
 }
 
 /// The result of ashlar's scrub, timed from opening the file system.
-fn ashlar_scrub(image: &Image) -> Result<Took> {
+fn ashlar_scrub(image: &Image) -> Result<ScrubTime> {
     let device = LoopDevice::attach(image.path(), false)?;
     drop_caches()?;
     let selection = Selection { devices: vec![device.name().into()], ..Selection::default() };
@@ -279,7 +279,7 @@ fn ashlar_scrub(image: &Image) -> Result<Took> {
         let bytes = scrub(&opened.fs, Options::default()).await?;
         let seconds = (now_ns() - begun_ns) as f64 / 1e9;
         opened.close().await?;
-        Ok(Took { bytes, seconds })
+        Ok(ScrubTime { bytes, seconds })
     })?;
     device.end()?;
     Ok(took)
@@ -320,7 +320,7 @@ fn scrub_model(path: &Path, model: Model, reada: Reada, warm: bool) -> Result<f6
         }
         let begun_ns = sim.now_ns();
         let bytes = scrub(&fs, options).await?;
-        Ok::<_, Error>(Took { bytes, seconds: (sim.now_ns() - begun_ns) as f64 / 1e9 })
+        Ok::<_, Error>(ScrubTime { bytes, seconds: (sim.now_ns() - begun_ns) as f64 / 1e9 })
     })?;
     Ok(took.mib_per_second())
 }

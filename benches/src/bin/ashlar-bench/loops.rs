@@ -35,9 +35,9 @@ impl LoopDevice {
     ///
     /// # Errors
     /// Mounting failed.
-    pub(crate) fn mount(&self, kind: &str, options: &str, at: &Path) -> Result<Mounted> {
+    pub(crate) fn mount(&self, kind: &str, options: &str, at: &Path) -> Result<MountedFileSystem> {
         run("mount", &["-t", kind, "-o", options, &self.name, &at.to_string_lossy()])?;
-        Ok(Mounted { at: at.to_owned() })
+        Ok(MountedFileSystem { at: at.to_owned() })
     }
 
     /// Detaches it.
@@ -65,11 +65,11 @@ impl Drop for LoopDevice {
 }
 
 /// A mounted file system.
-pub(crate) struct Mounted {
+pub(crate) struct MountedFileSystem {
     at: PathBuf,
 }
 
-impl Mounted {
+impl MountedFileSystem {
     /// The mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.at
@@ -92,7 +92,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedFileSystem {
     fn drop(&mut self) {
         if let Err(error) = self.release() {
             output::report(&error);

@@ -136,7 +136,7 @@ struct Row {
 
 /// The rows of a disk.
 #[derive(Serialize)]
-struct Measured {
+struct DiskFigures {
     disk: String,
     rows: Vec<Row>,
     /// The time without merging divided by the time with merging.
@@ -151,7 +151,7 @@ struct Report {
     mounted: bool,
     bytes: u64,
     readahead: u64,
-    disks: Vec<Measured>,
+    disks: Vec<DiskFigures>,
     wanted_gain: f64,
     wanted_of_plain: f64,
     /// Whether the modelled disk meets the targets.
@@ -257,7 +257,7 @@ impl LvmSnapshot {
         image: &Path,
         file: Sectors,
         site: Option<Arc<Site>>,
-    ) -> Result<Vec<Measured>> {
+    ) -> Result<Vec<DiskFigures>> {
         let disk = disks::open(image, Access::Write, true)?.gateway;
         // In this order, because the disk below a model gets other settings.
         let name = "the image file as it is, direct I/O where it can be had";
@@ -278,7 +278,7 @@ impl LvmSnapshot {
         (image, disk): (&Path, &Gateway),
         file: Sectors,
         site: Option<&Arc<Site>>,
-    ) -> Result<Measured> {
+    ) -> Result<DiskFigures> {
         if !self.json {
             output::print(&format!("\n{name}\n"))?;
         }
@@ -308,7 +308,7 @@ impl LvmSnapshot {
                  with it\n"
             ))?;
         }
-        Ok(Measured { disk: name.to_owned(), rows, gain, of_plain })
+        Ok(DiskFigures { disk: name.to_owned(), rows, gain, of_plain })
     }
 
     /// Reads the file once.

@@ -18,7 +18,7 @@ use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use rustix::io::Errno;
 
-use crate::loops::{LoopDevice, Mounted, drop_caches};
+use crate::loops::{LoopDevice, MountedFileSystem, drop_caches};
 use crate::program::run;
 use crate::readahead::PAGE;
 
@@ -32,16 +32,16 @@ const CAT_BYTES: usize = 128 << 10;
 
 /// The volumes shown in the mount.
 #[derive(Default)]
-struct Shown(Mutex<Vec<(&'static str, Arc<ByteVolume>)>>);
+struct MountVolumes(Mutex<Vec<(&'static str, Arc<ByteVolume>)>>);
 
-impl Shown {
+impl MountVolumes {
     fn with<T>(&self, look: impl FnOnce(&mut Vec<(&'static str, Arc<ByteVolume>)>) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// The mount's namespace.
-struct View(Arc<Shown>);
+struct View(Arc<MountVolumes>);
 
 impl Namespace for View {
     fn lookup(&self, path: &str) -> Option<Entry> {
@@ -69,7 +69,7 @@ impl Namespace for View {
 /// A mount with volumes, and a mount point for their file systems.
 pub(crate) struct Site {
     dir: PathBuf,
-    shown: Arc<Shown>,
+    shown: Arc<MountVolumes>,
     mount: Mutex<Mount>,
     servers: Vec<Receiver<io::Result<()>>>,
     /// Dropped last: it serves until the mount has ended.
@@ -94,7 +94,7 @@ impl Site {
             fs::create_dir_all(&path).map_err(failed)?;
         }
         let failed = |error: MountError| Error::plain("cannot mount", error);
-        let shown = Arc::new(Shown::default());
+        let shown = Arc::new(MountVolumes::default());
         let owner = Owner { uid: 0, gid: 0, since: wall_clock() };
         let session = Arc::new(Session::new(View(Arc::clone(&shown)), owner));
         let engine = Engine::start(THREADS).map_err(disks::no_io_uring)?;
@@ -212,7 +212,7 @@ impl Drop for Site {
 /// A volume's file system, mounted through a loop device, until [`Self::end`] or an error.
 struct MountedVolume {
     // Dropped in this order.
-    mounted: Mounted,
+    mounted: MountedFileSystem,
     device: LoopDevice,
 }
 

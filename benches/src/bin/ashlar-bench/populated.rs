@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ashlar_host::error::{Error, Result};
 
-use crate::loops::{LoopDevice, Mounted};
+use crate::loops::{LoopDevice, MountedFileSystem};
 use crate::program::run;
 
 /// Average size of a file, bytes.
@@ -62,7 +62,7 @@ impl Image {
     ///
     /// # Errors
     /// Mounting failed.
-    pub(crate) fn mount(&self, device: &LoopDevice) -> Result<Mounted> {
+    pub(crate) fn mount(&self, device: &LoopDevice) -> Result<MountedFileSystem> {
         device.mount("btrfs", "rw", &self.at)
     }
 

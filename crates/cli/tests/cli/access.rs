@@ -241,9 +241,9 @@ fn refused_peers_take_no_places_of_others() {
 }
 
 /// A directory of a user in `/tmp`, removed with its contents.
-struct Own(PathBuf);
+struct UserDirectory(PathBuf);
 
-impl Own {
+impl UserDirectory {
     fn of(user: u32) -> Self {
         let own = Self(PathBuf::from(format!("/tmp/ashlar-{user}")));
         own.clear();
@@ -257,7 +257,7 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for UserDirectory {
     fn drop(&mut self) {
         self.clear();
     }
@@ -268,7 +268,7 @@ fn without_a_runtime_directory_the_daemon_and_its_clients_meet_all_the_same() {
     let user = 54331;
     let images = Images::new(1, MIB);
     let Some(mut command) = as_user(&images, user, user, &[]) else { return };
-    let own = Own::of(user);
+    let own = UserDirectory::of(user);
     let client = |args: &[&str]| {
         let mut command = as_user(&images, user, user, &[]).unwrap();
         command.args(args);
@@ -301,7 +301,7 @@ fn a_directory_of_somebody_else_in_its_place_is_refused() {
     if as_user(&images, user, user, &[]).is_none() {
         return;
     }
-    let own = Own::of(user);
+    let own = UserDirectory::of(user);
     let path = own.0.to_str().unwrap();
     let both_refuse = |why: &str| {
         for args in [["serve", "ram:1M"].as_slice(), &["status"]] {

@@ -21,9 +21,9 @@ fn run(dir: &Path, program: &str, args: &[&str]) -> String {
 }
 
 /// An image that the kernel has mounted at `mnt` beside it.
-struct Mounted<'a>(&'a Path);
+struct MountedImage<'a>(&'a Path);
 
-impl<'a> Mounted<'a> {
+impl<'a> MountedImage<'a> {
     /// Needs root; `None` without.
     fn new(dir: &'a Path, options: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
@@ -36,7 +36,7 @@ impl<'a> Mounted<'a> {
     }
 }
 
-impl Drop for Mounted<'_> {
+impl Drop for MountedImage<'_> {
     fn drop(&mut self) {
         run(self.0, "umount", &["mnt"]);
     }
@@ -122,7 +122,7 @@ fn subvolumes_are_listed_as_btrfs_progs_do() {
         &["--sort=-gen"],
         &["--sort=path,-rootid", "-pcuqR"],
     ];
-    let Some(mounted) = Mounted::new(dir.path(), "ro") else { return };
+    let Some(mounted) = MountedImage::new(dir.path(), "ro") else { return };
     let theirs = cases.map(|options| {
         run(dir.path(), "btrfs", &[&["subvolume", "list"], options, &["mnt"]].concat())
     });
@@ -145,7 +145,7 @@ fn errors_that_the_kernel_counted_are_told_as_btrfs_progs_do() {
     };
     assert!(stats(&["-c"]).ok().out.starts_with("[0.img].write_io_errs    0\n"));
     let text = b"this is what is to be found and damaged".repeat(1000);
-    let Some(mounted) = Mounted::new(dir.path(), "rw") else { return };
+    let Some(mounted) = MountedImage::new(dir.path(), "rw") else { return };
     fs::write(dir.path().join("mnt/file"), &text).unwrap();
     drop(mounted);
     let image = File::options().read(true).write(true).open(dir.path().join("0.img")).unwrap();
@@ -153,7 +153,7 @@ fn errors_that_the_kernel_counted_are_told_as_btrfs_progs_do() {
     let mut all = (0..128_u64 << 20).step_by(4096);
     let at = all.find(|at| image.read_exact_at(&mut sector, *at).is_ok() && sector == text[..4096]);
     image.write_all_at(b"T", at.unwrap()).unwrap();
-    let mounted = Mounted::new(dir.path(), "rw").unwrap();
+    let mounted = MountedImage::new(dir.path(), "rw").unwrap();
     assert!(fs::read(dir.path().join("mnt/file")).is_err(), "the kernel finds it");
     fs::write(dir.path().join("mnt/other"), "so that there is a transaction").unwrap();
     let theirs = run(dir.path(), "btrfs", &["device", "stats", "mnt"]);

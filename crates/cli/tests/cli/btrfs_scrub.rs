@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::btrfs_files::{golden, unpacked, with};
-use super::control::Raw;
+use super::control::RawConnection;
 use super::support::{Run, ashlar_in, program};
 
 /// A scrub command, with its records in the directory.
@@ -34,7 +34,7 @@ fn a_scrub_in_the_background_is_asked_and_ended_and_goes_on() {
     let sockets = fs::read_dir(dir.path().join("status")).unwrap();
     let socket = sockets.map(|entry| entry.unwrap().path());
     let socket = socket.into_iter().find(|path| path.to_str().unwrap().contains("scrub.control."));
-    let mut raw = Raw::at(&socket.unwrap());
+    let mut raw = RawConnection::at(&socket.unwrap());
     let info = raw.call("org.varlink.service.GetInfo", json!({}));
     let name = "io.ashlar.Scrub";
     assert_eq!(info["parameters"]["interfaces"], json!(["org.varlink.service", name]));

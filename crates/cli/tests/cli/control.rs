@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::support::{Daemon, Images, MIB, program, until};
 
 /// A raw connection.
-pub(super) struct Raw(UnixStream);
+pub(super) struct RawConnection(UnixStream);
 
-impl Raw {
+impl RawConnection {
     fn to(daemon: &Daemon) -> Self {
         Self::at(&daemon.control)
     }
@@ -71,7 +71,7 @@ fn own(method: &str) -> String {
 #[test]
 fn the_service_describes_itself() {
     let (_images, daemon) = daemon();
-    let mut raw = Raw::to(&daemon);
+    let mut raw = RawConnection::to(&daemon);
     let info = raw.call("org.varlink.service.GetInfo", json!({}));
     assert_eq!(info["parameters"]["interfaces"], json!(["org.varlink.service", CONTROL]));
     for interface in ["org.varlink.service", CONTROL] {
@@ -90,9 +90,9 @@ fn the_service_describes_itself() {
 #[test]
 fn values_are_read_and_written() {
     let (_images, daemon) = daemon();
-    let mut raw = Raw::to(&daemon);
+    let mut raw = RawConnection::to(&daemon);
     let path = "sys/block/md127/queue/nomerges";
-    let get = |raw: &mut Raw| raw.call(&own("Get"), json!({ "path": path }));
+    let get = |raw: &mut RawConnection| raw.call(&own("Get"), json!({ "path": path }));
     assert_eq!(get(&mut raw), json!({ "parameters": { "value": "0\n" } }));
     let set = raw.call(&own("Set"), json!({ "path": path, "value": "2" }));
     assert_eq!(set, json!({ "parameters": {} }));
@@ -116,7 +116,7 @@ fn values_are_read_and_written() {
 #[test]
 fn errors_have_their_names() {
     let (_images, daemon) = daemon();
-    let mut raw = Raw::to(&daemon);
+    let mut raw = RawConnection::to(&daemon);
     let path = |path: &str| json!({ "path": path });
     let set = |at: &str, value: &str| json!({ "path": at, "value": value });
     let cases = [
@@ -146,7 +146,7 @@ fn errors_have_their_names() {
 #[test]
 fn garbage_costs_its_own_connection_only() {
     let (_images, daemon) = daemon();
-    let mut good = Raw::to(&daemon);
+    let mut good = RawConnection::to(&daemon);
     let deep = [b"{\"method\":".repeat(5000), b"\0".to_vec()].concat();
     for garbage in [
         &b"\0"[..],
@@ -159,7 +159,7 @@ fn garbage_costs_its_own_connection_only() {
         &deep,
         &vec![b'x'; (1 << 20) + 1],
     ] {
-        let mut bad = Raw::to(&daemon);
+        let mut bad = RawConnection::to(&daemon);
         bad.send(garbage);
         assert!(
             bad.is_closed(),
@@ -170,7 +170,7 @@ fn garbage_costs_its_own_connection_only() {
         assert_eq!(status["parameters"]["status"]["pid"], daemon.pid());
     }
     // A client that disconnects in the middle of a message.
-    Raw::to(&daemon).send(b"{\"method\":");
+    RawConnection::to(&daemon).send(b"{\"method\":");
     assert!(good.call(&own("Status"), json!({}))["error"].is_null());
     daemon.end();
 }
@@ -178,7 +178,7 @@ fn garbage_costs_its_own_connection_only() {
 #[test]
 fn calls_may_be_cut_and_joined_and_oneway() {
     let (_images, daemon) = daemon();
-    let mut raw = Raw::to(&daemon);
+    let mut raw = RawConnection::to(&daemon);
     let get = json!({ "method": own("Get"), "parameters": { "path": "proc/mdstat" } });
     let oneway = json!({
         "method": own("Set"),
@@ -202,14 +202,14 @@ fn calls_may_be_cut_and_joined_and_oneway() {
 #[test]
 fn more_connections_than_are_taken_are_turned_away() {
     let (_images, daemon) = daemon();
-    let mut many: Vec<Raw> = (0..80).map(|_| Raw::to(&daemon)).collect();
+    let mut many: Vec<RawConnection> = (0..80).map(|_| RawConnection::to(&daemon)).collect();
     assert!(many.last_mut().unwrap().is_closed());
     assert!(many[0].call(&own("Status"), json!({}))["error"].is_null());
     drop(many);
     // The daemon notices that they ended one after the other.
     let again = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
-        let mut raw = Raw::to(&daemon);
+        let mut raw = RawConnection::to(&daemon);
         raw.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         raw.0.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     });

@@ -55,9 +55,9 @@ impl Drop for Loop {
 }
 
 /// A mount in a separate mount namespace, while its shell runs.
-struct Mounted(Child);
+struct NamespaceMount(Child);
 
-impl Mounted {
+impl NamespaceMount {
     fn of(device: &Path, at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let mut shell = Command::new("unshare");
@@ -75,7 +75,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for NamespaceMount {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         self.0.wait().unwrap();
@@ -126,7 +126,7 @@ fn an_image_mounted_in_another_mount_namespace_is_in_use() {
         return;
     }
     let Some(device) = Loop::over(&images.path("d0")) else { return };
-    let Some(mounted) = Mounted::of(&device.0, &images.path("mnt")) else { return };
+    let Some(mounted) = NamespaceMount::of(&device.0, &images.path("mnt")) else { return };
     let node = device.0.to_str().unwrap();
     let place = format!("{node} is mounted on {}", images.path("mnt").display());
     is_refused(&images, "d0", &["in use by the kernel: d0", &place, "in the mount namespace of"]);
@@ -153,7 +153,7 @@ fn an_image_of_which_a_partition_is_mounted_is_in_use() {
         return;
     }
     is_opened(&images, "d0");
-    let Some(mounted) = Mounted::of(&partition, &images.path("mnt")) else { return };
+    let Some(mounted) = NamespaceMount::of(&partition, &images.path("mnt")) else { return };
     let used = format!("{} is mounted on", partition.display());
     is_refused(&images, "d0", &["in use by the kernel", &used]);
     is_refused(&images, device.0.to_str().unwrap(), &["in use by the kernel", &used]);
@@ -191,7 +191,7 @@ fn an_image_whose_name_has_changed_is_still_the_one_that_is_mounted() {
     }
     fs::hard_link(images.path("d0"), images.path("other")).unwrap();
     let Some(device) = Loop::over(&images.path("d0")) else { return };
-    let Some(mounted) = Mounted::of(&device.0, &images.path("mnt")) else { return };
+    let Some(mounted) = NamespaceMount::of(&device.0, &images.path("mnt")) else { return };
     fs::remove_file(images.path("d0")).unwrap();
     is_refused(&images, "other", &["in use by the kernel: other", "is mounted on"]);
     // Another file with the name that the loop device was given.

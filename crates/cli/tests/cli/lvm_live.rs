@@ -452,9 +452,9 @@ fn volumes_are_active_at_times() {
 }
 
 /// A small file system in memory, unmounted at the end.
-struct Full(std::path::PathBuf);
+struct SmallFileSystem(std::path::PathBuf);
 
-impl Full {
+impl SmallFileSystem {
     fn mount(path: std::path::PathBuf) -> Option<Self> {
         fs::create_dir(&path).unwrap();
         let mut command = Command::new("mount");
@@ -463,7 +463,7 @@ impl Full {
     }
 }
 
-impl Drop for Full {
+impl Drop for SmallFileSystem {
     fn drop(&mut self) {
         let (Ok(_) | Err(_)) = Command::new("umount").arg("-l").arg(&self.0).status();
     }
@@ -474,7 +474,7 @@ impl Drop for Full {
 fn a_volume_that_does_not_join_after_all_is_found_by_clients_again() {
     let images = group(1);
     spare(&images, "volume");
-    let Some(full) = Full::mount(images.path("full")) else {
+    let Some(full) = SmallFileSystem::mount(images.path("full")) else {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no tmpfs can be mounted");
         return eprintln!("volumes that do not join: skipped, no tmpfs can be mounted");
     };

@@ -331,7 +331,7 @@ fn events_are_told_as_they_happen() {
     let mut command = program();
     command.args(["md", "monitor", "--json", "--control", "control"]);
     let child = command.current_dir(images.dir.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut child = Killed(child);
+    let mut child = KilledProcess(child);
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["event"], "NewArray");
@@ -348,9 +348,9 @@ fn events_are_told_as_they_happen() {
 }
 
 /// A process that is killed at the end of its test.
-struct Killed(std::process::Child);
+struct KilledProcess(std::process::Child);
 
-impl Drop for Killed {
+impl Drop for KilledProcess {
     fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();

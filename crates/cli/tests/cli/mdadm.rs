@@ -9,13 +9,13 @@ use super::support::{Daemon, Images, MIB, Nbd};
 
 /// Members as a real kernel left them, with mdadm's output about the running array: see
 /// `tests/images/md/detail/make.sh`.
-struct Golden {
+struct GoldenArray {
     case: PathBuf,
     dir: tempfile::TempDir,
     names: Vec<String>,
 }
 
-impl Golden {
+impl GoldenArray {
     fn load(case: &str) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let case = root.join("../../tests/images/md/detail").join(case);
@@ -65,7 +65,7 @@ fn told(daemon: &Daemon, args: &[&str]) -> Vec<String> {
 #[test]
 fn the_details_of_an_array_are_told_as_mdadm_tells_them() {
     for case in ["raid0", "raid1-spare", "raid10-degraded", "old"] {
-        let golden = Golden::load(case);
+        let golden = GoldenArray::load(case);
         let daemon = golden.serve();
         let name = if daemon.greeting.contains("md127") { "md127" } else { "md0" };
         assert_eq!(told(&daemon, &["--detail", "--brief", name]), golden.expected("brief.txt"));

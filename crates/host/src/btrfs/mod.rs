@@ -63,7 +63,7 @@ pub async fn fsid_of(devices: &[PathBuf]) -> Result<Uuid> {
 }
 
 /// An open file system, and the stack below it.
-pub struct Opened {
+pub struct OpenFileSystem {
     /// The file system.
     pub fs: Arc<FileSystem>,
     stack: Stack,
@@ -74,7 +74,7 @@ impl Selection {
     ///
     /// # Errors
     /// The devices cannot be opened, or do not belong to one file system.
-    pub async fn open(&self, access: Access) -> Result<Opened> {
+    pub async fn open(&self, access: Access) -> Result<OpenFileSystem> {
         let opened = disks::open_all(&self.devices, access)?;
         let writable = access == Access::Write;
         let options = Options {
@@ -85,7 +85,7 @@ impl Selection {
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
         let found = self.open_on(&stack, writable).await;
         match found {
-            Ok(fs) => Ok(Opened { fs, stack }),
+            Ok(fs) => Ok(OpenFileSystem { fs, stack }),
             Err(error) => stop(&stack).await.and(Err(error)),
         }
     }
@@ -203,7 +203,7 @@ impl Selection {
     }
 }
 
-impl Opened {
+impl OpenFileSystem {
     /// Releases the devices.
     ///
     /// # Errors

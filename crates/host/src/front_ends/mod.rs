@@ -140,7 +140,7 @@ mod tests {
 
     /// Writes down what it is told. A volume's name may be taken.
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Offers>>);
+    struct OfferRecorder(Arc<Mutex<Offers>>);
 
     #[derive(Default)]
     struct Offers {
@@ -149,7 +149,7 @@ mod tests {
         resized: Vec<String>,
     }
 
-    impl FrontEnd for Written {
+    impl FrontEnd for OfferRecorder {
         fn offer(&self, device: &Device) -> Result<(), String> {
             let mut all = self.0.lock().unwrap();
             all.offered.retain(|(known, _)| *known != device.name);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn front_ends_are_told_what_came_went_and_got_another_name_or_size() {
-        let (devices, written) = (Arc::new(Devices::default()), Written::default());
+        let (devices, written) = (Arc::new(Devices::default()), OfferRecorder::default());
         let front_ends = FrontEnds::new(Arc::clone(&devices), vec![Box::new(written.clone())]);
         let offered = || {
             front_ends.follow();

@@ -26,7 +26,7 @@ use crate::stop::Stop;
 type Server = Receiver<io::Result<()>>;
 
 /// An exported volume.
-struct Exported {
+struct ExportedVolume {
     name: String,
     volume: Weak<ByteVolume>,
 }
@@ -36,7 +36,7 @@ struct Exported {
 pub(crate) struct Nbd {
     exports: Arc<Exports>,
     /// By the names of devices.
-    exported: Mutex<HashMap<String, Exported>>,
+    exported: Mutex<HashMap<String, ExportedVolume>>,
     servers: Mutex<Vec<(Listen, Server)>>,
 }
 
@@ -140,7 +140,7 @@ impl FrontEnd for Nbd {
         }
         let export = Export::new(name, Arc::clone(volume)).map_err(|error| error.to_string())?;
         self.exports.add(export).map_err(|error| error.to_string())?;
-        let new = Exported { name: name.to_owned(), volume: Arc::downgrade(volume) };
+        let new = ExportedVolume { name: name.to_owned(), volume: Arc::downgrade(volume) };
         exported.insert(device.name.clone(), new);
         Ok(())
     }

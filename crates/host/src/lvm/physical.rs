@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 /// Which contents of a disk a command may overwrite when it makes or removes the disk's label.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Overwriting {
+pub enum OverwritePermission {
     /// Nothing but a free physical volume.
     Nothing,
     /// Also contents that are not LVM's.
@@ -31,14 +31,14 @@ impl Session {
         names: &[String],
         layout: &Layout,
         uuid: Option<Uuid>,
-        overwriting: Overwriting,
+        overwriting: OverwritePermission,
     ) -> Result<()> {
         for name in names {
             let place = self.find(name)?;
-            if overwriting < Overwriting::Members {
+            if overwriting < OverwritePermission::Members {
                 self.refuse_member(name, "initialize")?;
             }
-            if overwriting == Overwriting::Nothing {
+            if overwriting == OverwritePermission::Nothing {
                 self.refuse_foreign(place)?;
             }
         }
@@ -64,7 +64,11 @@ impl Session {
     ///
     /// # Errors
     /// One is none, or is in a group and must stay there; or it cannot be written.
-    pub async fn remove_physical(&self, names: &[String], overwriting: Overwriting) -> Result<()> {
+    pub async fn remove_physical(
+        &self,
+        names: &[String],
+        overwriting: OverwritePermission,
+    ) -> Result<()> {
         let mut removed = Vec::new();
         for name in names {
             self.find(name)?;
@@ -73,7 +77,9 @@ impl Session {
             };
             if let Err(refusal) = self.refuse_member(name, "remove") {
                 let question = format!("Really WIPE LABELS from \"{name}\" of a group?");
-                if overwriting < Overwriting::Members || !self.dialogue.confirm(&question)? {
+                if overwriting < OverwritePermission::Members
+                    || !self.dialogue.confirm(&question)?
+                {
                     return Err(refusal);
                 }
             }

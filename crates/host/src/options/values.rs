@@ -61,13 +61,13 @@ impl<'de> Deserialize<'de> for Group {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "the name or the number of a group")]
-        enum Either {
+        enum GroupValue {
             Number(u32),
             Name(String),
         }
-        Ok(Self(match Either::deserialize(deserializer)? {
-            Either::Number(number) => number.to_string(),
-            Either::Name(name) => name,
+        Ok(Self(match GroupValue::deserialize(deserializer)? {
+            GroupValue::Number(number) => number.to_string(),
+            GroupValue::Name(name) => name,
         }))
     }
 }

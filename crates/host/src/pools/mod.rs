@@ -54,7 +54,7 @@ pub enum Session {
 }
 
 /// Disks, and the pool members on them.
-pub struct Labelled {
+pub struct LabelledDisks {
     /// The disks with members.
     pub disks: Vec<Disk>,
     members: Vec<FoundMember>,
@@ -133,8 +133,8 @@ fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// One cannot be opened or read.
-pub async fn labelled(named: &[PathBuf], access: Access) -> Result<Labelled> {
-    let mut found = Labelled { disks: Vec::new(), members: Vec::new() };
+pub async fn labelled(named: &[PathBuf], access: Access) -> Result<LabelledDisks> {
+    let mut found = LabelledDisks { disks: Vec::new(), members: Vec::new() };
     for path in expand(named)? {
         let disk = disks::open(&path, Access::Look, true)?;
         let members = members_on(&path, &disk.gateway).await;
@@ -152,7 +152,7 @@ pub async fn labelled(named: &[PathBuf], access: Access) -> Result<Labelled> {
     Ok(found)
 }
 
-impl Labelled {
+impl LabelledDisks {
     /// The pools on them.
     pub fn pools(&self) -> config::PoolSurvey {
         let devices: Vec<config::Device<'_>> = self

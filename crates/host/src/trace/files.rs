@@ -105,11 +105,11 @@ fn failed(path: &Path, error: &io::Error) -> Error {
 }
 
 /// A file being read.
-type Reading = Peekable<Box<dyn Iterator<Item = Result<PlacedItem>>>>;
+type TraceItems = Peekable<Box<dyn Iterator<Item = Result<PlacedItem>>>>;
 
 /// Opens the files of a trace.
-fn open(base: &Path) -> Result<Vec<Reading>> {
-    let mut files: Vec<Reading> = Vec::new();
+fn open(base: &Path) -> Result<Vec<TraceItems>> {
+    let mut files: Vec<TraceItems> = Vec::new();
     for thread in 0.. {
         let path = path(base, thread);
         let file = match File::open(&path) {

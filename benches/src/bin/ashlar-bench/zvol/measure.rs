@@ -40,7 +40,7 @@ pub(super) struct Bench {
 
 /// Random I/O.
 #[derive(Serialize)]
-pub(super) struct AtRandom {
+pub(super) struct RandomRates {
     pub(super) way: &'static str,
     pub(super) io_bytes: u64,
     /// I/Os per second with the queue off.
@@ -52,7 +52,7 @@ pub(super) struct AtRandom {
 
 /// A MiB in this many segments.
 #[derive(Serialize)]
-pub(super) struct InSegments {
+pub(super) struct SegmentTimes {
     segments: u64,
     write_microseconds: f64,
     read_microseconds: f64,
@@ -62,14 +62,14 @@ pub(super) struct InSegments {
 #[derive(Serialize)]
 pub(super) struct Ceiling {
     /// Until the last write has ended.
-    pub(super) answered: OfPlain,
+    pub(super) answered: PlainShare,
     /// Until all data are on the disks.
-    pub(super) on_the_disks: OfPlain,
+    pub(super) on_the_disks: PlainShare,
 }
 
 /// MB/s.
 #[derive(Serialize)]
-pub(super) struct OfPlain {
+pub(super) struct PlainShare {
     plain: f64,
     off: f64,
     on: f64,
@@ -79,7 +79,7 @@ pub(super) struct OfPlain {
     pub(super) on_of_plain: f64,
 }
 
-impl OfPlain {
+impl PlainShare {
     /// From samples of the plain loop, the queue off and the queue on, one of each per round.
     fn of(samples: [Vec<f64>; 3]) -> Self {
         let [plain, off, on] = &samples;
@@ -101,17 +101,17 @@ impl OfPlain {
 
 /// A volume's figures.
 #[derive(Serialize)]
-pub(super) struct Measured {
+pub(super) struct VolumeFigures {
     pub(super) volblocksize_bytes: u64,
     pub(super) writes: Vec<Row>,
     pub(super) reads_from_memory: Vec<Row>,
     pub(super) reads_from_disks: Vec<Row>,
-    pub(super) random: Vec<AtRandom>,
-    pub(super) segments: Vec<InSegments>,
+    pub(super) random: Vec<RandomRates>,
+    pub(super) segments: Vec<SegmentTimes>,
     pub(super) ceiling: Ceiling,
 }
 
-impl Measured {
+impl VolumeFigures {
     /// The queue's gain for small bios.
     pub(super) fn small_gain(&self, rows: &[Row]) -> f64 {
         table::gain(rows, SMALL).unwrap_or(f64::NAN)
@@ -146,7 +146,11 @@ impl Bench {
     ///
     /// # Errors
     /// The pool refused something, or I/O failed.
-    pub(super) async fn volume(&self, site: Site, block_bytes: u64) -> Result<(Site, Measured)> {
+    pub(super) async fn volume(
+        &self,
+        site: Site,
+        block_bytes: u64,
+    ) -> Result<(Site, VolumeFigures)> {
         let mut site = site;
         site.make_volume(block_bytes, self.size_bytes).await?;
         let volume = site.open(block_bytes).await?;
@@ -167,7 +171,7 @@ impl Bench {
             (site, reads_from_disks) = self.reads_uncached(site, block_bytes).await?;
             self.tell(&title("read from the disks"), &reads_from_disks)?;
         }
-        let measured = Measured {
+        let measured = VolumeFigures {
             volblocksize_bytes: block_bytes,
             writes,
             reads_from_memory,
@@ -185,12 +189,12 @@ impl Bench {
         self.say(&(table::heading(title, is_synced) + &table::body(rows)))
     }
 
-    fn tell_rest(&self, measured: &Measured) -> Result<()> {
+    fn tell_rest(&self, measured: &VolumeFigures) -> Result<()> {
         let block = size(measured.volblocksize_bytes);
         let mut text = format!(
             "\nvolblocksize {block}, at random places, {RANDOM_DEPTH} at a time, I/Os in a second\n"
         );
-        for AtRandom { way, io_bytes, off_iops, on_iops, on_of_off } in &measured.random {
+        for RandomRates { way, io_bytes, off_iops, on_iops, on_of_off } in &measured.random {
             let io = size(*io_bytes);
             text += &format!(
                 "  {way:<5} {io:>4}  off {off_iops:>8.0}  on {on_iops:>8.0}  on / off {on_of_off:.2}\n"
@@ -199,7 +203,7 @@ impl Bench {
         text +=
             &format!("\nvolblocksize {block}, a request of 1 MiB, one at a time, microseconds\n");
         let first = measured.segments.first();
-        for InSegments { segments, write_microseconds, read_microseconds } in &measured.segments {
+        for SegmentTimes { segments, write_microseconds, read_microseconds } in &measured.segments {
             let each = |now: f64, first: Option<f64>| {
                 let first = first.filter(|_| *segments > 1);
                 first.map_or_else(String::new, |first| {
@@ -289,7 +293,7 @@ impl Bench {
         Ok(row)
     }
 
-    async fn random(&self, site: &Site, volume: &Volume) -> Result<Vec<AtRandom>> {
+    async fn random(&self, site: &Site, volume: &Volume) -> Result<Vec<RandomRates>> {
         let mut all = Vec::new();
         for way in Way::ALL {
             for io_bytes in RANDOM_BYTES {
@@ -318,13 +322,13 @@ impl Bench {
                     samples.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
                 }
                 let [off_iops, on_iops, on_of_off] = samples.map(median);
-                all.push(AtRandom { way: way.name(), io_bytes, off_iops, on_iops, on_of_off });
+                all.push(RandomRates { way: way.name(), io_bytes, off_iops, on_iops, on_of_off });
             }
         }
         Ok(all)
     }
 
-    async fn segments(&self, site: &Site, volume: &Volume) -> Result<Vec<InSegments>> {
+    async fn segments(&self, site: &Site, volume: &Volume) -> Result<Vec<SegmentTimes>> {
         volume.zvol.set_use_blk_mq(true);
         let mut all = Vec::new();
         for segments in SEGMENTS {
@@ -337,7 +341,7 @@ impl Bench {
                 }
             }
             let [write_microseconds, read_microseconds] = microseconds;
-            all.push(InSegments { segments, write_microseconds, read_microseconds });
+            all.push(SegmentTimes { segments, write_microseconds, read_microseconds });
         }
         Ok(all)
     }
@@ -371,7 +375,7 @@ impl Bench {
                 on_the_disks[sample].push(self.rate((now_ns() - begun_ns) as f64));
             }
         }
-        let (answered, on_the_disks) = (OfPlain::of(answered), OfPlain::of(on_the_disks));
+        let (answered, on_the_disks) = (PlainShare::of(answered), PlainShare::of(on_the_disks));
         Ok(Ceiling { answered, on_the_disks })
     }
 }

@@ -25,7 +25,7 @@ use clap::Args;
 use serde::Serialize;
 
 use load::BATCH_BYTES;
-use measure::{Bench, Ceiling, Measured};
+use measure::{Bench, Ceiling, VolumeFigures};
 use site::{Files, Site};
 use table::size;
 
@@ -130,7 +130,7 @@ struct Report {
     size_bytes: u64,
     streams: u64,
     rounds: usize,
-    volumes: Vec<Measured>,
+    volumes: Vec<VolumeFigures>,
     checks: Vec<Check>,
 }
 
@@ -209,7 +209,7 @@ impl Zvol {
     }
 }
 
-fn checks(volumes: &[Measured]) -> Vec<Check> {
+fn checks(volumes: &[VolumeFigures]) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut check = |block_bytes, what: &str, measured: f64, wanted: f64| {
         let what = format!("volblocksize {}: {what}", size(block_bytes));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ashlar_host::btrfs::{Opened, Selection};
+use ashlar_host::btrfs::{OpenFileSystem, Selection};
 use ashlar_host::disks::Access;
 use ashlar_host::error::Result;
 use uuid::Uuid;
@@ -46,7 +46,7 @@ impl FileSystemArgs {
     ///
     /// # Errors
     /// As [`Selection::open`].
-    pub(crate) async fn open(&self, access: Access) -> Result<Opened> {
+    pub(crate) async fn open(&self, access: Access) -> Result<OpenFileSystem> {
         let OpenArgs { degraded, stale, fsid, on } = self.how.clone();
         let devices = self.devices.clone();
         Selection { devices, degraded, stale, fsid, on }.open(access).await

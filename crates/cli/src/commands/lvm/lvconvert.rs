@@ -28,7 +28,7 @@ use futures_util::future::{Either, select};
 use indicatif::ProgressBar;
 
 use super::session::{self, described, with};
-use super::{Changing, Devices};
+use super::{ChangeOptions, Devices};
 use crate::{output, progress};
 
 /// How often the progress of the merge is read.
@@ -51,7 +51,7 @@ pub(crate) struct Lvconvert {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// Merge: the only supported conversion
     #[arg(long, alias = "mergesnapshot", required = true)]
@@ -69,7 +69,7 @@ pub(crate) struct Lvconvert {
 
 /// How a merge ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ended {
+enum MergeEnd {
     Merged,
     Interrupted,
 }
@@ -80,7 +80,7 @@ impl Lvconvert {
         if self.disks.devices.is_empty() {
             return self.served(group, name);
         }
-        let archives = self.changing.archives()?;
+        let archives = self.change_options.archives()?;
         block_signals()?;
         with(&self.disks.devices, Access::Write, async |session| {
             let origin = self.mark(session, group, name, &archives).await?;
@@ -88,7 +88,7 @@ impl Lvconvert {
                 return session::tell(&[merges_later(group, &origin, name)]);
             }
             let ended = merge(session, &session.draft(group).await?, &origin, name).await?;
-            if ended == Ended::Interrupted {
+            if ended == MergeEnd::Interrupted {
                 let text = format!("Merging of {group}/{name} was interrupted");
                 return Err(Error::failed(text).hint("the same command goes on where it was"));
             }
@@ -107,7 +107,7 @@ impl Lvconvert {
         let command = Command::Merge { snapshot: name.to_owned() };
         let (origin, is_merging) = origin(&mut client, group, name)?;
         if !is_merging {
-            session::served(&mut client, &self.changing, group, &command)?;
+            session::served(&mut client, &self.change_options, group, &command)?;
         }
         let mut bar = MergeBar::new(name);
         let mut is_told = !is_merging;
@@ -280,7 +280,7 @@ async fn check_stores(
 }
 
 /// Merges until nothing is left, or a signal arrives.
-async fn merge(session: &Session, draft: &Draft, origin: &str, name: &str) -> Result<Ended> {
+async fn merge(session: &Session, draft: &Draft, origin: &str, name: &str) -> Result<MergeEnd> {
     let group = &draft.group;
     let mut volumes = session.volumes(group, &draft.members);
     // Merging changes the origin: the other snapshots must be active first, to save the old data.
@@ -296,8 +296,8 @@ async fn merge(session: &Session, draft: &Draft, origin: &str, name: &str) -> Re
     ended
 }
 
-async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
-    let Some(device) = volumes.device(merged) else { return Ok(Ended::Interrupted) };
+async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<MergeEnd> {
+    let Some(device) = volumes.device(merged) else { return Ok(MergeEnd::Interrupted) };
     let mut interrupted = Box::pin(signal::wait(&SIGNALS));
     let mut bar = MergeBar::new(name);
     loop {
@@ -305,7 +305,7 @@ async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
         match left_to_merge(&status) {
             Some(0) => {
                 bar.end();
-                return Ok(Ended::Merged);
+                return Ok(MergeEnd::Merged);
             }
             Some(left) => bar.show(left),
             None => {
@@ -316,7 +316,7 @@ async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
         }
         if let Some(next) = either(sleep(POLL), interrupted.as_mut()).await {
             next.map_err(|error| Error::plain("cannot wait for signals", error))?;
-            return Ok(Ended::Interrupted);
+            return Ok(MergeEnd::Interrupted);
         }
     }
 }

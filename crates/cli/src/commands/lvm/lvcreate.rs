@@ -11,7 +11,7 @@ use ashlar_lvm::sizes;
 use clap::{ArgAction, Args};
 
 use super::session::change;
-use super::{Changing, Devices};
+use super::{ChangeOptions, Devices};
 
 /// Make a logical volume, or a snapshot of one
 ///
@@ -29,7 +29,7 @@ pub(crate) struct Lvcreate {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     #[command(flatten)]
     size: Size,
@@ -135,6 +135,6 @@ impl Lvcreate {
             zero: self.zero,
             physical: self.pvs,
         };
-        change(&self.disks, &self.changing, group, &Command::Create(create))
+        change(&self.disks, &self.change_options, group, &Command::Create(create))
     }
 }

@@ -8,7 +8,7 @@ use ashlar_lvm::command::Command;
 use clap::{ArgAction, Args};
 
 use super::session::change;
-use super::{Changing, Devices};
+use super::{ChangeOptions, Devices};
 
 /// Remove logical volumes
 ///
@@ -25,7 +25,7 @@ pub(crate) struct Lvremove {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// Do not ask
     #[arg(short, long, action = ArgAction::Count)]
@@ -47,7 +47,7 @@ impl Lvremove {
         let whole = names.iter().any(|(_, volume)| volume.is_none());
         let volumes = names.iter().filter_map(|(_, volume)| volume.map(str::to_owned));
         let volumes = if whole { Vec::new() } else { volumes.collect() };
-        self.changing.yes |= self.force > 0;
-        change(&self.disks, &self.changing, group, &Command::Remove { volumes })
+        self.change_options.yes |= self.force > 0;
+        change(&self.disks, &self.change_options, group, &Command::Remove { volumes })
     }
 }

@@ -9,7 +9,7 @@ use ashlar_lvm::sizes;
 use clap::{ArgAction, Args};
 
 use super::session::change;
-use super::{Changing, Devices};
+use super::{ChangeOptions, Devices};
 
 /// Extend a logical volume, or the space for changes of a snapshot
 ///
@@ -26,7 +26,7 @@ pub(crate) struct Lvextend {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     #[command(flatten)]
     size: LargerSize,
@@ -79,7 +79,7 @@ pub(crate) struct Lvreduce {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// Do not ask, and reduce the volume even below what a file system in it needs
     #[arg(short, long)]
@@ -103,7 +103,7 @@ impl Lvextend {
         let (group, volume) = volume_name(&self.name)?;
         let (volume, direction) = (volume.to_owned(), Direction::Extend);
         let resize = Resize { volume, size, direction, force: false, physical: self.pvs };
-        change(&self.disks, &self.changing, group, &Command::Resize(resize))
+        change(&self.disks, &self.change_options, group, &Command::Resize(resize))
     }
 }
 
@@ -114,10 +114,10 @@ impl Lvreduce {
         if size.sign == Sign::Plus {
             return Err(Error::usage("a volume is reduced by -SIZE; lvextend makes it larger"));
         }
-        self.changing.yes |= self.force;
+        self.change_options.yes |= self.force;
         let (group, volume) = volume_name(&self.name)?;
         let (volume, direction, force) = (volume.to_owned(), Direction::Reduce, self.force);
         let resize = Resize { volume, size, direction, force, physical: Vec::new() };
-        change(&self.disks, &self.changing, group, &Command::Resize(resize))
+        change(&self.disks, &self.change_options, group, &Command::Resize(resize))
     }
 }

@@ -142,9 +142,9 @@ impl Devices {
     }
 }
 
-/// How a change is made.
+/// Options of the commands that change a group.
 #[derive(Args, Debug)]
-pub(crate) struct Changing {
+pub(crate) struct ChangeOptions {
     /// Archive the group's description before and after the change, below
     /// $XDG_STATE_HOME/ashlar/lvm (as root /var/lib/ashlar/lvm)
     #[arg(short = 'A', long, value_name = "y|n", default_value = "y", action = ArgAction::Set, value_parser = yes_no)]
@@ -155,7 +155,7 @@ pub(crate) struct Changing {
     yes: bool,
 }
 
-impl Changing {
+impl ChangeOptions {
     /// The copies of the descriptions that this command changes.
     fn archives(&self) -> Result<Archives> {
         Archives::new(self.autobackup, &archive::command())

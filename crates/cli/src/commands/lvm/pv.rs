@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::{Overwriting, with_named};
+use ashlar_host::lvm::{OverwritePermission, with_named};
 use ashlar_lvm::format::Layout;
 use ashlar_lvm::{Uuid, sizes};
 use clap::{ArgAction, Args};
@@ -107,11 +107,11 @@ impl PvLayout {
 }
 
 /// What may be overwritten when it is forced this many times.
-const fn overwriting(force: u8) -> Overwriting {
+const fn overwriting(force: u8) -> OverwritePermission {
     match force {
-        0 => Overwriting::Nothing,
-        1 => Overwriting::Foreign,
-        _ => Overwriting::Members,
+        0 => OverwritePermission::Nothing,
+        1 => OverwritePermission::Foreign,
+        _ => OverwritePermission::Members,
     }
 }
 

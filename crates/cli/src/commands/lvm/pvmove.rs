@@ -13,7 +13,7 @@ use ashlar_lvm::command::{Command, Move, PhysicalPart, PolicyName};
 use clap::Args;
 
 use super::session::{self, with};
-use super::{Changing, Devices, warn};
+use super::{ChangeOptions, Devices, warn};
 use crate::output;
 
 /// How often the progress is read.
@@ -37,7 +37,7 @@ pub(crate) struct Pvmove {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// End the moves under way: what has moved stays at its new place, the rest at the old one
     #[arg(long, conflicts_with_all = ["name", "background", "alloc", "to"])]
@@ -69,7 +69,7 @@ pub(crate) struct Pvmove {
 }
 
 /// A move that the command follows.
-struct Followed {
+struct FollowedMove {
     /// `vg/pvmove0`.
     job: String,
     /// The path of the physical volume that is left.
@@ -142,7 +142,7 @@ impl Pvmove {
         if self.abort {
             let command = Command::AbortMove { from: source.map(str::to_owned) };
             for group in moving {
-                session::served(&mut client, &self.changing, &group, &command)?;
+                session::served(&mut client, &self.change_options, &group, &command)?;
             }
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl Pvmove {
             if moving.is_empty() {
                 let group = groups.group_at(&from.path)?;
                 let group = &group.metadata.group.name;
-                session::served(&mut client, &self.changing, group, &self.command(from)?)?;
+                session::served(&mut client, &self.change_options, group, &self.command(from)?)?;
             } else {
                 detected(&from.path)?;
             }
@@ -159,21 +159,22 @@ impl Pvmove {
             return Ok(());
         }
         let groups = Groups::served(client.groups()?)?;
-        let followed = groups.moves(source).into_iter().map(|(group, moving, source)| Followed {
-            job: format!("{}/{}", group.metadata.group.name, moving.name()),
-            source: source.to_owned(),
-        });
+        let followed =
+            groups.moves(source).into_iter().map(|(group, moving, source)| FollowedMove {
+                job: format!("{}/{}", group.metadata.group.name, moving.name()),
+                source: source.to_owned(),
+            });
         self.follow(&mut client, followed.collect())
     }
 
     /// Waits until the moves have ended.
-    fn follow(&self, client: &mut Client, mut followed: Vec<Followed>) -> Result<()> {
+    fn follow(&self, client: &mut Client, mut followed: Vec<FollowedMove>) -> Result<()> {
         let mut reports = Reports::new(self.interval);
         while !followed.is_empty() {
             let jobs = client.jobs()?;
             let are_due = reports.are_due();
             for index in (0..followed.len()).rev() {
-                let Followed { job, source } = &followed[index];
+                let FollowedMove { job, source } = &followed[index];
                 let found =
                     jobs.iter().find(|found| found.kind == JobKind::Move && found.name == *job);
                 match found {
@@ -197,7 +198,7 @@ impl Pvmove {
 
     /// Moves on disks that no daemon serves.
     fn on_disks(&self) -> Result<()> {
-        let archives = self.changing.archives()?;
+        let archives = self.change_options.archives()?;
         block_signals()?;
         with(&self.disks.devices, Access::Write, async |session| {
             let from = self.from.as_ref().map(|from| &*from.path);

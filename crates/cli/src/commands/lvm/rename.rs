@@ -8,7 +8,7 @@ use ashlar_lvm::command::Command;
 use clap::Args;
 
 use super::session::change;
-use super::{Changing, Devices};
+use super::{ChangeOptions, Devices};
 
 /// Rename a logical volume
 ///
@@ -23,7 +23,7 @@ pub(crate) struct Lvrename {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// The volume and its new name: VG/LV NEW, or VG LV NEW
     #[arg(required = true, num_args = 2..=3, value_name = "NAME")]
@@ -41,7 +41,7 @@ pub(crate) struct Vgrename {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// The group, by its name or UUID
     #[arg(value_name = "VG")]
@@ -68,13 +68,13 @@ impl Lvrename {
             (volume, None) => Ok(volume.to_owned()),
         };
         let (from, to) = (last(from)?, last(to)?);
-        change(&self.disks, &self.changing, group, &Command::Rename { from, to })
+        change(&self.disks, &self.change_options, group, &Command::Rename { from, to })
     }
 }
 
 impl Vgrename {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (from, to) = (group_name(&self.from), group_name(&self.to).to_owned());
-        change(&self.disks, &self.changing, from, &Command::RenameGroup { to })
+        change(&self.disks, &self.change_options, from, &Command::RenameGroup { to })
     }
 }

@@ -14,7 +14,7 @@ use ashlar_lvm::Metadata;
 use ashlar_lvm::command::{Command, Membership};
 use ashlar_stack::volume_groups::ServedGroup;
 
-use super::{Changing, Devices, confirm, warn};
+use super::{ChangeOptions, Devices, confirm, warn};
 use crate::output;
 
 /// The terminal, as commands on disks use it.
@@ -43,16 +43,16 @@ impl Dialogue for Terminal {
 /// The group is as it was, unless the message says that this is not known.
 pub(super) fn change(
     disks: &Devices,
-    changing: &Changing,
+    change_options: &ChangeOptions,
     group: &str,
     command: &Command,
 ) -> Result<ExitCode> {
     if disks.devices.is_empty() {
-        served(&mut disks.connect()?, changing, group, command)?;
+        served(&mut disks.connect()?, change_options, group, command)?;
     } else {
-        let archives = changing.archives()?;
+        let archives = change_options.archives()?;
         let work = async |session: &mut Session| session.change(group, command, &archives).await;
-        asking(&disks.devices, changing.yes, work)?;
+        asking(&disks.devices, change_options.yes, work)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,16 +63,16 @@ pub(super) fn change(
 /// As for [`change`].
 pub(super) fn change_members(
     disks: &Devices,
-    changing: &Changing,
+    change_options: &ChangeOptions,
     group: &str,
     command: &Membership,
     named: &[String],
 ) -> Result<ExitCode> {
-    let archives = changing.archives()?;
+    let archives = change_options.archives()?;
     let disks = with_named(&disks.devices, named);
     let work =
         async |session: &mut Session| session.change_members(group, command, &archives).await;
-    tell(&asking(&disks, changing.yes, work)?)?;
+    tell(&asking(&disks, change_options.yes, work)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,7 +91,7 @@ pub(super) fn described(group: &ServedGroup) -> Result<Metadata> {
 /// As for [`change`].
 pub(super) fn served(
     client: &mut Client,
-    changing: &Changing,
+    change_options: &ChangeOptions,
     group: &str,
     command: &Command,
 ) -> Result<()> {
@@ -100,11 +100,11 @@ pub(super) fn served(
             group: group.to_owned(),
             command: command.clone(),
             confirmed: Some(confirmed),
-            archive: Some(changing.autobackup),
+            archive: Some(change_options.autobackup),
             line: archive::command(),
         })
     };
-    ask(call, changing.yes)
+    ask(call, change_options.yes)
 }
 
 /// Has the daemon change which physical volumes a group has.
@@ -113,7 +113,7 @@ pub(super) fn served(
 /// As for [`change`].
 pub(super) fn served_members(
     disks: &Devices,
-    changing: &Changing,
+    change_options: &ChangeOptions,
     group: &str,
     command: &Membership,
 ) -> Result<ExitCode> {
@@ -126,11 +126,11 @@ pub(super) fn served_members(
             command: command.clone(),
             directory: directory.clone(),
             confirmed: Some(confirmed),
-            archive: Some(changing.autobackup),
+            archive: Some(change_options.autobackup),
             line: archive::command(),
         })
     };
-    ask(call, changing.yes)?;
+    ask(call, change_options.yes)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,7 +13,7 @@ use clap::Args;
 
 use super::pv::PvLayout;
 use super::session::{change_members, served_members};
-use super::{Changing, Devices};
+use super::{ChangeOptions, Devices};
 
 /// LVM's default extent size.
 const EXTENT: Sectors = Sectors(8192);
@@ -36,7 +36,7 @@ pub(crate) struct Vgcreate {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// Size of extents, in MiB or with a unit [default: 4M]
     #[arg(short = 's', long, value_name = "SIZE", value_parser = sizes::size)]
@@ -81,7 +81,7 @@ pub(crate) struct Vgextend {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     #[command(flatten)]
     layout: PvLayout,
@@ -109,7 +109,7 @@ pub(crate) struct Vgreduce {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// Remove all that no logical volume uses
     #[arg(short, long, conflicts_with = "names")]
@@ -138,7 +138,7 @@ pub(crate) struct Vgremove {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// Do not ask
     #[arg(short, long)]
@@ -169,9 +169,9 @@ impl Vgcreate {
             layout: self.layout.layout().into(),
         });
         if self.disks.devices.is_empty() && is_served {
-            return served_members(&self.disks, &self.changing, name, &command);
+            return served_members(&self.disks, &self.change_options, name, &command);
         }
-        change_members(&self.disks, &self.changing, name, &command, &self.names)
+        change_members(&self.disks, &self.change_options, name, &command, &self.names)
     }
 }
 
@@ -179,35 +179,35 @@ impl Vgextend {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (physical, layout) = (self.names.clone(), self.layout.layout().into());
         let command = Membership::Extend { physical, layout };
-        run(&self.disks, &self.changing, &self.name, &command, &self.names)
+        run(&self.disks, &self.change_options, &self.name, &command, &self.names)
     }
 }
 
 impl Vgreduce {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let command = Membership::Reduce { physical: self.names.clone() };
-        run(&self.disks, &self.changing, &self.name, &command, &self.names)
+        run(&self.disks, &self.change_options, &self.name, &command, &self.names)
     }
 }
 
 impl Vgremove {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let command = Membership::Remove { force: self.force };
-        run(&self.disks, &self.changing, &self.name, &command, &[])
+        run(&self.disks, &self.change_options, &self.name, &command, &[])
     }
 }
 
 /// Has the daemon carry out a command, or does it on the disks that are given.
 fn run(
     disks: &Devices,
-    changing: &Changing,
+    change_options: &ChangeOptions,
     name: &str,
     command: &Membership,
     named: &[String],
 ) -> Result<ExitCode> {
     let name = group_name(name);
     if disks.devices.is_empty() {
-        return served_members(disks, changing, name, command);
+        return served_members(disks, change_options, name, command);
     }
-    change_members(disks, changing, name, command, named)
+    change_members(disks, change_options, name, command, named)
 }

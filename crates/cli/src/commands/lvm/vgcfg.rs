@@ -15,7 +15,7 @@ use ashlar_lvm::text::dates::ctime;
 use clap::Args;
 
 use super::session::{self, described, with};
-use super::{Changing, Devices};
+use super::{ChangeOptions, Devices};
 use crate::output;
 
 /// Keep a copy of the descriptions of volume groups
@@ -56,7 +56,7 @@ pub(crate) struct Vgcfgrestore {
     disks: Devices,
 
     #[command(flatten)]
-    changing: Changing,
+    change_options: ChangeOptions,
 
     /// List the copies of this group, the oldest first
     #[arg(short, long)]
@@ -151,10 +151,10 @@ impl Vgcfgrestore {
             let text = String::from_utf8(text);
             let text = text.map_err(|error| Error::plain("cannot send the copy", error))?;
             let command = Command::Restore(Restore { text, force: self.force });
-            session::served(&mut self.disks.connect()?, &self.changing, &name, &command)?;
+            session::served(&mut self.disks.connect()?, &self.change_options, &name, &command)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let archives = self.changing.archives()?;
+        let archives = self.change_options.archives()?;
         with(&self.disks.devices, Access::Write, async |session| {
             let (draft, left) = draft(session, wanted)?;
             session.commit(draft, &[], &archives).await?;

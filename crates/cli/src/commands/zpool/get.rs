@@ -56,7 +56,7 @@ pub(crate) struct Get {
 
 /// A pool with the requested properties, as JSON.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct PoolProperties<'a> {
     name: &'a str,
     properties: BTreeMap<&'a str, Property>,
 }
@@ -74,7 +74,7 @@ impl Get {
         let shown: Vec<_> =
             pools.iter().map(|pool| (pool, pool_properties(pool, wanted))).collect();
         if self.json {
-            let json = shown.iter().map(|(pool, properties)| Shown {
+            let json = shown.iter().map(|(pool, properties)| PoolProperties {
                 name: &pool.name,
                 properties: properties.iter().cloned().collect(),
             });

@@ -8,7 +8,7 @@ use ashlar_host::btrfs::scrub::{
     self, BackgroundScrub, Occasion, ReportedProblem, ScrubDirectory, ScrubOptions, ScrubReport,
     ScrubStart,
 };
-use ashlar_host::btrfs::{Opened, block_signals};
+use ashlar_host::btrfs::{OpenFileSystem, block_signals};
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::Result;
 use clap::Args;
@@ -21,7 +21,7 @@ use crate::output;
 
 /// Options of both commands.
 #[derive(Args, Debug)]
-struct Common {
+struct CommonOptions {
     #[command(flatten)]
     chosen: FileSystemArgs,
 
@@ -68,7 +68,7 @@ Examples:
   ashlar btrfs scrub start -B --degraded disk1.img")]
 pub(crate) struct Start {
     #[command(flatten)]
-    common: Common,
+    common: CommonOptions,
 
     /// Start even if the status file is damaged
     #[arg(short, long)]
@@ -84,7 +84,7 @@ Examples:
   ashlar btrfs scrub resume -B disk1.img disk2.img")]
 pub(crate) struct Resume {
     #[command(flatten)]
-    common: Common,
+    common: CommonOptions,
 }
 
 impl Start {
@@ -99,7 +99,7 @@ impl Resume {
     }
 }
 
-impl Common {
+impl CommonOptions {
     fn run(self, verb: &str, start: ScrubStart) -> Result<ExitCode> {
         if !self.foreground && !scrub::is_background() {
             return self.in_background(verb);
@@ -117,7 +117,7 @@ impl Common {
 
     async fn scrub(
         &self,
-        opened: &Opened,
+        opened: &OpenFileSystem,
         directory: &ScrubDirectory,
         start: ScrubStart,
     ) -> Result<ExitCode> {
