@@ -165,8 +165,17 @@ pub struct Disk {
     watcher: OnceLock<Watcher>,
 }
 
-/// Called when the size of a device has changed.
-type Watcher = Box<dyn Fn() + Send + Sync>;
+/// What a device's watcher is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskEvent {
+    /// The size has changed.
+    Resized,
+    /// Its [`Presence`] has changed, or did so for a moment.
+    Presence,
+}
+
+/// Called after each event of a device.
+type Watcher = Box<dyn Fn(DiskEvent) + Send + Sync>;
 
 /// The deadline of a device's requests unless it is changed, in milliseconds (the kernel's).
 pub const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
@@ -228,15 +237,22 @@ impl Disk {
     /// Changes the size (a grown array), and tells the watcher.
     pub fn set_capacity(&self, capacity: Sectors) {
         let before = self.capacity.swap(capacity.0, Relaxed);
-        if let Some(watcher) = self.watcher.get().filter(|_| before != capacity.0) {
-            watcher();
+        if before != capacity.0 {
+            self.tell(DiskEvent::Resized);
         }
     }
 
-    /// Has `watcher` called whenever the size has changed. There is one watcher: later calls have no effect. It must not wait,
-    /// nor use the device.
-    pub fn watch_size(&self, watcher: impl Fn() + Send + Sync + 'static) {
+    /// Has `watcher` called after each event, on the thread on which it happens. There is one watcher: later calls have no
+    /// effect. It must not wait, nor use the device.
+    pub fn watch(&self, watcher: impl Fn(DiskEvent) + Send + Sync + 'static) {
         self.watcher.get_or_init(|| Box::new(watcher));
+    }
+
+    /// Tells the watcher.
+    pub(crate) fn tell(&self, event: DiskEvent) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher(event);
+        }
     }
 
     /// The hard limits in force.

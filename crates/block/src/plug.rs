@@ -40,7 +40,7 @@ use crate::buffer::Segment;
 use crate::cache::{self, Risk};
 use crate::clock;
 use crate::device::Completion;
-use crate::disk::{Disk, Nomerges};
+use crate::disk::{Disk, DiskEvent, Nomerges};
 use crate::flight::{self, Flight, Flights, Slot};
 use crate::limits::Features;
 use crate::merge::{Merge, merge, try_merge};
@@ -379,6 +379,7 @@ pub(crate) fn expire(id: usize, due_ns: u64) {
     let disk = queue.disk();
     if silent {
         warn!(device = disk.name(), "no answer within the deadline");
+        disk.tell(DiskEvent::Presence);
     }
     for (tag, flight) in expired {
         let Flight { footprint, owners, memory, risk, .. } = flight;
@@ -424,7 +425,12 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         && queue.disk().life().set_gone(absent)
     {
         let device = queue.disk().name();
-        if absent { warn!(device, "gone") } else { info!(device, "back") }
+        if absent {
+            warn!(device, "gone")
+        } else {
+            info!(device, "back")
+        }
+        queue.disk().tell(DiskEvent::Presence);
     }
     let (memory, risk) = match slot {
         Some(Slot::Overdue(number)) => {
@@ -489,6 +495,7 @@ fn give_up(queue: &Arc<dyn Dispatch>, number: u64, (op, flags): (Op, Flags), res
     }
     if disk.life().give_up(number) {
         info!(device = disk.name(), "all requests past their deadlines have ended");
+        disk.tell(DiskEvent::Presence);
     }
 }
 

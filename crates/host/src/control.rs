@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use ashlar_block::Presence;
 use ashlar_engine::net::Socket;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::{AttributeError, Attributes, NodeKind};
 use ashlar_stack::detail::{Detail, INACTIVE};
-use ashlar_stack::devices::Kind;
+use ashlar_stack::devices::{Device, Kind};
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::names::ArrayName;
 use futures_util::lock::Mutex;
@@ -165,11 +166,8 @@ impl Service {
             alias: device.links.last().cloned(),
             level: device.kind.name().to_owned(),
             size: device.bytes.size_bytes(),
+            state: state(&device).to_owned(),
             name: device.name,
-            state: match matches!(&device.kind, Kind::Zvol(zvol) if zvol.is_dead()) {
-                true => "failed".to_owned(),
-                false => "active".to_owned(),
-            },
             raid_devices: 1,
             degraded: 0,
         });
@@ -252,6 +250,16 @@ impl Service {
             Some(Entry { name, kind })
         });
         Ok(json!({ "entries": entries.collect::<Vec<_>>() }))
+    }
+}
+
+/// The word for the state of a device that is no array.
+fn state(device: &Device) -> &'static str {
+    match (&device.kind, device.gateway().disk().presence()) {
+        (Kind::Zvol(zvol), _) if zvol.is_dead() => "failed",
+        (_, Presence::Answering) => "active",
+        (_, Presence::Silent) => "silent",
+        (_, Presence::Gone) => "gone",
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Change {
     Registered,
     /// It has another size.
     Resized,
+    /// It has become silent or is gone, or answers again ([`ashlar_block::Presence`]).
+    Presence,
 }
 
 /// The devices that have changed since a generation.

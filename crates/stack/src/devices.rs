@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ashlar_block::disk::DiskEvent;
 use ashlar_block::{BlockDevice, ByteVolume, Gateway};
 use ashlar_zfs::client::Zvol;
 use event_listener::EventListener;
@@ -335,7 +336,7 @@ impl Devices {
     pub fn put_back(&self, mut device: Device) {
         self.change(|table, changed| {
             changed.push(device.name.clone());
-            self.watch_size(&device);
+            self.watch(&device);
             if let Some(zvol) = device.zvol() {
                 let link = zvol_link(zvol);
                 (device.path, device.links) = (format!("/dev/{link}"), vec![link]);
@@ -406,19 +407,23 @@ impl Devices {
         self.change(|table, changed| {
             let device = make(table);
             let name = device.name.clone();
-            self.watch_size(&device);
+            self.watch(&device);
             table.push(device);
             changed.push(name.clone());
             name
         })
     }
 
-    /// Has the log note when the size of a device changes.
-    fn watch_size(&self, device: &Device) {
+    /// Has the log note the events of a device.
+    fn watch(&self, device: &Device) {
         let (name, log) = (device.name.clone(), Arc::downgrade(&self.log));
-        device.gateway().disk().watch_size(move || {
+        device.gateway().disk().watch(move |event| {
+            let change = match event {
+                DiskEvent::Resized => Change::Resized,
+                DiskEvent::Presence => Change::Presence,
+            };
             if let Some(log) = log.upgrade() {
-                log.note(&name, Change::Resized);
+                log.note(&name, change);
             }
         });
     }

@@ -88,7 +88,8 @@ impl FrontEnds {
                 (None, Change::Registered) => {
                     self.all.iter().for_each(|front_end| front_end.withdraw(&name));
                 }
-                (None, Change::Resized) => {}
+                // Its clients see their requests fail.
+                (Some(_) | None, Change::Presence) | (None, Change::Resized) => {}
             }
         }
         // A second time, because a volume may get a name that another one gives up.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use ashlar_block::{Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
 use ashlar_dm::{Context, Device, Devices, Table, text};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
+use ashlar_stack::changes::{Change, Changes};
+use ashlar_stack::devices::Devices as Registry;
 use ashlar_stack::partitions::Partition;
 
 struct LowerDevices([Gateway; 2]);
@@ -56,6 +58,39 @@ fn partitions_and_mapped_devices_say_what_the_devices_below_may_still_do() {
             media[1].answer();
             SimRuntime.sleep(Duration::from_secs(1)).await;
             assert!(!volume.holds_changes(), "{table}");
+        });
+    }
+}
+
+#[test]
+fn the_registry_tells_when_a_device_fails_and_when_it_answers_again() {
+    for seed in 0..8 {
+        let medium = Media::new(Sectors(4096));
+        Sim::new(seed).block_on(async {
+            let (devices, disk) = (Registry::default(), disk("disk", &medium));
+            let name = devices.add_member("disk", disk.clone());
+            let (_, mut known) = devices.changes_since(0);
+            let mut write = async |expected| {
+                let mut data = Buffer::alloc(512);
+                let result = disk.write(Sector::ZERO, &mut data, Flags::empty()).await;
+                assert_eq!(result, expected);
+                let (changes, now) = devices.changes_since(known);
+                known = now;
+                changes
+            };
+            let news = Changes::Of([(name, Change::Presence)].into());
+            let none = Changes::Of([].into());
+            assert_eq!(write(Ok(())).await, none);
+            medium.vanish();
+            assert_eq!(write(Err(Status::Offline)).await, news);
+            assert_eq!(write(Err(Status::Offline)).await, none);
+            medium.heal();
+            assert_eq!(write(Ok(())).await, news);
+            medium.hang_nth_command(0);
+            assert_eq!(write(Err(Status::Timeout)).await, news);
+            medium.answer();
+            SimRuntime.sleep(Duration::from_secs(1)).await;
+            assert_eq!(write(Ok(())).await, news);
         });
     }
 }
