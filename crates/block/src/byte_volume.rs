@@ -8,6 +8,7 @@
 //!
 //! Clients use a volume through an [`OpenVolume`], which is counted. [`ByteVolume::withdraw`] takes a volume that no client
 //! has open away from later clients in the same step: a client that looked it up before cannot open it after.
+//! [`ByteVolume::claim`] opens it so that no other client can, as the kernel's `bd_claim` for `O_EXCL`.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -34,12 +35,14 @@ pub struct ByteVolume {
     gateway: Gateway,
     block_bytes: u64,
     locks: Arc<[RwLock]>,
-    /// The number of clients that have it open, or [`WITHDRAWN`].
+    /// The number of clients that have it open, [`WITHDRAWN`] or [`CLAIMED`].
     openers: Arc<AtomicUsize>,
 }
 
 /// No client has the volume open, and none can open it.
 const WITHDRAWN: usize = usize::MAX;
+/// One client has the volume open, and no other can open it.
+const CLAIMED: usize = usize::MAX - 1;
 
 /// A volume that a client has open, until this is dropped. It is an opener of its own for the device: see [`Gateway`].
 pub struct OpenVolume(ByteVolume);
@@ -58,6 +61,15 @@ impl Drop for OpenVolume {
     }
 }
 
+/// A volume that one client has open for itself alone, until this is dropped.
+pub struct ClaimedVolume(Arc<AtomicUsize>);
+
+impl Drop for ClaimedVolume {
+    fn drop(&mut self) {
+        self.0.store(0, SeqCst);
+    }
+}
+
 impl ByteVolume {
     /// The volume of `gateway`'s device.
     pub fn new(gateway: Gateway) -> Self {
@@ -66,13 +78,19 @@ impl ByteVolume {
         Self { gateway, block_bytes, locks, openers: Arc::default() }
     }
 
-    /// Opens the volume for a client; `None` if it is withdrawn.
+    /// Opens the volume for a client; `None` if it is withdrawn, or claimed.
     pub fn open(&self) -> Option<OpenVolume> {
-        let one_more = |openers| (openers != WITHDRAWN).then(|| openers + 1);
+        let one_more = |openers| (openers < CLAIMED).then(|| openers + 1);
         self.openers.fetch_update(SeqCst, SeqCst, one_more).ok()?;
         let (gateway, block_bytes) = (self.gateway.clone(), self.block_bytes);
         let (locks, openers) = (Arc::clone(&self.locks), Arc::clone(&self.openers));
         Some(OpenVolume(Self { gateway, block_bytes, locks, openers }))
+    }
+
+    /// Opens the volume for one client alone; `None` if another has it open, or it is withdrawn.
+    pub fn claim(&self) -> Option<ClaimedVolume> {
+        let claimed = self.openers.compare_exchange(0, CLAIMED, SeqCst, SeqCst);
+        claimed.is_ok().then(|| ClaimedVolume(Arc::clone(&self.openers)))
     }
 
     /// Lets no client open the volume from now on, unless a client has it open: then nothing changes. Returns whether it is

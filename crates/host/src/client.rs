@@ -19,8 +19,9 @@ use crate::control_path;
 use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
     self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
-    GroupsReply, Grow, Job, JobAction, JobsReply, Lvm, LvmMembers, LvmReply, Manage, SizeReply,
-    StartedReply, Status, StatusReply, StopReply, Trace, TraceReply, ValueReply, ZfsReply,
+    FileSystemReply, GroupsReply, Grow, Job, JobAction, JobsReply, Lvm, LvmMembers, LvmReply,
+    Manage, Scrub, SizeReply, StartedReply, Status, StatusReply, StopReply, Trace, TraceReply,
+    ValueReply, VolumeNames, ZfsReply,
 };
 use crate::trace::TraceStream;
 use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
@@ -188,6 +189,22 @@ impl Client {
     pub fn control_job(&mut self, name: &str, action: JobAction) -> Result<()> {
         let _: Value = self.call_long("ControlJob", json!({ "name": name, "action": action }))?;
         Ok(())
+    }
+
+    /// The file system on volumes.
+    ///
+    /// # Errors
+    /// There is none, or there are several.
+    pub(crate) fn file_system(&mut self, devices: Vec<String>) -> Result<FileSystemReply> {
+        self.call_long("FileSystem", json!(VolumeNames { devices }))
+    }
+
+    /// Begins or resumes a scrub of a file system.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub(crate) fn scrub(&mut self, options: &Scrub) -> Result<FileSystemReply> {
+        self.call_long("Scrub", json!(options))
     }
 
     /// Sends a command to a pool.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ashlar_block::byte_volume::ClaimedVolume;
 use ashlar_engine::sleep;
 use ashlar_stack::arrays::Arrays;
 use ashlar_stack::attributes::Attributes;
@@ -117,12 +118,22 @@ impl Clients {
 
 /// Lets no client open a device from now on; false if a client keeps it open.
 async fn withdraw(device: &Device) -> bool {
+    once_closed(|| device.bytes.withdraw().then_some(())).await.is_some()
+}
+
+/// Opens a device so that no client can open it; `None` if a client keeps it open.
+pub(crate) async fn claim(device: &Device) -> Option<ClaimedVolume> {
+    once_closed(|| device.bytes.claim()).await
+}
+
+/// Tries again for a while: the kernel reports closing a file with a delay.
+async fn once_closed<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
     for _ in 0..RELEASES {
-        if device.bytes.withdraw() {
-            return true;
+        let result = attempt();
+        if result.is_some() {
+            return result;
         }
-        // The kernel reports closing a file with a delay.
         sleep(RELEASE).await;
     }
-    false
+    None
 }

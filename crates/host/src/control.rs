@@ -25,6 +25,7 @@ use crate::interface::{
 };
 use crate::jobs::Speeds;
 use crate::models::Models;
+use crate::scrubs::Scrubs;
 use crate::stopping::Farewells;
 use crate::varlink::server::{Interface, nothing, parse};
 use crate::varlink::{Call, Reply};
@@ -53,6 +54,8 @@ pub(crate) struct Service {
     pub(crate) ending: Ending,
     /// The speed of merges.
     pub(crate) speeds: RefCell<Speeds>,
+    /// Scrubs of file systems on volumes.
+    pub(crate) scrubs: Scrubs,
     /// The callers that the end waits for.
     pub(crate) farewells: Farewells,
 }
@@ -136,6 +139,14 @@ impl Service {
             },
             "ControlJob" => match parse(call.parameters) {
                 Ok(at) => self.control_job(&at).await,
+                Err(error) => Err(error),
+            },
+            "FileSystem" => match parse(call.parameters) {
+                Ok(at) => self.file_system(&at).await,
+                Err(error) => Err(error),
+            },
+            "Scrub" => match parse(call.parameters) {
+                Ok(at) => self.scrub(&at).await,
                 Err(error) => Err(error),
             },
             "Trace" => Err(Reply::expected_more()),

@@ -53,6 +53,7 @@ use crate::front_ends::nbd::Nbd;
 use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
 use crate::models::Models;
+use crate::scrubs::Scrubs;
 use crate::stopping::Farewells;
 use crate::varlink::server;
 use crate::{control, copies_end, disks, notify, pools_end, watch};
@@ -298,6 +299,7 @@ async fn run(
         identities: identities.into(),
         ending: ending.clone(),
         speeds: RefCell::default(),
+        scrubs: Scrubs::default(),
         farewells: farewells.clone(),
     });
     let control =
@@ -330,6 +332,7 @@ async fn run(
     ending.draining().stop();
     front_ends.drain(ending).await;
     control.cancel().await;
+    service.scrubs.ended(ending.forced()).await;
     // An array that is just being started is stopped with the others.
     select(service.collector.lock(), ending.forced()).await;
     ends.cancel().await;

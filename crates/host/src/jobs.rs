@@ -1,4 +1,5 @@
-//! Long work of the daemon, in one list: syncs of arrays, merges of snapshots, and scrubs and resilvers of pools.
+//! Long work of the daemon, in one list: syncs of arrays, merges of snapshots, moves of extents, scrubs and resilvers of pools, and
+//! scrubs of btrfs.
 //!
 //! The list has no state of its own: each kind of work is asked for what it does at this moment, and a job is named after its
 //! device, which does one such thing at a time. Only the speeds of merges and moves are measured here, because the device mapper does
@@ -12,6 +13,7 @@
 //! | move of extents | a message to the target | the piece begins anew when the daemon starts again | `pvmove --abort` |
 //! | scrub of a pool | the pool, which remembers it | where it was | the pool |
 //! | resilver | never | | never |
+//! | scrub of btrfs | ending it early: its volumes can be opened | where it was; by a new scrub that resumes when the daemon has ended | ending it early |
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
@@ -27,6 +29,7 @@ use ashlar_stack::volume_groups::{MovingState, ServedMerge, ServedMove};
 use ashlar_zfs::protocol::{self, Command, ScanStatus};
 use futures_util::future::{Either, join_all, select};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::control::{Service, refused};
 use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs};
@@ -86,6 +89,7 @@ enum Work {
     Merge(ServedMerge),
     Move(ServedMove),
     Scan,
+    Scrub(Uuid),
 }
 
 impl Service {
@@ -134,6 +138,7 @@ impl Service {
                     self.lvm(Lvm { group, command, confirmed, archive, line }).await?;
                 }
             },
+            Work::Scrub(fsid) => self.control_scrub(fsid, *action).await?,
             Work::Scan => {
                 let scrub = match action {
                     JobAction::Pause => protocol::Scrub::Pause,
@@ -193,6 +198,7 @@ impl Service {
             }
         }));
         all.extend(scans.await.into_iter().flatten().map(|job| (job, Work::Scan)));
+        all.extend(self.scrubs.jobs().into_iter().map(|(job, fsid)| (job, Work::Scrub(fsid))));
         all
     }
 

@@ -302,6 +302,22 @@ fn a_volume_is_withdrawn_only_while_no_client_has_it_open() {
     assert!(volume.withdraw());
 }
 
+#[test]
+fn a_claimed_volume_is_open_to_one_client_alone() {
+    let volume = ByteVolume::new(disk(512, Media::new(Sectors(8))).gateway());
+    let opened = volume.open().unwrap();
+    assert!(volume.claim().is_none(), "a client has it open");
+    drop(opened);
+    let claimed = volume.claim().unwrap();
+    assert!(volume.is_open() && volume.open().is_none() && volume.claim().is_none());
+    assert!(!volume.withdraw());
+    volume.offer();
+    assert!(volume.open().is_none(), "a claimed volume is not withdrawn");
+    drop(claimed);
+    assert!(!volume.is_open() && volume.open().is_some());
+    assert!(volume.withdraw() && volume.claim().is_none());
+}
+
 /// A thread that opens the volume and one that withdraws it cannot both succeed.
 #[test]
 fn opening_and_withdrawing_exclude_each_other() {

@@ -16,7 +16,8 @@ use crate::output;
 
 /// Show and control long work: resyncs, rebuilds, checks, merges, moves and scrubs
 ///
-/// A job is named after its device: md0 or md/NAME, vg/lv, or a pool.
+/// A job is named after its device: md0 or md/NAME, vg/lv, or a pool; the scrub of a btrfs file
+/// system after its UUID.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -24,7 +25,8 @@ use crate::output;
 Exit codes: 0 done, 1 refused or no daemon, 2 wrong usage.
 
 A paused merge goes on when the daemon is started again, and so do a resync and a rebuild; a paused
-scrub of a pool stays paused.
+scrub of a pool stays paused. Clients can open the volumes of a paused scrub of btrfs; once the daemon
+has ended, ashlar btrfs scrub resume goes on with it.
 
 Examples:
   ashlar jobs
@@ -57,7 +59,7 @@ Examples:
 Examples:
   ashlar jobs resume vg/lv")]
     Resume(Target),
-    /// End a check, a repair, a move of extents, or the scrub of a pool
+    /// End a check, a repair, a move of extents, or a scrub
     #[command(after_help = "\
 Examples:
   ashlar jobs cancel tank")]
@@ -66,7 +68,7 @@ Examples:
 
 #[derive(Args, Debug)]
 struct Target {
-    /// The job, by its device: md0, md/NAME, vg/lv, or a pool
+    /// The job, by its device: md0, md/NAME, vg/lv, or a pool; or a file system, by its UUID
     job: String,
 
     #[command(flatten)]

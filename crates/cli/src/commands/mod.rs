@@ -37,6 +37,22 @@ impl Daemon {
         self.control.is_some()
     }
 
+    /// Connects to the daemon if `paths` are names of its volumes: the user chose a daemon, or they are none of files and a
+    /// daemon listens.
+    ///
+    /// # Errors
+    /// The daemon that the user chose does not listen.
+    pub(crate) fn serving(&self, paths: &[PathBuf]) -> Result<Option<(Client, Vec<String>)>> {
+        if !self.is_named() && paths.iter().any(|path| path.exists()) {
+            return Ok(None);
+        }
+        let names = paths.iter().map(|path| path.display().to_string()).collect();
+        match self.connect() {
+            Err(error) if self.is_named() => Err(error),
+            client => Ok(client.ok().map(|client| (client, names))),
+        }
+    }
+
     /// Connects to the daemon.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ mod arrays;
 mod background;
 mod btrfs_files;
 mod btrfs_get;
+mod btrfs_jobs;
 mod btrfs_legs;
 mod btrfs_lists;
 mod btrfs_scrub;

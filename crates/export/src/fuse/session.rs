@@ -250,7 +250,8 @@ impl<N: Namespace> Session<N> {
                     return Err(Errno::ROFS);
                 }
                 let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
-                let volume = volume.open().ok_or(Errno::NODEV)?;
+                let busy = || if volume.is_open() { Errno::BUSY } else { Errno::NODEV };
+                let volume = volume.open().ok_or_else(busy)?;
                 Ok(self.opened(unique, Handle::Volume(Arc::new(volume)), open_flags))
             }
             Entry::Attribute(access) => {

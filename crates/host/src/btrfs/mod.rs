@@ -5,7 +5,7 @@ pub mod listing;
 pub mod restore;
 pub mod scrub;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_btrfs::error::OpenError;
@@ -47,14 +47,23 @@ pub struct Selection {
     pub on: Vec<String>,
 }
 
+/// Whether a device is a UUID, and no path.
+pub fn is_uuid(device: &Path) -> bool {
+    uuid(device).is_some()
+}
+
+fn uuid(device: &Path) -> Option<Uuid> {
+    let text = device.to_str().filter(|_| !device.exists())?;
+    Uuid::try_parse(text).ok()
+}
+
 /// The UUID of a file system: it is given, or its devices are, which are read without locks.
 ///
 /// # Errors
 /// There is no file system on the devices, or more than one.
 pub async fn fsid_of(devices: &[PathBuf]) -> Result<Uuid> {
     if let [one] = devices
-        && !one.exists()
-        && let Some(uuid) = one.to_str().and_then(|text| Uuid::try_parse(text).ok())
+        && let Some(uuid) = uuid(one)
     {
         return Ok(uuid);
     }
@@ -104,7 +113,7 @@ impl Selection {
     }
 
     /// The devices of the selected file system.
-    async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
+    pub(crate) async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
         let mut found: Vec<(Uuid, Device)> = Vec::new();
         for device in self.among(stack)? {
             if let Some(fsid) = volume::identify(device.gateway()).await {
@@ -148,8 +157,21 @@ impl Selection {
     }
 
     async fn open_on(&self, stack: &Stack, writable: bool) -> Result<Arc<FileSystem>> {
-        let given = self.given();
         let (_, devices) = self.find(stack).await?;
+        self.open_devices(&devices, stack, writable).await
+    }
+
+    /// Opens the file system on these devices of the stack.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::open`].
+    pub(crate) async fn open_devices(
+        &self,
+        devices: &[Device],
+        stack: &Stack,
+        writable: bool,
+    ) -> Result<Arc<FileSystem>> {
+        let given = self.given();
         let source = |device: &Device| Source {
             name: device.path.clone(),
             gateway: device.gateway().clone(),

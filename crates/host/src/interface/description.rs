@@ -197,7 +197,7 @@ type Group (text: string, members: []object, volumes: []Logical)
 
 method Groups() -> (physical: []Physical, groups: []Group)
 
-# Long work, named after its device: md0, vg/lv, or a pool. The kind is resync, recover, check, repair, merge, move, scrub or resilver, the
+# Long work, named after its device: md0, vg/lv, a pool, or a file system's UUID. The kind is resync, recover, check, repair, merge, move, scrub or resilver, the
 # state running, paused or failed. Actions are those that it knows now: pause, resume, cancel.
 type Job (
   name: string,
@@ -214,6 +214,24 @@ type Job (
 method Jobs() -> (jobs: []Job)
 
 method ControlJob(name: string, action: string) -> ()
+
+# The file system on volumes, by any of their names, and the directory of the status files of scrubs. Now only of btrfs.
+method FileSystem(devices: []string) -> (fsid: string, status_dir: string)
+
+# Begins a scrub of the btrfs file system on volumes that no client has open, and which none can open until it ends; with resume it goes
+# on where the last one ended. It is a job, named after the UUID of the file system. The limit is in bytes per second of each device,
+# the depth in groups of 512 KiB. Degraded accepts that devices are missing, stale those that missed transactions, force a
+# damaged status file.
+method Scrub(
+  devices: []string,
+  resume: ?bool,
+  read_only: ?bool,
+  limit: ?int,
+  depth: ?int,
+  degraded: ?bool,
+  stale: ?bool,
+  force: ?bool
+) -> (fsid: string, status_dir: string)
 
 # A device that is traced, with its number as in sys/block/*/dev.
 type TracedDevice (name: string, major: int, minor: int)

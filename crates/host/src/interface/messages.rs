@@ -1,13 +1,12 @@
 //! The parameters and the answers of each method.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ashlar_stack::detail::Detail;
 use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// Parameters of `Manage`.
 #[derive(Clone, Serialize, Deserialize, Debug, Default)]
@@ -229,10 +228,46 @@ pub struct GroupsReply {
     pub groups: Vec<ServedGroup>,
 }
 
+/// The parameters of `FileSystem`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VolumeNames {
+    pub(crate) devices: Vec<String>,
+}
+
+/// The parameters of `Scrub`.
+#[derive(Clone, Default, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scrub {
+    /// The volumes of the file system, by any of their names.
+    pub devices: Vec<String>,
+    /// Go on where the last one ended.
+    pub resume: bool,
+    /// Only report errors, and write nothing.
+    pub read_only: bool,
+    /// Bytes per second of each device; zero means no limit.
+    pub limit: u64,
+    /// Groups of 512 KiB in flight on each device.
+    pub depth: Option<usize>,
+    /// Although devices are missing.
+    pub degraded: bool,
+    /// Also on devices that missed transactions.
+    pub stale: bool,
+    /// Even if the status file is damaged.
+    pub force: bool,
+}
+
+/// The answer of `FileSystem` and `Scrub`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct FileSystemReply {
+    pub(crate) fsid: Uuid,
+    pub(crate) status_dir: PathBuf,
+}
+
 /// Long work of the daemon.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub struct Job {
-    /// Its device, and the name of the job: `md0`, `vg/lv`, or a pool.
+    /// Its device, and the name of the job: `md0`, `vg/lv`, a pool, or the UUID of a file system.
     pub name: String,
     /// Another name of the device: `md/data`.
     pub alias: Option<String>,
@@ -268,7 +303,7 @@ pub enum JobKind {
     Merge,
     /// Extents of a physical volume go to others.
     Move,
-    /// A pool verifies its data.
+    /// A pool or a file system verifies its data.
     Scrub,
     /// A pool rebuilds disks.
     Resilver,

@@ -9,13 +9,13 @@ mod messages;
 pub(crate) use description::DESCRIPTION;
 pub use messages::{
     Activate, Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm,
-    LvmMembers, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, StartedReply, Status,
-    Trace, TraceReply, TracedDevice, VolumeStatus, disk_for_daemon,
+    LvmMembers, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, Scrub, StartedReply,
+    Status, Trace, TraceReply, TracedDevice, VolumeStatus, disk_for_daemon,
 };
 pub(crate) use messages::{
-    ActivateReply, ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply, JobControl,
-    JobsReply, Setting, SizeReply, StatusReply, Stop, StopReply, TreePath, ValueReply, Zfs,
-    ZfsReply,
+    ActivateReply, ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply,
+    FileSystemReply, JobControl, JobsReply, Setting, SizeReply, StatusReply, Stop, StopReply,
+    TreePath, ValueReply, VolumeNames, Zfs, ZfsReply,
 };
 
 /// The interface's name.

@@ -5,6 +5,7 @@
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use ashlar_btrfs::scrub::Scrub;
 use ashlar_engine::net::Listener;
 use ashlar_engine::socket_file::{self, SocketFile};
+use futures_util::future::select;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -21,6 +23,7 @@ use super::run::Origin;
 use crate::client::receive;
 use crate::disks;
 use crate::error::{Error, Result};
+use crate::stop::Stop;
 use crate::varlink::server::{self, Interface, nothing, parse};
 use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 
@@ -38,27 +41,57 @@ pub struct ScrubStatus {
     pub limit: u64,
 }
 
-/// The parts of a running scrub that the listener uses. The listening thread outlives the scrub, and must not keep its
-/// devices open: hence `Weak`.
-pub(super) struct Controls {
+/// The parts of a running scrub that other threads use. They may outlive the scrub, and must not keep its devices open:
+/// hence `Weak`.
+#[derive(Clone)]
+pub(crate) struct Controls {
     pub(super) scrub: Weak<Scrub>,
     pub(super) limit: Arc<AtomicU64>,
     pub(super) origin: Arc<Origin>,
 }
 
-/// Listens in a separate thread until the program ends: a terminal that takes no output stops the scrub, but not the answers.
+impl Controls {
+    /// The scrub's current record; `None` once it has ended.
+    pub(crate) fn record(&self) -> Option<ScrubRecord> {
+        Some(self.origin.record(&*self.scrub.upgrade()?))
+    }
+
+    /// Ends the scrub soon; it can be resumed.
+    pub(crate) fn cancel(&self) {
+        if let Some(scrub) = self.scrub.upgrade() {
+            scrub.cancel();
+        }
+    }
+}
+
+/// The socket of a scrub, which answers until this is dropped.
+pub(super) struct ControlSocket {
+    _file: SocketFile,
+    ended: Stop,
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        self.ended.stop();
+    }
+}
+
+/// Listens in a separate thread: a terminal that takes no output stops the scrub, but not the answers.
 ///
 /// # Errors
 /// The socket cannot be made.
-pub(super) fn listen(path: &Path, controls: Controls) -> Result<SocketFile> {
+pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
     let failed = |error: std::io::Error| Error::new("cannot listen", path.display(), error);
     let (fd, file) = socket_file::listen(path, MODE, None).map_err(failed)?;
+    let ended = Stop::default();
+    let until = ended.clone();
     let serve = move || {
         let served = disks::reactor().and_then(|reactor| {
             let served = async {
                 let listener =
                     Listener::from_fd(fd).map_err(|error| Error::plain("cannot listen", error))?;
-                server::serve(listener, |_| Ok(()), Rc::new(controls)).await;
+                let serving = pin!(server::serve(listener, |_| Ok(()), Rc::new(controls)));
+                select(serving, until).await;
                 Ok(())
             };
             reactor.block_on(served)
@@ -69,7 +102,7 @@ pub(super) fn listen(path: &Path, controls: Controls) -> Result<SocketFile> {
         }
     };
     std::thread::Builder::new().name("scrub-control".to_owned()).spawn(serve).map_err(failed)?;
-    Ok(file)
+    Ok(ControlSocket { _file: file, ended })
 }
 
 impl Interface for Controls {
@@ -149,10 +182,16 @@ pub(super) fn ask(path: &Path, method: &str, parameters: Value) -> Result<Option
         more: false,
         upgrade: false,
     };
-    stream.write_all(&encode(&call)).map_err(|error| failed(&error))?;
-    match receive::<Reply>(&mut stream, &mut Frames::new(MAX_REPLY)) {
+    let sent = stream.write_all(&encode(&call));
+    match sent.and_then(|()| receive::<Reply>(&mut stream, &mut Frames::new(MAX_REPLY))) {
         Ok(Some(Reply { error: None, parameters, .. })) => Ok(Some(parameters)),
         Ok(Some(Reply { error: Some(error), .. })) => Err(failed(&error)),
+        // It ended during the call, before it had read all of it.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+        {
+            Ok(None)
+        }
         // It ended during the call.
         Ok(None) => Ok(None),
         Err(error) => Err(failed(&error)),

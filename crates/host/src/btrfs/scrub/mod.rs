@@ -16,27 +16,47 @@ mod owners;
 mod records;
 mod report;
 mod run;
+mod served;
 
 use std::fs::File;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_btrfs::volume::FileSystem;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub use self::background::{BackgroundScrub, is_background, start_in_background};
+pub(crate) use self::control::Controls;
 pub use self::control::ScrubStatus;
 pub use self::owners::BlockOwner;
 use self::records::RecordStore;
 pub use self::records::{DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
 pub use self::report::{Occasion, ReportForm};
 pub use self::run::{ReportedProblem, ScrubObserver, ScrubReport, ScrubRun};
+pub use self::served::ServedScrub;
 use crate::error::{Error, Result};
 
 /// How often a scrub that is being cancelled is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(50);
+/// How long a scrub that has ended may take to let go of its lock.
+const END: Duration = Duration::from_secs(2);
+
+/// How many groups of 512 KiB may be in flight on each device.
+pub(crate) const DEPTHS: RangeInclusive<usize> = 1..=256;
+
+/// Parses such a number.
+///
+/// # Errors
+/// It is none of them.
+pub fn depth(text: &str) -> std::result::Result<usize, String> {
+    let depth = text.parse().ok().filter(|depth| DEPTHS.contains(depth));
+    depth.ok_or_else(|| {
+        format!("`{text}` is not a number from {} to {}", DEPTHS.start(), DEPTHS.end())
+    })
+}
 
 /// How a scrub begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +79,7 @@ pub struct ScrubOptions {
     pub read_only: bool,
     /// Bytes read per second of each device; zero means no limit.
     pub limit: u64,
-    /// Groups of 512 KiB in flight on each device, at least one.
+    /// Groups of 512 KiB in flight on each device, 1 to 256.
     pub depth: usize,
 }
 
@@ -83,6 +103,11 @@ impl ScrubDirectory {
     /// There is no default.
     pub fn new(path: Option<&Path>) -> Result<Self> {
         Ok(Self { store: RecordStore::new(path)? })
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        self.store.path()
     }
 
     /// Makes the directory, if it is not there.
@@ -171,10 +196,18 @@ impl ScrubHandle {
 
     /// The lock of the process that scrubs.
     fn lock(&self) -> Result<File> {
-        if let Some(lock) = self.store.lock(self.fsid)? {
-            return Ok(lock);
-        }
-        let other = self.status()?.map(|other| format!("process {}", other.record.pid));
+        let since = Instant::now();
+        let other = loop {
+            if let Some(lock) = self.store.lock(self.fsid)? {
+                return Ok(lock);
+            }
+            let other = self.status()?.map(|other| format!("process {}", other.record.pid));
+            // One that no longer answers is about to end.
+            if other.is_some() || since.elapsed() > END {
+                break other;
+            }
+            std::thread::sleep(POLL);
+        };
         let why = format!("{} does already", other.as_deref().unwrap_or("another process"));
         let error = Error::new("cannot scrub", self.fsid, why);
         Err(error.hint("ashlar btrfs scrub cancel ends it"))

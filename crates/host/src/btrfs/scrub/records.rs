@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::report::{self, Occasion, ReportForm};
-use crate::error::{Error, Result};
+use crate::error::{Error, FAILURE, Result};
 
 /// The directory for root.
 const SYSTEM_DIR: &str = "/var/lib/ashlar";
@@ -116,6 +116,23 @@ impl ScrubRecord {
         (passed > 0 && since > 0.0).then(|| left as f64 * since / passed as f64)
     }
 
+    /// Bytes scanned per second since the start or the last resume, if that is known.
+    pub(crate) fn bytes_per_second(&self) -> Option<u64> {
+        let since = self.duration - self.before.duration;
+        let passed = self.passed_bytes().checked_sub(self.before.passed_bytes)?;
+        (passed > 0 && since > 0.0).then(|| (passed as f64 / since) as u64)
+    }
+
+    /// The exit code of a command that has done it.
+    pub fn exit_code(&self) -> u8 {
+        let counters = self.counters();
+        match counters.uncorrectable_errors + counters.unverified_errors {
+            0 if self.is_finished() => 0,
+            0 => FAILURE,
+            _ => 3,
+        }
+    }
+
     /// The report about it, as `btrfs scrub` prints it.
     pub fn report(&self, form: ReportForm, occasion: Occasion) -> String {
         report::report(self, form, occasion)
@@ -152,6 +169,10 @@ impl RecordStore {
         let set = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let dir = match dir {
             Some(dir) => dir.to_owned(),
+            // As systemd.exec(5): a service's directory, or several of them.
+            None if let Some(dirs) = set("STATE_DIRECTORY") => {
+                std::env::split_paths(&dirs).next().unwrap_or(dirs)
+            }
             None if rustix::process::geteuid().is_root() => SYSTEM_DIR.into(),
             None => {
                 let home = || set("HOME").map(|home| home.join(".local/state"));
@@ -164,6 +185,11 @@ impl RecordStore {
             }
         };
         Ok(Self { dir })
+    }
+
+    /// The directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.dir
     }
 
     /// Creates the directory.

@@ -11,16 +11,16 @@ use ashlar_btrfs::scrub::{Counters, Options, Problem, ProblemKind, Repair, Scrub
 use ashlar_btrfs::units::{DevId, Physical};
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_engine::signal;
-use ashlar_engine::socket_file::SocketFile;
 use ashlar_engine::{sleep, wall_clock};
 use futures_util::future::{Either, select};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::control::{self, Controls};
+use super::control::{self, ControlSocket, Controls};
 use super::owners::{self, BlockOwner};
 use super::records::{DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
+use super::report::{Occasion, ReportForm};
 use super::{ScrubHandle, ScrubOptions, ScrubStart};
 use crate::btrfs::SIGNALS;
 use crate::error::{Error, Result};
@@ -157,7 +157,7 @@ pub struct ReportedProblem {
 impl ReportedProblem {
     /// Whether to tell the user more of it than its count. Repaired blocks are only counted; but of a copy below the file
     /// system its user learns which disk returns wrong bytes.
-    pub fn is_notable(&self, read_only: bool) -> bool {
+    fn is_notable(&self, read_only: bool) -> bool {
         !self.problem.is_repaired() || read_only || self.problem.copy != CopyNumber::ANY
     }
 }
@@ -186,10 +186,58 @@ impl Serialize for ReportedProblem {
     }
 }
 
+impl Serialize for ScrubReport {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Self { record, problems } = self;
+        let value = json!({ "record": record, "total": record.counters(), "problems": problems });
+        value.serialize(serializer)
+    }
+}
+
 impl ScrubReport {
+    /// The notable problems with their owners, and the report about the record.
+    pub fn text(&self, form: ReportForm) -> String {
+        let Self { record, problems } = self;
+        let mut text = String::new();
+        for it in problems.iter().filter(|problem| problem.is_notable(record.read_only)) {
+            text += &format!("{}\n", it.problem);
+            text.extend(it.owners.iter().map(|owner| format!("  {}\n", owner.words)));
+        }
+        // A daemon has kept only these of its problems.
+        if problems.is_empty() {
+            text.extend(record.lost.iter().map(|line| format!("{line}\n")));
+        }
+        text + &record.report(form, Occasion::Done)
+    }
+
+    /// What went wrong, as `btrfs scrub` says it, whether or not the user wants to see warnings.
+    pub fn verdict(&self) -> Option<String> {
+        let count = self.record.counters().uncorrectable_errors;
+        (count > 0).then(|| format!("ERROR: there are {count} uncorrectable errors\n"))
+    }
+
+    /// Warnings of other kinds.
+    pub fn warning(&self) -> Option<String> {
+        let counters = self.record.counters();
+        let errors = if counters.uncorrectable_errors > 0 || !counters.has_errors() {
+            ""
+        } else if self.has_uncorrected() {
+            "WARNING: errors detected during scrubbing, not all of them corrected\n"
+        } else {
+            "WARNING: errors detected during scrubbing, corrected\n"
+        };
+        let end = if self.record.is_finished() {
+            ""
+        } else {
+            "WARNING: not all of the file system was scrubbed; ashlar btrfs scrub resume goes on\n"
+        };
+        Some([errors, end].concat()).filter(|text| !text.is_empty())
+    }
+
     /// Whether there are errors that were not corrected.
-    pub fn has_uncorrected(&self) -> bool {
-        self.problems.iter().any(|it| !it.problem.is_repaired())
+    fn has_uncorrected(&self) -> bool {
+        let is_left = self.record.read_only && self.record.counters().has_errors();
+        is_left || self.problems.iter().any(|it| !it.problem.is_repaired())
     }
 }
 
@@ -208,7 +256,8 @@ pub struct ScrubRun {
     handle: ScrubHandle,
     origin: Arc<Origin>,
     scrub: Arc<Scrub>,
-    socket: Option<SocketFile>,
+    controls: Controls,
+    socket: Option<ControlSocket>,
     _lock: File,
 }
 
@@ -245,7 +294,7 @@ impl ScrubRun {
         handle.store.save(&origin.record(&scrub))?;
         let controls =
             Controls { scrub: Arc::downgrade(&scrub), limit, origin: Arc::clone(&origin) };
-        let socket = match control::listen(&handle.socket(), controls) {
+        let socket = match control::listen(&handle.socket(), controls.clone()) {
             Ok(socket) => Some(socket),
             // For example because the directory's name is too long for a socket.
             Err(error) => {
@@ -254,24 +303,42 @@ impl ScrubRun {
                 None
             }
         };
-        Ok(Self { fs: Arc::clone(fs), handle, origin, scrub, socket, _lock: lock })
+        Ok(Self { fs: Arc::clone(fs), handle, origin, scrub, controls, socket, _lock: lock })
     }
 
     /// The UUID of the file system.
-    pub(super) fn fsid(&self) -> Uuid {
+    pub(crate) fn fsid(&self) -> Uuid {
         self.handle.fsid()
     }
 
-    /// Scrubs, keeps the status file up to date, and tells `observer`. SIGINT, SIGTERM and SIGHUP, which
-    /// [`block_signals`](crate::btrfs::block_signals) has blocked, end the scrub early, so that it can be resumed.
+    /// What other threads use while it runs.
+    pub(crate) fn controls(&self) -> Controls {
+        self.controls.clone()
+    }
+
+    /// As [`Self::run_until`]; SIGINT, SIGTERM and SIGHUP, which [`block_signals`](crate::btrfs::block_signals) has blocked,
+    /// end the scrub early.
+    ///
+    /// # Errors
+    /// Those of [`Self::run_until`].
+    pub async fn run(self, observer: &mut dyn ScrubObserver) -> Result<ScrubReport> {
+        self.run_until(signal::wait(&SIGNALS), observer).await
+    }
+
+    /// Scrubs, keeps the status file up to date, and tells `observer`. Once `end` has ended, the scrub ends early, so that it can
+    /// be resumed.
     ///
     /// # Errors
     /// Nothing can be scrubbed, the status file cannot be written, or the observer failed.
-    pub async fn run(self, observer: &mut dyn ScrubObserver) -> Result<ScrubReport> {
+    pub(crate) async fn run_until<E>(
+        self,
+        end: impl Future<Output = E>,
+        observer: &mut dyn ScrubObserver,
+    ) -> Result<ScrubReport> {
         let findings = Findings { problems: Mutex::default() };
         let result = {
             let work = std::pin::pin!(self.scrub.run(&findings));
-            let kept = std::pin::pin!(self.keep_records(observer));
+            let kept = std::pin::pin!(self.keep_records(end, observer));
             match select(work, kept).await {
                 Either::Left((result, _)) => result.map(|_| ()),
                 // The status file or the observer failed: still end the work cleanly.
@@ -304,12 +371,13 @@ impl ScrubRun {
         Ok(ScrubReport { record, problems })
     }
 
-    /// Keeps the status file and the observer up to date forever, and cancels the scrub on a signal.
-    async fn keep_records(
+    /// Keeps the status file and the observer up to date forever, and cancels the scrub once `end` has ended.
+    async fn keep_records<E>(
         &self,
+        end: impl Future<Output = E>,
         observer: &mut dyn ScrubObserver,
     ) -> Result<std::convert::Infallible> {
-        let mut ends = std::pin::pin!(signal::wait(&SIGNALS));
+        let mut ends = std::pin::pin!(end);
         let mut ended = false;
         let mut saved = Instant::now();
         loop {

@@ -7,15 +7,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_engine::wall_clock;
-use ashlar_host::btrfs::fsid_of;
 use ashlar_host::btrfs::scrub::{
-    Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubRecord, ScrubStatus,
+    Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubStatus, ServedScrub,
 };
+use ashlar_host::btrfs::{fsid_of, is_uuid};
 use ashlar_host::disks;
-use ashlar_host::error::{FAILURE, Result};
+use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use crate::commands::Daemon;
 use crate::output;
 
 /// Verify an unmounted file system, and repair it from good copies
@@ -23,6 +24,10 @@ use crate::output;
 /// The verbs and options are those of btrfs scrub. Reads every block and compares it with its
 /// checksum; rewrites a bad block from a good copy. Blocks without a good copy are reported, with
 /// the files that contain them.
+///
+/// A file system on volumes of a running daemon is scrubbed by the daemon: say their names (md/data,
+/// vg/lv). No client may have them open, and none can open them until the scrub ends. It is a job:
+/// see ashlar jobs.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes are those of btrfs scrub: 0 done, 1 failed, 2 nothing to resume (or wrong usage), 3 some
@@ -32,6 +37,7 @@ Examples:
   ashlar btrfs scrub start -B disk1.img disk2.img
   ashlar btrfs scrub start -B --readonly -d disk*.img
   ashlar btrfs scrub start --limit 20M /dev/sdb
+  ashlar btrfs scrub start md/data
   ashlar btrfs scrub status /dev/sdb
   ashlar btrfs scrub limit --limit 100M /dev/sdb
   ashlar btrfs scrub cancel /dev/sdb
@@ -85,6 +91,9 @@ struct ScrubArgs {
     #[arg(required = true, value_name = "DEVICE|UUID")]
     devices: Vec<PathBuf>,
 
+    #[command(flatten)]
+    daemon: Daemon,
+
     /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user,
     /// ~/.local/state/ashlar]
     #[arg(long, value_name = "DIR")]
@@ -95,6 +104,12 @@ impl ScrubArgs {
     /// Its scrub.
     fn scrub(&self) -> Result<ScrubHandle> {
         let directory = ScrubDirectory::new(self.status_dir.as_deref())?;
+        let is_uuid = matches!(&self.devices[..], [one] if is_uuid(one));
+        if let Some((client, names)) =
+            self.daemon.serving(&self.devices)?.filter(|_| !is_uuid && self.status_dir.is_none())
+        {
+            return Ok(ServedScrub::find(client, names)?.handle().clone());
+        }
         let fsid = disks::reactor()?.block_on(fsid_of(&self.devices))?;
         Ok(directory.scrub_of(fsid))
     }
@@ -189,15 +204,5 @@ impl Limit {
     fn run(self) -> Result<ExitCode> {
         self.which.scrub()?.limit(self.limit)?;
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// The exit code of a scrub.
-fn exit_code(record: &ScrubRecord) -> ExitCode {
-    let counters = record.counters();
-    match counters.uncorrectable_errors + counters.unverified_errors {
-        0 if record.is_finished() => ExitCode::SUCCESS,
-        0 => ExitCode::from(FAILURE),
-        _ => ExitCode::from(3),
     }
 }

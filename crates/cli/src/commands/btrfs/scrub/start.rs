@@ -5,18 +5,19 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_host::btrfs::scrub::{
-    self, BackgroundScrub, Occasion, ReportedProblem, ScrubDirectory, ScrubOptions, ScrubReport,
-    ScrubStart,
+    self, BackgroundScrub, ScrubDirectory, ScrubOptions, ScrubReport, ScrubStart, ServedScrub,
 };
 use ashlar_host::btrfs::{OpenFileSystem, block_signals};
+use ashlar_host::client::Client;
 use ashlar_host::disks::{self, Access};
-use ashlar_host::error::Result;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::interface::Scrub;
 use clap::Args;
-use serde_json::json;
 
+use super::ReportArgs;
 use super::progress::Progress;
-use super::{ReportArgs, exit_code};
-use crate::commands::btrfs::volumes::FileSystemArgs;
+use crate::commands::Daemon;
+use crate::commands::btrfs::volumes::{FileSystemArgs, OpenArgs};
 use crate::output;
 
 /// Options of both commands.
@@ -41,18 +42,16 @@ struct CommonOptions {
     limit: u64,
 
     /// Groups of 512 KiB in flight on each device
-    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = depth)]
+    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = scrub::depth)]
     io_depth: usize,
 
     /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user,
     /// ~/.local/state/ashlar]
     #[arg(long, value_name = "DIR")]
     status_dir: Option<PathBuf>,
-}
 
-fn depth(text: &str) -> std::result::Result<usize, String> {
-    let depth = text.parse().ok().filter(|depth| (1..=256).contains(depth));
-    depth.ok_or_else(|| format!("`{text}` is not a number from 1 to 256"))
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 /// Verify a file system, and repair it
@@ -101,6 +100,9 @@ impl Resume {
 
 impl CommonOptions {
     fn run(self, verb: &str, start: ScrubStart) -> Result<ExitCode> {
+        if let Some((client, devices)) = self.daemon.serving(&self.chosen.devices)? {
+            return self.by_daemon(client, devices, verb, start);
+        }
         if !self.foreground && !scrub::is_background() {
             return self.in_background(verb);
         }
@@ -113,6 +115,46 @@ impl CommonOptions {
             let result = self.scrub(&opened, &directory, start).await;
             opened.close().await.and(result)
         })
+    }
+
+    /// Has the daemon do it.
+    fn by_daemon(
+        &self,
+        client: Client,
+        devices: Vec<String>,
+        verb: &str,
+        start: ScrubStart,
+    ) -> Result<ExitCode> {
+        let OpenArgs { degraded, stale, fsid, on } = &self.chosen.how;
+        if fsid.is_some() || !on.is_empty() || self.status_dir.is_some() {
+            let why = "the daemon serves these volumes, and has its own status files";
+            return Err(Error::new("cannot scrub", devices.join(" "), why)
+                .hint("leave out --fsid, --on and --status-dir"));
+        }
+        if self.foreground {
+            block_signals()?;
+        }
+        let on = devices[0].clone();
+        let mut scrub = ServedScrub::start(
+            client,
+            &Scrub {
+                devices,
+                resume: start == ScrubStart::Resumed,
+                read_only: self.readonly,
+                limit: self.limit,
+                depth: Some(self.io_depth),
+                degraded: *degraded,
+                stale: *stale,
+                force: start == ScrubStart::New { force: true },
+            },
+        )?;
+        if !self.foreground {
+            return begun(verb, &on, &scrub.handle().fsid().to_string(), scrub.pid()?);
+        }
+        let record = scrub.wait(&mut Progress::new(false, self.shown.json))?;
+        let report = ScrubReport { record, problems: Vec::new() };
+        self.tell(&report)?;
+        Ok(report.record.exit_code().into())
     }
 
     async fn scrub(
@@ -138,7 +180,7 @@ impl CommonOptions {
         if !is_background {
             self.tell(&report)?;
         }
-        Ok(exit_code(&report.record))
+        Ok(report.record.exit_code().into())
     }
 
     /// Starts this command in a background process, and returns once that is running.
@@ -148,43 +190,27 @@ impl CommonOptions {
             BackgroundScrub::Ended(code) => return Ok(code),
         };
         let on = self.chosen.devices.first().map(|path| path.display().to_string());
-        let on = on.unwrap_or_default();
-        output::tell(&format!("scrub {verb} on {on}, fsid {fsid} (pid={pid})\n"))?;
-        Ok(ExitCode::SUCCESS)
+        begun(verb, &on.unwrap_or_default(), &fsid, pid)
     }
 
     /// Prints the problems.
     fn tell(&self, report: &ScrubReport) -> Result<()> {
-        let ScrubReport { record, problems } = report;
         if self.shown.json {
-            let total = record.counters();
-            return output::print_json(
-                &json!({ "record": record, "total": total, "problems": problems }),
-            );
+            return output::print_json(report);
         }
-        let mut text = String::new();
-        for ReportedProblem { problem, owners } in
-            problems.iter().filter(|problem| problem.is_notable(self.readonly))
-        {
-            text += &format!("{problem}\n");
-            text.extend(owners.iter().map(|owner| format!("  {}\n", owner.words)));
+        output::tell(&report.text(self.shown.form()))?;
+        if let Some(verdict) = report.verdict() {
+            output::to_stderr(&verdict);
         }
-        text += &record.report(self.shown.form(), Occasion::Done);
-        output::tell(&text)?;
-        let counters = record.counters();
-        if counters.uncorrectable_errors > 0 {
-            let count = counters.uncorrectable_errors;
-            output::to_stderr(&format!("ERROR: there are {count} uncorrectable errors\n"));
-        } else if report.has_uncorrected() {
-            output::note("WARNING: errors detected during scrubbing, not all of them corrected\n");
-        } else if !problems.is_empty() {
-            output::note("WARNING: errors detected during scrubbing, corrected\n");
-        }
-        if !record.is_finished() {
-            output::note(
-                "WARNING: not all of the file system was scrubbed; ashlar btrfs scrub resume goes on\n",
-            );
+        if let Some(warning) = report.warning() {
+            output::note(&warning);
         }
         Ok(())
     }
+}
+
+/// Tells that a process scrubs now.
+fn begun(verb: &str, on: &str, fsid: &str, pid: u32) -> Result<ExitCode> {
+    output::tell(&format!("scrub {verb} on {on}, fsid {fsid} (pid={pid})\n"))?;
+    Ok(ExitCode::SUCCESS)
 }

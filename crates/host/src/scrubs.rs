@@ -1,0 +1,281 @@
+//! Scrubs of btrfs file systems on volumes that are served: jobs of the daemon.
+//!
+//! Each has a thread and a reactor of its own, because checksums take a processor. The scrub claims its volumes: no client has
+//! them open meanwhile, because a repair writes below a file system that a client has mounted, and a scrub of one that
+//! changes finds errors that are none. It has the status file, lock and socket of any other scrub ([`crate::btrfs::scrub`]).
+//!
+//! A paused scrub is one that has ended early, and is listed until it is resumed or cancelled: clients may open its volumes.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use ashlar_block::byte_volume::ClaimedVolume;
+use ashlar_btrfs::scrub::DEPTH;
+use ashlar_btrfs::volume::FileSystem;
+use ashlar_engine::oneshot::{self, Sender};
+use ashlar_stack::assemble::Stack;
+use futures_util::future::{join_all, select};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::btrfs::Selection;
+use crate::btrfs::scrub::{
+    Controls, DEPTHS, ScrubDirectory, ScrubObserver, ScrubOptions, ScrubRecord, ScrubRun,
+    ScrubStart,
+};
+use crate::clients::claim;
+use crate::control::{Service, refused, refused_with};
+use crate::disks::{self, Access};
+use crate::error::{self, Error};
+use crate::interface::{FileSystemReply, Job, JobAction, JobKind, JobState, Scrub, VolumeNames};
+use crate::manage::reply;
+use crate::stop::Stop;
+use crate::varlink::Reply;
+
+/// All that run or are paused.
+#[derive(Default)]
+pub(crate) struct Scrubs {
+    listed: RefCell<Vec<ServedScrub>>,
+    /// Of each thread, what is set once it has let go of the volumes.
+    threads: RefCell<Vec<Stop>>,
+}
+
+#[derive(Clone)]
+struct ServedScrub {
+    fsid: Uuid,
+    task: Task,
+    controls: Controls,
+    ended: Stop,
+    /// Its record, if it is paused.
+    paused: Option<ScrubRecord>,
+}
+
+/// What is scrubbed, and how.
+#[derive(Clone)]
+struct Task {
+    selection: Selection,
+    options: ScrubOptions,
+    directory: ScrubDirectory,
+}
+
+/// No messages: clients ask.
+struct Silence;
+
+impl ScrubObserver for Silence {
+    fn progress(&mut self, _: &ScrubRecord) -> error::Result<()> {
+        Ok(())
+    }
+}
+
+impl Scrubs {
+    /// A copy of those that run or are paused.
+    fn all(&self) -> Vec<ServedScrub> {
+        let mut all = self.listed.borrow_mut();
+        all.retain(|scrub| scrub.paused.is_some() || !scrub.ended.is_stopped());
+        all.clone()
+    }
+
+    fn forget(&self, fsid: Uuid) {
+        self.listed.borrow_mut().retain(|scrub| scrub.fsid != fsid);
+    }
+
+    /// The jobs, with the file systems.
+    pub(crate) fn jobs(&self) -> Vec<(Job, Uuid)> {
+        let all = self.all().into_iter();
+        all.filter_map(|scrub| Some((scrub.job()?, scrub.fsid))).collect()
+    }
+
+    fn wait_for(&self, thread: Stop) {
+        let mut threads = self.threads.borrow_mut();
+        threads.retain(|ended| !ended.is_stopped());
+        threads.push(thread);
+    }
+
+    /// Waits until those that the daemon's end cancels have let go of their volumes, unless the end is forced.
+    pub(crate) async fn ended(&self, forced: Stop) {
+        select(join_all(self.threads.take()), forced).await;
+    }
+}
+
+impl ServedScrub {
+    fn job(&self) -> Option<Job> {
+        // One that ends has saved its record already.
+        let saved = || self.task.directory.scrub_of(self.fsid).last().ok()?;
+        let record = self.paused.clone().or_else(|| self.controls.record()).or_else(saved)?;
+        let (state, change) = match self.paused {
+            Some(_) => (JobState::Paused, JobAction::Resume),
+            None => (JobState::Running, JobAction::Pause),
+        };
+        let is_running = state == JobState::Running;
+        Some(Job {
+            name: self.fsid.to_string(),
+            alias: None,
+            kind: JobKind::Scrub,
+            state,
+            done_bytes: record.passed_bytes(),
+            total_bytes: record.total_bytes(),
+            bytes_per_second: record.bytes_per_second().filter(|_| is_running),
+            seconds_left: record.seconds_left().map(|left| left as u64).filter(|_| is_running),
+            actions: vec![change, JobAction::Cancel],
+        })
+    }
+}
+
+fn refusal(error: Error) -> Reply {
+    let code = error.exit_code();
+    let (text, hint) = error.into_parts();
+    refused_with(text, hint.as_deref(), Some(code))
+}
+
+fn selection(names: &[String]) -> Selection {
+    let devices = names.iter().map(PathBuf::from).collect();
+    Selection { devices, on: names.to_vec(), ..Selection::default() }
+}
+
+impl Service {
+    /// The file system on these volumes.
+    pub(crate) async fn file_system(&self, at: &VolumeNames) -> Result<Value, Reply> {
+        let found = selection(&at.devices).find(&self.stack).await;
+        let (fsid, _) = found.map_err(refusal)?;
+        let directory = ScrubDirectory::new(None).map_err(refusal)?;
+        reply(FileSystemReply { fsid, status_dir: directory.path().to_owned() })
+    }
+
+    /// Begins a scrub, or resumes one.
+    pub(crate) async fn scrub(&self, at: &Scrub) -> Result<Value, Reply> {
+        if self.access != Access::Write && !at.read_only {
+            let hint = "a scrub that only reads is possible";
+            return Err(refused("the daemon serves its disks read-only", Some(hint)));
+        }
+        let depth = at.depth.unwrap_or(DEPTH);
+        if !DEPTHS.contains(&depth) {
+            return Err(Reply::invalid_parameter("depth"));
+        }
+        let start = match at.resume {
+            true => ScrubStart::Resumed,
+            false => ScrubStart::New { force: at.force },
+        };
+        let options = ScrubOptions { start, read_only: at.read_only, limit: at.limit, depth };
+        let (degraded, stale) = (at.degraded, at.stale);
+        let selection = Selection { degraded, stale, ..selection(&at.devices) };
+        let directory = ScrubDirectory::new(None).map_err(refusal)?;
+        let status_dir = directory.path().to_owned();
+        let fsid = self.begin_scrub(Task { selection, options, directory }).await?;
+        reply(FileSystemReply { fsid, status_dir })
+    }
+
+    async fn begin_scrub(&self, task: Task) -> Result<Uuid, Reply> {
+        let (begun, beginning) = oneshot::channel();
+        let (end, ended) = (self.ending.draining(), Stop::default());
+        let (stack, over, its) = (Arc::clone(&self.stack), ended.clone(), task.clone());
+        let work = move || {
+            let _over = Over(over);
+            its.work(&stack, end, begun);
+        };
+        let thread = thread::Builder::new().name("ashlar-scrub".to_owned()).spawn(work);
+        thread.map_err(|error| refused(format_args!("no thread for a scrub: {error}"), None))?;
+        // The daemon's end waits for it even if it has not begun.
+        self.scrubs.wait_for(ended.clone());
+        let begun =
+            beginning.await.map_err(|error| refused(error, Some("see the daemon's log")))?;
+        let (fsid, controls) = begun.map_err(refusal)?;
+        self.scrubs.forget(fsid);
+        let scrub = ServedScrub { fsid, task, controls, ended, paused: None };
+        self.scrubs.listed.borrow_mut().push(scrub);
+        Ok(fsid)
+    }
+
+    /// Pauses, resumes or cancels a scrub, which knows the action.
+    pub(crate) async fn control_scrub(&self, fsid: Uuid, action: JobAction) -> Result<(), Reply> {
+        let scrub = self.scrubs.all().into_iter().find(|scrub| scrub.fsid == fsid);
+        let has_ended = || refused(format_args!("the scrub of {fsid} has ended"), None);
+        let mut scrub = scrub.ok_or_else(has_ended)?;
+        if action == JobAction::Resume {
+            let options = ScrubOptions { start: ScrubStart::Resumed, ..scrub.task.options };
+            self.begin_scrub(Task { options, ..scrub.task }).await?;
+            return Ok(());
+        }
+        if scrub.paused.is_none() {
+            scrub.controls.cancel();
+            scrub.ended.clone().await;
+        }
+        self.scrubs.forget(fsid);
+        if action == JobAction::Pause {
+            let last = scrub.task.directory.scrub_of(fsid).last().map_err(refusal)?;
+            let last = last.filter(|record| !record.is_finished());
+            scrub.paused = Some(last.ok_or_else(has_ended)?);
+            self.scrubs.listed.borrow_mut().push(scrub);
+        }
+        Ok(())
+    }
+}
+
+/// Sets the flag when it is dropped, whatever has become of the thread.
+struct Over(Stop);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// What the thread sends once it scrubs.
+type Begun = error::Result<(Uuid, Controls)>;
+
+impl Task {
+    /// All of a scrub, on a thread of its own, until `end` has ended at the latest.
+    fn work(&self, stack: &Stack, end: Stop, begun: Sender<Begun>) {
+        let reactor = match disks::reactor() {
+            Ok(reactor) => reactor,
+            Err(error) => return begun.send(Err(error)),
+        };
+        reactor.block_on(async {
+            // The volumes are claimed until the file system is closed.
+            let (run, fs, claimed) = match self.begin(stack).await {
+                Ok(scrub) => scrub,
+                Err(error) => return begun.send(Err(error)),
+            };
+            let fsid = run.fsid();
+            begun.send(Ok((fsid, run.controls())));
+            tracing::info!(%fsid, "scrub");
+            match run.run_until(end, &mut Silence).await {
+                Ok(report) => {
+                    let (record, counters) = (&report.record, report.record.counters());
+                    let is_finished = record.is_finished();
+                    if counters.has_errors() {
+                        let uncorrectable = counters.uncorrectable_errors;
+                        tracing::warn!(%fsid, is_finished, uncorrectable, "the scrub found errors");
+                    } else {
+                        tracing::info!(%fsid, is_finished, "the scrub found no errors");
+                    }
+                }
+                Err(error) => tracing::error!(%fsid, %error, "the scrub failed"),
+            }
+            drop(fs);
+            drop(claimed);
+        });
+    }
+
+    async fn begin(
+        &self,
+        stack: &Stack,
+    ) -> error::Result<(ScrubRun, Arc<FileSystem>, Vec<ClaimedVolume>)> {
+        let Self { selection, options, directory } = self;
+        let (_, devices) = selection.find(stack).await?;
+        let mut claimed = Vec::new();
+        for device in &devices {
+            let name = device.export_name();
+            let busy = || {
+                let error = Error::new("cannot scrub", name, "it is open");
+                error.hint("disconnect its clients; ashlar jobs shows whether it is being scrubbed")
+            };
+            claimed.push(claim(device).await.ok_or_else(busy)?);
+        }
+        let fs = selection.open_devices(&devices, stack, !options.read_only).await?;
+        directory.create()?;
+        let run = directory.prepare(&fs, options)?;
+        Ok((run, fs, claimed))
+    }
+}
