@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands;
 
@@ -115,8 +115,8 @@ impl Command {
             Self::Set(command) => command.run(),
             Self::Trace(command) => command.run(),
             Self::Stop(command) => command.run(),
-            Self::Completions(command) => command.run(),
-            Self::Man(command) => command.run(),
+            Self::Completions(command) => command.run(Cli::command()),
+            Self::Man(command) => command.run(Cli::command()),
         }
     }
 }

@@ -19,9 +19,9 @@ use ashlar_engine::process::{Credentials, credentials};
 use ashlar_engine::{accounts, timeout};
 use rustix::io::Errno;
 
-use crate::control::refused;
 use crate::control_path;
 use crate::error::{Error, Result};
+use crate::interface::refused;
 use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 
 /// The mode of the socket for the daemon's user alone.

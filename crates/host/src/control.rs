@@ -1,64 +1,23 @@
 //! The control socket: a varlink service on the main reactor.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 
 use ashlar_block::Presence;
 use ashlar_engine::net::Socket;
-use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::Stack;
-use ashlar_stack::attributes::{AttributeError, Attributes, NodeKind};
+use ashlar_stack::attributes::{AttributeError, NodeKind};
 use ashlar_stack::detail::{Detail, INACTIVE};
 use ashlar_stack::devices::{Device, Kind};
-use ashlar_stack::incremental::Collector;
 use ashlar_stack::names::ArrayName;
-use futures_util::lock::Mutex;
 use serde_json::{Value, json};
 
-use crate::clients::Clients;
-use crate::disks::{Access, Identity};
-use crate::ending::Ending;
 use crate::interface::{
     self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, TreePath, VolumeStatus,
+    control_error,
 };
-use crate::jobs::Speeds;
-use crate::models::Models;
-use crate::scrubs::Scrubs;
-use crate::stopping::Farewells;
+use crate::service::Service;
 use crate::varlink::server::{Interface, nothing, parse};
 use crate::varlink::{Call, Reply};
 use crate::{stopping, trace, zfs};
-
-/// The state behind the control socket.
-pub(crate) struct Service {
-    pub(crate) stack: Arc<Stack>,
-    pub(crate) attributes: Arc<Attributes>,
-    pub(crate) mount: Option<String>,
-    pub(crate) nbd: Vec<String>,
-    pub(crate) clients: Arc<Clients>,
-    /// The access mode for disks.
-    pub(crate) access: Access,
-    /// Whether disks are opened for direct I/O.
-    pub(crate) direct: bool,
-    /// The device models of disks.
-    pub(crate) models: Arc<Models>,
-    /// Collects members of waiting arrays. Its lock is held during each change of the stack.
-    pub(crate) collector: Arc<Mutex<Collector>>,
-    /// Attributes to set once they exist, with their values.
-    pub(crate) deferred: RefCell<Vec<(String, String)>>,
-    /// The files and devices behind the disks' paths.
-    pub(crate) identities: RefCell<HashMap<String, Identity>>,
-    /// The daemon's end, which `Stop` begins. Once it has begun no array is started any more.
-    pub(crate) ending: Ending,
-    /// The speed of merges.
-    pub(crate) speeds: RefCell<Speeds>,
-    /// Scrubs of file systems on volumes.
-    pub(crate) scrubs: Scrubs,
-    /// The callers that the end waits for.
-    pub(crate) farewells: Farewells,
-}
 
 impl Interface for Service {
     const NAME: &'static str = interface::NAME;
@@ -74,10 +33,14 @@ impl Interface for Service {
 
     async fn take_over(&self, socket: &Socket, call: Call) -> io::Result<Option<Call>> {
         if trace::is_asked_for(&call) {
-            return trace::stream(socket, self, call).await.map(|()| None);
+            return trace::stream(socket, &self.attributes, &self.ending, &self.farewells, call)
+                .await
+                .map(|()| None);
         }
         if stopping::is_asked_for(&call) {
-            return stopping::follow(socket, self, call).await.map(|()| None);
+            return stopping::follow(socket, &self.ending, &self.farewells, call)
+                .await
+                .map(|()| None);
         }
         Ok(Some(call))
     }
@@ -142,11 +105,11 @@ impl Service {
                 Err(error) => Err(error),
             },
             "FileSystem" => match parse(call.parameters) {
-                Ok(at) => self.file_system(&at).await,
+                Ok(at) => self.scrubs.file_system(&at).await,
                 Err(error) => Err(error),
             },
             "Scrub" => match parse(call.parameters) {
-                Ok(at) => self.scrub(&at).await,
+                Ok(at) => self.scrubs.scrub(&at).await,
                 Err(error) => Err(error),
             },
             "Trace" => Err(Reply::expected_more()),
@@ -202,18 +165,6 @@ impl Service {
             stopping: self.ending.draining().is_stopped().then(|| self.ending.waits_for()),
             volumes: volumes.chain(waiting).chain(others).collect(),
         }
-    }
-
-    /// The running array with this name.
-    pub(crate) fn volume(&self, name: &str) -> Result<Volume, Reply> {
-        let volume = self.stack.arrays.find(name);
-        volume.ok_or_else(|| match self.stack.arrays.find_waiting(name) {
-            Some(array) => refused(
-                format_args!("{} is inactive: it waits for members", array.name.path()),
-                Some("ashlar md incremental hands them in, or starts it with --run --scan"),
-            ),
-            None => control_error("NotFound", json!({ "path": name })),
-        })
     }
 
     fn detail(&self, ArrayReference { name }: &ArrayReference) -> Result<Value, Reply> {
@@ -277,26 +228,6 @@ fn state(device: &Device) -> &'static str {
 /// The other name of an array.
 fn alias(name: &ArrayName) -> Option<String> {
     name.alias.as_ref().map(|alias| format!("md/{alias}"))
-}
-
-/// An error of our interface.
-pub(crate) fn control_error(name: &str, parameters: Value) -> Reply {
-    Reply::error(format!("{}.{name}", interface::NAME), parameters)
-}
-
-/// A refusal, with advice.
-pub(crate) fn refused(reason: impl std::fmt::Display, hint: Option<&str>) -> Reply {
-    refused_with(reason, hint, None)
-}
-
-/// A refusal that makes a command exit with this code.
-pub(crate) fn refused_with(
-    reason: impl std::fmt::Display,
-    hint: Option<&str>,
-    code: Option<u8>,
-) -> Reply {
-    let reason = reason.to_string();
-    control_error("Refused", json!({ "reason": reason, "hint": hint, "code": code }))
 }
 
 fn attribute_error(path: &str, error: &AttributeError) -> Reply {

@@ -7,9 +7,9 @@ use ashlar_engine::sleep;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::volume_groups::{MergeIdentity, MovingState, ServedMerge, ServedMove};
 
-use crate::control::Service;
 use crate::groups::apply;
 use crate::lvm::archive;
+use crate::service::Service;
 
 /// How often it is looked what has ended.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -54,9 +54,10 @@ use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
 use crate::models::Models;
 use crate::scrubs::Scrubs;
+use crate::service::Service;
 use crate::stopping::Farewells;
 use crate::varlink::server;
-use crate::{control, copies_end, disks, notify, pools_end, watch};
+use crate::{copies_end, disks, notify, pools_end, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -285,7 +286,7 @@ async fn run(
         ending: ending.clone(),
     });
     array_end.begin();
-    let service = Rc::new(control::Service {
+    let service = Rc::new(Service {
         stack: Arc::clone(stack),
         attributes,
         mount,
@@ -299,7 +300,7 @@ async fn run(
         identities: identities.into(),
         ending: ending.clone(),
         speeds: RefCell::default(),
-        scrubs: Scrubs::default(),
+        scrubs: Scrubs::new(Arc::clone(stack), config.access(), ending.clone()),
         farewells: farewells.clone(),
     });
     let control =

@@ -11,14 +11,15 @@ use ashlar_stack::volume_groups::{Change, ChangeResult, Request};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
-use crate::control::{Service, refused};
 use crate::disks;
 use crate::error::Error;
 use crate::incremental::log_notes;
-use crate::interface::{Activate, ActivateReply, GroupsReply, Lvm, LvmReply};
+use crate::interface::{
+    Activate, ActivateReply, GroupsReply, Lvm, LvmReply, refused, refused_by, reply,
+};
 use crate::lvm::archive::{self, Archives};
 use crate::lvm::{new_uuid, refuse_to_cut};
-use crate::manage::{cannot_open, reply};
+use crate::service::Service;
 use crate::varlink::Reply;
 
 /// What helps if a volume is in use.
@@ -89,7 +90,7 @@ impl Service {
             let devices = self.stack.devices.volumes();
             if let Some(device) = devices.iter().find(|device| device.export_name() == name) {
                 let cut = refuse_to_cut(device.gateway(), &name, *size, &at.command).await;
-                cut.map_err(cannot_open)?;
+                cut.map_err(refused_by)?;
             } else if !matches!(&at.command, Command::Resize(resize) if resize.force) {
                 let why = format!(
                     "Logical volume {name} NOT reduced: it is not active, and its file system is not known"

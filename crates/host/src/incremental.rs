@@ -14,10 +14,12 @@ use futures_util::lock::MutexGuard;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::control::{Service, refused, refused_with};
 use crate::disks::{self, Access};
-use crate::interface::{Attach, DiskReference, DoneReply, StartedReply};
-use crate::manage::{NewDisk, index_of, not_done, reply};
+use crate::interface::{
+    Attach, DiskReference, DoneReply, StartedReply, refused, refused_with, reply,
+};
+use crate::manage::{NewDisk, index_of, not_done};
+use crate::service::Service;
 use crate::varlink::Reply;
 
 /// The exit code for a member that an array does not accept.

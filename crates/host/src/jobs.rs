@@ -15,7 +15,6 @@
 //! | resilver | never | | never |
 //! | scrub of btrfs | ending it early: its volumes can be opened | where it was; by a new scrub that resumes when the daemon has ended | ending it early |
 
-use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -31,8 +30,8 @@ use futures_util::future::{Either, join_all, select};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::control::{Service, refused};
-use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs};
+use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs, refused};
+use crate::service::Service;
 use crate::varlink::Reply;
 
 /// How long a pool may take to answer before it is left out of the list.
@@ -40,49 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a check takes at most to end, and how often it is looked at.
 const END: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
-/// For how long back a speed is measured, and how often.
-const MARKS: usize = 30;
-const BETWEEN_MARKS: Duration = Duration::from_millis(500);
-
-/// The speeds of merges and moves.
-#[derive(Default)]
-pub(crate) struct Speeds(HashMap<String, Speed>);
-
-#[derive(Default)]
-struct Speed {
-    /// What was left when the job was first seen.
-    total: Sectors,
-    marks: VecDeque<(Instant, Sectors)>,
-}
-
-impl Speeds {
-    /// Notes what is left of each job now.
-    pub(crate) fn note(&mut self, jobs: HashMap<String, Sectors>, now: Instant) {
-        self.0.retain(|name, _| jobs.contains_key(name));
-        for (name, left) in jobs {
-            let speed = self.0.entry(name).or_default();
-            speed.total = speed.total.max(left);
-            if speed.marks.back().is_some_and(|(last, _)| now - *last < BETWEEN_MARKS) {
-                continue;
-            }
-            speed.marks.push_back((now, left));
-            if speed.marks.len() > MARKS {
-                speed.marks.pop_front();
-            }
-        }
-    }
-
-    /// The whole of a job of which this is left, and its bytes per second.
-    fn of(&self, name: &str, left: Sectors) -> (Sectors, Option<u64>) {
-        let Some(speed) = self.0.get(name) else { return (left, None) };
-        let rate = speed.marks.front().and_then(|(since, before)| {
-            let time = u64::try_from(since.elapsed().as_millis()).ok().filter(|time| *time > 0)?;
-            Some(before.0.saturating_sub(left.0) * 512 * 1000 / time)
-        });
-        (speed.total.max(left), rate.filter(|rate| *rate > 0))
-    }
-}
-
 /// A job, and what does its work.
 enum Work {
     Sync(Volume),
@@ -138,7 +94,7 @@ impl Service {
                     self.lvm(Lvm { group, command, confirmed, archive, line }).await?;
                 }
             },
-            Work::Scrub(fsid) => self.control_scrub(fsid, *action).await?,
+            Work::Scrub(fsid) => self.scrubs.control(fsid, *action).await?,
             Work::Scan => {
                 let scrub = match action {
                     JobAction::Pause => protocol::Scrub::Pause,

@@ -18,24 +18,15 @@ use ashlar_stack::wipe;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::control::{Service, refused};
 use crate::disks;
-use crate::error::Error;
-use crate::interface::{DoneReply, Grow, Manage, ManageAction, SizeReply};
+use crate::interface::{
+    DoneReply, Grow, Manage, ManageAction, SizeReply, refused, refused_by, reply,
+};
+use crate::service::Service;
 use crate::varlink::Reply;
 
 pub(crate) fn not_done(error: &ManageError) -> Reply {
     refused(error, None)
-}
-
-pub(crate) fn cannot_open(error: Error) -> Reply {
-    let (text, hint) = error.into_parts();
-    refused(text, hint.as_deref())
-}
-
-/// A reply with these fields.
-pub(crate) fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {
-    serde_json::to_value(fields).map_err(|error| refused(error, None))
 }
 
 impl Service {
@@ -229,7 +220,7 @@ impl Service {
         let Some(held) = held else {
             // Do not wait for the disk: that would block this thread's other work.
             let opened = disks::open_now(Path::new(disk), self.access, self.direct);
-            let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
+            let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;
             return Ok(NewDisk { path: disk.to_owned(), gateway, is_held: false });
         };
         let use_and_hint = match held.role {
@@ -296,7 +287,7 @@ impl NewDisk {
     /// Refuses a disk that has two owners.
     pub(crate) async fn refuse_rivals(&self, contents: &Contents) -> Result<(), Reply> {
         let disk = Disk { path: self.path.clone().into(), gateway: self.gateway.clone() };
-        disks::refuse_rivals(&disk, Ok(contents)).await.map_err(cannot_open)
+        disks::refuse_rivals(&disk, Ok(contents)).await.map_err(refused_by)
     }
 }
 

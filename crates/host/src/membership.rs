@@ -15,15 +15,15 @@ use ashlar_stack::volume_groups::{Request, new_member};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
-use crate::control::{Service, refused};
 use crate::disks;
 use crate::error::Error;
 use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
-use crate::interface::{LvmMembers, LvmReply};
+use crate::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
 use crate::lvm::archive::{self, Archives};
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
-use crate::manage::{NewDisk, cannot_open, reply};
+use crate::manage::NewDisk;
+use crate::service::Service;
 use crate::varlink::Reply;
 
 /// A device that is to join a group.
@@ -78,8 +78,8 @@ impl Service {
         let mut group = VolumeGroup::new(name, new_uuid(), Sectors(new.extent_sectors));
         (group.max_lv, group.max_pv, group.tags) = (new.max_lv, new.max_pv, new.tags.clone());
         group.check().map_err(|error| refused(format!("Cannot make VG: {name}: {error}"), None))?;
-        let archives = Archives::new(at.archive != Some(false), &at.line).map_err(cannot_open)?;
-        archives.before(None).map_err(cannot_open)?;
+        let archives = Archives::new(at.archive != Some(false), &at.line).map_err(refused_by)?;
+        archives.before(None).map_err(refused_by)?;
         let candidates = self.candidates(collector, &at.directory, &new.physical).await?;
         if let Err(why) = check(&candidates, &group, new.layout.into()).await {
             return give_up(candidates, why);
@@ -181,8 +181,8 @@ impl Service {
             last = sure(applied)?.metadata;
             done.extend(removed);
         }
-        let archives = Archives::new(keep, &at.line).map_err(cannot_open)?;
-        archives.before(Some(&last)).map_err(cannot_open)?;
+        let archives = Archives::new(keep, &at.line).map_err(refused_by)?;
+        archives.before(Some(&last)).map_err(refused_by)?;
         collector.remove_group(&at.group).await.map_err(|why| refused(why, None))?;
         done.push(format!("  Volume group \"{name}\" successfully removed"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
@@ -232,7 +232,7 @@ impl Service {
         let Some(device) = device.and_then(|name| self.stack.devices.find(&name)) else {
             let whole = directory.join(path);
             let opened = disks::open_now(&whole, self.access, self.direct);
-            let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
+            let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;
             let whole = whole.display().to_string();
             let new = NewDisk { path: whole, gateway: gateway.clone(), is_held: false };
             new.refuse_rivals(&new.contents().await?).await?;
@@ -304,7 +304,7 @@ impl Service {
         let Candidate { path, gateway, is_physical, .. } = &candidate;
         if !is_physical {
             if let Err(error) = make_physical(path, gateway, new_uuid(), layout).await {
-                return give_up([candidate], cannot_open(error));
+                return give_up([candidate], refused_by(error));
             }
             done.push(format!("  Physical volume \"{path}\" successfully created."));
         }
@@ -351,7 +351,7 @@ async fn examine(path: &str, gateway: &Gateway) -> Result<bool, Reply> {
         );
         return Err(refused(why, None));
     }
-    refuse_foreign(path, &contents, physical.is_some()).map_err(cannot_open)?;
+    refuse_foreign(path, &contents, physical.is_some()).map_err(refused_by)?;
     Ok(physical.is_some())
 }
 

@@ -26,17 +26,22 @@ use crate::btrfs::scrub::{
     ScrubStart,
 };
 use crate::clients::claim;
-use crate::control::{Service, refused, refused_with};
 use crate::disks::{self, Access};
+use crate::ending::Ending;
 use crate::error::{self, Error};
-use crate::interface::{FileSystemReply, Job, JobAction, JobKind, JobState, Scrub, VolumeNames};
-use crate::manage::reply;
+use crate::interface::{
+    FileSystemReply, Job, JobAction, JobKind, JobState, Scrub, VolumeNames, refused, refused_by,
+    reply,
+};
 use crate::stop::Stop;
 use crate::varlink::Reply;
 
 /// All that run or are paused.
-#[derive(Default)]
 pub(crate) struct Scrubs {
+    stack: Arc<Stack>,
+    /// The access mode for disks.
+    access: Access,
+    ending: Ending,
     listed: RefCell<Vec<ServedScrub>>,
     /// Of each thread, what is set once it has let go of the volumes.
     threads: RefCell<Vec<Stop>>,
@@ -45,7 +50,7 @@ pub(crate) struct Scrubs {
 #[derive(Clone)]
 struct ServedScrub {
     fsid: Uuid,
-    task: Task,
+    task: ScrubTask,
     controls: Controls,
     ended: Stop,
     /// Its record, if it is paused.
@@ -54,22 +59,28 @@ struct ServedScrub {
 
 /// What is scrubbed, and how.
 #[derive(Clone)]
-struct Task {
+struct ScrubTask {
     selection: Selection,
     options: ScrubOptions,
     directory: ScrubDirectory,
 }
 
 /// No messages: clients ask.
-struct Silence;
+struct SilentObserver;
 
-impl ScrubObserver for Silence {
+impl ScrubObserver for SilentObserver {
     fn progress(&mut self, _: &ScrubRecord) -> error::Result<()> {
         Ok(())
     }
 }
 
 impl Scrubs {
+    /// None yet.
+    pub(crate) fn new(stack: Arc<Stack>, access: Access, ending: Ending) -> Self {
+        let (listed, threads) = (RefCell::default(), RefCell::default());
+        Self { stack, access, ending, listed, threads }
+    }
+
     /// A copy of those that run or are paused.
     fn all(&self) -> Vec<ServedScrub> {
         let mut all = self.listed.borrow_mut();
@@ -91,6 +102,82 @@ impl Scrubs {
         let mut threads = self.threads.borrow_mut();
         threads.retain(|ended| !ended.is_stopped());
         threads.push(thread);
+    }
+
+    /// The file system on these volumes.
+    pub(crate) async fn file_system(&self, at: &VolumeNames) -> Result<Value, Reply> {
+        let found = selection(&at.devices).find(&self.stack).await;
+        let (fsid, _) = found.map_err(refused_by)?;
+        let directory = ScrubDirectory::new(None).map_err(refused_by)?;
+        reply(FileSystemReply { fsid, status_dir: directory.path().to_owned() })
+    }
+
+    /// Begins a scrub, or resumes one.
+    pub(crate) async fn scrub(&self, at: &Scrub) -> Result<Value, Reply> {
+        if self.access != Access::Write && !at.read_only {
+            let hint = "a scrub that only reads is possible";
+            return Err(refused("the daemon serves its disks read-only", Some(hint)));
+        }
+        let depth = at.depth.unwrap_or(DEPTH);
+        if !DEPTHS.contains(&depth) {
+            return Err(Reply::invalid_parameter("depth"));
+        }
+        let start = match at.resume {
+            true => ScrubStart::Resumed,
+            false => ScrubStart::New { force: at.force },
+        };
+        let options = ScrubOptions { start, read_only: at.read_only, limit: at.limit, depth };
+        let (degraded, stale) = (at.degraded, at.stale);
+        let selection = Selection { degraded, stale, ..selection(&at.devices) };
+        let directory = ScrubDirectory::new(None).map_err(refused_by)?;
+        let status_dir = directory.path().to_owned();
+        let fsid = self.begin(ScrubTask { selection, options, directory }).await?;
+        reply(FileSystemReply { fsid, status_dir })
+    }
+
+    async fn begin(&self, task: ScrubTask) -> Result<Uuid, Reply> {
+        let (begun, beginning) = oneshot::channel();
+        let (end, ended) = (self.ending.draining(), Stop::default());
+        let (stack, over, its) = (Arc::clone(&self.stack), ended.clone(), task.clone());
+        let work = move || {
+            let _end = EndSignal(over);
+            its.work(&stack, end, begun);
+        };
+        let thread = thread::Builder::new().name("ashlar-scrub".to_owned()).spawn(work);
+        thread.map_err(|error| refused(format_args!("no thread for a scrub: {error}"), None))?;
+        // The daemon's end waits for it even if it has not begun.
+        self.wait_for(ended.clone());
+        let begun =
+            beginning.await.map_err(|error| refused(error, Some("see the daemon's log")))?;
+        let (fsid, controls) = begun.map_err(refused_by)?;
+        self.forget(fsid);
+        let scrub = ServedScrub { fsid, task, controls, ended, paused: None };
+        self.listed.borrow_mut().push(scrub);
+        Ok(fsid)
+    }
+
+    /// Pauses, resumes or cancels a scrub, which knows the action.
+    pub(crate) async fn control(&self, fsid: Uuid, action: JobAction) -> Result<(), Reply> {
+        let scrub = self.all().into_iter().find(|scrub| scrub.fsid == fsid);
+        let has_ended = || refused(format_args!("the scrub of {fsid} has ended"), None);
+        let mut scrub = scrub.ok_or_else(has_ended)?;
+        if action == JobAction::Resume {
+            let options = ScrubOptions { start: ScrubStart::Resumed, ..scrub.task.options };
+            self.begin(ScrubTask { options, ..scrub.task }).await?;
+            return Ok(());
+        }
+        if scrub.paused.is_none() {
+            scrub.controls.cancel();
+            scrub.ended.clone().await;
+        }
+        self.forget(fsid);
+        if action == JobAction::Pause {
+            let last = scrub.task.directory.scrub_of(fsid).last().map_err(refused_by)?;
+            let last = last.filter(|record| !record.is_finished());
+            scrub.paused = Some(last.ok_or_else(has_ended)?);
+            self.listed.borrow_mut().push(scrub);
+        }
+        Ok(())
     }
 
     /// Waits until those that the daemon's end cancels have let go of their volumes, unless the end is forced.
@@ -123,110 +210,26 @@ impl ServedScrub {
     }
 }
 
-fn refusal(error: Error) -> Reply {
-    let code = error.exit_code();
-    let (text, hint) = error.into_parts();
-    refused_with(text, hint.as_deref(), Some(code))
-}
-
 fn selection(names: &[String]) -> Selection {
     let devices = names.iter().map(PathBuf::from).collect();
     Selection { devices, on: names.to_vec(), ..Selection::default() }
 }
 
-impl Service {
-    /// The file system on these volumes.
-    pub(crate) async fn file_system(&self, at: &VolumeNames) -> Result<Value, Reply> {
-        let found = selection(&at.devices).find(&self.stack).await;
-        let (fsid, _) = found.map_err(refusal)?;
-        let directory = ScrubDirectory::new(None).map_err(refusal)?;
-        reply(FileSystemReply { fsid, status_dir: directory.path().to_owned() })
-    }
-
-    /// Begins a scrub, or resumes one.
-    pub(crate) async fn scrub(&self, at: &Scrub) -> Result<Value, Reply> {
-        if self.access != Access::Write && !at.read_only {
-            let hint = "a scrub that only reads is possible";
-            return Err(refused("the daemon serves its disks read-only", Some(hint)));
-        }
-        let depth = at.depth.unwrap_or(DEPTH);
-        if !DEPTHS.contains(&depth) {
-            return Err(Reply::invalid_parameter("depth"));
-        }
-        let start = match at.resume {
-            true => ScrubStart::Resumed,
-            false => ScrubStart::New { force: at.force },
-        };
-        let options = ScrubOptions { start, read_only: at.read_only, limit: at.limit, depth };
-        let (degraded, stale) = (at.degraded, at.stale);
-        let selection = Selection { degraded, stale, ..selection(&at.devices) };
-        let directory = ScrubDirectory::new(None).map_err(refusal)?;
-        let status_dir = directory.path().to_owned();
-        let fsid = self.begin_scrub(Task { selection, options, directory }).await?;
-        reply(FileSystemReply { fsid, status_dir })
-    }
-
-    async fn begin_scrub(&self, task: Task) -> Result<Uuid, Reply> {
-        let (begun, beginning) = oneshot::channel();
-        let (end, ended) = (self.ending.draining(), Stop::default());
-        let (stack, over, its) = (Arc::clone(&self.stack), ended.clone(), task.clone());
-        let work = move || {
-            let _over = Over(over);
-            its.work(&stack, end, begun);
-        };
-        let thread = thread::Builder::new().name("ashlar-scrub".to_owned()).spawn(work);
-        thread.map_err(|error| refused(format_args!("no thread for a scrub: {error}"), None))?;
-        // The daemon's end waits for it even if it has not begun.
-        self.scrubs.wait_for(ended.clone());
-        let begun =
-            beginning.await.map_err(|error| refused(error, Some("see the daemon's log")))?;
-        let (fsid, controls) = begun.map_err(refusal)?;
-        self.scrubs.forget(fsid);
-        let scrub = ServedScrub { fsid, task, controls, ended, paused: None };
-        self.scrubs.listed.borrow_mut().push(scrub);
-        Ok(fsid)
-    }
-
-    /// Pauses, resumes or cancels a scrub, which knows the action.
-    pub(crate) async fn control_scrub(&self, fsid: Uuid, action: JobAction) -> Result<(), Reply> {
-        let scrub = self.scrubs.all().into_iter().find(|scrub| scrub.fsid == fsid);
-        let has_ended = || refused(format_args!("the scrub of {fsid} has ended"), None);
-        let mut scrub = scrub.ok_or_else(has_ended)?;
-        if action == JobAction::Resume {
-            let options = ScrubOptions { start: ScrubStart::Resumed, ..scrub.task.options };
-            self.begin_scrub(Task { options, ..scrub.task }).await?;
-            return Ok(());
-        }
-        if scrub.paused.is_none() {
-            scrub.controls.cancel();
-            scrub.ended.clone().await;
-        }
-        self.scrubs.forget(fsid);
-        if action == JobAction::Pause {
-            let last = scrub.task.directory.scrub_of(fsid).last().map_err(refusal)?;
-            let last = last.filter(|record| !record.is_finished());
-            scrub.paused = Some(last.ok_or_else(has_ended)?);
-            self.scrubs.listed.borrow_mut().push(scrub);
-        }
-        Ok(())
-    }
-}
-
 /// Sets the flag when it is dropped, whatever has become of the thread.
-struct Over(Stop);
+struct EndSignal(Stop);
 
-impl Drop for Over {
+impl Drop for EndSignal {
     fn drop(&mut self) {
         self.0.stop();
     }
 }
 
-/// What the thread sends once it scrubs.
-type Begun = error::Result<(Uuid, Controls)>;
+/// What the thread of a scrub sends once it scrubs.
+type StartResult = error::Result<(Uuid, Controls)>;
 
-impl Task {
+impl ScrubTask {
     /// All of a scrub, on a thread of its own, until `end` has ended at the latest.
-    fn work(&self, stack: &Stack, end: Stop, begun: Sender<Begun>) {
+    fn work(&self, stack: &Stack, end: Stop, begun: Sender<StartResult>) {
         let reactor = match disks::reactor() {
             Ok(reactor) => reactor,
             Err(error) => return begun.send(Err(error)),
@@ -240,7 +243,7 @@ impl Task {
             let fsid = run.fsid();
             begun.send(Ok((fsid, run.controls())));
             tracing::info!(%fsid, "scrub");
-            match run.run_until(end, &mut Silence).await {
+            match run.run_until(end, &mut SilentObserver).await {
                 Ok(report) => {
                     let (record, counters) = (&report.record, report.record.counters());
                     let is_finished = record.is_finished();

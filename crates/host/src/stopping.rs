@@ -11,7 +11,6 @@ use ashlar_engine::{sleep, timeout};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
-use crate::control::Service;
 use crate::ending::Ending;
 use crate::interface::{self, Stop, StopReply};
 use crate::varlink::server::parse;
@@ -78,12 +77,16 @@ pub(crate) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<V
 ///
 /// # Errors
 /// The caller is gone.
-pub(crate) async fn follow(socket: &Socket, service: &Service, call: Call) -> io::Result<()> {
-    let ending = &service.ending;
+pub(crate) async fn follow(
+    socket: &Socket,
+    ending: &Ending,
+    farewells: &Farewells,
+    call: Call,
+) -> io::Result<()> {
     if let Err(reply) = begin(ending, call.parameters) {
         return send(socket, &reply).await;
     }
-    let _told = service.farewells.one_more();
+    let _told = farewells.one_more();
     // Reply at once, so that the caller knows its request was received.
     let mut last = None;
     loop {

@@ -9,9 +9,8 @@ use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
 use serde_json::{Value, json};
 
 use crate::clients::HiddenDevices;
-use crate::control::{Service, refused};
-use crate::interface::{PoolStatus, Zfs, ZfsReply};
-use crate::manage::reply;
+use crate::interface::{PoolStatus, Zfs, ZfsReply, refused, reply};
+use crate::service::Service;
 use crate::varlink::Reply;
 
 /// Advice about a volume in use.

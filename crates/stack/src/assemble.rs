@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Runtime, Status};
-use ashlar_md::ondisk::{ArrayEvents, MdadmUuid};
-use ashlar_md::{AssembleError, Candidate};
+use ashlar_md::Candidate;
+use ashlar_md::ondisk::ArrayEvents;
 use thiserror::Error;
-use uuid::Uuid;
 
 use crate::arrays::Arrays;
 use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Role};
-use crate::names::{ArrayName, Names};
-use crate::pools::{self, Pools, RefusedPool};
+pub use crate::findings::{DeviceProbe, Failure, Note, Options};
+use crate::names::Names;
+use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe};
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
 
@@ -36,56 +36,6 @@ pub struct ProbedDisk {
     pub disk: Disk,
     /// Its contents, or why they cannot be read.
     pub contents: Result<Contents, Status>,
-}
-
-/// How to assemble.
-#[derive(Clone, Default, Debug)]
-pub struct Options {
-    /// How to assemble arrays.
-    pub md: ashlar_md::Options,
-    /// The name for the first array, instead of its superblock's.
-    pub rename: Option<String>,
-    /// Use disks and arrays whole: look only for members of arrays.
-    pub whole: bool,
-    /// Activate logical volumes that lack physical volumes: I/O to the missing parts fails.
-    pub partial: bool,
-    /// How pools of ZFS are imported; `None`: not at all.
-    pub pools: Option<pools::Options>,
-}
-
-/// A message to the user about a device.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Note {
-    /// The name of the device.
-    pub device: String,
-    /// The message.
-    pub text: String,
-}
-
-/// The result of a probe of a device of the stack.
-pub struct DeviceProbe {
-    /// The name of the device.
-    pub name: String,
-    /// The contents, or why they cannot be read.
-    pub contents: Result<Contents, Status>,
-    /// The kind of the partition table in use: `gpt`, `dos`.
-    pub scheme: Option<&'static str>,
-}
-
-/// An array that could not be started.
-pub struct Failure {
-    /// The name it would have.
-    pub name: ArrayName,
-    /// Its name in the superblocks.
-    pub set_name: String,
-    /// Its identity.
-    pub uuid: Uuid,
-    /// Why.
-    pub error: AssembleError,
-    /// Its members, as far as they are present.
-    pub candidates: Vec<Candidate>,
-    /// Whether some members are not the user's disks, but devices made of them.
-    pub is_nested: bool,
 }
 
 /// The result of an assembly.
@@ -277,21 +227,5 @@ impl Stack {
             Some(array) if run || array.degraded == 0 => Need::None,
             Some(_) | None => Need::Some,
         }
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let uuid = MdadmUuid(self.uuid);
-        match self.set_name.as_str() {
-            "" => write!(f, "array {uuid}"),
-            name => write!(f, "array {name} ({uuid})"),
-        }
-    }
-}
-
-impl std::fmt::Display for Note {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.device, self.text)
     }
 }

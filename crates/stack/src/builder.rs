@@ -12,9 +12,9 @@ use ashlar_zfs::ondisk::label::Label;
 use uuid::Uuid;
 
 use crate::arrays::{Arrays, Volume};
-use crate::assemble::{DeviceProbe, Failure, Note, Options};
 use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Role};
+use crate::findings::{DeviceProbe, Failure, Note, Options};
 use crate::names::{ArrayName, Names, wanted_name};
 use crate::owners;
 use crate::partitions::{Partition, Table};

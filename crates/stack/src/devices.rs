@@ -127,7 +127,7 @@ impl Device {
 }
 
 /// The names of a device of the device mapper, and of the devices that it is made of.
-pub(crate) struct Logical {
+pub(crate) struct MappedNames {
     pub(crate) name: String,
     pub(crate) links: Vec<String>,
     pub(crate) below: Vec<String>,
@@ -229,12 +229,12 @@ impl Devices {
 
     /// Gives devices of the device mapper, and so their partitions, other links, or makes them of other devices. They come
     /// in the order in which they are given, with the devices made of them behind.
-    pub(crate) fn set_logical(&self, all: Vec<Logical>) {
+    pub(crate) fn set_logical(&self, all: Vec<MappedNames>) {
         let is_known = self.read(|table| {
             let places = table.iter().zip(0_usize..);
             let places: HashMap<&str, (usize, &Device)> =
                 places.map(|(device, at)| (device.name.as_str(), (at, device))).collect();
-            let found = |new: &Logical| {
+            let found = |new: &MappedNames| {
                 let (at, device) = places.get(new.name.as_str())?;
                 (device.links == new.links && device.below == new.below).then_some(*at)
             };
@@ -246,7 +246,7 @@ impl Devices {
         }
         self.change(|table, changed| {
             let sequence: Vec<String> = all.iter().map(|new| new.name.clone()).collect();
-            for Logical { name, links, below } in all {
+            for MappedNames { name, links, below } in all {
                 let Some(at) = table.iter().rposition(|device| device.name == name) else {
                     continue;
                 };

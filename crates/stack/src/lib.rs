@@ -29,6 +29,7 @@ pub mod detail;
 pub mod devices;
 pub mod events;
 pub mod examine;
+mod findings;
 pub mod graph;
 pub mod incremental;
 mod mapped;

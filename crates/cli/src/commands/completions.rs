@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::output;
 
 /// Print a completion script
@@ -19,9 +18,10 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn run(self) -> Result<ExitCode> {
+    /// Prints the script for `cli`.
+    pub(crate) fn run(self, mut cli: Command) -> Result<ExitCode> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "ashlar", &mut script);
+        clap_complete::generate(self.shell, &mut cli, "ashlar", &mut script);
         output::print(&String::from_utf8_lossy(&script))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
-use clap::{Args, CommandFactory};
-
-use crate::cli::Cli;
+use clap::{Args, Command};
 
 /// Write the manual pages
 ///
@@ -18,8 +16,9 @@ pub(crate) struct Man {
 }
 
 impl Man {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        clap_mangen::generate_to(Cli::command(), &self.directory).map_err(|error| {
+    /// Writes the pages of `cli`.
+    pub(crate) fn run(self, cli: Command) -> Result<ExitCode> {
+        clap_mangen::generate_to(cli, &self.directory).map_err(|error| {
             Error::new("cannot write the manual pages", self.directory.display(), error)
         })?;
         Ok(ExitCode::SUCCESS)

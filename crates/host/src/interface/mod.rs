@@ -5,6 +5,7 @@
 
 mod description;
 mod messages;
+mod replies;
 
 pub(crate) use description::DESCRIPTION;
 pub use messages::{
@@ -17,6 +18,7 @@ pub(crate) use messages::{
     FileSystemReply, JobControl, JobsReply, Setting, SizeReply, StatusReply, Stop, StopReply,
     TreePath, ValueReply, VolumeNames, Zfs, ZfsReply,
 };
+pub(crate) use replies::{control_error, refused, refused_by, refused_with, reply};
 
 /// The interface's name.
 pub(crate) const NAME: &str = "io.ashlar.Control";

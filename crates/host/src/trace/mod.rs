@@ -21,8 +21,9 @@ use serde_json::{Map, Value, json};
 pub use self::files::{TraceFiles, recorded_devices, recorded_items};
 pub use self::json::event_json;
 pub use self::stream::TraceStream;
-use crate::control::{Service, refused};
-use crate::interface::{self, Trace, TraceReply, TracedDevice};
+use crate::ending::Ending;
+use crate::interface::{self, Trace, TraceReply, TracedDevice, refused};
+use crate::stopping::Farewells;
 use crate::varlink::server::parse;
 use crate::varlink::{Call, Reply, encode};
 
@@ -52,18 +53,24 @@ pub(crate) fn is_asked_for(call: &Call) -> bool {
 ///
 /// # Errors
 /// The peer is gone.
-pub(crate) async fn stream(socket: &Socket, service: &Service, call: Call) -> io::Result<()> {
-    let (mut session, devices) = match start(service, call.parameters) {
+pub(crate) async fn stream(
+    socket: &Socket,
+    attributes: &Attributes,
+    ending: &Ending,
+    farewells: &Farewells,
+    call: Call,
+) -> io::Result<()> {
+    let (mut session, devices) = match start(attributes, call.parameters) {
         Ok(started) => started,
         Err(reply) => return send(socket, &reply).await,
     };
     // The daemon's end waits until the client has the last events.
-    let _told = service.farewells.one_more();
+    let _told = farewells.one_more();
     // Reply at once: from now on the client misses no event.
     send(socket, &Reply::ok(answer(devices, &[], 0)).continues()).await?;
     let mut gone = pin!(socket.recv(vec![0; 1]));
     loop {
-        let end = select(gone.as_mut(), service.ending.wanted());
+        let end = select(gone.as_mut(), ending.wanted());
         let is_last = matches!(select(end, pin!(sleep(INTERVAL))).await, Either::Left(_));
         let settled = if is_last { Duration::ZERO } else { SETTLED };
         let until_ns = now_ns().saturating_sub(settled.as_nanos() as u64);
@@ -94,7 +101,7 @@ async fn send(socket: &Socket, reply: &Reply) -> io::Result<()> {
 
 /// Starts the trace.
 fn start(
-    service: &Service,
+    attributes: &Attributes,
     parameters: Map<String, Value>,
 ) -> Result<(Session, Vec<TracedDevice>), Reply> {
     let Trace { devices, actions } = parse(parameters)?;
@@ -102,7 +109,7 @@ fn start(
     let (mut traced, mut numbers) = (Vec::new(), Vec::new());
     for name in &devices {
         let name = name.strip_prefix("/dev/").unwrap_or(name);
-        let number = number(&service.attributes, name)?;
+        let number = number(attributes, name)?;
         if !numbers.contains(&number) {
             numbers.push(number);
             let DeviceNumber { major, minor } = number;

@@ -35,7 +35,7 @@ use super::active::{Active, LiveDevice, Numbers, links};
 use super::difference::{Difference, Renames};
 use super::put_off::later;
 use super::{PresentVolume, Site, VolumeGroups};
-use crate::devices::{Logical, Role};
+use crate::devices::{MappedNames, Role};
 
 /// A requested change.
 pub struct Request<'a> {
@@ -550,7 +550,7 @@ impl Step<'_, '_> {
             if self.undo.made.contains(&live.planned.name) && live.planned.volume.is_some() {
                 volumes.push(name.clone());
             }
-            all.push(Logical { name, links: links(&live.planned, self.group), below });
+            all.push(MappedNames { name, links: links(&live.planned, self.group), below });
         }
         drop(lower);
         // An origin comes after its snapshots, whose stores its writes need: it is stopped before them.

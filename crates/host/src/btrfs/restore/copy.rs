@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use ashlar_btrfs::files::{Directory, FileError, Files, Name, Piece, Place, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
 
+use super::options::{ExistingFiles, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions};
 use super::progress::{Meter, weight};
 use super::store::{self, FinishedEntry, Store, parent};
-use super::{ExistingFiles, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions};
 use crate::error::{Error, Result};
 
 /// A directory that is being copied.

@@ -9,45 +9,11 @@ use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
 use ashlar_engine::sleep;
 use futures_util::future::{Either, pending, select};
 
-use super::{RestoreObserver, RestoreOptions};
+use super::options::{Amount, RestoreObserver, RestoreOptions, RestoreProgress};
 use crate::error::Result;
 
 /// How often the observer is told.
 const TICK: Duration = Duration::from_millis(200);
-
-/// A number of files and their bytes, without holes.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Amount {
-    /// The files.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-/// The progress of a copy.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct RestoreProgress {
-    /// What is done; never more bytes than those of the total.
-    pub done: Amount,
-    /// All that is to be done, once it was counted.
-    pub total: Option<Amount>,
-    /// Bytes read per second.
-    pub rate: f64,
-}
-
-impl RestoreProgress {
-    /// The part that is done, in thousandths; zero if the total is not known.
-    pub fn parts(&self) -> u64 {
-        let Some(total) = self.total else { return 0 };
-        (u128::from(self.done.bytes) * 1000 / u128::from(total.bytes.max(1))) as u64
-    }
-
-    /// The seconds left, if the total is known and there is progress.
-    pub fn seconds_left(&self) -> Option<u64> {
-        let left = self.total?.bytes.saturating_sub(self.done.bytes);
-        (self.rate >= 1.0).then(|| (left as f64 / self.rate) as u64)
-    }
-}
 
 /// Measures a copy.
 pub(super) struct Meter {

@@ -18,8 +18,8 @@ use futures_util::future::select;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::origin::Origin;
 use super::records::ScrubRecord;
-use super::run::Origin;
 use crate::client::receive;
 use crate::disks;
 use crate::error::{Error, Result};

@@ -12,6 +12,7 @@
 
 mod background;
 mod control;
+mod origin;
 mod owners;
 mod records;
 mod report;

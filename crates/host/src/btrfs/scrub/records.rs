@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::report::{self, Occasion, ReportForm};
 use crate::error::{Error, FAILURE, Result};
 
 /// The directory for root.
@@ -131,21 +130,6 @@ impl ScrubRecord {
             0 => FAILURE,
             _ => 3,
         }
-    }
-
-    /// The report about it, as `btrfs scrub` prints it.
-    pub fn report(&self, form: ReportForm, occasion: Occasion) -> String {
-        report::report(self, form, occasion)
-    }
-
-    /// Its progress: `27.00% of 1.00GiB, 95.30MiB/s, 0:00:07 left, 3 errors`.
-    pub fn progress(&self) -> String {
-        report::progress(self)
-    }
-
-    /// The part that is scanned, in percent.
-    pub fn percent(&self) -> f64 {
-        report::percent(self.passed_bytes(), self.total_bytes())
     }
 
     /// Whether every device was scrubbed to its end.

@@ -42,8 +42,24 @@ pub enum Occasion {
     },
 }
 
-/// The report about a scrub.
-pub(super) fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String {
+impl ScrubRecord {
+    /// The report about it, as `btrfs scrub` prints it.
+    pub fn report(&self, form: ReportForm, occasion: Occasion) -> String {
+        report(self, form, occasion)
+    }
+
+    /// Its progress: `27.00% of 1.00GiB, 95.30MiB/s, 0:00:07 left, 3 errors`.
+    pub fn progress(&self) -> String {
+        progress(self)
+    }
+
+    /// The part that is scanned, in percent.
+    pub fn percent(&self) -> f64 {
+        percent(self.passed_bytes(), self.total_bytes())
+    }
+}
+
+fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String {
     let mut text = String::new();
     let done = occasion == Occasion::Done;
     match (done, form.per_device) {
@@ -183,7 +199,7 @@ fn rate(bytes: u64, seconds: f64) -> f64 {
 }
 
 /// The percentage of `total` that is done, at most 100.
-pub(super) fn percent(done: u64, total: u64) -> f64 {
+fn percent(done: u64, total: u64) -> f64 {
     if total == 0 { 100.0 } else { (done.min(total) as f64) * 100.0 / total as f64 }
 }
 
@@ -194,7 +210,7 @@ fn clock(seconds: f64) -> String {
 }
 
 /// `27.00% of 1.00GiB, 95.30MiB/s, 0:00:07 left, 3 errors`.
-pub(super) fn progress(record: &ScrubRecord) -> String {
+fn progress(record: &ScrubRecord) -> String {
     let counters = record.counters();
     let share = record.percent();
     let total = size(record.total_bytes() as f64);

@@ -1,25 +1,24 @@
 //! A scrub from start to end.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ashlar_block::CopyNumber;
-use ashlar_btrfs::scrub::{Counters, Options, Problem, ProblemKind, Repair, Scrub, Sink, State};
-use ashlar_btrfs::units::{DevId, Physical};
+use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, Scrub, Sink};
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_engine::signal;
-use ashlar_engine::{sleep, wall_clock};
+use ashlar_engine::sleep;
 use futures_util::future::{Either, select};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use uuid::Uuid;
 
 use super::control::{self, ControlSocket, Controls};
+use super::origin::Origin;
 use super::owners::{self, BlockOwner};
-use super::records::{DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
+use super::records::ScrubRecord;
 use super::report::{Occasion, ReportForm};
 use super::{ScrubHandle, ScrubOptions, ScrubStart};
 use crate::btrfs::SIGNALS;
@@ -29,94 +28,6 @@ use crate::error::{Error, Result};
 const SAVE: Duration = Duration::from_secs(5);
 /// How often the observer is told.
 const TICK: Duration = Duration::from_millis(200);
-
-/// What is known of a scrub from its start.
-pub(super) struct Origin {
-    start: ScrubRecord,
-    since: Instant,
-    /// The devices that are scrubbed, and where each continues.
-    open: BTreeMap<DevId, Physical>,
-}
-
-impl Origin {
-    /// A scrub that continues `last`, or a new one.
-    ///
-    /// A device continues where it was if it is still the same disk; a new device starts from the beginning, and the
-    /// record of a missing device is kept.
-    fn new(fs: &FileSystem, read_only: bool, last: Option<ScrubRecord>) -> Self {
-        let now = wall_clock().as_secs();
-        let pid = std::process::id();
-        let mut start = match last {
-            Some(last) => {
-                let before =
-                    EarlierRuns { duration: last.duration, passed_bytes: last.passed_bytes() };
-                ScrubRecord { resumed: Some(now), pid, before, error: None, ..last }
-            }
-            None => ScrubRecord {
-                fsid: fs.superblock().fsid(),
-                started: now,
-                resumed: None,
-                duration: 0.0,
-                read_only,
-                pid,
-                before: EarlierRuns::default(),
-                devices: Vec::new(),
-                error: None,
-                lost: Vec::new(),
-            },
-        };
-        let mut open = BTreeMap::new();
-        for device in fs.devices() {
-            let known = start.devices.iter_mut().find(|known| known.uuid == device.uuid);
-            match known {
-                Some(known) if known.state == DeviceState::Finished => {}
-                Some(known) => {
-                    known.state = DeviceState::Running;
-                    open.insert(device.devid, Physical(known.counters.last_physical));
-                }
-                None => {
-                    start.devices.retain(|other| other.devid != device.devid.0);
-                    start.devices.push(DeviceRecord {
-                        devid: device.devid.0,
-                        uuid: device.uuid,
-                        name: device.name.clone(),
-                        counters: Counters::default(),
-                        total_bytes: 0,
-                        passed_bytes: 0,
-                        state: DeviceState::Running,
-                    });
-                    open.insert(device.devid, Physical(0));
-                }
-            }
-        }
-        start.devices.sort_by_key(|device| device.devid);
-        Self { start, since: Instant::now(), open }
-    }
-
-    /// The scrub's current record.
-    pub(super) fn record(&self, scrub: &Scrub) -> ScrubRecord {
-        let mut record = self.start.clone();
-        record.duration = self.start.before.duration + self.since.elapsed().as_secs_f64();
-        for progress in scrub.progress() {
-            let mut devices = record.devices.iter_mut();
-            let Some(device) = devices.find(|device| device.devid == progress.devid.0) else {
-                continue;
-            };
-            device.state = match progress.state {
-                // It has no progress yet.
-                State::Waiting => continue,
-                State::Running => DeviceState::Running,
-                State::Finished => DeviceState::Finished,
-                State::Cancelled => DeviceState::Cancelled,
-                State::Failed => DeviceState::Aborted,
-            };
-            device.counters = progress.counters.plus(&device.counters);
-            device.total_bytes = progress.bytes_total;
-            device.passed_bytes = progress.bytes_scanned;
-        }
-        record
-    }
-}
 
 /// Collects the problems found, to be reported at the end with the names of the files.
 struct Findings {

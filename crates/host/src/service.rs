@@ -1,0 +1,65 @@
+//! What the daemon knows and has: the state behind its control socket.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ashlar_stack::arrays::Volume;
+use ashlar_stack::assemble::Stack;
+use ashlar_stack::attributes::Attributes;
+use ashlar_stack::incremental::Collector;
+use futures_util::lock::Mutex;
+use serde_json::json;
+
+use crate::clients::Clients;
+use crate::disks::{Access, Identity};
+use crate::ending::Ending;
+use crate::interface::{control_error, refused};
+use crate::models::Models;
+use crate::scrubs::Scrubs;
+use crate::speeds::Speeds;
+use crate::stopping::Farewells;
+use crate::varlink::Reply;
+
+/// The state behind the control socket.
+pub(crate) struct Service {
+    pub(crate) stack: Arc<Stack>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) mount: Option<String>,
+    pub(crate) nbd: Vec<String>,
+    pub(crate) clients: Arc<Clients>,
+    /// The access mode for disks.
+    pub(crate) access: Access,
+    /// Whether disks are opened for direct I/O.
+    pub(crate) direct: bool,
+    /// The device models of disks.
+    pub(crate) models: Arc<Models>,
+    /// Collects members of waiting arrays. Its lock is held during each change of the stack.
+    pub(crate) collector: Arc<Mutex<Collector>>,
+    /// Attributes to set once they exist, with their values.
+    pub(crate) deferred: RefCell<Vec<(String, String)>>,
+    /// The files and devices behind the disks' paths.
+    pub(crate) identities: RefCell<HashMap<String, Identity>>,
+    /// The daemon's end, which `Stop` begins. Once it has begun no array is started any more.
+    pub(crate) ending: Ending,
+    /// The speed of merges.
+    pub(crate) speeds: RefCell<Speeds>,
+    /// Scrubs of file systems on volumes.
+    pub(crate) scrubs: Scrubs,
+    /// The callers that the end waits for.
+    pub(crate) farewells: Farewells,
+}
+
+impl Service {
+    /// The running array with this name.
+    pub(crate) fn volume(&self, name: &str) -> Result<Volume, Reply> {
+        let volume = self.stack.arrays.find(name);
+        volume.ok_or_else(|| match self.stack.arrays.find_waiting(name) {
+            Some(array) => refused(
+                format_args!("{} is inactive: it waits for members", array.name.path()),
+                Some("ashlar md incremental hands them in, or starts it with --run --scan"),
+            ),
+            None => control_error("NotFound", json!({ "path": name })),
+        })
+    }
+}
