@@ -1,8 +1,5 @@
 //! A level: the map from the array's sectors to its members'.
 
-use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-
 use ashlar_block::{Limits, Sector, Sectors};
 use thiserror::Error;
 
@@ -217,35 +214,5 @@ impl Personality {
             Self::Raid1 { .. } => Sectors::ZERO,
             Self::Raid10(geometry) => geometry.chunk(),
         }
-    }
-}
-
-/// The personalities that an array has had since it was started: it gets a new one when its size
-/// changes. They stay as long as the array, so that I/O finds the current one with a load, and
-/// references to it stay valid.
-pub(crate) struct Personalities {
-    table: boxcar::Vec<Personality>,
-    current: AtomicUsize,
-}
-
-impl Personalities {
-    pub(crate) fn new(first: Personality) -> Self {
-        let this = Self { table: boxcar::Vec::new(), current: AtomicUsize::new(0) };
-        this.set(first);
-        this
-    }
-
-    /// Sets the current personality. No I/O may be in flight: the array is frozen.
-    pub(crate) fn set(&self, new: Personality) {
-        self.current.store(self.table.push(new), SeqCst);
-    }
-}
-
-impl Deref for Personalities {
-    type Target = Personality;
-
-    #[inline]
-    fn deref(&self) -> &Personality {
-        &self.table[self.current.load(SeqCst)]
     }
 }

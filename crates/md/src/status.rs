@@ -211,7 +211,7 @@ impl Array {
 
     /// The whole status. Waits for a superblock update that is under way.
     pub async fn status(&self) -> ArrayStatus {
-        let superblocks = self.core.members.superblocks().await;
+        let superblocks = self.core.superblocks().await;
         let any = superblocks.of(0);
         let mut members: Vec<MemberStatus> =
             (0..self.core.members.slots()).map(MemberStatus::empty).collect();

@@ -69,7 +69,6 @@
 //! each completes without the next.
 
 mod bucket;
-mod span;
 
 #[cfg(test)]
 mod model;
@@ -82,7 +81,6 @@ use ashlar_block::{Sector, Sectors};
 
 use crate::canary::{Rule, broken};
 use bucket::{Bucket, Kind};
-use span::Span;
 
 pub use bucket::Counts;
 
@@ -222,6 +220,46 @@ impl<P: Buckets> Barrier<P> {
     /// sync I/O or a freeze.
     pub fn lock_acquisitions(&self) -> u64 {
         self.counts().locks
+    }
+}
+
+/// The buckets of a range of units, each once: `low..=high`, or if `low` is above `high`: `0..=high` and `low..` to the end.
+///
+/// Ascending by bucket, not by unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    low: u16,
+    high: u16,
+}
+
+impl Span {
+    /// The buckets of the units `first` to `last`; there are `buckets` (65,536 at most) in all.
+    #[inline]
+    fn of(first: u64, last: u64, buckets: usize) -> Self {
+        let buckets = buckets as u64;
+        if last - first >= buckets {
+            return Self { low: 0, high: (buckets - 1) as u16 };
+        }
+        Self { low: (first % buckets) as u16, high: (last % buckets) as u16 }
+    }
+
+    /// The bucket, if there is only one.
+    #[inline]
+    fn single(self) -> Option<usize> {
+        (self.low == self.high).then_some(usize::from(self.low))
+    }
+
+    /// The `n`th bucket, from 0.
+    fn nth(self, n: u16, buckets: usize) -> Option<usize> {
+        let (low, high, n) = (usize::from(self.low), usize::from(self.high), usize::from(n));
+        let (index, end) = if low <= high {
+            (low + n, high + 1)
+        } else if n <= high {
+            (n, buckets)
+        } else {
+            (low + (n - high - 1), buckets)
+        };
+        (index < end).then_some(index)
     }
 }
 

@@ -255,3 +255,20 @@ fn regular_io_takes_no_lock_while_nothing_is_in_its_way() {
     assert!(barrier.lock_acquisitions() > before);
     drop(raised);
 }
+
+#[test]
+fn the_buckets_of_any_units_are_theirs_each_once_ascending() {
+    for buckets in [1, 2, 4, 8, 1024] {
+        let n = buckets as u64;
+        for first in [0, 1, 5, n - 1, n, 3 * n - 1] {
+            for len in [1, 2, 3, n - 1, n, n + 1, 5 * n].into_iter().filter(|len| *len > 0) {
+                let span = Span::of(first, first + len - 1, buckets);
+                let got: Vec<usize> = (0..).map_while(|i| span.nth(i, buckets)).collect();
+                let want: std::collections::BTreeSet<usize> =
+                    (first..first + len).map(|unit| (unit % n) as usize).collect();
+                assert_eq!(got, want.into_iter().collect::<Vec<_>>(), "{first} + {len}");
+                assert_eq!(span.single(), (got.len() == 1).then(|| got[0]));
+            }
+        }
+    }
+}

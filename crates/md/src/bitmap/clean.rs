@@ -63,7 +63,7 @@ impl Bitmap {
         let mut held = Held { bitmap: self, chunks: Vec::new() };
         let board = self.board();
         for chunk in board.image.marked() {
-            let counter = self.counter(chunk);
+            let counter = self.counters.get(chunk);
             // A mark that is not known to be durable, in an unused chunk: its write was abandoned.
             if counter.hold(now) || counter.is_unused() {
                 held.chunks.push(chunk);
@@ -94,7 +94,7 @@ impl Held<'_> {
     fn clear(mut self) {
         let mut board = self.bitmap.board();
         for chunk in std::mem::take(&mut self.chunks) {
-            let counter = self.bitmap.counter(chunk);
+            let counter = self.bitmap.counters.get(chunk);
             if counter.clear() || counter.is_unused() {
                 board.image.act(chunk, Action::Daemon);
             }
@@ -105,7 +105,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         for chunk in &self.chunks {
-            self.bitmap.counter(*chunk).release();
+            self.bitmap.counters.get(*chunk).release();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The state of one chunk in memory: a word with the number of writes in flight and five flags.
+//! The state of each chunk in memory: a word with the number of writes in flight and five flags.
 //!
 //! | flag   | meaning                                                                       |
 //! |--------|-------------------------------------------------------------------------------|
@@ -27,9 +27,14 @@
 //!
 //! The tests check this with loom.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 
 use ashlar_block::sync::Word;
+use ashlar_block::{Sector, Sectors, Status};
+
+/// Ranges of at most this many chunks are entered without the lock.
+const FEW: usize = 4;
 
 const COUNT: u32 = (1 << 24) - 1;
 /// Most writes in one chunk. Far below the count's maximum, so that additions that are undone at
@@ -193,6 +198,95 @@ impl<A: Word<u32>> Counter<A> {
     pub(super) fn end_sync(&self, well: bool) -> bool {
         let needed = if well { 0 } else { NEEDED };
         self.change(|old| (old & RESYNC != 0).then_some(old & !RESYNC | needed))
+    }
+}
+
+/// A counter for each chunk of an array.
+pub(super) struct Counters {
+    each: Box<[Counter]>,
+    /// A power of two. The last chunk ends with the array.
+    chunk: Sectors,
+    size: Sectors,
+}
+
+impl Counters {
+    /// For an array of `size` sectors; the caller has checked that there are not too many chunks.
+    pub(super) fn new(chunk: Sectors, size: Sectors) -> Self {
+        let count = size.0.div_ceil(chunk.0) as usize;
+        Self { each: std::iter::repeat_with(Counter::default).take(count).collect(), chunk, size }
+    }
+
+    pub(super) fn chunk(&self) -> Sectors {
+        self.chunk
+    }
+
+    /// Number of chunks.
+    pub(super) fn len(&self) -> u32 {
+        self.each.len() as u32
+    }
+
+    pub(super) fn get(&self, chunk: u32) -> &Counter {
+        &self.each[chunk as usize]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Counter> {
+        self.each.iter()
+    }
+
+    /// The chunk of a sector, which need not exist.
+    pub(super) fn chunk_of(&self, sector: Sector) -> u64 {
+        sector.0 >> self.chunk.0.trailing_zeros()
+    }
+
+    pub(super) fn start_of(&self, chunk: u32) -> Sector {
+        Sector(u64::from(chunk) * self.chunk.0)
+    }
+
+    /// The end of the chunk; the last chunk ends with the array.
+    pub(super) fn end_of(&self, chunk: u32) -> Sector {
+        Sector(((u64::from(chunk) + 1) * self.chunk.0).min(self.size.0))
+    }
+
+    /// The chunks of a range.
+    fn span(&self, sector: Sector, len: Sectors) -> Result<Range<u32>, Status> {
+        let end = sector.checked_add(len).ok_or(Status::Invalid)?;
+        if end > self.size.as_end() {
+            return Err(Status::Invalid);
+        }
+        if len.is_zero() {
+            return Ok(0..0);
+        }
+        // The number of chunks fits in 32 bits.
+        let last = self.chunk_of(Sector(end.0 - 1));
+        Ok(self.chunk_of(sector) as u32..last as u32 + 1)
+    }
+
+    /// As [`Counter::try_enter`], all chunks of a range, if they are few. If it returns them, [`Self::leave`] must follow.
+    pub(super) fn try_enter(&self, sector: Sector, len: Sectors) -> Option<Range<u32>> {
+        let chunks = self.span(sector, len).ok()?;
+        let entered = chunks.len() <= FEW && self.enter_each(&chunks, Counter::try_enter);
+        entered.then_some(chunks)
+    }
+
+    /// As [`Counter::enter`], all chunks of a range. If it returns them, [`Self::leave`] must follow.
+    pub(super) fn enter(&self, sector: Sector, len: Sectors) -> Result<Range<u32>, Status> {
+        let chunks = self.span(sector, len)?;
+        let entered = self.enter_each(&chunks, Counter::enter);
+        if entered { Ok(chunks) } else { Err(Status::Resource) }
+    }
+
+    /// Enters all chunks or none.
+    fn enter_each(&self, chunks: &Range<u32>, enter: impl Fn(&Counter) -> bool) -> bool {
+        let refused = chunks.clone().find(|chunk| !enter(self.get(*chunk)));
+        if let Some(at) = refused {
+            self.leave(&(chunks.start..at));
+        }
+        refused.is_none()
+    }
+
+    /// A write in these chunks ends.
+    pub(super) fn leave(&self, chunks: &Range<u32>) {
+        chunks.clone().for_each(|chunk| self.get(chunk).leave());
     }
 }
 

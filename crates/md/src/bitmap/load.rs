@@ -7,7 +7,7 @@ use ashlar_block::{Sector, Sectors};
 use event_listener::Event;
 use thiserror::Error;
 
-use super::counters::Counter;
+use super::counters::Counters;
 use super::flight::Board;
 use super::image::{Image, bytes_of};
 use super::lockless::{Action, State};
@@ -271,7 +271,7 @@ impl Bitmap {
     /// failed.) Call it before [`Self::write_super`]. An `other` that is out of date or has another
     /// layout changes nothing.
     pub fn absorb(&mut self, other: &Self) {
-        let like = |bitmap: &Self| (bitmap.kind, bitmap.chunk, bitmap.place);
+        let like = |bitmap: &Self| (bitmap.kind, bitmap.chunk(), bitmap.place);
         if self.is_settled() || other.stale || like(self) != like(other) {
             return;
         }
@@ -280,8 +280,8 @@ impl Bitmap {
         for chunk in 0..self.chunks() {
             let state = board.image.state(chunk);
             board.image.set(chunk, state.merge(theirs.image.state(chunk)));
-            if other.counter(chunk).is_needed() {
-                self.counter(chunk).need();
+            if other.counters.get(chunk).is_needed() {
+                self.counters.get(chunk).need();
             }
         }
         // Marks were cleared at the higher of the two event counts.
@@ -319,11 +319,8 @@ impl Bitmap {
         Self {
             kind: layout.kind,
             place,
-            chunk: layout.chunk,
             stale: false,
-            counters: std::iter::repeat_with(Counter::default)
-                .take(layout.chunks as usize)
-                .collect(),
+            counters: Counters::new(layout.chunk, place.size),
             settled: AtomicBool::new(false),
             board: Mutex::new(Board::new(image, next)),
             landed: Event::new(),
@@ -334,8 +331,8 @@ impl Bitmap {
     /// Makes all marked chunks that end beyond `from` need a sync.
     pub(crate) fn need_marked(&self, from: Sector) {
         for chunk in self.board().image.marked() {
-            if self.end_of(chunk) > from {
-                self.counter(chunk).need();
+            if self.counters.end_of(chunk) > from {
+                self.counters.get(chunk).need();
             }
         }
     }

@@ -84,7 +84,7 @@ pub use lockless::{Action, State};
 pub use sync::{Purpose, Step};
 pub use write::{Discard, Intent};
 
-use counters::Counter;
+use counters::Counters;
 use flight::Board;
 
 /// Where the marks are stored: the members of an array.
@@ -132,9 +132,8 @@ impl Kind {
 pub struct Bitmap {
     kind: Kind,
     place: Place,
-    chunk: Sectors,
     stale: bool,
-    counters: Box<[Counter]>,
+    counters: Counters,
     /// The marks of the image are durable on all members, except marks that wait for a flight.
     settled: AtomicBool,
     board: Mutex<Board>,
@@ -151,7 +150,7 @@ impl Bitmap {
 
     /// Sectors that one mark covers, a power of two.
     pub fn chunk(&self) -> Sectors {
-        self.chunk
+        self.counters.chunk()
     }
 
     /// Array sectors covered.
@@ -161,7 +160,7 @@ impl Bitmap {
 
     /// Number of chunks.
     pub fn chunks(&self) -> u32 {
-        self.counters.len() as u32
+        self.counters.len()
     }
 
     /// Whether it was out of date when loaded, so that all chunks are marked.
@@ -207,7 +206,7 @@ impl Bitmap {
         let board = self.board();
         let mut runs: Vec<(Sector, Sectors)> = Vec::new();
         for chunk in board.image.marked() {
-            let (start, end) = (self.start_of(chunk), self.end_of(chunk));
+            let (start, end) = (self.counters.start_of(chunk), self.counters.end_of(chunk));
             match runs.last_mut() {
                 Some((first, len)) if *first + *len == start => *len = end - *first,
                 Some(_) | None => runs.push((start, end - start)),
@@ -224,14 +223,14 @@ impl Bitmap {
                 let board = self.board();
                 let mut pages: Vec<u32> = board.image.marked().map(|chunk| chunk / 2048).collect();
                 pages.dedup();
-                (pages.len(), self.counters.len().div_ceil(2048))
+                (pages.len(), self.chunks().div_ceil(2048) as usize)
             }
             Kind::Lockless => {
-                let pages = (self.kind.start() + self.counters.len()).div_ceil(4096);
+                let pages = (self.kind.start() + self.chunks() as usize).div_ceil(4096);
                 (pages, pages)
             }
         };
-        let (chunk, unit) = match self.chunk.bytes() {
+        let (chunk, unit) = match self.chunk().bytes() {
             bytes @ 0..1024 => (bytes, "B"),
             bytes => (bytes >> 10, "KB"),
         };
@@ -260,23 +259,5 @@ impl Bitmap {
 
     fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
-    }
-
-    fn counter(&self, chunk: u32) -> &Counter {
-        &self.counters[chunk as usize]
-    }
-
-    /// The chunk of a sector, which need not exist.
-    fn chunk_of(&self, sector: Sector) -> u64 {
-        sector.0 >> self.chunk.0.trailing_zeros()
-    }
-
-    fn start_of(&self, chunk: u32) -> Sector {
-        Sector(u64::from(chunk) * self.chunk.0)
-    }
-
-    /// The end of the chunk; the last chunk ends with the array.
-    fn end_of(&self, chunk: u32) -> Sector {
-        Sector(((u64::from(chunk) + 1) * self.chunk.0).min(self.place.size.0))
     }
 }

@@ -22,14 +22,14 @@ impl Bitmap {
         if !self.counters.iter().all(|counter| counter.is_idle()) {
             return Err(BitmapError::Busy);
         }
-        let layout = Layout::fitting(self.kind, self.chunk, place)?;
+        let layout = Layout::fitting(self.kind, self.chunk(), place)?;
         let board = self.board();
         if board.is_flying() {
             return Err(BitmapError::Busy);
         }
         let mut image = Image::new(layout.kind, layout.chunks, place.block as usize);
         let mut needed = Vec::new();
-        let ratio = layout.chunk.0 / self.chunk.0;
+        let ratio = layout.chunk.0 / self.chunk().0;
         for chunk in 0..layout.chunks {
             let first = u64::from(chunk) * ratio;
             let end = (u64::from(chunk) + 1) * layout.chunk.0;
@@ -43,7 +43,7 @@ impl Bitmap {
                 let old = old as u32;
                 let found = board.image.state(old);
                 state = state.merge(found.after(Action::AbortSync).unwrap_or(found));
-                need |= self.counter(old).is_needed();
+                need |= self.counters.get(old).is_needed();
             }
             if need {
                 needed.push(chunk);
@@ -59,7 +59,7 @@ impl Bitmap {
         image.set_superblock(&next);
         let bitmap = Self::assemble(layout, place, image, next);
         bitmap.board().old_layout = Some(board.image.superblock());
-        needed.iter().for_each(|chunk| bitmap.counter(*chunk).need());
+        needed.iter().for_each(|chunk| bitmap.counters.get(*chunk).need());
         Ok(bitmap)
     }
 }

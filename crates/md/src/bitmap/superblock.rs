@@ -33,7 +33,7 @@ impl Bitmap {
         self.arrival(flight, store).await?;
         let board = self.board();
         if !self.is_settled() {
-            board.image.marked().for_each(|chunk| self.counter(chunk).found());
+            board.image.marked().for_each(|chunk| self.counters.get(chunk).found());
             self.settled.store(true, Ordering::Release);
         }
         Ok(())

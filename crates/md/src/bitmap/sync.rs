@@ -42,7 +42,7 @@ impl Bitmap {
                 return;
             }
             let mut board = self.board();
-            if board.image.state(chunk).is_marked() && self.counter(chunk).start_sync() {
+            if board.image.state(chunk).is_marked() && self.counters.get(chunk).start_sync() {
                 board.image.act(chunk, Action::StartSync);
             }
         })
@@ -52,10 +52,10 @@ impl Bitmap {
         if sector >= self.size().as_end() {
             return Step { needed: false, run: Sectors::ZERO };
         }
-        let chunk = self.chunk_of(sector) as u32;
-        let run = self.end_of(chunk) - sector;
+        let chunk = self.counters.chunk_of(sector) as u32;
+        let run = self.counters.end_of(chunk) - sector;
         let state = self.board().image.state(chunk);
-        let needed = self.counter(chunk).is_needed()
+        let needed = self.counters.get(chunk).is_needed()
             || match purpose {
                 Purpose::Resync => false,
                 Purpose::Return => state.is_marked(),
@@ -73,7 +73,7 @@ impl Bitmap {
     /// Marks stay until the daemon clears them; a chunk in which a write failed meanwhile needs
     /// another sync.
     pub fn end_sync(&self, range: Range<Sector>, well: bool) {
-        let unit = self.chunk.0;
+        let unit = self.chunk().0;
         let end = range.end.min(self.size().as_end());
         let (first, last) = match well {
             true if end == self.size().as_end() => {
@@ -85,7 +85,7 @@ impl Bitmap {
         let mut board = self.board();
         for chunk in first..last {
             let chunk = chunk as u32;
-            if self.counter(chunk).end_sync(well) {
+            if self.counters.get(chunk).end_sync(well) {
                 board.image.act(chunk, if well { Action::EndSync } else { Action::AbortSync });
             }
         }

@@ -9,9 +9,6 @@ use super::lockless::{Action, State};
 use super::{Bitmap, Kind, Store};
 use crate::canary::{Rule, broken};
 
-/// Spans of at most this many chunks are entered without the lock.
-const FAST: u32 = 4;
-
 /// A write is in flight, and the marks of its chunks are durable. Dropping this ends the write.
 #[must_use = "the write has ended when this is dropped"]
 pub struct Intent<'a> {
@@ -30,35 +27,11 @@ pub struct Discard<'a> {
 }
 
 impl Bitmap {
-    /// The chunks of a span.
-    fn span(&self, sector: Sector, len: Sectors) -> Result<Range<u32>, Status> {
-        let end = sector.checked_add(len).ok_or(Status::Invalid)?;
-        if end > self.size().as_end() {
-            return Err(Status::Invalid);
-        }
-        if len.is_zero() {
-            return Ok(0..0);
-        }
-        // The number of chunks fits in 32 bits.
-        let last = self.chunk_of(Sector(end.0 - 1));
-        Ok(self.chunk_of(sector) as u32..last as u32 + 1)
-    }
-
     /// Begins a write if all marks that it needs are durable and it touches few chunks: one atomic
     /// addition for each chunk, no lock. On `None`, use [`Self::begin`].
+    #[inline]
     pub fn try_begin(&self, sector: Sector, len: Sectors) -> Option<Intent<'_>> {
-        let chunks = self.span(sector, len).ok()?;
-        if chunks.len() > FAST as usize {
-            return None;
-        }
-        let mut intent = Intent { bitmap: self, chunks: chunks.start..chunks.start };
-        for chunk in chunks {
-            if !self.counter(chunk).try_enter() {
-                return None;
-            }
-            intent.chunks.end = chunk + 1;
-        }
-        Some(intent)
+        Some(Intent { bitmap: self, chunks: self.counters.try_enter(sector, len)? })
     }
 
     /// Begins a write. Returns when the marks of all its chunks are durable; only then may data go to
@@ -77,32 +50,25 @@ impl Bitmap {
         if let Some(intent) = self.try_begin(sector, len) {
             return Ok(intent);
         }
-        let chunks = self.span(sector, len)?;
-        let intent = self.enter(chunks.clone())?;
+        let intent = self.enter(sector, len)?;
+        let chunks = intent.chunks.clone();
         if let Some(flight) = self.mark(chunks.clone()) {
             if !broken(Rule::MarksComeFirst) {
                 self.arrival(flight, store).await?;
             }
             for chunk in chunks {
-                self.counter(chunk).settle();
+                self.counters.get(chunk).settle();
             }
         }
         Ok(intent)
     }
 
     /// Counts a write in; the caller sets the marks.
-    fn enter(&self, chunks: Range<u32>) -> Result<Intent<'_>, Status> {
+    fn enter(&self, sector: Sector, len: Sectors) -> Result<Intent<'_>, Status> {
         if !self.is_settled() {
             return Err(Status::Invalid);
         }
-        let mut intent = Intent { bitmap: self, chunks: chunks.start..chunks.start };
-        for chunk in chunks {
-            if !self.counter(chunk).enter() {
-                return Err(Status::Resource);
-            }
-            intent.chunks.end = chunk + 1;
-        }
-        Ok(intent)
+        Ok(Intent { bitmap: self, chunks: self.counters.enter(sector, len)? })
     }
 
     /// Marks chunks that a write has entered; returns the flight to wait for, unless all marks are
@@ -111,7 +77,7 @@ impl Bitmap {
         let mut board = self.board();
         let mut wait = None;
         for chunk in chunks {
-            if self.counter(chunk).claim() {
+            if self.counters.get(chunk).claim() {
                 continue;
             }
             let carrier = if board.image.state(chunk).is_marked() {
@@ -152,28 +118,29 @@ impl Bitmap {
         len: Sectors,
         store: &dyn Store,
     ) -> Result<Discard<'_>, Status> {
-        let chunks = self.span(sector, len)?;
+        let intent = self.enter(sector, len)?;
         let end = sector + len;
         let is_whole = |chunk: u32| {
-            let whole = self.start_of(chunk) >= sector && self.end_of(chunk) <= end;
+            let whole =
+                self.counters.start_of(chunk) >= sector && self.counters.end_of(chunk) <= end;
             whole || broken(Rule::ForgetsWholeChunks)
         };
-        let intent = self.enter(chunks.clone())?;
         let marked: Vec<u32> = {
             let board = self.board();
             let unwritten = |chunk| board.image.state(chunk) == State::Unwritten;
+            let chunks = intent.chunks.clone();
             chunks.filter(|chunk| !(is_whole(*chunk) && unwritten(*chunk))).collect()
         };
         if let Some(flight) = self.mark(marked.iter().copied()) {
             self.arrival(flight, store).await?;
             for chunk in &marked {
-                self.counter(*chunk).settle();
+                self.counters.get(*chunk).settle();
             }
         }
         let mut whole = marked;
         whole.retain(|chunk| is_whole(*chunk));
         for chunk in &whole {
-            self.counter(*chunk).hold_alone();
+            self.counters.get(*chunk).hold_alone();
         }
         Ok(Discard { intent, whole, gone: false })
     }
@@ -187,10 +154,9 @@ impl Intent<'_> {
 }
 
 impl Drop for Intent<'_> {
+    #[inline]
     fn drop(&mut self) {
-        for chunk in self.chunks.clone() {
-            self.bitmap.counter(chunk).leave();
-        }
+        self.bitmap.counters.leave(&self.chunks);
     }
 }
 
@@ -221,7 +187,7 @@ impl Drop for Discard<'_> {
         let bitmap = self.intent.bitmap;
         let mut board = bitmap.board();
         for chunk in &self.whole {
-            if bitmap.counter(*chunk).discarded(self.gone) {
+            if bitmap.counters.get(*chunk).discarded(self.gone) {
                 board.image.act(*chunk, Action::Discard);
             }
         }
@@ -232,7 +198,7 @@ impl Bitmap {
     fn degrade(&self, chunks: impl IntoIterator<Item = u32>) {
         let mut board = self.board();
         for chunk in chunks {
-            self.counter(chunk).need();
+            self.counters.get(chunk).need();
             board.image.act(chunk, Action::Degrade);
         }
     }

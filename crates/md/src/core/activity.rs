@@ -24,7 +24,7 @@ impl Core {
 
     #[cold]
     async fn go_active(&self) -> BioResult {
-        let mut superblocks = self.members.superblocks().await;
+        let mut superblocks = self.superblocks().await;
         // Another write may have done it while this one waited for the lock.
         if !self.lifecycle.is_active() {
             self.lifecycle.set_dirty(true);
@@ -80,14 +80,14 @@ impl Core {
 
     /// Marks the array clean if no write is under way; true if it is then clean.
     pub(crate) async fn go_clean(&self) -> Result<bool, Status> {
-        self.go_clean_with(&mut *self.members.superblocks().await).await
+        self.go_clean_with(&mut *self.superblocks().await).await
     }
 
     /// As [`Self::go_clean`]; an array that is then clean becomes auto-read-only, without a mark in its bitmap that
     /// could be cleared later.
     pub(crate) async fn go_auto_read_only(&self) -> Result<bool, Status> {
         // Locked to the end: a write that begins meanwhile waits for the lock, and finds the array auto-read-only.
-        let mut superblocks = self.members.superblocks().await;
+        let mut superblocks = self.superblocks().await;
         if self.is_redundant() {
             if !self.go_clean_with(&mut superblocks).await? {
                 return Ok(false);
@@ -133,7 +133,7 @@ impl Core {
             return Ok(());
         }
         if !self.is_redundant() {
-            return self.flush_members(&mut *self.members.superblocks().await).await;
+            return self.flush_members(&mut *self.superblocks().await).await;
         }
         // Writes that arrive after the stop are counted for a moment before they fail.
         while !self.go_clean().await? {

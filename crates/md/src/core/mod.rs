@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`lifecycle`] | active, clean, stopped; whether everything is recorded |
 //! | [`membership`](crate::membership) | slots, superblocks, and that of two copies only one may fail |
-//! | [`intent`] | which chunks may differ: the bitmap, and how it reaches the members |
+//! | [`bitmap`](crate::bitmap) | which chunks may differ |
 //! | [`barrier`](crate::barrier) | which I/O may pass |
 //! | [`bound`] | how far copies are the same |
 //!
@@ -26,13 +26,14 @@
 mod activity;
 mod bound;
 mod failing;
-mod intent;
 pub(crate) mod lifecycle;
 mod news;
 mod record;
 mod spares;
 mod tend;
 
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::finish::Finish;
@@ -40,12 +41,11 @@ use ashlar_block::{Disk, Runtime, Sectors, Status};
 
 use crate::barrier::Barrier;
 use crate::bitmap::Bitmap;
-use crate::membership::Membership;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
-use crate::personality::{Personalities, Personality};
+use crate::personality::Personality;
 use bound::Bound;
-use intent::Intents;
+use futures_util::lock::{Mutex, MutexGuard};
 pub(crate) use lifecycle::{Lifecycle, Writing};
 pub(crate) use news::News;
 
@@ -54,13 +54,17 @@ pub(crate) struct Core {
     me: Weak<Self>,
     disk: Disk,
     runtime: Arc<dyn Runtime>,
-    personality: Personalities,
+    personality: Current<Personality>,
+    bitmap: Current<Option<Bitmap>>,
+    /// Locked by whatever changes slots, or what superblocks say.
+    superblocks: Mutex<Superblocks>,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) members: Membership,
+    pub(crate) members: Members,
     pub(crate) barrier: Barrier,
     pub(crate) bound: Bound,
     pub(crate) news: News,
-    intents: Intents,
+    /// A task that clears marks of the bitmap is running.
+    tended: AtomicBool,
     /// Whether the members may be written at all. (The user's read-only flag is on the disk.)
     writable: bool,
 }
@@ -84,13 +88,15 @@ impl Core {
             me: me.clone(),
             disk: start.disk,
             runtime,
-            personality: Personalities::new(start.personality),
+            personality: Current::new(start.personality),
+            bitmap: Current::new(start.bitmap),
+            superblocks: Mutex::new(start.superblocks),
             lifecycle: Lifecycle::new(start.dirty),
-            members: Membership::new(start.members, start.superblocks),
+            members: start.members,
             barrier: Barrier::default(),
             bound: Bound::new(start.in_sync_to),
             news: News::default(),
-            intents: Intents::new(start.bitmap),
+            tended: false.into(),
             writable: start.writable,
         })
     }
@@ -149,12 +155,17 @@ impl Core {
     /// The write-intent bitmap in use.
     #[inline]
     pub(crate) fn bitmap(&self) -> Option<&Bitmap> {
-        self.intents.current()
+        self.bitmap.as_ref()
     }
 
     /// Sets the bitmap in use, or none. No write may be in flight: the array is frozen.
     pub(crate) fn set_bitmap(&self, bitmap: Option<Bitmap>) {
-        self.intents.set(bitmap);
+        self.bitmap.set(bitmap);
+    }
+
+    /// Locks the superblocks.
+    pub(crate) async fn superblocks(&self) -> MutexGuard<'_, Superblocks> {
+        self.superblocks.lock().await
     }
 
     /// The core itself, for tasks.
@@ -168,5 +179,33 @@ impl Core {
         F: Future<Output = Result<T, Status>>,
     {
         Finish::new(&self.runtime, &self.me, work)
+    }
+}
+
+/// What an array replaces only while it is frozen: its geometry, its bitmap. The earlier ones stay until the array is dropped, so that I/O
+/// finds the current one with a load, without a lock or a count, and references stay valid.
+struct Current<T> {
+    all: boxcar::Vec<T>,
+    current: AtomicUsize,
+}
+
+impl<T> Current<T> {
+    fn new(first: T) -> Self {
+        let this = Self { all: boxcar::Vec::new(), current: AtomicUsize::new(0) };
+        this.set(first);
+        this
+    }
+
+    fn set(&self, new: T) {
+        self.current.store(self.all.push(new), SeqCst);
+    }
+}
+
+impl<T> Deref for Current<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.all[self.current.load(SeqCst)]
     }
 }

@@ -50,7 +50,7 @@ impl Core {
             return Ok(());
         }
         Box::pin(async {
-            let mut superblocks = self.members.superblocks().await;
+            let mut superblocks = self.superblocks().await;
             self.record_what_is_left(&mut superblocks).await
         })
         .await
@@ -80,7 +80,7 @@ impl Core {
     /// # Errors
     /// The superblocks could not be written: then the caller's write must not be acknowledged.
     pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
-        let mut superblocks = self.members.superblocks().await;
+        let mut superblocks = self.superblocks().await;
         self.fail_with(&mut superblocks, rdev, why).await
     }
 
@@ -129,7 +129,7 @@ impl Core {
 
     /// Flushes the members and records how far copies are the same, and how far members are rebuilt.
     pub(crate) async fn checkpoint(&self) -> BioResult {
-        let mut superblocks = self.members.superblocks().await;
+        let mut superblocks = self.superblocks().await;
         let in_sync_to = self.bound.get();
         let rebuilt = self.members.placed().filter(|(_, rdev)| !rdev.is_in_sync());
         let rebuilt: Vec<(&Rdev, Sectors)> =

@@ -38,7 +38,7 @@ impl Core {
         if !self.is_changeable() || !self.wants_spares() {
             return false;
         }
-        let mut superblocks = self.members.superblocks().await;
+        let mut superblocks = self.superblocks().await;
         let recordable = self.model(&superblocks).is_some_and(|sb| sb.version != Version::V0_90);
         if !recordable || self.lifecycle.is_stopped() {
             return false;

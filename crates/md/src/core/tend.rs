@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use ashlar_block::{LocalFuture, rate_limited};
@@ -20,7 +21,7 @@ impl Core {
     /// Starts the task that clears bitmap marks, if it is not running.
     pub(crate) fn tend(&self) {
         if let Some(core) = self.me()
-            && !self.intents.set_tended(true)
+            && !self.tended.swap(true, SeqCst)
         {
             self.runtime().spawn(Box::pin(core.tend_bitmap()));
         }
@@ -48,11 +49,11 @@ impl Core {
                 break;
             }
         }
-        self.intents.set_tended(false);
+        self.tended.store(false, SeqCst);
         // A write that saw the task running a moment ago relies on it.
         if self.lifecycle.is_active()
             && !self.lifecycle.is_stopped()
-            && !self.intents.set_tended(true)
+            && !self.tended.swap(true, SeqCst)
         {
             self.runtime().spawn(self.clone().tend_again());
         }

@@ -300,7 +300,7 @@ impl Array {
     /// refused. As in the kernel, a change ends the auto-read-only state as a write does.
     async fn superblocks_to_change(&self) -> Result<MutexGuard<'_, Superblocks>, ManageError> {
         self.check_manageable()?;
-        let superblocks = self.core.members.superblocks().await;
+        let superblocks = self.core.superblocks().await;
         self.check_manageable()?;
         self.core.end_auto_read_only();
         Ok(superblocks)

@@ -10,9 +10,11 @@
 //! its slot does not go to it; recovery copies its data later, because it raises the barrier, which
 //! waits for writes in flight. So I/O must read the slots *after* it passed the barrier.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 use crate::membership::rdev::{Rdev, State};
+use crate::membership::read_errors;
 use crate::ondisk::fields::MAX_ROLES;
 
 /// Index of a member in the table; it never changes.
@@ -65,6 +67,12 @@ pub struct Members {
     /// As many as an array can ever have, so that they stay in place when the array grows.
     slots: Box<[Slot]>,
     count: AtomicUsize,
+    /// Held while a thread checks whether a member may fail, and fails it: of two members that
+    /// hold the same data only one may fail.
+    failing: Mutex<()>,
+    /// Counts the data that members lack although they stay in the array.
+    lacking: AtomicU64,
+    max_read_errors: AtomicU32,
 }
 
 impl Members {
@@ -74,6 +82,9 @@ impl Members {
             table: boxcar::Vec::new(),
             slots: std::iter::repeat_with(Slot::new).take(slots.max(MAX_ROLES)).collect(),
             count: AtomicUsize::new(slots),
+            failing: Mutex::default(),
+            lacking: AtomicU64::new(0),
+            max_read_errors: read_errors::DEFAULT_MAX.into(),
         };
         for (rdev, place) in members {
             this.add(rdev, place);
@@ -213,5 +224,44 @@ impl Members {
     pub fn spares(&self) -> impl Iterator<Item = (Index, &Rdev)> {
         let able = |rdev: &Rdev| !rdev.state().intersects(State::FAULTY | State::REMOVED);
         self.iter().filter(move |(index, rdev)| able(rdev) && self.place(*index) == Place::Spare)
+    }
+
+    /// Fails a member with `fail` if it `may` fail; true if it is failed then.
+    pub(crate) fn try_fail(
+        &self,
+        rdev: &Rdev,
+        may: impl FnOnce() -> bool,
+        fail: impl FnOnce(),
+    ) -> bool {
+        let _one_at_a_time = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have failed it first.
+        if rdev.is_faulty() {
+            return true;
+        }
+        let may = may();
+        if may {
+            fail();
+        }
+        may
+    }
+
+    /// Counts data that a member lacks although it stays. Called before the write ends.
+    pub(crate) fn count_lacking(&self) {
+        self.lacking.fetch_add(1, SeqCst);
+    }
+
+    /// How often a member that must stay missed data that others may have.
+    pub(crate) fn lacking(&self) -> u64 {
+        self.lacking.load(SeqCst)
+    }
+
+    /// Read errors that a member may have within about an hour.
+    pub(crate) fn max_read_errors(&self) -> u32 {
+        self.max_read_errors.load(SeqCst)
+    }
+
+    /// Sets how many read errors a member may have.
+    pub(crate) fn set_max_read_errors(&self, max: u32) {
+        self.max_read_errors.store(max, SeqCst);
     }
 }

@@ -235,7 +235,7 @@ impl<'a> Recovery<'a> {
         // No I/O may be in flight while a replacement takes the member's place.
         let replaces = self.left().any(|target| target.replaces().is_some());
         let _frozen = OptionFuture::from(replaces.then(|| core.barrier.freeze())).await;
-        let mut superblocks = core.members.superblocks().await;
+        let mut superblocks = core.superblocks().await;
         if !broken(Rule::RebuiltIsFlushed) {
             core.flush_members(&mut superblocks).await?;
         }

@@ -55,7 +55,7 @@ impl<'a> Resync<'a> {
     /// Sets the bound below which copies are the same, in memory and for the next superblocks.
     async fn begin(engine: &'a Engine) -> Option<Self> {
         let core = &engine.core;
-        let _superblocks = core.members.superblocks().await;
+        let _superblocks = core.superblocks().await;
         let end = core.disk().capacity();
         let found = core.bound.get();
         // Only the bitmap marks differences: read first copies until they are resynced.
@@ -86,7 +86,7 @@ impl<'a> Resync<'a> {
             // To the bitmap's end, which may lie beyond the last whole block.
             bitmap.end_sync(Sector::ZERO..bitmap.size().as_end(), true);
         }
-        let mut superblocks = core.members.superblocks().await;
+        let mut superblocks = core.superblocks().await;
         core.flush_members(&mut superblocks).await?;
         core.bound.set_durable(Sectors::MAX);
         // If a write left copies that differ meanwhile, it has reset the bound: resync again.
