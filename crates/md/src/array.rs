@@ -177,7 +177,7 @@ impl Array {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        Finish::new(self.core.runtime(), &self.me, work)
+        Finish::new(&self.core.runtime, &self.me, work)
     }
 
     /// Stops the array: refuses new I/O, waits for I/O in flight, flushes everything, and marks the
@@ -201,7 +201,7 @@ impl Array {
 
 impl BlockDevice for Array {
     fn disk(&self) -> &Disk {
-        self.core.disk()
+        &self.core.disk
     }
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
@@ -213,6 +213,6 @@ impl BlockDevice for Array {
     }
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        if self.is_stopped() { IoFuture::failed(Status::Offline) } else { self.level.submit(bio) }
+        self.level.submit(bio)
     }
 }

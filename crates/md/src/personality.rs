@@ -139,6 +139,11 @@ impl Personality {
         }
     }
 
+    /// Whether a range lies within one chunk, so that one map holds for all of it.
+    pub(crate) fn is_in_one_chunk(&self, at: Sector, len: Sectors) -> bool {
+        self.chunk_left(at) >= len
+    }
+
     /// The array sector whose copy in `slot` is at a sector of the member's data area.
     pub(crate) fn unmap(&self, slot: usize, at: Sector) -> Option<Sector> {
         match self {

@@ -183,7 +183,7 @@ impl Array {
     pub fn state(&self) -> ArrayState {
         if self.is_stopped() {
             ArrayState::Inactive
-        } else if self.core.disk().is_read_only() {
+        } else if self.core.disk.is_read_only() {
             ArrayState::ReadOnly
         } else if self.core.lifecycle.is_auto_read_only() {
             ArrayState::ReadAuto

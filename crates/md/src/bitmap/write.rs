@@ -168,7 +168,7 @@ impl Discard<'_> {
     }
 
     /// Some copy lacks this discard: its chunks stay marked until a sync, except unwritten ones.
-    pub fn failed(self) {
+    pub fn failed(&self) {
         let Intent { bitmap, chunks } = &self.intent;
         let marked: Vec<u32> = {
             let board = bitmap.board();

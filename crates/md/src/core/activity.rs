@@ -6,24 +6,15 @@ use std::time::Duration;
 use ashlar_block::{BioResult, Status, rate_limited};
 use tracing::info;
 
+use super::Core;
 use super::lifecycle::SAFE_MODE_DELAY;
-use super::{Core, Writing};
 use crate::canary::{Rule, broken};
 use crate::membership::superblocks::{Change, Superblocks};
 
 impl Core {
-    /// Begins a write, once the superblocks say that the array is active.
-    #[inline]
-    pub(crate) async fn write_start(&self) -> Result<Writing<'_>, Status> {
-        let writing = self.lifecycle.begin()?;
-        if !self.lifecycle.is_active() {
-            Box::pin(self.go_active()).await?;
-        }
-        Ok(writing)
-    }
-
+    /// For a write that found the array not active.
     #[cold]
-    async fn go_active(&self) -> BioResult {
+    pub(super) async fn go_active(&self) -> BioResult {
         let mut superblocks = self.superblocks().await;
         // Another write may have done it while this one waited for the lock.
         if !self.lifecycle.is_active() {
@@ -51,7 +42,7 @@ impl Core {
     /// Starts a task that marks the array clean once it is idle.
     pub(crate) fn watch(&self) {
         if let Some(core) = self.me() {
-            self.runtime().spawn(Box::pin(core.watch_idle()));
+            self.runtime.spawn(Box::pin(core.watch_idle()));
         }
     }
 
@@ -126,8 +117,8 @@ impl Core {
     pub(crate) async fn wind_up(&self) -> BioResult {
         const LOOK_AGAIN: Duration = Duration::from_millis(1);
         // The gateway counted an I/O as started before the I/O asked whether the array is stopped.
-        while !self.disk().stats().is_idle() || !self.lifecycle.is_idle() {
-            self.runtime().sleep(LOOK_AGAIN).await;
+        while !self.disk.stats().is_idle() || !self.lifecycle.is_idle() {
+            self.runtime.sleep(LOOK_AGAIN).await;
         }
         if !self.is_writable() {
             return Ok(());
@@ -137,7 +128,7 @@ impl Core {
         }
         // Writes that arrive after the stop are counted for a moment before they fail.
         while !self.go_clean().await? {
-            self.runtime().sleep(LOOK_AGAIN).await;
+            self.runtime.sleep(LOOK_AGAIN).await;
         }
         Ok(())
     }

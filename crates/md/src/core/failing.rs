@@ -88,7 +88,7 @@ impl Core {
     /// Records that a member that must stay may have lost acknowledged writes with its cache, as no client has seen: the
     /// clients' next flushes fail.
     fn may_have_lost(&self, index: Index) {
-        self.disk().note_loss();
+        self.disk.note_loss();
         self.lacks_a_write(index);
     }
 

@@ -80,9 +80,9 @@ impl<P: Shards> Default for Activity<P> {
 
 impl<P: Shards> Activity<P> {
     #[inline]
-    fn begin(&self, reason: Reason) -> Writing<'_, P> {
+    fn begin(&self, reason: Reason) -> Hold<'_, P> {
         self.shards[P::shard()].flow(reason).begin();
-        Writing { activity: self, reason }
+        Hold { activity: self, reason }
     }
 
     #[inline]
@@ -112,12 +112,12 @@ impl<P: Shards> Activity<P> {
 
 /// Keeps the array from being marked clean or stopped while a write is under way.
 #[must_use = "the write has ended when this is dropped"]
-pub(crate) struct Writing<'a, P: Shards = Std> {
+pub(crate) struct Hold<'a, P: Shards = Std> {
     activity: &'a Activity<P>,
     reason: Reason,
 }
 
-impl<P: Shards> Drop for Writing<'_, P> {
+impl<P: Shards> Drop for Hold<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let shard = P::shard();
@@ -156,13 +156,13 @@ impl Lifecycle {
     /// # Errors
     /// [`Status::Offline`]: the array was stopped.
     #[inline]
-    pub(crate) fn begin(&self) -> Result<Writing<'_>, Status> {
-        let writing = self.activity.begin(Reason::Write);
-        if self.is_stopped() { Err(Status::Offline) } else { Ok(writing) }
+    pub(crate) fn begin(&self) -> Result<Hold<'_>, Status> {
+        let hold = self.activity.begin(Reason::Write);
+        if self.is_stopped() { Err(Status::Offline) } else { Ok(hold) }
     }
 
     /// Keeps the array from being marked clean or stopped until the guard is dropped.
-    pub(crate) fn hold_open(&self) -> Writing<'_> {
+    pub(crate) fn hold_open(&self) -> Hold<'_> {
         self.activity.begin(Reason::Hold)
     }
 

@@ -11,10 +11,12 @@
 //! The parts know nothing of each other. The other modules here act on several of them, in one order:
 //!
 //! ```text
-//!   spares   activity: go active, go clean
-//!      \        |    \
-//!       \       |     tend: clear marks
-//!        \      |    /
+//!   spares    write: a client's write
+//!      \        |
+//!       \     activity: go active, go clean
+//!        \      |    \
+//!         \     |     tend: clear marks
+//!          \    |    /
 //!         record: superblocks, and failures in them
 //!               |
 //!         failing: a member fails; all are flushed; the bitmap's store
@@ -31,6 +33,7 @@ mod news;
 mod record;
 mod spares;
 mod tend;
+mod write;
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -38,6 +41,7 @@ use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::finish::Finish;
 use ashlar_block::{Disk, Runtime, Sectors, Status};
+use futures_util::lock::{Mutex, MutexGuard};
 
 use crate::barrier::Barrier;
 use crate::bitmap::Bitmap;
@@ -45,15 +49,16 @@ use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::personality::Personality;
 use bound::Bound;
-use futures_util::lock::{Mutex, MutexGuard};
-pub(crate) use lifecycle::{Lifecycle, Writing};
+pub(crate) use lifecycle::{Hold, Lifecycle};
 pub(crate) use news::News;
+pub(crate) use write::Write;
 
 /// See the module text.
 pub(crate) struct Core {
     me: Weak<Self>,
-    disk: Disk,
-    runtime: Arc<dyn Runtime>,
+    /// Name, size, limits, statistics.
+    pub(crate) disk: Disk,
+    pub(crate) runtime: Arc<dyn Runtime>,
     personality: Current<Personality>,
     bitmap: Current<Option<Bitmap>>,
     /// Locked by whatever changes slots, or what superblocks say.
@@ -101,19 +106,9 @@ impl Core {
         })
     }
 
-    /// Name, size, limits, statistics.
-    #[inline]
-    pub(crate) fn disk(&self) -> &Disk {
-        &self.disk
-    }
-
     /// The array's name.
     pub(crate) fn name(&self) -> &str {
         self.disk.name()
-    }
-
-    pub(crate) fn runtime(&self) -> &Arc<dyn Runtime> {
-        &self.runtime
     }
 
     /// The level's geometry.

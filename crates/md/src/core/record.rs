@@ -15,7 +15,7 @@ impl Core {
         Facts {
             members: &self.members,
             in_sync_to: self.recordable_bound(),
-            now: self.runtime().wall_clock(),
+            now: self.runtime.wall_clock(),
             bitmap: self.bitmap().map(|bitmap| (bitmap, self as &dyn Store)),
         }
     }
@@ -44,16 +44,11 @@ impl Core {
     /// Waits until every failure of a member is in the superblocks. A write that left out a failed
     /// member may be acknowledged only then: after a crash the failed member must not count as
     /// up to date.
-    #[inline]
     pub(crate) async fn recorded(&self) -> BioResult {
         if self.lifecycle.is_recorded() {
             return Ok(());
         }
-        Box::pin(async {
-            let mut superblocks = self.superblocks().await;
-            self.record_what_is_left(&mut superblocks).await
-        })
-        .await
+        self.record_what_is_left(&mut *self.superblocks().await).await
     }
 
     /// Retries what could not be recorded.

@@ -15,7 +15,7 @@ impl Core {
         self.is_redundant()
             && !self.lifecycle.is_stopped()
             && self.is_writable()
-            && !self.disk().is_read_only()
+            && !self.disk.is_read_only()
     }
 
     /// The template for new superblocks: the superblock of a member in sync.

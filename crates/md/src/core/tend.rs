@@ -15,7 +15,7 @@ use super::lifecycle::SAFE_MODE_DELAY;
 impl Core {
     /// Sleeps, at most until the array has stopped: a task that holds the array also holds its members' devices.
     pub(super) async fn doze(&self, time: Duration) {
-        select(self.runtime().sleep(time), pin!(self.lifecycle.ended())).await;
+        select(self.runtime.sleep(time), pin!(self.lifecycle.ended())).await;
     }
 
     /// Starts the task that clears bitmap marks, if it is not running.
@@ -23,7 +23,7 @@ impl Core {
         if let Some(core) = self.me()
             && !self.tended.swap(true, SeqCst)
         {
-            self.runtime().spawn(Box::pin(core.tend_bitmap()));
+            self.runtime.spawn(Box::pin(core.tend_bitmap()));
         }
     }
 
@@ -55,7 +55,7 @@ impl Core {
             && !self.lifecycle.is_stopped()
             && !self.tended.swap(true, SeqCst)
         {
-            self.runtime().spawn(self.clone().tend_again());
+            self.runtime.spawn(self.clone().tend_again());
         }
     }
 

@@ -21,7 +21,7 @@ use crate::membership::slots::Index;
 
 /// See the module text.
 pub(crate) trait Level: Send + Sync + 'static {
-    /// Performs a client's I/O of any length and kind.
+    /// Performs a client's I/O of any length and kind; fails it with [`Status::Offline`] if the array was stopped.
     fn submit(&self, bio: Bio) -> IoFuture<'_>;
 
     /// How many copies of a range a read can name.

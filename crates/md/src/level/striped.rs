@@ -43,7 +43,7 @@ impl Striped {
     fn send(&self, at: Mapped, bio: Bio) -> IoFuture<'_> {
         match self.member(at.disk) {
             Ok(rdev) => {
-                rdev.submit_from(self.core.disk(), bio.sector, Bio { sector: at.sector, ..bio })
+                rdev.submit_from(&self.core.disk, bio.sector, Bio { sector: at.sector, ..bio })
             }
             Err(status) => IoFuture::failed(status),
         }
@@ -75,7 +75,7 @@ impl Striped {
 
     fn send_run(&self, run: Run) -> IoFuture<'_> {
         match self.member(run.slot) {
-            Ok(rdev) => rdev.submit_from(self.core.disk(), run.from, run.bio),
+            Ok(rdev) => rdev.submit_from(&self.core.disk, run.from, run.bio),
             Err(status) => IoFuture::failed(status),
         }
     }
@@ -94,7 +94,7 @@ impl Striped {
             Some(Status::NotSupported)
                 if bio.op == Op::Discard
                     && results.iter().any(Result::is_ok)
-                    && !self.core.disk().limits().features.contains(Features::DISCARD_ZEROES) =>
+                    && !self.core.disk.limits().features.contains(Features::DISCARD_ZEROES) =>
             {
                 Ok(())
             }
@@ -111,6 +111,9 @@ impl Striped {
 
 impl Level for Striped {
     fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+        if self.core.lifecycle.is_stopped() {
+            return IoFuture::failed(Status::Offline);
+        }
         if bio.op.is_write() && !self.core.is_writable() {
             return IoFuture::failed(Status::ReadOnly);
         }

@@ -214,13 +214,13 @@ impl Array {
     /// Narrows the array's limits to those of a new member, as the kernel's `mddev_stack_new_rdev`. I/O in flight needs none
     /// of them: the members' gateways split it.
     fn stack_limits(&self, rdev: &Rdev) {
-        let mut limits = *self.core.disk().limits();
+        let mut limits = *self.core.disk.limits();
         let zeroes = limits.features & Features::DISCARD_ZEROES;
         limits.stack(rdev.limits(), rdev.data_offset().as_end());
         // A member without discards fails them, so none reads as anything but zeroes.
         limits.features |= zeroes;
         self.core.personality().narrow(&mut limits, self.core.members.slots());
-        if let Err(error) = self.core.disk().set_limits(limits) {
+        if let Err(error) = self.core.disk.set_limits(limits) {
             // `check_device` has refused such a member.
             warn!(array = self.core.name(), member = rdev.path(), %error, "the limits stay");
         }
@@ -248,7 +248,7 @@ impl Array {
         if gateway.holds_changes() {
             return misfit("it has not answered earlier writes yet");
         }
-        let (limits, ours) = (gateway.disk().limits(), self.core.disk().limits());
+        let (limits, ours) = (gateway.disk().limits(), self.core.disk.limits());
         let largest =
             self.core.members.iter().map(|(_, rdev)| rdev.limits().logical_block_bytes).max();
         if limits.logical_block_bytes > largest.unwrap_or(0) {

@@ -100,7 +100,7 @@ impl Array {
         }
         let changes = new.used_dev_size() != self.core.personality().used_dev_size();
         if to < from {
-            self.core.disk().set_capacity(self.whole_blocks(to));
+            self.core.disk.set_capacity(self.whole_blocks(to));
             self.resize_bitmap(&superblocks, to, Contents::InSync).await?;
             self.record_size(&mut superblocks, new, true).await?;
         } else {
@@ -112,14 +112,14 @@ impl Array {
             let assumed = options.assume_clean;
             let contents = if assumed { Contents::InSync } else { Contents::NeverWritten };
             self.resize_bitmap(&superblocks, to, contents).await?;
-            self.core.disk().set_capacity(self.whole_blocks(to));
+            self.core.disk.set_capacity(self.whole_blocks(to));
         }
         info!(array = self.core.name(), %from, %to, "size changed");
-        Ok(self.core.disk().capacity())
+        Ok(self.core.disk.capacity())
     }
 
     fn whole_blocks(&self, size: Sectors) -> Sectors {
-        size.round_down(self.core.disk().limits().logical_block())
+        size.round_down(self.core.disk.limits().logical_block())
     }
 
     /// The personality with another size.
@@ -130,7 +130,7 @@ impl Array {
     ) -> Result<Personality, ManageError> {
         let members = || self.core.members.iter().filter(|(_, rdev)| !rdev.is_faulty());
         let room = members().map(|(_, rdev)| rdev.data_size()).min().unwrap_or_default();
-        let unit = self.core.disk().limits().logical_block().max(self.core.personality().chunk());
+        let unit = self.core.disk.limits().logical_block().max(self.core.personality().chunk());
         let wanted = used_of_each.unwrap_or(room).round_down(unit);
         if let Some((_, small)) = members().find(|(_, rdev)| rdev.data_size() < wanted) {
             let (path, room) = (small.path().to_owned(), small.data_size());

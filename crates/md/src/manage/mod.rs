@@ -290,7 +290,7 @@ impl Array {
         if self.is_stopped() {
             return Err(ManageError::Stopped(self.name()));
         }
-        if !self.core.is_writable() || self.core.disk().is_read_only() {
+        if !self.core.is_writable() || self.core.disk.is_read_only() {
             return Err(ManageError::ReadOnly(self.name()));
         }
         Ok(())

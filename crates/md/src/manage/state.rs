@@ -60,12 +60,12 @@ impl Array {
     }
 
     async fn make_read_only(&self) -> Result<(), ManageError> {
-        self.core.disk().set_read_only(true);
+        self.core.disk.set_read_only(true);
         self.core.lifecycle.set_auto_read_only(false);
         drop(self.sync.hold().await);
         while self.core.is_redundant() && !self.clean_for_user().await? {
             // New writes are refused, so those in flight end.
-            self.core.runtime().sleep(LOOK_AGAIN).await;
+            self.core.runtime.sleep(LOOK_AGAIN).await;
         }
         Ok(())
     }
@@ -73,18 +73,18 @@ impl Array {
     async fn make_auto_read_only(&self) -> Result<(), ManageError> {
         let _held = self.sync.hold().await;
         while !self.core.go_auto_read_only().await.map_err(|status| self.not_recorded(status))? {
-            if !self.core.disk().is_read_only() {
+            if !self.core.disk.is_read_only() {
                 return Err(ManageError::Writing(self.name()));
             }
-            self.core.runtime().sleep(LOOK_AGAIN).await;
+            self.core.runtime.sleep(LOOK_AGAIN).await;
         }
         // Only now, so that the next write finds the array auto-read-only.
-        self.core.disk().set_read_only(false);
+        self.core.disk.set_read_only(false);
         Ok(())
     }
 
     fn make_writable(&self) {
-        self.core.disk().set_read_only(false);
+        self.core.disk.set_read_only(false);
         self.core.lifecycle.set_auto_read_only(false);
         self.core.news.wake();
     }

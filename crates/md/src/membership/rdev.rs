@@ -264,6 +264,12 @@ impl Rdev {
         &self.bad
     }
 
+    /// Whether some blocks are known to be bad.
+    #[inline]
+    pub(crate) fn has_bad_blocks(&self) -> bool {
+        !self.bad.is_empty()
+    }
+
     /// Whether a range of its data area can be read: the member [holds](Self::holds) it and no block
     /// in it is known to be bad.
     #[inline]
@@ -297,6 +303,18 @@ impl Rdev {
     /// Counts sectors that were rewritten.
     pub(crate) fn count_corrected(&self, sectors: Sectors) {
         self.corrected.fetch_add(sectors.0, Relaxed);
+    }
+
+    /// Whether writes to its slot go to it: it has not failed. Members under rebuild are written too.
+    pub(crate) fn is_written(&self) -> bool {
+        let state = self.state();
+        !state.contains(State::FAULTY)
+            && (state.contains(State::IN_SYNC) || !broken(Rule::RebuildingIsWritten))
+    }
+
+    /// Submits a write of the array `above` to sector `at` of the data area, if writes go to this member.
+    pub(crate) fn write(&self, above: &Disk, bio: &Bio, at: Sector) -> Option<IoFuture<'_>> {
+        self.is_written().then(|| self.submit_from(above, bio.sector, bio.remapped(at)))
     }
 
     /// Submits a bio whose sectors count from the start of the data area.

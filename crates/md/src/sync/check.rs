@@ -21,7 +21,7 @@ pub(super) struct Check<'a> {
 impl Engine {
     /// Compares all copies; makes them equal if `repair`.
     pub(super) async fn check(&self, repair: bool) -> SyncEnd {
-        let end = self.core.disk().capacity();
+        let end = self.core.disk.capacity();
         let unit = self.core.personality().chunk().max(Piece::BLOCK);
         let start = self.settings.sync_min().min(end).round_down(unit);
         let job = Check {

@@ -182,7 +182,7 @@ impl Engine {
         let mut flights: FuturesUnordered<LocalFuture<'_, Event>> = FuturesUnordered::new();
         let mut pace = Pace::default();
         let (mut at, mut steps) = (start, 0);
-        let mut checkpoints = Checkpoints::new(start..end, self.core.runtime().now_ns());
+        let mut checkpoints = Checkpoints::new(start..end, self.core.runtime.now_ns());
         // Start of the first failed window: progress beyond it does not count.
         let mut undone = Sector(u64::MAX);
         let mut ended = SyncEnd::Complete;
@@ -206,8 +206,8 @@ impl Engine {
                     }
                     Step::Window(to) => {
                         let to = to.min(bound);
-                        let now = self.core.runtime().now_ns();
-                        pace.look(now, &self.core.disk().stats().totals());
+                        let now = self.core.runtime.now_ns();
+                        pace.look(now, &self.core.disk.stats().totals());
                         wait = pace.delay(now, settings);
                         if wait.is_some() {
                             break;
@@ -232,7 +232,7 @@ impl Engine {
                 ended = SyncEnd::Overtaken;
             }
             self.note_progress(queue.completed, end);
-            let now = self.core.runtime().now_ns();
+            let now = self.core.runtime.now_ns();
             let due = reached < end && checkpoints.is_due(now, reached);
             if due && ended == SyncEnd::Complete && job.wants_checkpoints() {
                 checkpoints.begin(now, reached);
@@ -244,7 +244,7 @@ impl Engine {
             match self.next_event(&mut flights, listener, wait).await {
                 None => {}
                 Some(Event::Checkpoint(result)) => {
-                    checkpoints.end(self.core.runtime().now_ns());
+                    checkpoints.end(self.core.runtime.now_ns());
                     if let Err(status) = result {
                         warn!(array = self.core.name(), %status, "a sync's progress is not recorded");
                         // A failed flush counts as a change of the array. Don't restart the sync for it:
@@ -304,7 +304,7 @@ impl Engine {
         });
         let time = pin!(async {
             match wait {
-                Some(wait) => self.core.runtime().sleep(wait.min(SLICE)).await,
+                Some(wait) => self.core.runtime.sleep(wait.min(SLICE)).await,
                 None => std::future::pending().await,
             }
         });
@@ -321,7 +321,7 @@ impl Engine {
     }
 
     fn note_moved(&self, moved: Sectors) {
-        let now = self.core.runtime().now_ns();
+        let now = self.core.runtime.now_ns();
         let mut progress = self.progress();
         progress.moved += moved;
         let moved = progress.moved;

@@ -207,7 +207,7 @@ impl Engine {
             return SyncStatus { paused, done, total, ..idle };
         }
         let Some(action) = running else { return idle };
-        let speed_kib = progress.marks.speed_kib(self.core.runtime().now_ns(), progress.moved);
+        let speed_kib = progress.marks.speed_kib(self.core.runtime.now_ns(), progress.moved);
         let left = progress.total.0.saturating_sub(progress.done.0);
         SyncStatus {
             action,
@@ -252,7 +252,7 @@ impl Engine {
         if !self.core.is_redundant() {
             return Err(SyncError::NotRedundant);
         }
-        if !self.core.is_writable() || self.core.disk().is_read_only() {
+        if !self.core.is_writable() || self.core.disk.is_read_only() {
             return Err(SyncError::ReadOnly);
         }
         if self.core.lifecycle.is_stopped() {
@@ -335,7 +335,7 @@ impl Engine {
     /// Starts the task, on the current reactor.
     pub(crate) fn start(self: &Arc<Self>) {
         if self.core.is_redundant() && self.core.is_writable() {
-            self.core.runtime().spawn(Box::pin(task(Arc::downgrade(self))));
+            self.core.runtime.spawn(Box::pin(task(Arc::downgrade(self))));
         }
     }
 
@@ -412,7 +412,7 @@ impl Engine {
         let mut progress = self.progress();
         let kept = if action == SyncAction::Recover { progress.mismatches } else { Sectors::ZERO };
         *progress = Progress { mismatches: kept, ..Progress::default() };
-        progress.marks.note(self.core.runtime().now_ns(), Sectors::ZERO);
+        progress.marks.note(self.core.runtime.now_ns(), Sectors::ZERO);
         Some(action)
     }
 
@@ -459,7 +459,7 @@ async fn task(engine: Weak<Engine>) {
                 return;
             }
             let waits = engine.wants_resync() && engine.core.has_late_changes();
-            (changed, waits.then(|| engine.core.runtime().sleep(LATE_INTERVAL)))
+            (changed, waits.then(|| engine.core.runtime.sleep(LATE_INTERVAL)))
         };
         let Some(later) = later else {
             changed.await;

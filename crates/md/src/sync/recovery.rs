@@ -94,7 +94,7 @@ impl Engine {
 impl<'a> Recovery<'a> {
     fn new(engine: &'a Engine) -> Self {
         let (core, targets) = (&engine.core, engine.recovery_targets());
-        let block = core.disk().limits().logical_block();
+        let block = core.disk.limits().logical_block();
         let used = core.personality().used_dev_size();
         let end = used.round_down(block).as_end();
         let from = |target: &Target<'_>| target.rdev.recovered().min(end - Sector::ZERO).as_end();
@@ -141,7 +141,7 @@ impl<'a> Recovery<'a> {
                 at += len;
                 if let Some(sector) = core.personality().unmap(slot, on_member) {
                     // The array may end within its last block.
-                    let end = core.disk().capacity().as_end();
+                    let end = core.disk.capacity().as_end();
                     let len = len.min(end.max(sector) - sector);
                     if !len.is_zero() {
                         return Some(Spot { piece: Piece { at: sector, len }, on_member });
@@ -173,7 +173,7 @@ impl<'a> Recovery<'a> {
 
     /// What each target may lack of a window.
     fn plan(&self, range: &Range<Sector>) -> Vec<(Target<'a>, Vec<Spot>)> {
-        let block = self.core().disk().limits().logical_block();
+        let block = self.core().disk.limits().logical_block();
         let plan = self.left().filter_map(|target| {
             let from = target.rdev.recovered().as_end();
             let lacking = from.round_down(block).max(range.start)..range.end;

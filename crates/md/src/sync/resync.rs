@@ -56,7 +56,7 @@ impl<'a> Resync<'a> {
     async fn begin(engine: &'a Engine) -> Option<Self> {
         let core = &engine.core;
         let _superblocks = core.superblocks().await;
-        let end = core.disk().capacity();
+        let end = core.disk.capacity();
         let found = core.bound.get();
         // Only the bitmap marks differences: read first copies until they are resynced.
         let from = if found == Sectors::MAX { Sectors::ZERO } else { found.min(end) };

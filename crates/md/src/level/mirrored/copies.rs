@@ -152,7 +152,7 @@ impl Mirror {
     pub(super) fn best_copy(&self, bio: &Bio) -> Option<Source<'_>> {
         if self.core.bound.is_beyond(bio.end()) && !broken(Rule::UnsyncedReadsFirst) {
             let (sources, block) =
-                (self.sources(bio.sector), self.core.disk().limits().logical_block());
+                (self.sources(bio.sector), self.core.disk.limits().logical_block());
             let (first, run) = first_copy(&sources, Sectors::ZERO, bio.len, block);
             return first.filter(|_| run == bio.len).map(|first| sources[first]);
         }
@@ -175,14 +175,14 @@ impl Mirror {
 
     /// The smallest read after a read error.
     pub(super) fn smallest_read(&self) -> Sectors {
-        let block = self.core.disk().limits().logical_block();
+        let block = self.core.disk.limits().logical_block();
         // Where copies may differ, the source is chosen for each block separately.
         if self.core.bound.is_unsynced() { block } else { Sectors(block.0.max(PAGE.0)) }
     }
 
     /// Reads a run of sectors into `data`, each block from the first source that can return it.
     pub(super) async fn fetch(&self, sources: &[Source<'_>], data: &Segment) -> Fetched {
-        let block = self.core.disk().limits().logical_block();
+        let block = self.core.disk.limits().logical_block();
         let len = Sectors::from_bytes_floor(data.len() as u64);
         let mut fetched = Fetched::default();
         let mut used: SmallVec<[usize; 4]> = SmallVec::new();

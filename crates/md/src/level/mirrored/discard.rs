@@ -5,9 +5,9 @@ use futures_util::StreamExt;
 use futures_util::future::join3;
 use futures_util::stream::iter;
 
+use super::answers::Answers;
 use super::mirror::Mirror;
-use super::send::{Answers, Sent, gather};
-use crate::bitmap::{Discard, Intent};
+use super::write::{Parts, gather};
 use crate::membership::rdev::Rdev;
 use crate::personality::Personality;
 use crate::raid0::{MemberRange, Span};
@@ -57,39 +57,22 @@ impl Outcome {
     }
 }
 
-/// What the bitmap holds for a range.
-enum Marks<'a> {
-    None,
-    Write(Intent<'a>),
-    Discard(Discard<'a>),
-}
-
-impl Marks<'_> {
-    /// The discard or write has ended; if `lacking`, some copy may lack it.
-    fn end(self, lacking: bool) {
-        match self {
-            Self::Write(intent) if lacking => intent.failed(),
-            Self::Discard(discard) if lacking => discard.failed(),
-            Self::Discard(discard) => discard.done(),
-            Self::None | Self::Write(_) => {}
-        }
-    }
-}
-
 impl Mirror {
     /// A discard or write-zeroes of any length.
     pub(super) async fn discard(&self, bio: Bio) -> BioResult {
-        let core = &self.core;
-        let _writing = core.write_start().await?;
-        let _pass = self.pass(&bio).await;
-        self.behind.clear_of(bio.sector, bio.end()).await;
-        let marks = self.mark_range(&bio).await?;
+        let mut write = self.core.begin(&bio).await?;
+        self.behind_ended(&bio).await;
+        write.mark(&bio).await?;
         let outcome = self.send_parts(&bio).await;
-        let degraded = !core.is_complete();
-        marks.end(outcome.lacking || degraded);
+        let degraded = !self.core.is_complete();
+        if outcome.lacking || degraded {
+            write.failed();
+        } else {
+            write.done();
+        }
         if outcome.lacking && !degraded {
             // No member failed, so only this starts the sync of the marked chunks.
-            core.news.wake();
+            self.core.news.wake();
         }
         if bio.op == Op::Discard {
             self.judge_discard(&outcome)
@@ -103,7 +86,7 @@ impl Mirror {
     /// discard, the caller gets `NotSupported`. If the array promises zeroes, the caller gets the error
     /// and writes the zeroes itself.
     fn judge_discard(&self, outcome: &Outcome) -> BioResult {
-        let zeroes = self.core.disk().limits().features.contains(Features::DISCARD_ZEROES);
+        let zeroes = self.core.disk.limits().features.contains(Features::DISCARD_ZEROES);
         // A failed copy does not matter if another succeeded or does not support discards.
         let enough = (outcome.good || outcome.unsupported) && !zeroes;
         match (outcome.failed, outcome.unsupported) {
@@ -135,31 +118,14 @@ impl Mirror {
         }
     }
 
-    /// Marks a range in the bitmap, if there is one.
-    async fn mark_range(&self, bio: &Bio) -> Result<Marks<'_>, Status> {
-        // If the array promises zeroes, copies of a discarded range must be the same, and a new member
-        // must get the zeroes: the discard counts as a write.
-        let zeroes = self.core.disk().limits().features.contains(Features::DISCARD_ZEROES);
-        match self.core.bitmap() {
-            None => Ok(Marks::None),
-            Some(bitmap) if bio.op == Op::Discard && !zeroes => {
-                self.core.recorded().await?;
-                let marks = bitmap.begin_discard(bio.sector, bio.len, &*self.core).await?;
-                // As for a write; see `intend`.
-                self.core.recorded().await?;
-                Ok(Marks::Discard(marks))
-            }
-            Some(_) => Ok(self.intend(bio).await?.map_or(Marks::None, Marks::Write)),
-        }
-    }
-
     /// Sends each range to the members of its slot.
     async fn send_ranges(&self, bio: &Bio, ranges: impl Iterator<Item = MemberRange>) -> Outcome {
         let targets = ranges.flat_map(|MemberRange { disk, span }| {
-            self.writable(disk).map(move |(index, rdev)| {
+            let written = self.core.members.both(disk).filter(|(_, rdev)| rdev.is_written());
+            written.map(move |(index, rdev)| {
                 let part = Bio { sector: span.start, len: span.len, ..bio.clone() };
                 let sent = async move {
-                    rdev.submit_from(self.core.disk(), bio.sector, part).await?;
+                    rdev.submit_from(&self.core.disk, bio.sector, part).await?;
                     self.zeroes_are_good(bio.op, rdev, span.start, span.len);
                     Ok(())
                 };
@@ -171,9 +137,9 @@ impl Mirror {
 
     /// Sends a bio that is contiguous on every copy to all copies.
     async fn send_whole(&self, bio: &Bio) -> Outcome {
-        let mut sent = Sent::default();
-        self.send(bio, |_| true, &mut sent);
-        let answers = gather(sent).await;
+        let mut parts = Parts::default();
+        self.send(bio, self.core.personality(), |_| true, &mut parts);
+        let answers = gather(parts).await;
         for (index, result) in &answers {
             if let (Ok(()), Some(rdev)) = (result, self.core.members.get(*index))
                 && let Some(at) = self.copy_on(*index, bio.sector)
@@ -187,7 +153,7 @@ impl Mirror {
     /// Blocks of a member that were overwritten with zeroes are no longer bad; discarded ones may still
     /// be.
     fn zeroes_are_good(&self, op: Op, rdev: &Rdev, at: Sector, len: Sectors) {
-        if op == Op::WriteZeroes && !rdev.bad_blocks().is_empty() {
+        if op == Op::WriteZeroes && rdev.has_bad_blocks() {
             self.blocks_are_good(rdev, at, len);
         }
     }

@@ -5,20 +5,22 @@ use std::sync::{Arc, Weak};
 use ashlar_block::sync::finish::Finish;
 use ashlar_block::{Bio, Sectors, Status};
 
-use super::behind::Behind;
+use super::backlog::Backlog;
 use crate::core::Core;
 
 /// A level with copies of every sector, in an array with this core.
 pub(crate) struct Mirror {
     me: Weak<Self>,
     pub(super) core: Arc<Core>,
-    pub(super) behind: Behind,
+    /// If the bitmap allows writes behind.
+    pub(super) backlog: Option<Backlog>,
 }
 
 impl Mirror {
     pub(super) fn new(core: Arc<Core>) -> Arc<Self> {
         let limit = core.bitmap().map_or(0, |bitmap| bitmap.superblock().write_behind.get());
-        Arc::new_cyclic(|me| Self { me: me.clone(), core, behind: Behind::new(limit) })
+        let backlog = (limit > 0).then(|| Backlog::new(limit));
+        Arc::new_cyclic(|me| Self { me: me.clone(), core, backlog })
     }
 
     /// The level itself, for a task.
@@ -31,13 +33,14 @@ impl Mirror {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        Finish::new(self.core.runtime(), &self.me, work)
+        Finish::new(&self.core.runtime, &self.me, work)
     }
 
-    /// Whether a bio lies within one chunk, so that one map holds for all of it.
-    #[inline]
-    pub(super) fn is_in_one_chunk(&self, bio: &Bio) -> bool {
-        self.core.personality().chunk_left(bio.sector) >= bio.len
+    /// Waits until no write behind overlaps a bio.
+    pub(super) async fn behind_ended(&self, bio: &Bio) {
+        if let Some(backlog) = &self.backlog {
+            backlog.clear_of(bio.sector, bio.end()).await;
+        }
     }
 
     /// The parts of a bio, each within one chunk.

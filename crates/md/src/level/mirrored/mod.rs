@@ -8,21 +8,20 @@
 //! that has not failed, in sync or under rebuild; reads go to members that hold the data.
 //!
 //! ```text
-//!   read   named   write   write_behind   discard   windows
-//!      \     |       |  \    /      |        |        |
-//!       \    |       |  bad_blocks  |        |        |
-//!        \   |       |       \      |        |        |
-//!        copies      +--------- send --------+     copies
+//!   read  named  windows      write_behind  discard
+//!      \    |    /                   |     /  |
+//!       \   |   /                  write     |
+//!        copies                       \     /
+//!                                    answers
 //! ```
 
-mod bad_blocks;
-mod behind;
+mod answers;
+mod backlog;
 pub(crate) mod copies;
 mod discard;
 mod mirror;
 mod named;
 mod read;
-mod send;
 mod windows;
 mod write;
 mod write_behind;
@@ -53,19 +52,15 @@ impl Mirrored {
     where
         F: Future<Output = BioResult> + 'static,
     {
-        Finish::of(self.0.core.runtime(), work(self.0.take())).into()
+        Finish::of(&self.0.core.runtime, work(self.0.take())).into()
     }
 
     /// A write, discard or write-zeroes.
     fn write(&self, mut bio: Bio) -> IoFuture<'_> {
-        let core = &self.0.core;
-        if !core.is_writable() {
-            return IoFuture::failed(Status::ReadOnly);
-        }
         if bio.flags.contains(Flags::FAST) {
             // All members or none: a single member that refused would lack what the others have.
             let slow = |rdev: &Rdev| rdev.limits().max_write_zeroes.is_zero();
-            if core.members.placed().any(|(_, rdev)| !rdev.is_faulty() && slow(rdev)) {
+            if self.0.core.members.placed().any(|(_, rdev)| !rdev.is_faulty() && slow(rdev)) {
                 return IoFuture::failed(Status::NotSupported);
             }
             bio.flags -= Flags::FAST;
@@ -75,7 +70,9 @@ impl Mirrored {
         if bio.op != Op::Write {
             return self.finish(|mirror| async move { mirror.discard(bio).await });
         }
-        if self.0.may_write_behind(&bio) {
+        if let Some(backlog) = &self.0.backlog
+            && self.0.may_write_behind(backlog, &bio)
+        {
             return self.0.write_behind(bio);
         }
         self.finish(|mirror| async move { mirror.write(&bio).await })
@@ -84,9 +81,16 @@ impl Mirrored {
 
 impl Level for Mirrored {
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        let core = &self.0.core;
         match bio.op {
+            // The array was stopped. The core refuses writes when it counts them.
+            Op::Read | Op::Flush if core.lifecycle.is_stopped() => {
+                IoFuture::failed(Status::Offline)
+            }
             Op::Read if bio.copy != CopyNumber::ANY => IoFuture::boxed(self.0.read_named(bio)),
-            Op::Read if self.0.is_in_one_chunk(&bio) => IoFuture::boxed(self.0.read(bio)),
+            Op::Read if core.personality().is_in_one_chunk(bio.sector, bio.len) => {
+                IoFuture::boxed(self.0.read(bio))
+            }
             Op::Read => IoFuture::boxed(self.0.read_chunks(bio)),
             Op::Write | Op::Discard | Op::WriteZeroes => self.write(bio),
             Op::Flush => self.finish(|mirror| async move { mirror.flush().await }),

@@ -55,14 +55,14 @@ impl Mirror {
             }
             let rdev = source.rdev;
             if rdev.is_write_mostly() {
-                self.behind.clear_of(bio.sector, bio.end()).await;
+                self.behind_ended(&bio).await;
             }
             if !rdev.can_read(source.at, bio.len) {
                 return Err(Status::Medium);
             }
             rdev.note_read(source.at + bio.len);
             let part = Bio { sector: source.at, copy: CopyNumber(number), ..bio.clone() };
-            return rdev.submit_from(self.core.disk(), bio.sector, part).await;
+            return rdev.submit_from(&self.core.disk, bio.sector, part).await;
         }
         Err(Status::Invalid)
     }

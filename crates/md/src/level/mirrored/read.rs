@@ -30,11 +30,11 @@ impl Mirror {
                 None => None,
                 Some(copy) => {
                     if copy.rdev.is_write_mostly() {
-                        Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
+                        Box::pin(self.behind_ended(&bio)).await;
                     }
                     copy.rdev.note_read(copy.at + bio.len);
                     let part = bio.remapped(copy.at);
-                    let read = copy.rdev.submit_from(self.core.disk(), bio.sector, part).await;
+                    let read = copy.rdev.submit_from(&self.core.disk, bio.sector, part).await;
                     let current = match read {
                         Ok(()) => self.core.is_current(copy.index, copy.rdev).await,
                         Err(status) => Err(status),
@@ -98,7 +98,7 @@ impl Mirror {
     async fn note_error(&self, index: Index, why: Status) -> BioResult {
         let Some(rdev) = self.core.members.get(index) else { return Ok(()) };
         rdev.count_read_error();
-        rdev.read_errors().record(self.core.runtime().now_ns());
+        rdev.read_errors().record(self.core.runtime.now_ns());
         let too_many = rdev.read_errors().exceeded(self.core.members.max_read_errors());
         let at_once = rdev.state().contains(State::FAILFAST) || why.is_gone();
         if (too_many || at_once) && self.core.may_correct() {
@@ -115,7 +115,7 @@ impl Mirror {
         failed: Option<Index>,
         data: &Segment,
     ) -> (Sources<'_>, Fetched) {
-        self.behind.clear_of(bio.sector, bio.end()).await;
+        self.behind_ended(bio).await;
         let mut sources = self.sources(bio.sector);
         if !self.core.bound.is_unsynced() {
             sources.sort_by_key(|source| Some(source.index) != failed);
@@ -134,7 +134,7 @@ impl Mirror {
         failed: Option<Index>,
         data: &Segment,
     ) -> Result<Option<Status>, Status> {
-        let _writing = self.core.write_start().await?;
+        let _hold = self.core.write_start().await?;
         let _raised = match broken(Rule::CorrectionsRaise) {
             false => Some(self.core.barrier.raise(bio.sector, bio.len).await),
             true => None,

@@ -1,59 +1,116 @@
-//! Writes.
+//! Writes and flushes, and how a change is sent to the copies.
 //!
-//! In this order: the superblocks say active, the write passes the barrier, the bitmap's marks are durable, the
-//! data goes to every member that has not failed, failures of members are handled and
-//! recorded, the write is acknowledged. The slots are read after the barrier was passed (see
-//! `membership::slots`).
+//! The write begins in the [core](crate::core::Write): the superblocks say active, it passed the barrier, its marks are durable. The data go
+//! to every member that has not failed, failures of members are handled and recorded, the write is acknowledged.
 
-use ashlar_block::{Bio, BioResult};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+use ashlar_block::{Bio, BioResult, IoFuture};
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
+use super::answers::Answers;
 use super::mirror::Mirror;
-use super::send::{Answers, Sent};
-use crate::bitmap::Intent;
+use crate::canary::{Rule, broken};
+use crate::core::Write;
 use crate::membership::rdev::Rdev;
+use crate::membership::slots::Index;
+use crate::personality::Personality;
+
+/// A bio to a member, or its result.
+enum Part<'a> {
+    InFlight(IoFuture<'a>),
+    Ended(BioResult),
+}
+
+/// Bios to members. Large, so they stay where they are made.
+#[derive(Default)]
+pub(super) struct Parts<'a>(SmallVec<[(Index, Part<'a>); 4]>);
+
+impl<'a> Parts<'a> {
+    /// Waits until all have ended.
+    pub(super) async fn end(&mut self) {
+        poll_fn(|cx| {
+            let mut poll = Poll::Ready(());
+            for (_, part) in &mut self.0 {
+                let Part::InFlight(io) = part else { continue };
+                match Pin::new(io).poll(cx) {
+                    Poll::Ready(result) => *part = Part::Ended(result),
+                    Poll::Pending => poll = Poll::Pending,
+                }
+            }
+            poll
+        })
+        .await;
+    }
+
+    /// The results so far.
+    fn results(&self) -> impl Iterator<Item = (Index, BioResult)> {
+        self.0.iter().filter_map(|(index, part)| match part {
+            Part::Ended(result) => Some((*index, *result)),
+            Part::InFlight(_) => None,
+        })
+    }
+}
+
+impl<'a> FromIterator<(Index, IoFuture<'a>)> for Parts<'a> {
+    fn from_iter<I: IntoIterator<Item = (Index, IoFuture<'a>)>>(all: I) -> Self {
+        Self(all.into_iter().map(|(index, io)| (index, Part::InFlight(io))).collect())
+    }
+}
+
+/// Waits for all results.
+pub(super) async fn gather(mut parts: Parts<'_>) -> Answers {
+    parts.end().await;
+    parts.results().collect()
+}
 
 impl Mirror {
     /// A write of any length, to all copies.
     ///
     /// Rare cases are in separate, boxed futures, so that this one stays small: each write creates one.
     pub(super) async fn write(&self, bio: &Bio) -> BioResult {
-        let _writing = self.core.write_start().await?;
-        let _pass = self.pass(bio).await;
-        if !self.behind.is_empty() {
-            Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
+        let mut write = self.core.begin(bio).await?;
+        if let Some(backlog) = &self.backlog
+            && !backlog.is_empty()
+        {
+            Box::pin(backlog.clear_of(bio.sector, bio.end())).await;
         }
-        let intent = self.intend(bio).await?;
-        if self.is_in_one_chunk(bio) {
-            self.write_chunk(bio, intent.as_ref()).await
+        write.mark(bio).await?;
+        let map = self.core.personality();
+        if map.is_in_one_chunk(bio.sector, bio.len) {
+            self.write_chunk(bio, map, &write).await?;
         } else {
-            Box::pin(self.write_chunks(bio, intent.as_ref())).await
+            Box::pin(self.write_chunks(bio, map, &write)).await?;
         }
+        write.end().await
     }
 
-    async fn write_chunks(&self, bio: &Bio, intent: Option<&Intent<'_>>) -> BioResult {
+    async fn write_chunks(&self, bio: &Bio, map: &Personality, write: &Write<'_>) -> BioResult {
         let chunks = self.chunks(bio);
-        let writes = chunks.map(|chunk| async move { self.write_chunk(&chunk, intent).await });
+        let writes = chunks.map(|chunk| async move { self.write_chunk(&chunk, map, write).await });
         join_all(writes).await.into_iter().fold(Ok(()), BioResult::and)
     }
 
-    async fn write_chunk(&self, bio: &Bio, intent: Option<&Intent<'_>>) -> BioResult {
-        let mut sent = Sent::default();
-        let everywhere = self.send(bio, |_| true, &mut sent);
-        sent.end().await;
-        if (everywhere || intent.is_none()) && self.is_plain(&sent) {
-            return self.core.recorded().await;
+    async fn write_chunk(&self, bio: &Bio, map: &Personality, write: &Write<'_>) -> BioResult {
+        let mut parts = Parts::default();
+        let everywhere = self.send(bio, map, |_| true, &mut parts);
+        parts.end().await;
+        if (everywhere || !write.is_marked()) && self.is_plain(&parts) {
+            return Ok(());
         }
-        Box::pin(self.settle(bio, intent, sent.results().collect())).await
+        Box::pin(self.settle(bio, write, parts.results().collect())).await
     }
 
     /// Whether all members took a write, none of them has bad blocks, and one is in sync.
-    fn is_plain(&self, sent: &Sent<'_>) -> bool {
+    fn is_plain(&self, parts: &Parts<'_>) -> bool {
         let mut held = false;
-        let plain = sent.results().all(|(index, result)| {
-            self.core.members.get(index).is_some_and(|rdev: &Rdev| {
+        let plain = parts.results().all(|(index, result)| {
+            self.core.members.get(index).is_some_and(|rdev| {
                 held |= rdev.is_in_sync();
-                result.is_ok() && rdev.bad_blocks().is_empty()
+                result.is_ok() && !rdev.has_bad_blocks()
             })
         });
         plain && held
@@ -61,13 +118,46 @@ impl Mirror {
 
     /// Completes a write that some copy lacks, or that may have corrected bad blocks.
     #[cold]
-    async fn settle(&self, bio: &Bio, intent: Option<&Intent<'_>>, answers: Answers) -> BioResult {
+    async fn settle(&self, bio: &Bio, write: &Write<'_>, answers: Answers) -> BioResult {
         let answers = self.keep_with_bad_blocks(bio, answers, false).await;
-        if let Some(intent) = intent
-            && !self.is_complete(bio.sector, &answers)
-        {
-            intent.failed();
+        if !self.is_complete(bio.sector, &answers) {
+            write.failed();
         }
         self.judge(answers).await
+    }
+
+    /// Sends a bio that lies within one chunk of the `map` to its copies on `wanted` members; returns whether every copy has
+    /// a member to write to.
+    pub(super) fn send<'a>(
+        &'a self,
+        bio: &Bio,
+        map: &Personality,
+        wanted: impl Fn(&Rdev) -> bool,
+        parts: &mut Parts<'a>,
+    ) -> bool {
+        let mut everywhere = true;
+        for at in map.map(bio.sector) {
+            let before = parts.0.len();
+            for (index, rdev) in self.core.members.both(at.disk).filter(|(_, rdev)| wanted(rdev)) {
+                if let Some(io) = rdev.write(&self.core.disk, bio, at.sector) {
+                    parts.0.push((index, Part::InFlight(io)));
+                }
+            }
+            everywhere &= parts.0.len() > before;
+        }
+        everywhere
+    }
+
+    /// Flushes all members. A member that cannot be flushed may have lost writes, so it fails.
+    pub(super) async fn flush(&self) -> BioResult {
+        // Keeps the array from being stopped meanwhile.
+        let _hold = self.core.lifecycle.hold_open();
+        if let Some(backlog) = &self.backlog {
+            backlog.all_ended().await;
+        }
+        let targets = self.core.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        let skipped = usize::from(broken(Rule::FlushReachesAll));
+        let flushes = targets.skip(skipped).map(|(index, rdev)| (index, rdev.submit_flush()));
+        self.judge(gather(flushes.collect()).await).await
     }
 }

@@ -1,4 +1,4 @@
-//! Writes that are acknowledged before the write-mostly members have them; see [`behind`](super::behind).
+//! Writes that are acknowledged before the write-mostly members have them; see [`backlog`](super::backlog).
 
 use std::rc::Rc;
 
@@ -8,8 +8,9 @@ use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Status, rate_limited
 use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 
+use super::backlog::Backlog;
 use super::mirror::Mirror;
-use super::send::{Sent, gather};
+use super::write::{Parts, gather};
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
@@ -17,17 +18,19 @@ use crate::membership::slots::Index;
 impl Mirror {
     /// Whether a write may be acknowledged before the write-mostly members have it: the chunk has a
     /// write-mostly member and an in-sync one that is not, and not too many writes behind are under way.
-    pub(super) fn may_write_behind(&self, bio: &Bio) -> bool {
-        if !self.behind.has_room()
+    pub(super) fn may_write_behind(&self, backlog: &Backlog, bio: &Bio) -> bool {
+        let map = self.core.personality();
+        if !backlog.has_room()
             || bio.flags.contains(Flags::FUA)
             || self.core.bitmap().is_none()
-            || !self.is_in_one_chunk(bio)
+            || !map.is_in_one_chunk(bio.sector, bio.len)
         {
             return false;
         }
         let (mut last, mut first) = (false, false);
-        for copy in self.core.personality().map(bio.sector) {
-            for (_, rdev) in self.writable(copy.disk) {
+        for copy in map.map(bio.sector) {
+            let written = self.core.members.both(copy.disk).filter(|(_, rdev)| rdev.is_written());
+            for (_, rdev) in written {
                 last |= rdev.is_write_mostly();
                 first |= !rdev.is_write_mostly() && rdev.is_in_sync();
             }
@@ -40,7 +43,7 @@ impl Mirror {
         let Some(mirror) = self.me() else { return IoFuture::failed(Status::Offline) };
         let acknowledged = Rc::new(Completion::default());
         let completion = Rc::clone(&acknowledged);
-        self.core.runtime().spawn(Box::pin(async move {
+        self.core.runtime.spawn(Box::pin(async move {
             let ended = mirror.write_in_two(bio, &acknowledged).await;
             // Only takes effect if the write was not acknowledged: it failed early.
             acknowledged.complete(ended);
@@ -49,16 +52,18 @@ impl Mirror {
     }
 
     async fn write_in_two(&self, bio: Bio, acknowledged: &Completion) -> BioResult {
-        let _writing = self.core.write_start().await?;
-        let _pass = self.pass(&bio).await;
-        let _entry = self.behind.enter(bio.sector, bio.end()).await;
-        let marked = !broken(Rule::BehindIsMarked);
-        let intent = if marked { self.intend(&bio).await? } else { None };
+        let mut write = self.core.begin(&bio).await?;
+        let Some(backlog) = &self.backlog else { return Err(Status::NotSupported) };
+        let _entry = backlog.enter(bio.sector, bio.end()).await;
+        if !broken(Rule::BehindIsMarked) {
+            write.mark(&bio).await?;
+        }
+        let map = self.core.personality();
         let mut copy = copy_of(&bio);
         let kept = Bio { segments: [copy.whole()].into(), ..bio.clone() };
-        let (mut first, mut last) = (Sent::default(), Sent::default());
-        self.send(&bio, |rdev| !rdev.is_write_mostly(), &mut first);
-        self.send(&kept, Rdev::is_write_mostly, &mut last);
+        let (mut first, mut last) = (Parts::default(), Parts::default());
+        self.send(&bio, map, |rdev| !rdev.is_write_mostly(), &mut first);
+        self.send(&kept, map, Rdev::is_write_mostly, &mut last);
         let (first, last) = (Box::pin(gather(first)), Box::pin(gather(last)));
         let (mut answers, last) = match select(first, last).await {
             Either::Left((answers, last)) => (answers, Either::Left(last)),
@@ -84,10 +89,8 @@ impl Mirror {
             answers.extend(late);
             answers = self.keep_with_bad_blocks(&kept, answers, false).await;
         }
-        if let Some(intent) = &intent
-            && !self.is_complete(bio.sector, &answers)
-        {
-            intent.failed();
+        if !self.is_complete(bio.sector, &answers) {
+            write.failed();
         }
         let ended = self.judge(answers).await;
         if let Err(status) = ended {

@@ -1,14 +1,31 @@
-//! Writes and members' lists of bad blocks.
+//! What members' answers to a write, discard or flush mean for them and for the client.
+//!
+//! A member that did not take a write fails, unless it has a bad block log that can list what it lacks, or holds the last copy of some data.
 
 use ashlar_block::{Bio, BioResult, Sector, Sectors, Status, rate_limited};
+use smallvec::SmallVec;
 
 use super::mirror::Mirror;
-use super::send::Answers;
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Index;
 
+/// Results from members.
+pub(super) type Answers = SmallVec<[(Index, BioResult); 4]>;
+
 impl Mirror {
+    /// Whether every copy of the chunk at `sector` was written: no write failed, no slot is empty.
+    /// Members under rebuild count.
+    pub(super) fn is_complete(&self, sector: Sector, answers: &Answers) -> bool {
+        let took = |slot: usize| {
+            let here =
+                |index: &Index| self.core.members.both(slot).any(|(other, _)| other == *index);
+            answers.iter().any(|(index, result)| result.is_ok() && here(index))
+        };
+        answers.iter().all(|(_, result)| result.is_ok())
+            && self.core.personality().map(sector).iter().all(|copy| took(copy.disk))
+    }
+
     /// Updates bad block lists after a write. On members that took it, known bad blocks are good again.
     /// Failed members that have a bad block log retry block by block, list the blocks that cannot be
     /// written, and stay members, if an in-sync member has all data: one of `answers`, or an earlier
@@ -23,7 +40,7 @@ impl Mirror {
         for (index, result) in &answers {
             let Some(rdev) = self.core.members.get(*index) else { continue };
             held |= result.is_ok() && rdev.is_in_sync();
-            if result.is_ok() && !rdev.bad_blocks().is_empty() {
+            if result.is_ok() && rdev.has_bad_blocks() {
                 let at = self.copy_on(*index, bio.sector);
                 at.into_iter().for_each(|at| self.blocks_are_good(rdev, at, bio.len));
             }
@@ -72,14 +89,14 @@ impl Mirror {
         let Some(copy) = self.copy_on(index, bio.sector) else { return Err(status) };
         rate_limited!(warn, array = self.core.name(), member = rdev.path(), sector = %copy, %status, "write error");
         rdev.set(State::WRITE_ERROR);
-        let block = rdev.bad_blocks().unit().max(self.core.disk().limits().logical_block());
+        let block = rdev.bad_blocks().unit().max(self.core.disk.limits().logical_block());
         let mut at = bio.sector;
         let mut listed = false;
         while at < bio.end() {
             let on_member = copy + (at - bio.sector);
             let len = Sectors::min(block - Sectors(on_member.0 % block.0), bio.end() - at);
             let part = bio.slice_to(at, len, on_member);
-            if rdev.submit_from(self.core.disk(), at, part).await.is_err() {
+            if rdev.submit_from(&self.core.disk, at, part).await.is_err() {
                 let on_device = on_member + rdev.data_offset();
                 rdev.bad_blocks().set(on_device, len).map_err(|_| status)?;
                 listed = true;
@@ -91,5 +108,40 @@ impl Mirror {
             self.core.lifecycle.must_record();
         }
         Ok(())
+    }
+
+    /// The result of a write, write-zeroes or flush on several members. It succeeds if no remaining
+    /// member lacks it: members on which it failed fail, which the superblocks record. If it failed on
+    /// all copies, one of them stays (md's rule), so that copies remain the same.
+    pub(super) async fn judge(&self, answers: Answers) -> BioResult {
+        let held = |index: Index| self.core.members.get(index).is_some_and(Rdev::is_in_sync);
+        // A member under rebuild cannot replace an in-sync member here.
+        let good = answers.iter().any(|(index, result)| result.is_ok() && held(*index));
+        let bad = || answers.iter().filter_map(|(index, result)| Some((*index, (*result).err()?)));
+        let Some((_, first)) = bad().next() else {
+            // No results: there was no member to write to.
+            return if good { self.core.recorded().await } else { Err(Status::Io) };
+        };
+        let refused = !good && bad().all(|(_, status)| !status.is_retryable_elsewhere());
+        if refused {
+            return Err(first);
+        }
+        let mut result = Ok(());
+        for (index, status) in bad() {
+            let Some(rdev) = self.core.members.get(index) else { continue };
+            if good && broken(Rule::FailedWritesFailMembers) {
+                continue;
+            }
+            match self.core.fail_member(rdev, status).await {
+                Ok(true) => {}
+                // The last copy of some data, which must stay, lacks this.
+                Ok(false) => {
+                    self.core.lacks_a_write(index);
+                    result = Err(status);
+                }
+                Err(status) => result = Err(status),
+            }
+        }
+        result.and(self.core.recorded().await)
     }
 }

@@ -21,8 +21,8 @@ use event_listener::{Event, listener};
 
 /// The array's writes that may be acknowledged before all members have them.
 #[derive(Default)]
-pub(super) struct Behind {
-    /// How many are allowed at a time; zero for none.
+pub(super) struct Backlog {
+    /// How many are allowed at a time.
     limit: u32,
     /// How many are under way.
     count: AtomicU32,
@@ -46,19 +46,19 @@ impl List {
 /// A write behind; ends when dropped.
 #[must_use = "the write has ended when this is dropped"]
 pub(super) struct Entry<'a> {
-    behind: &'a Behind,
+    backlog: &'a Backlog,
     number: u64,
 }
 
-impl Behind {
-    /// Allows `limit` writes behind at a time (the bitmap's `backlog`); zero for none.
+impl Backlog {
+    /// Allows `limit` writes behind at a time (the bitmap's `backlog`).
     pub(super) fn new(limit: u32) -> Self {
         Self { limit, ..Self::default() }
     }
 
     /// Whether another write behind may begin.
     pub(super) fn has_room(&self) -> bool {
-        self.limit != 0 && self.count.load(SeqCst) < self.limit
+        self.count.load(SeqCst) < self.limit
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -108,7 +108,7 @@ impl Behind {
                 let number = list.begun;
                 list.ranges.push((number, range));
                 self.count.fetch_add(1, SeqCst);
-                return Entry { behind: self, number };
+                return Entry { backlog: self, number };
             }
         }
     }
@@ -116,8 +116,8 @@ impl Behind {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.behind.list().ranges.retain(|(number, _)| *number != self.number);
-        self.behind.count.fetch_sub(1, SeqCst);
-        self.behind.ended.notify(usize::MAX);
+        self.backlog.list().ranges.retain(|(number, _)| *number != self.number);
+        self.backlog.count.fetch_sub(1, SeqCst);
+        self.backlog.ended.notify(usize::MAX);
     }
 }

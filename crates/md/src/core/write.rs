@@ -1,0 +1,126 @@
+//! Writes, discards and write-zeroes of clients, from their beginning to their end.
+//!
+//! In this order: the superblocks say active, the barrier lets the write pass, its marks are durable. Then the level sends it, and reads
+//! the slots only now (see `membership::slots`). The write is acknowledged when the superblocks have what acknowledgements depend on.
+
+use ashlar_block::{Bio, BioResult, Features, Op, Status};
+
+use super::{Core, Hold};
+use crate::barrier::Pass;
+use crate::bitmap::{Discard, Intent};
+
+/// What the bitmap holds for a write.
+enum Marks<'a> {
+    None,
+    Write(Intent<'a>),
+    Discard(Discard<'a>),
+}
+
+/// A write that may go to the members. When it is dropped, it ends in this order: its marks may be cleared, the barrier may be raised, the
+/// array may become clean.
+#[must_use = "the write has ended when this is dropped"]
+pub(crate) struct Write<'a> {
+    marks: Marks<'a>,
+    pass: Pass<'a>,
+    hold: Hold<'a>,
+    core: &'a Core,
+}
+
+impl Core {
+    /// Keeps the array open, once the superblocks say that it is active.
+    ///
+    /// # Errors
+    /// The array was stopped or cannot be written, or the superblocks could not be written.
+    #[inline]
+    pub(crate) async fn write_start(&self) -> Result<Hold<'_>, Status> {
+        let hold = self.lifecycle.begin()?;
+        if !self.writable {
+            return Err(Status::ReadOnly);
+        }
+        if !self.lifecycle.is_active() {
+            Box::pin(self.go_active()).await?;
+        }
+        Ok(hold)
+    }
+
+    /// Begins a write, which is not marked yet: the array is active, and the barrier lets the write pass.
+    ///
+    /// # Errors
+    /// As [`Self::write_start`].
+    #[inline]
+    pub(crate) async fn begin(&self, bio: &Bio) -> Result<Write<'_>, Status> {
+        let hold = self.write_start().await?;
+        let pass = match self.barrier.try_wait(bio.sector, bio.len) {
+            Some(pass) => pass,
+            None => Box::pin(self.barrier.wait(bio.sector, bio.len)).await,
+        };
+        Ok(Write { marks: Marks::None, pass, hold, core: self })
+    }
+}
+
+impl Write<'_> {
+    /// Marks its range in the bitmap, if there is one.
+    ///
+    /// A member that did not take the marks has failed. The superblocks of the others record that before data is sent, which
+    /// that member would lack without a mark.
+    ///
+    /// # Errors
+    /// The marks, or a failure of a member, could not be written. Nothing may be sent.
+    #[inline]
+    pub(crate) async fn mark(&mut self, bio: &Bio) -> BioResult {
+        let Some(bitmap) = self.core.bitmap() else { return Ok(()) };
+        // If the array promises zeroes, copies of a discarded range must be the same, and a new member
+        // must get the zeroes: the discard counts as a write.
+        let zeroes = || self.core.disk.limits().features.contains(Features::DISCARD_ZEROES);
+        let forgets = bio.op == Op::Discard && !zeroes();
+        if !forgets && let Some(intent) = bitmap.try_begin(bio.sector, bio.len) {
+            self.marks = Marks::Write(intent);
+            return Ok(());
+        }
+        Box::pin(async {
+            // A bitmap that is not on the members yet accepts no marks.
+            self.core.recorded().await?;
+            self.marks = if forgets {
+                Marks::Discard(bitmap.begin_discard(bio.sector, bio.len, self.core).await?)
+            } else {
+                Marks::Write(bitmap.begin(bio.sector, bio.len, self.core).await?)
+            };
+            self.core.recorded().await
+        })
+        .await
+    }
+
+    /// Whether its range is marked.
+    pub(crate) fn is_marked(&self) -> bool {
+        !matches!(self.marks, Marks::None)
+    }
+
+    /// Some copy lacks it: what is marked stays marked until a sync.
+    pub(crate) fn failed(&self) {
+        match &self.marks {
+            Marks::None => {}
+            Marks::Write(intent) => intent.failed(),
+            Marks::Discard(discard) => discard.failed(),
+        }
+    }
+
+    /// All members have taken it. A discard then needs no marks.
+    pub(crate) fn done(&mut self) {
+        if let Marks::Discard(discard) = std::mem::replace(&mut self.marks, Marks::None) {
+            discard.done();
+        }
+    }
+
+    /// Ends a write that all members have taken: it is acknowledged when the superblocks record what they must. Its marks and the barrier
+    /// are not needed for that.
+    ///
+    /// # Errors
+    /// The superblocks could not be written.
+    #[inline]
+    pub(crate) async fn end(self) -> BioResult {
+        let Self { marks, pass, hold: _hold, core } = self;
+        drop(marks);
+        drop(pass);
+        if core.lifecycle.is_recorded() { Ok(()) } else { Box::pin(core.recorded()).await }
+    }
+}
