@@ -15,8 +15,8 @@ use crate::assemble::Plan;
 use crate::bitmap::Bitmap;
 use crate::core::{Core, Start};
 use crate::level::Level;
-use crate::level::mirrored::Mirrored;
-use crate::level::striped::Striped;
+use crate::level::mirrored::MirroredLevel;
+use crate::level::striped::StripedLevel;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::personality::Personality;
@@ -83,9 +83,11 @@ impl Array {
         };
         let core = Core::new(start, runtime);
         let level: Arc<dyn Level> = match core.personality() {
-            Personality::Raid0(zones) => Arc::new(Striped::new(Arc::clone(&core), zones.clone())),
+            Personality::Raid0(zones) => {
+                Arc::new(StripedLevel::new(Arc::clone(&core), zones.clone()))
+            }
             Personality::Raid1 { .. } | Personality::Raid10(_) => {
-                Arc::new(Mirrored::new(Arc::clone(&core)))
+                Arc::new(MirroredLevel::new(Arc::clone(&core)))
             }
         };
         let sync = Engine::new(Arc::clone(&core), Arc::clone(&level));

@@ -4,7 +4,7 @@ use ashlar_block::{Gateway, Sector, Sectors, Status};
 use thiserror::Error;
 
 use crate::badblocks::BadBlocks;
-use crate::bitmap::{Assembled, Bitmap, BitmapError, Place};
+use crate::bitmap::{ArrayFacts, Bitmap, BitmapError, Place};
 use crate::ondisk::bad_block_log::BadBlockLogError;
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
 use crate::ondisk::probe::{ProbeResult, identify, probe_ranges};
@@ -93,7 +93,7 @@ pub(crate) async fn read_whole_bitmap(
     gateway: &Gateway,
     sb: &Superblock,
     place: Place,
-    array: Assembled,
+    array: ArrayFacts,
 ) -> Result<Bitmap, ReadBitmapError> {
     let at = sb.bitmap_start().ok_or(Status::Invalid)?;
     let first = read_around(gateway, at, Sectors::from_bytes_ceil(place.block.into())).await?;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use ashlar_block::{Gateway, Sectors};
 use uuid::Uuid;
 
-use crate::bitmap::{self, Assembled, Bitmap};
+use crate::bitmap::{self, ArrayFacts, Bitmap};
 use crate::membership::rdev::{NewRdev, Rdev, State};
 use crate::membership::slots::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
@@ -286,7 +286,7 @@ async fn load_bitmap(
             |place: &Place| matches!(place, Place::Slot(s) | Place::Replacement(s) if *s == slot);
         members.iter().any(|(rdev, place, _)| here(place) && rdev.is_in_sync())
     });
-    let array = Assembled {
+    let array = ArrayFacts {
         uuid: freshest.bitmap_uuid(),
         events: freshest.events,
         synced_to: in_sync_to.as_end(),

@@ -152,7 +152,7 @@ impl<P: Primitives> Bucket<P> {
     /// Waits until it can enter, and enters. Returns false, without entering, if the array is frozen
     /// and the caller is `holding` other buckets.
     pub(super) async fn enter(&self, kind: Kind, holding: bool) -> bool {
-        let _waiting = (kind == Kind::Write).then(|| Waiting::new(self));
+        let _waiting = (kind == Kind::Write).then(|| WaitingWrite::new(self));
         let word = self.word(kind);
         let enter = |held: u64| (held & CLOSED == 0).then_some(held + 1);
         self.until(Event::Opened, |_| match word.update(enter) {
@@ -224,16 +224,16 @@ impl<P: Primitives> Bucket<P> {
     /// Waits until `ready` returns an answer. Calls it under the lock, now and at each `event` in
     /// this bucket. A dropped future leaves nothing behind.
     async fn until<T>(&self, event: Event, mut ready: impl FnMut(&mut Waiters) -> Option<T>) -> T {
-        let mut seated = Seated { bucket: self, number: None };
+        let mut waiter = Waiter { bucket: self, number: None };
         poll_fn(|cx| {
             let waker = cx.waker().clone();
             // Neither the old waker nor the new one is dropped under the lock.
             let (answer, _unused) = self.with(|waiters| {
-                let old = seated.number.take().and_then(|number| waiters.remove(number));
+                let old = waiter.number.take().and_then(|number| waiters.remove(number));
                 match ready(waiters) {
                     Some(answer) => (Poll::Ready(answer), [old, Some(waker)]),
                     None => {
-                        seated.number = Some(waiters.add(event, waker));
+                        waiter.number = Some(waiters.add(event, waker));
                         (Poll::Pending, [old, None])
                     }
                 }
@@ -245,12 +245,12 @@ impl<P: Primitives> Bucket<P> {
 }
 
 /// A waiter; gives up its seat when dropped.
-struct Seated<'a, P: Primitives> {
+struct Waiter<'a, P: Primitives> {
     bucket: &'a Bucket<P>,
     number: Option<u64>,
 }
 
-impl<P: Primitives> Drop for Seated<'_, P> {
+impl<P: Primitives> Drop for Waiter<'_, P> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             drop(self.bucket.with(|waiters| waiters.remove(number)));
@@ -259,16 +259,16 @@ impl<P: Primitives> Drop for Seated<'_, P> {
 }
 
 /// A write that waits to enter, before any new raise.
-struct Waiting<'a, P: Primitives>(&'a Bucket<P>);
+struct WaitingWrite<'a, P: Primitives>(&'a Bucket<P>);
 
-impl<'a, P: Primitives> Waiting<'a, P> {
+impl<'a, P: Primitives> WaitingWrite<'a, P> {
     fn new(bucket: &'a Bucket<P>) -> Self {
         bucket.with(|waiters| waiters.waiting += 1);
         Self(bucket)
     }
 }
 
-impl<P: Primitives> Drop for Waiting<'_, P> {
+impl<P: Primitives> Drop for WaitingWrite<'_, P> {
     fn drop(&mut self) {
         let woken = self.0.with(|waiters| {
             waiters.waiting -= 1;

@@ -5,10 +5,10 @@
 //! - **Regular I/O** calls [`Barrier::wait_read`] or [`Barrier::wait`] and holds a [`Pass`] until it
 //!   ends.
 //! - **Sync I/O**, that is resync, recovery, check, repair, and a correction (a sector read from
-//!   one copy and written over another), calls [`Barrier::raise`] and holds a [`Raised`]. Meanwhile
+//!   one copy and written over another), calls [`Barrier::raise`] and holds a [`Raise`]. Meanwhile
 //!   no regular write is in its buckets, so it cannot write old data over new.
 //! - **A change of the array** that excludes all I/O in flight calls [`Barrier::freeze`] and
-//!   holds a [`Frozen`]. Meanwhile there is no sync I/O and no regular I/O.
+//!   holds a [`Freeze`]. Meanwhile there is no sync I/O and no regular I/O.
 //!
 //! The array's address space is divided into units of 64 MiB that map to 1,024 buckets. I/O
 //! enters every bucket that it touches: nearly always one. A unit's bucket is its number modulo 1,024, so neighbours have neighbouring
@@ -64,7 +64,7 @@
 //! and start over when it ends. It closes buckets upward and opens them downward, so they
 //! then wait in their first bucket until it has opened all.
 //!
-//! The callers' obligations: a holder of a [`Pass`] or [`Raised`] does not wait for the barrier before it
+//! The callers' obligations: a holder of a [`Pass`] or [`Raise`] does not wait for the barrier before it
 //! has released it, and a caller with several raises in flight polls them concurrently, so that
 //! each completes without the next.
 
@@ -176,33 +176,33 @@ impl<P: Buckets> Barrier<P> {
     ///
     /// Sync I/Os do not exclude each other: each writes what it read from a good copy, which does
     /// not change meanwhile.
-    pub async fn raise(&self, sector: Sector, len: Sectors) -> Raised<'_, P> {
+    pub async fn raise(&self, sector: Sector, len: Sectors) -> Raise<'_, P> {
         let span = Self::span(sector, len);
-        let mut raised = Raised { barrier: self, span, taken: 0 };
-        while let Some(index) = span.nth(raised.taken, P::BUCKETS) {
+        let mut raise = Raise { barrier: self, span, taken: 0 };
+        while let Some(index) = span.nth(raise.taken, P::BUCKETS) {
             let bucket = &self.buckets[index];
-            if bucket.raise(raised.taken > 0).await {
-                raised.taken += 1;
+            if bucket.raise(raise.taken > 0).await {
+                raise.taken += 1;
                 if !broken(Rule::BarrierWaitsForWrites) {
                     bucket.without_writes().await;
                 }
             } else {
-                raised.lower();
+                raise.lower();
             }
         }
-        raised
+        raise
     }
 
     /// Keeps all regular I/O and sync I/O from beginning, and waits until none is left.
     /// One freeze at a time.
-    pub async fn freeze(&self) -> Frozen<'_, P> {
+    pub async fn freeze(&self) -> Freeze<'_, P> {
         let turn = self.freezers.write().await;
         self.buckets.iter().for_each(Bucket::freeze);
-        let frozen = Frozen { barrier: self, _turn: turn };
+        let freeze = Freeze { barrier: self, _turn: turn };
         for bucket in &self.buckets {
             bucket.without_io().await;
         }
-        frozen
+        freeze
     }
 
     /// Counts for the whole array. Under I/O they are from slightly different moments.
@@ -301,14 +301,14 @@ impl<P: Buckets> Drop for Pass<'_, P> {
 
 /// Keeps regular writes out of the buckets of a sync I/O, until dropped.
 #[must_use = "regular writes are kept out while it is held"]
-pub struct Raised<'a, P: Buckets = Std> {
+pub struct Raise<'a, P: Buckets = Std> {
     barrier: &'a Barrier<P>,
     span: Span,
     /// Number of buckets of the span that are raised.
     taken: u16,
 }
 
-impl<P: Buckets> Raised<'_, P> {
+impl<P: Buckets> Raise<'_, P> {
     fn lower(&mut self) {
         let indices = (0..self.taken).filter_map(|n| self.span.nth(n, P::BUCKETS));
         indices.for_each(|index| self.barrier.buckets[index].lower());
@@ -316,7 +316,7 @@ impl<P: Buckets> Raised<'_, P> {
     }
 }
 
-impl<P: Buckets> Drop for Raised<'_, P> {
+impl<P: Buckets> Drop for Raise<'_, P> {
     fn drop(&mut self) {
         self.lower();
     }
@@ -324,13 +324,13 @@ impl<P: Buckets> Drop for Raised<'_, P> {
 
 /// Keeps all I/O out of the array, until dropped.
 #[must_use = "I/O is kept out while it is held"]
-pub struct Frozen<'a, P: Buckets = Std> {
+pub struct Freeze<'a, P: Buckets = Std> {
     barrier: &'a Barrier<P>,
     /// Dropped last.
     _turn: Guard<'a>,
 }
 
-impl<P: Buckets> Drop for Frozen<'_, P> {
+impl<P: Buckets> Drop for Freeze<'_, P> {
     fn drop(&mut self) {
         // Downward, as the freeze went upward: an I/O that was sent back waits in its first bucket
         // until all are open, so it is not sent back repeatedly.

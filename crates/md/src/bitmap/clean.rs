@@ -1,15 +1,26 @@
-//! The daemon: clears the marks of idle chunks.
+//! The daemon, which clears the marks of idle chunks, and its end.
+
+use std::sync::atomic::Ordering;
 
 use ashlar_block::BioResult;
+use async_lock::MutexGuard;
+use event_listener::listener;
 
 use super::lockless::Action;
 use super::{Bitmap, Store};
 use crate::canary::{Rule, broken};
 
 /// Chunks whose marks are about to be cleared. The marks stay if this is dropped.
-struct Held<'a> {
+struct HeldChunks<'a> {
     bitmap: &'a Bitmap,
     chunks: Vec<u32>,
+}
+
+/// No daemon pass is under way, and none begins until this is dropped.
+#[must_use = "the daemon goes on when it is dropped"]
+pub struct Pause<'a> {
+    bitmap: &'a Bitmap,
+    _alone: MutexGuard<'a, ()>,
 }
 
 impl Bitmap {
@@ -32,6 +43,19 @@ impl Bitmap {
     /// As [`Self::clean`].
     pub async fn clean_now(&self, may_clear: bool, store: &dyn Store) -> BioResult {
         self.pass(may_clear, true, store).await
+    }
+
+    /// Stops the daemon, and waits for the flight in the air. No writes may be in flight, and the
+    /// caller must not write the superblock meanwhile.
+    pub async fn pause(&self) -> Pause<'_> {
+        let alone = self.alone.lock().await;
+        loop {
+            listener!(self.landed => landed);
+            if !self.board().is_flying() {
+                return Pause { bitmap: self, _alone: alone };
+            }
+            landed.await;
+        }
     }
 
     async fn pass(&self, may_clear: bool, now: bool, store: &dyn Store) -> BioResult {
@@ -59,8 +83,8 @@ impl Bitmap {
         self.arrival(flight, store).await
     }
 
-    fn hold(&self, now: bool) -> Held<'_> {
-        let mut held = Held { bitmap: self, chunks: Vec::new() };
+    fn hold(&self, now: bool) -> HeldChunks<'_> {
+        let mut held = HeldChunks { bitmap: self, chunks: Vec::new() };
         let board = self.board();
         for chunk in board.image.marked() {
             let counter = self.counters.get(chunk);
@@ -89,7 +113,7 @@ impl Bitmap {
     }
 }
 
-impl Held<'_> {
+impl HeldChunks<'_> {
     /// Clears the marks of chunks that are still idle, in the image.
     fn clear(mut self) {
         let mut board = self.bitmap.board();
@@ -102,10 +126,17 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldChunks<'_> {
     fn drop(&mut self) {
         for chunk in &self.chunks {
             self.bitmap.counters.get(*chunk).release();
         }
+    }
+}
+
+impl Pause<'_> {
+    /// Ends the use of the bitmap: it is no longer written to the members.
+    pub fn retire(self) {
+        self.bitmap.settled.store(false, Ordering::Release);
     }
 }

@@ -115,7 +115,7 @@ impl Board {
 }
 
 /// What a task that waits for a flight does next.
-enum Next<'a> {
+enum NextStep<'a> {
     Done(BioResult),
     Wait,
     Fly(Pilot<'a>),
@@ -149,24 +149,24 @@ impl Bitmap {
         loop {
             // Listen before the check, so that a landing after the check is noticed.
             listener!(self.landed => landed);
-            match self.next(of) {
-                Next::Done(result) => return result,
-                Next::Wait => landed.await,
-                Next::Fly(pilot) => pilot.fly(store).await,
+            match self.next_step(of) {
+                NextStep::Done(result) => return result,
+                NextStep::Wait => landed.await,
+                NextStep::Fly(pilot) => pilot.fly(store).await,
             }
         }
     }
 
-    fn next(&self, of: Number) -> Next<'_> {
+    fn next_step(&self, of: Number) -> NextStep<'_> {
         let mut board = self.board();
         if board.durable >= of.0 {
-            Next::Done(Ok(()))
+            NextStep::Done(Ok(()))
         } else if board.tried >= of.0 {
-            Next::Done(Err(board.error))
+            NextStep::Done(Err(board.error))
         } else if board.air.is_some() {
-            Next::Wait
+            NextStep::Wait
         } else {
-            Next::Fly(Pilot { bitmap: self, cargo: board.take_off(), result: None })
+            NextStep::Fly(Pilot { bitmap: self, cargo: board.take_off(), result: None })
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Place {
 
 /// What the members' superblocks say about the array whose bitmap is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Assembled {
+pub struct ArrayFacts {
     /// The array's identity, as in its superblock.
     pub uuid: [u8; 16],
     /// The highest event count.
@@ -199,13 +199,13 @@ impl Bitmap {
     /// If the bitmap is out of date (it says so, a write of it failed once, or its event count is
     /// behind the array's), all chunks are marked.
     ///
-    /// A marked chunk needs a sync if it is not below [`Assembled::synced_to`]; in an incomplete
+    /// A marked chunk needs a sync if it is not below [`ArrayFacts::synced_to`]; in an incomplete
     /// array, wherever it is, for the absent members. In a lockless bitmap every marked chunk needs a
     /// sync. The daemon clears the marks of other chunks later.
     ///
     /// # Errors
     /// [`BitmapError`]: not a bitmap, not this array's, or not a possible one.
-    pub fn load(bytes: &[u8], place: Place, array: Assembled) -> Result<Self, BitmapError> {
+    pub fn load(bytes: &[u8], place: Place, array: ArrayFacts) -> Result<Self, BitmapError> {
         let found = BitmapSuper::parse(bytes)?;
         if found.uuid != array.uuid {
             return Err(BitmapError::Uuid);

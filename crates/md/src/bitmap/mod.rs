@@ -73,13 +73,12 @@ mod flight;
 mod image;
 mod load;
 mod lockless;
-mod quiet;
 mod resize;
 mod superblock;
 mod sync;
 mod write;
 
-pub use load::{Assembled, BitmapError, Contents, Place};
+pub use load::{ArrayFacts, BitmapError, Contents, Place};
 pub use lockless::{Action, State};
 pub use sync::{Purpose, Step};
 pub use write::{Discard, Intent};

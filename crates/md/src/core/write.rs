@@ -1,7 +1,7 @@
 //! Writes, discards and write-zeroes of clients, from their beginning to their end.
 //!
-//! In this order: the superblocks say active, the barrier lets the write pass, its marks are durable. Then the level sends it, and reads
-//! the slots only now (see `membership::slots`). The write is acknowledged when the superblocks have what acknowledgements depend on.
+//! In this order: the superblocks say active, the barrier lets the write pass, its marks are durable. Only then the level reads the slots
+//! (see `membership::slots`), and sends it. It is acknowledged when the superblocks have what acknowledgements depend on.
 
 use ashlar_block::{Bio, BioResult, Features, Op, Status};
 
@@ -16,8 +16,7 @@ enum Marks<'a> {
     Discard(Discard<'a>),
 }
 
-/// A write that may go to the members. When it is dropped, it ends in this order: its marks may be cleared, the barrier may be raised, the
-/// array may become clean.
+/// A write that the array has begun. Dropped, it lets the daemon clear its marks, then a sync raise the barrier, then the array become clean.
 #[must_use = "the write has ended when this is dropped"]
 pub(crate) struct Write<'a> {
     marks: Marks<'a>,
@@ -28,9 +27,6 @@ pub(crate) struct Write<'a> {
 
 impl Core {
     /// Keeps the array open, once the superblocks say that it is active.
-    ///
-    /// # Errors
-    /// The array was stopped or cannot be written, or the superblocks could not be written.
     #[inline]
     pub(crate) async fn write_start(&self) -> Result<Hold<'_>, Status> {
         let hold = self.lifecycle.begin()?;
@@ -43,10 +39,7 @@ impl Core {
         Ok(hold)
     }
 
-    /// Begins a write, which is not marked yet: the array is active, and the barrier lets the write pass.
-    ///
-    /// # Errors
-    /// As [`Self::write_start`].
+    /// Begins a write, without its marks: the array is active, and the barrier has let the write pass.
     #[inline]
     pub(crate) async fn begin(&self, bio: &Bio) -> Result<Write<'_>, Status> {
         let hold = self.write_start().await?;
@@ -59,13 +52,8 @@ impl Core {
 }
 
 impl Write<'_> {
-    /// Marks its range in the bitmap, if there is one.
-    ///
-    /// A member that did not take the marks has failed. The superblocks of the others record that before data is sent, which
-    /// that member would lack without a mark.
-    ///
-    /// # Errors
-    /// The marks, or a failure of a member, could not be written. Nothing may be sent.
+    /// Marks its range in the bitmap, if there is one. A member that did not take the marks has failed. The superblocks of the
+    /// others record that before data is sent, which that member would lack without a mark.
     #[inline]
     pub(crate) async fn mark(&mut self, bio: &Bio) -> BioResult {
         let Some(bitmap) = self.core.bitmap() else { return Ok(()) };
@@ -111,11 +99,8 @@ impl Write<'_> {
         }
     }
 
-    /// Ends a write that all members have taken: it is acknowledged when the superblocks record what they must. Its marks and the barrier
-    /// are not needed for that.
-    ///
-    /// # Errors
-    /// The superblocks could not be written.
+    /// Ends a write that all members have, and waits until it may be acknowledged: only superblocks may still be written, which need
+    /// neither its marks nor the barrier.
     #[inline]
     pub(crate) async fn end(self) -> BioResult {
         let Self { marks, pass, hold: _hold, core } = self;

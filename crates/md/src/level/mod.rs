@@ -95,7 +95,7 @@ pub(crate) struct Spot {
 
 /// A member that lacks data.
 #[derive(Clone, Copy)]
-pub(crate) struct Lacking<'a> {
+pub(crate) struct RebuildTarget<'a> {
     pub(crate) index: Index,
     pub(crate) rdev: &'a Rdev,
 }
@@ -103,6 +103,6 @@ pub(crate) struct Lacking<'a> {
 /// Targets that lack the same pieces at the same places in a range of their sectors, so that one read serves all.
 pub(crate) struct Rebuild<'a> {
     pub(crate) range: Range<Sector>,
-    pub(crate) targets: Vec<Lacking<'a>>,
+    pub(crate) targets: Vec<RebuildTarget<'a>>,
     pub(crate) spots: Vec<Spot>,
 }

@@ -25,12 +25,12 @@ struct Run {
 }
 
 /// See the module text.
-pub(crate) struct Striped {
+pub(crate) struct StripedLevel {
     core: Arc<Core>,
     zones: Zones,
 }
 
-impl Striped {
+impl StripedLevel {
     pub(crate) fn new(core: Arc<Core>, zones: Zones) -> Self {
         Self { core, zones }
     }
@@ -109,7 +109,7 @@ impl Striped {
     }
 }
 
-impl Level for Striped {
+impl Level for StripedLevel {
     fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
         if self.core.lifecycle.is_stopped() {
             return IoFuture::failed(Status::Offline);

@@ -110,7 +110,7 @@ impl Array {
             if bitmap.needed_chunks() > 0 && self.core.is_complete() {
                 self.core.bound.set(Sectors::ZERO, Sectors::ZERO);
             }
-            bitmap.quiet().await.retire();
+            bitmap.pause().await.retire();
         }
         info!(array = self.core.name(), "bitmap removed");
         self.core.set_bitmap(None);

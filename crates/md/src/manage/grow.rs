@@ -181,7 +181,7 @@ impl Array {
     /// Checks that the bitmap, if there is one, can cover this size in its area.
     async fn check_bitmap(&self, size: Sectors) -> Result<(), ManageError> {
         let Some(bitmap) = self.bitmap() else { return Ok(()) };
-        let _quiet = bitmap.quiet().await;
+        let _pause = bitmap.pause().await;
         bitmap.resized(size, Contents::NeedsSync)?;
         Ok(())
     }
@@ -196,9 +196,9 @@ impl Array {
         let Some(bitmap) = self.bitmap().filter(|bitmap| bitmap.size() != size) else {
             return Ok(());
         };
-        let quiet = bitmap.quiet().await;
+        let pause = bitmap.pause().await;
         let new = bitmap.resized(size, contents)?;
-        quiet.retire();
+        pause.retire();
         // Even if the write fails, the members no longer have the old bitmap.
         self.core.set_bitmap(Some(new));
         let Some(new) = self.bitmap() else { return Ok(()) };

@@ -307,9 +307,7 @@ impl Rdev {
 
     /// Whether writes to its slot go to it: it has not failed. Members under rebuild are written too.
     pub(crate) fn is_written(&self) -> bool {
-        let state = self.state();
-        !state.contains(State::FAULTY)
-            && (state.contains(State::IN_SYNC) || !broken(Rule::RebuildingIsWritten))
+        !self.is_faulty() && (self.is_in_sync() || !broken(Rule::RebuildingIsWritten))
     }
 
     /// Submits a write of the array `above` to sector `at` of the data area, if writes go to this member.

@@ -37,13 +37,13 @@ pub enum DiscardPlan<'g> {
     /// Chunk by chunk, like a write: the discard is shorter than two stripes.
     Ordinary,
     /// The middle in member ranges, the ends chunk by chunk.
-    Striped(Striped<'g>),
+    Striped(StripedDiscard<'g>),
 }
 
 /// A discard of at least one whole stripe. Head, body and tail are adjacent, in this order, and
 /// together are the discard.
 #[derive(Clone, Debug)]
-pub struct Striped<'g> {
+pub struct StripedDiscard<'g> {
     geometry: &'g Geometry,
     head: Span,
     body: Span,
@@ -66,7 +66,7 @@ pub fn plan(geometry: &Geometry, span: Span) -> DiscardPlan<'_> {
     } else {
         (span.start.round_up(stripe), span.end().round_down(stripe))
     };
-    DiscardPlan::Striped(Striped {
+    DiscardPlan::Striped(StripedDiscard {
         geometry,
         head: Span::between(span.start, from),
         body: Span::between(from, to),
@@ -82,7 +82,7 @@ pub fn stripe(geometry: &Geometry) -> Sectors {
     Sectors((disks / near + disks % near) * geometry.chunk().0)
 }
 
-impl<'g> Striped<'g> {
+impl<'g> StripedDiscard<'g> {
     /// The part before the first whole stripe, for the ordinary path; may be empty.
     pub fn head(&self) -> Span {
         self.head

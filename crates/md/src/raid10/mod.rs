@@ -13,7 +13,7 @@ pub mod discard;
 pub mod geometry;
 pub mod layout;
 
-pub use discard::{DiscardPlan, Striped};
+pub use discard::{DiscardPlan, StripedDiscard};
 pub use geometry::{Copies, Geometry, GeometryError, Location};
 pub use layout::{FarSets, Layout, LayoutError};
 

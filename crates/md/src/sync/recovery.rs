@@ -8,13 +8,13 @@ use futures_util::future::{OptionFuture, join_all};
 use tracing::{info, warn};
 
 use super::Engine;
-use super::drive::{Job, Step, SyncEnd};
+use super::drive::{SyncEnd, Job, Step};
 use super::window::{ALL, WINDOW};
 use crate::barrier;
 use crate::bitmap::{self, Purpose};
 use crate::canary::{Rule, broken};
 use crate::core::Core;
-use crate::level::{Lacking, Piece, Rebuild, Spot, Trouble, Work};
+use crate::level::{Piece, Rebuild, RebuildTarget, Spot, Trouble, Work};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Change;
@@ -80,9 +80,7 @@ impl Engine {
         let ended = self.drive(&job).await;
         let result = match ended {
             SyncEnd::Complete => job.complete().await,
-            SyncEnd::Interrupted | SyncEnd::Failed | SyncEnd::Overtaken => {
-                self.core.checkpoint().await
-            }
+            SyncEnd::Interrupted | SyncEnd::Failed | SyncEnd::Overtaken => self.core.checkpoint().await,
         };
         if let Some(bitmap) = self.core.bitmap() {
             bitmap.close_sync();
@@ -204,11 +202,11 @@ impl<'a> Recovery<'a> {
                     into += len;
                 }
             }
-            let lacking = Lacking { index: target.index, rdev: target.rdev };
+            let target = RebuildTarget { index: target.index, rdev: target.rdev };
             match groups.iter_mut().find(|group| group.spots == spots) {
-                Some(group) => group.targets.push(lacking),
+                Some(group) => group.targets.push(target),
                 None => {
-                    groups.push(Rebuild { range: range.clone(), targets: vec![lacking], spots });
+                    groups.push(Rebuild { range: range.clone(), targets: vec![target], spots });
                 }
             }
         }

@@ -52,7 +52,7 @@ impl Part {
 
 /// The result of reading a run, each block from the first readable copy.
 #[derive(Default)]
-pub(super) struct Fetched {
+pub(super) struct FetchResult {
     /// If one source returned everything, its index among the sources.
     pub(super) only: Option<usize>,
     /// Parts that one source (by index) could not return and another did.
@@ -65,7 +65,7 @@ pub(super) struct Fetched {
     errors: SmallVec<[usize; 4]>,
 }
 
-impl Fetched {
+impl FetchResult {
     /// The parts that were read, of a run of `len` sectors.
     pub(super) fn good(&self, len: Sectors) -> SmallVec<[Part; 2]> {
         let mut good = SmallVec::new();
@@ -181,10 +181,10 @@ impl Mirror {
     }
 
     /// Reads a run of sectors into `data`, each block from the first source that can return it.
-    pub(super) async fn fetch(&self, sources: &[Source<'_>], data: &Segment) -> Fetched {
+    pub(super) async fn fetch(&self, sources: &[Source<'_>], data: &Segment) -> FetchResult {
         let block = self.core.disk.limits().logical_block();
         let len = Sectors::from_bytes_floor(data.len() as u64);
-        let mut fetched = Fetched::default();
+        let mut fetched = FetchResult::default();
         let mut used: SmallVec<[usize; 4]> = SmallVec::new();
         let mut todo = vec![Part { into: Sectors::ZERO, len }];
         while let Some(part) = todo.pop() {
@@ -310,7 +310,7 @@ impl Mirror {
     pub(super) async fn repair(
         &self,
         sources: &[Source<'_>],
-        fetched: &Fetched,
+        fetched: &FetchResult,
         data: &Segment,
     ) -> BioResult {
         for (place, part) in &fetched.bad {

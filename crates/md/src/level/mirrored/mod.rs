@@ -40,9 +40,9 @@ use crate::membership::rdev::Rdev;
 use mirror::Mirror;
 
 /// See the module text.
-pub(crate) struct Mirrored(Seats<Mirror>);
+pub(crate) struct MirroredLevel(Seats<Mirror>);
 
-impl Mirrored {
+impl MirroredLevel {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self(Seats::new(Mirror::new(core)))
     }
@@ -79,7 +79,7 @@ impl Mirrored {
     }
 }
 
-impl Level for Mirrored {
+impl Level for MirroredLevel {
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         let core = &self.0.core;
         match bio.op {

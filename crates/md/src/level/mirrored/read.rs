@@ -4,7 +4,7 @@ use ashlar_block::buffer::scatter;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
-use super::copies::{Fetched, Sources};
+use super::copies::{FetchResult, Sources};
 use super::mirror::Mirror;
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::{Rdev, State};
@@ -114,7 +114,7 @@ impl Mirror {
         bio: &Bio,
         failed: Option<Index>,
         data: &Segment,
-    ) -> (Sources<'_>, Fetched) {
+    ) -> (Sources<'_>, FetchResult) {
         self.behind_ended(bio).await;
         let mut sources = self.sources(bio.sector);
         if !self.core.bound.is_unsynced() {

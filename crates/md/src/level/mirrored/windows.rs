@@ -5,20 +5,20 @@ use std::ops::Range;
 use ashlar_block::{Buffer, Sector, Sectors, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
-use super::copies::{Fetched, Part, Source, Sources, slice};
+use super::copies::{FetchResult, Part, Source, Sources, slice};
 use super::mirror::Mirror;
-use crate::level::{Lacking, Piece, Rebuild, Spot, Trouble};
+use crate::level::{Piece, Rebuild, RebuildTarget, Spot, Trouble};
 use crate::membership::rdev::State;
 
 /// A copy of a piece as read.
-struct Read<'a> {
+struct ReadCopy<'a> {
     source: Source<'a>,
     data: Buffer,
     /// What could not be read, ascending. A copy that could not be read at all still takes part: it must be corrected.
     lost: Vec<Part>,
 }
 
-impl Read<'_> {
+impl ReadCopy<'_> {
     /// Whether it has the part. Parts are cut where anything lost begins or ends.
     fn has(&self, part: Part) -> bool {
         !self.lost.iter().any(|lost| lost.into <= part.into && part.into < lost.end())
@@ -104,7 +104,7 @@ impl Mirror {
                 }
             }
         }
-        let writes = group.targets.iter().flat_map(|&Lacking { index, rdev }| {
+        let writes = group.targets.iter().flat_map(|&RebuildTarget { index, rdev }| {
             let target = Source { index, rdev, at: start };
             runs.iter().map(move |part| self.put(target, *part, window))
         });
@@ -137,7 +137,7 @@ impl Mirror {
         &self,
         group: &Rebuild<'_>,
         spot: &Spot,
-        fetched: &Fetched,
+        fetched: &FetchResult,
     ) -> Result<(), Trouble> {
         for (part, status) in &fetched.lost {
             for target in &group.targets {
@@ -202,7 +202,7 @@ impl Mirror {
 
     /// Reads each copy of a piece. Known bad blocks are to be rewritten, but not on a member that had a
     /// write error (as in the kernel).
-    async fn read_each(&self, piece: Piece) -> Result<Vec<Read<'_>>, Status> {
+    async fn read_each(&self, piece: Piece) -> Result<Vec<ReadCopy<'_>>, Status> {
         let able = |source: &Source<'_>| {
             source.rdev.holds(source.at + piece.len)
                 && (source.rdev.can_read(source.at, piece.len)
@@ -225,7 +225,7 @@ impl Mirror {
                 Some(_) => {}
                 None => {
                     let lost = fetched.lost.into_iter().map(|(part, _)| part).collect();
-                    copies.push(Read { source, data, lost });
+                    copies.push(ReadCopy { source, data, lost });
                 }
             }
         }
@@ -234,7 +234,7 @@ impl Mirror {
 
     /// Overwrites what could not be read of a copy with the first readable copy; in memory too, so that the
     /// copies can be compared.
-    async fn correct_each(&self, copies: &mut [Read<'_>], len: Sectors) -> Result<(), Status> {
+    async fn correct_each(&self, copies: &mut [ReadCopy<'_>], len: Sectors) -> Result<(), Status> {
         let lost = copies.iter().flat_map(|copy| &copy.lost);
         let mut cuts: Vec<Sectors> = lost.flat_map(|part| [part.into, part.end()]).collect();
         cuts.push(len);

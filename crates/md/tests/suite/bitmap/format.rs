@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::Bitmap;
 use ashlar_md::internals::bitmap::{
-    Assembled, BitmapError, Contents, Kind, Place, Purpose, State, Store,
+    ArrayFacts, BitmapError, Contents, Kind, Place, Purpose, State, Store,
 };
 use ashlar_md::ondisk::Version;
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper, BitmapSuperError};
@@ -146,7 +146,7 @@ fn a_bitmap_that_is_out_of_date_marks_everything() {
 fn what_is_known_to_be_in_sync_is_marked_but_needs_no_sync() {
     let bytes = some(Kind::Classic, 7);
     let load = |synced_to, complete, events| {
-        let array = Assembled { synced_to: Sector(synced_to), complete, ..crashed(events) };
+        let array = ArrayFacts { synced_to: Sector(synced_to), complete, ..crashed(events) };
         needed(&Bitmap::load(&bytes, place(10, 8), array).unwrap())
     };
     assert_eq!(load(0, true, 7), [3, 6]);
@@ -154,14 +154,14 @@ fn what_is_known_to_be_in_sync_is_marked_but_needs_no_sync() {
     assert_eq!(load(32, true, 7), [6]);
     assert!(load(u64::MAX, true, 7).is_empty(), "clean");
     assert_eq!(load(u64::MAX, false, 7), [3, 6], "for the member that is away");
-    let array = Assembled { synced_to: Sector(u64::MAX), ..crashed(7) };
+    let array = ArrayFacts { synced_to: Sector(u64::MAX), ..crashed(7) };
     let lockless = Bitmap::load(&some(Kind::Lockless, 7), place(10, 8), array).unwrap();
     assert_eq!(needed(&lockless), [3, 6]);
 }
 
 #[test]
 fn marks_of_a_clean_array_go_with_the_first_pass() {
-    let array = Assembled { synced_to: Sector(u64::MAX), ..crashed(7) };
+    let array = ArrayFacts { synced_to: Sector(u64::MAX), ..crashed(7) };
     let bitmap = Bitmap::load(&some(Kind::Classic, 7), place(10, 8), array).unwrap();
     let store = ManualStore::automatic();
     now(bitmap.clean(true, &store)).unwrap();
@@ -311,7 +311,7 @@ fn random_bytes_are_refused_or_make_a_bitmap_within_bounds() {
         }
         let place =
             Place { size: Sectors(1 + rng.next_u64() % (1 << rng.below(34))), ..place(1, 1) };
-        let array = Assembled { events: rng.below(10), ..crashed(0) };
+        let array = ArrayFacts { events: rng.below(10), ..crashed(0) };
         if let Ok(bitmap) = Bitmap::load(&bytes, place, array) {
             loaded += 1;
             assert!(bitmap.encode().len() as u64 <= place.area.bytes());
@@ -521,7 +521,7 @@ fn marks_that_the_kernel_made_are_those_of_what_was_written() {
     let bytes = file("marks.bin");
     let sb = BitmapSuper::parse(&bytes).unwrap();
     let place = Place { size: Sectors(sb.sync_size.get()), area: Sectors(8), block: 512 };
-    let array = Assembled {
+    let array = ArrayFacts {
         uuid: sb.uuid,
         events: sb.events.get(),
         synced_to: Sector(u64::MAX),

@@ -10,7 +10,7 @@ mod world;
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::Bitmap;
-use ashlar_md::internals::bitmap::{Assembled, Contents, Kind, Place};
+use ashlar_md::internals::bitmap::{ArrayFacts, Contents, Kind, Place};
 use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 
 const UUID: [u8; 16] = *b"ashlar's bitmaps";
@@ -39,8 +39,8 @@ fn bitmap(kind: Kind, chunks: u64, chunk: u64, contents: Contents) -> Bitmap {
 }
 
 /// A complete array that crashed.
-fn crashed(events: u64) -> Assembled {
-    Assembled { uuid: UUID, events, synced_to: Sector::ZERO, complete: true }
+fn crashed(events: u64) -> ArrayFacts {
+    ArrayFacts { uuid: UUID, events, synced_to: Sector::ZERO, complete: true }
 }
 
 /// The span of `count` chunks of 8 sectors from `first` on.

@@ -5,7 +5,7 @@ use crate::geometry_raid10::oracle::{Case, Oracle};
 use ashlar_block::units::{Sector, Sectors};
 use ashlar_md::internals::raid0::{MemberRange, Span};
 use ashlar_md::internals::raid10::discard::{plan, stripe};
-use ashlar_md::internals::raid10::{DiscardPlan, Geometry, Striped};
+use ashlar_md::internals::raid10::{DiscardPlan, Geometry, StripedDiscard};
 
 fn span(start: u64, len: u64) -> Span {
     Span { start: Sector(start), len: Sectors(len) }
@@ -111,7 +111,7 @@ fn discards_that_wrap_over_many_rows_are_exact_when_members_are_no_multiple_of_n
     }
 }
 
-fn striped(geometry: &Geometry, wanted: Span) -> Striped<'_> {
+fn striped(geometry: &Geometry, wanted: Span) -> StripedDiscard<'_> {
     match plan(geometry, wanted) {
         DiscardPlan::Striped(striped) => striped,
         DiscardPlan::Ordinary => panic!("{wanted:?} is planned as ordinary"),
@@ -153,7 +153,7 @@ fn a_discard_that_leaves_the_array_is_not_planned() {
 }
 
 /// The ranges in sectors of the members' devices, member `i` with data offset `offsets[i]`.
-fn on_members(striped: &Striped<'_>, offsets: &[u64]) -> Vec<(usize, u64, u64)> {
+fn on_members(striped: &StripedDiscard<'_>, offsets: &[u64]) -> Vec<(usize, u64, u64)> {
     striped
         .ranges()
         .map(|r| {
