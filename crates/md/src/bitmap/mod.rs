@@ -81,7 +81,7 @@ mod write;
 pub use load::{ArrayFacts, BitmapError, Contents, Place};
 pub use lockless::{Action, State};
 pub use sync::{Purpose, Step};
-pub use write::{Discard, Intent};
+pub use write::Intent;
 
 use counters::Counters;
 use flight::Board;

@@ -9,21 +9,15 @@ use super::lockless::{Action, State};
 use super::{Bitmap, Kind, Store};
 use crate::canary::{Rule, broken};
 
-/// A write is in flight, and the marks of its chunks are durable. Dropping this ends the write.
+/// A write or discard is in flight, and the marks that it needs are durable. Dropping this ends it; a discard without
+/// [`Self::done`] ends as if it had been a write.
 #[must_use = "the write has ended when this is dropped"]
 pub struct Intent<'a> {
     bitmap: &'a Bitmap,
     chunks: Range<u32>,
-}
-
-/// A discard is in flight, and the marks that it needs are durable. Dropping this without
-/// [`Self::done`] ends it as if it had been a write.
-#[must_use = "the discard has ended when this is dropped"]
-pub struct Discard<'a> {
-    intent: Intent<'a>,
-    /// Chunks that lie entirely in the discard and were marked for it.
+    /// Of a discard: chunks that lie entirely in it and were marked for it.
     whole: Vec<u32>,
-    gone: bool,
+    done: bool,
 }
 
 impl Bitmap {
@@ -31,7 +25,11 @@ impl Bitmap {
     /// addition for each chunk, no lock. On `None`, use [`Self::begin`].
     #[inline]
     pub fn try_begin(&self, sector: Sector, len: Sectors) -> Option<Intent<'_>> {
-        Some(Intent { bitmap: self, chunks: self.counters.try_enter(sector, len)? })
+        self.counters.try_enter(sector, len).map(|chunks| self.intent(chunks))
+    }
+
+    fn intent(&self, chunks: Range<u32>) -> Intent<'_> {
+        Intent { bitmap: self, chunks, whole: Vec::new(), done: false }
     }
 
     /// Begins a write. Returns when the marks of all its chunks are durable; only then may data go to
@@ -68,7 +66,7 @@ impl Bitmap {
         if !self.is_settled() {
             return Err(Status::Invalid);
         }
-        Ok(Intent { bitmap: self, chunks: self.counters.enter(sector, len)? })
+        self.counters.enter(sector, len).map(|chunks| self.intent(chunks))
     }
 
     /// Marks chunks that a write has entered; returns the flight to wait for, unless all marks are
@@ -100,12 +98,9 @@ impl Bitmap {
         sector: Sector,
         len: Sectors,
         store: &dyn Store,
-    ) -> Result<Discard<'_>, Status> {
+    ) -> Result<Intent<'_>, Status> {
         match self.kind {
-            Kind::Classic => {
-                let intent = self.begin(sector, len, store).await?;
-                Ok(Discard { intent, whole: Vec::new(), gone: false })
-            }
+            Kind::Classic => self.begin(sector, len, store).await,
             Kind::Lockless => self.begin_forgetting(sector, len, store).await,
         }
     }
@@ -117,8 +112,8 @@ impl Bitmap {
         sector: Sector,
         len: Sectors,
         store: &dyn Store,
-    ) -> Result<Discard<'_>, Status> {
-        let intent = self.enter(sector, len)?;
+    ) -> Result<Intent<'_>, Status> {
+        let mut intent = self.enter(sector, len)?;
         let end = sector + len;
         let is_whole = |chunk: u32| {
             let whole =
@@ -137,69 +132,51 @@ impl Bitmap {
                 self.counters.get(*chunk).settle();
             }
         }
-        let mut whole = marked;
-        whole.retain(|chunk| is_whole(*chunk));
-        for chunk in &whole {
+        intent.whole = marked;
+        intent.whole.retain(|chunk| is_whole(*chunk));
+        for chunk in &intent.whole {
             self.counters.get(*chunk).hold_alone();
         }
-        Ok(Discard { intent, whole, gone: false })
+        Ok(intent)
     }
 }
 
 impl Intent<'_> {
-    /// Some copy lacks this write: its chunks stay marked until a sync.
-    pub fn failed(&self) {
-        self.bitmap.degrade(self.chunks.clone());
-    }
-}
-
-impl Drop for Intent<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.bitmap.counters.leave(&self.chunks);
-    }
-}
-
-impl Discard<'_> {
-    /// The discard has succeeded on all members. In a lockless bitmap, chunks that need no sync any
+    /// It has succeeded on all members. In a lockless bitmap, chunks of a discard that need no sync any
     /// more become unwritten; the next flight writes that to the members.
     pub fn done(mut self) {
-        self.gone = true;
+        self.done = true;
     }
 
-    /// Some copy lacks this discard: its chunks stay marked until a sync, except unwritten ones.
+    /// Some copy lacks it: its chunks stay marked until a sync, except unwritten ones.
     pub fn failed(&self) {
-        let Intent { bitmap, chunks } = &self.intent;
-        let marked: Vec<u32> = {
-            let board = bitmap.board();
-            chunks.clone().filter(|chunk| board.image.state(*chunk) != State::Unwritten).collect()
-        };
-        bitmap.degrade(marked);
-    }
-}
-
-impl Drop for Discard<'_> {
-    fn drop(&mut self) {
-        if self.whole.is_empty() {
-            return;
+        let mut board = self.bitmap.board();
+        for chunk in self.chunks.clone() {
+            if board.image.state(chunk) != State::Unwritten {
+                self.bitmap.counters.get(chunk).need();
+                board.image.act(chunk, Action::Degrade);
+            }
         }
-        // The intent is dropped after this: the discard is still counted in.
-        let bitmap = self.intent.bitmap;
-        let mut board = bitmap.board();
+    }
+
+    /// The chunks of a discard that ends become unwritten. It is still counted in.
+    #[cold]
+    fn forget(&self) {
+        let mut board = self.bitmap.board();
         for chunk in &self.whole {
-            if bitmap.counters.get(*chunk).discarded(self.gone) {
+            if self.bitmap.counters.get(*chunk).discarded(self.done) {
                 board.image.act(*chunk, Action::Discard);
             }
         }
     }
 }
 
-impl Bitmap {
-    fn degrade(&self, chunks: impl IntoIterator<Item = u32>) {
-        let mut board = self.board();
-        for chunk in chunks {
-            self.counters.get(chunk).need();
-            board.image.act(chunk, Action::Degrade);
+impl Drop for Intent<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.whole.is_empty() {
+            self.forget();
         }
+        self.bitmap.counters.leave(&self.chunks);
     }
 }

@@ -7,19 +7,12 @@ use ashlar_block::{Bio, BioResult, Features, Op, Status};
 
 use super::{Core, Hold};
 use crate::barrier::Pass;
-use crate::bitmap::{Discard, Intent};
-
-/// What the bitmap holds for a write.
-enum Marks<'a> {
-    None,
-    Write(Intent<'a>),
-    Discard(Discard<'a>),
-}
+use crate::bitmap::Intent;
 
 /// A write that the array has begun. Dropped, it lets the daemon clear its marks, then a sync raise the barrier, then the array become clean.
 #[must_use = "the write has ended when this is dropped"]
 pub(crate) struct Write<'a> {
-    marks: Marks<'a>,
+    intent: Option<Intent<'a>>,
     pass: Pass<'a>,
     hold: Hold<'a>,
     core: &'a Core,
@@ -43,11 +36,8 @@ impl Core {
     #[inline]
     pub(crate) async fn begin(&self, bio: &Bio) -> Result<Write<'_>, Status> {
         let hold = self.write_start().await?;
-        let pass = match self.barrier.try_wait(bio.sector, bio.len) {
-            Some(pass) => pass,
-            None => Box::pin(self.barrier.wait(bio.sector, bio.len)).await,
-        };
-        Ok(Write { marks: Marks::None, pass, hold, core: self })
+        let pass = self.barrier.wait(bio.sector, bio.len).await;
+        Ok(Write { intent: None, pass, hold, core: self })
     }
 }
 
@@ -61,18 +51,20 @@ impl Write<'_> {
         // must get the zeroes: the discard counts as a write.
         let zeroes = || self.core.disk.limits().features.contains(Features::DISCARD_ZEROES);
         let forgets = bio.op == Op::Discard && !zeroes();
-        if !forgets && let Some(intent) = bitmap.try_begin(bio.sector, bio.len) {
-            self.marks = Marks::Write(intent);
+        if !forgets {
+            self.intent = bitmap.try_begin(bio.sector, bio.len);
+        }
+        if self.intent.is_some() {
             return Ok(());
         }
         Box::pin(async {
             // A bitmap that is not on the members yet accepts no marks.
             self.core.recorded().await?;
-            self.marks = if forgets {
-                Marks::Discard(bitmap.begin_discard(bio.sector, bio.len, self.core).await?)
+            self.intent = Some(if forgets {
+                bitmap.begin_discard(bio.sector, bio.len, self.core).await?
             } else {
-                Marks::Write(bitmap.begin(bio.sector, bio.len, self.core).await?)
-            };
+                bitmap.begin(bio.sector, bio.len, self.core).await?
+            });
             self.core.recorded().await
         })
         .await
@@ -80,31 +72,25 @@ impl Write<'_> {
 
     /// Whether its range is marked.
     pub(crate) fn is_marked(&self) -> bool {
-        !matches!(self.marks, Marks::None)
+        self.intent.is_some()
     }
 
     /// Some copy lacks it: what is marked stays marked until a sync.
     pub(crate) fn failed(&self) {
-        match &self.marks {
-            Marks::None => {}
-            Marks::Write(intent) => intent.failed(),
-            Marks::Discard(discard) => discard.failed(),
-        }
+        self.intent.iter().for_each(Intent::failed);
     }
 
-    /// All members have taken it. A discard then needs no marks.
+    /// All members have taken it, and it needs no marks any more.
     pub(crate) fn done(&mut self) {
-        if let Marks::Discard(discard) = std::mem::replace(&mut self.marks, Marks::None) {
-            discard.done();
-        }
+        self.intent.take().into_iter().for_each(Intent::done);
     }
 
     /// Ends a write that all members have, and waits until it may be acknowledged: only superblocks may still be written, which need
     /// neither its marks nor the barrier.
     #[inline]
     pub(crate) async fn end(self) -> BioResult {
-        let Self { marks, pass, hold: _hold, core } = self;
-        drop(marks);
+        let Self { intent, pass, hold: _hold, core } = self;
+        drop(intent);
         drop(pass);
         if core.lifecycle.is_recorded() { Ok(()) } else { Box::pin(core.recorded()).await }
     }
