@@ -134,11 +134,6 @@ impl<P: Buckets> Barrier<P> {
         if let Some(pass) = self.try_take(kind, span) {
             return pass;
         }
-        // Boxed, so that the futures of all other I/O stay small.
-        Box::pin(self.take_each(kind, span)).await
-    }
-
-    async fn take_each(&self, kind: Kind, span: Span) -> Pass<'_, P> {
         let mut pass = Pass { barrier: self, span, taken: 0, kind };
         while let Some(index) = span.nth(pass.taken, P::BUCKETS) {
             let bucket = &self.buckets[index];

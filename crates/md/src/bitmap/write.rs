@@ -15,9 +15,8 @@ use crate::canary::{Rule, broken};
 pub struct Intent<'a> {
     bitmap: &'a Bitmap,
     chunks: Range<u32>,
-    /// Of a discard: chunks that lie entirely in it and were marked for it.
-    whole: Vec<u32>,
-    done: bool,
+    /// Of a discard that has not ended: chunks that lie entirely in it and were marked for it.
+    whole: Box<[u32]>,
 }
 
 impl Bitmap {
@@ -29,7 +28,7 @@ impl Bitmap {
     }
 
     fn intent(&self, chunks: Range<u32>) -> Intent<'_> {
-        Intent { bitmap: self, chunks, whole: Vec::new(), done: false }
+        Intent { bitmap: self, chunks, whole: Box::default() }
     }
 
     /// Begins a write. Returns when the marks of all its chunks are durable; only then may data go to
@@ -132,8 +131,7 @@ impl Bitmap {
                 self.counters.get(*chunk).settle();
             }
         }
-        intent.whole = marked;
-        intent.whole.retain(|chunk| is_whole(*chunk));
+        intent.whole = marked.into_iter().filter(|chunk| is_whole(*chunk)).collect();
         for chunk in &intent.whole {
             self.counters.get(*chunk).hold_alone();
         }
@@ -145,7 +143,7 @@ impl Intent<'_> {
     /// It has succeeded on all members. In a lockless bitmap, chunks of a discard that need no sync any
     /// more become unwritten; the next flight writes that to the members.
     pub fn done(mut self) {
-        self.done = true;
+        self.forget(true);
     }
 
     /// Some copy lacks it: its chunks stay marked until a sync, except unwritten ones.
@@ -159,13 +157,13 @@ impl Intent<'_> {
         }
     }
 
-    /// The chunks of a discard that ends become unwritten. It is still counted in.
+    /// The discard ends, and is still counted in: if it is `done`, its chunks become unwritten.
     #[cold]
-    fn forget(&self) {
+    fn forget(&mut self, done: bool) {
         let mut board = self.bitmap.board();
-        for chunk in &self.whole {
-            if self.bitmap.counters.get(*chunk).discarded(self.done) {
-                board.image.act(*chunk, Action::Discard);
+        for chunk in std::mem::take(&mut self.whole) {
+            if self.bitmap.counters.get(chunk).discarded(done) {
+                board.image.act(chunk, Action::Discard);
             }
         }
     }
@@ -175,7 +173,7 @@ impl Drop for Intent<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.whole.is_empty() {
-            self.forget();
+            self.forget(false);
         }
         self.bitmap.counters.leave(&self.chunks);
     }

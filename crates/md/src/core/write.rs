@@ -3,7 +3,7 @@
 //! In this order: the superblocks say active, the barrier lets the write pass, its marks are durable. Only then the level reads the slots
 //! (see `membership::slots`), and sends it. It is acknowledged when the superblocks have what acknowledgements depend on.
 
-use ashlar_block::{Bio, BioResult, Features, Op, Status};
+use ashlar_block::{Bio, BioResult, Features, LocalFuture, Op, Status};
 
 use super::{Core, Hold};
 use crate::barrier::Pass;
@@ -20,7 +20,6 @@ pub(crate) struct Write<'a> {
 
 impl Core {
     /// Keeps the array open, once the superblocks say that it is active.
-    #[inline]
     pub(crate) async fn write_start(&self) -> Result<Hold<'_>, Status> {
         let hold = self.lifecycle.begin()?;
         if !self.writable {
@@ -32,8 +31,19 @@ impl Core {
         Ok(hold)
     }
 
-    /// Begins a write, without its marks: the array is active, and the barrier has let the write pass.
+    /// Begins a write, with its marks, if it need not wait for anything. An array that is active can be written.
     #[inline]
+    pub(crate) fn try_begin(&self, bio: &Bio) -> Option<Write<'_>> {
+        let hold = self.lifecycle.begin().ok().filter(|_| self.lifecycle.is_active())?;
+        let pass = self.barrier.try_wait(bio.sector, bio.len)?;
+        let intent = match self.bitmap() {
+            Some(bitmap) => Some(bitmap.try_begin(bio.sector, bio.len)?),
+            None => None,
+        };
+        Some(Write { intent, pass, hold, core: self })
+    }
+
+    /// Begins a write, without its marks: the array is active, and the barrier has let the write pass.
     pub(crate) async fn begin(&self, bio: &Bio) -> Result<Write<'_>, Status> {
         let hold = self.write_start().await?;
         let pass = self.barrier.wait(bio.sector, bio.len).await;
@@ -41,10 +51,9 @@ impl Core {
     }
 }
 
-impl Write<'_> {
+impl<'a> Write<'a> {
     /// Marks its range in the bitmap, if there is one. A member that did not take the marks has failed. The superblocks of the
     /// others record that before data is sent, which that member would lack without a mark.
-    #[inline]
     pub(crate) async fn mark(&mut self, bio: &Bio) -> BioResult {
         let Some(bitmap) = self.core.bitmap() else { return Ok(()) };
         // If the array promises zeroes, copies of a discarded range must be the same, and a new member
@@ -85,13 +94,19 @@ impl Write<'_> {
         self.intent.take().into_iter().for_each(Intent::done);
     }
 
-    /// Ends a write that all members have, and waits until it may be acknowledged: only superblocks may still be written, which need
-    /// neither its marks nor the barrier.
+    /// Ends a write that all members have. Returns what must succeed before it is acknowledged, if anything: superblocks that are still
+    /// to be written, which need neither its marks nor the barrier.
     #[inline]
-    pub(crate) async fn end(self) -> BioResult {
-        let Self { intent, pass, hold: _hold, core } = self;
+    pub(crate) fn end(self) -> Option<LocalFuture<'a, BioResult>> {
+        let Self { intent, pass, hold, core } = self;
         drop(intent);
         drop(pass);
-        if core.lifecycle.is_recorded() { Ok(()) } else { Box::pin(core.recorded()).await }
+        if core.lifecycle.is_recorded() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let _hold = hold;
+            core.recorded().await
+        }))
     }
 }

@@ -60,9 +60,7 @@ impl Outcome {
 impl Mirror {
     /// A discard or write-zeroes of any length.
     pub(super) async fn discard(&self, bio: Bio) -> BioResult {
-        let mut write = self.core.begin(&bio).await?;
-        self.behind_ended(&bio).await;
-        write.mark(&bio).await?;
+        let mut write = self.begin(&bio).await?;
         let outcome = self.send_parts(&bio).await;
         let degraded = !self.core.is_complete();
         if outcome.lacking || degraded {

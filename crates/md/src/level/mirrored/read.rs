@@ -22,7 +22,10 @@ impl Mirror {
     /// Rare cases are in separate, boxed futures, so that this one stays small: each read creates one.
     pub(super) async fn read(&self, bio: Bio) -> BioResult {
         let failed = {
-            let _pass = self.core.barrier.wait_read(bio.sector, bio.len).await;
+            let _pass = match self.core.barrier.try_wait_read(bio.sector, bio.len) {
+                Some(pass) => pass,
+                None => Box::pin(self.core.barrier.wait_read(bio.sector, bio.len)).await,
+            };
             match self.best_copy(&bio) {
                 None => None,
                 Some(copy) => {

@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use ashlar_block::{Bio, BioResult, IoFuture};
+use ashlar_block::{Bio, BioResult, IoFuture, Status};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
@@ -72,20 +72,30 @@ impl Mirror {
     ///
     /// Rare cases are in separate, boxed futures, so that this one stays small: each write creates one.
     pub(super) async fn write(&self, bio: &Bio) -> BioResult {
-        let mut write = self.core.begin(bio).await?;
-        if let Some(backlog) = &self.backlog
-            && !backlog.is_empty()
-        {
-            Box::pin(backlog.clear_of(bio.sector, bio.end())).await;
-        }
-        write.mark(bio).await?;
+        let behind = self.backlog.as_ref().is_some_and(|backlog| !backlog.is_empty());
+        let begun = if behind { None } else { self.core.try_begin(bio) };
+        let write = match begun {
+            Some(write) => write,
+            None => Box::pin(self.begin(bio)).await?,
+        };
         let map = self.core.personality();
         if map.is_in_one_chunk(bio.sector, bio.len) {
             self.write_chunk(bio, map, &write).await?;
         } else {
             Box::pin(self.write_chunks(bio, map, &write)).await?;
         }
-        write.end().await
+        match write.end() {
+            Some(rest) => rest.await,
+            None => Ok(()),
+        }
+    }
+
+    /// Begins a write, discard or write-zeroes that may have to wait.
+    pub(super) async fn begin(&self, bio: &Bio) -> Result<Write<'_>, Status> {
+        let mut write = self.core.begin(bio).await?;
+        self.behind_ended(bio).await;
+        write.mark(bio).await?;
+        Ok(write)
     }
 
     async fn write_chunks(&self, bio: &Bio, map: &Personality, write: &Write<'_>) -> BioResult {
