@@ -127,7 +127,7 @@ struct State {
 /// See the module text. It cannot be copied:
 ///
 /// ```compile_fail
-/// let list = ashlar_md::badblocks::BadBlocks::none();
+/// let list = ashlar_md::internals::badblocks::BadBlocks::none();
 /// let other = list.clone();
 /// ```
 #[derive(Debug)]

@@ -53,12 +53,12 @@ mod sync;
 mod enumeration;
 
 pub use array::{Array, SAFE_MODE_DELAY};
-pub use assemble::{AssembleError, Candidate, Options, Plan, group, plan};
+pub use assemble::{AssembleError, Options, Plan, group, plan};
 pub use bitmap::{Bitmap, Kind as BitmapKind, State as BitmapState};
 pub use manage::{AddOptions, AddOutcome, FlagChange, GrowOptions, ManageError, MemberFlag};
 pub use membership::rdev::{Rdev, State as MemberState};
 pub use membership::slots::{Index, Members, Place};
-pub use probe::{probe, probe_all};
+pub use probe::{Candidate, probe, probe_all};
 pub use status::{ArrayState, ArrayStatus, MemberStatus};
 pub use sync::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
 

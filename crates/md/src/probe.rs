@@ -10,6 +10,17 @@ use crate::ondisk::bitmap_super::{self, BitmapSuper};
 use crate::ondisk::probe::{ProbeResult, identify, probe_ranges};
 use crate::ondisk::{Features, Superblock, SuperblockError};
 
+/// A device with a superblock.
+#[derive(Clone)]
+pub struct Candidate {
+    /// The device.
+    pub gateway: Gateway,
+    /// Its path, for messages.
+    pub path: String,
+    /// Its superblock.
+    pub sb: Box<Superblock>,
+}
+
 /// Why a device's superblock cannot be used.
 #[derive(Debug, Error)]
 pub enum ProbeError {

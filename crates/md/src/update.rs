@@ -13,12 +13,13 @@ use ashlar_block::Status;
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
-use crate::assemble::{AssembleError, Candidate, Options, plan};
+use crate::assemble::{AssembleError, Options, plan};
 use crate::create::write_at;
 use crate::ondisk::bitmap_super::BitmapSuper;
 use crate::ondisk::homehost::with_host;
 use crate::ondisk::update::updated;
 use crate::ondisk::{MdadmUuid, Role, Superblock, Version};
+use crate::probe::Candidate;
 use crate::probe::read_bitmap;
 
 pub use crate::ondisk::update::{Update, UpdateError as Refusal};

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use ashlar_block::{Gateway, Sectors};
+use ashlar_block::Sectors;
 use uuid::Uuid;
 
 use crate::bitmap::{self, ArrayFacts, Bitmap};
@@ -22,24 +22,13 @@ use crate::membership::rdev::{NewRdev, Rdev, State};
 use crate::membership::slots::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
 use crate::personality::{Personality, PersonalityError};
-use crate::probe::{read_bad_blocks, read_whole_bitmap};
+use crate::probe::{Candidate, read_bad_blocks, read_whole_bitmap};
 
 mod error;
 mod odd;
 
 pub use error::AssembleError;
 use odd::{disagreement, is_impossible, leave_out_odd};
-
-/// A device with a superblock.
-#[derive(Clone)]
-pub struct Candidate {
-    /// The device.
-    pub gateway: Gateway,
-    /// Its path, for messages.
-    pub path: String,
-    /// Its superblock.
-    pub sb: Box<Superblock>,
-}
 
 /// How to assemble.
 #[derive(Clone, Copy, Default, Debug)]

@@ -1,8 +1,9 @@
 //! Members whose superblocks are wrong. With [`Options::run`](super::Options::run) a redundant array may
 //! start without them: the kernel leaves these devices out, too.
 
-use super::{AssembleError, Candidate};
+use super::error::AssembleError;
 use crate::ondisk::{Level, Role, Superblock};
+use crate::probe::Candidate;
 
 /// The first property of the array in which two superblocks differ.
 pub(super) fn disagreement(sb: &Superblock, other: &Superblock) -> Option<&'static str> {

@@ -8,13 +8,31 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::Kind;
 use super::lockless::{Action, State};
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
 
 /// Dirty blocks at most this far apart are written in one write: another write would cost more than
 /// the bytes between.
 const GAP: usize = 16 << 10;
+
+/// The two formats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A bit for each chunk (superblock version 3 or 4).
+    Classic,
+    /// A byte for each chunk (superblock version 6).
+    Lockless,
+}
+
+impl Kind {
+    /// The byte of the first mark.
+    pub(super) const fn start(self) -> usize {
+        match self {
+            Self::Classic => bitmap_super::SIZE,
+            Self::Lockless => bitmap_super::LOCKLESS_START,
+        }
+    }
+}
 
 /// See the module text.
 pub(super) struct Image {

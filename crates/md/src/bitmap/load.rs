@@ -7,11 +7,11 @@ use ashlar_block::{Sector, Sectors};
 use event_listener::Event;
 use thiserror::Error;
 
+use super::board::Board;
 use super::counters::Counters;
-use super::flight::Board;
 use super::image::{Image, bytes_of};
 use super::lockless::{Action, State};
-use super::{Bitmap, Kind};
+use super::{Bitmap, Kind, Place};
 use crate::ondisk::bitmap_super::{BitmapSuper, BitmapSuperError, VERSION_CLUSTERED, state};
 
 /// Most chunks, regardless of room: 64 MiB of counters. With chunks of 64 KiB that is an array of
@@ -21,17 +21,6 @@ const MOST_CHUNKS: u64 = 1 << 24;
 const LOCKLESS_CHUNK: Sectors = Sectors(128);
 /// Seconds between the daemon's passes over a lockless bitmap, as in Linux.
 const LOCKLESS_SLEEP: u32 = 30;
-
-/// What a bitmap covers, and its room on the members.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
-    /// Sectors to be covered: the used size of each member, or for RAID 10 the array's size.
-    pub size: Sectors,
-    /// Sectors available on every member from the bitmap's superblock on.
-    pub area: Sectors,
-    /// Block size of writes in bytes: the largest logical block of the members.
-    pub block: u32,
-}
 
 /// What the members' superblocks say about the array whose bitmap is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

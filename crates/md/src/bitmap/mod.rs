@@ -67,6 +67,7 @@ use event_listener::Event;
 use crate::ondisk::Version;
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
 
+mod board;
 mod clean;
 mod counters;
 mod flight;
@@ -78,13 +79,14 @@ mod superblock;
 mod sync;
 mod write;
 
-pub use load::{ArrayFacts, BitmapError, Contents, Place};
+pub use image::Kind;
+pub use load::{ArrayFacts, BitmapError, Contents};
 pub use lockless::{Action, State};
 pub use sync::{Purpose, Step};
 pub use write::Intent;
 
+use board::Board;
 use counters::Counters;
-use flight::Board;
 
 /// Where the marks are stored: the members of an array.
 pub trait Store {
@@ -109,22 +111,15 @@ pub trait Store {
     fn flush_data(&self) -> LocalFuture<'_, BioResult>;
 }
 
-/// The two formats.
+/// What a bitmap covers, and its room on the members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A bit for each chunk (superblock version 3 or 4).
-    Classic,
-    /// A byte for each chunk (superblock version 6).
-    Lockless,
-}
-
-impl Kind {
-    const fn start(self) -> usize {
-        match self {
-            Self::Classic => bitmap_super::SIZE,
-            Self::Lockless => bitmap_super::LOCKLESS_START,
-        }
-    }
+pub struct Place {
+    /// Sectors to be covered: the used size of each member, or for RAID 10 the array's size.
+    pub size: Sectors,
+    /// Sectors available on every member from the bitmap's superblock on.
+    pub area: Sectors,
+    /// Block size of writes in bytes: the largest logical block of the members.
+    pub block: u32,
 }
 
 /// A write-intent bitmap in use. See the module text.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ashlar_block::{Sector, Sectors, Status};
 
-use super::flight::Number;
+use super::board::Number;
 use super::lockless::{Action, State};
 use super::{Bitmap, Kind, Store};
 use crate::canary::{Rule, broken};

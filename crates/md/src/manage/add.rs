@@ -9,7 +9,6 @@ use uuid::Uuid;
 
 use super::ManageError;
 use crate::array::Array;
-use crate::assemble::Candidate;
 use crate::badblocks::BadBlocks;
 use crate::create::{erase_others, write_at};
 use crate::membership::rdev::{NewRdev, Rdev, State};
@@ -17,6 +16,7 @@ use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::{Change, Superblocks};
 use crate::ondisk::create::{CreateError, NewMember};
 use crate::ondisk::{DeviceFlags, Superblock, change};
+use crate::probe::Candidate;
 use crate::probe::{ProbeError, probe};
 
 /// How to add a device.

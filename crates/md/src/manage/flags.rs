@@ -5,10 +5,10 @@ use uuid::Uuid;
 
 use super::{AddOptions, ManageError};
 use crate::array::Array;
-use crate::assemble::Candidate;
 use crate::membership::rdev::State;
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Change;
+use crate::probe::Candidate;
 use crate::probe::probe;
 
 /// A flag of a member that a user may change.

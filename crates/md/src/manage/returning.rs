@@ -4,11 +4,11 @@ use tracing::info;
 
 use super::{AddOptions, ManageError};
 use crate::array::Array;
-use crate::assemble::Candidate;
 use crate::membership::rdev::{NewRdev, Rdev, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Superblocks;
 use crate::ondisk::{Features, Role};
+use crate::probe::Candidate;
 use crate::probe::read_bad_blocks;
 
 impl Array {

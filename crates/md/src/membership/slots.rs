@@ -220,6 +220,17 @@ impl Members {
         (0..self.slots()).filter(|slot| self.in_sync(*slot).is_none()).count()
     }
 
+    /// The members to be rebuilt: members and replacements in slots that have not failed and are not in
+    /// sync, and in-sync replacements that have not taken the slot yet.
+    pub(crate) fn to_rebuild(&self) -> impl Iterator<Item = (Index, &Rdev, Place)> {
+        let placed = self.placed().map(|(index, rdev)| (index, rdev, self.place(index)));
+        placed.filter(|(_, rdev, place)| match place {
+            Place::Slot(_) => !rdev.is_in_sync() && !rdev.is_faulty(),
+            Place::Replacement(_) => !rdev.is_faulty(),
+            Place::Spare => false,
+        })
+    }
+
     /// Spares that can be put into a slot.
     pub fn spares(&self) -> impl Iterator<Item = (Index, &Rdev)> {
         let able = |rdev: &Rdev| !rdev.state().intersects(State::FAULTY | State::REMOVED);

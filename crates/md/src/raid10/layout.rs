@@ -70,7 +70,7 @@ impl Layout {
     /// multiple of the copies: copies then continue in the next row.
     ///
     /// ```
-    /// # use ashlar_md::raid10::draw;
+    /// # use ashlar_md::internals::raid10::draw;
     /// assert_eq!(draw("n2", 4, 3)?.trim_end(), "   0   0   1   1
     ///    2   2   3   3
     ///    4   4   5   5");
@@ -79,7 +79,7 @@ impl Layout {
     ///    1   2   2
     ///    3   3   4
     ///    4   5   5");
-    /// # Ok::<(), ashlar_md::raid10::GeometryError>(())
+    /// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
     /// ```
     pub const fn near(copies: u8) -> Self {
         Self { near: copies, far: 1, offset: false, far_sets: FarSets::Whole }
@@ -93,12 +93,12 @@ impl Layout {
     /// [`FarSets`] limit the shift; only device mapper and hand-made arrays have them.
     ///
     /// ```
-    /// # use ashlar_md::raid10::draw;
+    /// # use ashlar_md::internals::raid10::draw;
     /// assert_eq!(draw("f2", 4, 2)?.trim_end(), "   0   1   2   3
     ///    4   5   6   7
     ///    3   0   1   2
     ///    7   4   5   6");
-    /// # Ok::<(), ashlar_md::raid10::GeometryError>(())
+    /// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
     /// ```
     pub const fn far(copies: u8) -> Self {
         Self { near: 1, far: copies, offset: false, far_sets: FarSets::Whole }
@@ -111,12 +111,12 @@ impl Layout {
     /// that writes need not seek.
     ///
     /// ```
-    /// # use ashlar_md::raid10::draw;
+    /// # use ashlar_md::internals::raid10::draw;
     /// assert_eq!(draw("o2", 4, 2)?.trim_end(), "   0   1   2   3
     ///    3   0   1   2
     ///    4   5   6   7
     ///    7   4   5   6");
-    /// # Ok::<(), ashlar_md::raid10::GeometryError>(())
+    /// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
     /// ```
     pub const fn offset(copies: u8) -> Self {
         Self { near: 1, far: copies, offset: true, far_sets: FarSets::Whole }

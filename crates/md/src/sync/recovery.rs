@@ -52,21 +52,12 @@ pub(super) struct Recovery<'a> {
 }
 
 impl Engine {
-    /// The members to be rebuilt: members and replacements in slots that have not failed and are not in
-    /// sync, and in-sync replacements that have not taken the slot yet.
     fn recovery_targets(&self) -> Vec<Target<'_>> {
-        let all = self.core.members.placed().filter_map(|(index, rdev)| {
-            let place = self.core.members.place(index);
+        let all = self.core.members.to_rebuild().filter_map(|(index, rdev, place)| {
             let (Place::Slot(slot) | Place::Replacement(slot)) = place else { return None };
-            let waits = !rdev.is_in_sync() || matches!(place, Place::Replacement(_));
-            (waits && !rdev.is_faulty()).then_some(Target { index, rdev, place, slot })
+            Some(Target { index, rdev, place, slot })
         });
         all.collect()
-    }
-
-    /// Whether a member must be rebuilt.
-    pub(super) fn wants_recovery(&self) -> bool {
-        !self.recovery_targets().is_empty()
     }
 
     /// Rebuilds members.

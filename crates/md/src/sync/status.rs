@@ -49,9 +49,9 @@ impl SyncAction {
 /// A user's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncRequest {
-    /// End the running action. A necessary action begins again automatically.
+    /// SyncEnd the running action. A necessary action begins again automatically.
     Idle,
-    /// End the running action, and let none begin.
+    /// SyncEnd the running action, and let none begin.
     Frozen,
     /// Begin the necessary action.
     Resync,
