@@ -6,7 +6,7 @@ use ashlar_block::{Sector, Sectors};
 use tracing::info;
 
 use super::Engine;
-use super::drive::{SyncEnd, Job, Step};
+use super::drive::{Job, Step, SyncEnd};
 use super::window::{ALL, pieces};
 use crate::bitmap::{self, Purpose};
 use crate::level::{Piece, Trouble, Work};

@@ -8,7 +8,7 @@ use futures_util::future::{OptionFuture, join_all};
 use tracing::{info, warn};
 
 use super::Engine;
-use super::drive::{SyncEnd, Job, Step};
+use super::drive::{Job, Step, SyncEnd};
 use super::window::{ALL, WINDOW};
 use crate::barrier;
 use crate::bitmap::{self, Purpose};
@@ -71,7 +71,9 @@ impl Engine {
         let ended = self.drive(&job).await;
         let result = match ended {
             SyncEnd::Complete => job.complete().await,
-            SyncEnd::Interrupted | SyncEnd::Failed | SyncEnd::Overtaken => self.core.checkpoint().await,
+            SyncEnd::Interrupted | SyncEnd::Failed | SyncEnd::Overtaken => {
+                self.core.checkpoint().await
+            }
         };
         if let Some(bitmap) = self.core.bitmap() {
             bitmap.close_sync();

@@ -7,7 +7,7 @@ use ashlar_block::{BioResult, Sector, Sectors};
 use tracing::{info, warn};
 
 use super::Engine;
-use super::drive::{SyncEnd, Job, Step};
+use super::drive::{Job, Step, SyncEnd};
 use super::window::pieces;
 use crate::bitmap::{Bitmap, Purpose};
 use crate::core::Core;
