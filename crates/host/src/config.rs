@@ -27,7 +27,7 @@ const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
 /// What to serve and how.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Image files, block devices, and `ram:SIZE`. For a daemon in the background, absolute paths.
+    /// Image files, block devices, URIs of NBD exports, and `ram:SIZE`. For a daemon in the background, absolute paths.
     pub disks: Vec<PathBuf>,
     /// The mount point, if volumes are mounted.
     pub mount: Option<PathBuf>,

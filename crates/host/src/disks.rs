@@ -1,6 +1,6 @@
 //! Opening disks: image files or block devices, each at most once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -97,6 +97,9 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
         return open_ram(path, size).map_err(certain);
     }
+    if let Some(uri) = path.to_str().filter(|text| ashlar_nbd::is_uri(text)) {
+        return open_nbd(path, uri, access).map_err(certain);
+    }
     let options = OpenOptions {
         read_only: access != Access::Write,
         lock: access != Access::Look,
@@ -139,12 +142,16 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
 /// # Errors
 /// The current directory is gone.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
-    let is_ram = path.to_str().is_some_and(|text| text.starts_with(RAM));
     // An empty path is refused where it is used.
-    if is_ram || path.as_os_str().is_empty() {
+    if is_no_file(path) || path.as_os_str().is_empty() {
         return Ok(path.to_owned());
     }
     std::path::absolute(path).map_err(|error| Error::new("cannot find", path.display(), error))
+}
+
+/// Whether a path stands for a disk that is no file of this machine.
+pub(crate) fn is_no_file(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text.starts_with(RAM) || ashlar_nbd::is_uri(text))
 }
 
 /// The prefix of a path that stands for a RAM disk.
@@ -187,6 +194,23 @@ fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     let failed = |why: String| Error::new("cannot make a RAM disk", path.display(), why);
     let size = crate::size::size(size).map_err(failed)?;
     let device = RamDevice::new("ram", size).map_err(|error| failed(error.to_string()))?;
+    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
+}
+
+/// An export of an NBD server.
+fn open_nbd(path: &Path, uri: &str, access: Access) -> Result<Disk> {
+    let failed = |why: &dyn std::fmt::Display| Error::new("cannot open", path.display(), why);
+    let parsed = ashlar_nbd::Uri::parse(uri).map_err(|why| {
+        failed(&why).hint("nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH")
+    })?;
+    let name =
+        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let device = ashlar_nbd::open(&parsed, &name, access != Access::Write);
+    let device = device.map_err(|why| failed(&why))?;
+    if access == Access::Write {
+        let path = path.display();
+        tracing::info!(%path, "NBD has no locks: no other program may write to this export");
+    }
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 
@@ -237,7 +261,11 @@ pub fn device_number(path: &Path) -> Option<(u32, u32)> {
 /// Refuses paths that are the same file or device.
 fn check_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: HashMap<Identity, &Path> = HashMap::new();
+    let mut exports = HashSet::new();
     for path in paths {
+        if path.to_str().is_some_and(ashlar_nbd::is_uri) && !exports.insert(path) {
+            return Err(Error::new("given twice", path.display(), "it is the same export"));
+        }
         // A path without identity is reported when it is opened.
         let Some(identity) = identity(path) else { continue };
         if let Some(first) = seen.insert(identity, path) {

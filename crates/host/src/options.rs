@@ -36,6 +36,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use crate::disks;
+
 pub use models::{Assignment, models};
 pub use values::{BadBytes, BadMode, Bytes, Group, Mode};
 
@@ -162,7 +164,9 @@ pub fn parse<T: FileOptions>(text: &str, path: &Path) -> Result<T, FileError> {
     })?;
     let base = path.parent().unwrap_or(Path::new(""));
     for relative in options.paths() {
-        *relative = base.join(&*relative);
+        if !disks::is_no_file(relative) {
+            *relative = base.join(&*relative);
+        }
     }
     Ok(options)
 }
@@ -190,17 +194,27 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Deserialize)]
-    struct NoOptions {}
+    struct DiskOptions {
+        disks: Vec<PathBuf>,
+    }
 
-    impl FileOptions for NoOptions {
+    impl FileOptions for DiskOptions {
         fn paths(&mut self) -> Vec<&mut PathBuf> {
-            Vec::new()
+            self.disks.iter_mut().collect()
         }
     }
 
     #[test]
+    fn paths_are_relative_to_the_file_unless_they_are_no_files() {
+        let text = r#"disks = ["a.img", "/b", "ram:1G", "nbd://h/e", "nbd+unix:///?socket=s"]"#;
+        let DiskOptions { disks } = parse(text, Path::new("/etc/stack.toml")).unwrap();
+        let expected = ["/etc/a.img", "/b", "ram:1G", "nbd://h/e", "nbd+unix:///?socket=s"];
+        assert_eq!(disks, expected.map(PathBuf::from));
+    }
+
+    #[test]
     fn a_missing_file_is_named() {
-        let error = load::<NoOptions>(Path::new("/nonexistent/stack.toml")).unwrap_err();
+        let error = load::<DiskOptions>(Path::new("/nonexistent/stack.toml")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/stack.toml: "), "{error}");
     }
 

@@ -16,9 +16,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("lvm", &["block", "dm", "md"]),
     ("btrfs", &["block"]),
     ("zfs", &["block", "engine"]),
-    ("export", &["block", "engine"]),
+    ("nbd", &["block", "engine"]),
+    ("export", &["block", "engine", "nbd"]),
     ("stack", &["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"]),
-    ("host", &["block", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "export", "stack"]),
+    (
+        "host",
+        &["block", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "nbd", "export", "stack"],
+    ),
     ("terminal", &["host", "md"]),
     ("cli", &["block", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "terminal"]),
 ];

@@ -28,6 +28,7 @@ mod managing;
 mod mdadm;
 mod models;
 mod nbd_clients;
+mod nbd_disks;
 mod nesting;
 mod run;
 mod serving;

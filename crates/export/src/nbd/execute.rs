@@ -10,8 +10,8 @@ use super::block_status::{CONTEXT_ID, Extent, Extents, MAX_EXTENTS};
 use super::errno::Errno;
 use super::export::OpenExport;
 use super::transmission::{Command, Request};
-use super::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use super::{reply_simple, reply_structured};
+use ashlar_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 
 /// The answer to a request, not encoded yet.
 pub(crate) struct Reply<'a> {

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::block_status::Extents;
 use super::info::{BlockSize, ExportInfo};
-use super::wire::{
+use ashlar_nbd::wire::{
     FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_CACHE,
     FLAG_SEND_FAST_ZERO, FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
     string,

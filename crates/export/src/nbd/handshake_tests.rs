@@ -5,8 +5,8 @@ use super::super::option::{
     REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT,
     REP_SERVER,
 };
-use super::super::wire::{FLAG_HAS_FLAGS, FLAG_SEND_DF, REP_MAGIC};
 use super::*;
+use ashlar_nbd::wire::{FLAG_HAS_FLAGS, FLAG_SEND_DF, REP_MAGIC};
 
 const OPT_ABORT: u32 = 2;
 const OPT_LIST: u32 = 3;

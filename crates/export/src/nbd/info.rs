@@ -1,6 +1,6 @@
 //! What the handshake reports about an export: the `NBD_INFO_*` items.
 
-use super::wire::{
+use ashlar_nbd::wire::{
     FLAG_HAS_FLAGS, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
 };
 

@@ -47,4 +47,4 @@ mod testing;
 mod throttle;
 pub mod transmission;
 pub mod transmit;
-pub mod wire;
+pub use ashlar_nbd::wire;

@@ -2,7 +2,7 @@
 
 use super::info::find;
 use super::option::{Negotiation, Outcome};
-use super::wire::string;
+use ashlar_nbd::wire::string;
 
 /// Zero bytes after the answer, unless both sides agreed to omit them.
 const RESERVED: usize = 124;

@@ -2,7 +2,7 @@
 
 use super::info::{INFO_EXPORT, find};
 use super::option::{Negotiation, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_INFO};
-use super::wire::{Fields, string};
+use ashlar_nbd::wire::{Fields, string};
 
 /// Name and item list of a request; `None` if the lengths do not match or the name is not a valid string.
 fn parse(data: &[u8]) -> Option<(&str, &[u8])> {

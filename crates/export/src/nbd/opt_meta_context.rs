@@ -3,7 +3,7 @@
 use super::block_status::{CONTEXT_ID, CONTEXT_NAME};
 use super::info::find;
 use super::option::{Negotiation, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT};
-use super::wire::{Fields, string};
+use ashlar_nbd::wire::{Fields, string};
 
 /// The wildcard that `LIST` must know and `SET` must ignore.
 const BASE_NAMESPACE: &str = "base:";

@@ -5,8 +5,8 @@
 
 use super::handshake::Event;
 use super::info::ExportInfo;
-use super::wire::REP_MAGIC;
 use super::{opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_structured_reply};
+use ashlar_nbd::wire::REP_MAGIC;
 
 /// The only option that cannot be answered with an error.
 pub(crate) const OPT_EXPORT_NAME: u32 = 1;

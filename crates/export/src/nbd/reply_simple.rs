@@ -1,7 +1,7 @@
 //! The simple reply: 16 bytes, followed by the data of a `READ`.
 
 use super::errno::Errno;
-use super::wire::SIMPLE_REPLY_MAGIC;
+use ashlar_nbd::wire::SIMPLE_REPLY_MAGIC;
 
 /// Bytes of a simple reply without data.
 pub const LEN: usize = 16;

@@ -5,7 +5,7 @@
 
 use super::block_status::Extent;
 use super::errno::Errno;
-use super::wire::{MAX_STRING, REPLY_FLAG_DONE, STRUCTURED_REPLY_MAGIC};
+use ashlar_nbd::wire::{MAX_STRING, REPLY_FLAG_DONE, STRUCTURED_REPLY_MAGIC};
 
 const TYPE_NONE: u16 = 0;
 const TYPE_OFFSET_DATA: u16 = 1;
@@ -32,7 +32,7 @@ pub fn none(cookie: u64) -> [u8; HEADER_LEN] {
     header(cookie, TYPE_NONE, 0)
 }
 
-/// The header for `len` bytes (at most [`super::wire::MAX_PAYLOAD`], so that the sum fits) read at `offset`.
+/// The header for `len` bytes (at most [`ashlar_nbd::wire::MAX_PAYLOAD`], so that the sum fits) read at `offset`.
 pub fn offset_data(cookie: u64, offset: u64, len: u32) -> [u8; OFFSET_DATA_LEN] {
     let mut bytes = [0; OFFSET_DATA_LEN];
     bytes[..HEADER_LEN].copy_from_slice(&header(cookie, TYPE_OFFSET_DATA, len + 8));
@@ -69,8 +69,8 @@ pub fn block_status(cookie: u64, context: u32, extents: &[Extent]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::Fields;
     use super::*;
+    use ashlar_nbd::wire::Fields;
 
     /// Checks the header and returns type and payload.
     fn chunk(bytes: &[u8], cookie: u64) -> (u16, &[u8]) {

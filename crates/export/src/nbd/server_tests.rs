@@ -17,12 +17,12 @@ use super::super::testing::{
     Client, ReceivedReply, SIZE, SlowRam, alone, exports, pattern, pipe, run, session, turn,
 };
 use super::super::transmission::Command;
-use super::super::wire::{
+use super::*;
+use ashlar_nbd::wire::{
     CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
     FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
     MAX_PAYLOAD,
 };
-use super::*;
 
 /// Neither an export nor its volume is in use until a client has chosen it, and then the client is told if it is gone.
 #[test]

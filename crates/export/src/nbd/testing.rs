@@ -25,8 +25,8 @@ use super::export::{Export, Exports};
 use super::peer::Peer;
 use super::server::{Disconnect, End, serve};
 use super::transmission::{Command, Header};
-use super::wire::{Fields, OPTS_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 use crate::stream::Stream;
+use ashlar_nbd::wire::{Fields, OPTS_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 
 /// xorshift64*: random enough for a test, the same in every run.
 pub(crate) struct Chance(Cell<u64>);

@@ -55,6 +55,49 @@ pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
 /// Command flag of `WRITE_ZEROES`: fail rather than be as slow as a write.
 pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
 
+/// Option: choose an export and begin transmission; it has no reply.
+pub const OPT_EXPORT_NAME: u32 = 1;
+/// Option: choose an export, with information about it.
+pub const OPT_GO: u32 = 7;
+/// Option: structured replies.
+pub const OPT_STRUCTURED_REPLY: u32 = 8;
+
+/// Reply to an option: done.
+pub const REP_ACK: u32 = 1;
+/// Reply to an option: information about an export.
+pub const REP_INFO: u32 = 3;
+/// Bit of all error replies to options.
+pub const REP_FLAG_ERROR: u32 = 1 << 31;
+/// Error reply to an option: it is not known.
+pub const REP_ERR_UNSUP: u32 = REP_FLAG_ERROR + 1;
+
+/// Information: size and transmission flags.
+pub const INFO_EXPORT: u16 = 0;
+/// Information: the smallest, the preferred and the largest block.
+pub const INFO_BLOCK_SIZE: u16 = 3;
+
+/// Commands.
+pub const CMD_READ: u16 = 0;
+/// See [`CMD_READ`].
+pub const CMD_WRITE: u16 = 1;
+/// See [`CMD_READ`]; the client is gone.
+pub const CMD_DISC: u16 = 2;
+/// See [`CMD_READ`].
+pub const CMD_FLUSH: u16 = 3;
+/// See [`CMD_READ`].
+pub const CMD_TRIM: u16 = 4;
+/// See [`CMD_READ`].
+pub const CMD_WRITE_ZEROES: u16 = 6;
+
+/// Chunk of a structured reply: no content.
+pub const REPLY_TYPE_NONE: u16 = 0;
+/// Chunk of a structured reply: data at an offset.
+pub const REPLY_TYPE_OFFSET_DATA: u16 = 1;
+/// Chunk of a structured reply: zeroes at an offset.
+pub const REPLY_TYPE_OFFSET_HOLE: u16 = 2;
+/// Bit of all chunks that report an error.
+pub const REPLY_TYPE_FLAG_ERROR: u16 = 1 << 15;
+
 /// Structured reply flag: last chunk of its reply.
 pub const REPLY_FLAG_DONE: u16 = 1 << 0;
 
@@ -66,7 +109,7 @@ pub const MAX_PAYLOAD: u32 = 32 << 20;
 /// Reads big-endian fields from the front of a byte string. Every getter returns `None`, and takes nothing, when fewer
 /// bytes are left than it needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -75,27 +118,30 @@ impl<'a> Fields<'a> {
         Some(*front)
     }
 
-    pub(crate) fn u16(&mut self) -> Option<u16> {
+    /// The next 16 bits.
+    pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    /// The next 32 bits.
+    pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Option<u64> {
+    /// The next 64 bits.
+    pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_be_bytes)
     }
 
     /// The next `len` bytes.
-    pub(crate) fn bytes(&mut self, len: u32) -> Option<&'a [u8]> {
+    pub fn bytes(&mut self, len: u32) -> Option<&'a [u8]> {
         let (front, rest) = self.0.split_at_checked(usize::try_from(len).ok()?)?;
         self.0 = rest;
         Some(front)
     }
 
     /// A 32-bit length and that many bytes.
-    pub(crate) fn counted(&mut self) -> Option<&'a [u8]> {
+    pub fn counted(&mut self) -> Option<&'a [u8]> {
         let mut ahead = *self;
         let len = ahead.u32()?;
         let bytes = ahead.bytes(len)?;
@@ -104,13 +150,13 @@ impl<'a> Fields<'a> {
     }
 
     /// The remaining bytes.
-    pub(crate) const fn rest(self) -> &'a [u8] {
+    pub const fn rest(self) -> &'a [u8] {
         self.0
     }
 }
 
 /// `bytes` as a string of the protocol: UTF-8, no NUL, at most [`MAX_STRING`] bytes.
-pub(crate) fn string(bytes: &[u8]) -> Option<&str> {
+pub fn string(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > MAX_STRING || bytes.contains(&0) {
         return None;
     }

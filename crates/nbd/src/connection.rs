@@ -1,0 +1,453 @@
+//! One connection in the transmission phase, on one reactor.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::ToSocketAddrs;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ashlar_block::{BioResult, Segment, Status};
+use ashlar_engine::net::Socket;
+use ashlar_engine::oneshot::{self, Sender};
+use ashlar_engine::{ChunkList, spawn, timeout};
+use event_listener::Event;
+use rustix::net::{Shutdown as Direction, sockopt};
+use smallvec::SmallVec;
+
+use crate::handshake::{ConnectError, ExportInfo, Failure, negotiate};
+use crate::input::Input;
+use crate::uri::{Address, Uri};
+use crate::wire::{
+    CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, MAX_STRING,
+    REPLY_FLAG_DONE, REPLY_TYPE_FLAG_ERROR, REPLY_TYPE_NONE, REPLY_TYPE_OFFSET_DATA,
+    REPLY_TYPE_OFFSET_HOLE, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+};
+
+/// How long connecting and the handshake may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A peer that is gone without a word is noticed by probes when nothing is sent, and otherwise by data that are not
+/// acknowledged in this time.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_COUNT: u32 = 3;
+const USER_TIMEOUT_MS: u32 = 25_000;
+/// `ESHUTDOWN`: the server is about to end.
+const SHUTDOWN: u32 = 108;
+/// Bytes of a chunk with an error beside its message: the error, the message's length, an offset.
+const MAX_ERROR: usize = MAX_STRING + 14;
+
+/// The memory of a command.
+pub(crate) type Memory = SmallVec<[Segment; 2]>;
+
+/// A command for the server.
+pub(crate) struct Command {
+    /// Its number, `CMD_*`.
+    pub(crate) kind: u16,
+    /// Its flags, `CMD_FLAG_*`.
+    pub(crate) flags: u16,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    /// The memory of a read or a write.
+    pub(crate) segments: Memory,
+}
+
+/// A command that waits for its reply.
+struct Pending {
+    command: Command,
+    /// Bytes of a read that have come.
+    received: u64,
+    error: Option<Status>,
+    /// Changes that were acknowledged before it was sent: those that a flush covers.
+    covers: u64,
+    done: Sender<BioResult>,
+}
+
+/// See the module text.
+pub(crate) struct Connection {
+    socket: Socket,
+    is_structured: bool,
+    has_cache: bool,
+    cookie: Cell<u64>,
+    pending: RefCell<HashMap<u64, Pending>>,
+    /// Headers, and data, to be sent.
+    outgoing: RefCell<VecDeque<(Vec<u8>, Memory)>>,
+    more: Event,
+    /// Writes and other changes that were acknowledged and are not durable by themselves. Counted when the reply comes, not
+    /// when its submitter sees it: the connection may end in between.
+    acknowledged: Cell<u64>,
+    /// How many of them flushes cover.
+    flushed: Cell<u64>,
+    /// Set in the disk if acknowledged changes may be lost although no request failed.
+    is_lost: Rc<Cell<bool>>,
+    state: Cell<State>,
+    ended: Event,
+}
+
+/// The life of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// No more commands are sent, but replies still come.
+    Draining,
+    Closed,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum EndReason {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the server broke the protocol: {0}")]
+    Protocol(&'static str),
+}
+
+async fn connect(address: &Address) -> io::Result<Socket> {
+    match address {
+        Address::Unix(path) => Socket::connect_unix(path).await,
+        Address::Tcp(host, port) => {
+            let mut last = io::Error::from(io::ErrorKind::NotFound);
+            // Blocks while the name is looked up, but only this connection's thread.
+            for address in (host.as_str(), *port).to_socket_addrs()? {
+                match Socket::connect_tcp(address).await {
+                    Ok(socket) => {
+                        sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+                        sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
+                        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_COUNT)?;
+                        sockopt::set_socket_keepalive(&socket, true)?;
+                        sockopt::set_tcp_user_timeout(&socket, USER_TIMEOUT_MS)?;
+                        return Ok(socket);
+                    }
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        }
+    }
+}
+
+impl Connection {
+    /// Connects to a server, and chooses the export.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub(crate) async fn open(
+        uri: &Uri,
+        is_lost: Rc<Cell<bool>>,
+    ) -> Result<(Rc<Self>, ExportInfo), ConnectError> {
+        let Uri { address, export } = uri;
+        let opening = async {
+            let socket = connect(address).await?;
+            let mut input = Input::new();
+            let info = negotiate(&socket, &mut input, export).await?;
+            Ok((socket, input, info))
+        };
+        let opened = timeout(PATIENCE, opening).await;
+        let opened = opened.ok_or_else(|| ConnectError::Silent(address.clone()))?;
+        let (socket, input, info) =
+            opened.map_err(|failure: Failure| failure.at(address, export))?;
+        let this = Rc::new(Self {
+            socket,
+            is_structured: info.is_structured,
+            cookie: Cell::new(0),
+            pending: RefCell::default(),
+            outgoing: RefCell::default(),
+            more: Event::new(),
+            acknowledged: Cell::new(0),
+            flushed: Cell::new(0),
+            has_cache: info.has(FLAG_SEND_FLUSH),
+            is_lost,
+            state: Cell::new(State::Open),
+            ended: Event::new(),
+        });
+        spawn(Rc::clone(&this).send()).detach();
+        spawn(Rc::clone(&this).receive(input)).detach();
+        Ok((this, info))
+    }
+
+    fn is_open(&self) -> bool {
+        self.state.get() == State::Open
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.get() == State::Closed
+    }
+
+    /// Ends once no more commands can be sent.
+    pub(crate) async fn ended(&self) {
+        while self.is_open() {
+            let ended = self.ended.listen();
+            if self.is_open() {
+                ended.await;
+            }
+        }
+    }
+
+    /// Sends a command, and waits for its reply.
+    pub(crate) async fn execute(&self, command: Command) -> BioResult {
+        if !self.is_open() {
+            return Err(Status::Transport);
+        }
+        let cookie = self.cookie.get();
+        self.cookie.set(cookie + 1);
+        let (done, reply) = oneshot::channel();
+        let data =
+            if command.kind == CMD_READ { SmallVec::new() } else { command.segments.clone() };
+        self.queue(header(&command, cookie), data);
+        let covers = self.acknowledged.get();
+        let pending = Pending { command, received: 0, error: None, covers, done };
+        self.pending.borrow_mut().insert(cookie, pending);
+        reply.await.unwrap_or(Err(Status::Transport))
+    }
+
+    fn queue(&self, header: Vec<u8>, data: Memory) {
+        self.outgoing.borrow_mut().push_back((header, data));
+        self.more.notify(1);
+    }
+
+    /// Tells the server that no more commands come, and ends the connection.
+    pub(crate) async fn leave(&self) {
+        if self.is_open() {
+            let nothing = SmallVec::new();
+            let leave = Command { kind: CMD_DISC, flags: 0, offset: 0, len: 0, segments: nothing };
+            let (Ok(()) | Err(_)) = self.socket.send_all(header(&leave, 0)).await.0;
+        }
+        self.close();
+    }
+
+    /// Sends no more commands. Those that wait for replies still get them, until the server has closed its end.
+    pub(crate) fn drain(&self) {
+        if self.is_open() {
+            self.end(State::Draining);
+            let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.socket, Direction::Write);
+        }
+    }
+
+    fn end(&self, state: State) {
+        self.state.set(state);
+        self.outgoing.borrow_mut().clear();
+        // The server may have crashed, and a flush of another connection need not cover these.
+        if self.has_cache && self.acknowledged.get() > self.flushed.get() {
+            self.is_lost.set(true);
+        }
+        self.more.notify(usize::MAX);
+        self.ended.notify(usize::MAX);
+    }
+
+    /// Ends the connection: commands that wait for replies fail as those of a device that is gone.
+    fn close(&self) {
+        if self.is_closed() {
+            return;
+        }
+        self.end(State::Closed);
+        // A task that uses the socket ends, too.
+        let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.socket, Direction::Both);
+        for (_, pending) in self.pending.take() {
+            pending.done.send(Err(Status::Transport));
+        }
+    }
+
+    async fn send(self: Rc<Self>) {
+        let mut chunks = ChunkList::new();
+        while self.is_open() {
+            let more = self.more.listen();
+            for (header, data) in self.outgoing.borrow_mut().drain(..) {
+                chunks.push_bytes(header);
+                data.into_iter().for_each(|segment| chunks.push_segment(segment));
+            }
+            if chunks.is_empty() {
+                more.await;
+                continue;
+            }
+            let (sent, same) = self.socket.send_vectored(chunks).await;
+            chunks = same;
+            chunks.drain().for_each(drop);
+            // What was sent before the drain may still be answered.
+            if let Err(error) = sent
+                && self.is_open()
+            {
+                tracing::debug!(%error, "sending to an NBD server");
+                self.close();
+            }
+        }
+    }
+
+    async fn receive(self: Rc<Self>, mut input: Input) {
+        let ended = loop {
+            if let Err(ended) = self.reply(&mut input).await {
+                break ended;
+            }
+        };
+        if self.is_open() {
+            tracing::warn!(reason = %ended, "the connection to an NBD server ended");
+        }
+        self.close();
+    }
+
+    /// Receives a reply, or a chunk of one.
+    async fn reply(&self, input: &mut Input) -> Result<(), EndReason> {
+        let socket = &self.socket;
+        match u32::from_be_bytes(input.array(socket).await?) {
+            SIMPLE_REPLY_MAGIC => {
+                let header: [u8; 12] = input.array(socket).await?;
+                let mut fields = Fields(&header);
+                let error = fields.u32().unwrap_or_default();
+                let mut pending = self.take(fields.u64().unwrap_or_default())?;
+                let is_read = pending.command.kind == CMD_READ;
+                if error != 0 {
+                    pending.error = Some(status(error));
+                } else if is_read && self.is_structured {
+                    return Err(EndReason::Protocol("a read without a structured reply"));
+                } else if is_read {
+                    let (at, len) = (pending.command.offset, pending.command.len);
+                    self.data(input, &mut pending, at, len).await?;
+                }
+                self.finish(pending)
+            }
+            STRUCTURED_REPLY_MAGIC if self.is_structured => self.chunk(input).await,
+            _ => Err(EndReason::Protocol("no reply")),
+        }
+    }
+
+    async fn chunk(&self, input: &mut Input) -> Result<(), EndReason> {
+        let socket = &self.socket;
+        let header: [u8; 16] = input.array(socket).await?;
+        let mut fields = Fields(&header);
+        let (flags, kind) = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
+        let (cookie, len) = (fields.u64().unwrap_or_default(), fields.u32().unwrap_or_default());
+        let mut pending = self.take(cookie)?;
+        match kind {
+            REPLY_TYPE_NONE if len == 0 && flags & REPLY_FLAG_DONE != 0 => {}
+            REPLY_TYPE_OFFSET_DATA if len > 8 => {
+                let at = u64::from_be_bytes(input.array(socket).await?);
+                self.data(input, &mut pending, at, len - 8).await?;
+            }
+            REPLY_TYPE_OFFSET_HOLE if len == 12 => {
+                let at = u64::from_be_bytes(input.array(socket).await?);
+                let len = u32::from_be_bytes(input.array(socket).await?);
+                for segment in pending.part(at, len)? {
+                    segment.fill_zero();
+                }
+            }
+            error
+                if error & REPLY_TYPE_FLAG_ERROR != 0
+                    && (6..=MAX_ERROR).contains(&(len as usize)) =>
+            {
+                let bytes = input.bytes(socket, len as usize).await?;
+                let mut fields = Fields(&bytes);
+                let number = fields.u32().unwrap_or_default();
+                let len = u32::from(fields.u16().unwrap_or_default());
+                let message =
+                    fields.bytes(len).ok_or(EndReason::Protocol("a message without an end"))?;
+                if !message.is_empty() {
+                    let message = String::from_utf8_lossy(message);
+                    tracing::debug!(number, %message, "an NBD server reports an error");
+                }
+                // The first one counts.
+                pending.error.get_or_insert(status(number));
+            }
+            _ => return Err(EndReason::Protocol("a chunk that fits no request")),
+        }
+        if flags & REPLY_FLAG_DONE != 0 {
+            return self.finish(pending);
+        }
+        if self.is_closed() {
+            pending.done.send(Err(Status::Transport));
+        } else {
+            self.pending.borrow_mut().insert(cookie, pending);
+        }
+        Ok(())
+    }
+
+    /// The command that a reply is for. If the rest of the reply does not come, dropping it tells its submitter.
+    fn take(&self, cookie: u64) -> Result<Pending, EndReason> {
+        let pending = self.pending.borrow_mut().remove(&cookie);
+        pending.ok_or(EndReason::Protocol("a reply without a request"))
+    }
+
+    /// Tells the submitter of a command that its reply is complete.
+    fn finish(&self, pending: Pending) -> Result<(), EndReason> {
+        let Pending { command, received, error, covers, done } = pending;
+        if let Some(error) = error {
+            done.send(Err(error));
+            return Ok(());
+        }
+        match command.kind {
+            CMD_READ if received < u64::from(command.len) => {
+                return Err(EndReason::Protocol("a read without all of its data"));
+            }
+            CMD_READ => {}
+            CMD_FLUSH => self.flushed.set(self.flushed.get().max(covers)),
+            _ if command.flags & CMD_FLAG_FUA != 0 => {}
+            _ => {
+                self.acknowledged.set(self.acknowledged.get() + 1);
+                if self.has_cache && !self.is_open() {
+                    self.is_lost.set(true);
+                }
+            }
+        }
+        done.send(Ok(()));
+        Ok(())
+    }
+
+    /// Receives data of a read.
+    async fn data(
+        &self,
+        input: &mut Input,
+        pending: &mut Pending,
+        at: u64,
+        len: u32,
+    ) -> Result<(), EndReason> {
+        for segment in pending.part(at, len)? {
+            input.fill(&self.socket, segment).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Pending {
+    /// The memory for `len` bytes at `at` of a read, which count as received.
+    fn part(&mut self, at: u64, len: u32) -> Result<Memory, EndReason> {
+        let Command { kind, offset, len: whole, segments, .. } = &self.command;
+        let wrong = EndReason::Protocol("data that were not asked for");
+        let Some(mut skip) = at.checked_sub(*offset).filter(|_| *kind == CMD_READ) else {
+            return Err(wrong);
+        };
+        self.received += u64::from(len);
+        if skip + u64::from(len) > u64::from(*whole) || self.received > u64::from(*whole) {
+            return Err(wrong);
+        }
+        let (mut left, mut parts) = (len as usize, SmallVec::new());
+        for segment in segments {
+            let start = (segment.len() as u64).min(skip);
+            skip -= start;
+            let start = start as usize;
+            let count = left.min(segment.len() - start);
+            if count > 0 {
+                parts.push(segment.slice(start..start + count));
+                left -= count;
+            }
+        }
+        Ok(parts)
+    }
+}
+
+fn header(command: &Command, cookie: u64) -> Vec<u8> {
+    let Command { kind, flags, offset, len, .. } = command;
+    let mut header = Vec::with_capacity(28);
+    header.extend(REQUEST_MAGIC.to_be_bytes());
+    header.extend(flags.to_be_bytes());
+    header.extend(kind.to_be_bytes());
+    header.extend(cookie.to_be_bytes());
+    header.extend(offset.to_be_bytes());
+    header.extend(len.to_be_bytes());
+    header
+}
+
+/// The status for an error of the protocol.
+fn status(number: u32) -> Status {
+    match number {
+        SHUTDOWN => Status::Transport,
+        other => Status::from_errno(i32::try_from(other).unwrap_or_default()),
+    }
+}

@@ -1,0 +1,237 @@
+//! The client's half of the handshake: fixed newstyle, as in the NBD protocol document.
+
+use std::io;
+
+use ashlar_engine::net::Socket;
+use thiserror::Error;
+
+use crate::input::Input;
+use crate::uri::Address;
+use crate::wire::{
+    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INFO_BLOCK_SIZE, INFO_EXPORT, INIT_PASSWD,
+    MAX_PAYLOAD, MAX_STRING, OPT_EXPORT_NAME, OPT_GO, OPT_STRUCTURED_REPLY, OPTS_MAGIC, REP_ACK,
+    REP_ERR_UNSUP, REP_FLAG_ERROR, REP_INFO, REP_MAGIC,
+};
+
+/// The longest reply to an option.
+const MAX_REPLY: usize = MAX_STRING + 64;
+/// The most replies to one option.
+const MAX_REPLIES: usize = 64;
+
+/// Why a server cannot be used.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// It cannot be reached, or the connection broke.
+    #[error("{address}: {source}")]
+    Io {
+        /// The server.
+        address: Address,
+        /// The error.
+        source: io::Error,
+    },
+    /// Nothing came for too long.
+    #[error("{0}: no answer in time")]
+    Silent(Address),
+    /// It does not speak the protocol, or an old version of it.
+    #[error("{0}: not a server of NBD with fixed newstyle negotiation")]
+    Foreign(Address),
+    /// It broke the protocol.
+    #[error("{0}: the server broke the protocol: {1}")]
+    Protocol(Address, &'static str),
+    /// It has no such export, or refuses it.
+    #[error("{address}: the server refuses the export `{export}`: {why}")]
+    Refused {
+        /// The server.
+        address: Address,
+        /// The name of the export.
+        export: String,
+        /// The server's reason.
+        why: String,
+    },
+    /// The export cannot be a disk.
+    #[error("{0}: {1}")]
+    Unsuitable(Address, String),
+}
+
+/// What a server says about an export.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExportInfo {
+    /// The size in bytes.
+    pub size_bytes: u64,
+    /// The transmission flags.
+    pub flags: u16,
+    /// The smallest unit of I/O, in bytes.
+    pub min_block_bytes: u32,
+    /// The preferred unit, in bytes.
+    pub preferred_block_bytes: u32,
+    /// The longest read or write, in bytes.
+    pub max_block_bytes: u32,
+    /// Whether replies are structured.
+    pub is_structured: bool,
+}
+
+impl ExportInfo {
+    /// Whether a transmission flag is set.
+    pub const fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A failure of a handshake, without the server's address.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Io(io::Error),
+    Foreign,
+    Protocol(&'static str),
+    Refused(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Failure {
+    pub(crate) fn at(self, address: &Address, export: &str) -> ConnectError {
+        let address = address.clone();
+        match self {
+            Self::Io(source) => ConnectError::Io { address, source },
+            Self::Foreign => ConnectError::Foreign(address),
+            Self::Protocol(what) => ConnectError::Protocol(address, what),
+            Self::Refused(why) => ConnectError::Refused { address, export: export.to_owned(), why },
+        }
+    }
+}
+
+/// A reply to an option.
+struct OptionReply {
+    kind: u32,
+    data: Vec<u8>,
+}
+
+async fn send(socket: &Socket, option: u32, data: &[u8]) -> io::Result<()> {
+    let mut message = OPTS_MAGIC.to_be_bytes().to_vec();
+    message.extend(option.to_be_bytes());
+    message.extend((data.len() as u32).to_be_bytes());
+    message.extend(data);
+    socket.send_all(message).await.0
+}
+
+async fn reply(socket: &Socket, input: &mut Input, option: u32) -> Result<OptionReply, Failure> {
+    let header: [u8; 20] = input.array(socket).await?;
+    let mut fields = Fields(&header);
+    let (magic, its) = (fields.u64(), fields.u32());
+    let (kind, len) = (fields.u32().unwrap_or_default(), fields.u32().unwrap_or_default() as usize);
+    if magic != Some(REP_MAGIC) || its != Some(option) {
+        return Err(Failure::Protocol("no reply to an option"));
+    }
+    if len > MAX_REPLY {
+        return Err(Failure::Protocol("a reply to an option that is too long"));
+    }
+    Ok(OptionReply { kind, data: input.bytes(socket, len).await? })
+}
+
+/// Negotiates with a server that has just accepted the connection; transmission follows.
+pub(crate) async fn negotiate(
+    socket: &Socket,
+    input: &mut Input,
+    export: &str,
+) -> Result<ExportInfo, Failure> {
+    let greeting: [u8; 18] = match input.array(socket).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Failure::Foreign),
+        greeting => greeting?,
+    };
+    let mut fields = Fields(&greeting);
+    let magics = (fields.u64(), fields.u64());
+    let server = fields.u16().unwrap_or_default();
+    if magics != (Some(INIT_PASSWD), Some(OPTS_MAGIC)) || server & FLAG_FIXED_NEWSTYLE == 0 {
+        return Err(Failure::Foreign);
+    }
+    let own = server & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
+    socket.send_all(u32::from(own).to_be_bytes().to_vec()).await.0?;
+
+    send(socket, OPT_STRUCTURED_REPLY, &[]).await?;
+    let is_structured = reply(socket, input, OPT_STRUCTURED_REPLY).await?.kind == REP_ACK;
+
+    let mut choice = (export.len() as u32).to_be_bytes().to_vec();
+    choice.extend(export.as_bytes());
+    choice.extend(1_u16.to_be_bytes());
+    choice.extend(INFO_BLOCK_SIZE.to_be_bytes());
+    send(socket, OPT_GO, &choice).await?;
+    let mut chosen = None;
+    // What a client may assume that knows nothing of blocks.
+    let mut blocks = (1, 4096, MAX_PAYLOAD);
+    for _ in 0..MAX_REPLIES {
+        let OptionReply { kind, data } = reply(socket, input, OPT_GO).await?;
+        let mut fields = Fields(&data);
+        match kind {
+            REP_ACK => {
+                let (size_bytes, flags) =
+                    chosen.ok_or(Failure::Protocol("an export without a size"))?;
+                return Ok(info(size_bytes, flags, blocks, is_structured));
+            }
+            REP_INFO => match fields.u16() {
+                Some(INFO_EXPORT) => chosen = fields.u64().zip(fields.u16()),
+                Some(INFO_BLOCK_SIZE) => {
+                    let sizes = (fields.u32(), fields.u32(), fields.u32());
+                    let (Some(min), Some(preferred), Some(max)) = sizes else {
+                        return Err(Failure::Protocol("block sizes that are incomplete"));
+                    };
+                    blocks = (min, preferred, max);
+                }
+                Some(_) => {}
+                None => return Err(Failure::Protocol("information without a type")),
+            },
+            REP_ERR_UNSUP => {
+                let (size_bytes, flags) = by_name(socket, input, export, own).await?;
+                return Ok(info(size_bytes, flags, blocks, is_structured));
+            }
+            error if error & REP_FLAG_ERROR != 0 => {
+                let why = String::from_utf8_lossy(&data).escape_debug().to_string();
+                let why =
+                    if why.is_empty() { format!("error {}", error - REP_FLAG_ERROR) } else { why };
+                return Err(Failure::Refused(why));
+            }
+            _ => return Err(Failure::Protocol("an unknown reply")),
+        }
+    }
+    Err(Failure::Protocol("too many replies"))
+}
+
+fn info(
+    size_bytes: u64,
+    flags: u16,
+    (min, preferred, max): (u32, u32, u32),
+    is_structured: bool,
+) -> ExportInfo {
+    ExportInfo {
+        size_bytes,
+        flags,
+        min_block_bytes: min,
+        preferred_block_bytes: preferred,
+        max_block_bytes: max,
+        is_structured,
+    }
+}
+
+/// Chooses an export of a server that is too old for `GO`: it ends the connection if it has none of that name.
+async fn by_name(
+    socket: &Socket,
+    input: &mut Input,
+    export: &str,
+    own: u16,
+) -> Result<(u64, u16), Failure> {
+    send(socket, OPT_EXPORT_NAME, export.as_bytes()).await?;
+    let about: [u8; 10] = match input.array(socket).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(Failure::Refused("it ended the connection".to_owned()));
+        }
+        about => about?,
+    };
+    if own & FLAG_NO_ZEROES == 0 {
+        let _: [u8; 124] = input.array(socket).await?;
+    }
+    let mut fields = Fields(&about);
+    fields.u64().zip(fields.u16()).ok_or(Failure::Protocol("an export without a size"))
+}

@@ -1,0 +1,92 @@
+//! The bytes that a server sends, buffered.
+
+use std::io;
+
+use ashlar_block::Segment;
+use ashlar_block::buffer::{Buffer, shared};
+use ashlar_engine::net::Socket;
+
+/// How much is received at a time, beside data that go to the memory of their request directly.
+const CAPACITY: usize = 64 << 10;
+
+/// See the module text.
+pub(crate) struct Input {
+    memory: Segment,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub(crate) fn new() -> Self {
+        Self { memory: Buffer::zeroed(CAPACITY).into_whole(), start: 0, end: 0 }
+    }
+
+    /// Receives until `count` bytes, at most [`CAPACITY`], are there.
+    async fn need(&mut self, socket: &Socket, count: usize) -> io::Result<()> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start + count > CAPACITY {
+            let mut left = vec![0; self.end - self.start];
+            self.memory.slice(self.start..self.end).copy_to(&mut left);
+            self.memory.slice(0..left.len()).copy_from(&left);
+            (self.start, self.end) = (0, left.len());
+        }
+        while self.end - self.start < count {
+            let (received, _) = socket.recv(self.memory.slice(self.end..CAPACITY)).await;
+            match received {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.end += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// Those of receiving, and `UnexpectedEof`.
+    pub(crate) async fn array<const N: usize>(&mut self, socket: &Socket) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.need(socket, N).await?;
+        self.memory.slice(self.start..self.start + N).copy_to(&mut bytes);
+        self.start += N;
+        Ok(bytes)
+    }
+
+    /// The next `len` bytes, at most [`CAPACITY`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn bytes(&mut self, socket: &Socket, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.need(socket, len).await?;
+        self.memory.slice(self.start..self.start + len).copy_to(&mut bytes);
+        self.start += len;
+        Ok(bytes)
+    }
+
+    /// Fills `memory` with the next bytes.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn fill(&mut self, socket: &Socket, memory: Segment) -> io::Result<()> {
+        let here = memory.len().min(self.end - self.start);
+        let from = self.memory.slice(self.start..self.start + here);
+        shared::copy(from.bytes(), memory.slice(0..here).bytes());
+        self.start += here;
+        if here < memory.len() {
+            // Small rests come together with what follows them.
+            let rest = memory.slice(here..memory.len());
+            if rest.len() >= CAPACITY / 4 {
+                return socket.recv_exact(rest).await.0;
+            }
+            self.need(socket, rest.len()).await?;
+            let from = self.memory.slice(self.start..self.start + rest.len());
+            shared::copy(from.bytes(), rest.bytes());
+            self.start += rest.len();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! Exports of nbdkit and qemu-nbd: what they hold, their errors, servers that die or fall silent.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ashlar_block::bio::Flags;
+use ashlar_block::{Bio, Buffer, Features, Gateway, Presence, Sector, Sectors, Status};
+use ashlar_engine::sleep;
+use ashlar_nbd::{ConnectError, NbdDisk};
+use futures_util::future::join_all;
+
+use crate::kit::{Server, directory, run, write};
+
+const MIB: usize = 1 << 20;
+
+fn gateway(disk: NbdDisk) -> Gateway {
+    Gateway::new(Arc::new(disk))
+}
+
+/// Random numbers (xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// Random changes in batches of several at a time, in parts of the disk that do not overlap, and reads of all of it.
+async fn compare(disk: &Gateway, seed: u64) {
+    let block = disk.disk().limits().logical_block();
+    let mut random = Random(seed);
+    let mut model = vec![0_u8; 8 * MIB];
+    for round in 0..20_u64 {
+        let parts = (0..8_u64).map(|part| {
+            let blocks = 2048 / block.0;
+            let start = random.below(blocks - 1);
+            let len = 1 + random.below(blocks - start - 1).min(300);
+            let sector = Sector(part * 2048 + start * block.0);
+            let (op, byte) = (random.below(6), (round * 8 + part) as u8 | 1);
+            (sector, Sectors(len * block.0), op, byte)
+        });
+        let parts: Vec<_> = parts.collect();
+        join_all(parts.iter().map(async |(sector, len, op, byte)| {
+            let mut data = Buffer::from_slice(&vec![*byte; len.bytes() as usize]);
+            let bio = match op {
+                0 => Bio::write_zeroes(*sector, *len),
+                1 => Bio::write_from(*sector, &mut data).with_flags(Flags::FUA),
+                _ => Bio::write_from(*sector, &mut data),
+            };
+            disk.submit(bio).await.unwrap();
+        }))
+        .await;
+        for (sector, len, op, byte) in parts {
+            let at = sector.bytes() as usize;
+            model[at..at + len.bytes() as usize].fill(if op == 0 { 0 } else { byte });
+        }
+        if round % 3 == 0 {
+            disk.flush().await.unwrap();
+        }
+        let at = random.below(7 * 2048 / block.0) * block.0;
+        let read = disk.read(Sector(at), Sectors(2048)).await.unwrap();
+        let at = at as usize * 512;
+        assert!(read.as_slice() == &model[at..at + MIB], "round {round}");
+    }
+    let reads = (0..8).map(|part| disk.read(Sector(part * 2048), Sectors(2048)));
+    for (part, read) in join_all(reads).await.into_iter().enumerate() {
+        assert!(read.unwrap().as_slice() == &model[part * MIB..(part + 1) * MIB], "part {part}");
+    }
+}
+
+#[test]
+fn an_export_holds_what_was_written() {
+    let dir = directory();
+    for (seed, args) in [
+        &["memory", "8M"][..],
+        &["--no-sr", "memory", "8M"],
+        &["--filter=blocksize-policy", "memory", "8M", "blocksize-minimum=4096"],
+        &["--filter=nozero", "memory", "8M"],
+        &["--filter=delay", "memory", "8M", "rdelay=1ms", "wdelay=2ms"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let server = Server::nbdkit(dir.path(), args);
+        run(async {
+            let disk = gateway(server.open(false).unwrap());
+            let limits = *disk.disk().limits();
+            assert_eq!(disk.capacity(), Sectors(16384));
+            assert!(limits.features.contains(Features::FUA | Features::WRITE_CACHE));
+            assert_eq!(limits.max_write_zeroes.is_zero(), args.contains(&"--filter=nozero"));
+            let block = if args.contains(&"blocksize-minimum=4096") { 4096 } else { 512 };
+            assert_eq!(limits.logical_block_bytes, block, "{args:?}");
+            compare(&disk, seed as u64 + 1).await;
+        });
+    }
+}
+
+#[test]
+fn a_discard_reaches_the_server() {
+    let dir = directory();
+    let server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    run(async {
+        let disk = gateway(server.open(false).unwrap());
+        write(&disk, 0, 1).await.unwrap();
+        disk.submit(Bio::discard(Sector(0), Sectors(8))).await.unwrap();
+        // nbdkit's memory is sparse.
+        assert!(
+            disk.read(Sector(0), Sectors(8)).await.unwrap().as_slice().iter().all(|it| *it == 0)
+        );
+    });
+}
+
+#[test]
+fn an_image_of_qemu_is_a_disk() {
+    let dir = directory();
+    let image = dir.path().join("disk.qcow2");
+    let mut make = Command::new("qemu-img");
+    make.args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("8M");
+    assert!(make.status().unwrap().success());
+    let socket = dir.path().join("socket");
+    let mut command = Command::new("qemu-nbd");
+    command.args(["--persistent", "--format=qcow2", "--export-name=disk", "--socket"]);
+    command.arg(&socket).arg(&image);
+    let server = Server::start(command, socket);
+    let Err(refused) = server.open_export("other", false) else {
+        panic!("there is no such export")
+    };
+    assert!(matches!(&refused, ConnectError::Refused { .. }), "{refused}");
+    run(async {
+        let disk = gateway(server.open_export("disk", false).unwrap());
+        compare(&disk, 7).await;
+        write(&disk, 64, 0x5a).await.unwrap();
+        disk.flush().await.unwrap();
+    });
+    server.signal("TERM");
+    drop(server);
+    let mut check = Command::new("qemu-io");
+    check.args(["-r", "-f", "qcow2", "-c", "read -P 0x5a 32k 4k"]).arg(&image);
+    let checked = check.output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success() && said.contains("read 4096/4096"), "{checked:?}");
+}
+
+#[test]
+fn errors_of_the_server_are_those_of_the_disk() {
+    let dir = directory();
+    for (options, status) in [
+        (["error-pread=EIO", "error-pread-rate=100%"], Status::Io),
+        (["error-pread=ENOSPC", "error-pread-rate=100%"], Status::NoSpace),
+        (["error-pread=ESHUTDOWN", "error-pread-rate=100%"], Status::Transport),
+    ] {
+        for sr in ["--newstyle", "--no-sr"] {
+            let args = [&[sr, "--filter=error", "memory", "8M"], &options[..]].concat();
+            let server = Server::nbdkit(dir.path(), &args);
+            run(async {
+                let disk = gateway(server.open(false).unwrap());
+                let read = disk.read(Sector(0), Sectors(8)).await;
+                assert_eq!(read.map(drop), Err(status), "{args:?}");
+                write(&disk, 0, 1).await.unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_read_only_export_is_not_written() {
+    let dir = directory();
+    let server = Server::nbdkit(dir.path(), &["--readonly", "memory", "8M"]);
+    let Err(error) = server.open(false) else { panic!("it is read-only") };
+    assert!(error.to_string().contains("read-only"), "{error}");
+    run(async {
+        let disk = gateway(server.open(true).unwrap());
+        disk.read(Sector(0), Sectors(8)).await.unwrap();
+        assert_eq!(write(&disk, 0, 1).await, Err(Status::ReadOnly));
+    });
+}
+
+/// Waits until the server answers again.
+async fn until_back(disk: &Gateway) {
+    let since = Instant::now();
+    while disk.read(Sector(0), Sectors(8)).await.is_err() {
+        assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(disk.disk().presence(), Presence::Answering);
+}
+
+#[test]
+fn what_a_dead_server_had_not_flushed_is_told_to_the_next_flush() {
+    let dir = directory();
+    let args = ["memory", "8M"];
+    let mut server = Some(Server::nbdkit(dir.path(), &args));
+    run(async {
+        let disk = gateway(server.as_ref().unwrap().open(false).unwrap());
+        for round in 0..4_u8 {
+            let (is_flushed, is_idle) = (round & 1 == 1, round & 2 == 0);
+            write(&disk, 8, round).await.unwrap();
+            if is_flushed {
+                disk.flush().await.unwrap();
+            }
+            server.take().unwrap().kill();
+            if !is_idle {
+                assert_eq!(write(&disk, 8, 9).await, Err(Status::Transport));
+                assert_eq!(disk.disk().presence(), Presence::Gone);
+            }
+            server = Some(Server::nbdkit(dir.path(), &args));
+            if is_idle {
+                // Long enough for the link: no request fails.
+                sleep(Duration::from_secs(1)).await;
+            } else {
+                until_back(&disk).await;
+            }
+            let flushed = disk.flush().await;
+            assert_eq!(flushed.is_ok(), is_flushed && is_idle, "round {round}: {flushed:?}");
+            assert_eq!(disk.flush().await, Ok(()), "round {round}");
+        }
+    });
+}
+
+#[test]
+fn a_late_write_does_not_overtake_what_follows_it() {
+    let dir = directory();
+    let server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    run(async {
+        let disk = gateway(server.open(false).unwrap());
+        for round in 0..10_u8 {
+            disk.disk().set_io_timeout_ms(30_000).unwrap();
+            write(&disk, 0, 3 * round).await.unwrap();
+            disk.flush().await.unwrap();
+            disk.disk().set_io_timeout_ms(100).unwrap();
+            server.stop();
+            let since = Instant::now();
+            assert_eq!(write(&disk, 0, 3 * round + 1).await, Err(Status::Timeout));
+            assert!(since.elapsed() < Duration::from_secs(3));
+            // It could still be executed.
+            assert!(write(&disk, 0, 3 * round + 2).await.is_err());
+            assert_eq!(disk.disk().presence(), Presence::Silent);
+            server.signal("CONT");
+            let since = Instant::now();
+            while write(&disk, 0, 3 * round + 2).await.is_err() {
+                assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+                sleep(Duration::from_millis(1)).await;
+            }
+            // Longer than the late one can take.
+            sleep(Duration::from_millis(20)).await;
+            let read = disk.read(Sector(0), Sectors(1)).await.unwrap();
+            assert_eq!(read.as_slice(), [3 * round + 2; 512], "round {round}");
+            // The loss is told once.
+            assert!(disk.flush().await.is_err());
+            assert_eq!(disk.flush().await, Ok(()));
+        }
+    });
+}
+
+#[test]
+fn several_threads_share_a_disk() {
+    let dir = directory();
+    let server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    let disk = gateway(server.open(false).unwrap());
+    let writer = |part: u64| {
+        let disk = disk.clone();
+        std::thread::spawn(move || {
+            run(async {
+                for round in 0..100_u64 {
+                    let sector = part * 4096 + round * 8;
+                    write(&disk, sector, (round + part) as u8).await.unwrap();
+                }
+                disk.flush().await.unwrap();
+                for round in 0..100_u64 {
+                    let sector = Sector(part * 4096 + round * 8);
+                    let read = disk.read(sector, Sectors(8)).await.unwrap();
+                    assert!(read.as_slice() == [(round + part) as u8; 4096]);
+                }
+            });
+        })
+    };
+    let threads: Vec<_> = (0..4).map(writer).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
