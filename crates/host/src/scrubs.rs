@@ -106,7 +106,7 @@ impl Scrubs {
 
     /// The file system on these volumes.
     pub(crate) async fn file_system(&self, at: &VolumeNames) -> Result<Value, Reply> {
-        let found = selection(&at.devices).find(&self.stack).await;
+        let found = selection(&at.devices)?.find(&self.stack).await;
         let (fsid, _) = found.map_err(refused_by)?;
         let directory = ScrubDirectory::new(None).map_err(refused_by)?;
         reply(FileSystemReply { fsid, status_dir: directory.path().to_owned() })
@@ -128,7 +128,7 @@ impl Scrubs {
         };
         let options = ScrubOptions { start, read_only: at.read_only, limit: at.limit, depth };
         let (degraded, stale) = (at.degraded, at.stale);
-        let selection = Selection { degraded, stale, ..selection(&at.devices) };
+        let selection = Selection { degraded, stale, ..selection(&at.devices)? };
         let directory = ScrubDirectory::new(None).map_err(refused_by)?;
         let status_dir = directory.path().to_owned();
         let fsid = self.begin(ScrubTask { selection, options, directory }).await?;
@@ -210,9 +210,13 @@ impl ServedScrub {
     }
 }
 
-fn selection(names: &[String]) -> Selection {
+/// The volumes with these names. Without any, a selection would be of all volumes.
+fn selection(names: &[String]) -> Result<Selection, Reply> {
+    if names.is_empty() {
+        return Err(Reply::invalid_parameter("devices"));
+    }
     let devices = names.iter().map(PathBuf::from).collect();
-    Selection { devices, on: names.to_vec(), ..Selection::default() }
+    Ok(Selection { devices, on: names.to_vec(), ..Selection::default() })
 }
 
 /// Sets the flag when it is dropped, whatever has become of the thread.

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::btrfs_files::{unpacked, with};
+use super::control::RawConnection;
 use super::support::{Daemon, Nbd, Run, program, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,6 +41,11 @@ fn a_scrub_is_a_job_of_the_daemon_that_serves_the_volumes() {
     scrub(&daemon, &devices[..1], &["start"]).fails(1, &["2 of 3 devices missing", "--degraded"]);
     scrub(&daemon, &["9.img".to_owned()], &["start"])
         .fails(1, &["no such device", "there are 0.img"]);
+    let mut raw = RawConnection::at(&daemon.control);
+    for method in ["Scrub", "FileSystem"] {
+        let reply = raw.call(&format!("io.ashlar.Control.{method}"), json!({ "devices": [] }));
+        assert_eq!(reply["error"], "org.varlink.service.InvalidParameter", "{reply}");
+    }
     all(&daemon, &["start", "--status-dir", "other"]).fails(1, &["has its own status files"]);
 
     // A client that has a volume open keeps the scrub away, and while it runs the scrub keeps clients away.
