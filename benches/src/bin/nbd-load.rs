@@ -15,13 +15,12 @@ use std::time::{Duration, Instant};
 
 use ashlar_export::nbd::transmission::{Command, Header, REQUEST_LEN};
 use ashlar_export::nbd::wire::{
-    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_PASSWD, OPTS_MAGIC, SIMPLE_REPLY_MAGIC,
+    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_PASSWD, OPT_EXPORT_NAME, OPTS_MAGIC,
+    SIMPLE_REPLY_MAGIC,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// The option that names an export and ends the handshake.
-const OPT_EXPORT_NAME: u32 = 1;
 /// Bytes of a simple reply without its payload: magic, error, cookie.
 const REPLY_BYTES: usize = 16;
 

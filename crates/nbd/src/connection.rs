@@ -19,9 +19,9 @@ use crate::handshake::{ConnectError, ExportInfo, Failure, negotiate};
 use crate::input::Input;
 use crate::uri::{Address, Uri};
 use crate::wire::{
-    CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, MAX_STRING,
+    CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header, MAX_STRING,
     REPLY_FLAG_DONE, REPLY_TYPE_FLAG_ERROR, REPLY_TYPE_NONE, REPLY_TYPE_OFFSET_DATA,
-    REPLY_TYPE_OFFSET_HOLE, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    REPLY_TYPE_OFFSET_HOLE, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
 };
 
 /// How long connecting and the handshake may take.
@@ -433,15 +433,8 @@ impl Pending {
 }
 
 fn header(command: &Command, cookie: u64) -> Vec<u8> {
-    let Command { kind, flags, offset, len, .. } = command;
-    let mut header = Vec::with_capacity(28);
-    header.extend(REQUEST_MAGIC.to_be_bytes());
-    header.extend(flags.to_be_bytes());
-    header.extend(kind.to_be_bytes());
-    header.extend(cookie.to_be_bytes());
-    header.extend(offset.to_be_bytes());
-    header.extend(len.to_be_bytes());
-    header
+    let Command { kind, flags, offset, len, .. } = *command;
+    Header { flags, number: kind, cookie, offset, length: len }.encode().to_vec()
 }
 
 /// The status for an error of the protocol.

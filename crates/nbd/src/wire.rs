@@ -55,7 +55,7 @@ pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
 /// Command flag of `WRITE_ZEROES`: fail rather than be as slow as a write.
 pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
 
-/// Option: choose an export and begin transmission; it has no reply.
+/// Option: choose an export and begin transmission; the only one that cannot be answered with an error.
 pub const OPT_EXPORT_NAME: u32 = 1;
 /// Option: choose an export, with information about it.
 pub const OPT_GO: u32 = 7;
@@ -64,30 +64,50 @@ pub const OPT_STRUCTURED_REPLY: u32 = 8;
 
 /// Reply to an option: done.
 pub const REP_ACK: u32 = 1;
+/// Reply to an option: an export.
+pub const REP_SERVER: u32 = 2;
 /// Reply to an option: information about an export.
 pub const REP_INFO: u32 = 3;
+/// Reply to an option: a metadata context.
+pub const REP_META_CONTEXT: u32 = 4;
 /// Bit of all error replies to options.
 pub const REP_FLAG_ERROR: u32 = 1 << 31;
 /// Error reply to an option: it is not known.
 pub const REP_ERR_UNSUP: u32 = REP_FLAG_ERROR + 1;
+/// Error reply to an option: the server's policy forbids it.
+pub const REP_ERR_POLICY: u32 = REP_FLAG_ERROR + 2;
+/// Error reply to an option: its data are invalid.
+pub const REP_ERR_INVALID: u32 = REP_FLAG_ERROR + 3;
+/// Error reply to an option: there is no such export.
+pub const REP_ERR_UNKNOWN: u32 = REP_FLAG_ERROR + 6;
+/// Error reply to an option: its data are too long.
+pub const REP_ERR_TOO_BIG: u32 = REP_FLAG_ERROR + 9;
 
-/// Information: size and transmission flags.
+/// Information: size and transmission flags; sent in every `GO` and `INFO`.
 pub const INFO_EXPORT: u16 = 0;
-/// Information: the smallest, the preferred and the largest block.
+/// Information: the canonical name.
+pub const INFO_NAME: u16 = 1;
+/// Information: the description for people.
+pub const INFO_DESCRIPTION: u16 = 2;
+/// Information: the size constraints, that is the smallest, the preferred and the largest block.
 pub const INFO_BLOCK_SIZE: u16 = 3;
 
-/// Commands.
+/// Command: read.
 pub const CMD_READ: u16 = 0;
-/// See [`CMD_READ`].
+/// Command: write.
 pub const CMD_WRITE: u16 = 1;
-/// See [`CMD_READ`]; the client is gone.
+/// Command: the client leaves.
 pub const CMD_DISC: u16 = 2;
-/// See [`CMD_READ`].
+/// Command: make writes durable.
 pub const CMD_FLUSH: u16 = 3;
-/// See [`CMD_READ`].
+/// Command: discard.
 pub const CMD_TRIM: u16 = 4;
-/// See [`CMD_READ`].
+/// Command: read ahead.
+pub const CMD_CACHE: u16 = 5;
+/// Command: write zeroes.
 pub const CMD_WRITE_ZEROES: u16 = 6;
+/// Command: the status of extents.
+pub const CMD_BLOCK_STATUS: u16 = 7;
 
 /// Chunk of a structured reply: no content.
 pub const REPLY_TYPE_NONE: u16 = 0;
@@ -95,8 +115,12 @@ pub const REPLY_TYPE_NONE: u16 = 0;
 pub const REPLY_TYPE_OFFSET_DATA: u16 = 1;
 /// Chunk of a structured reply: zeroes at an offset.
 pub const REPLY_TYPE_OFFSET_HOLE: u16 = 2;
+/// Chunk of a structured reply: the status of extents.
+pub const REPLY_TYPE_BLOCK_STATUS: u16 = 5;
 /// Bit of all chunks that report an error.
 pub const REPLY_TYPE_FLAG_ERROR: u16 = 1 << 15;
+/// Chunk of a structured reply: an error, with a message.
+pub const REPLY_TYPE_ERROR: u16 = REPLY_TYPE_FLAG_ERROR + 1;
 
 /// Structured reply flag: last chunk of its reply.
 pub const REPLY_FLAG_DONE: u16 = 1 << 0;
@@ -161,6 +185,54 @@ pub fn string(bytes: &[u8]) -> Option<&str> {
         return None;
     }
     std::str::from_utf8(bytes).ok()
+}
+
+/// Bytes of a request without its payload.
+pub const REQUEST_LEN: usize = 28;
+
+/// A request as received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// `CMD_FLAG_*` bits.
+    pub flags: u16,
+    /// The type field.
+    pub number: u16,
+    /// Copied into the reply.
+    pub cookie: u64,
+    /// Byte position.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+impl Header {
+    /// The header in the first 28 bytes; `None` for a wrong magic, after which the stream can no longer be parsed.
+    pub fn parse(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let magic = fields.u32()?;
+        let flags = fields.u16()?;
+        let number = fields.u16()?;
+        let header = Self {
+            flags,
+            number,
+            cookie: fields.u64()?,
+            offset: fields.u64()?,
+            length: fields.u32()?,
+        };
+        (magic == REQUEST_MAGIC).then_some(header)
+    }
+
+    /// The request as a client sends it.
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        let mut bytes = [0; REQUEST_LEN];
+        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.number.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
 }
 
 #[cfg(test)]

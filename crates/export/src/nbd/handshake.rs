@@ -4,10 +4,11 @@
 //! the server writes at most the answer to one option.
 
 use super::info::ExportInfo;
-use super::option::{
-    self, Agreement, Negotiation, OPT_EXPORT_NAME, Outcome, REP_ERR_TOO_BIG, Replies,
+use super::option::{self, Agreement, Negotiation, Outcome, Replies};
+use ashlar_nbd::wire::{
+    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INIT_PASSWD, OPT_EXPORT_NAME, OPTS_MAGIC,
+    REP_ERR_TOO_BIG,
 };
-use ashlar_nbd::wire::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INIT_PASSWD, OPTS_MAGIC};
 
 /// Longest option data that is parsed, bytes. An input buffer must hold this and a header.
 pub const MAX_OPTION_DATA: u32 = 64 << 10;

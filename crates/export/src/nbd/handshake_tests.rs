@@ -1,12 +1,12 @@
 //! The handshake, option by option, from a client's view.
 
-use super::super::info::{BlockSize, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME};
-use super::super::option::{
-    REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT,
-    REP_SERVER,
-};
+use super::super::info::BlockSize;
 use super::*;
-use ashlar_nbd::wire::{FLAG_HAS_FLAGS, FLAG_SEND_DF, REP_MAGIC};
+use ashlar_nbd::wire::{
+    FLAG_HAS_FLAGS, FLAG_SEND_DF, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME,
+    REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_MAGIC,
+    REP_META_CONTEXT, REP_SERVER,
+};
 
 const OPT_ABORT: u32 = 2;
 const OPT_LIST: u32 = 3;

@@ -1,17 +1,9 @@
 //! What the handshake reports about an export: the `NBD_INFO_*` items.
 
 use ashlar_nbd::wire::{
-    FLAG_HAS_FLAGS, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
+    FLAG_HAS_FLAGS, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_WRITE_ZEROES, INFO_BLOCK_SIZE,
+    INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, MAX_PAYLOAD,
 };
-
-/// Size and transmission flags; sent in every `GO` and `INFO`.
-pub const INFO_EXPORT: u16 = 0;
-/// The canonical name.
-pub const INFO_NAME: u16 = 1;
-/// The description for people.
-pub const INFO_DESCRIPTION: u16 = 2;
-/// The size constraints.
-pub const INFO_BLOCK_SIZE: u16 = 3;
 
 /// "Size constraints" of the protocol document, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,8 @@
 //! `NBD_OPT_GO` and `NBD_OPT_INFO`: information about an export, and the way into transmission.
 
-use super::info::{INFO_EXPORT, find};
-use super::option::{Negotiation, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_INFO};
-use ashlar_nbd::wire::{Fields, string};
+use super::info::find;
+use super::option::{Negotiation, Outcome};
+use ashlar_nbd::wire::{Fields, INFO_EXPORT, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_INFO, string};
 
 /// Name and item list of a request; `None` if the lengths do not match or the name is not a valid string.
 fn parse(data: &[u8]) -> Option<(&str, &[u8])> {

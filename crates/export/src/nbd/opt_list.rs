@@ -1,6 +1,7 @@
 //! `NBD_OPT_LIST`: the names of the exports, and their descriptions for people.
 
-use super::option::{Negotiation, Outcome, REP_SERVER};
+use super::option::{Negotiation, Outcome};
+use ashlar_nbd::wire::REP_SERVER;
 
 pub(crate) fn answer(negotiation: &mut Negotiation<'_>, _empty: &[u8]) -> Outcome {
     for export in negotiation.exports {

@@ -2,8 +2,8 @@
 
 use super::block_status::{CONTEXT_ID, CONTEXT_NAME};
 use super::info::find;
-use super::option::{Negotiation, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT};
-use ashlar_nbd::wire::{Fields, string};
+use super::option::{Negotiation, Outcome};
+use ashlar_nbd::wire::{Fields, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT, string};
 
 /// The wildcard that `LIST` must know and `SET` must ignore.
 const BASE_NAMESPACE: &str = "base:";

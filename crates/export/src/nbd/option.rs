@@ -6,22 +6,10 @@
 use super::handshake::Event;
 use super::info::ExportInfo;
 use super::{opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_structured_reply};
-use ashlar_nbd::wire::REP_MAGIC;
-
-/// The only option that cannot be answered with an error.
-pub(crate) const OPT_EXPORT_NAME: u32 = 1;
-const OPT_GO: u32 = 7;
-
-pub(crate) const REP_ACK: u32 = 1;
-pub(crate) const REP_SERVER: u32 = 2;
-pub(crate) const REP_INFO: u32 = 3;
-pub(crate) const REP_META_CONTEXT: u32 = 4;
-const REP_FLAG_ERROR: u32 = 1 << 31;
-pub(crate) const REP_ERR_UNSUP: u32 = REP_FLAG_ERROR + 1;
-const REP_ERR_POLICY: u32 = REP_FLAG_ERROR + 2;
-pub(crate) const REP_ERR_INVALID: u32 = REP_FLAG_ERROR + 3;
-pub(crate) const REP_ERR_UNKNOWN: u32 = REP_FLAG_ERROR + 6;
-pub(crate) const REP_ERR_TOO_BIG: u32 = REP_FLAG_ERROR + 9;
+use ashlar_nbd::wire::{
+    OPT_EXPORT_NAME, OPT_GO, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERR_INVALID, REP_ERR_POLICY,
+    REP_ERR_UNSUP, REP_FLAG_ERROR, REP_MAGIC,
+};
 
 /// What an option's data may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,7 +127,7 @@ pub(crate) const TABLE: &[Row] = &[
         effect: "as INFO, then transmission",
     },
     Row {
-        number: 8,
+        number: OPT_STRUCTURED_REPLY,
         word: "STRUCTURED_REPLY",
         data: Data::None,
         answer: opt_structured_reply::answer,

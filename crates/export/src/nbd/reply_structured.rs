@@ -5,12 +5,10 @@
 
 use super::block_status::Extent;
 use super::errno::Errno;
-use ashlar_nbd::wire::{MAX_STRING, REPLY_FLAG_DONE, STRUCTURED_REPLY_MAGIC};
-
-const TYPE_NONE: u16 = 0;
-const TYPE_OFFSET_DATA: u16 = 1;
-const TYPE_BLOCK_STATUS: u16 = 5;
-const TYPE_ERROR: u16 = (1 << 15) + 1;
+use ashlar_nbd::wire::{
+    MAX_STRING, REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_ERROR, REPLY_TYPE_NONE,
+    REPLY_TYPE_OFFSET_DATA, STRUCTURED_REPLY_MAGIC,
+};
 
 /// Bytes of a chunk's header.
 pub const HEADER_LEN: usize = 20;
@@ -29,13 +27,13 @@ fn header(cookie: u64, kind: u16, payload_len: u32) -> [u8; HEADER_LEN] {
 
 /// Success without a payload.
 pub fn none(cookie: u64) -> [u8; HEADER_LEN] {
-    header(cookie, TYPE_NONE, 0)
+    header(cookie, REPLY_TYPE_NONE, 0)
 }
 
 /// The header for `len` bytes (at most [`ashlar_nbd::wire::MAX_PAYLOAD`], so that the sum fits) read at `offset`.
 pub fn offset_data(cookie: u64, offset: u64, len: u32) -> [u8; OFFSET_DATA_LEN] {
     let mut bytes = [0; OFFSET_DATA_LEN];
-    bytes[..HEADER_LEN].copy_from_slice(&header(cookie, TYPE_OFFSET_DATA, len + 8));
+    bytes[..HEADER_LEN].copy_from_slice(&header(cookie, REPLY_TYPE_OFFSET_DATA, len + 8));
     bytes[HEADER_LEN..].copy_from_slice(&offset.to_be_bytes());
     bytes
 }
@@ -45,7 +43,7 @@ pub fn error(cookie: u64, error: Errno, message: &str) -> Vec<u8> {
     let message = &message.as_bytes()[..message.floor_char_boundary(MAX_STRING)];
     // At most 4096: fits both fields.
     let len = message.len() as u16;
-    let mut bytes = header(cookie, TYPE_ERROR, 6 + u32::from(len)).to_vec();
+    let mut bytes = header(cookie, REPLY_TYPE_ERROR, 6 + u32::from(len)).to_vec();
     bytes.extend(error.code().to_be_bytes());
     bytes.extend(len.to_be_bytes());
     bytes.extend(message);
@@ -58,7 +56,7 @@ pub fn block_status(cookie: u64, context: u32, extents: &[Extent]) -> Vec<u8> {
     debug_assert!(!extents.is_empty());
     // MAX_EXTENTS keeps the length far below u32::MAX.
     let payload_len = 4 + 8 * extents.len() as u32;
-    let mut bytes = header(cookie, TYPE_BLOCK_STATUS, payload_len).to_vec();
+    let mut bytes = header(cookie, REPLY_TYPE_BLOCK_STATUS, payload_len).to_vec();
     bytes.extend(context.to_be_bytes());
     for extent in extents {
         bytes.extend(extent.length.to_be_bytes());
@@ -85,7 +83,7 @@ mod tests {
 
     #[test]
     fn success_has_no_payload() {
-        assert_eq!(chunk(&none(5), 5), (TYPE_NONE, &[][..]));
+        assert_eq!(chunk(&none(5), 5), (REPLY_TYPE_NONE, &[][..]));
     }
 
     #[test]
@@ -93,7 +91,7 @@ mod tests {
         let mut bytes = offset_data(6, 0x1_0000_0001, 3).to_vec();
         bytes.extend(b"abc");
         let (kind, payload) = chunk(&bytes, 6);
-        assert_eq!(kind, TYPE_OFFSET_DATA);
+        assert_eq!(kind, REPLY_TYPE_OFFSET_DATA);
         assert_eq!(payload, [0, 0, 0, 1, 0, 0, 0, 1, b'a', b'b', b'c']);
     }
 
@@ -101,7 +99,7 @@ mod tests {
     fn an_error_carries_its_message_cut_between_characters() {
         let bytes = error(7, Errno::Io, "no");
         let (kind, payload) = chunk(&bytes, 7);
-        assert_eq!((kind, payload), (TYPE_ERROR, &[0, 0, 0, 5, 0, 2, b'n', b'o'][..]));
+        assert_eq!((kind, payload), (REPLY_TYPE_ERROR, &[0, 0, 0, 5, 0, 2, b'n', b'o'][..]));
         let two_bytes_each = "\u{e9}".repeat(MAX_STRING / 2 + 1);
         let odd = format!("a{two_bytes_each}");
         let bytes = error(7, Errno::Io, &odd);
@@ -115,7 +113,7 @@ mod tests {
         let extents = [Extent { length: 512, state: 0 }, Extent { length: 1024, state: 3 }];
         let bytes = block_status(8, 1, &extents);
         let (kind, payload) = chunk(&bytes, 8);
-        assert_eq!(kind, TYPE_BLOCK_STATUS);
+        assert_eq!(kind, REPLY_TYPE_BLOCK_STATUS);
         assert_eq!(payload, [0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 3]);
     }
 }

@@ -7,80 +7,33 @@
 use super::errno::Errno;
 use super::info::ExportInfo;
 use ashlar_nbd::wire::{
-    CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
+    CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA,
+    CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES,
     FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_SEND_CACHE, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO,
-    FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, Fields, MAX_PAYLOAD,
-    REQUEST_MAGIC,
+    FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
 };
-
-/// Bytes of a request without its payload.
-pub const REQUEST_LEN: usize = 28;
-
-/// A request as received.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
-    /// `CMD_FLAG_*` bits.
-    pub flags: u16,
-    /// The type field.
-    pub number: u16,
-    /// Copied into the reply.
-    pub cookie: u64,
-    /// Byte position.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u32,
-}
-
-impl Header {
-    /// The header in the first 28 bytes; `None` for a wrong magic, after which the stream can no longer be parsed.
-    pub fn parse(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
-        let mut fields = Fields(bytes);
-        let magic = fields.u32()?;
-        let flags = fields.u16()?;
-        let number = fields.u16()?;
-        let header = Self {
-            flags,
-            number,
-            cookie: fields.u64()?,
-            offset: fields.u64()?,
-            length: fields.u32()?,
-        };
-        (magic == REQUEST_MAGIC).then_some(header)
-    }
-
-    /// The request as a client sends it.
-    pub fn encode(&self) -> [u8; REQUEST_LEN] {
-        let mut bytes = [0; REQUEST_LEN];
-        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
-        bytes[6..8].copy_from_slice(&self.number.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
-        bytes[24..].copy_from_slice(&self.length.to_be_bytes());
-        bytes
-    }
-}
+pub use ashlar_nbd::wire::{Header, REQUEST_LEN};
 
 /// A command type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Command {
     /// Read data from the export.
-    Read = 0,
+    Read = CMD_READ,
     /// Write the data that follow the header to the export.
-    Write = 1,
+    Write = CMD_WRITE,
     /// End the connection.
-    Disc = 2,
+    Disc = CMD_DISC,
     /// Write everything acknowledged so far to stable storage.
-    Flush = 3,
+    Flush = CMD_FLUSH,
     /// The range's data is not needed any more.
-    Trim = 4,
+    Trim = CMD_TRIM,
     /// The range will be read soon.
-    Cache = 5,
+    Cache = CMD_CACHE,
     /// Write zeroes to the range.
-    WriteZeroes = 6,
+    WriteZeroes = CMD_WRITE_ZEROES,
     /// The allocation of the range.
-    BlockStatus = 7,
+    BlockStatus = CMD_BLOCK_STATUS,
 }
 
 /// The meaning of offset and length for a command.
