@@ -11,6 +11,7 @@
 //! | a flush fails | the queue at the bottom, at completion; for a layer, the gateway to it |
 //! | a write with FUA fails, unless its status says that the write itself failed | the queue |
 //! | any I/O fails because the device is gone or did not answer | the queue |
+//! | the connection to a device breaks, and another one stands before any request fails | its driver: [`Queue::loss_reporter`] |
 //! | a layer that answers for its devices has lost data on one of them | the layer: [`Disk::note_loss`] |
 //!
 //! What a layer's user has lost shows in the layer's flush, which passes the layer's gateways to the devices below; so
@@ -22,6 +23,7 @@
 //!
 //! [`Gateway`]: crate::gateway::Gateway
 //! [`Disk::note_loss`]: crate::disk::Disk::note_loss
+//! [`Queue::loss_reporter`]: crate::queue::Queue::loss_reporter
 
 use std::future::poll_fn;
 use std::mem;

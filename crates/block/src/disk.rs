@@ -336,7 +336,7 @@ impl Disk {
     }
 
     /// Notes that acknowledged writes that no flush has covered may be lost: the next flush of each opener fails. For a
-    /// layer that answers for the devices below it; queues note the losses of their own devices.
+    /// layer that answers for the devices below it; queues note what failed requests may have lost.
     pub fn note_loss(&self) {
         self.cache.note_loss();
     }

@@ -107,6 +107,20 @@ impl<D: Driver> Queue<D> {
         Self { id: NEXT.fetch_add(1, Relaxed), inner }
     }
 
+    /// A function with which a driver notes that its device may have lost acknowledged writes although no request failed. It
+    /// does nothing once the queue is gone.
+    pub fn loss_reporter(&self) -> impl Fn() + Send + Sync + use<D>
+    where
+        D: 'static,
+    {
+        let queue = self.inner.downgrade();
+        move || {
+            if let Some(inner) = queue.upgrade() {
+                inner.disk.note_loss();
+            }
+        }
+    }
+
     /// The driver.
     pub fn driver(&self) -> &D {
         &self.inner.driver

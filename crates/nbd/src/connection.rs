@@ -1,6 +1,6 @@
 //! One connection in the transmission phase, on one reactor.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::ToSocketAddrs;
@@ -63,6 +63,24 @@ struct Pending {
     done: Sender<BioResult>,
 }
 
+/// What the connections of a disk may have lost.
+#[derive(Default)]
+pub(crate) struct Losses {
+    /// Whether acknowledged changes were not flushed when a connection ended: the next flush fails.
+    pub(crate) is_untold: Cell<bool>,
+    /// Tells the disk at once: what is read from now on may be older than what was acknowledged.
+    pub(crate) report: OnceCell<Box<dyn Fn()>>,
+}
+
+impl Losses {
+    fn note(&self) {
+        self.is_untold.set(true);
+        if let Some(report) = self.report.get() {
+            report();
+        }
+    }
+}
+
 /// See the module text.
 pub(crate) struct Connection {
     socket: Socket,
@@ -78,8 +96,7 @@ pub(crate) struct Connection {
     acknowledged: Cell<u64>,
     /// How many of them flushes cover.
     flushed: Cell<u64>,
-    /// Set in the disk if acknowledged changes may be lost although no request failed.
-    is_lost: Rc<Cell<bool>>,
+    losses: Rc<Losses>,
     state: Cell<State>,
     ended: Event,
 }
@@ -133,7 +150,7 @@ impl Connection {
     /// [`ConnectError`].
     pub(crate) async fn open(
         uri: &Uri,
-        is_lost: Rc<Cell<bool>>,
+        losses: Rc<Losses>,
     ) -> Result<(Rc<Self>, ExportInfo), ConnectError> {
         let Uri { address, export } = uri;
         let opening = async {
@@ -156,7 +173,7 @@ impl Connection {
             acknowledged: Cell::new(0),
             flushed: Cell::new(0),
             has_cache: info.has(FLAG_SEND_FLUSH),
-            is_lost,
+            losses,
             state: Cell::new(State::Open),
             ended: Event::new(),
         });
@@ -228,7 +245,7 @@ impl Connection {
         self.outgoing.borrow_mut().clear();
         // The server may have crashed, and a flush of another connection need not cover these.
         if self.has_cache && self.acknowledged.get() > self.flushed.get() {
-            self.is_lost.set(true);
+            self.losses.note();
         }
         self.more.notify(usize::MAX);
         self.ended.notify(usize::MAX);
@@ -382,7 +399,7 @@ impl Connection {
             _ => {
                 self.acknowledged.set(self.acknowledged.get() + 1);
                 if self.has_cache && !self.is_open() {
-                    self.is_lost.set(true);
+                    self.losses.note();
                 }
             }
         }

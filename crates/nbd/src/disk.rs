@@ -46,7 +46,9 @@ pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectEr
     let disk = Disk::new(name, capacity, limits);
     disk.set_read_only(read_only);
     let driver = NbdDriver { link: Arc::new(link) };
-    Ok(Queue::with_deadline(disk, driver, Arc::new(EngineRuntime)))
+    let queue = Queue::with_deadline(disk, driver, Arc::new(EngineRuntime));
+    queue.driver().link.report_losses(queue.loss_reporter());
+    Ok(queue)
 }
 
 fn limits(info: &ExportInfo, address: &Address) -> Result<Limits, ConnectError> {

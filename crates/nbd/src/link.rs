@@ -13,7 +13,7 @@ use ashlar_engine::{Handle, Reactor, sleep};
 use event_listener::Event;
 use futures_util::future::{Either, select};
 
-use crate::connection::{Command, Connection};
+use crate::connection::{Command, Connection, Losses};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::uri::Uri;
 use crate::wire::{CMD_FLUSH, FLAG_READ_ONLY};
@@ -31,8 +31,7 @@ struct Link {
     uri: Uri,
     info: ExportInfo,
     connection: RefCell<Option<Rc<Connection>>>,
-    /// Whether acknowledged changes were not flushed when a connection ended: the next flush fails.
-    is_lost: Rc<Cell<bool>>,
+    losses: Rc<Losses>,
     is_over: Cell<bool>,
     over: Event,
 }
@@ -51,10 +50,10 @@ impl LinkHandle {
         let (sender, started) = mpsc::channel();
         let run = move || match Reactor::new(Default::default()) {
             Ok(reactor) => reactor.block_on(async {
-                let is_lost = Rc::default();
-                match Connection::open(&uri, Rc::clone(&is_lost)).await {
+                let losses = Rc::default();
+                match Connection::open(&uri, Rc::clone(&losses)).await {
                     Ok((connection, info)) => {
-                        let link = Rc::new(Link::new(uri, info, connection, is_lost));
+                        let link = Rc::new(Link::new(uri, info, connection, losses));
                         LINK.set(Some(Rc::clone(&link)));
                         if sender.send(Ok((Handle::current(), info))).is_ok() {
                             link.keep().await;
@@ -74,6 +73,16 @@ impl LinkHandle {
         let died = |_| failed(io::Error::other("its thread has ended"));
         let (handle, info) = started.recv().map_err(died)??;
         Ok((Self(handle), info))
+    }
+
+    /// Has `report` called when a connection ends with acknowledged changes that were not flushed.
+    pub(crate) fn report_losses(&self, report: impl Fn() + Send + 'static) {
+        drop(self.0.spawn_on(|| async {
+            let link = LINK.with_borrow(Clone::clone);
+            if let Some(link) = link {
+                let (Ok(()) | Err(_)) = link.losses.report.set(Box::new(report));
+            }
+        }));
     }
 
     /// Has the server execute a command.
@@ -111,17 +120,12 @@ impl Drop for LinkHandle {
 }
 
 impl Link {
-    fn new(
-        uri: Uri,
-        info: ExportInfo,
-        connection: Rc<Connection>,
-        is_lost: Rc<Cell<bool>>,
-    ) -> Self {
+    fn new(uri: Uri, info: ExportInfo, connection: Rc<Connection>, losses: Rc<Losses>) -> Self {
         Self {
             uri,
             info,
             connection: RefCell::new(Some(connection)),
-            is_lost,
+            losses,
             is_over: Cell::new(false),
             over: Event::new(),
         }
@@ -131,7 +135,7 @@ impl Link {
         let Some(connection) = self.connection.borrow().clone() else {
             return Err(Status::Transport);
         };
-        if command.kind == CMD_FLUSH && self.is_lost.replace(false) {
+        if command.kind == CMD_FLUSH && self.losses.is_untold.replace(false) {
             return Err(Status::Transport);
         }
         connection.execute(command).await
@@ -170,7 +174,7 @@ impl Link {
         let mut is_told = false;
         loop {
             sleep(wait).await;
-            match Connection::open(&self.uri, Rc::clone(&self.is_lost)).await {
+            match Connection::open(&self.uri, Rc::clone(&self.losses)).await {
                 Ok((connection, info)) => {
                     let Some(why) = self.misfit(&info) else {
                         tracing::info!(%server, "connected to an NBD server again");

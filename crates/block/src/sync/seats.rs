@@ -5,7 +5,7 @@
 //! is one handle for each shard of threads, with a count of its own, which holds the object.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::shard::{SHARDS, thread_shard};
 
@@ -39,6 +39,11 @@ impl<T> Seats<T> {
     #[inline]
     pub fn seat(&self) -> &Arc<Seat<T>> {
         &self.seats[thread_shard()]
+    }
+
+    /// A handle that does not keep the object alive.
+    pub fn downgrade(&self) -> Weak<T> {
+        Arc::downgrade(&self.shared)
     }
 
     /// A clone of the handle of the calling thread.

@@ -203,6 +203,7 @@ fn what_a_dead_server_had_not_flushed_is_told_to_the_next_flush() {
             if is_flushed {
                 disk.flush().await.unwrap();
             }
+            let losses = disk.disk().losses();
             server.take().unwrap().kill();
             if !is_idle {
                 assert_eq!(write(&disk, 8, 9).await, Err(Status::Transport));
@@ -212,6 +213,8 @@ fn what_a_dead_server_had_not_flushed_is_told_to_the_next_flush() {
             if is_idle {
                 // Long enough for the link: no request fails.
                 sleep(Duration::from_secs(1)).await;
+                // Whatever reads in between knows that it may read older data.
+                assert_eq!(disk.disk().losses() != losses, !is_flushed, "round {round}");
             } else {
                 until_back(&disk).await;
             }
