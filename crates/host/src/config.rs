@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use crate::options::{Assignment, Bytes, Group, Listen, Mode};
+use crate::options::{Assignment, Bytes, Group, Listen, Mode, ReAddPolicy};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_stack::pools;
@@ -43,6 +43,8 @@ pub struct Config {
     pub buffered: bool,
     /// Whether arrays start with fewer members than they had last time.
     pub run: bool,
+    /// What happens when a member that was lost comes back; by default it is re-added.
+    pub readd: Option<ReAddPolicy>,
     /// Whether arrays wait for members that come later.
     pub incremental: bool,
     /// Whether disks and arrays are served as they are, without looking at their contents.

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::options::Listen;
+use crate::options::{Listen, ReAddPolicy};
 use ashlar_engine::{Engine, ReactorConfig, spawn};
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
@@ -57,7 +57,7 @@ use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
 use crate::varlink::server;
-use crate::{copies_end, disks, notify, pools_end, watch};
+use crate::{copies_end, disks, notify, pools_end, returns, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -307,6 +307,8 @@ async fn run(
         spawn(server::serve(control, move |peer| access.check(peer), Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
+    let re_adds = (config.readd.unwrap_or_default() == ReAddPolicy::Auto)
+        .then(|| spawn(returns::re_add_members(Arc::clone(stack))));
     let keeping = Arc::clone(&clients);
     let follower = spawn(async move { keeping.front_ends.keep_up().await });
     // The process that started this one may be gone, and with it its terminal.
@@ -339,5 +341,8 @@ async fn run(
     ends.cancel().await;
     follower.cancel().await;
     watch.cancel().await;
+    if let Some(re_adds) = re_adds {
+        re_adds.cancel().await;
+    }
     Ok(())
 }

@@ -56,6 +56,7 @@ mod notify;
 pub mod options;
 pub mod pools;
 mod pools_end;
+mod returns;
 mod scrubs;
 mod service;
 pub mod size;

@@ -39,7 +39,7 @@ use thiserror::Error;
 use crate::disks;
 
 pub use models::{Assignment, models};
-pub use values::{BadBytes, BadMode, Bytes, Group, Mode};
+pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy};
 
 /// The options that a `stack.toml` may have.
 pub trait FileOptions: DeserializeOwned {

@@ -58,7 +58,7 @@ pub use bitmap::{Bitmap, Kind as BitmapKind, State as BitmapState};
 pub use manage::{AddOptions, AddOutcome, FlagChange, GrowOptions, ManageError, MemberFlag};
 pub use membership::rdev::{Rdev, State as MemberState};
 pub use membership::slots::{Index, Members, Place};
-pub use probe::{Candidate, probe, probe_all};
+pub use probe::{Candidate, ProbeError, probe, probe_all};
 pub use status::{ArrayState, ArrayStatus, MemberStatus};
 pub use sync::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
 

@@ -54,6 +54,8 @@ pub struct MemberStatus {
     pub in_sync: bool,
     /// Whether it failed.
     pub faulty: bool,
+    /// Whether it failed because its device did not answer or was gone: it may come back.
+    pub lost: bool,
     /// Write-mostly: read only if no other in-sync member has the block.
     pub write_mostly: bool,
     /// Failfast: failed I/O on it is not retried.
@@ -91,6 +93,7 @@ impl MemberStatus {
             path: None,
             in_sync: false,
             faulty: false,
+            lost: false,
             write_mostly: false,
             failfast: false,
             want_replacement: false,
@@ -118,6 +121,7 @@ impl MemberStatus {
             path: Some(rdev.path().to_owned()),
             in_sync: rdev.is_in_sync(),
             faulty: rdev.is_faulty(),
+            lost: state.contains(State::FAULTY | State::LOST),
             write_mostly: state.contains(State::WRITE_MOSTLY),
             failfast: state.contains(State::FAILFAST),
             want_replacement: state.contains(State::WANT_REPLACEMENT),

@@ -386,6 +386,11 @@ impl Connection {
     fn finish(&self, pending: Pending) -> Result<(), EndReason> {
         let Pending { command, received, error, covers, done } = pending;
         if let Some(error) = error {
+            // A server that is about to end waits until its clients have left.
+            if error == Status::Transport {
+                tracing::warn!("an NBD server is about to end");
+                self.drain();
+            }
             done.send(Err(error));
             return Ok(());
         }

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::options::{self, Assignment, Bytes, FileOptions, Group, Listen, Mode};
+use ashlar_host::options::{
+    self, Assignment, Bytes, FileOptions, Group, Listen, Mode, ReAddPolicy,
+};
 use ashlar_host::{background, disks};
 use clap::Args;
 use serde::Deserialize;
@@ -133,6 +135,11 @@ pub(crate) struct ServeOptions {
     #[arg(short = 'R', long)]
     pub(crate) run: bool,
 
+    /// What happens when a member that was lost comes back, because its server restarts for example: auto re-adds it
+    /// by the bitmap, manual waits for `ashlar md re-add` [default: auto]
+    #[arg(long, value_name = "POLICY")]
+    readd: Option<ReAddPolicy>,
+
     /// Start with the disks present: incomplete arrays wait for members from `ashlar md
     /// incremental`
     #[arg(short = 'I', long)]
@@ -214,6 +221,7 @@ impl ServeOptions {
             read_only: self.read_only | file.read_only,
             buffered: self.buffered | file.buffered,
             run: self.run | file.run,
+            readd: self.readd.or(file.readd),
             incremental: self.incremental | file.incremental,
             whole: self.whole | file.whole,
             raw: self.raw | file.raw,
@@ -246,6 +254,7 @@ impl ServeOptions {
             read_only: self.read_only,
             buffered: self.buffered,
             run: self.run,
+            readd: self.readd,
             incremental: self.incremental,
             whole: self.whole,
             raw: self.raw,

@@ -47,12 +47,8 @@ fn images(sizes: &[u64]) -> TempDir {
     dir
 }
 
-#[test]
-fn an_array_of_an_export_and_a_file_survives_the_server() {
-    let dir = images(&[64 * MIB, 64 * MIB]);
-    let dir = dir.path();
-    let server = Nbdkit::start(dir, "far", "d1");
-    let uri = server.uri.clone();
+/// Makes a RAID1 with a bitmap of the file `d0` and an export.
+fn mirror(dir: &Path, uri: &str) {
     let create = [
         "md",
         "create",
@@ -60,14 +56,75 @@ fn an_array_of_an_export_and_a_file_survives_the_server() {
         "--raid-devices=2",
         "--name=data",
         "--bitmap=internal",
+        "--bitmap-chunk=64K",
         "--assume-clean",
     ];
-    ashlar_in(dir, &[&create[..], &["d0", &uri]].concat()).ok();
+    ashlar_in(dir, &[&create[..], &["d0", uri]].concat()).ok();
+}
+
+/// The bytes written so far to the disk of this name.
+fn written(daemon: &Daemon, name: &str) -> u64 {
+    let stat = daemon.client(&["get", &format!("sys/block/{name}/stat")]).ok().out;
+    512 * stat.split_whitespace().nth(6).unwrap().parse::<u64>().unwrap()
+}
+
+/// The export's server restarts while a write is in flight, and between two writes.
+#[test]
+fn a_member_that_comes_back_is_re_added_by_the_bitmap() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let mut server = Some(Nbdkit::start(dir, "far", "d1"));
+    let uri = server.as_ref().unwrap().uri.clone();
+    mirror(dir, &uri);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    // A new bitmap has all bits set, until the first write is done with.
+    volume.write_at(0, &[9; 4096]);
+    until(PATIENCE, "the bits are cleared", || {
+        let bitmap = ashlar_in(dir, &["md", "examine", "--bitmap", "d0"]).ok().out;
+        !bitmap.contains("100.0%")
+    });
+    let has = |count: &str| daemon.client(&["status"]).ok().out.contains(count);
+    for round in 0..2_u8 {
+        volume.write_at(0, &[2 * round + 1; 4096]);
+        drop(server.take());
+        if round == 1 {
+            server = Some(Nbdkit::start(dir, "far", "d1"));
+        }
+        volume.write_at(4096, &[2 * round + 2; 4096]);
+        volume.flush();
+        let before = written(&daemon, "far");
+        if round == 0 {
+            assert!(has("1 of 2 devices"));
+            server = Some(Nbdkit::start(dir, "far", "d1"));
+        }
+        until(PATIENCE, "the member comes back", || has("2 of 2 devices"));
+        // Exits with 1 if the recovery has ended.
+        daemon.client(&["md", "wait", "md/data"]);
+        let copied = written(&daemon, "far") - before;
+        assert!(copied < 4 * MIB, "{copied} bytes copied");
+    }
+    drop(volume);
+    daemon.end();
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--run", &uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    assert_eq!(volume.read_at(0, 8192), [[3; 4096], [4; 4096]].concat());
+    drop(volume);
+    daemon.end();
+}
+
+#[test]
+fn an_array_of_an_export_and_a_file_survives_the_server() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let server = Nbdkit::start(dir, "far", "d1");
+    let uri = server.uri.clone();
+    mirror(dir, &uri);
     let scanned = ashlar_in(dir, &["scan", "d0", &uri]).ok().out;
     assert!(scanned.contains("raid1") && scanned.contains(&uri), "{scanned}");
     ashlar_in(dir, &["md", "examine", &uri]).ok();
 
-    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &uri]);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--readd=manual", "d0", &uri]);
     let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
     volume.write_at(0, &[1; 4096]);
     volume.flush();
@@ -79,8 +136,11 @@ fn an_array_of_an_export_and_a_file_survives_the_server() {
     let detail = daemon.client(&["md", "detail", "md/data"]).ok().out;
     assert!(detail.contains("faulty"), "{detail}");
 
-    // The server is back: what it missed is copied.
+    // The server is back, and a user re-adds it: what it missed is copied.
     let server = Nbdkit::start(dir, "far", "d1");
+    std::thread::sleep(Duration::from_secs(3));
+    let status = daemon.client(&["status"]).ok().out;
+    assert!(status.contains("1 of 2 devices"), "{status}");
     daemon.client(&["md", "remove", "md/data", &uri]).ok();
     until(PATIENCE, "the member comes back", || {
         daemon.client(&["md", "re-add", "md/data", &uri]).code == Some(0)

@@ -51,6 +51,39 @@ impl FromStr for Mode {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group(pub String);
 
+/// What happens when a member of an array that was lost comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ReAddPolicy {
+    /// It is re-added by the bitmap.
+    #[default]
+    Auto,
+    /// Nothing, until a user re-adds it.
+    Manual,
+}
+
+/// Why a text is not a policy.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("`{0}` is neither auto nor manual")]
+pub struct BadReAddPolicy(String);
+
+impl FromStr for ReAddPolicy {
+    type Err = BadReAddPolicy;
+
+    fn from_str(text: &str) -> Result<Self, BadReAddPolicy> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "manual" => Ok(Self::Manual),
+            _ => Err(BadReAddPolicy(text.to_owned())),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ReAddPolicy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 impl From<String> for Group {
     fn from(text: String) -> Self {
         Self(text)

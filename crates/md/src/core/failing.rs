@@ -18,7 +18,7 @@ use tracing::error;
 use super::Core;
 use crate::bitmap::Store;
 use crate::canary::{Rule, broken};
-use crate::membership::rdev::Rdev;
+use crate::membership::rdev::{FailureCause, Rdev};
 use crate::membership::slots::{Index, Place};
 
 impl Core {
@@ -34,7 +34,7 @@ impl Core {
         let mut result = Ok(());
         for (index, rdev, done) in join_all(flushes).await {
             let Err(status) = done else { continue };
-            if !self.try_fail(rdev, status) {
+            if !self.try_fail(rdev, FailureCause::Device(status)) {
                 self.may_have_lost(index);
                 result = Err(status);
             }
@@ -53,7 +53,7 @@ impl Core {
     }
 
     /// Fails a member if it may fail; true if it is failed then. What acknowledgements depend on is to be recorded.
-    pub(super) fn try_fail(&self, rdev: &Rdev, why: Status) -> bool {
+    pub(super) fn try_fail(&self, rdev: &Rdev, why: FailureCause) -> bool {
         let failed =
             self.members.try_fail(rdev, || self.may_fail(rdev), || self.set_faulty(rdev, why));
         if !failed {
@@ -63,14 +63,14 @@ impl Core {
     }
 
     /// As [`Self::try_fail`], for the thread that is writing the superblocks, and so records the failure.
-    pub(super) fn try_fail_recording(&self, rdev: &Rdev) -> bool {
+    pub(super) fn try_fail_recording(&self, rdev: &Rdev, status: Status) -> bool {
         let fail = || {
-            rdev.set_faulty();
+            rdev.set_faulty(FailureCause::Device(status));
         };
         self.members.try_fail(rdev, || self.may_fail(rdev), fail)
     }
 
-    fn set_faulty(&self, rdev: &Rdev, why: Status) {
+    fn set_faulty(&self, rdev: &Rdev, why: FailureCause) {
         error!(array = self.name(), member = rdev.path(), status = %why, "member failed");
         let recorded = self.is_writable() && !broken(Rule::FailuresAreRecorded);
         // Before the member is left out, so that no write that skips it is acknowledged early; and
@@ -78,7 +78,7 @@ impl Core {
         if recorded {
             self.lifecycle.must_record();
         }
-        rdev.set_faulty();
+        rdev.set_faulty(why);
         if recorded {
             self.lifecycle.must_record();
         }
@@ -143,7 +143,7 @@ impl Store for Core {
                 let Err(status) = done else { continue };
                 rate_limited!(error, member = rdev.path(), %status, "bitmap write failed");
                 // The array's write waits until this is recorded before it is acknowledged.
-                if !core.try_fail(rdev, status) {
+                if !core.try_fail(rdev, FailureCause::Device(status)) {
                     result = Err(status);
                 }
             }

@@ -5,7 +5,7 @@ use ashlar_block::{BioResult, Sectors, Status};
 use super::Core;
 use crate::bitmap::Store;
 use crate::canary::{Rule, broken};
-use crate::membership::rdev::Rdev;
+use crate::membership::rdev::{FailureCause, Rdev};
 use crate::membership::slots::Index;
 use crate::membership::superblocks::{Change, Facts, Superblocks};
 
@@ -36,7 +36,9 @@ impl Core {
         self.lifecycle.must_record();
         // Later changes may or may not be in the superblocks that are now written.
         let changes = self.lifecycle.changes();
-        superblocks.update(self.facts(), change, |rdev| self.try_fail_recording(rdev)).await?;
+        superblocks
+            .update(self.facts(), change, |rdev, why| self.try_fail_recording(rdev, why))
+            .await?;
         self.lifecycle.set_recorded(changes);
         Ok(())
     }
@@ -76,7 +78,7 @@ impl Core {
     /// The superblocks could not be written: then the caller's write must not be acknowledged.
     pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
         let mut superblocks = self.superblocks().await;
-        self.fail_with(&mut superblocks, rdev, why).await
+        self.fail_with(&mut superblocks, rdev, FailureCause::Device(why)).await
     }
 
     /// As [`Self::fail_member`], for a caller that holds the superblocks' lock.
@@ -84,7 +86,7 @@ impl Core {
         &self,
         superblocks: &mut Superblocks,
         rdev: &Rdev,
-        why: Status,
+        why: FailureCause,
     ) -> Result<bool, Status> {
         if !self.try_fail(rdev, why) {
             return Ok(false);

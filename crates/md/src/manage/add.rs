@@ -107,10 +107,9 @@ impl Array {
         wiped: &[Range<u64>],
     ) -> Result<AddOutcome, ManageError> {
         self.check_manageable()?;
+        forget_losses(&gateway).await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&gateway, &path)?;
-        // What it lost before, it gets again.
-        gateway.acknowledge_losses();
         let old = match probe(&gateway).await {
             Ok(old) => old,
             // A damaged superblock is overwritten.
@@ -287,6 +286,13 @@ impl Array {
             false => Ok(()),
         }
     }
+}
+
+/// Has a device that joins report what it lost before, which does not matter: it gets that again. A device that was away may
+/// report it only to a flush. Waits for the device, so the caller holds no lock.
+pub(super) async fn forget_losses(gateway: &Gateway) {
+    let (Ok(()) | Err(_)) = gateway.submit(Bio::flush()).await;
+    gateway.acknowledge_losses();
 }
 
 /// Writes whole blocks, durably.

@@ -1,16 +1,16 @@
 //! Failing and removing members (`mdadm --fail`, `--remove`).
 
-use ashlar_block::{Gateway, Status};
+use ashlar_block::Gateway;
 use tracing::info;
 
 use super::ManageError;
 use crate::array::Array;
-use crate::membership::rdev::State;
+use crate::membership::rdev::{FailureCause, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Change;
 
 impl Array {
-    /// Fails a member.
+    /// Fails a member. It does not count as lost, even if its device was gone before.
     ///
     /// # Errors
     /// [`ManageError::LastCopy`] if it holds the last copy of some data.
@@ -18,9 +18,12 @@ impl Array {
         self.change(move |array| async move {
             let mut superblocks = array.superblocks_to_change().await?;
             let rdev = array.member(index)?;
-            let failed = array.core.fail_with(&mut superblocks, rdev, Status::Offline).await;
+            let failed = array.core.fail_with(&mut superblocks, rdev, FailureCause::User).await;
             match failed.map_err(|status| array.not_recorded(status))? {
-                true => array.core.news.wake(),
+                true => {
+                    rdev.clear(State::LOST);
+                    array.core.news.wake();
+                }
                 false => return Err(ManageError::LastCopy(rdev.path().to_owned())),
             }
             Ok(())

@@ -2,6 +2,7 @@
 
 use tracing::info;
 
+use super::add::forget_losses;
 use super::{AddOptions, ManageError};
 use crate::array::Array;
 use crate::membership::rdev::{NewRdev, Rdev, State};
@@ -30,13 +31,13 @@ impl Array {
         options: AddOptions,
     ) -> Result<Index, ManageError> {
         self.check_manageable()?;
+        // The bitmap marks it: a mark is cleared only after the member was flushed.
+        forget_losses(&candidate.gateway).await;
         // A running recovery restarts, so that it includes this member.
         let _held = self.sync.hold().await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&candidate.gateway, &candidate.path)?;
         self.check_new(&superblocks, &candidate.sb, &candidate.path)?;
-        // What it lost before, the bitmap marks: a mark is cleared only after the member was flushed.
-        candidate.gateway.acknowledge_losses();
         let refused =
             |why| ManageError::ReAdd { path: candidate.path.clone(), array: self.name(), why };
         let slot = self.slot_for(&superblocks, &candidate).map_err(refused)?;

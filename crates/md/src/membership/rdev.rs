@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use ashlar_block::shard::{SHARDS, thread_shard};
-use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors, trace};
+use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors, Status, trace};
 use bitflags::bitflags;
+use thiserror::Error;
 
 use crate::badblocks::BadBlocks;
 use crate::canary::{Rule, broken};
@@ -38,6 +39,26 @@ bitflags! {
         const WRITE_ERROR = 1 << 7;
         /// Re-added: it lacks only what the bitmap marks, and only that is rebuilt.
         const RETURNS = 1 << 8;
+        /// Failed because its device did not answer or was gone: it may come back.
+        const LOST = 1 << 9;
+    }
+}
+
+/// Why a member fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub(crate) enum FailureCause {
+    /// Its device returned this.
+    #[error("{0}")]
+    Device(Status),
+    /// The user wants it to, or has had it replaced.
+    #[error("set faulty")]
+    User,
+}
+
+impl FailureCause {
+    /// Whether the device may come back with the data that it had.
+    fn is_loss(self) -> bool {
+        matches!(self, Self::Device(status) if status.is_gone())
     }
 }
 
@@ -196,8 +217,9 @@ impl Rdev {
     }
 
     /// Marks the member failed; true if it was not before.
-    pub(crate) fn set_faulty(&self) -> bool {
-        !self.set(State::FAULTY).contains(State::FAULTY)
+    pub(crate) fn set_faulty(&self, why: FailureCause) -> bool {
+        let lost = if why.is_loss() { State::LOST } else { State::empty() };
+        !self.set(State::FAULTY | lost).contains(State::FAULTY)
     }
 
     /// Write-mostly: read only if no other in-sync member has the block.

@@ -162,7 +162,7 @@ impl Superblocks {
         &mut self,
         facts: Facts<'_>,
         change: Change,
-        fail: impl Fn(&Rdev) -> bool,
+        fail: impl Fn(&Rdev, Status) -> bool,
     ) -> Result<(), Status> {
         // Write the state found to all members first, so that none is ever two events behind.
         while self.uneven {
@@ -186,7 +186,7 @@ impl Superblocks {
     async fn rounds(
         &mut self,
         facts: Facts<'_>,
-        fail: &impl Fn(&Rdev) -> bool,
+        fail: &impl Fn(&Rdev, Status) -> bool,
     ) -> Result<(), Status> {
         loop {
             let number = self.events.saturating_add(1);
@@ -205,7 +205,7 @@ impl Superblocks {
         &mut self,
         number: u64,
         facts: Facts<'_>,
-        fail: &impl Fn(&Rdev) -> bool,
+        fail: &impl Fn(&Rdev, Status) -> bool,
     ) -> Result<bool, Status> {
         // A bitmap older than the superblocks would count as out of date.
         if let Some((bitmap, store)) = facts.bitmap {
@@ -220,7 +220,7 @@ impl Superblocks {
         let mut result = Ok(all);
         for (rdev, status) in failed {
             rate_limited!(error, member = rdev.path(), %status, "superblock write failed");
-            if !fail(rdev) {
+            if !fail(rdev, status) {
                 result = Err(status);
             }
         }

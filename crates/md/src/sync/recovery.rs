@@ -15,7 +15,7 @@ use crate::bitmap::{self, Purpose};
 use crate::canary::{Rule, broken};
 use crate::core::Core;
 use crate::level::{Piece, Rebuild, RebuildTarget, Spot, Trouble, Work};
-use crate::membership::rdev::{Rdev, State};
+use crate::membership::rdev::{FailureCause, Rdev, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Change;
 
@@ -258,7 +258,7 @@ impl<'a> Recovery<'a> {
             core.lifecycle.must_record();
             if let Some(replaced) = replaced.filter(|member| !member.is_faulty()) {
                 info!(array = core.name(), member = replaced.path(), "replaced");
-                replaced.set_faulty();
+                replaced.set_faulty(FailureCause::User);
             }
             core.members.promote(target.slot);
             target.rdev.clear(State::REPLACEMENT);

@@ -58,6 +58,15 @@ impl Server {
         }
     }
 
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Kills it, and waits until it is gone.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

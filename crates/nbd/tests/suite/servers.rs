@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use crate::kit::{Server, directory, run, write};
 
 const MIB: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
 
 fn gateway(disk: NbdDisk) -> Gateway {
     Gateway::new(Arc::new(disk))
@@ -161,7 +162,12 @@ fn errors_of_the_server_are_those_of_the_disk() {
                 let disk = gateway(server.open(false).unwrap());
                 let read = disk.read(Sector(0), Sectors(8)).await;
                 assert_eq!(read.map(drop), Err(status), "{args:?}");
-                write(&disk, 0, 1).await.unwrap();
+                // A server that is about to end is left, and this one takes a new connection.
+                let since = Instant::now();
+                while write(&disk, 0, 1).await.is_err() {
+                    assert!(status == Status::Transport && since.elapsed() < PATIENCE);
+                    sleep(Duration::from_millis(10)).await;
+                }
             });
         }
     }
@@ -184,7 +190,7 @@ fn a_read_only_export_is_not_written() {
 async fn until_back(disk: &Gateway) {
     let since = Instant::now();
     while disk.read(Sector(0), Sectors(8)).await.is_err() {
-        assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+        assert!(since.elapsed() < PATIENCE, "it does not come back");
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(disk.disk().presence(), Presence::Answering);
@@ -222,6 +228,28 @@ fn what_a_dead_server_had_not_flushed_is_told_to_the_next_flush() {
             assert_eq!(flushed.is_ok(), is_flushed && is_idle, "round {round}: {flushed:?}");
             assert_eq!(disk.flush().await, Ok(()), "round {round}");
         }
+    });
+}
+
+#[test]
+fn a_server_that_is_told_to_end_can_end() {
+    let dir = directory();
+    let args = ["memory", "8M"];
+    let server = Server::nbdkit(dir.path(), &args);
+    run(async {
+        let disk = gateway(server.open(false).unwrap());
+        write(&disk, 8, 1).await.unwrap();
+        server.signal("TERM");
+        let since = Instant::now();
+        while write(&disk, 8, 2).await.is_ok() {
+            assert!(since.elapsed() < PATIENCE, "it goes on");
+            sleep(Duration::from_millis(1)).await;
+        }
+        server.ended();
+        let _server = Server::nbdkit(dir.path(), &args);
+        until_back(&disk).await;
+        assert!(disk.flush().await.is_err(), "what it had acknowledged is lost");
+        assert_eq!(disk.flush().await, Ok(()));
     });
 }
 

@@ -78,8 +78,7 @@ impl Get {
                 name: &pool.name,
                 properties: properties.iter().cloned().collect(),
             });
-            output::print_json(&json.collect::<Vec<_>>())?;
-            return Ok(ExitCode::SUCCESS);
+            return output::print_json(&json.collect::<Vec<_>>()).map(|()| ExitCode::SUCCESS);
         }
         let rows = shown.iter().flat_map(|(pool, properties)| {
             properties.iter().map(|(property, Property { value, source })| Row {

@@ -55,8 +55,7 @@ impl List {
         let only = if let [name] = &names[..] { Some(name.as_str()) } else { None };
         let pools = place.with(only, ImportMode::READ, |session| session.statuses(&names))?;
         if self.json {
-            output::print_json(&pools)?;
-            return Ok(ExitCode::SUCCESS);
+            return output::print_json(&pools).map(|()| ExitCode::SUCCESS);
         }
         if pools.is_empty() && !self.form.for_programs {
             output::print("no pools available\n")?;

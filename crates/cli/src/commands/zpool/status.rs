@@ -45,8 +45,7 @@ impl Status {
             pools.retain(|pool| pool.state != "ONLINE" || pool.errors > 0);
         }
         if self.json {
-            output::print_json(&pools)?;
-            return Ok(ExitCode::SUCCESS);
+            return output::print_json(&pools).map(|()| ExitCode::SUCCESS);
         }
         let text = match (pools.is_empty(), self.unwell) {
             (true, true) => "all pools are healthy\n".to_owned(),

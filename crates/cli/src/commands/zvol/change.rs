@@ -46,9 +46,8 @@ impl Set {
                     session.run(pool_of(dataset), set)?;
                 }
             }
-            Ok(())
-        })?;
-        Ok(ExitCode::SUCCESS)
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }
 
@@ -80,9 +79,8 @@ impl Inherit {
                 let pool = pool_of(&dataset).to_owned();
                 session.run(&pool, Command::Inherit { dataset, name })?;
             }
-            Ok(())
-        })?;
-        Ok(ExitCode::SUCCESS)
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
-use ashlar_host::pools::{ImportMode, pool_of};
 use ashlar_zfs::client::parse_size;
 use ashlar_zfs::protocol::Command;
 use clap::Args;
@@ -59,7 +58,6 @@ impl Create {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut properties = BTreeMap::from_iter(self.properties);
         properties.extend(self.blocksize.map(|size| ("volblocksize".to_owned(), size)));
-        let pool = pool_of(&self.name);
         let create = Command::CreateVolume {
             name: self.name.clone(),
             volsize_bytes: self.size,
@@ -67,7 +65,6 @@ impl Create {
             parents: self.parents,
             properties,
         };
-        self.place.with(Some(pool), ImportMode::WRITE, |session| session.run(pool, create))?;
-        Ok(ExitCode::SUCCESS)
+        self.place.change(&self.name, create)
     }
 }

@@ -70,8 +70,7 @@ impl Get {
             for dataset in &mut datasets {
                 dataset.properties.retain(|name, _| wants_all || self.properties.contains(name));
             }
-            output::print_json(&datasets)?;
-            return Ok(ExitCode::SUCCESS);
+            return output::print_json(&datasets).map(|()| ExitCode::SUCCESS);
         }
         let mut rows = Vec::new();
         for dataset in &datasets {

@@ -76,8 +76,7 @@ impl List {
             Ok(all)
         })?;
         if self.json {
-            output::print_json(&datasets)?;
-            return Ok(ExitCode::SUCCESS);
+            return output::print_json(&datasets).map(|()| ExitCode::SUCCESS);
         }
         if datasets.is_empty() {
             output::print(if self.form.for_programs { "" } else { "no datasets available\n" })?;

@@ -138,8 +138,8 @@ impl Status {
             None => match scrub.last()? {
                 Some(record) => (record, asked(false, None)),
                 None if self.shown.json => {
-                    output::print_json(&json!({ "fsid": fsid, "started": null }))?;
-                    return Ok(ExitCode::SUCCESS);
+                    return output::print_json(&json!({ "fsid": fsid, "started": null }))
+                        .map(|()| ExitCode::SUCCESS);
                 }
                 None => {
                     output::print(&format!("UUID:             {fsid}\n\tno stats available\n"))?;

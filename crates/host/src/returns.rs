@@ -1,0 +1,205 @@
+//! Members of arrays that were lost and come back: re-adds them by the bitmap, as a user would with `mdadm --re-add`.
+//!
+//! A member is *lost* if it failed because its device did not answer or was gone ([`MemberStatus::lost`]): a server that
+//! restarts, a network that was cut. A member that failed for another reason, or that a user failed, stays failed.
+//!
+//! ```text
+//! lost --a wait--> its superblock is read, each second --answers--> re-added --> recovery by the bitmap
+//!                                                     \--refused--> logged; a user has to add it
+//! ```
+//!
+//! The first wait is a second. Each loss within ten minutes of the one before doubles it, up to five minutes: a device that
+//! comes and goes does not keep the array busy with recoveries.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ashlar_block::Presence;
+use ashlar_engine::{sleep, spawn};
+use ashlar_md::{ArrayState, Index, ManageError, MemberStatus, ProbeError};
+use ashlar_stack::arrays::Volume;
+use ashlar_stack::assemble::Stack;
+use uuid::Uuid;
+
+/// How often the arrays are looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The wait before a lost member is asked for the first time, and the longest one.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// After so long without a loss, the next one counts as the first.
+const CALM: Duration = Duration::from_secs(600);
+
+/// Re-adds members that come back, forever.
+pub(crate) async fn re_add_members(stack: Arc<Stack>) {
+    let losses = Rc::new(RefCell::new(Losses::default()));
+    loop {
+        for volume in stack.arrays.running() {
+            if volume.view.array().degraded() == 0 {
+                continue;
+            }
+            let status = volume.view.status();
+            // Re-adding would write to an array that a user has not written to yet.
+            if matches!(status.state, ArrayState::ReadOnly | ArrayState::ReadAuto) {
+                continue;
+            }
+            for member in status.members.into_iter().filter(|member| member.lost) {
+                let Some(key) = Key::of(status.uuid, &member) else { continue };
+                if losses.borrow_mut().begin(&key, Instant::now()) {
+                    let (volume, losses) = (volume.clone(), Rc::clone(&losses));
+                    // A device that does not answer keeps no other one waiting.
+                    spawn(async move {
+                        let result = re_add(&volume, &key).await;
+                        losses.borrow_mut().end(&key, result, Instant::now());
+                    })
+                    .detach();
+                }
+            }
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// What an attempt has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attempt {
+    /// It is a member again.
+    Done,
+    /// The device does not answer yet.
+    Absent,
+    /// A user has to decide.
+    Refused,
+}
+
+/// Tries to re-add a member.
+async fn re_add(volume: &Volume, key: &Key) -> Attempt {
+    let (array, member) = (volume.view.array(), &key.path);
+    let Some(rdev) = array.members().get(key.index) else { return Attempt::Refused };
+    let device = rdev.gateway();
+    // Asking it would wait until its deadline.
+    if device.disk().presence() == Presence::Silent || device.holds_changes() {
+        return Attempt::Absent;
+    }
+    let name = volume.name.device();
+    match array.set_member_state(key.index, "re-add").await {
+        Ok(()) => {
+            tracing::info!(array = name, member, "is back, and lacks only what the bitmap marks");
+            Attempt::Done
+        }
+        Err(
+            ManageError::Probe { error: ProbeError::Read(_), .. }
+            | ManageError::Device { .. }
+            | ManageError::Record { .. },
+        ) => Attempt::Absent,
+        Err(error) => {
+            tracing::warn!(array = name, member, %error, "is back, but is not re-added");
+            Attempt::Refused
+        }
+    }
+}
+
+/// A member that was lost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Key {
+    array: Uuid,
+    path: String,
+    /// Another one after each re-add.
+    index: Index,
+}
+
+impl Key {
+    fn of(array: Uuid, member: &MemberStatus) -> Option<Self> {
+        Some(Self { array, path: member.path.clone()?, index: member.index? })
+    }
+}
+
+/// The losses of one device.
+struct Loss {
+    index: Index,
+    /// How many there were without a calm between them.
+    count: u32,
+    noticed: Instant,
+    due: Instant,
+    /// Whether an attempt is under way, or the last one was refused.
+    is_closed: bool,
+}
+
+impl Loss {
+    fn wait(&self) -> Duration {
+        FIRST_WAIT.saturating_mul(1 << (self.count - 1).min(16)).min(LONGEST_WAIT)
+    }
+}
+
+/// The losses of all devices, by array and path.
+#[derive(Default)]
+struct Losses(HashMap<(Uuid, String), Loss>);
+
+impl Losses {
+    /// Notes that a member is lost; true if it is to be asked now.
+    fn begin(&mut self, key: &Key, now: Instant) -> bool {
+        let first =
+            || Loss { index: key.index, count: 0, noticed: now, due: now, is_closed: false };
+        let loss = self.0.entry((key.array, key.path.clone())).or_insert_with(first);
+        if loss.count == 0 || loss.index != key.index {
+            let is_calm = now.duration_since(loss.noticed) >= CALM;
+            loss.count = if is_calm { 1 } else { loss.count.saturating_add(1) };
+            (loss.index, loss.noticed, loss.is_closed) = (key.index, now, false);
+            loss.due = now + loss.wait();
+        }
+        let begins = !loss.is_closed && now >= loss.due;
+        loss.is_closed |= begins;
+        begins
+    }
+
+    /// Notes what an attempt has come to.
+    fn end(&mut self, key: &Key, attempt: Attempt, now: Instant) {
+        if let Some(loss) = self.0.get_mut(&(key.array, key.path.clone()))
+            && attempt == Attempt::Absent
+        {
+            (loss.is_closed, loss.due) = (false, now + INTERVAL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(index: Index) -> Key {
+        Key { array: Uuid::nil(), path: "disk".to_owned(), index }
+    }
+
+    /// Seconds from `start` on until a loss that is noticed then is to be tried.
+    fn wait(losses: &mut Losses, index: Index, start: Instant) -> u64 {
+        (0..).find(|s| losses.begin(&key(index), start + Duration::from_secs(*s))).unwrap()
+    }
+
+    #[test]
+    fn a_device_that_comes_and_goes_waits_longer_each_time() {
+        let (mut losses, mut now) = (Losses::default(), Instant::now());
+        for (index, expected) in
+            [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300].into_iter().enumerate()
+        {
+            let index = index as Index;
+            assert_eq!(wait(&mut losses, index, now), expected);
+            now += Duration::from_secs(expected);
+            losses.end(&key(index), Attempt::Done, now);
+            assert!(!losses.begin(&key(index), now), "it is a member");
+        }
+        assert_eq!(wait(&mut losses, 99, now + CALM), 1);
+    }
+
+    #[test]
+    fn a_device_is_asked_until_it_answers() {
+        let (mut losses, now) = (Losses::default(), Instant::now());
+        assert_eq!(wait(&mut losses, 0, now), 1);
+        let later = now + CALM * 2;
+        assert!(!losses.begin(&key(0), later), "one attempt at a time");
+        losses.end(&key(0), Attempt::Absent, later);
+        assert_eq!(wait(&mut losses, 0, later), 1);
+        losses.end(&key(0), Attempt::Refused, later);
+        assert!(!losses.begin(&key(0), later + CALM), "a user has to decide");
+    }
+}
