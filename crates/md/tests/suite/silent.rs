@@ -252,3 +252,24 @@ fn a_member_comes_back_only_when_it_has_answered_everything() {
         assert!(media[1].peek_range(Sector(DATA), Sectors(64)) == stamped(0, 64, 2));
     });
 }
+
+/// Such a member may come back; one that refused a write, or that a user failed, is not trusted again.
+#[test]
+fn only_a_member_whose_device_went_away_is_lost() {
+    let faults: [(bool, fn(&Media)); 3] =
+        [(true, Media::kill), (true, Media::fall_silent), (false, |m| m.fail_nth_write(0))];
+    for (is_lost, fault) in faults {
+        on_arrays(&shapes()[..1], async |World { media, array, volume, .. }| {
+            let member = async || array.status().await.members[1].clone();
+            fault(&media[1]);
+            write(volume, 0, 64, 2).await.unwrap();
+            assert_eq!((member().await.faulty, member().await.lost), (true, is_lost));
+            let (Ok(()) | Err(_)) = array.fail(1).await;
+            assert!(!member().await.lost, "the user wants it to stay away");
+        });
+    }
+    on_arrays(&shapes()[..1], async |World { array, .. }| {
+        array.fail(1).await.unwrap();
+        assert!(!array.status().await.members[1].lost);
+    });
+}
