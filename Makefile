@@ -55,6 +55,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
 		"file systems on arrays" "timeout 600 tests/e2e/filesystems.sh -r 1 n2" \
 		"snapshots of file systems in use" "timeout 300 tests/e2e/snapshots.sh -r 3" \
+		"arrays on NBD servers" "timeout 300 tests/e2e/nbd-members.sh" \
 		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh -r 1"
 
 # A case of each kind of geometry and of metadata.
@@ -82,6 +83,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"RAID volumes of LVM" "timeout 600 tests/interop/dm-raid.sh" \
 		"snapshots of file systems in use" "timeout 900 tests/e2e/snapshots.sh -r 50" \
 		"file systems whose daemon is killed" "timeout 1200 tests/e2e/kill.sh" \
+		"arrays on NBD servers" "timeout 900 tests/e2e/nbd-members.sh -r 5" \
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh"
 
 # The suites run the release build here: what users run, and faster where a daemon is killed in the middle.
@@ -110,6 +112,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"snapshots of file systems in use" "tests/e2e/snapshots.sh -r 500" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
+		"arrays on NBD servers" "timeout 3600 tests/e2e/nbd-members.sh -r 50" \
 		"fuzz targets, more of the bounded share" "ASHLAR_FUZZ_ROUNDS=$${FUZZ_ROUNDS:-20} timeout 1800 cargo test --quiet --locked --workspace --test bounded" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 

@@ -60,6 +60,10 @@ impl Array {
                 limits.features |= Features::FUA;
             }
             limits.features |= Features::WRITE_CACHE;
+            // A member that is missing may come back, and its discards need not read as zeroes.
+            if members.degraded() > 0 {
+                limits.features -= Features::DISCARD_ZEROES;
+            }
         }
         // The array keeps the block size it was created with, even if its members changed.
         limits.logical_block_bytes = limits.logical_block_bytes.max(freshest.logical_block_size);

@@ -387,7 +387,7 @@ impl Connection {
         let Pending { command, received, error, covers, done } = pending;
         if let Some(error) = error {
             // A server that is about to end waits until its clients have left.
-            if error == Status::Transport {
+            if error == Status::Transport && self.is_open() {
                 tracing::warn!("an NBD server is about to end");
                 self.drain();
             }

@@ -1,12 +1,14 @@
 //! Re-adding members.
 
-use ashlar_block::Op;
-use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_block::{Features, Op, Sectors};
+use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
 use ashlar_md::ondisk::{Level, Role};
 use ashlar_md::{AddOptions, AddOutcome, Candidate, ManageError, probe};
 
-use crate::common::{DATA, Shape, start, write};
-use crate::manage::world::{RUN, Recipe, World, options};
+use ashlar_sim::{Model, Sim, SimDisk};
+
+use crate::common::{DATA, Shape, candidates, gateway, make_with, media, spec, start, write};
+use crate::manage::world::{RUN, RW, Recipe, World, options};
 
 fn recipes() -> Vec<Recipe> {
     let shapes = [
@@ -96,6 +98,35 @@ fn whoever_asks_for_a_spare_gets_a_spare() {
         let added = world.array.add(world.disks[1].gateway(), "d1", options).await;
         assert!(matches!(added, Ok(AddOutcome::Spare(_))), "{added:?}");
         world.settle().await;
+    });
+}
+
+/// Its discards read as anything, those of the member that was there when the array started as zeroes.
+#[test]
+fn a_member_that_was_not_there_at_the_start_can_promise_less() {
+    let (media, model) = (media(2, Sectors(8192)), Model::nvme());
+    let disks: Vec<SimDisk> = (0..2)
+        .map(|at| {
+            let mut limits = model.limits();
+            limits.features.set(Features::DISCARD_ZEROES, at == 0);
+            SimDisk::with(format!("d{at}"), media[at].clone(), limits, model.clone())
+        })
+        .collect();
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let bitmap = NewBitmap::Internal { chunk: None };
+        let shape = Shape::new(Level::Raid1, None, 0, 2);
+        make_with(&CreateSpec { bitmap, ..spec(&shape, &[Sectors(8192); 2]) }, &disks).await;
+        let array = start(&sim, &disks, &RW).await.unwrap();
+        array.sync_ended().await;
+        array.fail(1).await.unwrap();
+        write(&gateway(&array), 0, 64, 2).await.unwrap();
+        array.stop().await.unwrap();
+        let array = start(&sim, &disks[..1], &RUN).await.unwrap();
+        let old = candidates(&disks).await.remove(1);
+        array.re_add(old, options(9)).await.unwrap();
+        array.sync_ended().await;
+        assert_eq!(array.degraded(), 0);
     });
 }
 
