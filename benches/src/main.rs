@@ -19,6 +19,7 @@
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, vs. plain volumes |
 //! | `snapshot-merge` | the rate of a merge, of consecutive and of scattered exceptions |
 //! | `checksums` | btrfs's checksums vs. the crates alone |
+//! | `remote` | the client of NBD vs. fio's engine, which is libnbd |
 //! | `trace-cost` | reads with and without a trace reader; compare with a build without trace points |
 //!
 //! Each configuration runs for SECONDS in each of ROUNDS (3 and 3 by default); tables give medians. Files of 1 GiB are
@@ -45,6 +46,7 @@ mod mapped;
 mod overhead;
 mod raid1_read;
 mod reads;
+mod remote;
 mod report;
 mod resync;
 mod snapshot_cost;
@@ -58,7 +60,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 16] = [
+const BENCHES: [(&str, Bench); 17] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
@@ -74,6 +76,7 @@ const BENCHES: [(&str, Bench); 16] = [
     ("snapshot-cost", snapshot_cost::run),
     ("snapshot-merge", snapshot_merge::run),
     ("checksums", checksums::run),
+    ("remote", remote::run),
     ("trace-cost", trace_cost::run),
 ];
 

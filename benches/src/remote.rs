@@ -1,0 +1,112 @@
+//! The client of NBD compared with fio's, which is libnbd: one connection to nbdkit's memory plugin, filled.
+//!
+//! `REMOTE=URI` takes the export of another server instead, whose contents are overwritten.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ashlar_block::Gateway;
+use ashlar_engine::Engine;
+use ashlar_host::disks::{self, Access};
+
+use crate::common::{Outcome, Settings};
+use crate::load::{JobEnd, Load, Order, Score, on_engine};
+use crate::report::{Grid, Unit};
+
+const ROWS: [&str; 2] = ["fio, libnbd", "ashlar's client"];
+const COLUMNS: [&str; 4] = ["read 4K", "write 4K", "read 128K", "write 128K"];
+const BYTES: u64 = 256 << 20;
+
+/// What a column measures.
+fn load(column: usize, run: Duration) -> Load {
+    let (bytes, depth, order) = match column {
+        0 | 1 => (4 << 10, 32, Order::Random),
+        _ => (128 << 10, 8, Order::Sequential),
+    };
+    Load { write: column % 2 == 1, bytes, depth, order, span: 0..BYTES, until: JobEnd::Passed(run) }
+}
+
+/// fio with the engine `nbd`; the CPU time is what it reports.
+fn fio(uri: &str, load: &Load, run: Duration) -> Outcome<Score> {
+    let rw = match (load.order, load.write) {
+        (Order::Random, false) => "randread",
+        (Order::Random, true) => "randwrite",
+        (Order::Sequential, false) => "read",
+        (Order::Sequential, true) => "write",
+    };
+    let out = Command::new("fio")
+        .args(["--name=fio", "--ioengine=nbd", "--time_based", "--thread", "--norandommap"])
+        .args(["--output-format=json", &format!("--uri={uri}"), &format!("--rw={rw}")])
+        .args([&format!("--bs={}", load.bytes), &format!("--iodepth={}", load.depth)])
+        .args([&format!("--size={BYTES}"), &format!("--runtime={}", run.as_secs_f64())])
+        .output()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    // What libnbd warns of stands before.
+    let json = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
+    let json: serde_json::Value = json.ok_or_else(|| format!("fio: {text}"))?;
+    let job = &json["jobs"][0];
+    let kind = &job[if load.write { "write" } else { "read" }];
+    let number = |of: &serde_json::Value| of.as_f64().ok_or("fio: no number");
+    let (done, ms) = (number(&kind["total_ios"])?, number(&kind["runtime"])?);
+    let cpu = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0 * ms;
+    let time = |ms: f64| Duration::from_secs_f64(ms / 1e3);
+    Ok(Score::new(done as u64, load.bytes, time(ms), time(cpu)))
+}
+
+/// nbdkit, which is killed when it is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(socket: &Path) -> Outcome<Self> {
+        let mut command = Command::new("nbdkit");
+        command.args(["--foreground", "--unix"]).arg(socket).args(["memory", &BYTES.to_string()]);
+        let this = Self(command.stdout(Stdio::null()).spawn()?);
+        let since = Instant::now();
+        while !socket.exists() && since.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let (Ok(()) | Err(_)) = self.0.kill();
+        let (Ok(_) | Err(_)) = self.0.wait();
+    }
+}
+
+/// Prints the table.
+///
+/// # Errors
+/// A server or fio could not be started, or an I/O failed.
+pub(crate) fn run(settings: Settings) -> Outcome {
+    let socket = std::env::temp_dir().join(format!("ashlar-remote-{}", std::process::id()));
+    let (_server, uri) = match std::env::var("REMOTE") {
+        Ok(uri) => (None, uri),
+        Err(_) => {
+            let uri = format!("nbd+unix:///?socket={}", socket.display());
+            (Some(Server::start(&socket)?), uri)
+        }
+    };
+    let engine = Engine::start(1)?;
+    let disk = disks::open(Path::new(&uri), Access::Write, true);
+    let disk = disk.map_err(|error| error.to_string())?;
+    let gateway: &Gateway = &disk.gateway;
+    let fill = Load { until: JobEnd::Moved(BYTES), ..load(3, settings.run) };
+    on_engine(&engine, &[(gateway, fill)])?;
+    let grid =
+        Grid::measure(&COLUMNS, &ROWS, Unit::Megabytes, settings.rounds, |_, row, column| {
+            let load = load(column, settings.run);
+            match row {
+                0 => fio(&uri, &load, settings.run),
+                _ => on_engine(&engine, &[(gateway, load)]),
+            }
+        })?;
+    grid.print("One connection to an NBD server")?;
+    grid.print_cpu();
+    grid.print_ratio(1, 0, Some(1.0));
+    engine.shutdown();
+    Ok(())
+}
