@@ -18,6 +18,7 @@ pub mod lvm_label;
 pub mod lvm_text;
 pub mod md_superblock;
 pub mod mutate;
+pub mod nbd_client;
 pub mod nbd_handshake;
 pub mod nbd_transmission;
 pub mod partition_table;
@@ -54,6 +55,7 @@ pub const TARGETS: &[Target] = &[
     target!(lvm_label, 200_000),
     target!(lvm_text, 8_000),
     target!(md_superblock, 60_000),
+    target!(nbd_client, 300),
     target!(nbd_handshake, 200_000),
     target!(nbd_transmission, 200_000),
     target!(partition_table, 60_000),

@@ -8,7 +8,9 @@ use ashlar_block::Sectors;
 use ashlar_dm::snapshot::ondisk::{Exception, Geometry, Header};
 use ashlar_dm::thin::ondisk::BLOCK_BYTES;
 use ashlar_export::nbd::transmission::REQUEST_LEN;
-use ashlar_export::nbd::wire::{OPTS_MAGIC, REQUEST_MAGIC};
+use ashlar_nbd::wire::{
+    INIT_PASSWD, OPTS_MAGIC, REP_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+};
 use ashlar_zfs::ondisk::layout::{LABEL_BYTES, PHYS_OFFSET, RING_OFFSET};
 use ashlar_zfs::ondisk::nvlist::NvList;
 use zerocopy::IntoBytes;
@@ -231,6 +233,61 @@ pub fn fuse_request() -> Vec<Vec<u8>> {
     seeds.push(join(&[&[0, 0, 16, 0], &[7, 0, 0, 0, 40, 0, 0, 0, 0, 0, 2, 0, 255, 255, 255, 0]]));
     let raw = [[48, 0, 0, 0, 26, 0, 0, 0], [9; 8], [1, 0, 0, 0, 0, 0, 0, 0]].concat();
     seeds.push(join(&[&[1, 0, 48, 0], &raw, &[0; 24]]));
+    seeds
+}
+
+/// Servers with and without structured replies and sizes of blocks; with replies of each kind to the first read.
+pub fn nbd_client() -> Vec<Vec<u8>> {
+    let be = |parts: &[(u64, usize)]| {
+        let bytes = parts.iter().map(|(value, len)| value.to_be_bytes()[8 - len..].to_vec());
+        bytes.collect::<Vec<_>>().concat()
+    };
+    let option = |option: u64, kind: u64, data: &[u8]| {
+        let head = be(&[(REP_MAGIC, 8), (option, 4), (kind, 4), (data.len() as u64, 4)]);
+        join(&[&head, data])
+    };
+    let greeting = be(&[(INIT_PASSWD, 8), (OPTS_MAGIC, 8), (3, 2)]);
+    let (ack, info, unsupported) = (1, 3, (1 << 31) + 1);
+    // All that can be offered.
+    let export = be(&[(0, 2), (1 << 20, 8), (0x1fd, 2)]);
+    let sizes = be(&[(3, 2), (512, 4), (4096, 4), (1 << 25, 4)]);
+    let go = [option(7, info, &export), option(7, info, &sizes), option(7, ack, &[])].concat();
+    let simple = u64::from(SIMPLE_REPLY_MAGIC);
+    let chunk = |flags: u64, kind: u64, data: &[u8]| {
+        let magic = u64::from(STRUCTURED_REPLY_MAGIC);
+        let head = [(magic, 4), (flags, 2), (kind, 2), (0, 8), (data.len() as u64, 4)];
+        join(&[&be(&head), data])
+    };
+    let data = [7; 4096];
+    let at = |at: u64| be(&[(at, 8)]);
+    let replies = [
+        (false, join(&[&be(&[(simple, 4), (0, 4), (0, 8)]), &data])),
+        (false, be(&[(simple, 4), (5, 4), (0, 8)])),
+        (true, chunk(1, 1, &join(&[&at(4096), &data]))),
+        (
+            true,
+            join(&[
+                &chunk(0, 2, &be(&[(4096, 8), (2048, 4)])),
+                &chunk(1, 1, &join(&[&at(6144), &data[..2048]])),
+            ]),
+        ),
+        (true, chunk(1, (1 << 15) + 1, &be(&[(108, 4), (2, 2), (0x6e6f, 2)]))),
+        (
+            true,
+            join(&[&chunk(0, (1 << 15) + 2, &be(&[(5, 4), (0, 2), (4096, 8)])), &chunk(1, 0, &[])]),
+        ),
+        (true, be(&[(simple, 4), (108, 4), (0, 8)])),
+    ];
+    let mut seeds = Vec::new();
+    for (is_structured, reply) in replies {
+        let structured = option(8, if is_structured { ack } else { unsupported }, &[]);
+        let handshake = join(&[&greeting, &structured, &go]);
+        seeds.push(join(&[&be(&[(handshake.len() as u64, 2)]), &handshake, &reply]));
+    }
+    // A server without GO.
+    let old = [option(8, unsupported, &[]), option(7, unsupported, &[])].concat();
+    let handshake = join(&[&greeting, &old, &be(&[(1 << 20, 8), (0x1fd, 2)])]);
+    seeds.push(join(&[&be(&[(handshake.len() as u64, 2)]), &handshake]));
     seeds
 }
 

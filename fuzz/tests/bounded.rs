@@ -71,6 +71,7 @@ tests! {
     lvm_label
     lvm_text
     md_superblock
+    nbd_client
     nbd_handshake
     nbd_transmission
     partition_table
