@@ -38,6 +38,7 @@ mod flight;
 pub mod gateway;
 pub mod limits;
 pub mod merge;
+pub mod percent;
 pub mod plug;
 pub mod presence;
 pub mod queue;

@@ -66,20 +66,8 @@ pub fn is_uri(text: &str) -> bool {
     [TCP, UNIX].iter().chain(&WITH_TLS).any(|scheme| text.starts_with(scheme))
 }
 
-/// Decodes `%41`.
 fn decoded(text: &str) -> Result<String, UriError> {
-    let wrong = || UriError::Encoding(text.to_owned());
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2).ok_or_else(wrong)?;
-        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(wrong());
-        }
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
-        bytes.extend(rest.as_bytes());
-    }
-    String::from_utf8(bytes).map_err(|_| wrong())
+    ashlar_block::percent::decode(text).ok_or_else(|| UriError::Encoding(text.to_owned()))
 }
 
 impl Uri {

@@ -17,11 +17,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("btrfs", &["block"]),
     ("zfs", &["block", "engine"]),
     ("nbd", &["block", "engine"]),
+    ("rbd", &["block", "engine"]),
     ("export", &["block", "engine", "nbd"]),
     ("stack", &["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"]),
     (
         "host",
-        &["block", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "nbd", "export", "stack"],
+        &[
+            "block", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "nbd", "rbd", "export",
+            "stack",
+        ],
     ),
     ("terminal", &["host", "md"]),
     ("cli", &["block", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "terminal"]),

@@ -12,6 +12,7 @@ const PLACES: &[&str] = &[
     "crates/block/src/buffer/",
     // The value that I/O uses without a lock.
     "crates/block/src/sync/gate.rs",
+    "crates/rbd/src/ffi/",
     "crates/zfs/src/ffi.rs",
     "crates/zfs/src/ffi/",
     // The tests' own calls of libzpool, which create and inspect pools independently of the code under test.
