@@ -1,6 +1,6 @@
 //! Opening disks: image files or block devices, each at most once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::{Gateway, Runtime, Status};
 use ashlar_engine::file::{Kind, OpenError, OpenOptions};
-use ashlar_engine::{EngineRuntime, RamDevice, Reactor};
+use ashlar_engine::{EngineRuntime, RamDevice, Reactor, blocking};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::owners;
 use ashlar_stack::probe::Contents;
@@ -19,6 +19,9 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 
 mod kernel_use;
+mod network;
+
+use network::NetworkDisk;
 
 /// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
 /// on a slow disk.
@@ -80,8 +83,36 @@ pub fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
 ///
 /// # Errors
 /// As there.
-pub(crate) fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     try_open(path, access, direct).map_err(|failed| failed.error)
+}
+
+/// As [`open_now`], for a reactor's task: connecting to a network disk does not hold up the thread's other work.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn open_in_task(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+    if NetworkDisk::at(path).is_none() {
+        return open_now(path, access, direct);
+    }
+    let wanted = path.to_owned();
+    let opened = blocking::run(move || open_now(&wanted, access, direct)).await;
+    opened.unwrap_or_else(|why| Err(Error::new("cannot open", path.display(), why)))
+}
+
+/// A path that a user gave in a directory.
+pub(crate) fn in_directory(directory: &Path, path: &str) -> PathBuf {
+    if is_no_file(Path::new(path)) { path.into() } else { directory.join(path) }
+}
+
+/// Whether a path is of a disk: of something that exists here, or of a disk on the network.
+pub fn exists(path: &Path) -> bool {
+    path.exists() || is_on_network(path)
+}
+
+/// Whether a disk is on another machine, so that it may be worth opening it again when it is gone.
+pub(crate) fn is_on_network(path: &Path) -> bool {
+    NetworkDisk::at(path).is_some()
 }
 
 /// Why a disk was not opened.
@@ -97,8 +128,8 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
         return open_ram(path, size).map_err(certain);
     }
-    if let Some(uri) = path.to_str().filter(|text| ashlar_nbd::is_uri(text)) {
-        return open_nbd(path, uri, access).map_err(certain);
+    if let Some(disk) = NetworkDisk::at(path) {
+        return disk.open(access).map_err(certain);
     }
     let options = OpenOptions {
         read_only: access != Access::Write,
@@ -151,7 +182,7 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// Whether a path stands for a disk that is no file of this machine.
 pub(crate) fn is_no_file(path: &Path) -> bool {
-    path.to_str().is_some_and(|text| text.starts_with(RAM) || ashlar_nbd::is_uri(text))
+    path.to_str().is_some_and(|text| text.starts_with(RAM)) || NetworkDisk::at(path).is_some()
 }
 
 /// The prefix of a path that stands for a RAM disk.
@@ -197,23 +228,6 @@ fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 
-/// An export of an NBD server.
-fn open_nbd(path: &Path, uri: &str, access: Access) -> Result<Disk> {
-    let failed = |why: &dyn std::fmt::Display| Error::new("cannot open", path.display(), why);
-    let parsed = ashlar_nbd::Uri::parse(uri).map_err(|why| {
-        failed(&why).hint("nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH")
-    })?;
-    let name =
-        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let device = ashlar_nbd::open(&parsed, &name, access != Access::Write);
-    let device = device.map_err(|why| failed(&why))?;
-    if access == Access::Write {
-        let path = path.display();
-        tracing::info!(%path, "NBD has no locks: no other program may write to this export");
-    }
-    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
-}
-
 fn open_error(error: &OpenError) -> Error {
     let failed = Error::plain("cannot open", error);
     match error {
@@ -231,17 +245,24 @@ fn open_error(error: &OpenError) -> Error {
     }
 }
 
-/// Identifies a file or device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// Identifies a disk.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Identity {
     /// A device, by its number.
     Device(u64),
     /// A file, by its file system and inode.
     File(u64, u64),
+    /// An export of an NBD server.
+    Export(ashlar_nbd::Uri),
+    /// An image of a Ceph cluster.
+    Image(ashlar_rbd::Identity),
 }
 
-/// The identity of the file at `path`; `None` if it cannot be determined.
+/// The identity of the disk at `path`; `None` if it cannot be determined.
 pub fn identity(path: &Path) -> Option<Identity> {
+    if let Some(disk) = NetworkDisk::at(path) {
+        return disk.identity();
+    }
     let metadata = std::fs::metadata(path).ok()?;
     Some(if metadata.file_type().is_block_device() {
         Identity::Device(metadata.rdev())
@@ -254,18 +275,14 @@ pub fn identity(path: &Path) -> Option<Identity> {
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     match identity(path)? {
         Identity::Device(number) => Some((rustix::fs::major(number), rustix::fs::minor(number))),
-        Identity::File(..) => None,
+        Identity::File(..) | Identity::Export(_) | Identity::Image(_) => None,
     }
 }
 
-/// Refuses paths that are the same file or device.
+/// Refuses paths that are the same disk.
 fn check_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: HashMap<Identity, &Path> = HashMap::new();
-    let mut exports = HashSet::new();
     for path in paths {
-        if path.to_str().is_some_and(ashlar_nbd::is_uri) && !exports.insert(path) {
-            return Err(Error::new("given twice", path.display(), "it is the same export"));
-        }
         // A path without identity is reported when it is opened.
         let Some(identity) = identity(path) else { continue };
         if let Some(first) = seen.insert(identity, path) {

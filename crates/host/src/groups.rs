@@ -191,7 +191,7 @@ impl Service {
             device.path == path
                 || device.name == below_dev
                 || device.links.iter().any(|link| link == below_dev)
-                || wanted.is_some() && identities.get(&device.path).copied() == wanted
+                || wanted.is_some() && identities.get(&device.path) == wanted.as_ref()
         };
         let found = self.stack.devices.all().into_iter().find(|device| is(device));
         found.map(|device| device.name)

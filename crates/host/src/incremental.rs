@@ -29,7 +29,7 @@ impl Service {
     /// Adds a member.
     pub(crate) async fn attach(&self, at: &Attach) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
-        let new = self.open(None, &at.disk)?;
+        let new = self.open(None, &at.disk).await?;
         let contents = new.contents().await?;
         if self.access == Access::Write {
             new.refuse_rivals(&contents).await?;
@@ -114,7 +114,7 @@ impl Service {
         let wanted = disks::identity(disk.as_ref());
         path == disk
             || self.stack.devices.name(path).as_deref() == Some(disk)
-            || (wanted.is_some() && self.identities.borrow().get(path).copied() == wanted)
+            || (wanted.is_some() && self.identities.borrow().get(path) == wanted.as_ref())
     }
 
     /// Adds a member of an array that is not running.

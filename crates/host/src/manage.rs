@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ashlar_block::{Gateway, Sectors};
+use ashlar_block::{Gateway, Presence, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{AddOptions, AddOutcome, Candidate, GrowOptions, Index, ManageError, MemberStatus};
 use ashlar_stack::arrays::Volume;
@@ -79,7 +79,7 @@ impl Service {
 
     async fn add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
         let array = volume.view.array();
-        let new = self.open(Some(volume), &at.disk)?;
+        let new = self.open(Some(volume), &at.disk).await?;
         let contents = new.contents().await?;
         if at.force != Some(true) {
             check_free(&new.path, &contents, array.status().await.uuid)?;
@@ -104,7 +104,7 @@ impl Service {
 
     async fn re_add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
         let array = volume.view.array();
-        let new = self.open(Some(volume), &at.disk)?;
+        let new = self.open(Some(volume), &at.disk).await?;
         let contents = new.contents().await?;
         new.refuse_rivals(&contents).await?;
         let Md::Member(sb) = contents.md else {
@@ -171,7 +171,7 @@ impl Service {
         let members = volume.view.array().status().await.members;
         let gone = |path: &String| {
             let now = disks::identity(Path::new(path));
-            now.is_none() || now != self.identities.borrow().get(path).copied()
+            now.is_none() || now.as_ref() != self.identities.borrow().get(path)
         };
         let is_chosen: &dyn Fn(&MemberStatus) -> bool = match disk {
             "failed" if failed => &|member| member.faulty,
@@ -199,7 +199,7 @@ impl Service {
             let name = self.stack.devices.name(path);
             path == disk
                 || name.as_deref() == Some(disk)
-                || (wanted.is_some() && self.identities.borrow().get(path).copied() == wanted)
+                || (wanted.is_some() && self.identities.borrow().get(path) == wanted.as_ref())
         };
         members.iter().find(is_meant).ok_or_else(|| {
             let device = volume.name.device();
@@ -209,19 +209,17 @@ impl Service {
 
     /// Opens a disk that should become a member, or finds it among former members. `volume` is the array it is for, if
     /// that is running.
-    pub(crate) fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<NewDisk, Reply> {
+    pub(crate) async fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<NewDisk, Reply> {
         let wanted = disks::identity(Path::new(disk));
         let identities = self.identities.borrow();
-        let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
+        let same = |path: &str| wanted.is_some() && identities.get(path) == wanted.as_ref();
         // A device made of other devices has no file to compare.
         let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
         drop(identities);
         let Some(held) = held else {
             // Do not wait for the disk: that would block this thread's other work.
-            let opened = disks::open_now(Path::new(disk), self.access, self.direct);
-            let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;
-            return Ok(NewDisk { path: disk.to_owned(), gateway, is_held: false });
+            return self.open_new(disk).await;
         };
         let use_and_hint = match held.role {
             Role::Member => None,
@@ -254,7 +252,19 @@ impl Service {
             return Err(refused(why, hint));
         }
         let gateway = held.gateway().clone();
+        // A cluster that refuses this client refuses it until the image is opened again.
+        if disks::is_on_network(Path::new(&held.path))
+            && gateway.disk().presence() == Presence::Gone
+        {
+            return self.open_new(&held.path).await;
+        }
         Ok(NewDisk { path: held.path, gateway, is_held: true })
+    }
+
+    async fn open_new(&self, path: &str) -> Result<NewDisk, Reply> {
+        let opened = disks::open_in_task(Path::new(path), self.access, self.direct).await;
+        let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;
+        Ok(NewDisk { path: path.to_owned(), gateway, is_held: false })
     }
 
     /// Keeps a disk that is now a member; returns its path.

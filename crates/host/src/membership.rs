@@ -197,7 +197,7 @@ impl Service {
     ) -> Result<Vec<Candidate>, Reply> {
         let mut all: Vec<Candidate> = Vec::new();
         for (at, path) in paths.iter().enumerate() {
-            let identity = |path: &String| disks::identity(&directory.join(path));
+            let identity = |path: &String| disks::identity(&disks::in_directory(directory, path));
             let device = |path: &String| self.device_in(directory, path);
             let is_same = |other: &String| {
                 other == path
@@ -218,7 +218,7 @@ impl Service {
 
     /// The name of the device at a path that a user gave in a directory.
     fn device_in(&self, directory: &Path, path: &str) -> Option<String> {
-        let whole = directory.join(path);
+        let whole = disks::in_directory(directory, path);
         self.device_at(path).or_else(|| self.device_at(whole.to_str()?))
     }
 
@@ -230,8 +230,8 @@ impl Service {
     ) -> Result<Candidate, Reply> {
         let device = self.device_in(directory, path);
         let Some(device) = device.and_then(|name| self.stack.devices.find(&name)) else {
-            let whole = directory.join(path);
-            let opened = disks::open_now(&whole, self.access, self.direct);
+            let whole = disks::in_directory(directory, path);
+            let opened = disks::open_in_task(&whole, self.access, self.direct).await;
             let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;
             let whole = whole.display().to_string();
             let new = NewDisk { path: whole, gateway: gateway.clone(), is_held: false };

@@ -18,7 +18,7 @@ const UNIX: &str = "nbd+unix://";
 const WITH_TLS: [&str; 2] = ["nbds://", "nbds+unix://"];
 
 /// Where a server listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// Host and port.
     Tcp(String, u16),
@@ -27,7 +27,7 @@ pub enum Address {
 }
 
 /// An export of a server.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Uri {
     /// The server.
     pub address: Address,

@@ -149,8 +149,12 @@ pub fn parse_array_name(text: &str) -> Option<&str> {
 
 /// A name for the disk at `path` that is not `taken`: the last component of the path, or as many
 /// components as make it unique, joined by `!`, the kernel's replacement for a slash in
-/// `/sys/block`.
+/// `/sys/block`. The parameters of a URI (`rbd:POOL/IMAGE?conf=FILE`) do not count, unless nothing is named before
+/// them (`nbd+unix:///?socket=PATH`).
 pub fn unique_name(path: &Path, taken: impl Fn(&str) -> bool) -> String {
+    let named = path.to_str().and_then(|text| text.split_once('?')).map(|(named, _)| named);
+    let path =
+        named.filter(|named| named.contains(':') && !named.ends_with('/')).map_or(path, Path::new);
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
     let tails = (0..parts.len()).rev().map(|start| parts[start..].join("!").replace('/', ""));
     let numbered = (1..).map(|n| format!("{}#{n}", parts.join("!").replace('/', "")));
@@ -248,5 +252,14 @@ mod tests {
         }
         assert_eq!(names, ["x.img", "b!x.img", "y", "a!x.img", "!a!x.img"]);
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        for (uri, name) in [
+            ("rbd:pool/space/image@snap?conf=/a/ceph.conf", "image@snap"),
+            ("nbd://host/export", "export"),
+            ("nbd+unix:///export?socket=/run/a", "export"),
+            ("nbd+unix:///?socket=/run/a", "a"),
+            ("/a/what?", "what?"),
+        ] {
+            assert_eq!(unique_name(Path::new(uri), |_| false), name);
+        }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod zvol;
 use std::path::PathBuf;
 
 use ashlar_host::client::Client;
+use ashlar_host::disks;
 use ashlar_host::error::Result;
 use clap::Args;
 
@@ -43,7 +44,7 @@ impl Daemon {
     /// # Errors
     /// The daemon that the user chose does not listen.
     pub(crate) fn serving(&self, paths: &[PathBuf]) -> Result<Option<(Client, Vec<String>)>> {
-        if !self.is_named() && paths.iter().any(|path| path.exists()) {
+        if !self.is_named() && paths.iter().any(|path| disks::exists(path)) {
             return Ok(None);
         }
         let names = paths.iter().map(|path| path.display().to_string()).collect();

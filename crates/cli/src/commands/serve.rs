@@ -57,8 +57,8 @@ Examples:
   ashlar serve disk*.img --model gp2:3000iops --model disk0.img=hdd --nbd unix:/run/ashlar.nbd
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
 pub(crate) struct Serve {
-    /// Image files, block devices, exports of NBD servers (nbd://HOST/EXPORT,
-    /// nbd+unix:///EXPORT?socket=PATH), or ram:SIZE for a RAM disk that ends with the daemon
+    /// Image files, block devices, exports of NBD servers (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH), images
+    /// of Ceph (rbd:POOL/IMAGE?conf=FILE), or ram:SIZE for a RAM disk that ends with the daemon
     #[arg(value_name = "DISK")]
     disks: Vec<PathBuf>,
 

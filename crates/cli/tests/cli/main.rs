@@ -10,6 +10,8 @@ mod btrfs_jobs;
 mod btrfs_legs;
 mod btrfs_lists;
 mod btrfs_scrub;
+#[path = "../../../rbd/tests/suite/cluster.rs"]
+mod cluster;
 mod conformance;
 mod control;
 mod ending;
@@ -30,6 +32,7 @@ mod models;
 mod nbd_clients;
 mod nbd_disks;
 mod nesting;
+mod rbd_disks;
 mod run;
 mod serving;
 mod starting;

@@ -173,5 +173,5 @@ fn an_export_that_cannot_be_used_is_refused() {
     let server = Nbdkit::start(dir, "far", "d0");
     let uri = server.uri.as_str();
     let twice = ashlar_in(dir, &["serve", "--control", "control", uri, uri]);
-    twice.fails(1, &["given twice", "it is the same export"]);
+    twice.fails(1, &["given twice", "is the same as nbd+unix:///?socket="]);
 }

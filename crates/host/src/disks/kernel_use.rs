@@ -31,6 +31,8 @@ pub(super) fn user(disk: Identity) -> Option<String> {
             let device = with_partitions.first()?;
             known.or_else(|| is_claimed(&device.node()).then(|| device.unknown_user()))
         }),
+        // The kernel of this machine cannot see them.
+        Identity::Export(_) | Identity::Image(_) => None,
     }
 }
 
@@ -98,7 +100,7 @@ impl Device {
         let node = self.node();
         let process = match identity(&node) {
             Some(Identity::Device(number)) => device_writer(number),
-            Some(Identity::File(..)) | None => None,
+            Some(Identity::File(..) | Identity::Export(_) | Identity::Image(_)) | None => None,
         };
         let by = process.map_or(String::new(), |process| format!(" by {process}"));
         format!("{} is in use{by}", node.display())

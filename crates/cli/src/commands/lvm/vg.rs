@@ -1,9 +1,9 @@
 //! `ashlar lvm vgcreate|vgextend|vgreduce|vgremove`: groups, and their physical volumes.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
+use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::group_name;
 use ashlar_lvm::command::{Membership, NewGroup};
@@ -159,7 +159,7 @@ impl Vgcreate {
         }
         // Disks that exist are taken as they are, unless a daemon is named: it may have none of them.
         let is_served =
-            self.disks.daemon.is_named() || !self.names.iter().all(|n| Path::new(n).exists());
+            self.disks.daemon.is_named() || !self.names.iter().all(|n| disks::exists(n.as_ref()));
         let command = Membership::Create(NewGroup {
             extent_sectors: self.physicalextentsize.unwrap_or(EXTENT).0,
             max_lv: self.maxlogicalvolumes,

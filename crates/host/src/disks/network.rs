@@ -1,0 +1,88 @@
+//! Disks on other machines, whose paths are URIs: exports of NBD servers, images of Ceph clusters.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+
+use ashlar_block::Gateway;
+use ashlar_stack::assemble::Disk;
+
+use super::{Access, Identity};
+use crate::error::{Error, Result};
+
+/// What a URI is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NetworkDisk<'a> {
+    /// An export of an NBD server.
+    Nbd(&'a str),
+    /// An image of a Ceph cluster.
+    Rbd(&'a str),
+}
+
+impl<'a> NetworkDisk<'a> {
+    /// What a path is of, if it is a URI.
+    pub(super) fn at(path: &'a Path) -> Option<Self> {
+        let text = path.to_str()?;
+        if ashlar_nbd::is_uri(text) {
+            Some(Self::Nbd(text))
+        } else if ashlar_rbd::is_uri(text) {
+            Some(Self::Rbd(text))
+        } else {
+            None
+        }
+    }
+
+    /// What it is, however the URI is written; `None` for an invalid one.
+    pub(super) fn identity(self) -> Option<Identity> {
+        match self {
+            Self::Nbd(uri) => ashlar_nbd::Uri::parse(uri).ok().map(Identity::Export),
+            Self::Rbd(uri) => {
+                ashlar_rbd::Uri::parse(uri).ok().map(|uri| Identity::Image(uri.identity()))
+            }
+        }
+    }
+
+    /// Opens it. Blocks while it connects.
+    ///
+    /// # Errors
+    /// The URI is invalid, or the disk cannot be opened.
+    pub(super) fn open(self, access: Access) -> Result<Disk> {
+        let read_only = access != Access::Write;
+        match self {
+            Self::Nbd(uri) => open_nbd(uri, read_only),
+            Self::Rbd(uri) => open_rbd(uri, read_only),
+        }
+    }
+}
+
+fn failed(uri: &str, why: impl Display) -> Error {
+    Error::new("cannot open", uri, why)
+}
+
+fn open_nbd(uri: &str, read_only: bool) -> Result<Disk> {
+    let parsed = ashlar_nbd::Uri::parse(uri).map_err(|why| {
+        failed(uri, why).hint("nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH")
+    })?;
+    let path = Path::new(uri);
+    let name =
+        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let device = ashlar_nbd::open(&parsed, &name, read_only).map_err(|why| failed(uri, why))?;
+    if !read_only {
+        tracing::info!(path = uri, "NBD has no locks: no other program may write to this export");
+    }
+    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
+}
+
+fn open_rbd(uri: &str, read_only: bool) -> Result<Disk> {
+    let parsed = ashlar_rbd::Uri::parse(uri).map_err(|why| {
+        failed(uri, why).hint("rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][?conf=FILE&id=USER]")
+    })?;
+    let device = ashlar_rbd::open(&parsed, read_only).map_err(|why| {
+        let error = failed(uri, &why);
+        match why.hint() {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    })?;
+    Ok(Disk { path: uri.into(), gateway: Gateway::new(device) })
+}
