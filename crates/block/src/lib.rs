@@ -67,3 +67,15 @@ pub use request::{Request, RequestId};
 pub use runtime::Runtime;
 pub use status::{BioResult, Status};
 pub use units::{Sector, Sectors};
+
+/// Asserts at compile time that a struct has exactly this size and that its fields are at exactly
+/// these byte offsets. Every field of an on-disk struct is listed.
+#[macro_export]
+macro_rules! ondisk_layout {
+    ($t:ty, $size:expr, { $($field:ident: $offset:expr),+ $(,)? }) => {
+        const _: () = {
+            assert!(::core::mem::size_of::<$t>() == $size);
+            $(assert!(::core::mem::offset_of!($t, $field) == $offset);)+
+        };
+    };
+}

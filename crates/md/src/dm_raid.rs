@@ -8,7 +8,7 @@
 //! made with [`Options::read_only`](crate::Options::read_only), and with [`Options::run`](crate::Options::run)
 //! if legs may be missing. docs/formats/dm-raid.md has the format.
 
-use ashlar_block::{Gateway, Sector, Sectors, Status};
+use ashlar_block::{Gateway, Sector, Sectors, Status, ondisk_layout};
 use thiserror::Error;
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
@@ -19,7 +19,6 @@ use crate::ondisk::bitmap_super::{self, BitmapSuper};
 use crate::ondisk::superblock_1::Block1;
 use crate::ondisk::{
     DeviceFlags, Features, Level, MAGIC as MD_MAGIC, Role, Superblock, SuperblockError, Version,
-    ondisk_layout,
 };
 
 /// "DmRd".

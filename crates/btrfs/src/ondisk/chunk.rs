@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ashlar_block::ondisk_layout;
 use smallvec::SmallVec;
 use thiserror::Error;
 use uuid::Uuid;
@@ -9,7 +10,6 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::key::{DiskKey, Key, item, objectid};
-use super::ondisk_layout;
 use crate::units::{DevId, Logical, Physical};
 
 /// Length of a stripe in bytes, always the same (`BTRFS_STRIPE_LEN`).

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::ondisk_layout;
 
 /// `struct btrfs_disk_key`
 #[derive(

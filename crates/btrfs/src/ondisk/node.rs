@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
+use ashlar_block::ondisk_layout;
 use thiserror::Error;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::key::{DiskKey, Key};
-use super::ondisk_layout;
 use crate::csum::{Checksum, ChecksumKind, MAX_SIZE};
 use crate::units::Logical;
 

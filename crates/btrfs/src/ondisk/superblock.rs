@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use ashlar_block::ondisk_layout;
 use thiserror::Error;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::ondisk_layout;
 use crate::csum::{Checksum, ChecksumKind, MAX_SIZE};
 use crate::units::{DevId, Logical, Physical};
 

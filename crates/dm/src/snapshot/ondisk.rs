@@ -5,7 +5,7 @@
 //! whose new chunk is 0 ends the list, in any area. All numbers are little-endian.
 //! docs/formats/dm-snapshot.md has the tables.
 
-use ashlar_block::{Sector, Sectors};
+use ashlar_block::{Sector, Sectors, ondisk_layout};
 use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -67,15 +67,8 @@ pub struct Exception {
     pub new_chunk: U64,
 }
 
-const _: () = {
-    assert!(size_of::<Header>() == 16 && size_of::<Exception>() == 16);
-    assert!(core::mem::offset_of!(Header, magic) == 0);
-    assert!(core::mem::offset_of!(Header, valid) == 4);
-    assert!(core::mem::offset_of!(Header, version) == 8);
-    assert!(core::mem::offset_of!(Header, chunk_size) == 12);
-    assert!(core::mem::offset_of!(Exception, old_chunk) == 0);
-    assert!(core::mem::offset_of!(Exception, new_chunk) == 8);
-};
+ondisk_layout!(Header, 16, { magic: 0, valid: 4, version: 8, chunk_size: 12 });
+ondisk_layout!(Exception, 16, { old_chunk: 0, new_chunk: 8 });
 
 impl Header {
     /// The header of a store.

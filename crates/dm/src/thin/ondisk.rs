@@ -3,7 +3,7 @@
 //! The metadata device is divided into blocks of 4 KiB, which begin with a checksum. Block 0 is the
 //! superblock. All numbers are little-endian. docs/formats/dm-thin.md has the tables.
 
-use ashlar_block::Sectors;
+use ashlar_block::{Sectors, ondisk_layout};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -130,38 +130,21 @@ pub struct DiskDetails {
     pub snapshotted_time: U32,
 }
 
-const _: () = {
-    use core::mem::offset_of;
-    assert!(size_of::<SpaceMapRoot>() == 128 && size_of::<DiskSuperblock>() == 364);
-    assert!(offset_of!(DiskSuperblock, csum) == 0);
-    assert!(offset_of!(DiskSuperblock, flags) == 4 && offset_of!(DiskSuperblock, blocknr) == 8);
-    assert!(offset_of!(DiskSuperblock, uuid) == 16 && offset_of!(DiskSuperblock, magic) == 32);
-    assert!(offset_of!(DiskSuperblock, version) == 40 && offset_of!(DiskSuperblock, time) == 44);
-    assert!(offset_of!(DiskSuperblock, trans_id) == 48);
-    assert!(offset_of!(DiskSuperblock, held_root) == 56);
-    assert!(offset_of!(DiskSuperblock, data_space_map) == 64);
-    assert!(offset_of!(DiskSuperblock, metadata_space_map) == 192);
-    assert!(offset_of!(DiskSuperblock, data_mapping_root) == 320);
-    assert!(offset_of!(DiskSuperblock, device_details_root) == 328);
-    assert!(offset_of!(DiskSuperblock, data_block_size) == 336);
-    assert!(offset_of!(DiskSuperblock, metadata_block_size) == 340);
-    assert!(offset_of!(DiskSuperblock, metadata_nr_blocks) == 344);
-    assert!(offset_of!(DiskSuperblock, compat_flags) == 352);
-    assert!(offset_of!(DiskSuperblock, compat_ro_flags) == 356);
-    assert!(offset_of!(DiskSuperblock, incompat_flags) == 360);
-    assert!(offset_of!(SpaceMapRoot, nr_blocks) == 0 && offset_of!(SpaceMapRoot, rest) == 32);
-    assert!(offset_of!(SpaceMapRoot, nr_allocated) == 8);
-    assert!(offset_of!(SpaceMapRoot, bitmap_root) == 16);
-    assert!(offset_of!(SpaceMapRoot, ref_count_root) == 24);
-    assert!(size_of::<NodeHeader>() == 32 && offset_of!(NodeHeader, flags) == 4);
-    assert!(offset_of!(NodeHeader, blocknr) == 8 && offset_of!(NodeHeader, nr_entries) == 16);
-    assert!(offset_of!(NodeHeader, max_entries) == 20 && offset_of!(NodeHeader, value_size) == 24);
-    assert!(offset_of!(NodeHeader, csum) == 0 && offset_of!(NodeHeader, padding) == 28);
-    assert!(offset_of!(DiskDetails, mapped_blocks) == 0);
-    assert!(size_of::<DiskDetails>() == 24 && offset_of!(DiskDetails, transaction_id) == 8);
-    assert!(offset_of!(DiskDetails, creation_time) == 16);
-    assert!(offset_of!(DiskDetails, snapshotted_time) == 20);
-};
+ondisk_layout!(SpaceMapRoot, 128, {
+    nr_blocks: 0, nr_allocated: 8, bitmap_root: 16, ref_count_root: 24, rest: 32,
+});
+ondisk_layout!(DiskSuperblock, 364, {
+    csum: 0, flags: 4, blocknr: 8, uuid: 16, magic: 32, version: 40, time: 44, trans_id: 48,
+    held_root: 56, data_space_map: 64, metadata_space_map: 192, data_mapping_root: 320,
+    device_details_root: 328, data_block_size: 336, metadata_block_size: 340,
+    metadata_nr_blocks: 344, compat_flags: 352, compat_ro_flags: 356, incompat_flags: 360,
+});
+ondisk_layout!(NodeHeader, 32, {
+    csum: 0, flags: 4, blocknr: 8, nr_entries: 16, max_entries: 20, value_size: 24, padding: 28,
+});
+ondisk_layout!(DiskDetails, 24, {
+    mapped_blocks: 0, transaction_id: 8, creation_time: 16, snapshotted_time: 20,
+});
 
 /// A block of the metadata device.
 pub type Block = [u8; BLOCK_BYTES];

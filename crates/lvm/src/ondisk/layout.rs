@@ -1,10 +1,9 @@
 //! The on-disk structs: `lib/label/label.h`, `lib/format_text/layout.h` of LVM. All numbers are
 //! little-endian, all offsets and sizes are in bytes.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::ondisk_layout;
 
 /// A label, and a metadata area's header, fill one sector of this size, whatever the device's blocks.
 pub const SECTOR_SIZE: usize = 512;

@@ -14,15 +14,3 @@ pub mod mda;
 
 pub use label::{Extension, LabelError, LocatedLabel, PvLabel, find_label};
 pub use mda::{MdaError, MdaHeader, Placement, Range, RawText, WriteError};
-
-/// Asserts at compile time that a struct has exactly this size and that its fields are at exactly
-/// these byte offsets. Every field of an on-disk struct is listed.
-macro_rules! ondisk_layout {
-    ($t:ty, $size:expr, { $($field:ident: $offset:expr),+ $(,)? }) => {
-        const _: () = {
-            assert!(core::mem::size_of::<$t>() == $size);
-            $(assert!(core::mem::offset_of!($t, $field) == $offset);)+
-        };
-    };
-}
-pub(crate) use ondisk_layout;

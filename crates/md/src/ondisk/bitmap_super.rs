@@ -3,6 +3,7 @@
 
 use core::fmt;
 
+use ashlar_block::ondisk_layout;
 use ashlar_block::units::Sectors;
 use thiserror::Error;
 use uuid::Uuid;
@@ -10,7 +11,6 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::fields::{MdadmUuid, Version, swap_words};
-use super::ondisk_layout;
 use super::text;
 
 /// "bitm", little-endian.

@@ -5,11 +5,11 @@
 //! little-endian ones are read; a big-endian one is recognised and reported. For arrays that it
 //! runs, ashlar updates only the clean state and failed members.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::fields::Role;
-use super::ondisk_layout;
 
 /// Bytes of a 0.90 superblock.
 pub const BLOCK_SIZE: usize = 4096;

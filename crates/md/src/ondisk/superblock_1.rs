@@ -6,11 +6,11 @@
 //! another structure may follow the used part of the role table (a bitmap 1 KiB behind the
 //! superblock), so writers write only [`Block1::used_bytes`].
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::fields::{MAX_ROLES, Role};
-use super::ondisk_layout;
 
 /// Bytes read and kept of a superblock.
 pub const BLOCK_SIZE: usize = 4096;

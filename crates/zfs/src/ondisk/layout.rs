@@ -1,10 +1,9 @@
 //! Structs of a label as bytes, their offsets, and the embedded checksum.
 
+use ashlar_block::ondisk_layout;
 use sha2::{Digest, Sha256};
 use zerocopy::byteorder::{BigEndian, ByteOrder, LittleEndian, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
-
-use super::ondisk_layout;
 
 /// Bytes of a label (`vdev_label_t`).
 pub const LABEL_BYTES: usize = 256 << 10;

@@ -1,10 +1,10 @@
 //! State of devices: error counters, a balance, a replacement.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, exact, prefix};
-use crate::ondisk::ondisk_layout;
 
 /// Errors counted on a device (`struct btrfs_dev_stats_item`). The key is `(DEV_STATS PERSISTENT_ITEM device)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

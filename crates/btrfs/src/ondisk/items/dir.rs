@@ -1,11 +1,11 @@
 //! Directory entries and extended attributes, which share a format.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, exact, name, prefix, take};
 use crate::ondisk::key::{DiskKey, Key};
-use crate::ondisk::ondisk_layout;
 
 /// `struct btrfs_dir_item` without its name and data.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

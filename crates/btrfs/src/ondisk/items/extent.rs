@@ -1,12 +1,12 @@
 //! Extents: their reference counts and references.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, exact, prefix};
 use crate::ondisk::key::{DiskKey, Key, item};
 use crate::ondisk::node::MAX_LEVEL;
-use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
 /// Type of keyed references before Linux 2.6.31 (`BTRFS_EXTENT_REF_V0_KEY`).

@@ -1,10 +1,10 @@
 //! Parts of files.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, exact, prefix};
-use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
 /// The start of `struct btrfs_file_extent_item`, which inline extents also have.

@@ -1,10 +1,10 @@
 //! Inodes and their names.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, exact, name, prefix};
-use crate::ondisk::ondisk_layout;
 
 /// `struct btrfs_timespec`: a time since 1970.
 #[derive(

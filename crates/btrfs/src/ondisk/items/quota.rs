@@ -1,11 +1,11 @@
 //! Quotas. A group's number is the key's offset: level in the upper 16 bits, subvolume in the
 //! others. `QGROUP_RELATION` items have no body.
 
+use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, exact, prefix};
-use crate::ondisk::ondisk_layout;
 
 /// The part of `struct btrfs_qgroup_status_item` that all kernels write.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -1,5 +1,6 @@
 //! Roots of trees, and how subvolumes are nested.
 
+use ashlar_block::ondisk_layout;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +9,6 @@ use super::inode::{InodeItem, Timespec};
 use super::{ItemError, NAME_LEN_MAX, prefix};
 use crate::ondisk::key::{DiskKey, Key};
 use crate::ondisk::node::MAX_LEVEL;
-use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
 /// `struct btrfs_root_item` before Linux 3.6, and the start of the newer one.

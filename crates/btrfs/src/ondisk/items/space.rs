@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ashlar_block::ondisk_layout;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,7 +10,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{ItemError, exact};
 use crate::ondisk::chunk::BlockGroupFlags;
 use crate::ondisk::key::{DiskKey, Key};
-use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
 /// `struct btrfs_dev_extent`: part of a device that belongs to a chunk. The key is `(device

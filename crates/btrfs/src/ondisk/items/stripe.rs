@@ -1,12 +1,12 @@
 //! Items that are plain arrays: the stripes of an extent, and the subvolumes of a UUID.
 
+use ashlar_block::ondisk_layout;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, array};
 use crate::ondisk::key::Key;
-use crate::ondisk::ondisk_layout;
 use crate::units::{DevId, Physical};
 
 /// `struct btrfs_raid_stride`: location of a copy on a device.

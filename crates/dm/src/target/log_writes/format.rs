@@ -4,6 +4,7 @@
 //! logged device. Sector 0 is the super. Entries start in sector 1: one sector with an [`Entry`],
 //! followed by the written data, if any. A mark's name is in the entry's sector itself.
 
+use ashlar_block::ondisk_layout;
 use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -52,16 +53,8 @@ pub struct Entry {
     pub data_len: U64,
 }
 
-const _: () = {
-    assert!(size_of::<Super>() == 28);
-    assert!(std::mem::offset_of!(Super, version) == 8);
-    assert!(std::mem::offset_of!(Super, nr_entries) == 16);
-    assert!(std::mem::offset_of!(Super, sector_size) == 24);
-    assert!(size_of::<Entry>() == 32);
-    assert!(std::mem::offset_of!(Entry, nr_sectors) == 8);
-    assert!(std::mem::offset_of!(Entry, flags) == 16);
-    assert!(std::mem::offset_of!(Entry, data_len) == 24);
-};
+ondisk_layout!(Super, 28, { magic: 0, version: 8, nr_entries: 16, sector_size: 24 });
+ondisk_layout!(Entry, 32, { sector: 0, nr_sectors: 8, flags: 16, data_len: 24 });
 
 /// Why bytes are not a log.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
