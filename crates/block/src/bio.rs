@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use smallvec::SmallVec;
 
 use crate::buffer::{Buffer, Segment};
-use crate::units::{SECTOR_SIZE, Sector, Sectors};
+use crate::units::{Sector, Sectors};
 
 /// The operation of a bio (the kernel's `REQ_OP_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -220,7 +220,7 @@ impl Bio {
 }
 
 /// The part `[skip, skip + len)`, in bytes, of a list of segments.
-pub fn slice_segments(segments: &[Segment], skip: u64, len: u64) -> Segments {
+fn slice_segments(segments: &[Segment], skip: u64, len: u64) -> Segments {
     let (mut skip, mut left) = (skip as usize, len as usize);
     let mut out = Segments::new();
     for segment in segments {
@@ -238,11 +238,6 @@ pub fn slice_segments(segments: &[Segment], skip: u64, len: u64) -> Segments {
     }
     debug_assert_eq!(left, 0, "slice past the end of the segments");
     out
-}
-
-/// The sectors of `bytes` of data; `None` if they do not fill whole sectors.
-pub fn whole_sectors(bytes: u64) -> Option<Sectors> {
-    bytes.is_multiple_of(SECTOR_SIZE).then(|| Sectors::from_bytes_floor(bytes))
 }
 
 #[cfg(test)]

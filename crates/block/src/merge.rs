@@ -45,21 +45,18 @@ pub fn try_merge(
         Op::WriteZeroes => limits.max_write_zeroes,
         Op::Discard => max_discard,
     };
-    let how = if rq.end() == bio.sector {
-        Merge::Back
-    } else if bio.end() == rq.0.sector {
-        Merge::Front
-    } else if op == Op::Discard && limits.max_discard_segments > 1 {
-        let room = rq.nr_bios() < usize::from(limits.max_discard_segments);
-        return (room && rq.0.len + bio.len <= max).then_some(Merge::Discard);
-    } else {
-        return None;
-    };
     // A discard of several ranges has no front or back.
     if op == Op::Discard && limits.max_discard_segments > 1 {
         let room = rq.nr_bios() < usize::from(limits.max_discard_segments);
         return (room && rq.0.len + bio.len <= max).then_some(Merge::Discard);
     }
+    let how = if rq.end() == bio.sector {
+        Merge::Back
+    } else if bio.end() == rq.0.sector {
+        Merge::Front
+    } else {
+        return None;
+    };
     let segments = rq.nr_segments() + bio.segments.len();
     let fits = rq.0.len + bio.len <= max && segments <= limits.max_segments as usize;
     let (start, end) = match how {

@@ -20,22 +20,61 @@ pub struct Sector(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sectors(pub u64);
 
+/// What positions and lengths have in common.
+macro_rules! count_of_sectors {
+    ($($t:ident: $zero:literal),*) => {$(
+        impl $t {
+            #[doc = $zero]
+            pub const ZERO: Self = Self(0);
+
+            /// The same in bytes. Saturates: no device has 2^64 bytes.
+            #[inline]
+            pub const fn bytes(self) -> u64 {
+                self.0.saturating_mul(SECTOR_SIZE)
+            }
+
+            /// Whole sectors in `bytes`, rounded down: for a position, the sector that contains this byte.
+            #[inline]
+            pub const fn from_bytes_floor(bytes: u64) -> Self {
+                Self(bytes >> SECTOR_SHIFT)
+            }
+
+            /// Rounds down to a multiple of `unit` (any non-zero length, not only powers of two).
+            #[inline]
+            pub const fn round_down(self, unit: Sectors) -> Self {
+                Self(self.0 - self.0 % unit.0)
+            }
+
+            /// Rounds up to a multiple of `unit`.
+            #[inline]
+            pub const fn round_up(self, unit: Sectors) -> Self {
+                Self(self.0.div_ceil(unit.0) * unit.0)
+            }
+        }
+
+        impl AddAssign<Sectors> for $t {
+            #[inline]
+            fn add_assign(&mut self, n: Sectors) {
+                self.0 += n.0;
+            }
+        }
+
+        impl fmt::Debug for $t {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Display for $t {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    )*};
+}
+count_of_sectors!(Sector: "The first sector of a device.", Sectors: "No sectors.");
+
 impl Sector {
-    /// The first sector of a device.
-    pub const ZERO: Self = Self(0);
-
-    /// The byte position. Saturates: no device has positions beyond 2^64 bytes.
-    #[inline]
-    pub const fn bytes(self) -> u64 {
-        self.0.saturating_mul(SECTOR_SIZE)
-    }
-
-    /// The sector that contains byte `bytes`.
-    #[inline]
-    pub const fn from_bytes_floor(bytes: u64) -> Self {
-        Self(bytes >> SECTOR_SHIFT)
-    }
-
     /// `self + n`, or `None` past the end of the number space.
     #[inline]
     pub const fn checked_add(self, n: Sectors) -> Option<Self> {
@@ -43,18 +82,6 @@ impl Sector {
             Some(v) => Some(Self(v)),
             None => None,
         }
-    }
-
-    /// Rounds down to a multiple of `unit` (any non-zero length, not only powers of two).
-    #[inline]
-    pub const fn round_down(self, unit: Sectors) -> Self {
-        Self(self.0 - self.0 % unit.0)
-    }
-
-    /// Rounds up to a multiple of `unit`.
-    #[inline]
-    pub const fn round_up(self, unit: Sectors) -> Self {
-        Self(self.0.div_ceil(unit.0) * unit.0)
     }
 
     /// Whether this is a multiple of `unit`.
@@ -65,22 +92,8 @@ impl Sector {
 }
 
 impl Sectors {
-    /// No sectors.
-    pub const ZERO: Self = Self(0);
     /// "No limit".
     pub const MAX: Self = Self(u64::MAX);
-
-    /// The length in bytes (saturating).
-    #[inline]
-    pub const fn bytes(self) -> u64 {
-        self.0.saturating_mul(SECTOR_SIZE)
-    }
-
-    /// Whole sectors in `bytes`, rounded down.
-    #[inline]
-    pub const fn from_bytes_floor(bytes: u64) -> Self {
-        Self(bytes >> SECTOR_SHIFT)
-    }
 
     /// Sectors needed to hold `bytes`.
     #[inline]
@@ -100,76 +113,10 @@ impl Sectors {
         if self.0 < other.0 { self } else { other }
     }
 
-    /// Rounds down to a multiple of `unit`.
-    #[inline]
-    pub const fn round_down(self, unit: Self) -> Self {
-        Self(self.0 - self.0 % unit.0)
-    }
-
-    /// Rounds up to a multiple of `unit`.
-    #[inline]
-    pub const fn round_up(self, unit: Self) -> Self {
-        Self(self.0.div_ceil(unit.0) * unit.0)
-    }
-
     /// The position this many sectors from the start.
     #[inline]
     pub const fn as_end(self) -> Sector {
         Sector(self.0)
-    }
-}
-
-impl Add<Sectors> for Sector {
-    type Output = Self;
-    #[inline]
-    fn add(self, n: Sectors) -> Self {
-        Self(self.0 + n.0)
-    }
-}
-
-impl AddAssign<Sectors> for Sector {
-    #[inline]
-    fn add_assign(&mut self, n: Sectors) {
-        self.0 += n.0;
-    }
-}
-
-impl Sub<Sectors> for Sector {
-    type Output = Self;
-    #[inline]
-    fn sub(self, n: Sectors) -> Self {
-        Self(self.0 - n.0)
-    }
-}
-
-impl Sub for Sector {
-    type Output = Sectors;
-    #[inline]
-    fn sub(self, other: Self) -> Sectors {
-        Sectors(self.0 - other.0)
-    }
-}
-
-impl Add for Sectors {
-    type Output = Self;
-    #[inline]
-    fn add(self, n: Self) -> Self {
-        Self(self.0 + n.0)
-    }
-}
-
-impl AddAssign for Sectors {
-    #[inline]
-    fn add_assign(&mut self, n: Self) {
-        self.0 += n.0;
-    }
-}
-
-impl Sub for Sectors {
-    type Output = Self;
-    #[inline]
-    fn sub(self, n: Self) -> Self {
-        Self(self.0 - n.0)
     }
 }
 
@@ -180,21 +127,26 @@ impl SubAssign for Sectors {
     }
 }
 
-macro_rules! plain_fmt {
-    ($($t:ty),*) => {$(
-        impl fmt::Debug for $t {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
-            }
-        }
-        impl fmt::Display for $t {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
+/// The sums and differences that have a meaning.
+macro_rules! operators {
+    ($($left:ident $sign:tt $right:ident = $result:ident: $name:ident, $method:ident;)*) => {$(
+        impl $name<$right> for $left {
+            type Output = $result;
+
+            #[inline]
+            fn $method(self, other: $right) -> $result {
+                $result(self.0 $sign other.0)
             }
         }
     )*};
 }
-plain_fmt!(Sector, Sectors);
+operators! {
+    Sector + Sectors = Sector: Add, add;
+    Sectors + Sectors = Sectors: Add, add;
+    Sector - Sectors = Sector: Sub, sub;
+    Sector - Sector = Sectors: Sub, sub;
+    Sectors - Sectors = Sectors: Sub, sub;
+}
 
 #[cfg(test)]
 mod tests {
