@@ -28,7 +28,7 @@
 use std::future::poll_fn;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
@@ -36,6 +36,7 @@ use smallvec::SmallVec;
 use crate::bio::{Flags, Op};
 use crate::plug::Dispatch;
 use crate::status::{BioResult, Status};
+use crate::sync::lock;
 
 /// The cache of one device.
 #[derive(Default)]
@@ -62,10 +63,6 @@ struct State {
 }
 
 impl Cache {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a loss.
     pub(crate) fn note_loss(&self) {
         self.losses.0.fetch_add(1, SeqCst);
@@ -80,12 +77,12 @@ impl Cache {
     /// The cursor of a new opener. A loss that no opener knows of yet is news to it, too: another opener may have
     /// written for it before.
     pub(crate) fn open(&self) -> Cursor {
-        Cursor(AtomicU64::new(self.state().told))
+        Cursor(AtomicU64::new(lock(&self.state).told))
     }
 
     /// Issues a command that may lose the cache.
     fn begin(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let number = state.next;
         state.next += 1;
         state.in_flight.push(number);
@@ -96,7 +93,7 @@ impl Cache {
         if loses {
             self.note_loss();
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.in_flight.retain(|other| *other != number);
         let waiting = mem::take(&mut state.waiting);
         drop(state);
@@ -105,9 +102,9 @@ impl Cache {
 
     /// Waits until all commands that may lose the cache, and were issued so far, have ended.
     async fn settled(&self) {
-        let before = self.state().next;
+        let before = lock(&self.state).next;
         poll_fn(|cx| {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.in_flight.iter().all(|number| *number >= before) {
                 return Poll::Ready(());
             }
@@ -138,7 +135,7 @@ impl Cursor {
     pub(crate) async fn is_news(&self, cache: &Cache, known: u64) -> bool {
         cache.settled().await;
         let losses = cache.losses();
-        let mut state = cache.state();
+        let mut state = lock(&cache.state);
         state.told = state.told.max(losses);
         drop(state);
         self.0.fetch_max(losses, SeqCst);

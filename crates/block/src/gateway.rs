@@ -27,7 +27,7 @@ use crate::units::{Sector, Sectors};
 
 /// Pieces of one split bio in flight at a time: enough to keep any device busy, but a discard of
 /// terabytes in pieces of half a megabyte does not fill the memory.
-const SPLIT_WINDOW: usize = 128;
+pub const SPLIT_WINDOW: usize = 128;
 /// Bytes per write when write-zeroes is emulated.
 pub const ZERO_BYTES: u64 = 1 << 20;
 /// These writes in flight at a time.
@@ -240,35 +240,14 @@ impl Gateway {
             rest = Some(bio);
             Some(front)
         };
-        self.submit_window(std::iter::from_fn(next), SPLIT_WINDOW, |bio| {
+        let pieces = std::iter::from_fn(next).map(|bio| {
             if bio.op == Op::WriteZeroes && !bio.flags.contains(Flags::FAST) {
                 IoFuture::boxed(self.write_zeroes_or_emulate(bio))
             } else {
                 self.start(bio)
             }
-        })
-        .await
-    }
-
-    /// Submits `bios`, at most `window` at a time, and waits for all of them.
-    async fn submit_window<'a>(
-        &'a self,
-        mut bios: impl Iterator<Item = Bio>,
-        window: usize,
-        start: impl Fn(Bio) -> IoFuture<'a>,
-    ) -> BioResult {
-        let mut in_flight = FuturesUnordered::new();
-        let mut result = Ok(());
-        loop {
-            while result.is_ok() && in_flight.len() < window {
-                let Some(bio) = bios.next() else { break };
-                in_flight.push(start(bio));
-            }
-            match in_flight.next().await {
-                Some(done) => result = result.and(done),
-                None => return result,
-            }
-        }
+        });
+        windowed(pieces, SPLIT_WINDOW).await
     }
 
     /// A device may notice only now that it cannot write zeroes (an old file system below).
@@ -295,7 +274,7 @@ impl Gateway {
             at += len;
             Some(write)
         });
-        self.submit_window(writes, ZERO_WINDOW, |bio| self.submit(bio)).await
+        windowed(writes.map(|bio| self.submit(bio)), ZERO_WINDOW).await
     }
 
     /// Reads `len` sectors at `sector`.
@@ -377,9 +356,25 @@ fn check(disk: &Disk, bio: &Bio) -> BioResult {
     Ok(())
 }
 
-/// Runs `futures` to their ends concurrently; the results are in the same order.
+/// Runs the parts of an I/O to their ends, at most `window` at a time, which the iterator starts. After an error no more
+/// are started.
 ///
-/// For the fan-out of a layer (copies of a write): a few I/Os that all start at the first poll.
-pub async fn all<'a>(futures: impl IntoIterator<Item = IoFuture<'a>>) -> Vec<BioResult> {
-    futures_util::future::join_all(futures).await
+/// # Errors
+/// The first status.
+pub async fn windowed(
+    mut parts: impl Iterator<Item = impl Future<Output = BioResult>>,
+    window: usize,
+) -> BioResult {
+    let mut in_flight = FuturesUnordered::new();
+    let mut result = Ok(());
+    loop {
+        while result.is_ok() && in_flight.len() < window {
+            let Some(part) = parts.next() else { break };
+            in_flight.push(part);
+        }
+        match in_flight.next().await {
+            Some(done) => result = result.and(done),
+            None => return result,
+        }
+    }
 }

@@ -11,12 +11,13 @@
 //! The driver gives a request up by completing it. If that is a failure that may have lost the cache, it counts as a
 //! loss of its own: it may have lost what was written since the deadline.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::bio::{Flags, Op};
 use crate::cache;
 use crate::status::Status;
+use crate::sync::lock;
 use crate::units::{Sector, Sectors};
 
 /// Whether a device answers its requests.
@@ -69,10 +70,6 @@ struct List {
 }
 
 impl Life {
-    fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn presence(&self) -> Presence {
         if self.overdue.load(SeqCst) > 0 {
             Presence::Silent
@@ -85,7 +82,7 @@ impl Life {
 
     /// Notes an overdue request, before its submitter is told. Returns its number, and whether it is the only one.
     pub(crate) fn hold(&self, footprint: Footprint) -> (u64, bool) {
-        let mut list = self.list();
+        let mut list = lock(&self.list);
         let number = list.next;
         list.next += 1;
         list.overdue.push((number, footprint));
@@ -94,13 +91,13 @@ impl Life {
 
     /// Whether an overdue request changes data.
     pub(crate) fn holds_changes(&self) -> bool {
-        let held = || self.list().overdue.iter().any(|(_, overdue)| overdue.op.is_write());
+        let held = || lock(&self.list).overdue.iter().any(|(_, overdue)| overdue.op.is_write());
         self.overdue.load(SeqCst) > 0 && held()
     }
 
     /// The driver has given an overdue request up. Returns whether there are none left.
     pub(crate) fn give_up(&self, number: u64) -> bool {
-        let mut list = self.list();
+        let mut list = lock(&self.list);
         list.overdue.retain(|(other, _)| *other != number);
         self.overdue.fetch_sub(1, SeqCst) == 1
     }
@@ -114,7 +111,7 @@ impl Life {
 
     #[cold]
     fn refuses_now(&self, footprint: &Footprint) -> bool {
-        self.list().overdue.iter().any(|(_, overdue)| footprint.must_not_overtake(overdue))
+        lock(&self.list).overdue.iter().any(|(_, overdue)| footprint.must_not_overtake(overdue))
     }
 
     #[inline]

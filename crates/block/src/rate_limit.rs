@@ -4,7 +4,9 @@
 //! has a separate limit: [`BURST`] messages in [`INTERVAL_NS`]. The first message of a later interval has a
 //! field `suppressed`: the number of messages suppressed before it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use crate::sync::lock;
 
 /// Most messages of one place in an interval (the kernel's `DEFAULT_RATELIMIT_BURST`).
 pub const BURST: u32 = 10;
@@ -44,7 +46,7 @@ impl RateLimit {
     /// If a message may be logged at `now_ns`, the number of messages suppressed since the last one. `None`
     /// suppresses this message, and counts it.
     pub fn admit(&self, now_ns: u64) -> Option<u64> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         // A clock that goes back is a different clock: each simulation has one.
         let is_over = now_ns < state.begin_ns || now_ns - state.begin_ns >= self.interval_ns;
         if state.told == 0 || is_over {
@@ -60,13 +62,9 @@ impl RateLimit {
 
     /// Ends the interval early; returns how many messages were suppressed since the last one.
     pub fn restart(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.told = 0;
         std::mem::take(&mut state.suppressed)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

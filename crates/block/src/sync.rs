@@ -13,7 +13,7 @@ pub mod rwlock;
 pub mod seats;
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::shard;
 
@@ -65,6 +65,12 @@ pub(crate) fn count<W: Word>(word: &W, n: u64, alone: bool) -> u64 {
 pub trait Lock<T>: Default {
     /// Runs `work` under the lock.
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R;
+}
+
+/// Locks a mutex that is held for a few instructions, even if a thread has panicked with it: such code panics at no point between
+/// two changes that belong together.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Primitives, and the number of words in which threads count their I/O.
@@ -136,8 +142,7 @@ words!(AtomicU8: u8, AtomicU32: u32, AtomicU64: u64);
 
 impl<T: Default> Lock<T> for Mutex<T> {
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
-        work(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(self))
     }
 }
 

@@ -193,11 +193,6 @@ impl Device {
         self.0.gate.get().to_string()
     }
 
-    /// The loaded table that is not live, as `dmsetup table --inactive` prints it.
-    pub async fn loaded_table(&self) -> Option<String> {
-        self.0.admin.lock().await.loaded.as_ref().map(ToString::to_string)
-    }
-
     /// The status of the live table's targets, as `dmsetup status` prints it.
     pub fn status(&self) -> String {
         self.0.gate.get().status()

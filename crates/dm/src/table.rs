@@ -5,18 +5,14 @@ use std::fmt;
 use ashlar_block::{
     Bio, BioResult, Disk, Features, Limits, Op, Sector, Sectors, Status, gateway, trace,
 };
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::join_all;
 use thiserror::Error;
 use tracing::warn;
 
 use crate::target::{
-    Arguments, Context, Target, TargetError, TargetParameters, construct, error, type_names,
+    Arguments, Context, Target, TargetError, TargetParameters, construct, type_names, zero,
 };
 use crate::text::Line;
-
-/// Maximum of parts of one bio in flight; the same as the gateway's.
-const SPLIT_WINDOW: usize = 128;
 
 /// Why a table cannot be loaded. Pieces are counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -148,7 +144,7 @@ impl Table {
     /// A table in place of `old`, on which all I/O fails.
     pub(crate) fn failing(old: &Self) -> Self {
         let (start, end) = (Sector::ZERO, old.capacity().as_end());
-        let piece = Piece { start, end, target: Box::new(error::Error) };
+        let piece = Piece { start, end, target: Box::new(zero::Nothing::<false>) };
         Self { pieces: [piece].into(), limits: old.limits }
     }
 
@@ -260,14 +256,14 @@ impl Table {
             piece.trace(disk, bio, Sector::ZERO);
             piece.target.submit(bio.clone())
         });
-        gateway::all(flushes).await
+        join_all(flushes).await
     }
 
     /// Submits the parts of a bio that is in several pieces, or too long for its target. As in the
     /// gateway: started parts are waited for, and after an error no more are started.
     async fn submit_split(&self, disk: &Disk, bio: Bio) -> BioResult {
         let mut rest = Some(bio);
-        let mut next = || {
+        let next = || {
             let mut bio = rest.take()?;
             let piece = self.piece(bio.sector)?;
             let len = piece.takes(&bio);
@@ -279,18 +275,7 @@ impl Table {
             rest = Some(bio);
             Some(piece.submit(disk, front))
         };
-        let mut in_flight = FuturesUnordered::new();
-        let mut result = Ok(());
-        loop {
-            while result.is_ok() && in_flight.len() < SPLIT_WINDOW {
-                let Some(part) = next() else { break };
-                in_flight.push(part);
-            }
-            match in_flight.next().await {
-                Some(done) => result = result.and(done),
-                None => return result,
-            }
-        }
+        gateway::windowed(std::iter::from_fn(next), gateway::SPLIT_WINDOW).await
     }
 }
 

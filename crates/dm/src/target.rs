@@ -2,7 +2,6 @@
 
 mod arguments;
 pub mod delay;
-pub mod error;
 pub mod flakey;
 pub mod linear;
 pub mod log_writes;
@@ -178,7 +177,7 @@ fn make<T: TableTarget>(parameters: TargetParameters<'_>) -> TargetFuture<'_> {
 /// Every type of target.
 const TYPES: &[(&str, Constructor)] = &[
     (Delay::NAME, make::<Delay>),
-    (error::Error::NAME, make::<error::Error>),
+    (zero::Error::NAME, make::<zero::Error>),
     (Flakey::NAME, make::<Flakey>),
     (Linear::NAME, make::<Linear>),
     (LogWrites::NAME, make::<LogWrites>),

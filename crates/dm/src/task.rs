@@ -21,6 +21,17 @@ const IDLE: u8 = 0;
 const RUNNING: u8 = 1;
 const TOLD_TO_END: u8 = 2;
 
+/// Waits until `done` is true. Whatever makes it true notifies `event` afterwards.
+pub(crate) async fn until(event: &Event, done: impl Fn() -> bool) {
+    while !done() {
+        // Checked again, lest a notification in between is missed.
+        let listener = event.listen();
+        if !done() {
+            listener.await;
+        }
+    }
+}
+
 /// See the module text.
 #[derive(Default)]
 pub(crate) struct Task {
@@ -81,12 +92,7 @@ impl Task {
     /// Tells the task to end, and waits for it.
     pub(crate) async fn stop(&self) {
         self.end();
-        while self.is_running() {
-            let listener = self.idle.listen();
-            if self.is_running() {
-                listener.await;
-            }
-        }
+        until(&self.idle, || !self.is_running()).await;
     }
 
     /// Called by the task at its end.

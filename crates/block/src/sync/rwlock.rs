@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
@@ -85,11 +85,6 @@ impl RwLock {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Acquires the lock, shared with other readers.
     pub fn read(&self) -> Acquisition<'_> {
         Acquisition { lock: self, shared: true, stage: Stage::New }
@@ -122,7 +117,7 @@ impl<'a> Future for Acquisition<'a> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard<'a>> {
         let (lock, shared) = (self.lock, self.shared);
-        let mut state = lock.lock();
+        let mut state = super::lock(&lock.state);
         let held = match self.stage {
             Stage::New if state.queue.is_empty() => state.try_take(shared),
             Stage::New => false,
@@ -150,7 +145,7 @@ impl<'a> Future for Acquisition<'a> {
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         let Stage::Waiting(id) = self.stage else { return };
-        let mut state = self.lock.lock();
+        let mut state = super::lock(&self.lock.state);
         let place = state.queue.iter().position(|waiter| waiter.id == id);
         let (waiter, wakers) = match place {
             // The waiters after this one may have waited only for it.
@@ -172,7 +167,7 @@ pub struct Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let wakers = self.lock.lock().release();
+        let wakers = super::lock(&self.lock.state).release();
         wakers.into_iter().for_each(Waker::wake);
     }
 }

@@ -12,9 +12,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use ashlar_block::sync::lock;
 use event_listener::Event;
+
+use crate::task::until;
 
 /// log2 of the number of consecutive chunks per shard.
 const GROUP_SHIFT: u32 = 6;
@@ -120,12 +123,7 @@ impl PendingException {
     /// Waits until the origin's chunk may change (or the snapshot is known to be invalid); returns
     /// whether the exception was made.
     pub(super) async fn made(&self) -> bool {
-        while self.end.load(SeqCst) == WAITING {
-            let listener = self.ended.listen();
-            if self.end.load(SeqCst) == WAITING {
-                listener.await;
-            }
-        }
+        until(&self.ended, || self.end.load(SeqCst) != WAITING).await;
         self.end.load(SeqCst) == MADE
     }
 
@@ -192,9 +190,7 @@ pub(super) struct Exceptions {
 impl Exceptions {
     /// The shard of a chunk.
     pub(super) fn shard(&self, chunk: u64) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[(chunk >> GROUP_SHIFT) as usize % SHARDS];
-        // A panic cannot leave related fields inconsistent.
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[(chunk >> GROUP_SHIFT) as usize % SHARDS])
     }
 
     /// Whether all chunks of a range have copies, and no reads of them from the origin are in flight.
@@ -214,7 +210,7 @@ impl Exceptions {
     }
 
     fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+        self.shards.iter().map(lock)
     }
 
     /// Marks these chunks as being merged, and no others.

@@ -23,8 +23,9 @@
 //! A batch ends with its area: then one write in place removes it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use ashlar_block::sync::lock;
 use ashlar_block::{
     Bio, BioResult, Buffer, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
 };
@@ -40,7 +41,7 @@ use super::store::{ListEnd, Run};
 use super::target::{Member, TrackedChunk};
 use crate::copy::{copy, pieces};
 use crate::target::{MessageError, TableTarget, Target, TargetError, TargetParameters};
-use crate::task::Task;
+use crate::task::{Task, until};
 
 /// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
 /// small part of the time.
@@ -84,19 +85,8 @@ impl Merge {
 
     /// Waits while the merge is paused; false if its task must end.
     async fn goes_on(&self) -> bool {
-        self.until(|| !self.task.is_paused() || !self.task.goes_on()).await;
+        until(&self.task.changed, || !self.task.is_paused() || !self.task.goes_on()).await;
         self.task.goes_on()
-    }
-
-    /// Waits until `done` is true; every change of its result notifies [`Task::changed`].
-    async fn until(&self, done: impl Fn() -> bool) {
-        loop {
-            let listener = self.task.changed.listen();
-            if done() {
-                return;
-            }
-            listener.await;
-        }
     }
 }
 
@@ -154,11 +144,11 @@ async fn merge_batch(
 ) -> Result<bool, Status> {
     let geometry = loaded.geometry;
     let most = geometry.chunks_in(MOST).max(1);
-    let mut last = loaded.store().last(MOST_RUNS, most);
+    let mut last = lock(&loaded.store).last(MOST_RUNS, most);
     if let ListEnd::InArea(area) = last {
         let at = geometry.sector(geometry.area_chunk(area));
         let bytes = snapshot.cow.read(at, geometry.chunk()).await?;
-        let mut store = loaded.store();
+        let mut store = lock(&loaded.store);
         store.go_back(area, bytes.as_slice());
         last = store.last(MOST_RUNS, most);
     }
@@ -187,7 +177,7 @@ async fn merge_runs(snapshot: &Snapshot, loaded: &LoadedState, runs: &[Run]) -> 
     }
     if !broken(Rule::MergeHoldsWrites) {
         exceptions.set_window(&Window::of(runs.iter().map(|run| run.old..run.old + run.len)));
-        merge.until(|| exceptions.window_is_idle()).await;
+        until(&merge.task.changed, || exceptions.window_is_idle()).await;
     }
     // Earlier batches were flushed, so only losses from now on concern the merge.
     snapshot.origin.acknowledge_losses();
@@ -206,7 +196,7 @@ async fn merge_runs(snapshot: &Snapshot, loaded: &LoadedState, runs: &[Run]) -> 
         snapshot.origin.flush().await?;
     }
     let count = runs.iter().map(|run| run.len).sum();
-    let write = loaded.store().without_last(count).ok_or(Status::Io)?;
+    let write = lock(&loaded.store).without_last(count).ok_or(Status::Io)?;
     let mut data = Buffer::from_slice(write.data.as_slice());
     let flags = Flags::PREFLUSH | Flags::FUA | Flags::META | Flags::SYNC;
     let bio = Bio::write_from(write.at, &mut data).with_flags(flags);
@@ -215,7 +205,7 @@ async fn merge_runs(snapshot: &Snapshot, loaded: &LoadedState, runs: &[Run]) -> 
     let written = snapshot.cow.submit(bio).await;
     merge.stuck.store(written.is_err(), SeqCst);
     written?;
-    loaded.store().forget_last(count);
+    lock(&loaded.store).forget_last(count);
     for (old, _) in runs.iter().flat_map(Run::chunks) {
         exceptions.shard(old).complete.remove(old);
     }
@@ -251,15 +241,11 @@ pub(crate) struct MergeTarget {
 impl MergeTarget {
     /// Takes the right to merge unless this target already has it; returns whether it has it now.
     fn claim(&self) -> bool {
-        let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut claim = lock(&self.claim);
         if claim.is_none() {
             *claim = self.member.origin.claim_merge(&self.member.snapshot);
         }
         claim.is_some()
-    }
-
-    fn take_claim(&self) -> Option<Claim> {
-        self.claim.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Determines the destination; tracks a write to a copy.
@@ -304,7 +290,7 @@ impl MergeTarget {
                 BioDestination::Closed => {
                     let open = || !snapshot.exceptions.shard(chunk).window.contains(chunk);
                     let stuck = || snapshot.merge.stuck.load(SeqCst);
-                    snapshot.merge.until(|| open() || stuck()).await;
+                    until(&snapshot.merge.task.changed, || open() || stuck()).await;
                 }
             }
         }
@@ -382,7 +368,7 @@ impl Target for MergeTarget {
 
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async {
-            let claim = self.take_claim();
+            let claim = lock(&self.claim).take();
             if claim.is_some() {
                 self.member.snapshot.merge.task.stop().await;
             }

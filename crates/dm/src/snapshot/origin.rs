@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use ashlar_block::sync::gate::{Gate, GateEntry};
+use ashlar_block::sync::lock;
 use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::canary::{Rule, broken};
@@ -25,7 +26,7 @@ pub struct Origins {
 impl Origins {
     /// The state of a device.
     pub(super) fn of(&self, device: &Gateway) -> Arc<Origin> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.retain(|origin| origin.strong_count() > 0);
         let known = all.iter().filter_map(Weak::upgrade).find(|o| o.device.is_same(device));
         known.unwrap_or_else(|| {
@@ -41,7 +42,7 @@ impl Origins {
 
     /// Whether `cow` is the COW device of a snapshot of another device than `origin`.
     pub(super) fn is_cow_of_another(&self, cow: &Gateway, origin: &Gateway) -> bool {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.all);
         let others = all.iter().filter_map(Weak::upgrade).filter(|o| !o.device.is_same(origin));
         others.into_iter().any(|other| other.list().iter().any(|of| of.snapshot.cow.is_same(cow)))
     }

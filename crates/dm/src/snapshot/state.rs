@@ -12,9 +12,10 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ashlar_block::sync::gate::Gate;
+use ashlar_block::sync::lock;
 use ashlar_block::sync::rwlock::RwLock;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
 use event_listener::Event;
@@ -27,6 +28,7 @@ use super::merge::Merge;
 use super::ondisk::Geometry;
 use super::store::{Area, Batch, Run, Store};
 use crate::copy::{PIECE, copy};
+use crate::task::until;
 
 /// Maximum of exceptions being made at a time (the kernel's `snapshot_cow_threshold`)...
 const COPIES: usize = 2048;
@@ -55,14 +57,7 @@ pub(super) enum Persistence {
 /// The state after the COW device was read.
 pub(super) struct LoadedState {
     pub(super) geometry: Geometry,
-    store: Mutex<Store>,
-}
-
-impl LoadedState {
-    /// Locks the store, for a few instructions.
-    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    pub(super) store: Mutex<Store>,
 }
 
 /// The result of a request for an exception.
@@ -216,13 +211,7 @@ impl Snapshot {
 
     /// Waits until no exception is being made.
     pub(super) async fn idle(&self) {
-        loop {
-            let listener = self.ended.listen();
-            if self.in_flight.load(SeqCst) == 0 {
-                return;
-            }
-            listener.await;
-        }
+        until(&self.ended, || self.in_flight.load(SeqCst) == 0).await;
     }
 
     /// The chunks in a range of the origin, if the snapshot needs exceptions for writes there.
@@ -285,13 +274,7 @@ impl Snapshot {
     pub(super) async fn has_room(&self) {
         let Some(loaded) = self.loaded.get() else { return };
         let limit = Self::copy_limit(loaded.geometry);
-        loop {
-            let listener = self.ended.listen();
-            if self.in_flight.load(SeqCst) < limit {
-                return;
-            }
-            listener.await;
-        }
+        until(&self.ended, || self.in_flight.load(SeqCst) < limit).await;
     }
 
     /// Starts the exception of a chunk if there is none. With `data`, a write to the snapshot that
@@ -309,7 +292,7 @@ impl Snapshot {
             return Start::Busy;
         }
         let total = geometry.chunks_in(self.cow.capacity());
-        let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut store = lock(store);
         let Some((sequence, new)) = store.prepare(total) else { return Start::Full };
         if self.in_flight.fetch_add(1, SeqCst) == 0 {
             // All copies are committed, so no earlier loss can have taken one. No other copy begins under this lock.
@@ -357,9 +340,9 @@ impl Snapshot {
     /// The copy is done: commits it, and other finished ones, unless another task does.
     async fn finish(&self, pending: Arc<PendingException>) {
         let Some(loaded) = self.loaded.get() else { return };
-        let mut mine = loaded.store().finish(pending);
+        let mut mine = lock(&loaded.store).finish(pending);
         while mine {
-            let Some(batch) = loaded.store().next_batch() else { return };
+            let Some(batch) = lock(&loaded.store).next_batch() else { return };
             if self.is_valid()
                 && let Err(status) = self.write(&batch).await
             {
@@ -369,7 +352,7 @@ impl Snapshot {
             if !made {
                 self.invalid().await;
             }
-            loaded.store().committed();
+            lock(&loaded.store).committed();
             for exception in &batch.exceptions {
                 self.leave(exception, made);
             }
@@ -383,7 +366,7 @@ impl Snapshot {
         let result = self.users_cow.submit(bio).await;
         // A commit would notice; a transient snapshot commits nothing.
         if result.is_err() && self.cow.disk().losses() != before && !broken(Rule::LossesAreKnown) {
-            let needed = self.loaded.get().is_some_and(|loaded| loaded.store().needs_cache());
+            let needed = self.loaded.get().is_some_and(|loaded| lock(&loaded.store).needs_cache());
             if needed {
                 self.invalidate("a flush failed, and copies may be lost that were in a cache");
             }

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use ashlar_block::sync::gate::Pass;
+use ashlar_block::sync::lock;
 use ashlar_block::{
     Bio, BioResult, Features, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
     Status,
@@ -177,7 +178,7 @@ impl Member {
             // A merge needs no room: its progress must be visible.
             "Overflow".to_owned()
         } else {
-            let (allocated, metadata) = loaded.store().usage();
+            let (allocated, metadata) = lock(&loaded.store).usage();
             format!("{allocated}/{} {metadata}", snapshot.cow.capacity())
         }
     }

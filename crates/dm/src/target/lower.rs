@@ -84,6 +84,18 @@ impl Lower {
         limits.stack(self.gateway.disk().limits(), self.start);
     }
 
+    /// Narrows `limits` to those of several devices, over which I/O is spread: discards need all of them.
+    pub(super) fn stack_all<'a>(all: impl Iterator<Item = &'a Self>, limits: &mut Limits) {
+        let mut all_discard = true;
+        for lower in all {
+            lower.stack(limits);
+            all_discard &= !lower.gateway.disk().limits().max_hw_discard.is_zero();
+        }
+        if !all_discard {
+            limits.max_hw_discard = Sectors::ZERO;
+        }
+    }
+
     /// Remaps `bio`, whose sectors count from the start of the area, to the device.
     #[inline]
     fn mapped(&self, mut bio: Bio) -> Bio {

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use ashlar_block::sync::gate::Gate;
 use ashlar_block::{
     Bio, BioResult, CopyNumber, Disk, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime,
-    Sector, Sectors, Status, gateway,
+    Sector, Sectors, Status,
 };
 use futures_util::future::join_all;
 use tracing::{error, info, warn};
@@ -159,7 +159,7 @@ impl Core {
     async fn submit_to_all(&self, bio: Bio, at: u8) -> BioResult {
         let others: Vec<&Leg> = self.healthy().collect();
         let legs = std::iter::once(&self.first).chain(others.iter().copied());
-        let results = gateway::all(legs.map(|leg| leg.lower.submit(bio.clone()))).await;
+        let results = join_all(legs.map(|leg| leg.lower.submit(bio.clone()))).await;
         let (first, results) = results.split_first().ok_or(Status::Io)?;
         // What a leg cannot do is no failure of it: the submitter writes zeroes then, to all.
         if bio.op != Op::Flush && results.contains(&Err(Status::NotSupported)) {
@@ -381,14 +381,7 @@ impl Target for Mirror {
     }
 
     fn stack_limits(&self, limits: &mut Limits) {
-        let mut all_discard = true;
-        for leg in self.0.legs() {
-            leg.lower.stack(limits);
-            all_discard &= !leg.lower.gateway().disk().limits().max_hw_discard.is_zero();
-        }
-        if !all_discard {
-            limits.max_hw_discard = Sectors::ZERO;
-        }
+        Lower::stack_all(self.0.legs().map(|leg| &leg.lower), limits);
     }
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {

@@ -6,9 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use ashlar_block::{
-    Bio, BioResult, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status, gateway,
-};
+use ashlar_block::{Bio, BioResult, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use futures_util::future::join_all;
 
 use super::{Lower, TableTarget, Target, TargetError, TargetParameters};
 use crate::text::QuotedArgument;
@@ -76,12 +75,12 @@ impl Striped {
 
     async fn submit_range(&self, bio: Bio) -> BioResult {
         let parts = self.parts(&bio).map(|(stripe, part)| stripe.submit(part));
-        futures_util::future::join_all(parts).await.into_iter().collect()
+        join_all(parts).await.into_iter().collect()
     }
 
     async fn flush(&self, bio: Bio) -> BioResult {
         let flushes = self.stripes.iter().map(|stripe| stripe.lower.submit(bio.clone()));
-        gateway::all(flushes).await.into_iter().collect()
+        join_all(flushes).await.into_iter().collect()
     }
 }
 
@@ -165,14 +164,7 @@ impl Target for Striped {
     }
 
     fn stack_limits(&self, limits: &mut Limits) {
-        let mut all_discard = true;
-        for stripe in &self.stripes {
-            stripe.lower.stack(limits);
-            all_discard &= !stripe.lower.gateway().disk().limits().max_hw_discard.is_zero();
-        }
-        if !all_discard {
-            limits.max_hw_discard = Sectors::ZERO;
-        }
+        Lower::stack_all(self.stripes.iter().map(|stripe| &stripe.lower), limits);
         let bytes = |sectors: Sectors| u32::try_from(sectors.bytes()).unwrap_or(0);
         let row = Sectors(self.chunk.0.saturating_mul(self.stripes.len() as u64));
         limits.io_min_bytes = limits.io_min_bytes.max(bytes(self.chunk));

@@ -1,20 +1,21 @@
-//! `zero`: reads return zeroes, writes are discarded.
+//! Targets without a device below them.
+//!
+//! - `zero`: reads return zeroes, writes are discarded.
+//! - `error`: all I/O fails. For holes in a device, as in a volume group with a missing disk.
 
-use ashlar_block::{Bio, Features, Gateway, IoFuture, Limits, Op, Sector, Sectors};
+use ashlar_block::{
+    Bio, Features, Gateway, IoFuture, Limits, Op, Sector, Sectors, Segment, Status,
+};
 
 use super::{TableTarget, Target, TargetError, TargetParameters};
 
-/// See the module text.
-pub struct Zero;
+/// See the module text: `zero` if `ZERO`, else `error`.
+pub struct Nothing<const ZERO: bool>;
 
-impl TableTarget for Zero {
-    const NAME: &'static str = "zero";
-
-    async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
-        parameters.args.end()?;
-        Ok(Self)
-    }
-}
+/// The target `zero`.
+pub type Zero = Nothing<true>;
+/// The target `error`.
+pub type Error = Nothing<false>;
 
 /// The limits of a target without a device below it.
 pub(super) fn anything() -> Limits {
@@ -31,7 +32,16 @@ pub(super) fn anything() -> Limits {
     }
 }
 
-impl Target for Zero {
+impl<const ZERO: bool> TableTarget for Nothing<ZERO> {
+    const NAME: &'static str = if ZERO { "zero" } else { "error" };
+
+    async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
+        parameters.args.end()?;
+        Ok(Self)
+    }
+}
+
+impl<const ZERO: bool> Target for Nothing<ZERO> {
     fn type_name(&self) -> &'static str {
         Self::NAME
     }
@@ -48,8 +58,13 @@ impl Target for Zero {
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
-            Op::Read => bio.segments.iter().for_each(ashlar_block::Segment::fill_zero),
-            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {}
+            // No write was ever acknowledged by `error`, and the other pieces can be flushed.
+            Op::Flush => {}
+            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes if !ZERO => {
+                return IoFuture::failed(Status::Io);
+            }
+            Op::Read => bio.segments.iter().for_each(Segment::fill_zero),
+            Op::Write | Op::Discard | Op::WriteZeroes => {}
         }
         IoFuture::ready(Ok(()))
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::bio::{Bio, Flags};
 use ashlar_block::buffer::Buffer;
-use ashlar_block::gateway::{Gateway, all};
+use ashlar_block::gateway::Gateway;
 use ashlar_block::presence::Presence;
 use ashlar_block::status::Status;
 use ashlar_block::units::{Sector, Sectors};
@@ -281,7 +281,11 @@ fn a_reactor_goes_on_while_a_file_is_silent() {
                 sleep(Duration::from_millis(1)).await;
             }
         });
-        let results = all((0..40).map(|n| disk.submit(read(n)))).await;
+        let reads: Vec<_> = (0..40).map(|n| disk.submit(read(n))).collect();
+        let mut results = Vec::new();
+        for read in reads {
+            results.push(read.await);
+        }
         ticks.await;
         assert!(results.iter().all(|result| *result == Err(Status::Timeout)));
         served.answer();

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use ashlar_block::{Bio, Buffer, Gateway, Sector, Status, gateway, plug};
+use ashlar_block::{Bio, Buffer, Gateway, Sector, Status, plug};
 use ashlar_engine::{Engine, now_ns, yield_now};
 use ashlar_host::error::{Error, Result};
 use futures_util::future::{join_all, maybe_done, try_join_all};
@@ -94,7 +94,7 @@ impl Streams {
             let bios = (start_bytes..).step_by(self.bio_bytes as usize).zip(&mut pages);
             let submitted =
                 bios.map(|(at_bytes, page)| volume.submit(self.way.bio(at_bytes, page)));
-            let mut all = pin!(maybe_done(gateway::all(submitted)));
+            let mut all = pin!(maybe_done(join_all(submitted)));
             // The first poll submits all of them; that is where the kernel ends its plug.
             poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx).is_ready())).await;
             plug::flush_current();

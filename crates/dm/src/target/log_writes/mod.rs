@@ -16,9 +16,10 @@
 pub mod format;
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use ashlar_block::buffer::gather;
+use ashlar_block::sync::lock;
 use ashlar_block::{
     Bio, BioResult, Buffer, Features, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector,
     Sectors, Segments, Status,
@@ -109,11 +110,6 @@ pub struct LogWrites {
 }
 
 impl LogWrites {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A panic cannot leave the state inconsistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn write(&self, bio: Bio) -> BioResult {
         let mut data = Buffer::alloc(bio.data_bytes() as usize);
         gather(&bio.segments, data.as_mut_slice());
@@ -134,18 +130,18 @@ impl LogWrites {
     }
 
     async fn acknowledge(&self, block: Block) {
-        let now = self.state().add(block);
+        let now = lock(&self.state).add(block);
         if now {
             self.write_log().await;
         }
     }
 
     async fn flush(&self, bio: Bio) -> BioResult {
-        let covered = self.state().acknowledged();
+        let covered = lock(&self.state).acknowledged();
         let (flags, data) = (flags_of(&bio), Buffer::alloc(0));
         self.device.submit(bio).await?;
         let block = Block { sector: Sector::ZERO, len: Sectors::ZERO, flags, data };
-        self.state().queue_flush(covered, block);
+        lock(&self.state).queue_flush(covered, block);
         self.write_log().await;
         Ok(())
     }
@@ -154,7 +150,7 @@ impl LogWrites {
     async fn write_log(&self) {
         let _writer = self.writer.lock().await;
         loop {
-            let Some(block) = self.state().queue.pop_front() else { return };
+            let Some(block) = lock(&self.state).queue.pop_front() else { return };
             if let Err(status) = self.write_block(block).await {
                 self.disable(status);
             }
@@ -163,7 +159,7 @@ impl LogWrites {
 
     fn disable(&self, status: Status) {
         error!(log = self.log.name(), %status, "the log of writes ends here");
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.disabled = true;
         state.unflushed.clear();
         state.queue.clear();
@@ -172,7 +168,7 @@ impl LogWrites {
     async fn write_block(&self, mut block: Block) -> BioResult {
         let data = if block.flags & MARK != 0 { 0 } else { block.data.len() as u64 };
         let (at, super_too) = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.disabled {
                 return Ok(());
             }
@@ -205,7 +201,7 @@ impl LogWrites {
     }
 
     async fn write_super(&self) -> BioResult {
-        let entries = self.state().entries;
+        let entries = lock(&self.state).entries;
         let mut block = Buffer::zeroed(self.sector.bytes() as usize);
         let found = Super::new(entries, self.sector.bytes() as u32);
         block.as_mut_slice()[..size_of::<Super>()].copy_from_slice(found.as_bytes());
@@ -224,7 +220,7 @@ impl LogWrites {
         let room = self.sector.bytes() as usize - size_of::<Entry>() - 1;
         let data = Buffer::from_slice(&name.as_bytes()[..name.len().min(room)]);
         let block = Block { sector: Sector::ZERO, len: Sectors::ZERO, flags: MARK, data };
-        self.state().queue.push_back(block);
+        lock(&self.state).queue.push_back(block);
         self.write_log().await;
         Ok(String::new())
     }
@@ -235,7 +231,7 @@ impl LogWrites {
 
     /// Logs unflushed writes, and writes the number of entries to the super.
     async fn settle(&self) -> BioResult {
-        self.state().queue_unflushed(usize::MAX);
+        lock(&self.state).queue_unflushed(usize::MAX);
         self.write_log().await;
         if let Err(status) = self.write_super().await {
             self.disable(status);
@@ -280,7 +276,7 @@ impl Target for LogWrites {
 
     /// The number of entries, and the last sector of the log.
     fn status(&self) -> String {
-        let state = self.state();
+        let state = lock(&self.state);
         let disabled = if state.disabled { " logging_disabled" } else { "" };
         format!("{} {}{disabled}", state.entries, state.next.0 - 1)
     }
