@@ -5,9 +5,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use ashlar_block::sync::lock;
 
 use crate::oneshot::{self, Receiver};
 
@@ -26,14 +28,10 @@ struct Queue {
     started: u64,
 }
 
+/// Jobs run outside the lock, so the counts are right even after a panic.
 static QUEUE: Mutex<Queue> =
     Mutex::new(Queue { jobs: VecDeque::new(), threads: 0, idle: 0, started: 0 });
 static WORK: Condvar = Condvar::new();
-
-fn lock() -> MutexGuard<'static, Queue> {
-    // Jobs run outside the lock, so the counts are right even after a panic.
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Runs `work` on a thread of the pool. Ends with its result, or [`ReceiveError`](crate::ReceiveError)
 /// if it panicked. Dropping the future does not stop the work.
@@ -43,7 +41,7 @@ where
     F: FnOnce() -> T + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
-    let mut queue = lock();
+    let mut queue = lock(&QUEUE);
     queue.jobs.push_back(Box::new(move || sender.send(work())));
     // Every idle thread takes one job; more jobs than that need more threads.
     if queue.jobs.len() > queue.idle && queue.threads < MAX_THREADS {
@@ -70,14 +68,14 @@ where
 }
 
 fn serve() {
-    let mut queue = lock();
+    let mut queue = lock(&QUEUE);
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
                 tracing::error!("blocking work panicked");
             }
-            queue = lock();
+            queue = lock(&QUEUE);
             continue;
         }
         queue.idle += 1;
@@ -122,6 +120,6 @@ mod tests {
                 assert_eq!(one.await, Ok(i));
             }
         });
-        assert!(lock().threads <= MAX_THREADS);
+        assert!(lock(&QUEUE).threads <= MAX_THREADS);
     }
 }

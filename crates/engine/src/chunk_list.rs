@@ -6,13 +6,9 @@ use ashlar_block::buffer::Segment;
 const MAX_PIECES: usize = 1024;
 
 /// One piece of memory, owned while the kernel uses it.
-pub enum Chunk {
-    /// Owned bytes.
+enum Chunk {
     Bytes(Vec<u8>),
-    /// A part of a buffer.
     Segment(Segment),
-    /// Constant bytes, for writing only.
-    Static(&'static [u8]),
 }
 
 impl Chunk {
@@ -20,7 +16,6 @@ impl Chunk {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Segment(segment) => segment.len(),
-            Self::Static(bytes) => bytes.len(),
         }
     }
 
@@ -28,7 +23,6 @@ impl Chunk {
         match self {
             Self::Bytes(bytes) => bytes.as_mut_ptr(),
             Self::Segment(segment) => segment.as_ptr(),
-            Self::Static(bytes) => bytes.as_ptr().cast_mut(),
         }
     }
 }
@@ -48,11 +42,6 @@ impl ChunkList {
         Box::new(Self { chunks: Vec::new(), iov: Vec::new(), header })
     }
 
-    /// Appends a chunk.
-    pub fn push(&mut self, chunk: Chunk) {
-        self.chunks.push(chunk);
-    }
-
     /// Appends bytes.
     pub fn push_bytes(&mut self, bytes: Vec<u8>) {
         self.chunks.push(Chunk::Bytes(bytes));
@@ -63,10 +52,10 @@ impl ChunkList {
         self.chunks.push(Chunk::Segment(segment));
     }
 
-    /// Removes all chunks, in order.
-    pub fn drain(&mut self) -> impl Iterator<Item = Chunk> + '_ {
+    /// Removes all chunks.
+    pub fn clear(&mut self) {
         self.iov.clear();
-        self.chunks.drain(..)
+        self.chunks.clear();
     }
 
     /// The total length of all chunks.
@@ -77,10 +66,6 @@ impl ChunkList {
     /// Whether it contains no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    pub(crate) fn is_writable(&self) -> bool {
-        !self.chunks.iter().any(|chunk| matches!(chunk, Chunk::Static(_)))
     }
 
     /// The array for the bytes beyond the first `skip`, as many as one call takes.

@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
+
+use ashlar_block::sync::lock;
 
 use crate::blocking;
 use crate::oneshot::{self, Receiver};
@@ -16,12 +18,8 @@ struct Queue {
     workers: usize,
 }
 
+/// Jobs run outside the lock, so the count is right even after a panic.
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), workers: 0 });
-
-fn lock() -> MutexGuard<'static, Queue> {
-    // Jobs run outside the lock, so the count is right even after a panic.
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One thread that takes jobs until the queue is empty.
 struct Worker {
@@ -31,7 +29,7 @@ struct Worker {
 impl Worker {
     fn work(mut self) {
         loop {
-            let mut queue = lock();
+            let mut queue = lock(&QUEUE);
             let Some(job) = queue.jobs.pop_front() else {
                 // Under the same lock, so that a thread that adds a job sees whether a worker will take it.
                 queue.workers -= 1;
@@ -50,7 +48,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // The pool had no thread for this worker.
         if self.is_counted {
-            lock().workers -= 1;
+            lock(&QUEUE).workers -= 1;
         }
     }
 }
@@ -58,7 +56,7 @@ impl Drop for Worker {
 /// Runs `work` on another thread. Ends when the work has, with [`ReceiveError`](crate::ReceiveError) if it panicked.
 pub(crate) fn run(work: Job) -> Receiver<()> {
     let (sender, receiver) = oneshot::channel();
-    let mut queue = lock();
+    let mut queue = lock(&QUEUE);
     queue.jobs.push_back(Box::new(move || {
         work();
         sender.send(());
@@ -68,7 +66,7 @@ pub(crate) fn run(work: Job) -> Receiver<()> {
         drop(queue);
         let worker = Worker { is_counted: true };
         drop(blocking::run(move || worker.work()));
-        queue = lock();
+        queue = lock(&QUEUE);
     }
     if queue.workers == 0 && !queue.jobs.is_empty() {
         // No thread could be started: do the work here.

@@ -13,6 +13,7 @@ use io_uring::{opcode, types};
 use crate::chunk_list::ChunkList;
 use crate::op::{Op, Payload};
 use crate::reactor::{self, Core};
+use crate::sys::uninterrupted;
 
 /// "At the file's position", for streams.
 const STREAM: u64 = u64::MAX;
@@ -103,31 +104,6 @@ impl Fd {
         unsafe { self.submit(entry.build(), buf, offset.is_none()) }
     }
 
-    /// Reads into chunks, at `offset` or from a stream; at most 1024 chunks are filled.
-    ///
-    /// # Panics
-    /// When a chunk is constant.
-    pub fn readv(&self, mut into: Box<ChunkList>, offset: Option<u64>) -> Op<Box<ChunkList>> {
-        assert!(into.is_writable(), "reading into constant bytes");
-        let (iov, count) = into.iov(0);
-        let entry = opcode::Readv::new(self.number(), iov, count).offset(offset.unwrap_or(STREAM));
-        // SAFETY: the array and the chunks it points to are on the heap, owned by `into`.
-        unsafe { self.submit(entry.build(), into, offset.is_none()) }
-    }
-
-    /// Writes chunks, at `offset` or to a stream, without their first `skip` bytes; at most 1024 chunks are written.
-    pub fn writev(
-        &self,
-        mut from: Box<ChunkList>,
-        skip: usize,
-        offset: Option<u64>,
-    ) -> Op<Box<ChunkList>> {
-        let (iov, count) = from.iov(skip);
-        let entry = opcode::Writev::new(self.number(), iov, count).offset(offset.unwrap_or(STREAM));
-        // SAFETY: as in readv().
-        unsafe { self.submit(entry.build(), from, offset.is_none()) }
-    }
-
     /// Receives from a socket into `buf`, after its first `skip` bytes. `all`: until it is full.
     pub(crate) fn recv<B: Bytes>(&self, mut buf: B, skip: usize, all: bool) -> Op<B> {
         let (at, len) = rest(buf.span(), skip);
@@ -165,7 +141,8 @@ impl Fd {
         self.core.submit_queued();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: span() is memory that `buf` owns; the call does not keep it.
-        counted(|| unsafe { libc::send(self.fd.as_raw_fd(), at.cast(), len as usize, flags) })
+        let call = || unsafe { libc::send(self.fd.as_raw_fd(), at.cast(), len as usize, flags) };
+        uninterrupted(call).map(isize::unsigned_abs)
     }
 
     /// As [`Self::try_send`], for chunks.
@@ -177,7 +154,8 @@ impl Fd {
         self.core.submit_queued();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: header, array and chunks belong to `from`; the call keeps none.
-        counted(|| unsafe { libc::sendmsg(self.fd.as_raw_fd(), message, flags) })
+        let call = || unsafe { libc::sendmsg(self.fd.as_raw_fd(), message, flags) };
+        uninterrupted(call).map(isize::unsigned_abs)
     }
 
     /// Ends when one of `events` (`libc::POLLIN`, ...) occurs; returns those that occurred.
@@ -217,21 +195,6 @@ impl Fd {
         self.poll(libc::POLLOUT).await.0.map(|_| ())
     }
 
-    /// fdatasync(2), or fsync(2) when `metadata` matters.
-    pub fn sync(&self, metadata: bool) -> Op<()> {
-        let flags = if metadata { types::FsyncFlags::empty() } else { types::FsyncFlags::DATASYNC };
-        let entry = opcode::Fsync::new(self.number()).flags(flags).build();
-        // SAFETY: names no memory.
-        unsafe { self.submit(entry, (), false) }
-    }
-
-    /// fallocate(2) with `mode` (`libc::FALLOC_FL_*`) on a range in bytes.
-    pub fn fallocate(&self, mode: i32, offset: u64, len: u64) -> Op<()> {
-        let entry = opcode::Fallocate::new(self.number(), len).offset(offset).mode(mode).build();
-        // SAFETY: names no memory.
-        unsafe { self.submit(entry, (), false) }
-    }
-
     /// shutdown(2).
     pub fn shutdown(&self, how: std::net::Shutdown) -> Op<()> {
         let how = match how {
@@ -242,57 +205,5 @@ impl Fd {
         let entry = opcode::Shutdown::new(self.number(), how).build();
         // SAFETY: names no memory.
         unsafe { self.submit(entry, (), false) }
-    }
-
-    /// Reads into `head` and then `body`, by a direct system call. For descriptors in non-blocking mode whose data have
-    /// usually arrived already (/dev/fuse), where a call costs less than a trip through the ring.
-    ///
-    /// # Errors
-    /// `WouldBlock` when there is no data (then await [`Self::readable`]); others of readv(2).
-    pub fn try_readv(&self, head: &mut [u8], body: &Segment) -> io::Result<usize> {
-        let iov = [
-            libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
-            libc::iovec { iov_base: body.as_ptr().cast(), iov_len: body.len() },
-        ];
-        // SAFETY: both pieces are live memory that we may write; the call keeps neither.
-        counted(|| unsafe { libc::readv(self.fd.as_raw_fd(), iov.as_ptr(), 2) })
-    }
-
-    /// Writes `head` and then `body`, by a direct system call.
-    ///
-    /// # Errors
-    /// `WouldBlock` when there is no room; `InvalidInput` for more than [`MAX_TRY_SEGMENTS`];
-    /// others of writev(2).
-    pub fn try_writev(&self, head: &[u8], body: &[Segment]) -> io::Result<usize> {
-        if body.len() > MAX_TRY_SEGMENTS {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut iov = [none; MAX_TRY_SEGMENTS + 1];
-        iov[0] = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
-        for (place, segment) in iov[1..].iter_mut().zip(body) {
-            *place = libc::iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() };
-        }
-        let count = body.len() as i32 + 1;
-        // SAFETY: all pieces are live, initialised memory; the call keeps none.
-        counted(|| unsafe { libc::writev(self.fd.as_raw_fd(), iov.as_ptr(), count) })
-    }
-}
-
-/// The most segments that [`Fd::try_writev`] accepts.
-pub const MAX_TRY_SEGMENTS: usize = 63;
-
-/// Runs a system call until it is not interrupted.
-fn counted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-    loop {
-        match usize::try_from(call()) {
-            Ok(count) => return Ok(count),
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ashlar_block::sync::lock;
 use io_uring::{squeue, types};
 
 use crate::mailbox::{Mailbox, Message};
@@ -118,7 +119,7 @@ impl RingFile {
             }
         }
         *files.place(self.id) = place;
-        let mut known_to = self.known_to.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known_to = lock(&self.known_to);
         known_to.push(Arc::clone(&core.mailbox));
         place
     }

@@ -67,10 +67,11 @@ mod runtime;
 pub mod signal;
 pub mod slabs;
 pub mod socket_file;
+mod sys;
 mod timer;
 
 pub use async_task::Task;
-pub use chunk_list::{Chunk, ChunkList};
+pub use chunk_list::ChunkList;
 pub use file::{FileDevice, FileDriver, OpenError, OpenOptions, open};
 pub use null::NullDevice;
 pub use oneshot::{ReceiveError, Receiver};

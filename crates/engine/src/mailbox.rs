@@ -6,9 +6,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{io, mem};
 
+use ashlar_block::sync::lock;
 use async_task::Runnable;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -43,17 +44,12 @@ impl Mailbox {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
-        // A panic in push or take (out of memory) leaves a valid list.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends a message.
     ///
     /// # Errors
     /// Returns the message when the reactor has ended.
     pub(crate) fn send(self: &Arc<Self>, message: Message) -> Result<(), Message> {
-        match self.lock().as_mut() {
+        match lock(&self.list).as_mut() {
             Some(list) => list.push(message),
             None => return Err(message),
         }
@@ -92,7 +88,7 @@ impl Mailbox {
     /// Reactor: takes all mail. Without any it costs one load.
     pub(crate) fn take(&self) -> Vec<Message> {
         if self.bell.answer() {
-            self.lock().as_mut().map(mem::take).unwrap_or_default()
+            lock(&self.list).as_mut().map(mem::take).unwrap_or_default()
         } else {
             Vec::new()
         }
@@ -111,6 +107,6 @@ impl Mailbox {
     /// Reactor, ending: takes all mail and refuses later mail.
     pub(crate) fn close(&self) -> Vec<Message> {
         self.set_ring(-1);
-        self.lock().take().unwrap_or_default()
+        lock(&self.list).take().unwrap_or_default()
     }
 }

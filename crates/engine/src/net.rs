@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::chunk_list::ChunkList;
 use crate::fd::{Bytes, Fd};
-use crate::op::NewFd;
+use crate::op::{NewFd, Op, Payload};
 use crate::socket_file::{self, SocketFile};
 
 /// Idle time after which the kernel probes a TCP client.
@@ -193,24 +193,9 @@ impl Socket {
 
     /// Sends all of `buf`: first directly as much as the socket has room for, the rest through the ring.
     pub async fn send_all<B: Bytes>(&self, mut buf: B) -> (io::Result<()>, B) {
-        let (want, mut sent) = (buf.span().1, 0);
-        if want > 0 {
-            match self.fd.try_send(&mut buf, 0) {
-                Ok(count) => sent = count,
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        while sent < want {
-            let (done, same) = self.fd.send(buf, sent).await;
-            buf = same;
-            match done {
-                Ok(count) => sent += count,
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
+        let want = buf.span().1;
+        let first = if want > 0 { self.fd.try_send(&mut buf, 0) } else { Ok(0) };
+        send_rest(buf, want, first, |buf, sent| self.fd.send(buf, sent)).await
     }
 
     /// As [`Self::send_all`] for `chunks`, in order; returns the list for reuse.
@@ -218,24 +203,9 @@ impl Socket {
         &self,
         mut chunks: Box<ChunkList>,
     ) -> (io::Result<()>, Box<ChunkList>) {
-        let (want, mut sent) = (chunks.len(), 0);
-        if want > 0 {
-            match self.fd.try_sendmsg(&mut chunks, 0) {
-                Ok(count) => sent = count,
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return (Err(error), chunks),
-            }
-        }
-        while sent < want {
-            let (done, same) = self.fd.sendmsg(chunks, sent).await;
-            chunks = same;
-            match done {
-                Ok(count) => sent += count,
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return (Err(error), chunks),
-            }
-        }
-        (Ok(()), chunks)
+        let want = chunks.len();
+        let first = if want > 0 { self.fd.try_sendmsg(&mut chunks, 0) } else { Ok(0) };
+        send_rest(chunks, want, first, |chunks, sent| self.fd.sendmsg(chunks, sent)).await
     }
 
     /// shutdown(2); wakes tasks that are receiving.
@@ -244,6 +214,27 @@ impl Socket {
     /// `NotConnected` if the other side disconnected first.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.fd.shutdown(how).await.0.map(|_| ())
+    }
+}
+
+/// Sends the rest of `want` bytes of `data` through the ring, after a direct attempt with the result `first`.
+async fn send_rest<T: Payload>(
+    mut data: T,
+    want: usize,
+    first: io::Result<usize>,
+    send: impl Fn(T, usize) -> Op<T>,
+) -> (io::Result<()>, T) {
+    let (mut done, mut sent) = (first, 0);
+    loop {
+        match done {
+            Ok(count) => sent += count,
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return (Err(error), data),
+        }
+        if sent >= want {
+            return (Ok(()), data);
+        }
+        (done, data) = send(data, sent).await;
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+
+use ashlar_block::sync::lock;
 
 /// The sender was dropped without sending: its closure panicked, or its reactor ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -27,10 +29,6 @@ pub struct Receiver<T>(Arc<Mutex<Slot<T>>>);
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, closed: false }));
     (Sender(Arc::clone(&slot)), Receiver(slot))
-}
-
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Sender<T> {

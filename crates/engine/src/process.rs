@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::sys::checked;
+
 /// Whom a process acted for when it connected a unix socket, or listened on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
@@ -42,9 +44,7 @@ fn ucred(socket: &impl AsFd) -> io::Result<libc::ucred> {
     unsafe {
         let mut cred: libc::ucred = mem::zeroed();
         let (fd, at) = (socket.as_fd().as_raw_fd(), (&raw mut cred).cast());
-        if libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut len) < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        checked(libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut len))?;
         Ok(cred)
     }
 }
@@ -106,7 +106,7 @@ pub fn pass_on_nothing() -> io::Result<()> {
             libc::CLOSE_RANGE_CLOEXEC as libc::c_uint,
         )
     };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    checked(done).map(drop)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::ptr;
 pub use rustix::process::Signal;
 
 use crate::fd::Fd;
+use crate::sys::{checked, uninterrupted};
 
 fn set_of(signals: &[Signal]) -> libc::sigset_t {
     // SAFETY: a sigset_t is plain memory, initialised by sigemptyset.
@@ -42,17 +43,8 @@ pub fn block(signals: &[Signal]) -> io::Result<()> {
 /// Those of sigwaitinfo(2), except EINTR.
 pub fn receive(signals: &[Signal]) -> io::Result<i32> {
     let set = set_of(signals);
-    loop {
-        // SAFETY: `set` is a valid signal set; the siginfo is not requested.
-        let number = unsafe { libc::sigwaitinfo(&raw const set, ptr::null_mut()) };
-        if number > 0 {
-            return Ok(number);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+    // SAFETY: `set` is a valid signal set; the siginfo is not requested.
+    uninterrupted(|| unsafe { libc::sigwaitinfo(&raw const set, ptr::null_mut()) })
 }
 
 /// Whether this process was started with `signal` ignored, as nohup(1) does with SIGHUP.
@@ -63,9 +55,7 @@ pub fn is_ignored(signal: Signal) -> io::Result<bool> {
     // SAFETY: a sigaction is plain memory; with a null pointer for the new action the call only fills it in.
     unsafe {
         let mut now: libc::sigaction = mem::zeroed();
-        if libc::sigaction(signal.as_raw(), ptr::null(), &raw mut now) < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        checked(libc::sigaction(signal.as_raw(), ptr::null(), &raw mut now))?;
         Ok(now.sa_sigaction == libc::SIG_IGN)
     }
 }
@@ -96,10 +86,7 @@ impl Signals {
     pub fn new(signals: &[Signal]) -> io::Result<Self> {
         let set = set_of(signals);
         // SAFETY: `set` is a valid signal set.
-        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let fd = checked(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })?;
         // SAFETY: the descriptor is new and ours.
         Ok(Self { fd: Fd::new(unsafe { OwnedFd::from_raw_fd(fd) }) })
     }

@@ -12,9 +12,10 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use ashlar_block::buffer;
+use ashlar_block::sync::lock;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -158,8 +159,7 @@ impl Slabs {
     }
 
     fn region(&self, class: usize) -> MutexGuard<'_, Region> {
-        // No code panics while it holds the lock.
-        self.regions[class].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.regions[class])
     }
 
     /// The smallest size that fits.

@@ -278,7 +278,7 @@ impl Connection {
             }
             let (sent, same) = self.socket.send_vectored(chunks).await;
             chunks = same;
-            chunks.drain().for_each(drop);
+            chunks.clear();
             // What was sent before the drain may still be answered.
             if let Err(error) = sent
                 && self.is_open()

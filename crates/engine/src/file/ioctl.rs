@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::sys::checked;
+
 const BLKROGET: libc::c_ulong = 0x125e;
 const BLKSSZGET: libc::c_ulong = 0x1268;
 const BLKDISCARD: libc::c_ulong = 0x1277;
@@ -32,9 +34,7 @@ const _: () = assert!(size_of::<LoopInfo>() == 232);
 pub fn loop_backing_file(device: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     let mut info = LoopInfo { device: 0, inode: 0, rest: [0; 27] };
     // SAFETY: LOOP_GET_STATUS64 writes a loop_info64, whose size is asserted above, to memory that we own.
-    if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    checked(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) })?;
     Ok((info.device, info.inode))
 }
 
@@ -43,9 +43,7 @@ fn get<T: Default>(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<T> 
     let mut value = T::default();
     // SAFETY: every request passed here writes a value of the size of `T` (u32 or u64), to memory that we own during
     // the call.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) })?;
     Ok(value)
 }
 
@@ -68,8 +66,5 @@ pub(super) fn block_sizes(fd: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
 pub(super) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
     // SAFETY: BLKDISCARD reads two u64 at the pointer.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD, range.as_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD, range.as_ptr()) }).map(drop)
 }

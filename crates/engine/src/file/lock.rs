@@ -28,6 +28,7 @@ use rustix::fs::Stat;
 
 use super::holders::{self, Lock, OpenDescriptor, Process, lock_holder};
 use super::open::OpenError;
+use crate::sys::checked;
 
 /// Sets, changes or removes the lock on the whole file.
 fn set(fd: &OwnedFd, kind: i32) -> io::Result<()> {
@@ -39,10 +40,7 @@ fn set(fd: &OwnedFd, kind: i32) -> io::Result<()> {
         l_pid: 0,
     };
     // SAFETY: F_OFD_SETLK reads a flock.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }).map(drop)
 }
 
 /// Releases the lock.
@@ -195,7 +193,7 @@ fn is_same_description(one: &OpenDescriptor, other: &OpenDescriptor) -> io::Resu
             u64::from(other.fd),
         )
     };
-    if order < 0 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
+    checked(order).map(|order| order == 0)
 }
 
 /// Whether the file system is local: no other machine locks its files.

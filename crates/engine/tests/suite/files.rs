@@ -14,11 +14,9 @@ use ashlar_block::gateway::Gateway;
 use ashlar_block::limits::Features;
 use ashlar_block::status::Status;
 use ashlar_block::units::{Sector, Sectors};
-use ashlar_engine::fd::Fd;
 use ashlar_engine::file::Kind;
 use ashlar_engine::{
-    Chunk, ChunkList, Engine, FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, open,
-    sleep, spawn, timeout,
+    Engine, FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, open, sleep, spawn, timeout,
 };
 
 const MIB: u64 = 1 << 20;
@@ -368,41 +366,6 @@ fn the_end_of_a_reactor_waits_for_writes_that_were_submitted() {
     for (i, block) in bytes.chunks(4096).enumerate() {
         assert!(block.iter().all(|byte| *byte == (i % 251) as u8 + 1), "block {i}");
     }
-}
-
-#[test]
-fn descriptors_allocate_sync_and_write_vectors() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = image(dir.path(), 0);
-    run(async {
-        let file = File::options().read(true).write(true).open(&path).unwrap();
-        let fd = Fd::new(file.into());
-        fd.fallocate(0, 0, MIB).await.0.unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
-        let mut list = ChunkList::new();
-        list.push_bytes(b"head".to_vec());
-        list.push(Chunk::Static(b"-static-"));
-        list.push_segment(Buffer::from_slice(b"tail").whole());
-        let (wrote, _) = fd.writev(list, 2, Some(100)).await;
-        assert_eq!(wrote.unwrap(), 14);
-        fd.sync(false).await.0.unwrap();
-        fd.sync(true).await.0.unwrap();
-        let mut list = ChunkList::new();
-        list.push_bytes(vec![0; 6]);
-        list.push_bytes(vec![0; 8]);
-        let (read, mut list) = fd.readv(list, Some(100)).await;
-        assert_eq!(read.unwrap(), 14);
-        let bytes: Vec<u8> = list
-            .drain()
-            .flat_map(|chunk| match chunk {
-                Chunk::Bytes(bytes) => bytes,
-                Chunk::Segment(_) | Chunk::Static(_) => unreachable!("not put in"),
-            })
-            .collect();
-        assert_eq!(bytes, b"ad-static-tail");
-        let failed = fd.read(vec![0; 4], Some(u64::MAX / 2 + 1)).await.0;
-        assert!(failed.is_err());
-    });
 }
 
 /// A loop device over an image, if we have permission.

@@ -8,7 +8,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ashlar_block::Buffer;
-use ashlar_engine::fd::Fd;
 use ashlar_engine::net::{Listener, Socket};
 use ashlar_engine::{ChunkList, Reactor, spawn, timeout};
 
@@ -208,38 +207,5 @@ fn a_connection_accepted_for_a_dropped_future_is_closed() {
             }
         }
         assert!(closed > 0, "the case was never met");
-    });
-}
-
-#[test]
-fn messages_of_a_head_and_a_body_go_directly_when_there_is_room() {
-    run(async {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        let (ours, theirs) = (Fd::new(ours.into()), Fd::new(theirs.into()));
-        let (mut head, mut body) = ([0; 6], Buffer::zeroed(8));
-        let none = ours.try_readv(&mut head, &body.whole());
-        assert_eq!(none.unwrap_err().kind(), ErrorKind::WouldBlock);
-        let waiter = {
-            let ours = ours.clone();
-            spawn(async move { ours.readable().await })
-        };
-        let mut text = Buffer::from_slice(b"worldly");
-        let parts = [text.segment(0..3), text.segment(3..7)];
-        assert_eq!(theirs.try_writev(b"hello ", &parts).unwrap(), 13);
-        waiter.await.unwrap();
-        assert_eq!(ours.try_readv(&mut head, &body.whole()).unwrap(), 13);
-        assert_eq!((&head, &body.as_slice()[..7]), (b"hello ", &b"worldly"[..]));
-        ours.writable().await.unwrap();
-        // Until the peer's buffer is full.
-        let mut big = Buffer::zeroed(1 << 20);
-        let big = [big.whole()];
-        let full = loop {
-            if let Err(error) = theirs.try_writev(b"", &big) {
-                break error.kind();
-            }
-        };
-        assert_eq!(full, ErrorKind::WouldBlock);
     });
 }
