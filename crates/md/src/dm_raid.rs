@@ -454,7 +454,7 @@ impl SharedProperties {
             header.events = sb.events.get().into();
             let rebuilt = sb.disk_recovery_offset.get();
             if rebuilt != u64::MAX {
-                header.feature_map = Features::RECOVERY_OFFSET.0.into();
+                header.feature_map = Features::RECOVERY_OFFSET.bits().into();
                 header.recovery_offset = rebuilt.into();
             }
         }

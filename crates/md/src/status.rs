@@ -40,7 +40,7 @@ impl ArrayState {
 }
 
 /// A slot of an array, or a replacement, spare or failed member.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct MemberStatus {
     /// The member's index in the array; `None` for an empty slot.
     pub index: Option<Index>,
@@ -86,25 +86,7 @@ impl MemberStatus {
 
     /// A slot without a member.
     pub fn empty(slot: usize) -> Self {
-        Self {
-            index: None,
-            slot: Some(slot as u16),
-            replacement: false,
-            path: None,
-            in_sync: false,
-            faulty: false,
-            lost: false,
-            write_mostly: false,
-            failfast: false,
-            want_replacement: false,
-            recovered: Sectors::ZERO,
-            data_offset: Sectors::ZERO,
-            data_size: Sectors::ZERO,
-            dev_number: 0,
-            device_uuid: Uuid::nil(),
-            read_errors: 0,
-            corrected: 0,
-        }
+        Self { slot: Some(slot as u16), ..Self::default() }
     }
 
     fn of(index: Index, rdev: &Rdev, place: Place, sb: Option<&Superblock>) -> Self {

@@ -331,7 +331,7 @@ fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
     if sb.events > u64::MAX / 2 {
         return Err(AssembleError::Unsupported("has an impossible count of events"));
     }
-    if !Features::ALL.contains(sb.features) {
+    if !Features::all().contains(sb.features) {
         return Err(AssembleError::Unsupported(
             "has features that nobody knew when this was written",
         ));

@@ -1,6 +1,5 @@
 //! Failing and removing members (`mdadm --fail`, `--remove`).
 
-use ashlar_block::Gateway;
 use tracing::info;
 
 use super::ManageError;
@@ -55,15 +54,5 @@ impl Array {
             Ok(())
         })
         .await
-    }
-
-    /// The device of a removed member, by its path: it stays open while the array runs, and can be
-    /// added again.
-    pub fn removed_device(&self, path: &str) -> Option<Gateway> {
-        self.core
-            .members
-            .removed()
-            .find(|rdev| rdev.path() == path)
-            .map(|rdev| rdev.gateway().clone())
     }
 }

@@ -127,11 +127,7 @@ impl Members {
 
     /// Takes a member out of its place.
     pub(crate) fn take_out(&self, index: Index) {
-        match self.place(index) {
-            Place::Slot(slot) => self.slots[slot].change(|indices| indices[0] = NOBODY),
-            Place::Replacement(slot) => self.slots[slot].change(|indices| indices[1] = NOBODY),
-            Place::Spare => {}
-        }
+        self.put(NOBODY, self.place(index));
     }
 
     /// Makes the replacement in `slot` its member.
@@ -182,12 +178,6 @@ impl Members {
     pub fn iter(&self) -> impl Iterator<Item = (Index, &Rdev)> {
         let all = self.table.iter().map(|(index, rdev)| (index as Index, rdev));
         all.filter(|(_, rdev)| !rdev.is_removed())
-    }
-
-    /// Removed members, the latest first.
-    pub(crate) fn removed(&self) -> impl Iterator<Item = &Rdev> {
-        let all = (0..self.table.count()).rev().filter_map(|index| self.table.get(index));
-        all.filter(|rdev| rdev.is_removed())
     }
 
     /// All members in some slot.

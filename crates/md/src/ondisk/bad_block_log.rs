@@ -11,8 +11,6 @@ use thiserror::Error;
 
 /// The most sectors a log can have: one 4 KiB page.
 pub const MAX_LOG_SECTORS: u16 = 8;
-/// The most entries a log can have.
-pub const MAX_ENTRIES: usize = MAX_LOG_SECTORS as usize * 512 / 8;
 /// The largest shift with which every length still fits into the kernel's 31 bits.
 pub const MAX_SHIFT: u8 = 21;
 /// Longest range one entry holds as the kernel writes it, in units.
@@ -107,46 +105,6 @@ pub fn parse(log: &[u8], shift: u8) -> Result<Vec<BadRange>, BadBlockLogError> {
 /// Whether a log lists nothing.
 pub fn is_empty(log: &[u8]) -> bool {
     log.as_chunks::<8>().0.first().is_none_or(|word| u64::from_le_bytes(*word) == END)
-}
-
-/// The bytes of a log of `sectors` sectors listing `ranges`, each widened to whole units of 2^shift
-/// sectors and cut into entries of at most [`MAX_ENTRY_LEN`] units.
-///
-/// # Errors
-/// [`BadBlockLogError::Full`] if they do not fit, [`BadBlockLogError::Size`] or
-/// [`BadBlockLogError::Shift`] if the log itself is impossible, [`BadBlockLogError::Overflow`] if a
-/// range cannot be expressed.
-pub fn encode(ranges: &[BadRange], shift: u8, sectors: u16) -> Result<Vec<u8>, BadBlockLogError> {
-    if sectors == 0 || sectors > MAX_LOG_SECTORS {
-        let max = usize::from(MAX_LOG_SECTORS) * 512;
-        return Err(BadBlockLogError::Size { found: usize::from(sectors) * 512, max });
-    }
-    if shift > MAX_SHIFT {
-        return Err(BadBlockLogError::Shift { found: shift });
-    }
-    let available = usize::from(sectors) * 512 / 8;
-    let mut log = Vec::with_capacity(available * 8);
-    for (index, range) in ranges.iter().enumerate() {
-        let end = range.start.checked_add(range.len);
-        let end = end.ok_or(BadBlockLogError::Overflow { index, word: range.start.0, shift })?;
-        let mut start = range.start.0 >> shift;
-        let mut len = end.0.div_ceil(1 << shift) - start;
-        while len > 0 {
-            let part = len.min(MAX_ENTRY_LEN);
-            let word = entry(start, part);
-            if start + part > UNITS {
-                return Err(BadBlockLogError::Overflow { index, word, shift });
-            }
-            if log.len() == available * 8 {
-                return Err(BadBlockLogError::Full { needed: available + 1, available });
-            }
-            log.extend_from_slice(&word.to_le_bytes());
-            start += part;
-            len -= part;
-        }
-    }
-    log.resize(available * 8, 0xff);
-    Ok(log)
 }
 
 /// The word for `len` units, at most [`MAX_ENTRY_LEN`], from unit `start` on, which must fit in 54 bits.

@@ -50,7 +50,7 @@ pub fn join(
     let header = &mut block.header;
     let has_bitmap = model.bitmap_offset.is_some();
     let features = Features::default().set_to(Features::BITMAP_OFFSET, has_bitmap);
-    header.feature_map = features.0.into();
+    header.feature_map = features.bits().into();
     header.dev_number = number.into();
     header.device_uuid = member.device_uuid.into_bytes();
     header.devflags = member.flags.merge_into(0);

@@ -110,10 +110,10 @@ impl Plan {
             Self { chunk, layout, data_offset, size, bitmap: None, features: Features::default() };
         if plan.wants_bitmap(spec)? {
             plan.bitmap = Some(plan.new_bitmap(spec)?);
-            plan.features = plan.features.with(Features::BITMAP_OFFSET);
+            plan.features |= Features::BITMAP_OFFSET;
         }
         if level == Level::Raid0 && layout != 0 && plan.members_differ(spec) {
-            plan.features = plan.features.with(Features::RAID0_LAYOUT);
+            plan.features |= Features::RAID0_LAYOUT;
         }
         Ok(plan)
     }
@@ -208,7 +208,7 @@ impl Plan {
         let header = &mut block.header;
         header.magic = MAGIC.into();
         header.major_version = 1.into();
-        header.feature_map = self.features.0.into();
+        header.feature_map = self.features.bits().into();
         header.set_uuid = spec.set_uuid.into_bytes();
         header.set_name = set_name_bytes(&spec.name).ok_or(CreateError::Name)?;
         header.ctime = Timestamp::from_seconds(spec.ctime).raw().into();

@@ -57,10 +57,10 @@ impl fmt::Display for Examine1<'_> {
         let header = &self.block.header;
         let ours =
             |sb: &&BitmapSuper| sb.magic.get() == bitmap_super::MAGIC && sb.uuid == header.set_uuid;
-        let features = Features(header.feature_map.get());
+        let features = Features::from_bits_retain(header.feature_map.get());
         if features.contains(Features::BITMAP_OFFSET) && self.bitmap.filter(ours).is_none() {
             let mut block = self.block.clone();
-            block.header.feature_map = features.without(Features::BITMAP_OFFSET).0.into();
+            block.header.feature_map = features.difference(Features::BITMAP_OFFSET).bits().into();
             return Examine1 { block: &block, bitmap: None, ..*self }.print(f);
         }
         self.print(f)
@@ -79,7 +79,7 @@ impl Examine1<'_> {
     }
 
     fn features(&self) -> Features {
-        Features(self.block.header.feature_map.get())
+        Features::from_bits_retain(self.block.header.feature_map.get())
     }
 
     fn level(&self) -> Level {
@@ -163,7 +163,7 @@ impl Examine1<'_> {
         let (mut bitmap, mut ppl, mut ppl_size) = (0, 0, 0);
         if features.contains(Features::BITMAP_OFFSET) {
             bitmap = i64::from(header.bitmap_offset.get() as i32);
-        } else if features.intersects(Features::PPL.with(Features::MULTIPLE_PPLS)) {
+        } else if features.intersects(Features::PPL | Features::MULTIPLE_PPLS) {
             (ppl, ppl_size) = self.ppl();
         }
 
@@ -212,7 +212,7 @@ impl Examine1<'_> {
         if self.features().contains(Features::BITMAP_OFFSET) {
             let offset = header.bitmap_offset.get() as i32;
             writeln!(f, "Internal Bitmap : {offset} sectors from superblock")?;
-        } else if self.features().intersects(Features::PPL.with(Features::MULTIPLE_PPLS)) {
+        } else if self.features().intersects(Features::PPL | Features::MULTIPLE_PPLS) {
             let (offset, size) = self.ppl();
             writeln!(
                 f,

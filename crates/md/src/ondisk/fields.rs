@@ -3,6 +3,7 @@
 use core::fmt;
 
 use ashlar_block::units::{Sector, Sectors};
+use bitflags::bitflags;
 use uuid::Uuid;
 
 /// The magic number of every md superblock, 0.90 and 1.x (`MD_SB_MAGIC`).
@@ -52,14 +53,6 @@ impl Version {
             Self::V1_1 => 0,
             Self::V1_2 => 8,
         }))
-    }
-
-    /// The most members (active and spare) an array of this version can have.
-    pub const fn max_members(self) -> u32 {
-        match self {
-            Self::V0_90 => 27,
-            Self::V1_0 | Self::V1_1 | Self::V1_2 => MAX_ROLES as u32,
-        }
     }
 }
 
@@ -204,78 +197,56 @@ impl Role {
     }
 }
 
-/// The feature bits of a 1.x superblock (`MD_FEATURE_*`).
-#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Features(pub u32);
+bitflags! {
+    /// The feature bits of a 1.x superblock (`MD_FEATURE_*`).
+    #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+    pub struct Features: u32 {
+        /// `bitmap_offset` is valid.
+        const BITMAP_OFFSET = 1;
+        /// `recovery_offset` is valid: this member is being rebuilt.
+        const RECOVERY_OFFSET = 2;
+        /// A reshape is under way; the `new_*` fields are valid.
+        const RESHAPE_ACTIVE = 4;
+        /// The bad block log is not empty.
+        const BAD_BLOCKS = 8;
+        /// This member is replacing an active one of the same role.
+        const REPLACEMENT = 16;
+        /// The reshape goes from the end to the start without changing the number of members.
+        const RESHAPE_BACKWARDS = 32;
+        /// `new_offset` is valid.
+        const NEW_OFFSET = 64;
+        /// The rebuild of this member is guided by the bitmap.
+        const RECOVERY_BITMAP = 128;
+        /// The array is shared by a cluster.
+        const CLUSTERED = 256;
+        /// There is a write journal.
+        const JOURNAL = 512;
+        /// There is a partial parity log.
+        const PPL = 1024;
+        /// There are several partial parity logs.
+        const MULTIPLE_PPLS = 2048;
+        /// `layout` is valid: the layout of a RAID0 with unequal members.
+        const RAID0_LAYOUT = 4096;
+    }
+}
 
 impl Features {
-    /// `bitmap_offset` is valid.
-    pub const BITMAP_OFFSET: Self = Self(1);
-    /// `recovery_offset` is valid: this member is being rebuilt.
-    pub const RECOVERY_OFFSET: Self = Self(2);
-    /// A reshape is under way; the `new_*` fields are valid.
-    pub const RESHAPE_ACTIVE: Self = Self(4);
-    /// The bad block log is not empty.
-    pub const BAD_BLOCKS: Self = Self(8);
-    /// This member is replacing an active one of the same role.
-    pub const REPLACEMENT: Self = Self(16);
-    /// The reshape goes from the end to the start without changing the number of members.
-    pub const RESHAPE_BACKWARDS: Self = Self(32);
-    /// `new_offset` is valid.
-    pub const NEW_OFFSET: Self = Self(64);
-    /// The rebuild of this member is guided by the bitmap.
-    pub const RECOVERY_BITMAP: Self = Self(128);
-    /// The array is shared by a cluster.
-    pub const CLUSTERED: Self = Self(256);
-    /// There is a write journal.
-    pub const JOURNAL: Self = Self(512);
-    /// There is a partial parity log.
-    pub const PPL: Self = Self(1024);
-    /// There are several partial parity logs.
-    pub const MULTIPLE_PPLS: Self = Self(2048);
-    /// `layout` is valid: the layout of a RAID0 with unequal members.
-    pub const RAID0_LAYOUT: Self = Self(4096);
-    /// All known bits.
-    pub const ALL: Self = Self(8191);
-
-    /// Whether all bits of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Whether any bit of `other` is set.
-    pub const fn intersects(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// The bits of both.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// The bits of `self` that are not in `other`.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
     /// `self` with the bits of `other` set or cleared.
     #[must_use]
     pub const fn set_to(self, other: Self, on: bool) -> Self {
-        if on { self.with(other) } else { self.without(other) }
+        if on { self.union(other) } else { self.difference(other) }
     }
 }
 
 impl fmt::Debug for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
+        fmt::Display::fmt(self, f)
     }
 }
 
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
+        write!(f, "{:#x}", self.bits())
     }
 }
 

@@ -164,7 +164,7 @@ impl Superblock {
             ..refusal(version, device)(defect)
         })?;
         let header = &block.header;
-        let features = Features(header.feature_map.get());
+        let features = Features::from_bits_retain(header.feature_map.get());
         let has = |feature| features.contains(feature);
         Ok(Self {
             device,
@@ -397,7 +397,7 @@ impl Superblock {
             .set_to(Features::RECOVERY_OFFSET, self.recovery_offset.is_some())
             .set_to(Features::BITMAP_OFFSET, self.bitmap_offset.is_some())
             .set_to(Features::RESHAPE_ACTIVE, self.reshape.is_some())
-            .0
+            .bits()
             .into();
         // The field is shared with the journal's tail, so it changes only for a rebuild.
         if self.recovery_offset != was.recovery_offset {

@@ -101,14 +101,14 @@ pub fn updated(
         Update::BadBlockLog => {
             let offset = log_offset(sb, bitmap).ok_or(UpdateError::NoRoom)?;
             new.bad_block_log = Some(BadBlockLogPlace { offset, len: LOG, shift: 0 });
-            new.features = new.features.without(Features::BAD_BLOCKS);
+            new.features -= Features::BAD_BLOCKS;
         }
         Update::NoBadBlockLog { force } => {
             if sb.features.contains(Features::BAD_BLOCKS) && !force {
                 return Err(UpdateError::Listed);
             }
             new.bad_block_log = None;
-            new.features = new.features.without(Features::BAD_BLOCKS);
+            new.features -= Features::BAD_BLOCKS;
         }
         Update::PreferredMinor(_) => {
             return Err(UpdateError::Version(sb.version, "preferred minor number"));

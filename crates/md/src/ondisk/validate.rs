@@ -77,10 +77,10 @@ pub fn identify_1(block: &Block1, at: Sector) -> Result<(), Defect> {
 
 fn check_fields_1(block: &Block1) -> Result<(), Defect> {
     let header = &block.header;
-    let features = Features(header.feature_map.get());
-    let unknown = features.without(Features::ALL);
-    if unknown.0 != 0 {
-        return Err(Defect::UnknownFeatures { found: unknown.0 });
+    let features = Features::from_bits_retain(header.feature_map.get());
+    let unknown = features.difference(Features::all());
+    if unknown.bits() != 0 {
+        return Err(Defect::UnknownFeatures { found: unknown.bits() });
     }
     for (start, padding) in [(12, header.pad0.as_bytes()), (228, &header.pad3[..])] {
         if let Some(index) = padding.iter().position(|byte| *byte != 0) {
@@ -120,7 +120,7 @@ fn check_places_1(
     device: Sectors,
 ) -> Result<(), Defect> {
     let header = &block.header;
-    let features = Features(header.feature_map.get());
+    let features = Features::from_bits_retain(header.feature_map.get());
     let (data_offset, data_size) = (header.data_offset.get(), header.data_size.get());
     let end = at + Sectors::from_bytes_ceil(block.used_bytes() as u64);
     let limit = match version {

@@ -8,7 +8,7 @@
 pub mod discard;
 pub mod zones;
 
-pub use zones::{Layout, Mapped, Zone, Zones, ZonesError};
+pub use zones::{Mapped, Zone, Zones, ZonesError};
 
 use ashlar_block::units::{Sector, Sectors};
 

@@ -24,16 +24,7 @@
 use ashlar_block::units::{Sector, Sectors};
 
 use super::{MAX_MEMBERS, Span};
-
-/// Which member holds the first chunk of the zones after the first. The number is the `layout`
-/// field of the superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// Layout 1: counted from the start of the array (kernels before 3.14).
-    Original = 1,
-    /// Layout 2: counted from the start of the zone (kernels from 3.14 on).
-    Alternate = 2,
-}
+use crate::ondisk::create::{RAID0_ALTERNATE, RAID0_ORIGINAL};
 
 /// Why these members make no RAID 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -234,9 +225,10 @@ fn stack(used: &[u64], chunk: Chunk, layout: u32) -> Result<Box<[Zone]>, ZonesEr
             (0u16..).zip(used).filter(|&(_, &u)| u > bottom).map(|(slot, _)| slot).collect();
         let width = members.len() as u64;
         if start > 0 && width > 1 {
-            match known(layout)? {
-                Layout::Original => members.rotate_left((chunk.split(start).0 % width) as usize),
-                Layout::Alternate => {}
+            match layout {
+                RAID0_ORIGINAL => members.rotate_left((chunk.split(start).0 % width) as usize),
+                RAID0_ALTERNATE => {}
+                _ => return Err(ZonesError::UnknownLayout(layout)),
             }
         }
         let len = (top - bottom) * width;
@@ -249,14 +241,6 @@ fn stack(used: &[u64], chunk: Chunk, layout: u32) -> Result<Box<[Zone]>, ZonesEr
         bottom = top;
     }
     Ok(zones.into())
-}
-
-fn known(layout: u32) -> Result<Layout, ZonesError> {
-    match layout {
-        1 => Ok(Layout::Original),
-        2 => Ok(Layout::Alternate),
-        _ => Err(ZonesError::UnknownLayout(layout)),
-    }
 }
 
 /// The array's size as the kernel computes it: the members' sizes with the bits of `chunk - 1`

@@ -22,7 +22,7 @@ use crate::raid0::MAX_MEMBERS;
 /// Why these parameters make no RAID 10.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// The layout word or name is invalid.
+    /// The layout word is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// There are no members, or more than an array can have.
@@ -98,7 +98,6 @@ pub struct Geometry {
     /// Used part of each member.
     used: Sectors,
     size: Sectors,
-    far_set_size: usize,
     /// `[repetition * disks + member of the base area]` -> member.
     forth: Box<[u16]>,
     /// `[repetition * disks + member]` -> member of the base area.
@@ -166,7 +165,6 @@ impl Geometry {
             stride: Sectors(stride_rows << chunk_shift),
             used: Sectors(used_rows << chunk_shift),
             size: Sectors(chunks << chunk_shift),
-            far_set_size,
             forth,
             back,
         })
@@ -212,12 +210,6 @@ impl Geometry {
     #[inline]
     pub fn stride(&self) -> Sectors {
         self.stride
-    }
-
-    /// Members in a far set; all members if there are no sets.
-    #[inline]
-    pub fn far_set_size(&self) -> usize {
-        self.far_set_size
     }
 
     /// Whether all members hold the same: then bios need no split at chunks.
@@ -275,17 +267,6 @@ impl Geometry {
     /// Exact for all layouts, including far sets; the kernel's `enough` checks only neighbours.
     pub fn is_readable_with(&self, present: impl Fn(usize) -> bool) -> bool {
         self.phases().all(|sector| self.map(sector).any(|copy| present(copy.disk)))
-    }
-
-    /// Whether some member holds several copies of a chunk. Only the far-set mode
-    /// [`FarSets::MembersByFar`] can cause that; such an array is less safe than it looks.
-    pub fn copies_share_a_member(&self) -> bool {
-        self.phases().any(|sector| {
-            let mut disks: Vec<usize> = self.map(sector).map(|copy| copy.disk).collect();
-            disks.sort_unstable();
-            disks.dedup();
-            disks.len() < self.copies()
-        })
     }
 
     /// One sector for each arrangement of a chunk on the members: the pattern repeats after `disks`

@@ -1,4 +1,4 @@
-//! The layout word of a RAID 10 superblock, and mdadm's names for it.
+//! The layout word of a RAID 10 superblock.
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -10,14 +10,9 @@
 //!
 //! Source of the facts: the kernel's `setup_geo`, md(4), mdadm(8).
 
-use core::fmt;
-use core::str::FromStr;
-
 const OFFSET: u32 = 1 << 16;
 const FAR_SETS_SHIFT: u32 = 17;
 const UNUSED_SHIFT: u32 = 19;
-/// The most copies that mdadm's names can ask for.
-const MAX_NAMED_COPIES: u8 = 200;
 
 /// The sets of members within which far copies are shifted. If the members do not divide evenly,
 /// the last set takes the rest.
@@ -34,6 +29,55 @@ pub enum FarSets {
 
 /// A decoded layout word. [`Geometry::new`](super::Geometry::new) decides whether it is possible with
 /// the array's members.
+///
+/// The near layout (mdadm's `n2`, `n3`, ...): the copies of a chunk are neighbours.
+///
+/// Each chunk is placed `copies` times before the next one. The number of members need not be a
+/// multiple of the copies: copies then continue in the next row.
+///
+/// ```
+/// # use ashlar_md::internals::raid10::draw;
+/// assert_eq!(draw(0x102, 4, 3)?.trim_end(), "   0   0   1   1
+///    2   2   3   3
+///    4   4   5   5");
+///
+/// assert_eq!(draw(0x102, 3, 4)?.trim_end(), "   0   0   1
+///    1   2   2
+///    3   3   4
+///    4   5   5");
+/// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
+/// ```
+///
+/// The far layout (mdadm's `f2`, `f3`, ...): the array is striped like RAID 0 over the first part
+/// of the members, and again over the next part, shifted by one member.
+///
+/// Reads are as fast as RAID 0's, since they need only the first, outer part. With a shift over
+/// all members, the copies of any two neighbours overlap: with `f2` no two neighbours may fail.
+/// [`FarSets`] limit the shift; only device mapper and hand-made arrays have them.
+///
+/// ```
+/// # use ashlar_md::internals::raid10::draw;
+/// assert_eq!(draw(0x201, 4, 2)?.trim_end(), "   0   1   2   3
+///    4   5   6   7
+///    3   0   1   2
+///    7   4   5   6");
+/// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
+/// ```
+///
+/// The offset layout (mdadm's `o2`, `o3`, ...): every row is repeated immediately, shifted by one
+/// member.
+///
+/// The same rotation as in the far layout, but the copies are close together on the members, so
+/// that writes need not seek.
+///
+/// ```
+/// # use ashlar_md::internals::raid10::draw;
+/// assert_eq!(draw(0x1_0201, 4, 2)?.trim_end(), "   0   1   2   3
+///    3   0   1   2
+///    4   5   6   7
+///    7   4   5   6");
+/// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Adjacent copies of a chunk; at least 1.
@@ -46,7 +90,7 @@ pub struct Layout {
     pub far_sets: FarSets,
 }
 
-/// Why a layout word or name is invalid.
+/// Why a layout word is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Bits above 18 are set.
@@ -58,70 +102,9 @@ pub enum LayoutError {
     /// No near or no far copies. (Upstream divided by it.)
     #[error("unsupported raid10 layout {0:#x}: near and far copies must both be at least 1")]
     ZeroCopies(u32),
-    /// Not an mdadm name.
-    #[error("\"{0}\" is no raid10 layout: n, f or o followed by 1 to {MAX_NAMED_COPIES} copies")]
-    Name(String),
 }
 
 impl Layout {
-    /// The near layout (mdadm's `n2`, `n3`, ...): the copies of a chunk are neighbours.
-    ///
-    /// Each chunk is placed `copies` times before the next one. The number of members need not be a
-    /// multiple of the copies: copies then continue in the next row.
-    ///
-    /// ```
-    /// # use ashlar_md::internals::raid10::draw;
-    /// assert_eq!(draw("n2", 4, 3)?.trim_end(), "   0   0   1   1
-    ///    2   2   3   3
-    ///    4   4   5   5");
-    ///
-    /// assert_eq!(draw("n2", 3, 4)?.trim_end(), "   0   0   1
-    ///    1   2   2
-    ///    3   3   4
-    ///    4   5   5");
-    /// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
-    /// ```
-    pub const fn near(copies: u8) -> Self {
-        Self { near: copies, far: 1, offset: false, far_sets: FarSets::Whole }
-    }
-
-    /// The far layout (mdadm's `f2`, `f3`, ...): the array is striped like RAID 0 over the first part
-    /// of the members, and again over the next part, shifted by one member.
-    ///
-    /// Reads are as fast as RAID 0's, since they need only the first, outer part. With a shift over
-    /// all members, the copies of any two neighbours overlap: with `f2` no two neighbours may fail.
-    /// [`FarSets`] limit the shift; only device mapper and hand-made arrays have them.
-    ///
-    /// ```
-    /// # use ashlar_md::internals::raid10::draw;
-    /// assert_eq!(draw("f2", 4, 2)?.trim_end(), "   0   1   2   3
-    ///    4   5   6   7
-    ///    3   0   1   2
-    ///    7   4   5   6");
-    /// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
-    /// ```
-    pub const fn far(copies: u8) -> Self {
-        Self { near: 1, far: copies, offset: false, far_sets: FarSets::Whole }
-    }
-
-    /// The offset layout (mdadm's `o2`, `o3`, ...): every row is repeated immediately, shifted by one
-    /// member.
-    ///
-    /// The same rotation as in the far layout, but the copies are close together on the members, so
-    /// that writes need not seek.
-    ///
-    /// ```
-    /// # use ashlar_md::internals::raid10::draw;
-    /// assert_eq!(draw("o2", 4, 2)?.trim_end(), "   0   1   2   3
-    ///    3   0   1   2
-    ///    4   5   6   7
-    ///    7   4   5   6");
-    /// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
-    /// ```
-    pub const fn offset(copies: u8) -> Self {
-        Self { near: 1, far: copies, offset: true, far_sets: FarSets::Whole }
-    }
-
     /// Decodes the superblock's field.
     ///
     /// # Errors
@@ -141,54 +124,5 @@ impl Layout {
             return Err(LayoutError::ZeroCopies(bits));
         }
         Ok(Self { near, far, offset: bits & OFFSET != 0, far_sets })
-    }
-
-    /// The superblock's field.
-    pub const fn bits(self) -> u32 {
-        let mode = match self.far_sets {
-            FarSets::Whole => 0,
-            FarSets::MembersByFar => 1,
-            FarSets::Copies => 2,
-        };
-        u32::from_le_bytes([self.near, self.far, self.offset as u8, 0]) | mode << FAR_SETS_SHIFT
-    }
-}
-
-/// mdadm's name, such as `n2`; a mixture, for which mdadm has no name, is written as `n2f2` or
-/// `n2o2`. Far sets are not part of the name.
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.near > 1 || self.far == 1 {
-            write!(f, "n{}", self.near)?;
-        }
-        if self.far > 1 {
-            write!(f, "{}{}", if self.offset { 'o' } else { 'f' }, self.far)?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Layout {
-    type Err = LayoutError;
-
-    /// Reads mdadm's names: `n2`, `f3`, `o2`.
-    fn from_str(name: &str) -> Result<Self, LayoutError> {
-        let mut rest = name.chars();
-        let kind = rest.next();
-        let digits = rest.as_str();
-        // u8's parser would accept a sign.
-        let copies = match digits.parse::<u8>() {
-            Ok(n) if digits.starts_with(|c: char| c.is_ascii_digit()) => n,
-            Ok(_) | Err(_) => 0,
-        };
-        if !(1..=MAX_NAMED_COPIES).contains(&copies) {
-            return Err(LayoutError::Name(name.into()));
-        }
-        match kind {
-            Some('n') => Ok(Self::near(copies)),
-            Some('f') => Ok(Self::far(copies)),
-            Some('o') => Ok(Self::offset(copies)),
-            Some(_) | None => Err(LayoutError::Name(name.into())),
-        }
     }
 }

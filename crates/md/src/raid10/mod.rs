@@ -19,16 +19,14 @@ pub use layout::{FarSets, Layout, LayoutError};
 
 use ashlar_block::units::{Sector, Sectors};
 
-/// Draws the first `rows` chunk rows of every area of the layout that mdadm calls `name`, on
-/// `disks` members: one line per row, with the number of the chunk that each member holds there.
+/// Draws the first `rows` chunk rows of every area of the layout with this word, on `disks` members:
+/// one line per row, with the number of the chunk that each member holds there.
 ///
 /// # Errors
 /// The reason, if such an array is impossible.
-pub fn draw(name: &str, disks: usize, rows: u64) -> Result<String, GeometryError> {
-    let layout: Layout = name.parse()?;
-    let chunk = Sectors(1);
-    let dev = Sectors(rows * u64::from(layout.far));
-    let geometry = Geometry::new(layout.bits(), disks, chunk, dev)?;
+pub fn draw(layout: u32, disks: usize, rows: u64) -> Result<String, GeometryError> {
+    let dev = Sectors(rows * u64::from(Layout::from_bits(layout)?.far));
+    let geometry = Geometry::new(layout, disks, Sectors(1), dev)?;
     let mut text = String::new();
     for row in 0..dev.0 {
         for disk in 0..disks {

@@ -179,7 +179,7 @@ fn a_bad_block_log_is_honoured_and_one_that_makes_no_sense_keeps_a_member_out() 
         assert_eq!(in_sync(&sim, &disks, &RW).await, [true, true]);
         let log = |sb: &Superblock| sb.bad_block_log_start().unwrap();
         let sb = probe(&disks[1].gateway()).await.unwrap().unwrap();
-        edit(&disks[1], |sb| sb.features = sb.features.with(Features::BAD_BLOCKS)).await;
+        edit(&disks[1], |sb| sb.features |= Features::BAD_BLOCKS).await;
         media[1].poke(log(&sb), &[0xff; 4096]);
         assert_eq!(in_sync(&sim, &disks, &RW).await, [true, true], "an empty log");
         media[1].poke(log(&sb), &(300u64 << 10 | 8).to_le_bytes());
@@ -236,8 +236,8 @@ fn a_raid0_needs_all_its_members() {
 fn what_cannot_be_done_safely_is_refused() {
     type Edit = fn(&mut Superblock);
     let edits: [(&str, Edit); 3] = [
-        ("cluster", |sb| sb.features = sb.features.with(Features::CLUSTERED)),
-        ("journal", |sb| sb.features = sb.features.with(Features::JOURNAL)),
+        ("cluster", |sb| sb.features |= Features::CLUSTERED),
+        ("journal", |sb| sb.features |= Features::JOURNAL),
         ("event", |sb| sb.events = u64::MAX),
     ];
     for (what, change) in edits {

@@ -152,7 +152,7 @@ fn version_1_means_what_its_fields_say() {
     assert_eq!(superblock.resync_offset, Sectors(0x4567));
     assert!(!superblock.is_clean());
     assert_eq!(superblock.recovery_offset, Some(Sectors(0x3456)));
-    assert_eq!(superblock.features, Features(0x4f));
+    assert_eq!(superblock.features, Features::from_bits_retain(0x4f));
     assert_eq!(superblock.utime, Timestamp { seconds: 1_345_678_901, micros: 0x65_4321 });
     assert_eq!(superblock.device_uuid, Uuid::from_u128(0xd0d1_d2d3_d4d5_d6d7_d8d9_dadb_dcdd_dedf));
     assert_eq!(superblock.flags, DeviceFlags { write_mostly: false, failfast: true });

@@ -74,7 +74,7 @@ fn every_field_version_1_records_comes_back() {
     superblock.events = u64::MAX - 1;
     superblock.resync_offset = Sectors::MAX;
     superblock.recovery_offset = Some(Sectors(12345));
-    superblock.features = Features(0x9c | 0x200);
+    superblock.features = Features::from_bits_retain(0x9c | 0x200);
     superblock.utime = Timestamp { seconds: (1 << 40) - 1, micros: (1 << 24) - 1 };
     superblock.device_uuid = Uuid::from_u128(4);
     superblock.flags = DeviceFlags { write_mostly: true, failfast: true };
@@ -83,7 +83,7 @@ fn every_field_version_1_records_comes_back() {
     superblock.bad_block_log = Some(BadBlockLogPlace { offset: 64, len: Sectors(4), shift: 1 });
     let read = reread(&superblock);
     // The feature bits of other fields are set to match.
-    superblock.features = Features(0x9b | 0x200);
+    superblock.features = Features::from_bits_retain(0x9b | 0x200);
     assert_same(read, &superblock);
 }
 
@@ -128,7 +128,7 @@ fn what_would_be_refused_when_read_is_not_written() {
     let at = "md superblock version 1.2 at sector 8: ";
     assert_eq!(error(&|sb| sb.raid_disks = 0), format!("{at}0 raid devices, not 1 to 1920"));
     assert_eq!(
-        error(&|sb| sb.features = Features(0x2000)),
+        error(&|sb| sb.features = Features::from_bits_retain(0x2000)),
         format!("{at}unknown feature bits 0x2000")
     );
     assert!(error(&|sb| sb.chunk = Sectors(1 << 32)).contains("cannot be recorded"));

@@ -79,7 +79,7 @@ fn a_new_member_has_its_own_identity_and_no_bad_blocks() {
         // The others have bad blocks.
         for disk in &world.disks[..2] {
             let mut sb = probe(&disk.gateway()).await.unwrap().unwrap();
-            sb.features = sb.features.with(Features::BAD_BLOCKS);
+            sb.features |= Features::BAD_BLOCKS;
             let at = sb.bad_block_log_start().unwrap();
             let mut log = vec![0xff; 4096];
             log[..8].copy_from_slice(&(2000u64 << 10 | 8).to_le_bytes());
@@ -100,8 +100,7 @@ fn a_new_member_has_its_own_identity_and_no_bad_blocks() {
         assert!(log.iter().all(|byte| *byte == 0xff), "what was there looks like a log");
         // It can be removed and added again.
         array.remove(index).await.unwrap();
-        let again = array.removed_device("d2").unwrap();
-        assert!(array.add(again, "d2", options(78)).await.is_ok());
+        assert!(array.add(device.gateway(), "d2", options(78)).await.is_ok());
         array.stop().await.unwrap();
     });
 }
