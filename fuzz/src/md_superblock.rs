@@ -85,7 +85,7 @@ fn print(bytes: &[u8], device: Sectors) {
 fn lists(bytes: &[u8], shift: u8) -> bool {
     let mut accepted = false;
     if let Ok(ranges) = bad_block_log::parse(bytes, shift) {
-        assert!(ranges.len() <= bad_block_log::MAX_ENTRIES);
+        assert!(ranges.len() <= usize::from(bad_block_log::MAX_LOG_SECTORS) * 512 / 8);
     }
     if let Ok(list) = BadBlocks::from_log(bytes, shift) {
         let image = list.take_image().expect("there is a log");

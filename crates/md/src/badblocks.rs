@@ -42,8 +42,9 @@ mod text;
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use ashlar_block::sync::lock;
 use ashlar_block::{Sector, Sectors};
 use thiserror::Error;
 
@@ -298,8 +299,7 @@ impl BadBlocks {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
-        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
-        Some(self.state.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+        self.state.as_ref().map(lock)
     }
 
     #[cold]

@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use ashlar_block::{Bio, Buffer, ByteVolume, Flags, Gateway, Sector, Sectors, Status};
+use ashlar_block::{ByteVolume, Gateway, Sectors, Status};
 use thiserror::Error;
-use zerocopy::IntoBytes;
 
+use crate::metadata::{write_superblock, write_within};
 use crate::ondisk::Version;
 use crate::ondisk::bitmap_super::state;
 use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
@@ -136,16 +136,11 @@ fn array_size(
 async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
     let sb = &new.superblock;
     erase_others(gateway, sb.version).await?;
-    let block = gateway.disk().limits().logical_block_bytes;
     if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
-        // All bits set, as mdadm does; the running array clears them.
-        let len = bitmap.total_bytes(4096) as usize;
-        let mut bytes = vec![0xff; len];
-        bytes[..bitmap.as_bytes().len()].copy_from_slice(bitmap.as_bytes());
-        write_at(gateway, at, &bytes).await?;
+        // As mdadm does; the running array clears the bits.
+        write_within(gateway, at, &bitmap.all_marked()).await?;
     }
-    let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;
-    write_at(gateway, sb.super_offset, &bytes).await
+    write_superblock(gateway, sb).await
 }
 
 /// Overwrites superblocks of other versions that an older array left.
@@ -160,19 +155,7 @@ pub(crate) async fn erase_others(gateway: &Gateway, version: Version) -> Result<
     for other in found.filter(|other| *other != version) {
         let Some(at) = other.super_offset(size) else { continue };
         let len = places.iter().find(|(offset, _)| *offset == at.bytes()).map_or(4096, |(_, n)| *n);
-        write_at(gateway, at, &vec![0; len]).await?;
+        write_within(gateway, at, &vec![0; len]).await?;
     }
     Ok(())
-}
-
-/// Writes bytes, completing their first and last logical block from the device.
-pub(crate) async fn write_at(gateway: &Gateway, at: Sector, bytes: &[u8]) -> Result<(), Status> {
-    let block = gateway.disk().limits().logical_block();
-    let from = at.round_down(block);
-    let to = (at + Sectors::from_bytes_ceil(bytes.len() as u64)).round_up(block);
-    let mut buffer: Buffer = gateway.read(from, to - from).await?;
-    let skip = (at - from).bytes() as usize;
-    buffer.as_mut_slice()[skip..skip + bytes.len()].copy_from_slice(bytes);
-    let bio = Bio::write_from(from, &mut buffer).with_flags(Flags::FUA | Flags::META);
-    gateway.submit(bio).await
 }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::array::Array;
 use crate::assemble::Plan;
 use crate::badblocks::BadBlocks;
-use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Place;
 use crate::ondisk::create::{CreateSpec, NewBitmap, NewMember, create};
 use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
@@ -108,18 +108,12 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
         };
         let disk = Disk::new(format!("m{slot}"), Sectors(1 << 20), limits);
         let gateway = Gateway::new(Arc::new(Notebook { disk, slot, log: log.clone() }));
-        let offset = Sectors(data_offset(slot));
-        let new = NewRdev {
-            path: format!("m{slot}"),
-            number: slot as u32,
-            data_offset: offset,
-            data_size: dev,
-            state: State::IN_SYNC,
-            recovered: Sectors::ZERO,
-            bitmap: None,
-            bad: BadBlocks::none(),
-        };
-        (Rdev::new(gateway, new), Place::Slot(slot))
+        let mut own = sb.clone();
+        (own.dev_number, own.data_size) = (slot as u32, dev);
+        own.data_offset = Sector(data_offset(slot));
+        let bad = BadBlocks::none();
+        let rdev = Rdev::new(gateway, format!("m{slot}"), &own, State::IN_SYNC, bad);
+        (rdev, Place::Slot(slot))
     });
     let plan = Plan {
         personality,

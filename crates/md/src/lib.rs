@@ -42,6 +42,7 @@ mod core;
 mod level;
 mod manage;
 mod membership;
+mod metadata;
 mod personality;
 mod probe;
 mod raid0;

@@ -14,8 +14,7 @@ use thiserror::Error;
 use zerocopy::IntoBytes;
 
 use crate::assemble::{AssembleError, Options, plan};
-use crate::create::write_at;
-use crate::ondisk::bitmap_super::BitmapSuper;
+use crate::metadata::{write_superblock, write_within};
 use crate::ondisk::homehost::with_host;
 use crate::ondisk::update::updated;
 use crate::ondisk::{MdadmUuid, Role, Superblock, Version};
@@ -147,28 +146,19 @@ async fn prepare<'a>(
         (Update::Resync, Some(bitmap)) if bitmap.is_lockless() => {
             return Err(UpdateError::Lockless(member.path.clone()));
         }
-        (Update::Resync, Some(bitmap)) => Some(all_marked(&bitmap)),
+        (Update::Resync, Some(bitmap)) => Some(bitmap.all_marked()),
         (_, _) => None,
     };
     Ok(MemberUpdate { member, sb, bitmap })
-}
-
-/// A bitmap with all chunks marked: a resync would skip unmarked ones.
-fn all_marked(bitmap: &BitmapSuper) -> Vec<u8> {
-    let mut bytes = vec![0xff; bitmap.total_bytes(4096) as usize];
-    bytes[..bitmap.as_bytes().len()].copy_from_slice(bitmap.as_bytes());
-    bytes
 }
 
 impl MemberUpdate<'_> {
     async fn write(&self) -> Result<(), Status> {
         let gateway = &self.member.gateway;
         if let (Some(bytes), Some(at)) = (&self.bitmap, self.member.sb.bitmap_start()) {
-            write_at(gateway, at, bytes).await?;
+            write_within(gateway, at, bytes).await?;
         }
-        let block = gateway.disk().limits().logical_block_bytes;
-        let bytes = self.sb.encode(block).map_err(|_| Status::Invalid)?;
-        write_at(gateway, self.sb.super_offset, &bytes).await
+        write_superblock(gateway, &self.sb).await
     }
 }
 

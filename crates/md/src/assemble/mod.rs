@@ -18,7 +18,7 @@ use ashlar_block::Sectors;
 use uuid::Uuid;
 
 use crate::bitmap::{self, ArrayFacts, Bitmap};
-use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
 use crate::personality::{Personality, PersonalityError};
@@ -237,7 +237,7 @@ async fn join(
     if rebuilt {
         state |= State::IN_SYNC;
     }
-    let rdev = Rdev::new(gateway.clone(), NewRdev::of(sb, path.clone(), state, bad));
+    let rdev = Rdev::new(gateway.clone(), path.clone(), sb, state, bad);
     if !rebuilt && !freshest.is_clean() {
         // It may lack writes that were under way, also in the rebuilt part.
         rdev.set_recovered(Sectors::ZERO);

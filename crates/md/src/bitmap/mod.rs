@@ -58,9 +58,10 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use ashlar_block::sync::lock;
 use ashlar_block::{BioResult, LocalFuture, Sector, Sectors};
 use event_listener::Event;
 
@@ -248,7 +249,7 @@ impl Bitmap {
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.board)
     }
 
     fn is_settled(&self) -> bool {

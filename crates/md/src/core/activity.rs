@@ -17,12 +17,12 @@ impl Core {
     pub(super) async fn go_active(&self) -> BioResult {
         let mut superblocks = self.superblocks().await;
         // Another write may have done it while this one waited for the lock.
-        if !self.lifecycle.is_active() {
+        if !self.lifecycle.activity.is_active() {
             self.lifecycle.set_dirty(true);
             if !broken(Rule::ActiveIsRecorded) {
                 self.record(&mut superblocks, Change::Active).await?;
             }
-            self.lifecycle.activate();
+            self.lifecycle.activity.activate();
             // Only now, so that no sync writes before the superblocks say active.
             self.end_auto_read_only();
             self.watch();
@@ -55,7 +55,7 @@ impl Core {
                 return;
             }
             let now = self.lifecycle.writes_begun();
-            if now == seen && self.lifecycle.is_idle() {
+            if now == seen && self.lifecycle.activity.is_idle() {
                 match self.go_clean().await {
                     Ok(true) => return,
                     Ok(false) => {}
@@ -94,7 +94,7 @@ impl Core {
         if superblocks.is_clean() {
             return Ok(true);
         }
-        if !self.lifecycle.try_deactivate() {
+        if !self.lifecycle.activity.try_deactivate() {
             return Ok(false);
         }
         // No write is under way: a new one waits for our lock. A member that cannot be flushed
@@ -117,7 +117,7 @@ impl Core {
     pub(crate) async fn wind_up(&self) -> BioResult {
         const LOOK_AGAIN: Duration = Duration::from_millis(1);
         // The gateway counted an I/O as started before the I/O asked whether the array is stopped.
-        while !self.disk.stats().is_idle() || !self.lifecycle.is_idle() {
+        while !self.disk.stats().is_idle() || !self.lifecycle.activity.is_idle() {
             self.runtime.sleep(LOOK_AGAIN).await;
         }
         if !self.is_writable() {

@@ -66,7 +66,7 @@ impl<W> Shard<W> {
 }
 
 /// The writes, and whether the superblocks say active.
-struct Activity<P: Shards = Std> {
+pub(crate) struct Activity<P: Shards = Std> {
     shards: Box<[Shard<P::Word>]>,
     active: P::Word,
 }
@@ -85,17 +85,19 @@ impl<P: Shards> Activity<P> {
         Hold { activity: self, reason }
     }
 
+    /// Whether the superblocks say active, durably.
     #[inline]
-    fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.active.load() != 0
     }
 
-    fn activate(&self) {
+    /// The superblocks say active.
+    pub(crate) fn activate(&self) {
         self.active.swap(1);
     }
 
-    /// No longer active, unless a write is under way.
-    fn try_deactivate(&self) -> bool {
+    /// Makes the next write record the active state first, unless a write is under way.
+    pub(crate) fn try_deactivate(&self) -> bool {
         let was = self.active.swap(0);
         let idle = self.is_idle();
         if !idle {
@@ -105,7 +107,8 @@ impl<P: Shards> Activity<P> {
         idle
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether no write is under way. A write that begins later sees what the caller did before.
+    pub(crate) fn is_idle(&self) -> bool {
         flow::is_idle(self.shards.iter().flat_map(|shard| [&shard.writes, &shard.holds]))
     }
 }
@@ -128,7 +131,7 @@ impl<P: Shards> Drop for Hold<'_, P> {
 /// See the module text. It does no I/O: [`Core`](super::Core) does what it decides.
 #[derive(Default)]
 pub(crate) struct Lifecycle {
-    activity: Activity,
+    pub(crate) activity: Activity,
     /// The array writes nothing to its members before the first write of a client, which ends this state. Set with the
     /// superblocks locked, while the array is clean and not active.
     auto_read_only: AtomicBool,
@@ -166,30 +169,9 @@ impl Lifecycle {
         self.activity.begin(Reason::Hold)
     }
 
-    /// Whether no write is under way. A write that begins later sees what the caller did before.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.activity.is_idle()
-    }
-
     /// Writes begun so far.
     pub(crate) fn writes_begun(&self) -> u64 {
         self.activity.shards.iter().map(|shard| shard.writes.begun()).sum()
-    }
-
-    /// Whether the superblocks say active, durably.
-    #[inline]
-    pub(crate) fn is_active(&self) -> bool {
-        self.activity.is_active()
-    }
-
-    /// The superblocks say active.
-    pub(crate) fn activate(&self) {
-        self.activity.activate();
-    }
-
-    /// Makes the next write record the active state first, unless a write is under way.
-    pub(crate) fn try_deactivate(&self) -> bool {
-        self.activity.try_deactivate()
     }
 
     /// Whether some superblock may say active.

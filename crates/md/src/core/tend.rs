@@ -45,13 +45,13 @@ impl Core {
             if let Err(status) = self.recorded().await {
                 rate_limited!(warn, array = self.name(), %status, "cannot record what failed");
             }
-            if !self.lifecycle.is_active() && (!may_clear || bitmap.marked_chunks() == 0) {
+            if !self.lifecycle.activity.is_active() && (!may_clear || bitmap.marked_chunks() == 0) {
                 break;
             }
         }
         self.tended.store(false, SeqCst);
         // A write that saw the task running a moment ago relies on it.
-        if self.lifecycle.is_active()
+        if self.lifecycle.activity.is_active()
             && !self.lifecycle.is_stopped()
             && !self.tended.swap(true, SeqCst)
         {

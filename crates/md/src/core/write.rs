@@ -25,7 +25,7 @@ impl Core {
         if !self.writable {
             return Err(Status::ReadOnly);
         }
-        if !self.lifecycle.is_active() {
+        if !self.lifecycle.activity.is_active() {
             Box::pin(self.go_active()).await?;
         }
         Ok(hold)
@@ -34,7 +34,7 @@ impl Core {
     /// Begins a write, with its marks, if it need not wait for anything. An array that is active can be written.
     #[inline]
     pub(crate) fn try_begin(&self, bio: &Bio) -> Option<Write<'_>> {
-        let hold = self.lifecycle.begin().ok().filter(|_| self.lifecycle.is_active())?;
+        let hold = self.lifecycle.begin().ok().filter(|_| self.lifecycle.activity.is_active())?;
         let pass = self.barrier.try_wait(bio.sector, bio.len)?;
         let intent = match self.bitmap() {
             Some(bitmap) => Some(bitmap.try_begin(bio.sector, bio.len)?),

@@ -3,17 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ashlar_block::{Bio, Buffer, ByteVolume, Features, Flags, Gateway, Sector, Status};
-use tracing::{info, warn};
+use ashlar_block::{Bio, Buffer, ByteVolume, Flags, Gateway, Sector, Status};
+use tracing::info;
 use uuid::Uuid;
 
 use super::ManageError;
 use crate::array::Array;
 use crate::badblocks::BadBlocks;
-use crate::create::{erase_others, write_at};
-use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::create::erase_others;
+use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Place};
-use crate::membership::superblocks::{Change, Superblocks};
+use crate::membership::superblocks::Superblocks;
+use crate::metadata::write_within;
 use crate::ondisk::create::{CreateError, NewMember};
 use crate::ondisk::{DeviceFlags, Superblock, change};
 use crate::probe::Candidate;
@@ -174,11 +175,11 @@ impl Array {
             None => BadBlocks::none(),
         };
         info!(array = self.core.name(), member = path, "added");
-        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::empty(), bad));
+        let rdev = Rdev::new(gateway, path, &sb, State::empty(), bad);
         let index = self.join(superblocks, rdev, Place::Spare, sb);
-        if let Err(status) = self.core.record(superblocks, Change::Members).await {
+        if let Err(error) = self.record(superblocks).await {
             self.drop_member(index);
-            return Err(self.not_recorded(status));
+            return Err(error);
         }
         Ok(index)
     }
@@ -186,105 +187,15 @@ impl Array {
     async fn write_metadata(&self, gateway: &Gateway, sb: &Superblock) -> Result<(), Status> {
         erase_others(gateway, sb.version).await?;
         if let (Some(bitmap), Some(at)) = (self.bitmap(), sb.bitmap_start()) {
-            write_at(gateway, at, &bitmap.encode()).await?;
+            write_within(gateway, at, &bitmap.encode()).await?;
         }
         if let (Some(place), Some(at)) = (sb.bad_block_log, sb.bad_block_log_start()) {
             // The old bytes may look like a log.
-            write_at(gateway, at, &vec![0xff; place.len.bytes() as usize]).await?;
+            write_within(gateway, at, &vec![0xff; place.len.bytes() as usize]).await?;
         }
         let block = gateway.disk().limits().logical_block_bytes;
         let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;
         write_block(gateway, sb.super_offset, &bytes).await
-    }
-
-    /// Adds a member to the table.
-    pub(super) fn join(
-        &self,
-        superblocks: &mut Superblocks,
-        rdev: Rdev,
-        place: Place,
-        sb: Superblock,
-    ) -> Index {
-        self.stack_limits(&rdev);
-        superblocks.push(sb);
-        self.core.members.add(rdev, place)
-    }
-
-    /// Narrows the array's limits to those of a new member, as the kernel's `mddev_stack_new_rdev`. I/O in flight needs none
-    /// of them: the members' gateways split it.
-    fn stack_limits(&self, rdev: &Rdev) {
-        let mut limits = *self.core.disk.limits();
-        let zeroes = limits.features & Features::DISCARD_ZEROES;
-        limits.stack(rdev.limits(), rdev.data_offset().as_end());
-        // A member without discards fails them, so none reads as anything but zeroes.
-        limits.features |= zeroes;
-        self.core.personality().narrow(&mut limits, self.core.members.slots());
-        if let Err(error) = self.core.disk.set_limits(limits) {
-            // `check_device` has refused such a member.
-            warn!(array = self.core.name(), member = rdev.path(), %error, "the limits stay");
-        }
-    }
-
-    /// Removes a member that was never used from the array.
-    pub(super) fn drop_member(&self, index: Index) {
-        self.core.members.take_out(index);
-        if let Some(rdev) = self.core.members.get(index) {
-            rdev.set(State::FAULTY | State::REMOVED);
-        }
-    }
-
-    /// Checks that the device is no member yet and that the array's I/O fits it.
-    pub(super) fn check_device(&self, gateway: &Gateway, path: &str) -> Result<(), ManageError> {
-        let same = |rdev: &Rdev| std::ptr::eq(rdev.gateway().disk(), gateway.disk());
-        if self.core.members.iter().any(|(_, rdev)| same(rdev) || rdev.path() == path) {
-            return Err(ManageError::IsMember(path.to_owned()));
-        }
-        if gateway.disk().is_read_only() {
-            return Err(ManageError::ReadOnlyDevice(path.to_owned()));
-        }
-        let misfit = |why| Err(ManageError::Misfit { path: path.to_owned(), why });
-        // It may still execute them, on top of what a rebuild writes.
-        if gateway.holds_changes() {
-            return misfit("it has not answered earlier writes yet");
-        }
-        let (limits, ours) = (gateway.disk().limits(), self.core.disk.limits());
-        let largest =
-            self.core.members.iter().map(|(_, rdev)| rdev.limits().logical_block_bytes).max();
-        if limits.logical_block_bytes > largest.unwrap_or(0) {
-            return misfit("its logical blocks are larger than those of the other members");
-        }
-        let lacks = |feature| ours.features.contains(feature) && !limits.features.contains(feature);
-        if !limits.max_hw_discard.is_zero() && lacks(Features::DISCARD_ZEROES) {
-            return misfit(
-                "what is discarded on it does not read as zeroes, as the array promises",
-            );
-        }
-        if limits.features.contains(Features::WRITE_CACHE)
-            && !ours.features.contains(Features::WRITE_CACHE)
-        {
-            return misfit("it has a volatile write cache, which the array says not to have");
-        }
-        Ok(())
-    }
-
-    /// Checks that the device is not a member under another path.
-    pub(super) fn check_new(
-        &self,
-        superblocks: &Superblocks,
-        sb: &Superblock,
-        path: &str,
-    ) -> Result<(), ManageError> {
-        let known = |index| {
-            superblocks.of(index).is_some_and(|known| {
-                known.set_uuid == sb.set_uuid
-                    && known.device_uuid == sb.device_uuid
-                    && !known.device_uuid.is_nil()
-            })
-        };
-        match self.core.members.iter().any(|(index, _)| known(index)) {
-            true => Err(ManageError::IsMember(path.to_owned())),
-            false => Ok(()),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::ManageError;
 use crate::array::Array;
 use crate::bitmap::{Bitmap, Contents, Place};
 use crate::membership::rdev::{Rdev, State};
-use crate::membership::superblocks::{Change, Superblocks};
+use crate::membership::superblocks::Superblocks;
 use crate::ondisk::create::{CreateError, NewBitmap};
 use crate::ondisk::{Superblock, change};
 
@@ -96,8 +96,7 @@ impl Array {
         superblocks.change(|sb| sb.bitmap_offset = Some(new.offset));
         self.core.lifecycle.must_record();
         self.core.tend();
-        let recorded = self.core.record(superblocks, Change::Members).await;
-        recorded.map_err(|status| self.not_recorded(status))
+        self.record(superblocks).await
     }
 
     async fn remove_bitmap(&self, superblocks: &mut Superblocks) -> Result<(), ManageError> {
@@ -119,8 +118,7 @@ impl Array {
             rdev.set_bitmap_start(None);
         }
         self.core.lifecycle.must_record();
-        let recorded = self.core.record(superblocks, Change::Members).await;
-        recorded.map_err(|status| self.not_recorded(status))
+        self.record(superblocks).await
     }
 
     /// A member being re-added by the old bitmap gets all data from its current position on: no other

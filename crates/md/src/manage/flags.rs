@@ -7,7 +7,6 @@ use super::{AddOptions, ManageError};
 use crate::array::Array;
 use crate::membership::rdev::State;
 use crate::membership::slots::{Index, Place};
-use crate::membership::superblocks::Change;
 use crate::probe::Candidate;
 use crate::probe::probe;
 
@@ -81,8 +80,7 @@ impl Array {
         }
         let before = if change.on { rdev.set(state) } else { rdev.clear(state) };
         if on_disk && before.contains(state) != change.on {
-            let recorded = self.core.record(&mut superblocks, Change::Members).await;
-            recorded.map_err(|status| self.not_recorded(status))?;
+            self.record(&mut superblocks).await?;
         }
         drop(superblocks);
         if change.flag == MemberFlag::WantReplacement {

@@ -6,7 +6,7 @@ use tracing::info;
 use super::ManageError;
 use crate::array::Array;
 use crate::bitmap::Contents;
-use crate::membership::superblocks::{Change, Superblocks};
+use crate::membership::superblocks::Superblocks;
 use crate::ondisk::fields::MAX_ROLES;
 use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
@@ -61,8 +61,7 @@ impl Array {
         self.core.members.set_slots(wanted);
         superblocks.change(|sb| sb.raid_disks = wanted as u32);
         self.core.lifecycle.must_record();
-        let recorded = self.core.record(&mut superblocks, Change::Members).await;
-        recorded.map_err(|status| self.not_recorded(status))?;
+        self.record(&mut superblocks).await?;
         info!(array = self.core.name(), from = disks, to = wanted, "number of devices changed");
         drop((superblocks, frozen, held));
         self.core.news.wake();
@@ -174,8 +173,7 @@ impl Array {
         self.core.set_personality(new);
         superblocks.change(|sb| sb.size = used);
         self.core.lifecycle.must_record();
-        let recorded = self.core.record(superblocks, Change::Members).await;
-        recorded.map_err(|status| self.not_recorded(status))
+        self.record(superblocks).await
     }
 
     /// Checks that the bitmap, if there is one, can cover this size in its area.

@@ -39,7 +39,7 @@ use crate::array::Array;
 use crate::bitmap::BitmapError;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
-use crate::membership::superblocks::Superblocks;
+use crate::membership::superblocks::{Change, Superblocks};
 use crate::ondisk::create::CreateError;
 use crate::ondisk::fields::MAX_ROLES;
 use crate::ondisk::{Level, SuperblockError, Version};
@@ -50,6 +50,7 @@ mod add;
 mod bitmap;
 mod flags;
 mod grow;
+mod joining;
 mod remove;
 mod replace;
 mod returning;
@@ -331,6 +332,12 @@ impl Array {
             Ok(result) => result,
             Err(status) => Err(self.not_recorded(status)),
         }
+    }
+
+    /// Writes the superblocks, with a change of the members or the shape.
+    async fn record(&self, superblocks: &mut Superblocks) -> Result<(), ManageError> {
+        let recorded = self.core.record(superblocks, Change::Members).await;
+        recorded.map_err(|status| self.not_recorded(status))
     }
 
     fn not_recorded(&self, status: Status) -> ManageError {

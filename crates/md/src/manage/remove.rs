@@ -6,7 +6,6 @@ use super::ManageError;
 use crate::array::Array;
 use crate::membership::rdev::{FailureCause, State};
 use crate::membership::slots::{Index, Place};
-use crate::membership::superblocks::Change;
 
 impl Array {
     /// Fails a member. It does not count as lost, even if its device was gone before.
@@ -47,8 +46,7 @@ impl Array {
             info!(array = array.core.name(), member = rdev.path(), "removed");
             // In this order: no superblock is written to a removed spare.
             rdev.set(State::FAULTY | State::REMOVED);
-            let recorded = array.core.record(&mut superblocks, Change::Members).await;
-            recorded.map_err(|status| array.not_recorded(status))?;
+            array.record(&mut superblocks).await?;
             drop(superblocks);
             array.core.news.wake();
             Ok(())

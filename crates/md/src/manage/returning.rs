@@ -5,7 +5,7 @@ use tracing::info;
 use super::add::forget_losses;
 use super::{AddOptions, ManageError};
 use crate::array::Array;
-use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Superblocks;
 use crate::ondisk::{Features, Role};
@@ -52,7 +52,7 @@ impl Array {
         sb.flags = options.flags(sb.flags);
         sb.recovery_offset = None;
         info!(array = self.core.name(), member = path, slot, "re-added");
-        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::RETURNS, bad));
+        let rdev = Rdev::new(gateway, path, &sb, State::RETURNS, bad);
         if let Some((failed, _)) = self.core.members.both(slot).next() {
             self.core.vacate(failed);
         }

@@ -8,7 +8,6 @@ use super::ManageError;
 use crate::array::Array;
 use crate::badblocks as bad;
 use crate::membership::slots::Index;
-use crate::membership::superblocks::Change;
 
 /// The interval for checking whether the writes in flight have ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -117,7 +116,6 @@ impl Array {
             return Err(refused(why));
         }
         rdev.bad_blocks().set(start, len).map_err(|why| refused(why.to_string()))?;
-        let recorded = self.core.record(&mut superblocks, Change::Members).await;
-        recorded.map_err(|status| self.not_recorded(status))
+        self.record(&mut superblocks).await
     }
 }

@@ -89,61 +89,34 @@ pub struct Rdev {
     next_sectors: Box<[NextSector]>,
 }
 
-/// Description of a member, without its device.
-#[derive(Debug)]
-pub(crate) struct NewRdev {
-    /// The path of the device.
-    pub(crate) path: String,
-    /// Its number in the superblocks.
-    pub(crate) number: u32,
-    /// Where its data area begins.
-    pub(crate) data_offset: Sectors,
-    /// The size of its data area.
-    pub(crate) data_size: Sectors,
-    /// Its state.
-    pub(crate) state: State,
-    /// Sectors that it already holds, if it is not in sync.
-    pub(crate) recovered: Sectors,
-    /// Sector of its bitmap's superblock, from the start of the device.
-    pub(crate) bitmap: Option<Sector>,
-    /// Its bad blocks.
-    pub(crate) bad: BadBlocks,
-}
-
-impl NewRdev {
-    /// A member as its superblock describes it.
-    pub(crate) fn of(sb: &Superblock, path: String, state: State, bad: BadBlocks) -> Self {
-        let flags =
-            [(State::WRITE_MOSTLY, sb.flags.write_mostly), (State::FAILFAST, sb.flags.failfast)];
-        let set = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| *flag);
-        Self {
-            path,
-            number: sb.dev_number,
-            data_offset: Sectors(sb.data_offset.0),
-            data_size: sb.data_size,
-            state: set.fold(state, |all, flag| all | flag),
-            recovered: sb.recovery_offset.unwrap_or(Sectors::ZERO),
-            bitmap: sb.bitmap_start(),
-            bad,
-        }
-    }
-}
-
 impl Rdev {
-    /// A member reached through `gateway`.
-    pub(crate) fn new(gateway: Gateway, new: NewRdev) -> Self {
-        let NewRdev { path, number, data_offset, data_size, state, recovered, bitmap, bad } = new;
+    /// The member at `path`, reached through `gateway`, as its superblock describes it, in `state` and what the superblock
+    /// adds to that.
+    pub(crate) fn new(
+        gateway: Gateway,
+        path: String,
+        sb: &Superblock,
+        mut state: State,
+        bad: BadBlocks,
+    ) -> Self {
+        if sb.flags.write_mostly {
+            state |= State::WRITE_MOSTLY;
+        }
+        if sb.flags.failfast {
+            state |= State::FAILFAST;
+        }
+        let recovered = sb.recovery_offset.unwrap_or(Sectors::ZERO).0;
         let accepted_losses = gateway.known_losses();
         Self {
             gateway,
             path,
-            number,
-            data_offset,
-            data_size,
+            number: sb.dev_number,
+            data_offset: Sectors(sb.data_offset.0),
+            data_size: sb.data_size,
             state: AtomicU32::new(state.bits()),
-            recovered: AtomicU64::new(recovered.0),
-            durably_recovered: AtomicU64::new(recovered.0),
-            bitmap: AtomicU64::new(bitmap.map_or(u64::MAX, |at| at.0)),
+            recovered: AtomicU64::new(recovered),
+            durably_recovered: AtomicU64::new(recovered),
+            bitmap: AtomicU64::new(sb.bitmap_start().map_or(u64::MAX, |at| at.0)),
             bad,
             errors: ReadErrors::default(),
             read_errors: AtomicU64::new(0),

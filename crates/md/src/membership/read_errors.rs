@@ -5,7 +5,9 @@
 //! count is halved for each full hour since the previous error, and a member whose count
 //! exceeds the array's `max_read_errors` fails (as in the kernel's raid1 and raid10).
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use ashlar_block::sync::lock;
 
 /// The default of an array's `max_read_errors`.
 pub(crate) const DEFAULT_MAX: u32 = 20;
@@ -27,7 +29,7 @@ impl ReadErrors {
     /// Counts an error at `now_ns`, by the runtime's monotonic clock, and returns the new count: the old
     /// one, halved for each full hour since the last error, plus one.
     pub(crate) fn record(&self, now_ns: u64) -> u32 {
-        let mut count = self.lock();
+        let mut count = lock(&self.0);
         let idle = count.last_ns.map_or(0, |last| now_ns.saturating_sub(last));
         let halvings = u32::try_from(idle / HOUR_NS).unwrap_or(u32::MAX);
         let left = count.errors.checked_shr(halvings).unwrap_or(0);
@@ -39,12 +41,7 @@ impl ReadErrors {
 
     /// Whether the count after the last error is more than `max`: then the member fails.
     pub(crate) fn exceeded(&self, max: u32) -> bool {
-        self.lock().errors > max
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Count> {
-        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).errors > max
     }
 }
 

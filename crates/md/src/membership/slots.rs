@@ -10,8 +10,10 @@
 //! its slot does not go to it; recovery copies its data later, because it raises the barrier, which
 //! waits for writes in flight. So I/O must read the slots *after* it passed the barrier.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+
+use ashlar_block::sync::lock;
 
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::read_errors;
@@ -234,7 +236,7 @@ impl Members {
         may: impl FnOnce() -> bool,
         fail: impl FnOnce(),
     ) -> bool {
-        let _one_at_a_time = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.failing);
         // Another thread may have failed it first.
         if rdev.is_faulty() {
             return true;

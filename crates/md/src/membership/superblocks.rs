@@ -36,6 +36,7 @@ use crate::bitmap::{Bitmap, Store};
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Members, Place};
+use crate::metadata::write_within;
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
 
 /// The superblocks of an array's members.
@@ -304,7 +305,7 @@ impl Superblocks {
         let Some((image, at)) = image else { return self.write_block(block, rdev).await };
         // A block that is no longer bad was rewritten: make that durable before the log drops it.
         rdev.submit_flush().await?;
-        write_blocks(rdev, at, image.bytes()).await?;
+        write_within(rdev.gateway(), at, image.bytes()).await?;
         let mut block = block.clone();
         block.features = block.features.set_to(Features::BAD_BLOCKS, !image.is_empty());
         self.write_block(&block, rdev).await?;
@@ -327,17 +328,5 @@ async fn write_at(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let durable = !broken(Rule::SuperblocksAreDurable);
     let fua = if durable { Flags::FUA } else { Flags::empty() };
     let bio = Bio::write_from(at, &mut buffer).with_flags(fua | Flags::META | Flags::SYNC);
-    rdev.gateway().submit(bio).await
-}
-
-/// Writes sectors of metadata durably, keeping the rest of their blocks.
-async fn write_blocks(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
-    let block = rdev.limits().logical_block();
-    let from = at.round_down(block);
-    let to = (at + Sectors::from_bytes_ceil(bytes.len() as u64)).round_up(block);
-    let mut buffer = rdev.gateway().read(from, to - from).await?;
-    let skip = (at - from).bytes() as usize;
-    buffer.as_mut_slice()[skip..skip + bytes.len()].copy_from_slice(bytes);
-    let bio = Bio::write_from(from, &mut buffer).with_flags(Flags::FUA | Flags::META);
     rdev.gateway().submit(bio).await
 }

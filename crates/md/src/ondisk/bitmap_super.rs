@@ -265,6 +265,13 @@ impl BitmapSuper {
         bytes.checked_next_multiple_of(boundary.max(1)).unwrap_or(u64::MAX)
     }
 
+    /// The superblock and the bits up to a boundary of 4 KiB, all of them set.
+    pub fn all_marked(&self) -> Vec<u8> {
+        let mut bytes = vec![0xff; self.total_bytes(4096) as usize];
+        bytes[..SIZE].copy_from_slice(self.as_bytes());
+        bytes
+    }
+
     /// The text of `mdadm --examine-bitmap` for this superblock, without the line naming the file.
     /// `array` is the version of the array's superblock, which determines the order of the UUID's
     /// bytes; `dirty` is the number of bits set, if the bits were read.

@@ -228,12 +228,9 @@ impl Examine1<'_> {
             return Ok(());
         }
         let position = Sectors(header.reshape_position.get());
-        let human = text::human_size(position.bytes());
-        writeln!(f, "  Reshape pos'n : {}{human}", position.0 / 2)?;
-        print_delta(f, header.delta_disks.get() as i32, header.raid_disks.get() as i32)?;
+        print_shape(f, position, header.delta_disks.get(), header.raid_disks.get())?;
         if header.new_level != header.level {
-            let level = Level::from_raw(header.new_level.get() as i32);
-            writeln!(f, "      New Level : {}", level_name(level))?;
+            print_new_level(f, header.new_level.get())?;
         }
         if header.new_layout != header.layout {
             print_layout_line(f, "     New Layout", self.level(), header.new_layout.get())?;
@@ -263,12 +260,7 @@ impl Examine1<'_> {
             }
             writeln!(f)?;
         }
-        let (stored, expected) = (header.sb_csum.get(), self.block.checksum());
-        if stored == expected {
-            writeln!(f, "       Checksum : {stored:x} - correct")?;
-        } else {
-            writeln!(f, "       Checksum : {stored:x} - expected {expected:x}")?;
-        }
+        print_checksum(f, header.sb_csum.get(), self.block.checksum())?;
         writeln!(f, "         Events : {}\n", header.events)
     }
 
@@ -410,12 +402,9 @@ impl Examine090<'_> {
         if block.minor_version.get() <= 90 || position == Sectors::MAX {
             return Ok(());
         }
-        let human = text::human_size(position.bytes());
-        writeln!(f, "  Reshape pos'n : {}{human}", position.0 / 2)?;
-        print_delta(f, block.delta_disks.get() as i32, block.raid_disks.get() as i32)?;
+        print_shape(f, position, block.delta_disks.get(), block.raid_disks.get())?;
         if block.new_level != block.level {
-            let level = Level::from_raw(block.new_level.get() as i32);
-            writeln!(f, "      New Level : {}", level_name(level))?;
+            print_new_level(f, block.new_level.get())?;
         }
         let new_layout = block.new_layout.get();
         if new_layout != block.layout.get() {
@@ -446,12 +435,7 @@ impl Examine090<'_> {
         writeln!(f, "Working Devices : {}", block.working_disks.get() as i32)?;
         writeln!(f, " Failed Devices : {}", block.failed_disks.get() as i32)?;
         writeln!(f, "  Spare Devices : {}", block.spare_disks.get() as i32)?;
-        let (stored, expected) = (block.sb_csum.get(), block.checksum());
-        if stored == expected {
-            writeln!(f, "       Checksum : {stored:x} - correct")?;
-        } else {
-            writeln!(f, "       Checksum : {stored:x} - expected {expected:x}")?;
-        }
+        print_checksum(f, block.sb_csum.get(), block.checksum())?;
         writeln!(f, "         Events : {}\n", block.events())?;
         print_layout_line(f, "         Layout", self.level(), block.layout.get())?;
         print_chunk(f, self.level(), block.chunk_size.get() / 1024)
@@ -543,12 +527,33 @@ pub(super) fn array_bytes(level: Level, layout: u32, raid_disks: u32, member: u6
     (data != 0).then(|| member.wrapping_mul(data.into()) / u64::from(copies.max(1)))
 }
 
-fn print_delta(f: &mut fmt::Formatter<'_>, delta: i32, raid_disks: i32) -> fmt::Result {
+/// How far a reshape is, and the change of the number of members.
+fn print_shape(
+    f: &mut fmt::Formatter<'_>,
+    position: Sectors,
+    delta: u32,
+    raid_disks: u32,
+) -> fmt::Result {
+    let human = text::human_size(position.bytes());
+    writeln!(f, "  Reshape pos'n : {}{human}", position.0 / 2)?;
+    let (delta, raid_disks) = (delta as i32, raid_disks as i32);
     if delta == 0 {
         return Ok(());
     }
     let before = raid_disks.wrapping_sub(delta);
     writeln!(f, "  Delta Devices : {delta} ({before}->{raid_disks})")
+}
+
+fn print_new_level(f: &mut fmt::Formatter<'_>, level: u32) -> fmt::Result {
+    writeln!(f, "      New Level : {}", level_name(Level::from_raw(level as i32)))
+}
+
+fn print_checksum(f: &mut fmt::Formatter<'_>, stored: u32, expected: u32) -> fmt::Result {
+    if stored == expected {
+        writeln!(f, "       Checksum : {stored:x} - correct")
+    } else {
+        writeln!(f, "       Checksum : {stored:x} - expected {expected:x}")
+    }
 }
 
 fn print_layout_line(

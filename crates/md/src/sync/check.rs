@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ashlar_block::sync::lock;
 use ashlar_block::{Sector, Sectors};
 use tracing::info;
 
@@ -32,7 +33,7 @@ impl Engine {
         };
         info!(array = self.core.name(), repair, "check");
         let ended = self.drive(&job).await;
-        let mismatches = self.mismatches();
+        let mismatches = lock(&self.progress).mismatches;
         info!(array = self.core.name(), repair, %mismatches, ?ended, "check ended");
         ended
     }
@@ -71,7 +72,7 @@ impl Job for Check<'_> {
             return Err(Trouble::Interrupted);
         }
         let pieces = pieces(core.personality(), range, |at| self.needed(at));
-        let mismatch = |sectors| self.engine.count_mismatch(sectors);
+        let mismatch = |sectors| lock(&self.engine.progress).mismatches += sectors;
         level.window(Work::Check { pieces, repair: self.repair, mismatch: &mismatch }).await
     }
 

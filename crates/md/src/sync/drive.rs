@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 
+use ashlar_block::sync::lock;
 use ashlar_block::{BioResult, LocalFuture, Sector, Sectors};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
@@ -315,14 +316,14 @@ impl Engine {
     }
 
     fn note_progress(&self, done: Sector, end: Sector) {
-        let mut progress = self.progress();
+        let mut progress = lock(&self.progress);
         progress.done = done - Sector::ZERO;
         progress.total = end - Sector::ZERO;
     }
 
     fn note_moved(&self, moved: Sectors) {
         let now = self.core.runtime.now_ns();
-        let mut progress = self.progress();
+        let mut progress = lock(&self.progress);
         progress.moved += moved;
         let moved = progress.moved;
         progress.marks.note(now, moved);

@@ -87,10 +87,11 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ashlar_block::Sectors;
+use ashlar_block::sync::lock;
 use event_listener::Event;
 
 use crate::core::Core;
@@ -150,7 +151,7 @@ pub(crate) struct SyncHold<'a>(&'a Engine);
 
 impl Drop for SyncHold<'_> {
     fn drop(&mut self) {
-        self.0.orders().holds -= 1;
+        lock(&self.0.orders).holds -= 1;
         self.0.core.news.wake();
     }
 }
@@ -169,31 +170,14 @@ impl Engine {
         })
     }
 
-    fn orders(&self) -> MutexGuard<'_, Orders> {
-        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn mismatches(&self) -> Sectors {
-        self.progress().mismatches
-    }
-
-    fn count_mismatch(&self, sectors: Sectors) {
-        self.progress().mismatches += sectors;
-    }
-
     /// The running sync, and its progress.
     pub(crate) fn status(&self) -> SyncStatus {
-        let orders = self.orders();
+        let orders = lock(&self.orders);
         let frozen = if orders.frozen { SyncAction::Frozen } else { SyncAction::Idle };
         let (running, last) = (orders.running, orders.last);
         let paused = orders.paused.filter(|_| running.is_none());
         drop(orders);
-        let progress = self.progress();
+        let progress = lock(&self.progress);
         let idle = SyncStatus {
             action: frozen,
             last,
@@ -222,11 +206,10 @@ impl Engine {
         &self.settings
     }
 
-    /// Sets where a check or repair begins, and where any sync waits ([`Sectors::MAX`]: nowhere).
+    /// See [`Array::set_sync_bounds`](crate::Array::set_sync_bounds).
     ///
     /// # Errors
-    /// [`SyncError::Bound`] if they are not in ascending order, or not multiples of the chunk;
-    /// [`SyncError::Busy`] if the upper bound would be lowered while an action runs (as in the kernel).
+    /// As there.
     pub(crate) fn set_bounds(&self, min: Sectors, max: Sectors) -> Result<(), SyncError> {
         let settings = &self.settings;
         let chunk = self.core.personality().chunk().0.max(8);
@@ -234,7 +217,7 @@ impl Engine {
         if min > max || !whole(min) || !whole(max) {
             return Err(SyncError::Bound);
         }
-        if max < settings.sync_max() && self.orders().running.is_some() {
+        if max < settings.sync_max() && lock(&self.orders).running.is_some() {
             return Err(SyncError::Busy);
         }
         settings.set_sync_min(min);
@@ -242,10 +225,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts what the user requests. Returns at once: [`Self::ended`] waits.
+    /// See [`Array::request_sync`](crate::Array::request_sync).
     ///
     /// # Errors
-    /// [`SyncError`].
+    /// As there.
     pub(crate) fn request(&self, request: SyncRequest) -> Result<(), SyncError> {
         if !self.core.is_redundant() {
             return Err(SyncError::NotRedundant);
@@ -256,7 +239,7 @@ impl Engine {
         if self.core.lifecycle.is_stopped() {
             return Err(SyncError::Stopped);
         }
-        let mut orders = self.orders();
+        let mut orders = lock(&self.orders);
         let wanted = match request {
             SyncRequest::Idle | SyncRequest::Frozen => {
                 orders.frozen = request == SyncRequest::Frozen;
@@ -288,7 +271,7 @@ impl Engine {
         loop {
             let listener = self.ended.listen();
             let (busy, stands, spares_seen, turns) = {
-                let orders = self.orders();
+                let orders = lock(&self.orders);
                 let stands = self.stands(&orders);
                 let busy = orders.busy || (orders.requested.is_some() && !stands);
                 let spares_seen = orders.spares_seen == Some(self.core.news.count());
@@ -298,7 +281,7 @@ impl Engine {
             let work = || !spares_seen && self.core.wants_spares() || self.next_action().is_some();
             if busy || (!idle && work()) {
                 listener.await;
-            } else if self.orders().turns == turns {
+            } else if lock(&self.orders).turns == turns {
                 return;
             }
             // Otherwise the task, on its thread, began something meanwhile: it may have been that work.
@@ -307,12 +290,12 @@ impl Engine {
 
     /// Ends the running sync, waits for its end, and lets none begin until the guard is dropped.
     pub(crate) async fn hold(&self) -> SyncHold<'_> {
-        self.orders().holds += 1;
+        lock(&self.orders).holds += 1;
         let held = SyncHold(self);
         self.core.news.wake();
         loop {
             let listener = self.ended.listen();
-            if !self.orders().busy {
+            if !lock(&self.orders).busy {
                 return held;
             }
             listener.await;
@@ -326,26 +309,22 @@ impl Engine {
 
     /// Whether the running action must end.
     fn is_interrupted(&self) -> bool {
-        let orders = self.orders();
+        let orders = lock(&self.orders);
         orders.interrupted || self.stands(&orders) || self.core.lifecycle.is_stopped()
     }
 
     /// The next action; `None` if there is none, or it failed and nothing has changed since.
     fn next_action(&self) -> Option<SyncAction> {
-        let necessary = if self.wants_recovery() {
+        let necessary = if self.core.members.to_rebuild().next().is_some() {
             Some(SyncAction::Recover)
         } else if self.wants_resync() && !self.core.has_late_changes() {
             Some(SyncAction::Resync)
         } else {
             None
         };
-        let orders = self.orders();
+        let orders = lock(&self.orders);
         let able = |action: &SyncAction| orders.gave_up != Some((*action, self.core.news.count()));
         necessary.filter(able).or(orders.requested)
-    }
-
-    fn wants_recovery(&self) -> bool {
-        self.core.members.to_rebuild().next().is_some()
     }
 
     fn wants_resync(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use ashlar_block::sync::lock;
 use ashlar_block::{Sectors, rate_limited};
 use futures_util::future::select;
 use tracing::error;
@@ -22,7 +23,7 @@ impl Engine {
     async fn sync_all(&self) {
         loop {
             {
-                let mut orders = self.orders();
+                let mut orders = lock(&self.orders);
                 if self.stands(&orders) || self.core.lifecycle.is_stopped() {
                     return;
                 }
@@ -44,7 +45,7 @@ impl Engine {
                 };
                 self.end_sync(action, ended);
             }
-            self.orders().busy = false;
+            lock(&self.orders).busy = false;
             self.ended.notify(usize::MAX);
             if action.is_none() {
                 return;
@@ -55,7 +56,7 @@ impl Engine {
     /// Chooses the next action, and marks it as running.
     fn begin_sync(&self) -> Option<SyncAction> {
         let action = self.next_action()?;
-        let mut orders = self.orders();
+        let mut orders = lock(&self.orders);
         // A request that arrived meanwhile is handled next.
         if self.stands(&orders) || orders.interrupted {
             return None;
@@ -68,7 +69,7 @@ impl Engine {
             orders.gave_up = None;
         }
         drop(orders);
-        let mut progress = self.progress();
+        let mut progress = lock(&self.progress);
         let kept = if action == SyncAction::Recover { progress.mismatches } else { Sectors::ZERO };
         *progress = Progress { mismatches: kept, ..Progress::default() };
         progress.marks.note(self.core.runtime.now_ns(), Sectors::ZERO);
@@ -76,8 +77,8 @@ impl Engine {
     }
 
     fn end_sync(&self, action: SyncAction, ended: SyncEnd) {
-        let done = self.progress().done;
-        let mut orders = self.orders();
+        let done = lock(&self.progress).done;
+        let mut orders = lock(&self.orders);
         orders.running = None;
         let asked_for = matches!(action, SyncAction::Check | SyncAction::Repair);
         let settings = &self.settings;

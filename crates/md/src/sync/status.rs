@@ -49,9 +49,9 @@ impl SyncAction {
 /// A user's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncRequest {
-    /// SyncEnd the running action. A necessary action begins again automatically.
+    /// End the running action. A necessary action begins again automatically.
     Idle,
-    /// SyncEnd the running action, and let none begin.
+    /// End the running action, and let none begin.
     Frozen,
     /// Begin the necessary action.
     Resync,

@@ -13,10 +13,11 @@
 //!   kernel flushes without waiting.)
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::Sector;
+use ashlar_block::sync::lock;
 use event_listener::{Event, listener};
 
 /// The array's writes that may be acknowledged before all members have them.
@@ -61,15 +62,11 @@ impl Backlog {
         self.count.load(SeqCst) < self.limit
     }
 
-    fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until the list is empty or `done` returns true for it.
     async fn wait(&self, done: impl Fn(&List) -> bool) {
         while !self.is_empty() {
             listener!(self.ended => ended);
-            if done(&self.list()) {
+            if done(&lock(&self.list)) {
                 return;
             }
             ended.await;
@@ -92,7 +89,7 @@ impl Backlog {
         if self.is_empty() {
             return;
         }
-        let begun = self.list().begun;
+        let begun = lock(&self.list).begun;
         self.wait(|list| list.ranges.iter().all(|(number, _)| *number > begun)).await;
     }
 
@@ -101,7 +98,7 @@ impl Backlog {
         let range = start..end;
         loop {
             self.clear_of(start, end).await;
-            let mut list = self.list();
+            let mut list = lock(&self.list);
             // Another write may have entered first.
             if list.is_clear(&range) {
                 list.begun += 1;
@@ -116,7 +113,7 @@ impl Backlog {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.backlog.list().ranges.retain(|(number, _)| *number != self.number);
+        lock(&self.backlog.list).ranges.retain(|(number, _)| *number != self.number);
         self.backlog.count.fetch_sub(1, SeqCst);
         self.backlog.ended.notify(usize::MAX);
     }
