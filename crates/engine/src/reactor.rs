@@ -75,7 +75,6 @@ pub(crate) struct Core {
     /// After the ring, which uses it; `None` if the kernel refused.
     fixed: OnceCell<Option<FixedMemory>>,
     harvest: RefCell<Vec<Completion>>,
-    before_idle: Cell<fn()>,
     /// Polls since the plug was flushed.
     polls: Cell<u32>,
     /// How long the last wait was, nanoseconds.
@@ -137,11 +136,6 @@ pub(crate) fn wake_by_ring(target: &Arc<Mailbox>) -> bool {
     true
 }
 
-/// The block layer's scheduled flush: no runnable task is left that could add to the plug, or it was held for long enough.
-fn flush_plug() {
-    ashlar_block::plug::flush_current();
-}
-
 /// The owner of a reactor: created, run and dropped on one thread, which has no other reactor.
 pub struct Reactor {
     core: Rc<Core>,
@@ -176,7 +170,6 @@ impl Reactor {
             ring: RefCell::new(ring),
             fixed: OnceCell::new(),
             harvest: RefCell::default(),
-            before_idle: Cell::new(flush_plug),
             polls: Cell::new(0),
             last_wait_ns: Cell::new(u64::MAX),
             blocking: Cell::new(0),
@@ -188,12 +181,6 @@ impl Reactor {
         tell_time();
         let wake_up = core.spawn(read_wake_ups(Rc::clone(&core)));
         Ok(Self { core, _wake_up: wake_up, _shard: shard })
-    }
-
-    /// Sets `hook` to be called, instead of the flush of the block layer's plug, whenever no task is runnable and
-    /// before the ring is entered.
-    pub fn set_before_idle(&self, hook: fn()) {
-        self.core.before_idle.set(hook);
     }
 
     /// A handle for other threads.
@@ -415,10 +402,11 @@ impl Core {
         }
         // The caller's poll.
         self.polls.set(self.polls.get() + 1);
-        // Tasks that wake themselves must not hold back the I/O of others.
+        // No runnable task is left that could add to the plug, or it was held for long enough: tasks that wake themselves
+        // must not hold back the I/O of others.
         if self.polls.get() >= self.config.task_budget || self.is_idle() && !busy() {
             self.polls.set(0);
-            self.before_idle.get()();
+            ashlar_block::plug::flush_current();
         }
         if self.is_idle() && !busy() && self.mailbox.fall_asleep() {
             let start = timer::now_ns();
@@ -502,7 +490,7 @@ impl Drop for Reactor {
         }
         let end = Instant::now() + DRAIN_LIMIT;
         loop {
-            core.before_idle.get()();
+            ashlar_block::plug::flush_current();
             if core.ops.borrow().is_empty() {
                 break;
             }

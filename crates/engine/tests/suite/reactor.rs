@@ -77,26 +77,6 @@ fn a_task_that_wakes_itself_does_not_hold_back_the_io_of_others() {
 }
 
 #[test]
-fn the_idle_hook_runs_when_nothing_is_runnable_and_what_it_wakes_runs() {
-    thread_local! { static WAITING: RefCell<Option<Waker>> = const { RefCell::new(None) }; }
-    let reactor = reactor();
-    reactor.set_before_idle(|| {
-        if let Some(waker) = WAITING.take() {
-            waker.wake();
-        }
-    });
-    reactor.block_on(async {
-        let mut polls = 0;
-        spawn(std::future::poll_fn(move |cx| {
-            polls += 1;
-            WAITING.set(Some(cx.waker().clone()));
-            if polls == 3 { Poll::Ready(()) } else { Poll::Pending }
-        }))
-        .await;
-    });
-}
-
-#[test]
 fn a_busy_task_does_not_starve_io() {
     let (mut write, read) = std::io::pipe().map(|(r, w)| (w, r)).unwrap();
     reactor().block_on(async {
