@@ -62,8 +62,11 @@ pub enum MessageError {
     Invalid(String),
 }
 
+/// The reply to a message.
+pub type Reply<'a> = LocalFuture<'a, Result<String, MessageError>>;
+
 /// A target for a piece of a device. The sectors of bios count from the start of the piece; those
-/// of a flush are meaningless. A target matches every [`Op`](ashlar_block::Op) explicitly.
+/// of a flush are meaningless. A target matches every [`Op`] explicitly.
 pub trait Target: Send + Sync + 'static {
     /// The type, as in a table line: `linear`.
     fn type_name(&self) -> &'static str;
@@ -138,10 +141,7 @@ pub trait Target: Send + Sync + 'static {
     ///
     /// # Errors
     /// See [`MessageError`].
-    fn message<'a>(
-        &'a self,
-        words: &'a [&'a str],
-    ) -> LocalFuture<'a, Result<String, MessageError>> {
+    fn message<'a>(&'a self, words: &'a [&'a str]) -> Reply<'a> {
         let message = words.first().copied().unwrap_or_default().to_owned();
         let target = self.type_name();
         Box::pin(std::future::ready(Err(MessageError::Unknown { target, message })))

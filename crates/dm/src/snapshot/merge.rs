@@ -40,7 +40,7 @@ use super::state::{LoadedState, Snapshot, remap};
 use super::store::{ListEnd, Run};
 use super::target::{Member, TrackedChunk};
 use crate::copy::{copy, pieces};
-use crate::target::{MessageError, TableTarget, Target, TargetError, TargetParameters};
+use crate::target::{MessageError, Reply, TableTarget, Target, TargetError, TargetParameters};
 use crate::task::{Task, until};
 
 /// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
@@ -357,10 +357,7 @@ impl Target for MergeTarget {
         }
     }
 
-    fn message<'a>(
-        &'a self,
-        words: &'a [&'a str],
-    ) -> LocalFuture<'a, Result<String, MessageError>> {
+    fn message<'a>(&'a self, words: &'a [&'a str]) -> Reply<'a> {
         let unknown = || MessageError::Unknown { target: Self::NAME, message: words.join(" ") };
         let reply = self.member.snapshot.merge.task.answer(words).ok_or_else(unknown);
         Box::pin(std::future::ready(reply))

@@ -8,11 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use ashlar_block::{
-    Bio, BioResult, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors,
-};
+use ashlar_block::{Bio, BioResult, Gateway, IoFuture, Limits, Op, Runtime, Sector, Sectors};
 
-use super::{Lower, MessageError, TableTarget, Target, TargetError, TargetParameters};
+use super::{Lower, MessageError, Reply, TableTarget, Target, TargetError, TargetParameters};
 use crate::text::parse_number;
 
 struct Class {
@@ -174,10 +172,7 @@ impl Target for Delay {
         })
     }
 
-    fn message<'a>(
-        &'a self,
-        words: &'a [&'a str],
-    ) -> LocalFuture<'a, Result<String, MessageError>> {
+    fn message<'a>(&'a self, words: &'a [&'a str]) -> Reply<'a> {
         Box::pin(std::future::ready(self.set(words)))
     }
 }

@@ -11,7 +11,7 @@
 //!   +------------------------+----------------------+-------------------------------+
 //! ```
 //!
-//! Each change passes a gate whose value is this [`Progress`], and keeps its pass until it ends. The window moves while the gate is
+//! Each change passes a gate whose value is this `Progress`, and keeps its pass until it ends. The window moves while the gate is
 //! closed: so no change that went to the first leg alone is in flight when its region is copied. No bio crosses the end of a
 //! region, and a window consists of whole regions.
 //!
@@ -35,7 +35,7 @@ use ashlar_block::{
 use futures_util::future::join_all;
 use tracing::{error, info, warn};
 
-use super::{Lower, MessageError, TableTarget, Target, TargetError, TargetParameters};
+use super::{Lower, MessageError, Reply, TableTarget, Target, TargetError, TargetParameters};
 use crate::copy::pieces;
 use crate::task::Task;
 use crate::text::QuotedArgument;
@@ -420,10 +420,7 @@ impl Target for Mirror {
         })
     }
 
-    fn message<'a>(
-        &'a self,
-        words: &'a [&'a str],
-    ) -> LocalFuture<'a, Result<String, MessageError>> {
+    fn message<'a>(&'a self, words: &'a [&'a str]) -> Reply<'a> {
         Box::pin(async move {
             if let Some(reply) = self.0.task.answer(words) {
                 return Ok(reply);

@@ -4,7 +4,7 @@
 //! The log has the order in which data became durable: a write without FUA waits for the next
 //! flush, and comes before it in the log if it was acknowledged before the flush began; a write
 //! with FUA is logged when it is acknowledged. The message `mark NAME` adds a mark at the end of
-//! the log. See [`format`] for the format.
+//! the log. See [`format`](mod@format) for the format.
 //!
 //! Differences from the kernel's target: entries are in the log before the flush or FUA write that
 //! caused them is acknowledged; failed writes are not logged; data overwritten by a write with FUA
@@ -29,7 +29,7 @@ use tracing::error;
 use zerocopy::IntoBytes;
 
 use super::zero::anything;
-use super::{Lower, MessageError, TableTarget, Target, TargetError, TargetParameters};
+use super::{Lower, MessageError, Reply, TableTarget, Target, TargetError, TargetParameters};
 use crate::text::QuotedArgument;
 use format::{DISCARD, Entry, FLUSH, FUA, MARK, METADATA, Super};
 
@@ -321,10 +321,7 @@ impl Target for LogWrites {
         Box::pin(self.write_super())
     }
 
-    fn message<'a>(
-        &'a self,
-        words: &'a [&'a str],
-    ) -> LocalFuture<'a, Result<String, MessageError>> {
+    fn message<'a>(&'a self, words: &'a [&'a str]) -> Reply<'a> {
         Box::pin(self.mark(words))
     }
 }
