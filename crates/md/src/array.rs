@@ -131,16 +131,6 @@ impl Array {
         self.core.bitmap()
     }
 
-    /// Read errors that a member may have within about an hour (the kernel's `max_read_errors`).
-    pub fn max_read_errors(&self) -> u32 {
-        self.core.members.max_read_errors()
-    }
-
-    /// Sets how many read errors a member may have.
-    pub fn set_max_read_errors(&self, max: u32) {
-        self.core.members.set_max_read_errors(max);
-    }
-
     /// The running sync, and its progress.
     pub fn sync_status(&self) -> SyncStatus {
         self.sync.status()

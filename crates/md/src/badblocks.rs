@@ -52,7 +52,7 @@ pub use text::{Change, InvalidChange};
 
 use crate::ondisk::BadBlockLogPlace;
 use crate::ondisk::bad_block_log::{self, BadBlockLogError, BadRange};
-use layout::{FullLog, Layout};
+use layout::Layout;
 
 /// Why a change was not made. No part of it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -66,12 +66,6 @@ pub enum BadBlocksError {
     /// The log cannot express such a position, or the range is empty.
     #[error("no range that a bad block log can hold")]
     Range,
-}
-
-impl From<FullLog> for BadBlocksError {
-    fn from(_: FullLog) -> Self {
-        Self::Full
-    }
 }
 
 /// What [`BadBlocks::check`] found.
@@ -320,7 +314,7 @@ impl BadBlocks {
     /// The units that a range touches; `None` if it is empty or the log cannot express it.
     fn outward(&self, start: Sector, len: Sectors) -> Option<(u64, u64)> {
         let end = start.checked_add(len)?.0.div_ceil(self.unit().0);
-        let fits = end <= layout::UNITS && end <= u64::MAX >> self.shift;
+        let fits = end <= bad_block_log::UNITS && end <= u64::MAX >> self.shift;
         (fits && !len.is_zero()).then_some((start.0 >> self.shift, end))
     }
 

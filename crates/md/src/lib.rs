@@ -2,10 +2,10 @@
 //!
 //! # Theory
 //!
-//! Members carry superblocks ([`ondisk`]). [`probe`] reads them, [`assemble`] decides which members
+//! Members carry superblocks ([`ondisk`]). [`probe`] reads them, `assemble` decides which members
 //! make an array and whether it may start, and [`Array`] runs it: a block device whose
-//! [`personality`] maps its sectors to the members', with common code for reading and writing copies of
-//! all levels ([`raid0`] and [`raid10`] are pure geometry).
+//! `personality` maps its sectors to the members', with common code for reading and writing copies of
+//! all levels (`raid0` and `raid10` are pure geometry).
 //!
 //! The promises of an array, beyond a block device's contract:
 //! - a write is acknowledged when every copy on a member in sync has it; a member that could not
@@ -66,23 +66,18 @@ pub use sync::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
 /// The parts that the project's own tests and benches reach into. Other crates use what is above.
 #[doc(hidden)]
 pub mod internals {
-    /// See the module of that name.
     pub mod badblocks {
         pub use crate::badblocks::*;
     }
-    /// See the module of that name.
     pub mod barrier {
         pub use crate::barrier::*;
     }
-    /// See the module of that name.
     pub mod bitmap {
         pub use crate::bitmap::*;
     }
-    /// See the module of that name.
     pub mod raid0 {
         pub use crate::raid0::*;
     }
-    /// See the module of that name.
     pub mod raid10 {
         pub use crate::raid10::*;
     }

@@ -12,16 +12,11 @@
 //! reader merges (the kernel's does). Every entry of a mixture is in one image or the other: at worst,
 //! a block that has just been cleared counts as bad.
 
+use super::BadBlocksError;
 use crate::ondisk::bad_block_log::{self, BadBlockLogError, MAX_ENTRY_LEN};
 
 /// Entries in a sector of the log.
 pub(super) const SLOTS: usize = 512 / 8;
-/// The number of units that an entry's position can address.
-pub(super) const UNITS: u64 = 1 << 54;
-
-/// A log without room.
-#[derive(Debug)]
-pub(super) struct FullLog;
 
 /// Units `[start, end)`, at most [`MAX_ENTRY_LEN`] of them.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +67,12 @@ impl Layout {
 
     /// Lists `[start, end)`; false if all of it is listed already. After an error the caller must
     /// discard the layout.
-    pub(super) fn insert(&mut self, start: u64, end: u64, since: u64) -> Result<bool, FullLog> {
+    pub(super) fn insert(
+        &mut self,
+        start: u64,
+        end: u64,
+        since: u64,
+    ) -> Result<bool, BadBlocksError> {
         let gaps = self.gaps(start, end);
         for (mut start, end) in gaps.iter().copied() {
             // A long range cannot loop for long: placing fails once the log is full.
@@ -87,7 +87,7 @@ impl Layout {
 
     /// Removes `[start, end)` from the list; false if no part of it was listed. After an error the
     /// caller must discard the layout.
-    pub(super) fn remove(&mut self, start: u64, end: u64) -> Result<bool, FullLog> {
+    pub(super) fn remove(&mut self, start: u64, end: u64) -> Result<bool, BadBlocksError> {
         let mut found = false;
         for sector in &mut self.0 {
             if start >= end || !sector.iter().any(|entry| entry.overlaps(start, end)) {
@@ -99,7 +99,7 @@ impl Layout {
             let parts = sector.iter().flat_map(|entry| [before(entry), after(entry)]);
             *sector = parts.filter(|part| part.start < part.end).collect();
             if sector.len() > SLOTS {
-                return Err(FullLog);
+                return Err(BadBlocksError::Full);
             }
         }
         Ok(found)
@@ -139,7 +139,7 @@ impl Layout {
     }
 
     /// Puts an entry into the sector of an adjacent entry, or else into the first sector with room.
-    fn place(&mut self, new: Entry) -> Result<(), FullLog> {
+    fn place(&mut self, new: Entry) -> Result<(), BadBlocksError> {
         let continues = |sector: &[Entry]| {
             sector.iter().any(|entry| entry.end == new.start || entry.start == new.end)
         };
@@ -154,7 +154,7 @@ impl Layout {
                 return Ok(());
             }
         }
-        Err(FullLog)
+        Err(BadBlocksError::Full)
     }
 }
 

@@ -73,14 +73,7 @@ impl Bitmap {
                 held.clear();
             }
         }
-        let flight = {
-            let board = self.board();
-            if !board.image.is_dirty() {
-                return Ok(());
-            }
-            board.loading()
-        };
-        self.arrival(flight, store).await
+        self.write_pending(store).await
     }
 
     fn hold(&self, now: bool) -> HeldChunks<'_> {

@@ -73,6 +73,11 @@ impl Bitmap {
             board.old_layout = None;
             board.image.rewrite_all();
         }
+        self.write_pending(store).await
+    }
+
+    /// Writes what has changed in the image and is in no flight yet, if anything.
+    pub(super) async fn write_pending(&self, store: &dyn Store) -> BioResult {
         let flight = {
             let board = self.board();
             if !board.image.is_dirty() {

@@ -21,7 +21,7 @@ use crate::probe::Candidate;
 use crate::probe::{ProbeError, probe};
 
 /// How to add a device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct AddOptions {
     /// The UUID of the new member; should be random.
     pub device_uuid: Uuid,

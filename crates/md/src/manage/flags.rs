@@ -1,7 +1,6 @@
 //! Flags of members (`md/dev-*/state` in sysfs).
 
 use futures_util::future::OptionFuture;
-use uuid::Uuid;
 
 use super::{AddOptions, ManageError};
 use crate::array::Array;
@@ -126,15 +125,9 @@ impl Array {
         let no_superblock = "it has no superblock";
         let sb =
             found.ok_or(ManageError::ReAdd { path: path.clone(), array, why: no_superblock })?;
-        let options = AddOptions {
-            device_uuid: Uuid::nil(),
-            write_mostly: None,
-            failfast: None,
-            spare_only: false,
-        };
         // So that it does not conflict with itself.
         rdev.set(State::REMOVED);
-        let result = self.re_add_now(Candidate { gateway, path, sb }, options).await;
+        let result = self.re_add_now(Candidate { gateway, path, sb }, AddOptions::default()).await;
         if result.is_err() {
             rdev.clear(State::REMOVED);
         }

@@ -259,13 +259,7 @@ impl Rdev {
         &self.bad
     }
 
-    /// Whether some blocks are known to be bad.
-    #[inline]
-    pub(crate) fn has_bad_blocks(&self) -> bool {
-        !self.bad.is_empty()
-    }
-
-    /// Whether a range of its data area can be read: the member [holds](Self::holds) it and no block
+    /// Whether a range of its data area can be read: the member holds it and no block
     /// in it is known to be bad.
     #[inline]
     pub fn can_read(&self, at: Sector, len: Sectors) -> bool {

@@ -258,13 +258,13 @@ impl Members {
         self.lacking.load(SeqCst)
     }
 
-    /// Read errors that a member may have within about an hour.
-    pub(crate) fn max_read_errors(&self) -> u32 {
+    /// Read errors that a member may have within about an hour (the kernel's `max_read_errors`).
+    pub fn max_read_errors(&self) -> u32 {
         self.max_read_errors.load(SeqCst)
     }
 
     /// Sets how many read errors a member may have.
-    pub(crate) fn set_max_read_errors(&self, max: u32) {
+    pub fn set_max_read_errors(&self, max: u32) {
         self.max_read_errors.store(max, SeqCst);
     }
 }

@@ -248,7 +248,7 @@ impl Superblocks {
             block.features = block.features.set_to(Features::REPLACEMENT, replaces);
             let returns = rebuilding && rdev.state().contains(State::RETURNS);
             block.features = block.features.set_to(Features::RECOVERY_BITMAP, returns);
-            let lists = rdev.has_bad_blocks();
+            let lists = !rdev.bad_blocks().is_empty();
             if !rdev.bad_blocks().changed() {
                 block.features = block.features.set_to(Features::BAD_BLOCKS, lists);
             }

@@ -19,7 +19,7 @@ pub const MAX_ENTRY_LEN: u64 = 512;
 const LEN_BITS: u32 = 10;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 /// Units that positions can address.
-const UNITS: u64 = 1 << (u64::BITS - LEN_BITS);
+pub(crate) const UNITS: u64 = 1 << (u64::BITS - LEN_BITS);
 /// The word that ends the list. No entry looks like it: its length would be 1023 units.
 pub(crate) const END: u64 = u64::MAX;
 

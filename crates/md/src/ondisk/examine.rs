@@ -15,6 +15,7 @@ use super::superblock::Superblock;
 use super::superblock_0_90::{Block090, Descriptor, disk, state};
 use super::superblock_1::Block1;
 use super::text::{self, CTime};
+use super::validate::slots;
 
 /// The most slots printed, so that a damaged device count does not print forever.
 const MAX_SLOTS: u32 = 4096;
@@ -285,11 +286,8 @@ impl Examine1<'_> {
             Role::Active(slot) if replacement => writeln!(f, "Replacement device {slot}")?,
             Role::Active(slot) => writeln!(f, "Active device {slot}")?,
         }
-        let shrink = match self.features().contains(Features::RESHAPE_ACTIVE) {
-            true => (header.delta_disks.get() as i32).min(0).unsigned_abs(),
-            false => 0,
-        };
-        let slots = header.raid_disks.get().saturating_add(shrink);
+        let reshaping = self.features().contains(Features::RESHAPE_ACTIVE);
+        let slots = slots(header.raid_disks, header.delta_disks, reshaping);
         let mut holders = vec![0_u32; slots.min(MAX_SLOTS) as usize];
         for role in self.block.roles() {
             if let Some(count) = holders.get_mut(usize::from(role.raw())) {
@@ -447,11 +445,7 @@ impl Examine090<'_> {
         self.print_descriptor(f, "this", &block.this_disk)?;
         writeln!(f)?;
         let reshaping = block.minor_version.get() > 90 && block.reshape_position() != u64::MAX;
-        let shrink = match reshaping {
-            true => (block.delta_disks.get() as i32).min(0).unsigned_abs(),
-            false => 0,
-        };
-        let slots = block.raid_disks.get().saturating_add(shrink);
+        let slots = slots(block.raid_disks, block.delta_disks, reshaping);
         let count = slots.saturating_add(block.spare_disks.get()) as usize;
         for (number, entry) in block.disks.iter().take(count).enumerate() {
             self.print_descriptor(f, &format!("{number:4}"), entry)?;
@@ -562,21 +556,13 @@ fn print_layout_line(
     level: Level,
     layout: u32,
 ) -> fmt::Result {
-    let unknown = "-unknown-";
-    match level {
-        Level::Raid5 | Level::Raid6 => {
-            let name = text::parity_layout_name(level == Level::Raid6, layout);
-            writeln!(f, "{label} : {}", name.unwrap_or(unknown))
-        }
-        Level::Raid10 => writeln!(f, "{label} :{}", text::raid10_layout(layout)),
-        Level::Linear
-        | Level::Raid0
-        | Level::Raid1
-        | Level::Raid4
-        | Level::Multipath
-        | Level::Faulty
-        | Level::Other(_) => Ok(()),
+    if level == Level::Raid10 {
+        writeln!(f, "{label} :{}", text::raid10_layout(layout))?;
+    } else if matches!(level, Level::Raid5 | Level::Raid6) {
+        let name = text::parity_layout_name(level == Level::Raid6, layout);
+        writeln!(f, "{label} : {}", name.unwrap_or("-unknown-"))?;
     }
+    Ok(())
 }
 
 /// The chunk size line and the empty line after it.

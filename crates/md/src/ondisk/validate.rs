@@ -8,6 +8,7 @@
 use ashlar_block::units::{Sector, Sectors};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
+use zerocopy::byteorder::little_endian::U32;
 
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
 use super::defect::{ArrayEvents, Defect, Misplacement};
@@ -106,11 +107,8 @@ fn check_fields_1(block: &Block1) -> Result<(), Defect> {
         return Err(Defect::Raid0LayoutFeature { level: shape.level });
     }
     check_logical_block_size(header.logical_block_size.get())?;
-    let shrink = match features.contains(Features::RESHAPE_ACTIVE) {
-        true => (header.delta_disks.get() as i32).min(0).unsigned_abs(),
-        false => 0,
-    };
-    check_own_role(block.own_role(), header.raid_disks.get().saturating_add(shrink))
+    let reshaping = features.contains(Features::RESHAPE_ACTIVE);
+    check_own_role(block.own_role(), slots(header.raid_disks, header.delta_disks, reshaping))
 }
 
 fn check_places_1(
@@ -227,11 +225,7 @@ pub fn check_0_90(block: &Block090, device: Sectors) -> Result<(), Defect> {
     let number = block.this_disk.number.get() as usize;
     let role = block.disks.get(number).map_or(Role::Spare, |entry| entry.role());
     let reshaping = block.minor_version.get() == 91;
-    let shrink = match reshaping {
-        true => (block.delta_disks.get() as i32).min(0).unsigned_abs(),
-        false => 0,
-    };
-    check_own_role(role, block.raid_disks.get().saturating_add(shrink))
+    check_own_role(role, slots(block.raid_disks, block.delta_disks, reshaping))
 }
 
 /// Checks that these bytes are a 0.90 superblock, regardless of other defects.
@@ -251,6 +245,12 @@ pub fn identify_0_90(block: &Block090) -> Result<(), Defect> {
         return Err(Defect::MajorVersion { found, wanted: 0 });
     }
     Ok(())
+}
+
+/// The slots that a superblock describes: an array that shrinks still has those that it gives up.
+pub(super) fn slots(raid_disks: U32, delta_disks: U32, reshaping: bool) -> u32 {
+    let given_up = (delta_disks.get() as i32).min(0).unsigned_abs();
+    raid_disks.get().saturating_add(if reshaping { given_up } else { 0 })
 }
 
 /// The defect of a device that is too small for this version.

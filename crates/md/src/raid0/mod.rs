@@ -53,12 +53,3 @@ pub struct MemberRange {
     /// First sector and length, counted from the start of the data area.
     pub span: Span,
 }
-
-impl MemberRange {
-    /// The run in sectors of the member's device. Members have different data offsets: this adds
-    /// the offset exactly once, and returns a type to which it cannot be added again.
-    #[inline]
-    pub fn on_member(self, data_offset: Sectors) -> Span {
-        Span { start: self.span.start + data_offset, len: self.span.len }
-    }
-}

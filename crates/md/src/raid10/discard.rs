@@ -23,7 +23,7 @@
 //! it destroyed data: Launchpad bug 1907262). When the members are no multiple of the near copies a
 //! stripe does not end with a row; that is harmless, since edges may lie within a row.
 //!
-//! This module does not know the members' data offsets: [`MemberRange::on_member`] adds them.
+//! This module does not know the members' data offsets: [`Rdev`](crate::Rdev) adds them.
 
 use ashlar_block::units::{Sector, Sectors};
 

@@ -200,12 +200,6 @@ impl Geometry {
         self.layout
     }
 
-    /// Copies of each chunk: near copies times far copies.
-    #[inline]
-    pub fn copies(&self) -> usize {
-        self.near() as usize * self.far() as usize
-    }
-
     /// The distance between the repetitions of a row on the members.
     #[inline]
     pub fn stride(&self) -> Sectors {

@@ -29,24 +29,12 @@ pub enum FarSets {
 
 /// A decoded layout word. [`Geometry::new`](super::Geometry::new) decides whether it is possible with
 /// the array's members.
+/// docs/formats/md.md has drawings.
 ///
 /// The near layout (mdadm's `n2`, `n3`, ...): the copies of a chunk are neighbours.
 ///
 /// Each chunk is placed `copies` times before the next one. The number of members need not be a
 /// multiple of the copies: copies then continue in the next row.
-///
-/// ```
-/// # use ashlar_md::internals::raid10::draw;
-/// assert_eq!(draw(0x102, 4, 3)?.trim_end(), "   0   0   1   1
-///    2   2   3   3
-///    4   4   5   5");
-///
-/// assert_eq!(draw(0x102, 3, 4)?.trim_end(), "   0   0   1
-///    1   2   2
-///    3   3   4
-///    4   5   5");
-/// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
-/// ```
 ///
 /// The far layout (mdadm's `f2`, `f3`, ...): the array is striped like RAID 0 over the first part
 /// of the members, and again over the next part, shifted by one member.
@@ -55,29 +43,11 @@ pub enum FarSets {
 /// all members, the copies of any two neighbours overlap: with `f2` no two neighbours may fail.
 /// [`FarSets`] limit the shift; only device mapper and hand-made arrays have them.
 ///
-/// ```
-/// # use ashlar_md::internals::raid10::draw;
-/// assert_eq!(draw(0x201, 4, 2)?.trim_end(), "   0   1   2   3
-///    4   5   6   7
-///    3   0   1   2
-///    7   4   5   6");
-/// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
-/// ```
-///
 /// The offset layout (mdadm's `o2`, `o3`, ...): every row is repeated immediately, shifted by one
 /// member.
 ///
 /// The same rotation as in the far layout, but the copies are close together on the members, so
 /// that writes need not seek.
-///
-/// ```
-/// # use ashlar_md::internals::raid10::draw;
-/// assert_eq!(draw(0x1_0201, 4, 2)?.trim_end(), "   0   1   2   3
-///    3   0   1   2
-///    4   5   6   7
-///    7   4   5   6");
-/// # Ok::<(), ashlar_md::internals::raid10::GeometryError>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Adjacent copies of a chunk; at least 1.

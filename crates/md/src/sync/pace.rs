@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_idle_array_is_synced_at_the_highest_speed_and_a_busy_one_at_the_lowest() {
-        let settings = SyncSettings::default();
+        let settings = SyncSettings::notifying(Default::default());
         settings.set_speed_max_kib(Some(10 * 1024));
         settings.set_speed_min_kib(Some(1024));
         assert!((100..=103).contains(&windows(&settings, |_| 0)));
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_lower_bound_holds_even_if_the_upper_is_below_it() {
-        let settings = SyncSettings::default();
+        let settings = SyncSettings::notifying(Default::default());
         settings.set_speed_max_kib(Some(1));
         settings.set_speed_min_kib(Some(4096));
         assert!((40..=42).contains(&windows(&settings, |_| 0)));

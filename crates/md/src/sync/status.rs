@@ -118,12 +118,6 @@ pub struct SyncSettings {
     pub(super) changed: Arc<Event>,
 }
 
-impl Default for SyncSettings {
-    fn default() -> Self {
-        Self::notifying(Arc::default())
-    }
-}
-
 fn own(value: &AtomicU64) -> Option<u64> {
     Some(value.load(SeqCst)).filter(|value| *value != 0)
 }
@@ -141,13 +135,13 @@ impl SyncSettings {
     }
 
     /// KiB per second that a sync may do even during regular I/O; `None` for the system's
-    /// [`DEFAULT_SPEED_MIN_KIB`].
+    /// 1000.
     pub fn own_speed_min_kib(&self) -> Option<u64> {
         own(&self.speed_min_kib)
     }
 
     /// KiB per second that a sync never exceeds (unless `speed_min` is higher); `None` for the
-    /// system's [`DEFAULT_SPEED_MAX_KIB`].
+    /// system's 200,000.
     pub fn own_speed_max_kib(&self) -> Option<u64> {
         own(&self.speed_max_kib)
     }
@@ -241,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_speed_that_was_not_set_is_the_systems() {
-        let settings = SyncSettings::default();
+        let settings = SyncSettings::notifying(Arc::default());
         assert_eq!((settings.speed_min_kib(), settings.speed_max_kib()), (1000, 200_000));
         settings.set_speed_max_kib(Some(7));
         assert_eq!((settings.own_speed_max_kib(), settings.speed_max_kib()), (Some(7), 7));

@@ -131,7 +131,7 @@ fn a_named_copy_that_cannot_be_read_fails_alone_and_changes_nothing() {
         let disks = disks(&media);
         make(&raid1(2), &disks).await;
         let array = start(&sim, &disks, &RUN).await.unwrap();
-        array.set_max_read_errors(0);
+        array.members().set_max_read_errors(0);
         tell_apart(&media);
         let volume = gateway(&array);
         media[0].fail_reads(DATA + 8..DATA + 9);
@@ -145,7 +145,7 @@ fn a_named_copy_that_cannot_be_read_fails_alone_and_changes_nothing() {
         let status = array.status().await;
         assert!(status.members.iter().all(|member| member.in_sync && member.read_errors == 0));
         // A plain read is what it was: it comes from the good copy, and the bad one is rewritten.
-        array.set_max_read_errors(20);
+        array.members().set_max_read_errors(20);
         media[1].poke(Sector(DATA), &stamped(0, 64, 1));
         for _ in 0..4 {
             assert!(

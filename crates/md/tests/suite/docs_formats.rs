@@ -9,7 +9,7 @@ use std::mem::{offset_of, size_of};
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::internals::badblocks::BadBlocks;
 use ashlar_md::internals::raid0::Zones;
-use ashlar_md::internals::raid10::{self, FarSets, Layout};
+use ashlar_md::internals::raid10::{FarSets, Geometry, Layout};
 use ashlar_md::ondisk::bad_block_log::{self, BadRange};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap, NewMember, create};
@@ -335,17 +335,28 @@ fn raid10_layout_words_have_the_documented_names_and_bits() {
     assert!(Layout::from_bits(1 << 19 | 0x201).is_err());
 }
 
+/// Draws the chunks, of one sector each, in these rows of the members; `at` says which one lies where.
+fn draw(disks: usize, rows: u64, at: impl Fn(usize, Sector) -> Option<Sector>) -> String {
+    let cell = |disk, row| {
+        let chunk = at(disk, Sector(row)).map_or("-".to_owned(), |chunk| chunk.0.to_string());
+        format!("{chunk:>4}")
+    };
+    (0..rows).map(|row| (0..disks).map(|disk| cell(disk, row)).collect::<String>() + "\n").collect()
+}
+
 /// Draws a RAID 0 whose members have these numbers of chunks.
 fn draw_raid0(layout: u32, chunks: &[u64]) -> String {
     let members: Vec<Sectors> = chunks.iter().map(|n| Sectors(*n)).collect();
     let zones = Zones::new(&members, Sectors(1), layout).expect("an array");
-    let rows = 0..chunks.iter().copied().max().unwrap_or(0);
-    let cell = |disk, row| {
-        let chunk = zones.unmap(disk, Sector(row)).map_or("-".to_owned(), |at| at.0.to_string());
-        format!("{chunk:>4}")
-    };
-    rows.map(|row| (0..chunks.len()).map(|disk| cell(disk, row)).collect::<String>() + "\n")
-        .collect()
+    let rows = chunks.iter().copied().max().unwrap_or(0);
+    draw(chunks.len(), rows, |disk, sector| zones.unmap(disk, sector))
+}
+
+/// Draws the first `rows` rows of every area of a RAID 10.
+fn draw_raid10(layout: u32, disks: usize, rows: u64) -> String {
+    let rows = rows * u64::from(Layout::from_bits(layout).expect("a layout").far);
+    let geometry = Geometry::new(layout, disks, Sectors(1), Sectors(rows)).expect("an array");
+    draw(disks, rows, |disk, sector| geometry.unmap(disk, sector))
 }
 
 #[test]
@@ -361,7 +372,7 @@ fn drawings_are_drawn_by_the_code() {
             }
             [name, disks, rows] => {
                 let word = words::layout(Level::Raid10, name).expect("a name of mdadm's");
-                raid10::draw(word, number(disks) as usize, number(rows)).expect("an array")
+                draw_raid10(word, number(disks) as usize, number(rows))
             }
             _ => panic!("cannot draw {what}"),
         };

@@ -40,7 +40,7 @@ impl Mirror {
         for (index, result) in &answers {
             let Some(rdev) = self.core.members.get(*index) else { continue };
             held |= result.is_ok() && rdev.is_in_sync();
-            if result.is_ok() && rdev.has_bad_blocks() {
+            if result.is_ok() && !rdev.bad_blocks().is_empty() {
                 let at = self.copy_on(*index, bio.sector);
                 at.into_iter().for_each(|at| self.blocks_are_good(rdev, at, bio.len));
             }

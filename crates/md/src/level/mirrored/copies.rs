@@ -290,11 +290,7 @@ impl Mirror {
         let result = rdev.submit(Bio::write(at, [slice(data, part)])).await;
         match result {
             Ok(()) => {
-                let on_device = at + rdev.data_offset();
-                if let Err(error) = rdev.bad_blocks().clear(on_device, part.len) {
-                    let member = rdev.path();
-                    rate_limited!(warn, array = self.core.name(), member, %error, "bad blocks stay listed");
-                }
+                self.blocks_are_good(rdev, at, part.len);
                 Ok(())
             }
             Err(status) if rdev.is_faulty() || self.core.fail_member(rdev, status).await? => Ok(()),

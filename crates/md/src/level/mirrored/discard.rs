@@ -151,7 +151,7 @@ impl Mirror {
     /// Blocks of a member that were overwritten with zeroes are no longer bad; discarded ones may still
     /// be.
     fn zeroes_are_good(&self, op: Op, rdev: &Rdev, at: Sector, len: Sectors) {
-        if op == Op::WriteZeroes && rdev.has_bad_blocks() {
+        if op == Op::WriteZeroes && !rdev.bad_blocks().is_empty() {
             self.blocks_are_good(rdev, at, len);
         }
     }

@@ -120,7 +120,7 @@ impl Mirror {
         let plain = parts.results().all(|(index, result)| {
             self.core.members.get(index).is_some_and(|rdev| {
                 held |= rdev.is_in_sync();
-                result.is_ok() && !rdev.has_bad_blocks()
+                result.is_ok() && rdev.bad_blocks().is_empty()
             })
         });
         plain && held

@@ -39,7 +39,7 @@ impl<'o> DiscardMarks<'o> {
                 count += self.ordinary(geometry, striped.tail(), wanted);
             }
         }
-        assert_eq!(count, wanted.len.0 * geometry.copies() as u64, "{wanted:?}: copies missed");
+        assert_eq!(count, wanted.len.0 * copies(geometry), "{wanted:?}: copies missed");
     }
 
     /// The ordinary path: chunk by chunk, copy by copy.
@@ -154,13 +154,7 @@ fn a_discard_that_leaves_the_array_is_not_planned() {
 
 /// The ranges in sectors of the members' devices, member `i` with data offset `offsets[i]`.
 fn on_members(striped: &StripedDiscard<'_>, offsets: &[u64]) -> Vec<(usize, u64, u64)> {
-    striped
-        .ranges()
-        .map(|r| {
-            let at = r.on_member(Sectors(offsets[r.disk]));
-            (r.disk, at.start.0, at.len.0)
-        })
-        .collect()
+    striped.ranges().map(|r| (r.disk, r.span.start.0 + offsets[r.disk], r.span.len.0)).collect()
 }
 
 /// 512 KiB.
@@ -240,7 +234,7 @@ fn mkfs_on_the_whole_array_takes_one_range_per_member_and_pass() {
         let plan = striped(&geometry, span(0, geometry.size().0));
         assert_eq!(plan.ranges().count(), ranges, "{bits:#x}");
         let total: u64 = plan.ranges().map(|r| r.span.len.0).sum();
-        assert_eq!(total, plan.body().len.0 * geometry.copies() as u64);
+        assert_eq!(total, plan.body().len.0 * copies(&geometry));
         assert!(plan.ranges().all(|r| r.span.end().0 <= geometry.used_dev_sectors().0));
     }
 }
@@ -272,9 +266,14 @@ fn ranges_of_discards_far_out_on_large_members_begin_and_end_at_the_right_chunks
                 assert!(!inside(disk, end) || is_next_area(&geometry, end), "{case:?} {wanted:?}");
                 total += span.len.0;
             }
-            assert_eq!(total, body.len.0 * geometry.copies() as u64, "{case:?} {wanted:?}");
+            assert_eq!(total, body.len.0 * copies(&geometry), "{case:?} {wanted:?}");
         }
     }
+}
+
+/// Copies of each chunk.
+fn copies(geometry: &Geometry) -> u64 {
+    u64::from(geometry.layout().near) * u64::from(geometry.layout().far)
 }
 
 /// Whether `sector` begins a repetition of the far layout, which follows the one before without a gap.

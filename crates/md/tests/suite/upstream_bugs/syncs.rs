@@ -110,7 +110,7 @@ fn the_read_error_recovery_path_does_not_deadlock() {
             let recipe = Recipe { extra: 0, ..Recipe::new(shape.clone()) };
             recipe.run(async |sim, world| {
                 sim.set_time_limit(Duration::from_secs(3600));
-                world.array.set_max_read_errors(u32::MAX);
+                world.array.members().set_max_read_errors(u32::MAX);
                 let pause = || sim.runtime().sleep(Duration::from_micros(40 * delay));
                 let reads = async {
                     for n in 0..60 {

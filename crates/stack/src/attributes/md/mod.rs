@@ -86,11 +86,11 @@ const ROWS: &[Row<ArrayView>] = &[
     Row::ro("level", |view| view.status().level.to_string()),
     Row::rw(
         "max_read_errors",
-        |view| view.array().max_read_errors().to_string(),
+        |view| view.array().members().max_read_errors().to_string(),
         |view, text| {
             let max = number(text)?.try_into();
             let max = max.map_err(|_| AttributeError::Invalid("too many".to_owned()))?;
-            view.array().set_max_read_errors(max);
+            view.array().members().set_max_read_errors(max);
             Ok(())
         },
     ),
