@@ -25,7 +25,7 @@
 //!   stored in it. A system call uses the memory by its address ([`Segment::as_ptr`]), and its driver keeps the segment until
 //!   the kernel has finished. To the language the kernel accesses atomic bytes too.
 //!
-//! **A segment may be left behind**: the driver of a write that reached its deadline keeps it ([`Segment::leave`]). Its
+//! **A segment may be left behind**: the driver of a write that reached its deadline keeps it (`Segment::leave`). Its
 //! memory must keep its contents, since the device may still read them. So the `Buffer` leaves that memory to it, and
 //! goes on with a copy, from its next use on. Otherwise a buffer would be lost to its owner with the device.
 //!

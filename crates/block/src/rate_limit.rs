@@ -1,6 +1,6 @@
 //! A limit for messages that I/O causes: a dying disk, or a client, must not fill the log.
 //!
-//! As with the kernel's `printk_ratelimited`, each place in the program that logs through [`rate_limited!`]
+//! As with the kernel's `printk_ratelimited`, each place in the program that logs through [`rate_limited!`](crate::rate_limited)
 //! has a separate limit: [`BURST`] messages in [`INTERVAL_NS`]. The first message of a later interval has a
 //! field `suppressed`: the number of messages suppressed before it.
 

@@ -1,6 +1,6 @@
 //! Files and block devices as the bottom of the stack.
 //!
-//! [`open`] detects what a path is and what it can do; the device it returns is a [`Queue`](ashlar_block::Queue) over
+//! [`open`] detects what a path is and what it can do; the device it returns is a [`Queue`] over
 //! [`FileDriver`], which turns each request into one operation of the ring.
 
 mod holders;
