@@ -211,12 +211,13 @@ impl Service {
     /// that is running.
     pub(crate) async fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<NewDisk, Reply> {
         let wanted = disks::identity(Path::new(disk));
-        let identities = self.identities.borrow();
-        let same = |path: &str| wanted.is_some() && identities.get(path) == wanted.as_ref();
-        // A device made of other devices has no file to compare.
-        let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
-        let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
-        drop(identities);
+        let held = {
+            let identities = self.identities.borrow();
+            let same = |path: &str| wanted.is_some() && identities.get(path) == wanted.as_ref();
+            // A device made of other devices has no file to compare.
+            let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
+            self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held))
+        };
         let Some(held) = held else {
             // Do not wait for the disk: that would block this thread's other work.
             return self.open_new(disk).await;

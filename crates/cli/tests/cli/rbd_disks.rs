@@ -101,6 +101,38 @@ fn a_member_whose_lock_was_broken_comes_back_when_it_is_added_again() {
     daemon.end();
 }
 
+/// Its OSD is frozen, and goes on: nothing is lost, and what the member missed is copied.
+#[test]
+fn a_member_whose_cluster_is_silent_comes_back_by_itself() {
+    let cluster = Cluster::start(&["--osds", "1", "--size", "1"]);
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path();
+    file(dir, "d0");
+    let uri = cluster.image("silent", "64M");
+    create(dir, &["d0", &uri]);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    let has = |count: &str| daemon.client(&["status"]).ok().out.contains(count);
+    volume.write_at(0, &[1; 4096]);
+    volume.flush();
+    daemon.client(&["set", "sys/block/silent/queue/io_timeout", "1000"]).ok();
+    cluster.verb("freeze-osd", &["0"]);
+    volume.write_at(4096, &[2; 4096]);
+    volume.flush();
+    assert!(has("1 of 2 devices"));
+    cluster.verb("thaw-osd", &["0"]);
+    until(PATIENCE, "the member comes back", || has("2 of 2 devices"));
+    // Exits with 1 if the recovery has ended.
+    daemon.client(&["md", "wait", "md/data"]);
+    drop(volume);
+    daemon.end();
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--run", &uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    assert_eq!(volume.read_at(0, 8192), [[1; 4096], [2; 4096]].concat());
+    drop(volume);
+    daemon.end();
+}
+
 #[test]
 fn a_volume_group_lies_on_images() {
     let cluster = Cluster::shared();

@@ -256,9 +256,11 @@ fn a_member_comes_back_only_when_it_has_answered_everything() {
 /// Such a member may come back; one that refused a write, or that a user failed, is not trusted again.
 #[test]
 fn only_a_member_whose_device_went_away_is_lost() {
-    let faults: [(bool, fn(&Media)); 3] =
-        [(true, Media::kill), (true, Media::fall_silent), (false, |m| m.fail_nth_write(0))];
-    for (is_lost, fault) in faults {
+    type Fault = fn(&Media);
+    let refuse: Fault = |media| media.fail_nth_write(0);
+    for (fault, is_lost) in
+        [(Media::kill as Fault, true), (Media::fall_silent, true), (refuse, false)]
+    {
         on_arrays(&shapes()[..1], async |World { media, array, volume, .. }| {
             let member = async || array.status().await.members[1].clone();
             fault(&media[1]);

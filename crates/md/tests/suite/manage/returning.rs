@@ -109,7 +109,7 @@ fn a_member_that_was_not_there_at_the_start_can_promise_less() {
         .map(|at| {
             let mut limits = model.limits();
             limits.features.set(Features::DISCARD_ZEROES, at == 0);
-            SimDisk::with(format!("d{at}"), media[at].clone(), limits, model.clone())
+            SimDisk::with(format!("d{at}"), media[at].clone(), limits, model)
         })
         .collect();
     let sim = Sim::new(1);
