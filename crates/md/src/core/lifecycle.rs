@@ -66,7 +66,7 @@ impl<W> Shard<W> {
 }
 
 /// The writes, and whether the superblocks say active.
-pub(crate) struct Activity<P: Shards = Std> {
+pub(super) struct Activity<P: Shards = Std> {
     shards: Box<[Shard<P::Word>]>,
     active: P::Word,
 }
@@ -131,7 +131,7 @@ impl<P: Shards> Drop for Hold<'_, P> {
 /// See the module text. It does no I/O: [`Core`](super::Core) does what it decides.
 #[derive(Default)]
 pub(crate) struct Lifecycle {
-    pub(crate) activity: Activity,
+    pub(super) activity: Activity,
     /// The array writes nothing to its members before the first write of a client, which ends this state. Set with the
     /// superblocks locked, while the array is clean and not active.
     auto_read_only: AtomicBool,

@@ -8,6 +8,7 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::ManageError;
+use super::joining::forget_losses;
 use crate::array::Array;
 use crate::badblocks::BadBlocks;
 use crate::create::erase_others;
@@ -197,13 +198,6 @@ impl Array {
         let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;
         write_block(gateway, sb.super_offset, &bytes).await
     }
-}
-
-/// Has a device that joins report what it lost before, which does not matter: it gets that again. A device that was away may
-/// report it only to a flush. Waits for the device, so the caller holds no lock.
-pub(super) async fn forget_losses(gateway: &Gateway) {
-    let (Ok(()) | Err(_)) = gateway.submit(Bio::flush()).await;
-    gateway.acknowledge_losses();
 }
 
 /// Writes whole blocks, durably.

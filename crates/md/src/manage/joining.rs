@@ -1,6 +1,6 @@
 //! What every new member must be, and how it enters the table, whether it is new or returns.
 
-use ashlar_block::{Features, Gateway};
+use ashlar_block::{Bio, Features, Gateway};
 use tracing::warn;
 
 use super::ManageError;
@@ -100,4 +100,11 @@ impl Array {
             false => Ok(()),
         }
     }
+}
+
+/// Has a device that joins report what it lost before, which does not matter: it gets that again. A device that was away may
+/// report it only to a flush. Waits for the device, so the caller holds no lock.
+pub(super) async fn forget_losses(gateway: &Gateway) {
+    let (Ok(()) | Err(_)) = gateway.submit(Bio::flush()).await;
+    gateway.acknowledge_losses();
 }

@@ -2,7 +2,7 @@
 
 use tracing::info;
 
-use super::add::forget_losses;
+use super::joining::forget_losses;
 use super::{AddOptions, ManageError};
 use crate::array::Array;
 use crate::membership::rdev::{Rdev, State};
