@@ -68,6 +68,15 @@ fn written(daemon: &Daemon, name: &str) -> u64 {
     512 * stat.split_whitespace().nth(6).unwrap().parse::<u64>().unwrap()
 }
 
+/// This member of the array alone holds two blocks of these bytes.
+pub(super) fn holds_alone(dir: &Path, uri: &str, bytes: [u8; 2]) {
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--run", uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    assert_eq!(volume.read_at(0, 8192), bytes.map(|byte| [byte; 4096]).concat());
+    drop(volume);
+    daemon.end();
+}
+
 /// The export's server restarts while a write is in flight, and between two writes.
 #[test]
 fn a_member_that_comes_back_is_re_added_by_the_bitmap() {
@@ -106,11 +115,7 @@ fn a_member_that_comes_back_is_re_added_by_the_bitmap() {
     }
     drop(volume);
     daemon.end();
-    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--run", &uri]);
-    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
-    assert_eq!(volume.read_at(0, 8192), [[3; 4096], [4; 4096]].concat());
-    drop(volume);
-    daemon.end();
+    holds_alone(dir, &uri, [3, 4]);
 }
 
 #[test]
@@ -152,11 +157,7 @@ fn an_array_of_an_export_and_a_file_survives_the_server() {
     daemon.end();
 
     // The export alone has all of it.
-    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--run", &uri]);
-    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
-    assert_eq!(volume.read_at(0, 8192), [[1; 4096], [2; 4096]].concat());
-    drop(volume);
-    daemon.end();
+    holds_alone(dir, &uri, [1, 2]);
     drop(server);
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::cluster::Cluster;
+use super::nbd_disks::holds_alone;
 use super::support::{Daemon, MIB, Nbd, ashlar_in, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -94,11 +95,7 @@ fn a_member_whose_lock_was_broken_comes_back_when_it_is_added_again() {
     assert!(status.contains("2 of 2 devices"), "{status}");
     drop(volume);
     daemon.end();
-    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--run", &uri]);
-    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
-    assert_eq!(volume.read_at(0, 8192), [[1; 4096], [2; 4096]].concat());
-    drop(volume);
-    daemon.end();
+    holds_alone(dir, &uri, [1, 2]);
 }
 
 /// Its OSD is frozen, and goes on: nothing is lost, and what the member missed is copied.
@@ -126,11 +123,7 @@ fn a_member_whose_cluster_is_silent_comes_back_by_itself() {
     daemon.client(&["md", "wait", "md/data"]);
     drop(volume);
     daemon.end();
-    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "--run", &uri]);
-    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
-    assert_eq!(volume.read_at(0, 8192), [[1; 4096], [2; 4096]].concat());
-    drop(volume);
-    daemon.end();
+    holds_alone(dir, &uri, [1, 2]);
 }
 
 #[test]
