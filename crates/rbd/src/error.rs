@@ -77,7 +77,7 @@ impl OpenError {
                 "end that program first; a client that died keeps its lock for half a minute: try again, \
                  or break it with rbd lock ls and rbd lock rm"
             }
-            Self::Snapshot => "it can be read: --read-only; or make a clone of it (rbd clone)",
+            Self::Snapshot => "it can only be read; a clone of it can be written (rbd clone)",
             Self::Silent(_) => "ceph -s shows the state of the cluster",
             Self::Connect { .. }
             | Self::NoPool(_)
