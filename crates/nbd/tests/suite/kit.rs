@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ashlar_block::{Bio, BioResult, Buffer, Gateway, Sector};
 use ashlar_nbd::{ConnectError, NbdDisk, Uri};
 use tempfile::TempDir;
 
@@ -93,15 +92,4 @@ impl Drop for Server {
 
 pub(crate) fn directory() -> TempDir {
     tempfile::tempdir().unwrap()
-}
-
-/// Runs on a reactor.
-pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
-    ashlar_engine::Reactor::new(Default::default()).unwrap().block_on(work)
-}
-
-/// Writes a block of 4 KiB.
-pub(crate) async fn write(disk: &Gateway, sector: u64, byte: u8) -> BioResult {
-    let mut data = Buffer::from_slice(&[byte; 4096]);
-    disk.submit(Bio::write_from(Sector(sector), &mut data)).await
 }

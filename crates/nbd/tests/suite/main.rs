@@ -1,5 +1,6 @@
 //! Exports of real servers as disks, and servers that break the protocol.
 
+mod disk_checks;
 mod kit;
 mod servers;
 mod violations;

@@ -13,7 +13,8 @@ use ashlar_nbd::wire::{
 };
 use ashlar_nbd::{ConnectError, Uri};
 
-use crate::kit::{directory, run};
+use crate::disk_checks::run;
+use crate::kit::directory;
 
 fn be(parts: &[(u64, usize)]) -> Vec<u8> {
     let bytes = parts.iter().map(|(value, len)| value.to_be_bytes()[8 - len..].to_vec());

@@ -7,7 +7,8 @@ use ashlar_engine::sleep;
 use futures_util::future::join_all;
 
 use crate::cluster::Cluster;
-use crate::kit::{open, run, write};
+use crate::disk_checks::{run, write};
+use crate::kit::open;
 
 #[test]
 fn a_silent_osd_makes_requests_late_and_loses_nothing() {

@@ -1,59 +1,29 @@
 //! What images hold.
 
 use ashlar_block::bio::Flags;
-use ashlar_block::{Bio, Buffer, Features, Gateway, Sector, Sectors, Status};
-use futures_util::future::join_all;
+use ashlar_block::{Bio, Buffer, Features, Sector, Sectors, Status};
 
 use crate::cluster::Cluster;
-use crate::kit::{MIB, OtherClient, Random, open, run, shared, try_open, until, write};
+use crate::disk_checks::{Change, Random, compare, run, share, write};
+use crate::kit::{OtherClient, open, try_open, until};
 
-/// Random changes in batches of several at a time, in parts of the disk that do not overlap, and reads of all of it.
-async fn compare(disk: &Gateway, seed: u64) {
-    let unit = u64::from(disk.disk().limits().discard_granularity_bytes) / 512;
-    let mut random = Random(seed);
-    let mut model = vec![0_u8; 8 * MIB];
-    for round in 0..20_u64 {
-        let parts = (0..8_u64).map(|part| {
-            let start = random.below(2047);
-            let len = 1 + random.below(2047 - start).min(300);
-            let (op, byte) = (random.below(7), (round * 8 + part) as u8 | 1);
-            let first = part * 2048;
-            if op == 2 {
-                // A whole unit, of those that begin in this part.
-                let start = first.next_multiple_of(unit) + start % 1024 / unit * unit;
-                return (Sector(start), Sectors(unit), op, byte);
-            }
-            (Sector(first + start), Sectors(len), op, byte)
-        });
-        let parts: Vec<_> = parts.collect();
-        join_all(parts.iter().map(async |(sector, len, op, byte)| {
-            let mut data = Buffer::from_slice(&vec![*byte; len.bytes() as usize]);
-            let bio = match op {
-                0 => Bio::write_zeroes(*sector, *len),
-                1 => Bio::write_zeroes(*sector, *len).with_flags(Flags::NOUNMAP),
-                2 => Bio::discard(*sector, *len),
-                3 => Bio::write_from(*sector, &mut data).with_flags(Flags::FUA),
-                _ => Bio::write_from(*sector, &mut data),
-            };
-            disk.submit(bio).await.unwrap();
-        }))
-        .await;
-        for (sector, len, op, byte) in parts {
-            let at = sector.bytes() as usize;
-            model[at..at + len.bytes() as usize].fill(if op < 3 { 0 } else { byte });
+/// Changes of any sectors, and discards of whole units.
+fn change(unit: u64, random: &mut Random, part: u64) -> (Sector, Sectors, Change) {
+    let start = random.below(2047);
+    let len = 1 + random.below(2047 - start).min(300);
+    let first = part * 2048;
+    let change = match random.below(7) {
+        0 => Change::Zero(Flags::empty()),
+        1 => Change::Zero(Flags::NOUNMAP),
+        2 => {
+            // Of those that begin in this part.
+            let start = first.next_multiple_of(unit) + start % 1024 / unit * unit;
+            return (Sector(start), Sectors(unit), Change::Discard);
         }
-        if round % 3 == 0 {
-            disk.flush().await.unwrap();
-        }
-        let at = random.below(7 * 2048);
-        let read = disk.read(Sector(at), Sectors(2048)).await.unwrap();
-        let at = at as usize * 512;
-        assert!(read.as_slice() == &model[at..at + MIB], "round {round}");
-    }
-    let reads = (0..8).map(|part| disk.read(Sector(part * 2048), Sectors(2048)));
-    for (part, read) in join_all(reads).await.into_iter().enumerate() {
-        assert!(read.unwrap().as_slice() == &model[part * MIB..(part + 1) * MIB], "part {part}");
-    }
+        3 => Change::Write(Flags::FUA),
+        _ => Change::Write(Flags::empty()),
+    };
+    (Sector(first + start), Sectors(len), change)
 }
 
 #[test]
@@ -72,7 +42,9 @@ fn an_image_holds_what_was_written() {
         let name = format!("held{seed}");
         cluster.rbd(&[&["create", "--size", "8M", &name], options].concat());
         let uri = cluster.uri(&format!("rbd/{name}"));
-        run(async { compare(&open(&uri), seed as u64 + 1).await });
+        let disk = open(&uri);
+        let unit = u64::from(disk.disk().limits().discard_granularity_bytes) / 512;
+        run(compare(&disk, seed as u64 + 1, |random, part| change(unit, random, part)));
     }
 }
 
@@ -171,32 +143,13 @@ fn an_image_is_read_while_another_client_has_its_lock() {
 
 #[test]
 fn several_threads_share_a_disk() {
-    let disk = shared(open(&Cluster::shared().image("threads", "16M")));
-    let writer = |part: u64| {
-        let disk = disk.clone();
-        std::thread::spawn(move || {
-            run(async {
-                for round in 0..100_u64 {
-                    let sector = part * 4096 + round * 8;
-                    write(&disk, sector, (round + part) as u8).await.unwrap();
-                }
-                disk.flush().await.unwrap();
-                for round in 0..100_u64 {
-                    let sector = Sector(part * 4096 + round * 8);
-                    let read = disk.read(sector, Sectors(8)).await.unwrap();
-                    assert!(read.as_slice() == [(round + part) as u8; 4096]);
-                }
-            });
-        })
-    };
-    let threads: Vec<_> = (0..4).map(writer).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    share(&open(&Cluster::shared().image("threads", "16M")));
 }
 
 #[test]
 fn a_reactor_that_ends_with_requests_in_flight_leaves_the_memory_to_librbd() {
     let uri = Cluster::shared().image("left", "8M");
-    let disk = shared(open(&uri));
+    let disk = open(&uri);
     for round in 0..20_u64 {
         run(async {
             for part in 0..8 {

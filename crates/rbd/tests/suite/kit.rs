@@ -2,15 +2,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ashlar_block::{Bio, BioResult, Buffer, Gateway, Sector};
+use ashlar_block::Gateway;
 use ashlar_rbd::{OpenError, Uri};
 
 use crate::cluster::Cluster;
-
-pub(crate) const MIB: usize = 1 << 20;
 
 /// Opens an image.
 pub(crate) fn try_open(uri: &str, read_only: bool) -> Result<Gateway, OpenError> {
@@ -31,35 +28,12 @@ pub(crate) fn refused(uri: &str, read_only: bool) -> OpenError {
     }
 }
 
-/// Runs on a reactor.
-pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
-    ashlar_engine::Reactor::new(Default::default()).unwrap().block_on(work)
-}
-
-/// Writes a block of 4 KiB.
-pub(crate) async fn write(disk: &Gateway, sector: u64, byte: u8) -> BioResult {
-    let mut data = Buffer::from_slice(&[byte; 4096]);
-    disk.submit(Bio::write_from(Sector(sector), &mut data)).await
-}
-
 /// Waits until `done`, on a thread without a reactor.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let since = Instant::now();
     while !done() {
         assert!(since.elapsed() < Duration::from_secs(20), "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Random numbers (xorshift64).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
     }
 }
 
@@ -129,9 +103,4 @@ pub(crate) fn until_free(cluster: &Cluster, image: &str) {
     let lock = "image.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)";
     until("the image is free", || other.ask(lock) == "None");
     other.end();
-}
-
-/// A disk that several threads may have.
-pub(crate) fn shared(disk: Gateway) -> Arc<Gateway> {
-    Arc::new(disk)
 }

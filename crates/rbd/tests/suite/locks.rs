@@ -1,4 +1,4 @@
-//! The exclusive lock: who has it, and what becomes of one who loses it.
+//! The exclusive lock: the client that has it, and what a client sees that loses it.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,8 @@ use ashlar_block::{Presence, Sector, Sectors, Status};
 use ashlar_rbd::OpenError;
 
 use crate::cluster::Cluster;
-use crate::kit::{OtherClient, open, refused, run, try_open, until_free, write};
+use crate::disk_checks::{run, write};
+use crate::kit::{OtherClient, open, refused, try_open, until_free};
 
 const LOCK: &str = "image.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)";
 

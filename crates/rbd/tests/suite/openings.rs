@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use ashlar_rbd::OpenError;
 
 use crate::cluster::Cluster;
-use crate::kit::{open, refused, run, write};
+use crate::disk_checks::{run, write};
+use crate::kit::{open, refused};
 
 #[test]
 fn what_is_missing_is_named() {

@@ -2,7 +2,7 @@
 
 use ashlar_rbd::{Access, Uri, UriError, is_uri};
 
-use crate::kit::Random;
+use crate::disk_checks::Random;
 
 fn uri(
     [pool, namespace, image]: [&str; 3],
