@@ -105,12 +105,12 @@ pub(crate) fn in_directory(directory: &Path, path: &str) -> PathBuf {
     if is_no_file(Path::new(path)) { path.into() } else { directory.join(path) }
 }
 
-/// Whether a path is of a disk: of something that exists here, or of a disk on the network.
-pub fn exists(path: &Path) -> bool {
+/// Whether something exists at a path, or the path is the URI of a network disk, which may exist.
+pub fn may_exist(path: &Path) -> bool {
     path.exists() || is_on_network(path)
 }
 
-/// Whether a disk is on another machine, so that it may be worth opening it again when it is gone.
+/// Whether a path is the URI of a disk on another machine. Opening such a disk again when it is gone makes a new connection.
 pub(crate) fn is_on_network(path: &Path) -> bool {
     NetworkDisk::at(path).is_some()
 }

@@ -185,13 +185,12 @@ impl Service {
     /// The name of the device at a path that a client gave.
     pub(crate) fn device_at(&self, path: &str) -> Option<String> {
         let wanted = disks::identity(Path::new(path));
-        let identities = self.identities.borrow();
         let is = |device: &Device| {
             let below_dev = path.strip_prefix("/dev/").unwrap_or(path);
             device.path == path
                 || device.name == below_dev
                 || device.links.iter().any(|link| link == below_dev)
-                || wanted.is_some() && identities.get(&device.path) == wanted.as_ref()
+                || self.is_opened_by(&device.path, wanted.as_ref())
         };
         let found = self.stack.devices.all().into_iter().find(|device| is(device));
         found.map(|device| device.name)

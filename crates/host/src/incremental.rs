@@ -114,7 +114,7 @@ impl Service {
         let wanted = disks::identity(disk.as_ref());
         path == disk
             || self.stack.devices.name(path).as_deref() == Some(disk)
-            || (wanted.is_some() && self.identities.borrow().get(path) == wanted.as_ref())
+            || self.is_opened_by(path, wanted.as_ref())
     }
 
     /// Adds a member of an array that is not running.

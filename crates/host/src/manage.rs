@@ -199,7 +199,7 @@ impl Service {
             let name = self.stack.devices.name(path);
             path == disk
                 || name.as_deref() == Some(disk)
-                || (wanted.is_some() && self.identities.borrow().get(path) == wanted.as_ref())
+                || self.is_opened_by(path, wanted.as_ref())
         };
         members.iter().find(is_meant).ok_or_else(|| {
             let device = volume.name.device();
@@ -211,17 +211,11 @@ impl Service {
     /// that is running.
     pub(crate) async fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<NewDisk, Reply> {
         let wanted = disks::identity(Path::new(disk));
-        let held = {
-            let identities = self.identities.borrow();
-            let same = |path: &str| wanted.is_some() && identities.get(path) == wanted.as_ref();
-            // A device made of other devices has no file to compare.
-            let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
-            self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held))
-        };
-        let Some(held) = held else {
-            // Do not wait for the disk: that would block this thread's other work.
-            return self.open_new(disk).await;
-        };
+        let same = |path: &str| self.is_opened_by(path, wanted.as_ref());
+        // A device made of other devices has no file to compare.
+        let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
+        let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
+        let Some(held) = held else { return self.open_new(disk).await };
         let use_and_hint = match held.role {
             Role::Member => None,
             Role::Volume => {
@@ -262,6 +256,7 @@ impl Service {
         Ok(NewDisk { path: held.path, gateway, is_held: true })
     }
 
+    /// Opens a disk without waiting for it: that would block this thread's other work.
     async fn open_new(&self, path: &str) -> Result<NewDisk, Reply> {
         let opened = disks::open_in_task(Path::new(path), self.access, self.direct).await;
         let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;

@@ -51,8 +51,9 @@ pub(crate) async fn re_add_members(stack: Arc<Stack>) {
                     let (volume, losses) = (volume.clone(), Rc::clone(&losses));
                     // A device that does not answer keeps no other one waiting.
                     spawn(async move {
-                        let result = re_add(&volume, &key).await;
-                        losses.borrow_mut().end(&key, result, Instant::now());
+                        if !re_add(&volume, &key).await {
+                            losses.borrow_mut().ask_again(&key, Instant::now());
+                        }
                     })
                     .detach();
                 }
@@ -62,40 +63,30 @@ pub(crate) async fn re_add_members(stack: Arc<Stack>) {
     }
 }
 
-/// What an attempt has come to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Attempt {
-    /// It is a member again.
-    Done,
-    /// The device does not answer yet.
-    Absent,
-    /// A user has to decide.
-    Refused,
-}
-
-/// Tries to re-add a member.
-async fn re_add(volume: &Volume, key: &Key) -> Attempt {
+/// Tries to re-add a member; false if its device does not answer yet. Where it cannot be re-added, the log says why: a user has
+/// to decide.
+async fn re_add(volume: &Volume, key: &Key) -> bool {
     let (array, member) = (volume.view.array(), &key.path);
-    let Some(rdev) = array.members().get(key.index) else { return Attempt::Refused };
+    let Some(rdev) = array.members().get(key.index) else { return true };
     let device = rdev.gateway();
     // Asking it would wait until its deadline.
     if device.disk().presence() == Presence::Silent || device.holds_changes() {
-        return Attempt::Absent;
+        return false;
     }
     let name = volume.name.device();
     match array.set_member_state(key.index, "re-add").await {
         Ok(()) => {
             tracing::info!(array = name, member, "is back, and lacks only what the bitmap marks");
-            Attempt::Done
+            true
         }
         Err(
             ManageError::Probe { error: ProbeError::Read(_), .. }
             | ManageError::Device { .. }
             | ManageError::Record { .. },
-        ) => Attempt::Absent,
+        ) => false,
         Err(error) => {
             tracing::warn!(array = name, member, %error, "is back, but is not re-added");
-            Attempt::Refused
+            true
         }
     }
 }
@@ -122,7 +113,7 @@ struct Loss {
     count: u32,
     noticed: Instant,
     due: Instant,
-    /// Whether an attempt is under way, or the last one was refused.
+    /// Whether an attempt is under way, or was the last one for this loss.
     is_closed: bool,
 }
 
@@ -153,11 +144,9 @@ impl Losses {
         begins
     }
 
-    /// Notes what an attempt has come to.
-    fn end(&mut self, key: &Key, attempt: Attempt, now: Instant) {
-        if let Some(loss) = self.0.get_mut(&(key.array, key.path.clone()))
-            && attempt == Attempt::Absent
-        {
+    /// Has a member be asked again, whose device did not answer.
+    fn ask_again(&mut self, key: &Key, now: Instant) {
+        if let Some(loss) = self.0.get_mut(&(key.array, key.path.clone())) {
             (loss.is_closed, loss.due) = (false, now + INTERVAL);
         }
     }
@@ -185,7 +174,6 @@ mod tests {
             let index = index as Index;
             assert_eq!(wait(&mut losses, index, now), expected);
             now += Duration::from_secs(expected);
-            losses.end(&key(index), Attempt::Done, now);
             assert!(!losses.begin(&key(index), now), "it is a member");
         }
         assert_eq!(wait(&mut losses, 99, now + CALM), 1);
@@ -197,9 +185,8 @@ mod tests {
         assert_eq!(wait(&mut losses, 0, now), 1);
         let later = now + CALM * 2;
         assert!(!losses.begin(&key(0), later), "one attempt at a time");
-        losses.end(&key(0), Attempt::Absent, later);
+        losses.ask_again(&key(0), later);
         assert_eq!(wait(&mut losses, 0, later), 1);
-        losses.end(&key(0), Attempt::Refused, later);
         assert!(!losses.begin(&key(0), later + CALM), "a user has to decide");
     }
 }

@@ -51,6 +51,11 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Whether the disk that was opened by `path` is `wanted`, if that is known.
+    pub(crate) fn is_opened_by(&self, path: &str, wanted: Option<&Identity>) -> bool {
+        wanted.is_some() && self.identities.borrow().get(path) == wanted
+    }
+
     /// The running array with this name.
     pub(crate) fn volume(&self, name: &str) -> Result<Volume, Reply> {
         let volume = self.stack.arrays.find(name);

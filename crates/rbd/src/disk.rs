@@ -53,7 +53,7 @@ pub fn open(uri: &Uri, read_only: bool) -> Result<Arc<RbdDisk>, OpenError> {
     let mode = if read_only { Mode::Read } else { Mode::Write };
     let (sender, opened) = mpsc::channel();
     let wanted = uri.clone();
-    // Some calls wait for OSDs for ever. If this one comes too late, the image is closed again.
+    // Some calls of librbd wait for OSDs for ever. If they return after the patience is over, the image is closed again.
     let work = move || drop(sender.send(open_image(&wanted, mode)));
     let thread = thread::Builder::new().name("ashlar-rbd-open".to_owned());
     thread.spawn(work).map_err(OpenError::Thread)?;

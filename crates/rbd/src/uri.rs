@@ -39,7 +39,7 @@ pub struct Uri {
     pub snapshot: Option<String>,
 }
 
-/// What a URI is of, whoever uses it, and however it is written.
+/// The image that a URI names: the same for each user, and for each spelling of the URI.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity(PathBuf, [String; 3], Option<String>);
 

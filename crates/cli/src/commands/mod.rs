@@ -44,7 +44,7 @@ impl Daemon {
     /// # Errors
     /// The daemon that the user chose does not listen.
     pub(crate) fn serving(&self, paths: &[PathBuf]) -> Result<Option<(Client, Vec<String>)>> {
-        if !self.is_named() && paths.iter().any(|path| disks::exists(path)) {
+        if !self.is_named() && paths.iter().any(|path| disks::may_exist(path)) {
             return Ok(None);
         }
         let names = paths.iter().map(|path| path.display().to_string()).collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ashlar_block::Gateway;
 use ashlar_stack::assemble::Disk;
+use ashlar_stack::names::unique_name;
 
 use super::{Access, Identity};
 use crate::error::{Error, Result};
@@ -64,8 +65,8 @@ fn open_nbd(uri: &str, read_only: bool) -> Result<Disk> {
         failed(uri, why).hint("nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH")
     })?;
     let path = Path::new(uri);
-    let name =
-        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    // As under sys/block.
+    let name = unique_name(path, |_| false);
     let device = ashlar_nbd::open(&parsed, &name, read_only).map_err(|why| failed(uri, why))?;
     if !read_only {
         tracing::info!(path = uri, "NBD has no locks: no other program may write to this export");

@@ -83,7 +83,7 @@ pub fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
     for path in named.iter().map(Path::new) {
         let same =
             |other: &PathBuf| other == path || disks::identity(other) == disks::identity(path);
-        if disks::exists(path) && !all.iter().any(same) {
+        if disks::may_exist(path) && !all.iter().any(same) {
             all.push(path.to_owned());
         }
     }

@@ -158,8 +158,8 @@ impl Vgcreate {
             )));
         }
         // Disks that exist are taken as they are, unless a daemon is named: it may have none of them.
-        let is_served =
-            self.disks.daemon.is_named() || !self.names.iter().all(|n| disks::exists(n.as_ref()));
+        let is_served = self.disks.daemon.is_named()
+            || !self.names.iter().all(|n| disks::may_exist(n.as_ref()));
         let command = Membership::Create(NewGroup {
             extent_sectors: self.physicalextentsize.unwrap_or(EXTENT).0,
             max_lv: self.maxlogicalvolumes,
