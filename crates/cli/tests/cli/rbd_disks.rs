@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, output};
 use super::nbd_disks::holds_alone;
 use super::support::{Daemon, MIB, Nbd, ashlar_in, until};
 
@@ -16,7 +16,7 @@ fn file(dir: &Path, name: &str) {
     File::create(dir.join(name)).unwrap().set_len(64 * MIB).unwrap();
 }
 
-/// Whether nobody has the lock of an image.
+/// Whether no client has the lock of an image.
 fn is_unlocked(cluster: &Cluster, image: &str) -> bool {
     cluster.rbd(&["lock", "ls", image]).is_empty()
 }
@@ -68,6 +68,18 @@ fn an_array_of_an_image_and_a_file_outlives_the_daemon() {
     daemon.end();
 }
 
+/// Waits until the OSD has the newest map, which says what clients it refuses. (Breaking a lock changes the map, and returns before.)
+fn until_osds_know(cluster: &Cluster) {
+    let number = |arguments: &[&str], field: &str| {
+        let text = output(cluster.client("ceph").args(arguments));
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()[field].as_u64().unwrap()
+    };
+    let newest = number(&["osd", "dump", "--format", "json"], "epoch");
+    until(PATIENCE, "the OSD has the map", || {
+        number(&["tell", "osd.0", "status"], "newest_map") >= newest
+    });
+}
+
 #[test]
 fn a_member_whose_lock_was_broken_comes_back_when_it_is_added_again() {
     let cluster = Cluster::shared();
@@ -83,6 +95,7 @@ fn a_member_whose_lock_was_broken_comes_back_when_it_is_added_again() {
     let locks: serde_json::Value = serde_json::from_str(&lock).unwrap();
     let lock = |field: &str| locks[0][field].as_str().unwrap().to_owned();
     cluster.rbd(&["lock", "rm", "broken", &lock("id"), &lock("locker")]);
+    until_osds_know(cluster);
     volume.write_at(4096, &[2; 4096]);
     volume.flush();
     let status = daemon.client(&["status"]).ok().out;
