@@ -1,6 +1,6 @@
 //! The client of NBD compared with fio's, which is libnbd: one connection to nbdkit's memory plugin, filled.
 //!
-//! `REMOTE=URI` takes the export of another server instead, whose contents are overwritten.
+//! With `REMOTE=URI` the bench takes that export instead, and overwrites its contents.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -54,14 +54,14 @@ fn fio(uri: &str, load: &Load, run: Duration) -> Outcome<Score> {
     Ok(Score::new(done as u64, load.bytes, time(ms), time(cpu)))
 }
 
-/// nbdkit, which is killed when it is dropped.
-struct Server(Child);
+/// nbdkit, which is killed when it is dropped, and its socket.
+struct Server<'a>(Child, &'a Path);
 
-impl Server {
-    fn start(socket: &Path) -> Outcome<Self> {
+impl<'a> Server<'a> {
+    fn start(socket: &'a Path) -> Outcome<Self> {
         let mut command = Command::new("nbdkit");
         command.args(["--foreground", "--unix"]).arg(socket).args(["memory", &BYTES.to_string()]);
-        let this = Self(command.stdout(Stdio::null()).spawn()?);
+        let this = Self(command.stdout(Stdio::null()).spawn()?, socket);
         let since = Instant::now();
         while !socket.exists() && since.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(5));
@@ -70,10 +70,11 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Server<'_> {
     fn drop(&mut self) {
         let (Ok(()) | Err(_)) = self.0.kill();
         let (Ok(_) | Err(_)) = self.0.wait();
+        let (Ok(()) | Err(_)) = std::fs::remove_file(self.1);
     }
 }
 
