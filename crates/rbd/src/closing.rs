@@ -3,9 +3,11 @@
 //! An image that is not closed stays locked until the cluster misses its client, for about half a minute. And closing takes some
 //! round trips to the cluster, so a reactor cannot do it.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use ashlar_block::sync::lock;
 
 use crate::ffi;
 
@@ -16,23 +18,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 static CLOSING: Mutex<usize> = Mutex::new(0);
 static CLOSED: Condvar = Condvar::new();
 
-fn lock() -> MutexGuard<'static, usize> {
-    CLOSING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Counts itself, however its thread ends.
 struct Counted;
 
 impl Counted {
     fn new() -> Self {
-        *lock() += 1;
+        *lock(&CLOSING) += 1;
         Self
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        *lock() -= 1;
+        *lock(&CLOSING) -= 1;
         CLOSED.notify_all();
     }
 }
@@ -52,7 +50,7 @@ pub(crate) fn on_thread(close: impl FnOnce() + Send + 'static) {
 
 /// Waits until all images are closed, but not longer than [`PATIENCE`].
 extern "C" fn wait() {
-    let closing = lock();
+    let closing = lock(&CLOSING);
     let waited = CLOSED.wait_timeout_while(closing, PATIENCE, |closing| *closing > 0);
     drop(waited.map_err(PoisonError::into_inner));
 }

@@ -1,8 +1,9 @@
 //! The connections of the process: one for each cluster and user.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use ashlar_block::sync::lock;
 use rustix::io::Errno;
 
 use crate::error::OpenError;
@@ -18,10 +19,6 @@ const OPERATION_TIMEOUT: &str = "120";
 
 /// The connection of a cluster and user; the lock is held while it is made.
 type Place = Arc<Mutex<Weak<Connection>>>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The connection for `access`: the one that is there, unless the cluster refuses it. Blocks while it is made.
 ///

@@ -1,7 +1,7 @@
 //! An image as a disk.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use ashlar_block::bio::{Flags, Op};
 use ashlar_block::disk::Disk;
 use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::Request;
+use ashlar_block::sync;
 use ashlar_block::units::Sectors;
 use ashlar_block::{BlockDevice, Features, Limits, Status};
 use ashlar_engine::{EngineRuntime, blocking, spawn};
@@ -151,7 +152,7 @@ fn resized(place: &DiskPlace) {
     /// So that the size that is asked for last is set last.
     static TURN: Mutex<()> = Mutex::new(());
     let Some(disk) = place.get().and_then(Weak::upgrade) else { return };
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = sync::lock(&TURN);
     let before = disk.disk().capacity();
     let now = match disk.driver().image.ask_size() {
         Ok(size) => capacity(size),
