@@ -56,7 +56,8 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"file systems on arrays" "timeout 600 tests/e2e/filesystems.sh -r 1 n2" \
 		"snapshots of file systems in use" "timeout 300 tests/e2e/snapshots.sh -r 3" \
 		"arrays on NBD servers" "timeout 300 tests/e2e/nbd-members.sh" \
-		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh -r 1"
+		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh -r 1" \
+		"images of a Ceph cluster with faults" "timeout 300 tests/e2e/rbd.sh"
 
 # A case of each kind of geometry and of metadata.
 MD_CASES := ^(raid10-f2-x4|raid10-n2-x4|raid10-o2-x3|raid1-x2|raid0-x3)
@@ -84,6 +85,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"snapshots of file systems in use" "timeout 900 tests/e2e/snapshots.sh -r 50" \
 		"file systems whose daemon is killed" "timeout 1200 tests/e2e/kill.sh" \
 		"arrays on NBD servers" "timeout 900 tests/e2e/nbd-members.sh -r 5" \
+		"images of a Ceph cluster with faults" "timeout 1200 tests/e2e/rbd.sh -r 3 all" \
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh"
 
 # The suites run the release build here: what users run, and faster where a daemon is killed in the middle.
@@ -113,6 +115,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"snapshots of file systems in use" "tests/e2e/snapshots.sh -r 500" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
 		"arrays on NBD servers" "timeout 3600 tests/e2e/nbd-members.sh -r 50" \
+		"images of a Ceph cluster with faults" "timeout 7200 tests/e2e/rbd.sh -r 50 all" \
 		"fuzz targets, more of the bounded share" "ASHLAR_FUZZ_ROUNDS=$${FUZZ_ROUNDS:-20} timeout 1800 cargo test --quiet --locked --workspace --test bounded" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 
