@@ -57,7 +57,7 @@ use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
 use crate::varlink::server;
-use crate::{copies_end, disks, notify, pools_end, returns, watch};
+use crate::{balance, copies_end, disks, notify, pools_end, returns, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -306,6 +306,7 @@ async fn run(
     let control =
         spawn(server::serve(control, move |peer| access.check(peer), Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
+    let balance = spawn(balance::balance_reads(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
     let re_adds = (config.readd.unwrap_or_default() == ReAddPolicy::Auto)
         .then(|| spawn(returns::re_add_members(Arc::clone(stack))));
@@ -341,6 +342,7 @@ async fn run(
     ends.cancel().await;
     follower.cancel().await;
     watch.cancel().await;
+    balance.cancel().await;
     if let Some(re_adds) = re_adds {
         re_adds.cancel().await;
     }

@@ -29,6 +29,7 @@ mod access;
 mod announcement;
 mod array_end;
 pub mod background;
+mod balance;
 pub mod btrfs;
 pub mod client;
 mod clients;

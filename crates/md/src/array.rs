@@ -158,6 +158,13 @@ impl Array {
         self.sync.request(request)
     }
 
+    /// Has reads prefer near members. To be called about once a second.
+    pub fn balance_reads(&self) {
+        if self.core.is_redundant() {
+            self.core.balance_reads();
+        }
+    }
+
     /// Makes the sync task check for work.
     pub fn wake_sync(&self) {
         self.core.news.wake();

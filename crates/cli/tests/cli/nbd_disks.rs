@@ -19,10 +19,16 @@ struct Nbdkit {
 impl Nbdkit {
     /// Serves a file on the socket `name`.
     fn start(dir: &Path, name: &str, file: &str) -> Self {
+        Self::with(dir, name, file, &[])
+    }
+
+    /// As [`Self::start`], with delays of nbdkit's filter.
+    fn with(dir: &Path, name: &str, file: &str, delays: &[&str]) -> Self {
         let socket = dir.join(name);
         let (Ok(()) | Err(_)) = std::fs::remove_file(&socket);
         let mut command = Command::new("nbdkit");
-        command.args(["--foreground", "--unix"]).arg(&socket).arg("file").arg(dir.join(file));
+        command.args(["--foreground", "--unix"]).arg(&socket).args(["--filter=delay", "file"]);
+        command.arg(dir.join(file)).args(delays);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let uri = format!("nbd+unix:///?socket={}", socket.display());
         let this = Self { child, uri };
@@ -62,10 +68,15 @@ fn mirror(dir: &Path, uri: &str) {
     ashlar_in(dir, &[&create[..], &["d0", uri]].concat()).ok();
 }
 
+/// A number of the statistics of the disk of this name.
+fn stat(daemon: &Daemon, name: &str, column: usize) -> u64 {
+    let stat = daemon.client(&["get", &format!("sys/block/{name}/stat")]).ok().out;
+    stat.split_whitespace().nth(column).unwrap().parse().unwrap()
+}
+
 /// The bytes written so far to the disk of this name.
 fn written(daemon: &Daemon, name: &str) -> u64 {
-    let stat = daemon.client(&["get", &format!("sys/block/{name}/stat")]).ok().out;
-    512 * stat.split_whitespace().nth(6).unwrap().parse::<u64>().unwrap()
+    512 * stat(daemon, name, 6)
 }
 
 /// This member of the array alone holds two blocks of these bytes.
@@ -175,4 +186,38 @@ fn an_export_that_cannot_be_used_is_refused() {
     let uri = server.uri.as_str();
     let twice = ashlar_in(dir, &["serve", "--control", "control", uri, uri]);
     twice.fails(1, &["given twice", "is the same as nbd+unix:///?socket="]);
+}
+
+#[test]
+fn reads_prefer_the_near_member_and_wait_no_longer_than_the_hedge_for_the_far_one() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let server = Nbdkit::with(dir, "far", "d1", &["rdelay=30ms"]);
+    mirror(dir, &server.uri);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &server.uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    let latency_us = || {
+        let latency = daemon.client(&["get", "sys/block/md127/md/dev-far/latency_us"]).ok().out;
+        latency.trim().parse::<u64>().unwrap()
+    };
+    until(PATIENCE, "the far member is probed", || {
+        volume.read_at(0, 4096);
+        latency_us() >= 30_000
+    });
+    // Its reads are one probe in a second, however many clients make.
+    until(PATIENCE, "reads prefer the near member", || {
+        let before = stat(&daemon, "far", 0);
+        for at in 0..200 {
+            volume.read_at(at * 8192, 4096);
+        }
+        stat(&daemon, "far", 0) - before <= 2
+    });
+    let hedge = "sys/block/md127/md/read_hedge_us";
+    daemon.client(&["set", hedge, "never"]).fails(1, &["not a number"]);
+    daemon.client(&["set", hedge, "2000"]).ok();
+    assert_eq!(daemon.client(&["get", hedge]).ok().out, "2000\n");
+    volume.write_at(0, &[7; 4096]);
+    assert_eq!(volume.read_at(0, 4096), [7; 4096]);
+    drop(volume);
+    daemon.end();
 }

@@ -22,6 +22,8 @@
 //!         failing: a member fails; all are flushed; the bitmap's store
 //! ```
 //!
+//! [`nearness`] probes the members and sets what reads from them cost.
+//!
 //! Nothing here maps or moves a client's data: that is the [`Level`](crate::level::Level)'s task. The level's geometry
 //! ([`Personality`]) says whether the array can lose a slot.
 
@@ -29,6 +31,7 @@ mod activity;
 mod bound;
 mod failing;
 pub(crate) mod lifecycle;
+mod nearness;
 mod news;
 mod record;
 mod spares;
@@ -36,7 +39,7 @@ mod tend;
 mod write;
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::finish::Finish;
@@ -70,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) news: News,
     /// A task that clears marks of the bitmap is running.
     tended: AtomicBool,
+    /// The array's reads when they were last balanced.
+    reads_seen: AtomicU64,
     /// Whether the members may be written at all. (The user's read-only flag is on the disk.)
     writable: bool,
 }
@@ -102,6 +107,7 @@ impl Core {
             bound: Bound::new(start.in_sync_to),
             news: News::default(),
             tended: false.into(),
+            reads_seen: AtomicU64::new(0),
             writable: start.writable,
         })
     }

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::badblocks::BadBlocks;
 use crate::canary::{Rule, broken};
+use crate::membership::latency::Latency;
 use crate::membership::read_errors::ReadErrors;
 use crate::ondisk::{DeviceFlags, Superblock};
 
@@ -86,6 +87,7 @@ pub struct Rdev {
     corrected: AtomicU64,
     /// The losses of its disk with which it was taken in, or must stay.
     accepted_losses: AtomicU64,
+    latency: Latency,
     next_sectors: Box<[NextSector]>,
 }
 
@@ -122,6 +124,7 @@ impl Rdev {
             read_errors: AtomicU64::new(0),
             corrected: AtomicU64::new(0),
             accepted_losses: AtomicU64::new(accepted_losses),
+            latency: Latency::default(),
             next_sectors: std::iter::repeat_with(NextSector::default).take(SHARDS).collect(),
         }
     }
@@ -274,6 +277,16 @@ impl Rdev {
         self.gateway.copies(at + self.data_offset, len)
     }
 
+    /// Nanoseconds in which its device answered a small read lately; zero if it was not asked.
+    pub fn latency_ns(&self) -> u64 {
+        self.latency.get_ns(0).unwrap_or(0)
+    }
+
+    /// How fast its device answers.
+    pub(crate) fn latency(&self) -> &Latency {
+        &self.latency
+    }
+
     /// Its budget of read errors.
     pub(crate) fn read_errors(&self) -> &ReadErrors {
         &self.errors
@@ -345,14 +358,15 @@ impl Rdev {
     /// The cost of a read at `sector` from this member; the member with the lowest cost is read. It is the number of I/Os that
     /// the current thread has in flight there (the kernel counts those of all threads, `nr_pending`). `shard` is the thread's
     /// [`thread_shard`]. A member from which this thread last read up to `sector` costs less by `SEQUENTIAL_BONUS` I/Os: its disk
-    /// reads ahead and its queue merges, which is worth more than an even spread.
+    /// reads ahead and its queue merges, which is worth more than an even spread. A read from a far member costs as many times
+    /// more as the member is farther ([`latency`](crate::membership::latency)).
     #[inline]
     pub(crate) fn read_cost(&self, shard: usize, sector: Sector) -> u32 {
         const SEQUENTIAL_BONUS: u32 = 64;
-        let pending = self.gateway.disk().stats().in_flight_here().min(1 << 29) as u32;
-        let pending = pending + SEQUENTIAL_BONUS;
-        let sequential = self.next_sectors[shard].0.load(Relaxed) == sector.0;
-        let cost = if sequential { pending - SEQUENTIAL_BONUS } else { pending };
+        let pending = self.gateway.disk().stats().in_flight_here().min(1 << 16) as u32;
+        let weight = self.latency.weight();
+        let sequential = self.next_sectors[shard].0.load(Relaxed) == sector.0 && weight == 1;
+        let cost = if sequential { pending } else { (pending + SEQUENTIAL_BONUS) * weight };
         if self.is_write_mostly() { cost | 1 << 30 } else { cost }
     }
 

@@ -11,7 +11,8 @@
 //! waits for writes in flight. So I/O must read the slots *after* it passed the barrier.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use ashlar_block::sync::lock;
 
@@ -75,6 +76,7 @@ pub struct Members {
     /// Counts the data that members lack although they stay in the array.
     lacking: AtomicU64,
     max_read_errors: AtomicU32,
+    read_hedge_us: AtomicU32,
 }
 
 impl Members {
@@ -87,6 +89,7 @@ impl Members {
             failing: Mutex::default(),
             lacking: AtomicU64::new(0),
             max_read_errors: read_errors::DEFAULT_MAX.into(),
+            read_hedge_us: AtomicU32::new(0),
         };
         for (rdev, place) in members {
             this.add(rdev, place);
@@ -266,5 +269,16 @@ impl Members {
     /// Sets how many read errors a member may have.
     pub fn set_max_read_errors(&self, max: u32) {
         self.max_read_errors.store(max, SeqCst);
+    }
+
+    /// Microseconds after which a read that a member has not answered is also made from another copy; zero for never.
+    #[inline]
+    pub fn read_hedge_us(&self) -> u32 {
+        self.read_hedge_us.load(Relaxed)
+    }
+
+    /// Sets [`Self::read_hedge_us`].
+    pub fn set_read_hedge_us(&self, bound_us: u32) {
+        self.read_hedge_us.store(bound_us, Relaxed);
     }
 }

@@ -7,6 +7,7 @@ mod common;
 mod copies;
 mod corrections;
 mod discards;
+mod distance;
 mod dm_raid;
 mod docs_formats;
 mod failures;

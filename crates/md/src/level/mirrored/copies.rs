@@ -148,20 +148,23 @@ impl Mirror {
     }
 
     /// The copy to read within one chunk: where copies may differ the first readable one, otherwise that
-    /// of the least busy member. `None` if it cannot return all sectors: then the caller reads pieces.
-    pub(super) fn best_copy(&self, bio: &Bio) -> Option<Source<'_>> {
+    /// of the least busy member. `None` if it cannot return all sectors: then the caller reads pieces. With `but`, the copy of another
+    /// member that can be read instead.
+    #[inline]
+    pub(super) fn best_copy(&self, bio: &Bio, but: Option<Index>) -> Option<Source<'_>> {
         if self.core.bound.is_beyond(bio.end()) && !broken(Rule::UnsyncedReadsFirst) {
             let (sources, block) =
                 (self.sources(bio.sector), self.core.disk.limits().logical_block());
             let (first, run) = first_copy(&sources, Sectors::ZERO, bio.len, block);
-            return first.filter(|_| run == bio.len).map(|first| sources[first]);
+            let first = first.filter(|_| run == bio.len && but.is_none());
+            return first.map(|first| sources[first]);
         }
         let shard = thread_shard();
         let mut best: Option<(u32, Source<'_>)> = None;
         // A plain loop, because reads spend their time here and iterator adapters keep extra state.
         for at in &self.core.personality().map(bio.sector) {
             for (index, rdev) in self.core.members.both(at.disk) {
-                if !rdev.can_read(at.sector, bio.len) {
+                if !rdev.can_read(at.sector, bio.len) || Some(index) == but {
                     continue;
                 }
                 let cost = rdev.read_cost(shard, at.sector);

@@ -19,6 +19,7 @@ mod answers;
 mod backlog;
 pub(crate) mod copies;
 mod discard;
+mod hedge;
 mod mirror;
 mod named;
 mod read;

@@ -21,12 +21,17 @@ impl Mirror {
     ///
     /// Rare cases are in separate, boxed futures, so that this one stays small: each read creates one.
     pub(super) async fn read(&self, bio: Bio) -> BioResult {
-        let failed = {
+        let failed = if self.core.members.read_hedge_us() > 0 {
+            match Box::pin(self.read_hedged(&bio)).await {
+                Ok(()) => return Ok(()),
+                Err(failed) => failed,
+            }
+        } else {
             let _pass = match self.core.barrier.try_wait_read(bio.sector, bio.len) {
                 Some(pass) => pass,
                 None => Box::pin(self.core.barrier.wait_read(bio.sector, bio.len)).await,
             };
-            match self.best_copy(&bio) {
+            match self.best_copy(&bio, None) {
                 None => None,
                 Some(copy) => {
                     if copy.rdev.is_write_mostly() {
@@ -95,7 +100,7 @@ impl Mirror {
 
     /// Counts a read error of a member. A member with too many recent errors fails if others have its
     /// data; a failfast member, or one whose device has gone, fails at the first error.
-    async fn note_error(&self, index: Index, why: Status) -> BioResult {
+    pub(super) async fn note_error(&self, index: Index, why: Status) -> BioResult {
         let Some(rdev) = self.core.members.get(index) else { return Ok(()) };
         rdev.count_read_error();
         rdev.read_errors().record(self.core.runtime.now_ns());

@@ -38,6 +38,8 @@ const ROWS: &[Row<Member>] = &[
     ),
     Row::ro("errors", |member| member.show(|m| m.corrected.to_string())),
     Row::ro("offset", |member| member.show(|m| m.data_offset.to_string())),
+    // Not the kernel's. Zero: not probed.
+    Row::ro("latency_us", |member| member.rdev(|rdev| (rdev.latency_ns() / 1000).to_string())),
     Row::ro("recovery_start", |member| {
         member.show(|m| match m.recovered {
             Sectors::MAX => "none".to_owned(),

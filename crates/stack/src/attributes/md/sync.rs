@@ -1,4 +1,4 @@
-//! Resync, recovery and checks: the attributes that only levels with redundancy have.
+//! Resync, recovery, checks, hedged reads: the attributes that only levels with redundancy have.
 
 use ashlar_block::Sectors;
 use ashlar_md::{SyncError, SyncRequest, SyncSettings};
@@ -11,6 +11,17 @@ pub(super) const ROWS: &[Row<ArrayView>] = &[
     Row::ro("degraded", |view| view.array().degraded().to_string()),
     Row::ro("last_sync_action", |view| last_name(&view.progress()).to_owned()),
     Row::ro("mismatch_cnt", |view| view.progress().mismatches.to_string()),
+    // Not the kernel's.
+    Row::rw(
+        "read_hedge_us",
+        |view| view.array().members().read_hedge_us().to_string(),
+        |view, text| {
+            let bound_us = number(text)?.try_into();
+            let bound_us = bound_us.map_err(|_| AttributeError::Invalid("too long".to_owned()))?;
+            view.array().members().set_read_hedge_us(bound_us);
+            Ok(())
+        },
+    ),
     Row::rw(
         "sync_action",
         |view| view.progress().action.name().to_owned(),
