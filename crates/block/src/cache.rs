@@ -159,7 +159,8 @@ pub(crate) fn loses(op: Op, status: Status) -> bool {
         | Status::Target
         | Status::Resource
         | Status::Io
-        | Status::Offline => true,
+        | Status::Offline
+        | Status::Conflict => true,
     }
 }
 

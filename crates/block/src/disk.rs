@@ -159,6 +159,7 @@ pub struct Disk {
     /// 0 without a deadline.
     io_timeout_ms: AtomicU32,
     read_only: AtomicBool,
+    shared: AtomicBool,
     stats: Stats,
     cache: Cache,
     life: Life,
@@ -205,6 +206,7 @@ impl Disk {
             nr_requests: AtomicU32::new(DEFAULT_NR_REQUESTS),
             io_timeout_ms: AtomicU32::new(0),
             read_only: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
             stats: Stats::default(),
             cache: Cache::default(),
             life: Life::default(),
@@ -310,6 +312,16 @@ impl Disk {
         self.max_sectors.store(sectors.min(limits.max_hw_sectors.0), Relaxed);
         let discard = self.user_max_discard.load(Relaxed);
         self.max_discard.store(discard.min(limits.max_hw_discard.0), Relaxed);
+    }
+
+    /// Whether other hosts can write the device, and no lock keeps them away: a layer that has its own ways to notice that uses them.
+    pub fn is_shared(&self) -> bool {
+        self.shared.load(Relaxed)
+    }
+
+    /// Sets [`Self::is_shared`].
+    pub fn set_shared(&self, shared: bool) {
+        self.shared.store(shared, Relaxed);
     }
 
     /// I/O statistics.

@@ -42,6 +42,9 @@ pub enum Status {
     /// The bio itself is invalid: range, alignment, flags.
     #[error("invalid request")]
     Invalid,
+    /// Another host uses the device.
+    #[error("reservation conflict error")]
+    Conflict,
     /// A write to a read-only device.
     #[error("read-only device")]
     ReadOnly,
@@ -51,7 +54,7 @@ pub enum Status {
 pub type BioResult = Result<(), Status>;
 
 // Linux errno values, the same on all supported architectures (asm-generic/errno*.h).
-const TABLE: [(Status, i32); 13] = [
+const TABLE: [(Status, i32); 14] = [
     (Status::NotSupported, 95),
     (Status::Timeout, 110),
     (Status::NoSpace, 28),
@@ -63,6 +66,7 @@ const TABLE: [(Status, i32); 13] = [
     (Status::Again, 11),
     (Status::Io, 5),
     (Status::Offline, 19),
+    (Status::Conflict, 52),
     (Status::Invalid, 22),
     (Status::ReadOnly, 30),
 ];

@@ -69,7 +69,7 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
         AssembleError::SplitBrain { .. } => {
             error.hint("leave one out, or --run takes the one that went further")
         }
-        AssembleError::ReadOnlyMember(_) => {
+        AssembleError::ReadOnlyMember(_) | AssembleError::UsedElsewhere(_) => {
             error.hint("--read-only gives access to the data and changes nothing")
         }
         AssembleError::BadBlocks { .. } if md.run => {

@@ -54,7 +54,7 @@ mod sync;
 mod enumeration;
 
 pub use array::{Array, SAFE_MODE_DELAY};
-pub use assemble::{AssembleError, Options, Plan, group, plan};
+pub use assemble::{AssembleError, Options, Plan, group, plan, wait_for_others};
 pub use bitmap::{Bitmap, Kind as BitmapKind, State as BitmapState};
 pub use manage::{AddOptions, AddOutcome, FlagChange, GrowOptions, ManageError, MemberFlag};
 pub use membership::rdev::{Rdev, State as MemberState};

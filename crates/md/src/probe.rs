@@ -126,7 +126,11 @@ pub(crate) async fn read_bitmap(
 }
 
 /// Reads sectors of any alignment.
-async fn read_around(gateway: &Gateway, at: Sector, len: Sectors) -> Result<Vec<u8>, Status> {
+pub(crate) async fn read_around(
+    gateway: &Gateway,
+    at: Sector,
+    len: Sectors,
+) -> Result<Vec<u8>, Status> {
     let block = gateway.disk().limits().logical_block();
     let (from, to) = (at.round_down(block), (at + len).round_up(block));
     let buffer = gateway.read(from, to - from).await?;

@@ -45,6 +45,7 @@ pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectEr
     let capacity = Sectors::from_bytes_floor(info.size_bytes - info.size_bytes % block);
     let disk = Disk::new(name, capacity, limits);
     disk.set_read_only(read_only);
+    disk.set_shared(true);
     let driver = NbdDriver { link: Arc::new(link) };
     let queue = Queue::with_deadline(disk, driver, Arc::new(EngineRuntime));
     queue.driver().link.report_losses(queue.loss_reporter());

@@ -65,12 +65,10 @@ pub fn open(uri: &Uri, read_only: bool) -> Result<Arc<RbdDisk>, OpenError> {
         }
     });
     let Opened { image, info, unit, place } = opened??;
-    if mode == Mode::Write && !info.has_exclusive_lock() {
-        tracing::warn!(image = %uri, "it has no feature exclusive-lock: no other program may write to it");
-    }
     let limits = limits(&info, unit)?;
     let disk = Disk::new(uri.name(), capacity(info.size_bytes), limits);
     disk.set_read_only(read_only);
+    disk.set_shared(!info.has_exclusive_lock());
     let queue = Queue::with_deadline(disk, RbdDriver { image }, Arc::new(EngineRuntime));
     let queue = Arc::new(queue);
     if let Err(error) = queue.disk().set_io_timeout_ms(IO_TIMEOUT_MS) {

@@ -360,7 +360,7 @@ impl Builder {
         let mut found = false;
         for uuid in self.uuids() {
             // The error is asked for again when no more members can arrive.
-            found |= matches!(self.try_start(uuid, &options).await, Some(Ok(())));
+            found |= self.try_start(uuid, &options).await;
         }
         found
     }
@@ -383,7 +383,7 @@ impl Builder {
         }
         // Among equals, take the array whose members are nearest to the disks.
         if let Some((_, uuid)) = order.into_iter().min_by_key(|(last, _)| *last) {
-            return matches!(self.try_start(uuid, &options).await, Some(Ok(())));
+            return self.try_start(uuid, &options).await;
         }
         for (uuid, error) in failed {
             let Some(Members { candidates, .. }) = self.members.remove(&uuid) else { continue };
@@ -414,24 +414,40 @@ impl Builder {
         all.into_iter().map(|(_, uuid)| uuid).collect()
     }
 
-    async fn try_start(
-        &mut self,
-        uuid: Uuid,
-        options: &ashlar_md::Options,
-    ) -> Option<Result<(), AssembleError>> {
-        let members = self.members.get(&uuid)?;
+    /// Starts an array if that is possible. Returns whether it is done with: it runs, or is a failure, whatever else arrives.
+    async fn try_start(&mut self, uuid: Uuid, options: &ashlar_md::Options) -> bool {
+        let Some(members) = self.members.get(&uuid) else { return false };
         let name = name_of(&mut self.names, uuid, &members.candidates);
         let (candidates, depth) = (members.candidates.clone(), members.depth);
         let paths = candidates.iter().map(|member| member.path.clone()).collect::<Vec<_>>();
-        let plan = match ashlar_md::plan(candidates, options).await {
+        let plan = match self.plan(candidates.clone(), options).await {
             Ok(plan) => plan,
-            Err(error) => return Some(Err(error)),
+            Err(error @ AssembleError::UsedElsewhere(_)) => {
+                self.members.remove(&uuid);
+                let failure = self.failure(uuid, error, candidates);
+                self.failures.push(failure);
+                return true;
+            }
+            Err(_) => return false,
         };
         self.members.remove(&uuid);
         let device = name.device();
         self.start(uuid, plan, name, &paths).await;
         self.add(device, depth + 1);
-        Some(Ok(()))
+        true
+    }
+
+    /// The plan of an array that is to start.
+    pub(crate) async fn plan(
+        &self,
+        candidates: Vec<Candidate>,
+        options: &ashlar_md::Options,
+    ) -> Result<ashlar_md::Plan, AssembleError> {
+        let plan = ashlar_md::plan(candidates.clone(), options).await?;
+        if !options.read_only {
+            ashlar_md::wait_for_others(&candidates, &self.runtime).await?;
+        }
+        Ok(plan)
     }
 
     /// Reserves the names of disks with an array's name. Not of volumes: their user must decide.

@@ -63,6 +63,7 @@ fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
         | AssembleError::Misaligned { .. }
         | AssembleError::BadBlocks { .. }
         | AssembleError::ReadOnlyMember(_)
+        | AssembleError::UsedElsewhere(_)
         | AssembleError::Personality(_)
         | AssembleError::Read { .. } => None,
     }
@@ -414,7 +415,7 @@ impl Collector {
         let kept = members.clone();
         let options = self.builder.options.md;
         let options = ashlar_md::Options { run: run || options.run, ..options };
-        let plan = match ashlar_md::plan(members, &options).await {
+        let plan = match self.builder.plan(members, &options).await {
             Err(error) if lacks_members(&error).is_none() => return Err(error),
             plan => plan,
         };

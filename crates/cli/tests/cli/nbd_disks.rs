@@ -221,3 +221,51 @@ fn reads_prefer_the_near_member_and_wait_no_longer_than_the_hedge_for_the_far_on
     drop(volume);
     daemon.end();
 }
+
+/// Two hosts, as two daemons: a file is locked by the one that has it, an export by neither.
+#[test]
+fn an_array_on_exports_is_written_by_one_host() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let servers = ["d0", "d1"].map(|file| Nbdkit::start(dir, &format!("{file}.sock"), file));
+    let disks = servers.each_ref().map(|server| server.uri.as_str());
+    let create = ["md", "create", "--level=1", "--raid-devices=2", "--name=data", "--assume-clean"];
+    ashlar_in(dir, &[&create[..], &disks].concat()).ok();
+    let hosts = ["one", "other", "third"].map(|name| dir.join(name));
+    hosts.iter().for_each(|host| std::fs::create_dir(host).unwrap());
+    let serve = |host: &Path| Daemon::start(host, &[&["--nbd", "unix:nbd"], &disks[..]].concat());
+    let [one, other, third] = hosts.each_ref().map(|host| host.as_path());
+    // It has written nothing yet, so another host may start the array, too.
+    let (here, there) = (serve(one), serve(other));
+    let mut volume = Nbd::open(&one.join("nbd"), "md/data");
+    volume.write_at(0, &[1; 4096]);
+    let mut late = Nbd::open(&other.join("nbd"), "md/data");
+    late.write(0, &[2; 4096]);
+    assert_ne!(late.reply(), 0);
+    drop((late, there));
+    volume.write_at(4096, &[1; 4096]);
+    // While it writes, none may.
+    let refused = std::thread::scope(|scope| {
+        let serve = [&["serve", "--control", "control"], &disks[..]].concat();
+        let serve = scope.spawn(move || ashlar_in(third, &serve));
+        while !serve.is_finished() {
+            volume.write_at(8192, &[1; 4096]);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        serve.join().unwrap()
+    });
+    refused.fails(1, &["another host is writing", "stop the array there first"]);
+    // Moved: stopped here, started there.
+    drop(volume);
+    here.end();
+    let there = serve(other);
+    let mut volume = Nbd::open(&other.join("nbd"), "md/data");
+    assert_eq!(volume.read_at(0, 12288), [1; 12288]);
+    volume.write_at(0, &[3; 4096]);
+    volume.flush();
+    // Its host dies: the next one waits until that is certain.
+    drop((volume, there));
+    let next = serve(third);
+    assert_eq!(Nbd::open(&third.join("nbd"), "md/data").read_at(0, 4096), [3; 4096]);
+    next.end();
+}

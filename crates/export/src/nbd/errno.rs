@@ -49,7 +49,8 @@ impl Errno {
             | Status::Protection
             | Status::Again
             | Status::Io
-            | Status::Offline => Self::Io,
+            | Status::Offline
+            | Status::Conflict => Self::Io,
         }
     }
 }

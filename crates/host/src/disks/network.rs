@@ -49,10 +49,15 @@ impl<'a> NetworkDisk<'a> {
     /// The URI is invalid, or the disk cannot be opened.
     pub(super) fn open(self, access: Access) -> Result<Disk> {
         let read_only = access != Access::Write;
-        match self {
+        let disk = match self {
             Self::Nbd(uri) => open_nbd(uri, read_only),
             Self::Rbd(uri) => open_rbd(uri, read_only),
+        }?;
+        if !read_only && disk.gateway.disk().is_shared() {
+            let disk = disk.path.display();
+            tracing::warn!(%disk, "no lock keeps other hosts away: stop what uses it there first");
         }
+        Ok(disk)
     }
 }
 
@@ -68,9 +73,6 @@ fn open_nbd(uri: &str, read_only: bool) -> Result<Disk> {
     // As under sys/block.
     let name = unique_name(path, |_| false);
     let device = ashlar_nbd::open(&parsed, &name, read_only).map_err(|why| failed(uri, why))?;
-    if !read_only {
-        tracing::info!(path = uri, "NBD has no locks: no other program may write to this export");
-    }
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 

@@ -113,6 +113,9 @@ pub enum AssembleError {
     /// A member is read-only, but the array should be writable.
     #[error("{0} cannot be written")]
     ReadOnlyMember(String),
+    /// Another host is writing the array.
+    #[error("another host is writing {0}: stop the array there first")]
+    UsedElsewhere(String),
     /// The parameters make no array, or one that is not supported.
     #[error(transparent)]
     Personality(#[from] PersonalityError),

@@ -24,9 +24,11 @@ use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
 use crate::personality::{Personality, PersonalityError};
 use crate::probe::{Candidate, read_bad_blocks, read_whole_bitmap};
 
+pub(crate) mod elsewhere;
 mod error;
 mod odd;
 
+pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
 use odd::{disagreement, is_impossible, leave_out_odd};
 

@@ -61,6 +61,7 @@ pub(super) fn is_impossible(error: &AssembleError) -> bool {
         | AssembleError::NotEnough { .. }
         | AssembleError::NeedsRun { .. }
         | AssembleError::ReadOnlyMember(_)
+        | AssembleError::UsedElsewhere(_)
         | AssembleError::Personality(_) => false,
     }
 }

@@ -8,6 +8,7 @@ use tracing::info;
 
 use super::Core;
 use super::lifecycle::SAFE_MODE_DELAY;
+use crate::assemble::elsewhere::RENEWAL;
 use crate::canary::{Rule, broken};
 use crate::membership::superblocks::{Change, Superblocks};
 
@@ -49,6 +50,7 @@ impl Core {
     /// Marks the array clean once it has been idle for [`SAFE_MODE_DELAY`], then ends.
     async fn watch_idle(self: Arc<Self>) {
         let mut seen = self.lifecycle.writes_begun();
+        let mut renewed_ns = self.runtime.now_ns();
         loop {
             self.doze(SAFE_MODE_DELAY).await;
             if self.lifecycle.is_stopped() {
@@ -66,7 +68,19 @@ impl Core {
                 }
             }
             seen = now;
+            let now_ns = self.runtime.now_ns();
+            if Duration::from_nanos(now_ns - renewed_ns) >= RENEWAL && self.members.are_shared() {
+                renewed_ns = now_ns;
+                if let Err(status) = self.renew().await {
+                    rate_limited!(error, array = self.name(), %status, "cannot renew the superblocks");
+                }
+            }
         }
+    }
+
+    /// Shows other hosts that this one uses the array, and notices if another one does.
+    pub(super) async fn renew(&self) -> BioResult {
+        self.record(&mut *self.superblocks().await, Change::Members).await
     }
 
     /// Marks the array clean if no write is under way; true if it is then clean.

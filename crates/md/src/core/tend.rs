@@ -37,6 +37,13 @@ impl Core {
             let Some(bitmap) = self.bitmap().filter(|_| !self.lifecycle.is_stopped()) else {
                 break;
             };
+            // Another host may have marked chunks.
+            if self.members.are_shared()
+                && let Err(status) = self.renew().await
+            {
+                rate_limited!(warn, array = self.name(), %status, "marks stay in the bitmap");
+                break;
+            }
             let may_clear = self.is_complete();
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
                 rate_limited!(warn, array = self.name(), %status, "marks stay in the bitmap");

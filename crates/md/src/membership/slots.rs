@@ -190,6 +190,11 @@ impl Members {
         (0..self.slots()).flat_map(|slot| self.both(slot))
     }
 
+    /// Whether other hosts can write a member, and no lock keeps them away.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.placed().any(|(_, rdev)| !rdev.is_faulty() && rdev.gateway().disk().is_shared())
+    }
+
     /// Where a member is.
     pub fn place(&self, index: Index) -> Place {
         for (number, slot) in self.slots.iter().take(self.slots()).enumerate() {

@@ -21,6 +21,12 @@
 //! A round that a member did not take, and that member must not fail, is retried with the *same* count:
 //! otherwise each try would move the others one further away from it.
 //!
+//! # Other hosts
+//!
+//! Where no lock keeps other hosts away from a member, each round first reads its superblock. If its event count is higher than
+//! any that this array has written, another host has started the array and written it: then the member fails here, and if it must
+//! stay, nothing is written any more (see [`elsewhere`](crate::assemble::elsewhere)).
+//!
 //! # Bitmap and bad blocks
 //!
 //! The bitmap's superblock is written before each round with the round's count: md treats a bitmap that is
@@ -38,6 +44,10 @@ use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Members, Place};
 use crate::metadata::write_within;
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
+use crate::probe::read_around;
+
+/// The length of a superblock, at most.
+const SUPERBLOCK: Sectors = Sectors(8);
 
 /// The superblocks of an array's members.
 pub(crate) struct Superblocks {
@@ -208,6 +218,15 @@ impl Superblocks {
         facts: Facts<'_>,
         fail: &impl Fn(&Rdev, Status) -> bool,
     ) -> Result<bool, Status> {
+        for rdev in self.changed_elsewhere(facts.members).await {
+            error!(
+                member = rdev.path(),
+                "another host has written its superblock, and so uses the array"
+            );
+            if !fail(rdev, Status::Conflict) {
+                return Err(Status::Conflict);
+            }
+        }
         // A bitmap older than the superblocks would count as out of date.
         if let Some((bitmap, store)) = facts.bitmap {
             bitmap.write_super(number, store).await?;
@@ -226,6 +245,23 @@ impl Superblocks {
             }
         }
         result
+    }
+
+    /// The members that other hosts can write, and whose superblock has a higher event count than any that this array has written, or
+    /// belongs to another array. A superblock that cannot be read says nothing: its write finds out.
+    async fn changed_elsewhere<'a>(&self, members: &'a Members) -> Vec<&'a Rdev> {
+        let shared = |rdev: &Rdev| rdev.gateway().disk().is_shared() && !rdev.is_faulty();
+        let reads = members.iter().filter(|(_, rdev)| shared(rdev)).filter_map(|(index, rdev)| {
+            let block = self.of(index)?;
+            Some(async move {
+                let device = rdev.gateway();
+                let bytes = read_around(device, block.super_offset, SUPERBLOCK).await.ok()?;
+                let found = Superblock::parse(block.version, &bytes, device.capacity()).ok()?;
+                let is_ours = found.set_uuid == block.set_uuid && found.events <= self.tried;
+                (!is_ours).then_some(rdev)
+            })
+        });
+        futures_util::future::join_all(reads).await.into_iter().flatten().collect()
     }
 
     /// Puts the state into the superblocks in memory; true if that records a new failure of a member.

@@ -15,6 +15,7 @@ mod found;
 mod geometry_kernel;
 mod geometry_raid0;
 mod geometry_raid10;
+mod hosts;
 mod interleavings;
 mod manage;
 mod silent;

@@ -1,0 +1,173 @@
+//! Two hosts with one set of members: what one writes, the other does not overwrite.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_block::{Gateway, Runtime, Sector, Sectors, Status};
+use ashlar_md::ondisk::Level;
+use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::{AddOptions, Array, AssembleError, ManageError, Options, probe, wait_for_others};
+use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
+
+use crate::common::{
+    Shape, candidates, disks, gateway, make_with, media, spec, stamped, start, write,
+};
+
+const DISK: Sectors = Sectors(4096);
+const RW: Options = Options { run: false, read_only: false };
+const RUN: Options = Options { run: true, read_only: false };
+/// Longer than an array stays active, and than it keeps marks, after its last write.
+const CALM: Duration = Duration::from_secs(15);
+
+fn shapes() -> [Shape; 3] {
+    [
+        Shape::new(Level::Raid1, None, 0, 2),
+        Shape::new(Level::Raid10, Some(0x102), 4, 4),
+        Shape::new(Level::Raid10, Some(0x201), 4, 3),
+    ]
+}
+
+/// What a host sees of the disks.
+struct Host {
+    array: Arc<Array>,
+    volume: Gateway,
+}
+
+impl Host {
+    async fn start(sim: &Sim, media: &[Media]) -> Self {
+        let disks = shared(media);
+        let array = start(sim, &disks, &RW).await.unwrap();
+        let volume = gateway(&array);
+        Self { array, volume }
+    }
+}
+
+fn shared(media: &[Media]) -> Vec<SimDisk> {
+    let disks = disks(media);
+    disks.iter().for_each(|disk| disk.disk().set_shared(true));
+    disks
+}
+
+/// Runs with a new array of each shape, with and without a bitmap.
+fn on_arrays(work: impl AsyncFn(&Sim, &[Media])) {
+    for (seed, shape) in (1..).zip(shapes()) {
+        for has_bitmap in [false, true] {
+            let media = media(shape.members, DISK);
+            let sim = Sim::new(seed);
+            sim.block_on(async {
+                let mut spec = spec(&shape, &vec![DISK; shape.members]);
+                if has_bitmap {
+                    spec.bitmap = NewBitmap::Internal { chunk: None };
+                }
+                make_with(&spec, &disks(&media)).await;
+                work(&sim, &media).await;
+            });
+        }
+    }
+}
+
+/// The sectors that have changed, for each member.
+fn changes(media: &[Media], before: &[Media]) -> Vec<Vec<Range<u64>>> {
+    media.iter().zip(before).map(|(now, before)| now.differences(before)).collect()
+}
+
+#[test]
+fn of_two_hosts_that_start_a_clean_array_the_first_to_write_keeps_it() {
+    // Whether the first writer is still active when the other one writes.
+    for wait in [Duration::ZERO, CALM] {
+        on_arrays(async |sim, media| {
+            let (one, other) = (Host::start(sim, media).await, Host::start(sim, media).await);
+            write(&one.volume, 0, 64, 1).await.unwrap();
+            SimRuntime.sleep(wait).await;
+            let before: Vec<Media> = media.iter().map(Media::copy).collect();
+            for _ in 0..2 {
+                assert_eq!(write(&other.volume, 0, 64, 2).await, Err(Status::Conflict));
+            }
+            let (wait, changes) = (wait, changes(media, &before));
+            assert!(
+                changes.iter().all(Vec::is_empty),
+                "the other host has written: {wait:?} {changes:?}"
+            );
+            write(&one.volume, 64, 64, 3).await.unwrap();
+            assert_eq!(one.array.degraded(), 0);
+            let data = one.volume.read(Sector(0), Sectors(128)).await.unwrap();
+            assert!(data.as_slice() == [stamped(0, 64, 1), stamped(64, 64, 3)].concat());
+            assert!(other.array.stop().await.is_err());
+            one.array.stop().await.unwrap();
+            let data = Host::start(sim, media).await.volume.read(Sector(0), Sectors(64)).await;
+            assert!(data.unwrap().as_slice() == stamped(0, 64, 1));
+        });
+    }
+}
+
+#[test]
+fn an_array_that_another_host_writes_does_not_start() {
+    on_arrays(async |sim, media| {
+        let one = Host::start(sim, media).await;
+        write(&one.volume, 0, 64, 1).await.unwrap();
+        // All in one chunk: no new marks tell of it.
+        let writes = async {
+            for round in 0..400 {
+                write(&one.volume, 0, 64, round as u8).await.unwrap();
+                SimRuntime.sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let starts = async {
+            for delay_ms in [1, 2_000, 3_500] {
+                SimRuntime.sleep(Duration::from_millis(delay_ms)).await;
+                let found = candidates(&shared(media)).await;
+                let result = wait_for_others(&found, &sim.runtime()).await;
+                assert!(matches!(result, Err(AssembleError::UsedElsewhere(_))), "{result:?}");
+            }
+        };
+        futures_util::future::join(writes, starts).await;
+    });
+}
+
+#[test]
+fn an_array_whose_host_has_died_starts_after_a_while() {
+    on_arrays(async |sim, media| {
+        let one = Host::start(sim, media).await;
+        write(&one.volume, 0, 64, 1).await.unwrap();
+        let died: Vec<Media> = media.iter().map(Media::copy).collect();
+        let found = candidates(&shared(&died)).await;
+        assert!(found.iter().any(|candidate| !candidate.sb.is_clean()));
+        wait_for_others(&found, &sim.runtime()).await.unwrap();
+        let next = Host::start(sim, &died).await;
+        write(&next.volume, 64, 64, 2).await.unwrap();
+        next.array.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn a_member_that_another_host_has_used_alone_fails_and_is_not_re_added() {
+    let shape = Shape::new(Level::Raid1, None, 0, 2);
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        make_with(&spec(&shape, &[DISK; 2]), &disks(&media)).await;
+        // One member is local; both hosts have the other.
+        let here = disks(&media);
+        here[1].disk().set_shared(true);
+        let array = start(&sim, &here, &RW).await.unwrap();
+        let volume = gateway(&array);
+        write(&volume, 0, 64, 1).await.unwrap();
+        SimRuntime.sleep(CALM).await;
+        let there = shared(&media[1..]);
+        let other = start(&sim, &there, &RUN).await.unwrap();
+        write(&gateway(&other), 64, 64, 2).await.unwrap();
+        write(&volume, 128, 64, 3).await.unwrap();
+        assert_eq!(array.degraded(), 1);
+        let status = array.status().await;
+        let far = status.members.iter().find(|member| member.faulty).unwrap();
+        assert!(!far.lost, "it does not come back by itself");
+        other.stop().await.unwrap();
+        array.remove(far.index.unwrap()).await.unwrap();
+        let again = disks(&media).remove(1);
+        let sb = probe(&again.gateway()).await.unwrap().unwrap();
+        let candidate = ashlar_md::Candidate { gateway: again.gateway(), path: "d1".into(), sb };
+        let added = array.re_add(candidate, AddOptions::default()).await;
+        assert!(matches!(added, Err(ManageError::ReAdd { .. })), "{:?}", added.err());
+    });
+}
