@@ -1,6 +1,12 @@
 //! The client of NBD compared with fio's, which is libnbd: one connection to nbdkit's memory plugin, filled.
 //!
-//! With `REMOTE=URI` the bench takes that export instead, and overwrites its contents.
+//! With `REMOTE=URI` the bench takes that disk instead, and overwrites its contents. For an image of Ceph, which only one of
+//! the two can lock, `REMOTE_FIO` has fio's options for another one:
+//!
+//! ```text
+//! REMOTE='rbd:rbd/a?conf=ceph.conf' CEPH_CONF=ceph.conf \
+//!     REMOTE_FIO='--ioengine=rbd --clientname=admin --pool=rbd --rbdname=b' ashlar-benches remote 2 5
+//! ```
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +20,7 @@ use crate::common::{Outcome, Settings};
 use crate::load::{JobEnd, Load, Order, Score, on_engine};
 use crate::report::{Grid, Unit};
 
-const ROWS: [&str; 2] = ["fio, libnbd", "ashlar's client"];
+const ROWS: [&str; 2] = ["fio", "ashlar's client"];
 const COLUMNS: [&str; 4] = ["read 4K", "write 4K", "read 128K", "write 128K"];
 const BYTES: u64 = 256 << 20;
 
@@ -27,8 +33,8 @@ fn load(column: usize, run: Duration) -> Load {
     Load { write: column % 2 == 1, bytes, depth, order, span: 0..BYTES, until: JobEnd::Passed(run) }
 }
 
-/// fio with the engine `nbd`; the CPU time is what it reports.
-fn fio(uri: &str, load: &Load, run: Duration) -> Outcome<Score> {
+/// fio with these options of its engine; the CPU time is what it reports.
+fn fio(engine: &str, load: &Load, run: Duration) -> Outcome<Score> {
     let rw = match (load.order, load.write) {
         (Order::Random, false) => "randread",
         (Order::Random, true) => "randwrite",
@@ -36,13 +42,14 @@ fn fio(uri: &str, load: &Load, run: Duration) -> Outcome<Score> {
         (Order::Sequential, true) => "write",
     };
     let out = Command::new("fio")
-        .args(["--name=fio", "--ioengine=nbd", "--time_based", "--thread", "--norandommap"])
-        .args(["--output-format=json", &format!("--uri={uri}"), &format!("--rw={rw}")])
+        .args(["--name=fio", "--time_based", "--thread", "--norandommap"])
+        .args(engine.split_whitespace())
+        .args(["--output-format=json", &format!("--rw={rw}")])
         .args([&format!("--bs={}", load.bytes), &format!("--iodepth={}", load.depth)])
         .args([&format!("--size={BYTES}"), &format!("--runtime={}", run.as_secs_f64())])
         .output()?;
     let text = String::from_utf8_lossy(&out.stdout);
-    // What libnbd warns of stands before.
+    // What a library warns of stands before.
     let json = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
     let json: serde_json::Value = json.ok_or_else(|| format!("fio: {text}"))?;
     let job = &json["jobs"][0];
@@ -91,6 +98,10 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             (Some(Server::start(&socket)?), uri)
         }
     };
+    let fio_engine = match std::env::var("REMOTE_FIO") {
+        Ok(options) => options,
+        Err(_) => format!("--ioengine=nbd --uri={uri}"),
+    };
     let engine = Engine::start(1)?;
     let disk = disks::open(Path::new(&uri), Access::Write, true);
     let disk = disk.map_err(|error| error.to_string())?;
@@ -101,11 +112,11 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         Grid::measure(&COLUMNS, &ROWS, Unit::Megabytes, settings.rounds, |_, row, column| {
             let load = load(column, settings.run);
             match row {
-                0 => fio(&uri, &load, settings.run),
+                0 => fio(&fio_engine, &load, settings.run),
                 _ => on_engine(&engine, &[(gateway, load)]),
             }
         })?;
-    grid.print("One connection to an NBD server")?;
+    grid.print("A disk on the network")?;
     grid.print_cpu();
     grid.print_ratio(1, 0, Some(1.0));
     engine.shutdown();
