@@ -222,6 +222,25 @@ fn reads_prefer_the_near_member_and_wait_no_longer_than_the_hedge_for_the_far_on
     daemon.end();
 }
 
+/// OpenZFS's library opens disks itself: a mount makes an export a file.
+#[test]
+fn a_pool_lies_on_the_file_that_a_daemon_makes_of_an_export() {
+    let dir = images(&[256 * MIB]);
+    let dir = dir.path();
+    let server = Nbdkit::start(dir, "far", "d0");
+    for on_it in [&["zpool", "create", "tank"][..], &["zpool", "import", "--devices"]] {
+        let refused = ashlar_in(dir, &[on_it, &[&server.uri]].concat());
+        refused.fails(1, &["knows only files", "--mount DIR"]);
+    }
+    std::fs::create_dir(dir.join("mount")).unwrap();
+    let daemon = Daemon::start(dir, &["--whole", &server.uri, "--mount", "mount"]);
+    let file = "mount/dev/far";
+    ashlar_in(dir, &["zpool", "create", "tank", file]).ok();
+    let listed = ashlar_in(dir, &["zpool", "list", "--devices", file]).ok().out;
+    assert!(listed.contains("tank") && listed.contains("ONLINE"), "{listed}");
+    daemon.end();
+}
+
 /// Two hosts, as two daemons: a file is locked by the one that has it, an export by neither.
 #[test]
 fn an_array_on_exports_is_written_by_one_host() {

@@ -183,8 +183,9 @@ impl NewPool {
 /// The absolute path of a disk for a pool.
 ///
 /// # Errors
-/// It does not exist.
+/// It does not exist, or is on the network.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
+    super::refuse_network(path)?;
     std::fs::canonicalize(path).map_err(|error| Error::new("cannot open", path.display(), error))
 }
 

@@ -2,7 +2,7 @@
 
 mod create;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,6 +129,16 @@ fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(disks)
 }
 
+/// Refuses a disk on another machine: the worker of a pool opens disks itself.
+fn refuse_network(path: &Path) -> Result<()> {
+    if !disks::is_on_network(path) {
+        return Ok(());
+    }
+    let why = "OpenZFS's library knows only files and block devices";
+    let error = Error::new("cannot have a pool on", path.display(), why);
+    Err(error.hint("ashlar serve --whole URI --mount DIR makes it the file DIR/dev/NAME"))
+}
+
 /// The disks among `named` that have ZFS labels, or partitions with such labels.
 ///
 /// # Errors
@@ -136,6 +146,7 @@ fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 pub async fn labelled(named: &[PathBuf], access: Access) -> Result<LabelledDisks> {
     let mut found = LabelledDisks { disks: Vec::new(), members: Vec::new() };
     for path in expand(named)? {
+        refuse_network(&path)?;
         let disk = disks::open(&path, Access::Look, true)?;
         let members = members_on(&path, &disk.gateway).await;
         let members = members.map_err(|error| Error::new("cannot read", path.display(), error))?;
