@@ -8,7 +8,7 @@ use ashlar_block::{
     Sectors, Status,
 };
 
-use crate::media::Media;
+use crate::media::{Arrival, Media};
 use crate::model::{Clockwork, Model};
 use crate::rng::mix;
 use crate::scheduler::{self, Event, SimRuntime};
@@ -29,14 +29,17 @@ impl Driver for SimDriver {
         }
         core.attach(&self.media);
         let issued_ns = core.now_ns();
-        let (slowness, covered, hangs) = self.media.begin();
+        let Arrival { slowness, covered, hangs, connection } = self.media.begin();
         let end_ns = core.rng(|rng| {
             let mut clockwork = self.clockwork.lock().unwrap_or_else(PoisonError::into_inner);
             clockwork.end_ns(issued_ns, rq.op(), rq.sector(), rq.len(), |n| rng.below(n))
         });
         let at_ns = issued_ns.saturating_add((end_ns - issued_ns).saturating_mul(slowness));
         let media = self.media.clone();
-        core.at(at_ns, Box::new(PendingCommand { media, rq, issued_ns, covered, hangs }));
+        core.at(
+            at_ns,
+            Box::new(PendingCommand { media, rq, issued_ns, covered, hangs, connection }),
+        );
     }
 
     fn abort(&self, id: RequestId) {
@@ -93,6 +96,8 @@ struct PendingCommand {
     covered: u64,
     /// It is held even if the disk answers others.
     hangs: bool,
+    /// The connection over which it arrived.
+    connection: u64,
 }
 
 impl Event for PendingCommand {
@@ -102,8 +107,14 @@ impl Event for PendingCommand {
             let media = self.media.clone();
             return core.hold(&media, self);
         }
-        let Self { media, rq, issued_ns, covered, .. } = *self;
-        let result = core.rng(|rng| media.execute(&rq, issued_ns, covered, rng));
+        let Self { media, rq, issued_ns, covered, connection, .. } = *self;
+        let result = core.rng(|rng| {
+            if media.is_broken(connection) {
+                media.end_broken(&rq, rng);
+                return Err(Status::Transport);
+            }
+            media.execute(&rq, issued_ns, covered, rng)
+        });
         core.note(mix(rq.sector().0 ^ rq.len().0 << 40 ^ rq.op() as u64));
         rq.complete(result);
     }

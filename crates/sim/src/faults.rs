@@ -56,6 +56,8 @@ pub(crate) struct Faults {
     pub(crate) corrupt: BTreeMap<u64, Corruption>,
     pub(crate) unsupported: Vec<Op>,
     pub(crate) dead: bool,
+    /// There is no connection to it.
+    pub(crate) cut_off: bool,
     pub(crate) lies_about_flush: bool,
     /// Factor by which commands take longer; 0 means 1.
     pub(crate) slowness: u64,
@@ -81,6 +83,9 @@ impl Faults {
     pub(crate) fn check(&self, op: Op) -> BioResult {
         if self.dead {
             return Err(Status::Offline);
+        }
+        if self.cut_off {
+            return Err(Status::Transport);
         }
         if self.unsupported.contains(&op) { Err(Status::NotSupported) } else { Ok(()) }
     }

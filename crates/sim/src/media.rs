@@ -71,6 +71,18 @@ impl Counts {
     }
 }
 
+/// What the disk knows of a command when it arrives.
+pub(crate) struct Arrival {
+    /// The factor by which it is slower than usual.
+    pub(crate) slowness: u64,
+    /// The number of the first change that a flush that arrives now does not cover.
+    pub(crate) covered: u64,
+    /// Whether it hangs.
+    pub(crate) hangs: bool,
+    /// The connection over which it arrives.
+    pub(crate) connection: u64,
+}
+
 /// A handle to a medium; clones refer to the same medium.
 #[derive(Clone)]
 pub struct Media {
@@ -226,6 +238,25 @@ impl Media {
         state.faults.dead = true;
     }
 
+    /// The connection to the disk breaks: commands in flight fail (`Transport`), of which each may have taken effect, and so do later ones,
+    /// until [`Self::reconnect`]. If the disk restarts, its cache is lost, and what was in flight takes no effect.
+    pub fn cut_off(&self, restarts: bool) {
+        let mut state = self.lock();
+        state.breaks += 1;
+        state.executes_late = !restarts;
+        state.faults.cut_off = true;
+        if restarts {
+            state.drop_cache();
+        }
+        drop(state);
+        self.answer();
+    }
+
+    /// Ends [`Self::cut_off`].
+    pub fn reconnect(&self) {
+        self.lock().faults.cut_off = false;
+    }
+
     /// The disk falls silent: commands, also those in flight, neither take effect nor end until [`Self::answer`].
     pub fn fall_silent(&self) {
         self.lock().faults.silent = true;
@@ -301,13 +332,25 @@ impl Media {
         self.lock().volatile = volatile;
     }
 
-    /// A command arrives. Returns the factor by which it is slower than usual, the number of the first change that a
-    /// flush arriving now does not cover, and whether it hangs.
-    pub(crate) fn begin(&self) -> (u64, u64, bool) {
+    /// A command arrives.
+    pub(crate) fn begin(&self) -> Arrival {
         let mut state = self.lock();
         let slowness = state.faults.slowness.max(1);
         let hangs = countdown(&mut state.faults.hang_in);
-        (slowness, state.covered(), hangs)
+        Arrival { slowness, covered: state.covered(), hangs, connection: state.breaks }
+    }
+
+    /// Whether a command arrived over a connection that has broken since.
+    pub(crate) fn is_broken(&self, connection: u64) -> bool {
+        self.lock().breaks != connection
+    }
+
+    /// A command of a broken connection takes effect, or not.
+    pub(crate) fn end_broken(&self, rq: &Request, rng: &mut Rng) {
+        let mut state = self.lock();
+        if state.executes_late && rng.chance(1, 2) {
+            state.land(rq, rng);
+        }
     }
 
     pub(crate) fn is_silent(&self) -> bool {

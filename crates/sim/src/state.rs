@@ -110,6 +110,9 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     /// It cancels what its driver aborts.
     pub(crate) cancels: bool,
+    /// How often the connection to it broke, and whether it may still execute what it got before.
+    pub(crate) breaks: u64,
+    pub(crate) executes_late: bool,
     pub(crate) log: Vec<Command>,
     pub(crate) counts: Counts,
     /// Changes in flight when the simulation ended.
@@ -141,6 +144,8 @@ impl State {
             discard_reads: DiscardReads::default(),
             faults: Faults::default(),
             cancels: false,
+            breaks: 0,
+            executes_late: false,
             log: Vec::new(),
             counts: Counts::default(),
             late: Vec::new(),
@@ -172,6 +177,14 @@ impl State {
         if self.faults.check(rq.op()).is_ok() {
             let (changes, _) = self.changes(rq, rng);
             self.late.extend(changes);
+        }
+    }
+
+    /// A command takes effect that is not answered.
+    pub(crate) fn land(&mut self, rq: &Request, rng: &mut Rng) {
+        for change in self.changes(rq, rng).0 {
+            self.faults.rewritten(change.range());
+            self.apply(change, false);
         }
     }
 

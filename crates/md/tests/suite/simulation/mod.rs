@@ -1,6 +1,6 @@
 //! Thousands of short lives of random arrays: random I/O, members that fail in every way, are absent and
 //! are re-added, bitmaps of both kinds, write-behind, bad block logs, an operator that changes everything
-//! that can be changed, power cuts and kills at random steps, and assembly again; the oracle checks all
+//! that can be changed, members on a network whose links break, power cuts and kills at random steps, and assembly again; the oracle checks all
 //! reads.
 //!
 //! A run is a function of its seed. `ASHLAR_SEED=n` runs only seed n, `ASHLAR_SEEDS=n` the first n,
@@ -33,11 +33,15 @@ const REGRESSIONS: [(Level, &[u64]); 3] =
 const LIVES: usize = 5;
 
 fn run(level: Level, count: u64) {
+    run_in(World::new, level, count);
+}
+
+fn run_in(world: impl Fn(Level, u64) -> World, level: Level, count: u64) {
     let seeds = wanted(|name| std::env::var(name).ok()).unwrap_or(0..count);
     let known = REGRESSIONS.iter().filter(|(of, _)| *of == level);
     for seed in known.flat_map(|(_, seeds)| seeds.iter().copied()).chain(seeds) {
         let _reminder = RunReminder::new(level, seed);
-        let mut world = World::new(level, seed);
+        let mut world = world(level, seed);
         for _ in 0..LIVES {
             world.live();
         }
@@ -57,4 +61,14 @@ fn raid10_keeps_what_it_promised() {
 #[test]
 fn raid0_keeps_what_it_promised() {
     run(Level::Raid0, 300);
+}
+
+#[test]
+fn raid1_on_a_network_keeps_what_it_promised() {
+    run_in(World::networked, Level::Raid1, 150);
+}
+
+#[test]
+fn raid10_on_a_network_keeps_what_it_promised() {
+    run_in(World::networked, Level::Raid10, 150);
 }

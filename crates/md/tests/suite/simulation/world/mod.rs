@@ -16,6 +16,7 @@ use futures_util::future::{join, join_all, select};
 use crate::common::{Shape, candidates, gateway, make_with, spec, start};
 
 mod checks;
+mod network;
 mod operator;
 mod places;
 mod script;
@@ -49,6 +50,8 @@ pub(crate) struct World {
     whole: bool,
     /// The disks that the operator added in this life, or tried to add.
     added: RefCell<BTreeSet<usize>>,
+    /// How far the disks are, if they are on a network.
+    distances: Option<Vec<Model>>,
 }
 
 /// The result of a life.
@@ -126,6 +129,7 @@ impl World {
             may_lose: Cell::new(false),
             whole: false,
             added: RefCell::default(),
+            distances: None,
             shape,
         };
         world.make(&sizes);
@@ -189,7 +193,9 @@ impl World {
 
     fn disks(&self) -> Vec<SimDisk> {
         let disk = |(at, (medium, limits)): (usize, (&Media, &Limits))| {
-            let (name, model) = (format!("d{at}"), Model::nvme());
+            let distances = self.distances.as_ref();
+            let model = distances.map_or(Model::nvme(), |distances| distances[at]);
+            let name = format!("d{at}");
             match self.has_deadlines() {
                 true => SimDisk::with_io_timeout(name, medium.clone(), *limits, model, IO_TIMEOUT),
                 false => SimDisk::with(name, medium.clone(), *limits, model),
@@ -200,7 +206,7 @@ impl World {
 
     /// Whether the requests of its disks have deadlines: then disks may fall silent.
     fn has_deadlines(&self) -> bool {
-        self.seed % 2 == 1
+        self.seed % 2 == 1 || self.distances.is_some()
     }
 
     /// The number of the disk with this path.
@@ -290,18 +296,29 @@ impl World {
             while array.is_unsynced() {
                 SimRuntime.sleep(Duration::from_micros(200)).await;
             }
-            for &disk in &script.victims {
+            let here = self.distances.is_none();
+            for &disk in script.victims.iter().filter(|_| here) {
                 let data = self.places[disk].data;
                 let ways = Ways { keeps_data: !script.too_many, silence: self.has_deadlines() };
                 misbehave(&self.media[disk], data, ways, &mut faults);
             }
         };
         let trouble = Box::pin(trouble);
+        let network = self.distances.as_ref().map(|_| rng.fork());
         let work = Box::pin(self.work(&volume, &script, &mut rng));
-        let work = async {
+        let lived = async {
             let operator = self.operate(&array, disks, &script, self.rng.clone().fork());
             join(operator, select_first(work, trouble)).await;
             self.trickle(&volume, &script).await;
+        };
+        let work = async {
+            match network {
+                Some(rng) => {
+                    let network = self.network(&array, disks, &script, rng);
+                    select_first(Box::pin(lived), Box::pin(network)).await;
+                }
+                None => lived.await,
+            }
         };
         if end == End::StopEarly {
             let stop = async {
@@ -333,7 +350,9 @@ impl World {
     async fn trickle(&self, volume: &Gateway, script: &Script) {
         let mut rng = self.rng.clone().fork();
         let Some(first) = script.work.first() else { return };
-        for _ in 0..script.trickle {
+        // Members of a network come back meanwhile.
+        let more = if self.distances.is_some() { 40 } else { 0 };
+        for _ in 0..script.trickle + more {
             SimRuntime.sleep(Duration::from_millis(20 + rng.below(150))).await;
             let done = script::one_write(first).run(volume, &self.oracle, &mut rng).await;
             done.unwrap_or_else(|violation| panic!("{:?}: {violation}", self.shape));
