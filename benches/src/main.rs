@@ -19,7 +19,8 @@
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, vs. plain volumes |
 //! | `snapshot-merge` | the rate of a merge, of consecutive and of scattered exceptions |
 //! | `checksums` | btrfs's checksums vs. the crates alone |
-//! | `remote` | the client of NBD vs. fio's engine, which is libnbd |
+//! | `remote` | the clients of NBD and of Ceph vs. fio's engines |
+//! | `scale` | a region with a failed rack, in virtual time: nothing is measured |
 //! | `trace-cost` | reads with and without a trace reader; compare with a build without trace points |
 //!
 //! Each configuration runs for SECONDS in each of ROUNDS (3 and 3 by default); tables give medians. Files of 1 GiB are
@@ -49,6 +50,7 @@ mod reads;
 mod remote;
 mod report;
 mod resync;
+mod scale;
 mod snapshot_cost;
 mod snapshot_merge;
 mod trace_cost;
@@ -60,7 +62,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 17] = [
+const BENCHES: [(&str, Bench); 18] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
@@ -77,6 +79,7 @@ const BENCHES: [(&str, Bench); 17] = [
     ("snapshot-merge", snapshot_merge::run),
     ("checksums", checksums::run),
     ("remote", remote::run),
+    ("scale", scale::run),
     ("trace-cost", trace_cost::run),
 ];
 
