@@ -218,13 +218,11 @@ impl Superblocks {
         facts: Facts<'_>,
         fail: &impl Fn(&Rdev, Status) -> bool,
     ) -> Result<bool, Status> {
-        for rdev in self.changed_elsewhere(facts.members).await {
-            error!(
-                member = rdev.path(),
-                "another host has written its superblock, and so uses the array"
-            );
-            if !fail(rdev, Status::Conflict) {
-                return Err(Status::Conflict);
+        for (rdev, status) in self.taken(facts.members).await {
+            let member = rdev.path();
+            rate_limited!(error, member, %status, "the superblock is not what this array has written");
+            if !fail(rdev, status) {
+                return Err(status);
             }
         }
         // A bitmap older than the superblocks would count as out of date.
@@ -248,17 +246,22 @@ impl Superblocks {
     }
 
     /// The members that other hosts can write, and whose superblock has a higher event count than any that this array has written, or
-    /// belongs to another array. A superblock that cannot be read says nothing: its write finds out.
-    async fn changed_elsewhere<'a>(&self, members: &'a Members) -> Vec<&'a Rdev> {
+    /// belongs to another array: [`Status::Conflict`]. Also those that are gone, so that their write does not wait for them once more.
+    /// Another error says nothing: the write finds out.
+    async fn taken<'a>(&self, members: &'a Members) -> Vec<(&'a Rdev, Status)> {
         let shared = |rdev: &Rdev| rdev.gateway().disk().is_shared() && !rdev.is_faulty();
         let reads = members.iter().filter(|(_, rdev)| shared(rdev)).filter_map(|(index, rdev)| {
             let block = self.of(index)?;
             Some(async move {
                 let device = rdev.gateway();
-                let bytes = read_around(device, block.super_offset, SUPERBLOCK).await.ok()?;
+                let read = read_around(device, block.super_offset, SUPERBLOCK).await;
+                let bytes = match read {
+                    Ok(bytes) => bytes,
+                    Err(status) => return status.is_gone().then_some((rdev, status)),
+                };
                 let found = Superblock::parse(block.version, &bytes, device.capacity()).ok()?;
                 let is_ours = found.set_uuid == block.set_uuid && found.events <= self.tried;
-                (!is_ours).then_some(rdev)
+                (!is_ours).then_some((rdev, Status::Conflict))
             })
         });
         futures_util::future::join_all(reads).await.into_iter().flatten().collect()

@@ -8,7 +8,7 @@ use ashlar_block::{Gateway, Runtime, Sector, Sectors, Status};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{AddOptions, Array, AssembleError, ManageError, Options, probe, wait_for_others};
-use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
+use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 
 use crate::common::{
     Shape, candidates, disks, gateway, make_with, media, spec, stamped, start, write,
@@ -170,4 +170,32 @@ fn a_member_that_another_host_has_used_alone_fails_and_is_not_re_added() {
         let added = array.re_add(candidate, AddOptions::default()).await;
         assert!(matches!(added, Err(ManageError::ReAdd { .. })), "{:?}", added.err());
     });
+}
+
+#[test]
+fn a_silent_member_delays_the_first_write_by_one_deadline() {
+    for shape in shapes() {
+        let media = media(shape.members, DISK);
+        let sim = Sim::new(1);
+        sim.block_on(async {
+            let disk = |(at, medium): (usize, &Media)| {
+                let (name, model) = (format!("d{at}"), Model::nvme());
+                let timeout = Duration::from_secs(10);
+                let disk =
+                    SimDisk::with_io_timeout(name, medium.clone(), model.limits(), model, timeout);
+                disk.disk().set_shared(true);
+                disk
+            };
+            let disks: Vec<SimDisk> = media.iter().enumerate().map(disk).collect();
+            make_with(&spec(&shape, &vec![DISK; shape.members]), &disks).await;
+            let array = start(&sim, &disks, &RW).await.unwrap();
+            media[1].fall_silent();
+            let begin_ns = SimRuntime.now_ns();
+            write(&gateway(&array), 0, 64, 1).await.unwrap();
+            let took = Duration::from_nanos(SimRuntime.now_ns() - begin_ns);
+            // A deadline is noticed a 32nd late.
+            assert!(took < Duration::from_millis(10_500), "{shape:?}: {took:?}");
+            assert_eq!(array.degraded(), 1);
+        });
+    }
 }
