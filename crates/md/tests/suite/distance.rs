@@ -9,7 +9,7 @@ use ashlar_md::{Array, Options};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use futures_util::future::join_all;
 
-use crate::common::{DATA, Shape, gateway, make, media, stamped, start, write};
+use crate::common::{DATA, Shape, gateway, make, media, stamped, start, took, write};
 
 const DISK: Sectors = Sectors(4096);
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,12 +70,6 @@ impl World {
 
 fn mirror(members: usize) -> Shape {
     Shape::new(Level::Raid1, None, 0, members)
-}
-
-async fn took(io: impl Future<Output = ()>) -> Duration {
-    let start_ns = SimRuntime.now_ns();
-    io.await;
-    Duration::from_nanos(SimRuntime.now_ns() - start_ns)
 }
 
 #[test]

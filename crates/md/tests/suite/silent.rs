@@ -12,7 +12,7 @@ use futures_util::future::{join, join_all};
 use uuid::Uuid;
 
 use crate::common::{
-    DATA, Shape, candidates, gateway, make, make_with, media, spec, stamped, start, write,
+    DATA, Shape, candidates, gateway, make, make_with, media, spec, stamped, start, took, write,
 };
 
 const DISK: Sectors = Sectors(4096);
@@ -58,12 +58,6 @@ fn on_arrays(shapes: &[Shape], work: impl AsyncFn(&World)) {
             work(&World { media, disks, array, volume }).await;
         });
     }
-}
-
-async fn took(io: impl Future<Output = ()>) -> Duration {
-    let start_ns = SimRuntime.now_ns();
-    io.await;
-    Duration::from_nanos(SimRuntime.now_ns() - start_ns)
 }
 
 #[test]

@@ -76,11 +76,13 @@ impl From<SettingError> for AttributeError {
 }
 
 /// Parses the value of an attribute as the kernel's `kstrtou64` with base 10 does.
-pub(crate) fn number(text: &str) -> Result<u64, AttributeError> {
+pub(crate) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, AttributeError> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let value = digits.parse().ok().filter(|_| plain);
-    value.ok_or_else(|| AttributeError::Invalid(format!("`{text}` is not a number")))
+    let value: Option<u64> = digits.parse().ok().filter(|_| plain);
+    let value =
+        value.ok_or_else(|| AttributeError::Invalid(format!("`{text}` is not a number")))?;
+    T::try_from(value).map_err(|_| AttributeError::Invalid(format!("{value} is too large")))
 }
 
 /// Sets a value of a `T`, at once.

@@ -2,13 +2,14 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test uses its part")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ashlar_block::{BioResult, Buffer, Flags, Gateway, Sector, Sectors};
+use ashlar_block::{BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors};
 use ashlar_md::create::{CreatedArray, NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use ashlar_md::{Array, AssembleError, Candidate, Options, plan, probe};
-use ashlar_sim::{Media, Sim, SimDisk};
+use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 use uuid::Uuid;
 
 /// The array to create: level, layout word (`None` for the default), chunk in KiB, members.
@@ -158,4 +159,11 @@ pub async fn differing(array: &Array, media: &[Media], len: u64) -> Vec<u64> {
         present.any(|at| Some(bytes(at.disk, at.sector)) != first)
     };
     (0..len).filter(differs).collect()
+}
+
+/// The virtual time that an I/O takes.
+pub async fn took(io: impl Future<Output = ()>) -> Duration {
+    let start_ns = SimRuntime.now_ns();
+    io.await;
+    Duration::from_nanos(SimRuntime.now_ns() - start_ns)
 }

@@ -50,7 +50,7 @@ const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
 fn chunks(text: &str, count: u32) -> Result<Vec<(u32, u32)>, AttributeError> {
     let range = |word: &str| {
         let (first, last) = word.split_once('-').unwrap_or((word, word));
-        let (first, last) = (number(first)?, number(last)?);
+        let (first, last) = (number::<u64>(first)?, number::<u64>(last)?);
         let fits = first <= last && last < u64::from(count);
         let why = || AttributeError::Invalid(format!("`{word}`: there are {count} chunks"));
         fits.then_some((first as u32, last as u32)).ok_or_else(why)

@@ -74,7 +74,7 @@ const ROWS: &[Row<ArrayView>] = &[
         |view| (view.status().used_dev_size.0 / 2).to_string(),
         |view, text| {
             Box::pin(async move {
-                let kib = number(text)?.checked_mul(2).map(Sectors);
+                let kib = number::<u64>(text)?.checked_mul(2).map(Sectors);
                 let size = kib.ok_or_else(|| AttributeError::Invalid("too large".to_owned()))?;
                 view.array().grow_size(Some(size), GrowOptions::default()).await?;
                 Ok(())
@@ -88,9 +88,7 @@ const ROWS: &[Row<ArrayView>] = &[
         "max_read_errors",
         |view| view.array().members().max_read_errors().to_string(),
         |view, text| {
-            let max = number(text)?.try_into();
-            let max = max.map_err(|_| AttributeError::Invalid("too many".to_owned()))?;
-            view.array().members().set_max_read_errors(max);
+            view.array().members().set_max_read_errors(number(text)?);
             Ok(())
         },
     ),
@@ -98,13 +96,7 @@ const ROWS: &[Row<ArrayView>] = &[
     Row::act(
         "raid_disks",
         |view| view.status().raid_disks.to_string(),
-        |view, text| {
-            Box::pin(async move {
-                let wanted = number(text)?.try_into();
-                let wanted = wanted.map_err(|_| AttributeError::Invalid("too many".to_owned()))?;
-                Ok(view.array().grow_devices(wanted).await?)
-            })
-        },
+        |view, text| Box::pin(async move { Ok(view.array().grow_devices(number(text)?).await?) }),
     ),
     Row::ro("reshape_position", |_| "none".to_owned()),
     Row::ro("resync_start", |view| {

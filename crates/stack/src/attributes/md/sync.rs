@@ -16,9 +16,7 @@ pub(super) const ROWS: &[Row<ArrayView>] = &[
         "read_hedge_us",
         |view| view.array().members().read_hedge_us().to_string(),
         |view, text| {
-            let bound_us = number(text)?.try_into();
-            let bound_us = bound_us.map_err(|_| AttributeError::Invalid("too long".to_owned()))?;
-            view.array().members().set_read_hedge_us(bound_us);
+            view.array().members().set_read_hedge_us(number(text)?);
             Ok(())
         },
     ),
