@@ -109,3 +109,29 @@ fn writes_behind_are_limited_and_a_dead_slow_member_fails_alone() {
         array.stop().await.unwrap();
     });
 }
+
+/// More fails than the array can lose: as with a disk that loses its cache, the flush says so.
+#[test]
+fn a_write_that_both_members_lose_fails_the_next_flush() {
+    let media = media(2, DISK);
+    let sim = Sim::new(5);
+    sim.block_on(async {
+        let (_disks, array) = behind(&sim, &media).await;
+        let volume = gateway(&array);
+        media[1].slow_down(SLOW);
+        write(&volume, 0, 8, 2).await.unwrap();
+        // The fast member dies, and a read notices it; the slow one restarts before it has the write.
+        media[0].kill();
+        let restarts = async {
+            sim.runtime().sleep(Duration::from_micros(500)).await;
+            media[1].cut_off(true);
+            sim.runtime().sleep(Duration::from_millis(50)).await;
+            media[1].reconnect();
+        };
+        let (read, ()) = join(volume.read(Sector(64), Sectors(8)), restarts).await;
+        drop(read);
+        assert_eq!(array.degraded(), 1);
+        assert!(volume.read(Sector(0), Sectors(8)).await.unwrap().as_slice() == stamped(0, 8, 1));
+        assert!(volume.flush().await.is_err());
+    });
+}
