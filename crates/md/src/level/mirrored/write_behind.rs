@@ -94,6 +94,10 @@ impl Mirror {
         }
         let ended = self.judge(answers).await;
         if let Err(status) = ended {
+            // What the client was told to be written may be on no member. Before the entry ends, on which a flush waits.
+            if early {
+                self.core.disk.note_loss();
+            }
             rate_limited!(warn, array = self.core.name(), %status, "a write behind failed");
         }
         ended
