@@ -1,9 +1,9 @@
-//! Whether another host uses an array whose members no lock keeps it away from ([`Disk::is_shared`]).
+//! Whether another host uses an array, where no lock keeps that host away from the members ([`Disk::is_shared`]).
 //!
 //! Superblocks have no owner. But an array that is being written says active, and while it has such members it
 //! renews its superblocks every [`RENEWAL`]. So an active array whose superblocks stay the same for
 //! [`PATIENCE`] is one whose host has died. One that is clean may start on several hosts: whichever writes first
-//! raises the event count, and the other ones notice that before they write
+//! raises the event count, and the others notice that before they write
 //! (see [`superblocks`](crate::membership::superblocks)).
 //!
 //! This keeps mistakes from becoming losses. It is no fence: a host that stands still for longer and then goes on may write until its
@@ -36,9 +36,11 @@ pub async fn wait_for_others(
     candidates: &[Candidate],
     runtime: &Arc<dyn Runtime>,
 ) -> Result<(), AssembleError> {
-    let is_active = newest(candidates).is_some_and(|candidate| !candidate.sb.is_clean());
+    if newest(candidates).is_none_or(|candidate| candidate.sb.is_clean()) {
+        return Ok(());
+    }
     let shared = candidates.iter().filter(|candidate| candidate.gateway.disk().is_shared());
-    let shared: Vec<&Candidate> = shared.filter(|_| is_active).collect();
+    let shared: Vec<&Candidate> = shared.collect();
     let Some(first) = shared.first() else { return Ok(()) };
     let seconds = PATIENCE.as_secs();
     warn!(

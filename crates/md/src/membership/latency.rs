@@ -55,16 +55,20 @@ impl Latency {
         self.probes_ns[place].store(now_ns.saturating_sub(began_ns).max(1), Relaxed);
     }
 
-    /// Forgets the probe under way: the array has stopped.
+    /// Forgets the probe under way, which has no result.
     pub(crate) fn give_up(&self) {
         self.began_ns.store(u64::MAX, Relaxed);
     }
 
+    /// The least nanoseconds of the probes that have ended; `None` if none has.
+    pub(crate) fn least_ns(&self) -> Option<u64> {
+        self.probes_ns.iter().map(|probe| probe.load(Relaxed)).filter(|ns| *ns > 0).min()
+    }
+
     /// Nanoseconds in which the device answers at `now_ns`; `None` if it was never probed.
     pub(crate) fn get_ns(&self, now_ns: u64) -> Option<u64> {
-        let ended = self.probes_ns.iter().map(|probe| probe.load(Relaxed)).filter(|ns| *ns > 0);
         let waited = now_ns.saturating_sub(self.began_ns.load(Relaxed));
-        ended.min().map(|ns| ns.max(waited))
+        self.least_ns().map(|ns| ns.max(waited))
     }
 
     /// The factor of a read's cost: 1 for a near member.

@@ -279,7 +279,7 @@ impl Rdev {
 
     /// Nanoseconds in which its device answered a small read lately; zero if it was not asked.
     pub fn latency_ns(&self) -> u64 {
-        self.latency.get_ns(0).unwrap_or(0)
+        self.latency.least_ns().unwrap_or(0)
     }
 
     /// How fast its device answers.

@@ -6,10 +6,12 @@ use std::time::Duration;
 use ashlar_block::{Gateway, Runtime, Sector, Sectors};
 use ashlar_md::ondisk::Level;
 use ashlar_md::{Array, Options};
-use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
+use ashlar_sim::{Media, Model, Sim, SimRuntime};
 use futures_util::future::join_all;
 
-use crate::common::{DATA, Shape, gateway, make, media, stamped, start, took, write};
+use crate::common::{
+    DATA, Shape, disks_with_timeout, gateway, make, media, stamped, start, took, write,
+};
 
 const DISK: Sectors = Sectors(4096);
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,12 +30,9 @@ fn on_members(shape: &Shape, read_us: &[u64], work: impl AsyncFn(&World)) {
     let media = media(shape.members, DISK);
     let sim = Sim::new(7);
     sim.block_on(async {
-        let disk = |(at, (medium, us)): (usize, (&Media, &u64))| {
-            let model = Model { read_ns: us * 1000, jitter_percent: 20, ..Model::nvme() };
-            let name = format!("d{at}");
-            SimDisk::with_io_timeout(name, medium.clone(), model.limits(), model, TIMEOUT)
-        };
-        let disks: Vec<SimDisk> = media.iter().zip(read_us).enumerate().map(disk).collect();
+        let model =
+            |at: usize| Model { read_ns: read_us[at] * 1000, jitter_percent: 20, ..Model::nvme() };
+        let disks = disks_with_timeout(&media, TIMEOUT, model);
         make(shape, &disks).await;
         let array = start(&sim, &disks, &Options::default()).await.unwrap();
         let volume = gateway(&array);
@@ -43,7 +42,7 @@ fn on_members(shape: &Shape, read_us: &[u64], work: impl AsyncFn(&World)) {
 }
 
 impl World {
-    /// Reads, eight at a time, for each member's number of reads.
+    /// Reads, eight at a time; returns how many each member got.
     async fn reads(&self, rounds: u64) -> Vec<u64> {
         self.media.iter().for_each(Media::clear_log);
         for round in 0..rounds {
@@ -79,7 +78,7 @@ fn reads_prefer_the_near_members() {
         (mirror(2), &[100, 10_000], &[0]),
         (mirror(3), &[50_000, 100, 120], &[1, 2]),
         (raid10, &[100, 2_000, 2_000, 100], &[0, 3]),
-        // A far member that is less than four times as far, and what local disks differ by.
+        // Local disks differ so much, too.
         (mirror(2), &[10, 80], &[0, 1]),
     ];
     for (shape, read_us, near) in cases {

@@ -11,7 +11,8 @@ use ashlar_md::{AddOptions, Array, AssembleError, ManageError, Options, probe, w
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 
 use crate::common::{
-    Shape, candidates, disks, gateway, make_with, media, spec, stamped, start, took, write,
+    Shape, candidates, disks, disks_with_timeout, gateway, make_with, media, spec, stamped, start,
+    took, write,
 };
 
 const DISK: Sectors = Sectors(4096);
@@ -178,15 +179,8 @@ fn a_silent_member_delays_the_first_write_by_one_deadline() {
         let media = media(shape.members, DISK);
         let sim = Sim::new(1);
         sim.block_on(async {
-            let disk = |(at, medium): (usize, &Media)| {
-                let (name, model) = (format!("d{at}"), Model::nvme());
-                let timeout = Duration::from_secs(10);
-                let disk =
-                    SimDisk::with_io_timeout(name, medium.clone(), model.limits(), model, timeout);
-                disk.disk().set_shared(true);
-                disk
-            };
-            let disks: Vec<SimDisk> = media.iter().enumerate().map(disk).collect();
+            let disks = disks_with_timeout(&media, Duration::from_secs(10), |_| Model::nvme());
+            disks.iter().for_each(|disk| disk.disk().set_shared(true));
             make_with(&spec(&shape, &vec![DISK; shape.members]), &disks).await;
             let array = start(&sim, &disks, &RW).await.unwrap();
             media[1].fall_silent();

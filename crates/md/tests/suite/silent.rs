@@ -12,7 +12,8 @@ use futures_util::future::{join, join_all};
 use uuid::Uuid;
 
 use crate::common::{
-    DATA, Shape, candidates, gateway, make, make_with, media, spec, stamped, start, took, write,
+    DATA, Shape, candidates, disks_with_timeout, gateway, make, make_with, media, spec, stamped,
+    start, took, write,
 };
 
 const DISK: Sectors = Sectors(4096);
@@ -21,12 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const NOTICED: Duration = Duration::from_millis(10_500);
 
 fn disks(media: &[Media]) -> Vec<SimDisk> {
-    let disk = |(at, medium): (usize, &Media)| {
-        let model = Model::nvme();
-        let name = format!("d{at}");
-        SimDisk::with_io_timeout(name, medium.clone(), model.limits(), model, TIMEOUT)
-    };
-    media.iter().enumerate().map(disk).collect()
+    disks_with_timeout(media, TIMEOUT, |_| Model::nvme())
 }
 
 fn shapes() -> Vec<Shape> {

@@ -75,7 +75,7 @@ impl Mirror {
         chosen: Rc<Cell<Option<Index>>>,
     ) -> LocalFuture<'static, Answer> {
         // Without the client's memory: the client may use it again before this read ends.
-        let bio = Bio { segments: Segments::new(), ..*bio };
+        let mut bio = Bio { segments: Segments::new(), ..*bio };
         let mirror = self.me();
         Box::pin(async move {
             let mirror = mirror.ok_or(None)?;
@@ -84,17 +84,11 @@ impl Mirror {
             let copy = mirror.best_copy(&bio, but).ok_or(None)?;
             chosen.set(Some(copy.index));
             let failed = |status| Some((copy.index, status));
-            if copy.rdev.is_write_mostly() {
-                mirror.behind_ended(&bio).await;
-            }
-            copy.rdev.note_read(copy.at + bio.len);
             let buffer = Buffer::try_alloc(bio.len.bytes() as usize);
             let mut buffer = buffer.ok_or(failed(Status::Resource))?;
-            let part =
-                Bio { segments: Segments::from_buf([buffer.whole()]), ..bio.remapped(copy.at) };
-            let read = copy.rdev.submit_from(&mirror.core.disk, bio.sector, part).await;
-            read.map_err(failed)?;
-            mirror.core.is_current(copy.index, copy.rdev).await.map_err(failed)?;
+            bio.segments.push(buffer.whole());
+            mirror.read_copy(&bio, copy).await.map_err(failed)?;
+            drop(bio);
             Ok(buffer)
         })
     }

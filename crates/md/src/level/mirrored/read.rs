@@ -4,7 +4,7 @@ use ashlar_block::buffer::scatter;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
-use super::copies::{FetchResult, Sources};
+use super::copies::{FetchResult, Source, Sources};
 use super::mirror::Mirror;
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::{Rdev, State};
@@ -33,25 +33,25 @@ impl Mirror {
             };
             match self.best_copy(&bio, None) {
                 None => None,
-                Some(copy) => {
-                    if copy.rdev.is_write_mostly() {
-                        Box::pin(self.behind_ended(&bio)).await;
-                    }
-                    copy.rdev.note_read(copy.at + bio.len);
-                    let part = bio.remapped(copy.at);
-                    let read = copy.rdev.submit_from(&self.core.disk, bio.sector, part).await;
-                    let current = match read {
-                        Ok(()) => self.core.is_current(copy.index, copy.rdev).await,
-                        Err(status) => Err(status),
-                    };
-                    match current {
-                        Ok(()) => return Ok(()),
-                        Err(status) => Some((copy.index, status)),
-                    }
-                }
+                Some(copy) => match self.read_copy(&bio, copy).await {
+                    Ok(()) => return Ok(()),
+                    Err(status) => Some((copy.index, status)),
+                },
             }
         };
         Box::pin(self.read_failed(bio, failed)).await
+    }
+
+    /// Reads what a bio asks for from a copy, which must be current.
+    #[inline]
+    pub(super) async fn read_copy(&self, bio: &Bio, copy: Source<'_>) -> BioResult {
+        if copy.rdev.is_write_mostly() {
+            Box::pin(self.behind_ended(bio)).await;
+        }
+        copy.rdev.note_read(copy.at + bio.len);
+        let part = bio.remapped(copy.at);
+        copy.rdev.submit_from(&self.core.disk, bio.sector, part).await?;
+        self.core.is_current(copy.index, copy.rdev).await
     }
 
     /// Continues a read that no single copy could serve, or that failed on a member.

@@ -9,7 +9,7 @@ use ashlar_md::create::{CreatedArray, NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use ashlar_md::{Array, AssembleError, Candidate, Options, plan, probe};
-use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
+use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use uuid::Uuid;
 
 /// The array to create: level, layout word (`None` for the default), chunk in KiB, members.
@@ -36,6 +36,20 @@ pub fn media(n: usize, size: Sectors) -> Vec<Media> {
 /// Disks over the media, as after a boot.
 pub fn disks(media: &[Media]) -> Vec<SimDisk> {
     media.iter().enumerate().map(|(i, m)| SimDisk::over(format!("d{i}"), m.clone())).collect()
+}
+
+/// Disks whose requests have a deadline, with the model of each slot.
+pub fn disks_with_timeout(
+    media: &[Media],
+    timeout: Duration,
+    model: impl Fn(usize) -> Model,
+) -> Vec<SimDisk> {
+    let disk = |(at, medium): (usize, &Media)| {
+        let model = model(at);
+        let name = format!("d{at}");
+        SimDisk::with_io_timeout(name, medium.clone(), model.limits(), model, timeout)
+    };
+    media.iter().enumerate().map(disk).collect()
 }
 
 pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {

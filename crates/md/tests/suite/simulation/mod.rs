@@ -1,7 +1,7 @@
 //! Thousands of short lives of random arrays: random I/O, members that fail in every way, are absent and
 //! are re-added, bitmaps of both kinds, write-behind, bad block logs, an operator that changes everything
-//! that can be changed, members on a network whose links break, power cuts and kills at random steps, and assembly again; the oracle checks all
-//! reads.
+//! that can be changed, members on a network whose links break, power cuts and kills at random steps, and
+//! assembly again; the oracle checks all reads.
 //!
 //! A run is a function of its seed. `ASHLAR_SEED=n` runs only seed n, `ASHLAR_SEEDS=n` the first n,
 //! `ASHLAR_SEEDS=a..b` those from a up to b (a long run: `make soak`).

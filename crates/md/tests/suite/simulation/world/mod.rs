@@ -193,8 +193,7 @@ impl World {
 
     fn disks(&self) -> Vec<SimDisk> {
         let disk = |(at, (medium, limits)): (usize, (&Media, &Limits))| {
-            let distances = self.distances.as_ref();
-            let model = distances.map_or(Model::nvme(), |distances| distances[at]);
+            let model = self.distances.as_ref().map_or(Model::nvme(), |models| models[at]);
             let name = format!("d{at}");
             match self.has_deadlines() {
                 true => SimDisk::with_io_timeout(name, medium.clone(), *limits, model, IO_TIMEOUT),
@@ -296,8 +295,9 @@ impl World {
             while array.is_unsynced() {
                 SimRuntime.sleep(Duration::from_micros(200)).await;
             }
-            let here = self.distances.is_none();
-            for &disk in script.victims.iter().filter(|_| here) {
+            // On a network, it is the links that misbehave.
+            let victims = if self.distances.is_none() { &script.victims[..] } else { &[] };
+            for &disk in victims {
                 let data = self.places[disk].data;
                 let ways = Ways { keeps_data: !script.too_many, silence: self.has_deadlines() };
                 misbehave(&self.media[disk], data, ways, &mut faults);

@@ -4,12 +4,12 @@
 //! A request has one reply: a second one cannot end it, because completing a request consumes it (and the client of NBD ends
 //! a connection on which a reply comes twice: `crates/nbd/tests`).
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use ashlar_block::{Presence, Runtime};
+use ashlar_md::Array;
 use ashlar_md::ondisk::Level;
-use ashlar_md::{Array, Index};
 use ashlar_sim::{Model, Rng, SimDisk, SimRuntime};
 use futures_util::future::{join, join_all};
 
@@ -47,8 +47,8 @@ impl World {
                 SimRuntime.sleep(Duration::from_micros(200)).await;
             }
             let keeps_data = !script.too_many;
-            // A write that only waits for write-mostly members is acknowledged. If they do not take it, and the member that has it
-            // fails, too, it is lost, as with a cache, and the next flush fails. The oracle does not expect that.
+            // A write that only waits for write-mostly members is acknowledged. If the member that has it fails, and they do not take
+            // it, it is lost, as with a cache, and the next flush fails (`write_behind.rs`). The oracle does not expect that.
             let behind = array.bitmap().is_some_and(|b| b.superblock().write_behind.get() > 0);
             let victims = script.victims.iter().filter(|_| !(behind && script.too_many));
             join_all(victims.map(|disk| {
@@ -62,19 +62,17 @@ impl World {
 
     /// As `returns.rs` of the host.
     async fn daemon(&self, array: &Array, mut rng: Rng) {
-        let mut seen: HashMap<Index, u32> = HashMap::new();
+        let mut seen = HashSet::new();
         loop {
             SimRuntime.sleep(DAEMON).await;
             array.balance_reads();
             for member in array.status().await.members.into_iter().filter(|member| member.lost) {
                 let Some(index) = member.index else { continue };
-                let looks = seen.entry(index).or_default();
-                *looks += 1;
                 let Some(rdev) = array.members().get(index) else { continue };
                 let device = rdev.gateway();
                 let is_away =
                     device.disk().presence() == Presence::Silent || device.holds_changes();
-                if *looks < 2 || is_away || rng.chance(1, 4) {
+                if seen.insert(index) || is_away || rng.chance(1, 4) {
                     continue;
                 }
                 self.added.borrow_mut().insert(self.disk_at(rdev.path()));
