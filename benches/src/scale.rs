@@ -145,7 +145,9 @@ fn after_rack_failure(bytes: f64, is_back: bool, budget: Budget) -> (Vec<Flow>, 
             (0, there) | (there, 0) => there,
             _ => continue,
         };
-        let target = if is_back { 0 } else { 1 + (source + rng.index(RACKS - 2)) % (RACKS - 1) };
+        // Drawn in any case, so that both cases have the same volumes.
+        let elsewhere = 1 + (source + rng.index(RACKS - 2)) % (RACKS - 1);
+        let target = if is_back { 0 } else { elsewhere };
         let host = volume % HOSTS;
         let own = links.len();
         links.extend([budget.member, budget.member, budget.speed_max]);
@@ -298,6 +300,11 @@ mod tests {
     #[test]
     fn each_volume_that_had_a_member_in_the_rack_is_recovered_elsewhere() {
         let budget = Budget { member: 1.0, rack: 10.0, host: 10.0, speed_max: 1.0 };
+        let sources = |is_back| -> Vec<usize> {
+            let (flows, _) = after_rack_failure(1.0, is_back, budget);
+            flows.iter().map(|flow| flow.links[0]).collect()
+        };
+        assert_eq!(sources(false), sources(true), "the same volumes");
         for is_back in [false, true] {
             let (flows, links) = after_rack_failure(1.0, is_back, budget);
             assert!(flows.len() > VOLUMES / RACKS && flows.len() < 3 * VOLUMES / RACKS);
