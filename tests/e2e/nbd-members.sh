@@ -18,6 +18,8 @@ here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
+# shellcheck source=tests/e2e/until.sh
+. "$root/tests/e2e/until.sh"
 
 rounds=1
 if [ "${1:-}" = -r ]; then rounds=$2; shift 2; fi
@@ -52,16 +54,6 @@ pause() { sleep "$((RANDOM % $1))e-3"; }
 control() { timeout -k 5 60 "$ashlar" "$@" --control "$W/control"; }
 uri="nbd+unix:///?socket=$W/far"
 volume="nbd+unix:///md/data?socket=$W/nbd"
-
-# until_done SECONDS WHAT COMMAND... - asks every 50 ms
-until_done() {
-	local end=$((SECONDS + $1)) what=$2
-	shift 2
-	until "$@"; do
-		[ $SECONDS -le $end ] || fail "not within the time: $what"
-		sleep 0.05
-	done
-}
 
 listens() { [ -n "$(nbdinfo --size "nbd+unix:///${2:-}?socket=$1" 2>/dev/null)" ]; }
 

@@ -24,6 +24,8 @@ here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
+# shellcheck source=tests/e2e/until.sh
+. "$root/tests/e2e/until.sh"
 needs "$ashlar"
 
 rounds=1
@@ -81,16 +83,16 @@ unlocked() {
 
 # serve - waits for the lock of a daemon that was killed
 serve() {
-	local _
 	rm -f "$W/nbd" "$W/control"
 	"$ashlar" serve "${disks[@]}" --nbd "unix:$W/nbd" --control "$W/control" >>"$W/log" 2>&1 &
 	server=$!
-	for _ in $(seq 1200); do
-		! client status >/dev/null 2>&1 || return 0
-		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
-		sleep 0.05
-	done
-	fail "ashlar serve does not start"
+	until_done 60 "ashlar serves" serves
+}
+
+serves() {
+	! client status >/dev/null 2>&1 || return 0
+	kill -0 $server 2>/dev/null || fail "ashlar serve ended"
+	return 1
 }
 
 killed() {
@@ -113,28 +115,22 @@ crash() {
 }
 
 write_on() {
-	local _
 	: >"$W/$name.flushed"
 	crash write >"$W/crash.out" 2>&1 &
 	writer=$!
-	for _ in $(seq 400); do
-		[ ! -s "$W/$name.flushed" ] || return 0
-		sleep 0.05
-	done
-	cat "$W/crash.out"
-	fail "nothing was flushed in 20 s"
+	until_done 20 "something is flushed" has_flushed 0
+}
+
+# has_flushed COUNT - crash.py writes, and has flushed more often than that
+has_flushed() {
+	[ "$(wc -l <"$W/$name.flushed")" -le "$1" ] || return 0
+	kill -0 "$writer" 2>/dev/null || { cat "$W/crash.out"; fail "a write failed"; }
+	return 1
 }
 
 # progress - writes end again
 progress() {
-	local _ before
-	before=$(wc -l <"$W/$name.flushed")
-	for _ in $(seq 600); do
-		[ "$(wc -l <"$W/$name.flushed")" = "$before" ] || return 0
-		kill -0 "$writer" 2>/dev/null || { cat "$W/crash.out"; fail "a write failed"; }
-		sleep 0.05
-	done
-	fail "no write has ended for 30 s"
+	until_done 30 "a write ends" has_flushed "$(wc -l <"$W/$name.flushed")"
 }
 
 healthy() {
@@ -203,13 +199,11 @@ through_nbd() {
 	healthy
 }
 
+is_idle() { [ "$(client get sys/block/md0/md/sync_action)" = idle ]; }
+
 # same - a check finds no mismatches
 same() {
-	local _
-	for _ in $(seq 600); do
-		[ "$(client get sys/block/md0/md/sync_action)" != idle ] || break
-		sleep 0.1
-	done
+	until_done 60 "syncs end" is_idle
 	client md action md0 check >>"$W/log" 2>&1 || fail "check"
 	[ "$(client get sys/block/md0/md/mismatch_cnt)" = 0 ] || fail "the copies differ"
 }
