@@ -5,18 +5,20 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{BioResult, Segment, Status};
 use ashlar_engine::net::Socket;
 use ashlar_engine::oneshot::{self, Sender};
-use ashlar_engine::{ChunkList, spawn, timeout};
+use ashlar_engine::{ChunkList, blocking, spawn, timeout};
 use event_listener::Event;
 use rustix::net::{Shutdown as Direction, sockopt};
 use smallvec::SmallVec;
 
 use crate::handshake::{ConnectError, ExportInfo, Failure, negotiate};
 use crate::input::Input;
+use crate::session::Session;
 use crate::uri::{Address, Uri};
 use crate::wire::{
     CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header, MAX_STRING,
@@ -63,24 +65,6 @@ struct Pending {
     done: Sender<BioResult>,
 }
 
-/// What the connections of a disk may have lost.
-#[derive(Default)]
-pub(crate) struct Losses {
-    /// Whether acknowledged changes were not flushed when a connection ended: the next flush fails.
-    pub(crate) is_untold: Cell<bool>,
-    /// Tells the disk at once: what is read from now on may be older than what was acknowledged.
-    pub(crate) report: OnceCell<Box<dyn Fn()>>,
-}
-
-impl Losses {
-    fn note(&self) {
-        self.is_untold.set(true);
-        if let Some(report) = self.report.get() {
-            report();
-        }
-    }
-}
-
 /// See the module text.
 pub(crate) struct Connection {
     socket: Socket,
@@ -91,12 +75,7 @@ pub(crate) struct Connection {
     /// Headers, and data, to be sent.
     outgoing: RefCell<VecDeque<(Vec<u8>, Memory)>>,
     more: Event,
-    /// Writes and other changes that were acknowledged and are not durable by themselves. Counted when the reply comes, not
-    /// when its submitter sees it: the connection may end in between.
-    acknowledged: Cell<u64>,
-    /// How many of them flushes cover.
-    flushed: Cell<u64>,
-    losses: Rc<Losses>,
+    session: OnceCell<Arc<Session>>,
     state: Cell<State>,
     ended: Event,
 }
@@ -124,8 +103,10 @@ async fn connect(address: &Address) -> io::Result<Socket> {
         Address::Unix(path) => Socket::connect_unix(path).await,
         Address::Tcp(host, port) => {
             let mut last = io::Error::from(io::ErrorKind::NotFound);
-            // Blocks while the name is looked up, but only this connection's thread.
-            for address in (host.as_str(), *port).to_socket_addrs()? {
+            let (host, port) = (host.clone(), *port);
+            // Blocks while the name is looked up.
+            let look_up = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
+            for address in blocking::run(look_up).await.map_err(io::Error::other)?? {
                 match Socket::connect_tcp(address).await {
                     Ok(socket) => {
                         sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
@@ -144,14 +125,11 @@ async fn connect(address: &Address) -> io::Result<Socket> {
 }
 
 impl Connection {
-    /// Connects to a server, and chooses the export.
+    /// Connects to a server, and chooses the export. Commands can be sent once the connection has joined a session.
     ///
     /// # Errors
     /// [`ConnectError`].
-    pub(crate) async fn open(
-        uri: &Uri,
-        losses: Rc<Losses>,
-    ) -> Result<(Rc<Self>, ExportInfo), ConnectError> {
+    pub(crate) async fn open(uri: &Uri) -> Result<(Rc<Self>, ExportInfo), ConnectError> {
         let Uri { address, export } = uri;
         let opening = async {
             let socket = connect(address).await?;
@@ -170,16 +148,47 @@ impl Connection {
             pending: RefCell::default(),
             outgoing: RefCell::default(),
             more: Event::new(),
-            acknowledged: Cell::new(0),
-            flushed: Cell::new(0),
             has_cache: info.has(FLAG_SEND_FLUSH),
-            losses,
+            session: OnceCell::new(),
             state: Cell::new(State::Open),
             ended: Event::new(),
         });
         spawn(Rc::clone(&this).send()).detach();
         spawn(Rc::clone(&this).receive(input)).detach();
         Ok((this, info))
+    }
+
+    /// Makes it one of a session's connections, which end together.
+    pub(crate) fn join(self: &Rc<Self>, session: Arc<Session>) {
+        let (Ok(()) | Err(_)) = self.session.set(Arc::clone(&session));
+        if !self.is_open() {
+            session.end();
+            return;
+        }
+        let this = Rc::clone(self);
+        spawn(async move {
+            session.ended().await;
+            if session.has_left() {
+                this.leave().await;
+            } else {
+                this.drain();
+            }
+        })
+        .detach();
+    }
+
+    /// Its session, as long as commands can be sent.
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        self.usable_session().cloned()
+    }
+
+    /// Whether commands can be sent.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.usable_session().is_some()
+    }
+
+    fn usable_session(&self) -> Option<&Arc<Session>> {
+        self.session.get().filter(|session| self.is_open() && !session.has_ended())
     }
 
     fn is_open(&self) -> bool {
@@ -201,8 +210,9 @@ impl Connection {
     }
 
     /// Sends a command, and waits for its reply.
-    pub(crate) async fn execute(&self, command: Command) -> BioResult {
-        if !self.is_open() {
+    pub(crate) async fn execute(self: Rc<Self>, command: Command) -> BioResult {
+        let session = self.usable_session().ok_or(Status::Transport)?;
+        if command.kind == CMD_FLUSH && session.must_fail_flush() {
             return Err(Status::Transport);
         }
         let cookie = self.cookie.get();
@@ -211,7 +221,7 @@ impl Connection {
         let data =
             if command.kind == CMD_READ { SmallVec::new() } else { command.segments.clone() };
         self.queue(header(&command, cookie), data);
-        let covers = self.acknowledged.get();
+        let covers = session.acknowledged();
         let pending = Pending { command, received: 0, error: None, covers, done };
         self.pending.borrow_mut().insert(cookie, pending);
         reply.await.unwrap_or(Err(Status::Transport))
@@ -243,9 +253,8 @@ impl Connection {
     fn end(&self, state: State) {
         self.state.set(state);
         self.outgoing.borrow_mut().clear();
-        // The server may have crashed, and a flush of another connection need not cover these.
-        if self.has_cache && self.acknowledged.get() > self.flushed.get() {
-            self.losses.note();
+        if let Some(session) = self.session.get() {
+            session.end();
         }
         self.more.notify(usize::MAX);
         self.ended.notify(usize::MAX);
@@ -394,19 +403,15 @@ impl Connection {
             done.send(Err(error));
             return Ok(());
         }
+        let session = self.session.get();
         match command.kind {
             CMD_READ if received < u64::from(command.len) => {
                 return Err(EndReason::Protocol("a read without all of its data"));
             }
             CMD_READ => {}
-            CMD_FLUSH => self.flushed.set(self.flushed.get().max(covers)),
-            _ if command.flags & CMD_FLAG_FUA != 0 => {}
-            _ => {
-                self.acknowledged.set(self.acknowledged.get() + 1);
-                if self.has_cache && !self.is_open() {
-                    self.losses.note();
-                }
-            }
+            CMD_FLUSH => session.into_iter().for_each(|session| session.settle(covers)),
+            _ if command.flags & CMD_FLAG_FUA != 0 || !self.has_cache => {}
+            _ => session.into_iter().for_each(|session| session.acknowledge()),
         }
         done.send(Ok(()));
         Ok(())

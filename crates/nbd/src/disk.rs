@@ -12,12 +12,14 @@ use ashlar_engine::{EngineRuntime, spawn};
 
 use crate::connection::Command;
 use crate::handshake::{ConnectError, ExportInfo};
+use crate::lanes::Lanes;
 use crate::link::LinkHandle;
+use crate::session::Losses;
 use crate::uri::{Address, Uri};
 use crate::wire::{
     CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES,
-    FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM,
-    FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
+    FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_FLUSH, FLAG_SEND_FUA,
+    FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
 };
 
 /// An export as a disk.
@@ -26,6 +28,8 @@ pub type NbdDisk = Queue<NbdDriver>;
 /// The driver of an export. Requests must be submitted on a reactor's thread.
 pub struct NbdDriver {
     link: Arc<LinkHandle>,
+    /// If the server promises that connections share a cache.
+    lanes: Option<Arc<Lanes>>,
 }
 
 /// Connects to the server of an export, and makes it a disk with this name, which writes unless `read_only`. Blocks while it
@@ -34,7 +38,8 @@ pub struct NbdDriver {
 /// # Errors
 /// [`ConnectError`].
 pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectError> {
-    let (link, info) = LinkHandle::start(uri.clone())?;
+    let losses = Arc::<Losses>::default();
+    let (link, info) = LinkHandle::start(uri.clone(), Arc::clone(&losses))?;
     let limits = limits(&info, &uri.address)?;
     let is_sealed = info.has(FLAG_READ_ONLY);
     if is_sealed && !read_only {
@@ -46,9 +51,13 @@ pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectEr
     let disk = Disk::new(name, capacity, limits);
     disk.set_read_only(read_only);
     disk.set_shared(true);
-    let driver = NbdDriver { link: Arc::new(link) };
+    let lanes = info.has(FLAG_CAN_MULTI_CONN).then(|| {
+        let block_bytes = disk.limits().logical_block_bytes;
+        Lanes::new(uri.clone(), info, link.thread(), block_bytes)
+    });
+    let driver = NbdDriver { link: Arc::new(link), lanes };
     let queue = Queue::with_deadline(disk, driver, Arc::new(EngineRuntime));
-    queue.driver().link.report_losses(queue.loss_reporter());
+    losses.set_report(Box::new(queue.loss_reporter()));
     Ok(queue)
 }
 
@@ -107,6 +116,10 @@ impl Driver for NbdDriver {
             len: rq.len().bytes() as u32,
             segments: rq.segments().cloned().collect(),
         };
+        if let Some(connection) = self.lanes.as_ref().and_then(Lanes::here) {
+            spawn(async move { rq.complete(connection.execute(command).await) }).detach();
+            return;
+        }
         let link = Arc::clone(&self.link);
         spawn(async move {
             let result = link.execute(command).await;

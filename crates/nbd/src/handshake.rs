@@ -8,9 +8,9 @@ use thiserror::Error;
 use crate::input::Input;
 use crate::uri::Address;
 use crate::wire::{
-    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INFO_BLOCK_SIZE, INFO_EXPORT, INIT_PASSWD,
-    MAX_PAYLOAD, MAX_STRING, OPT_EXPORT_NAME, OPT_GO, OPT_STRUCTURED_REPLY, OPTS_MAGIC, REP_ACK,
-    REP_ERR_UNSUP, REP_FLAG_ERROR, REP_INFO, REP_MAGIC,
+    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, FLAG_READ_ONLY, Fields, INFO_BLOCK_SIZE, INFO_EXPORT,
+    INIT_PASSWD, MAX_PAYLOAD, MAX_STRING, OPT_EXPORT_NAME, OPT_GO, OPT_STRUCTURED_REPLY,
+    OPTS_MAGIC, REP_ACK, REP_ERR_UNSUP, REP_FLAG_ERROR, REP_INFO, REP_MAGIC,
 };
 
 /// The longest reply to an option.
@@ -74,6 +74,24 @@ impl ExportInfo {
     /// Whether a transmission flag is set.
     pub const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Why the export `info` cannot stand for this one, that of the first connection.
+    pub(crate) fn misfit(&self, info: &Self) -> Option<&'static str> {
+        let lacks = self.flags & !info.flags;
+        if info.size_bytes < self.size_bytes {
+            Some("it is smaller")
+        } else if !self.has(FLAG_READ_ONLY) && info.has(FLAG_READ_ONLY) {
+            Some("it is read-only")
+        } else if lacks & !FLAG_READ_ONLY != 0 {
+            Some("it can do less")
+        } else if info.min_block_bytes > self.min_block_bytes
+            || info.max_block_bytes < self.max_block_bytes
+        {
+            Some("it has other block sizes")
+        } else {
+            None
+        }
     }
 }
 

@@ -23,7 +23,9 @@ mod connection;
 mod disk;
 mod handshake;
 mod input;
+mod lanes;
 mod link;
+mod session;
 mod uri;
 pub mod wire;
 

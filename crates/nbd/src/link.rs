@@ -4,19 +4,20 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use ashlar_block::{BioResult, Status};
+use ashlar_block::{BioResult, Buffer, Status};
 use ashlar_engine::{Handle, Reactor, sleep};
 use event_listener::Event;
 use futures_util::future::{Either, select};
 
-use crate::connection::{Command, Connection, Losses};
+use crate::connection::{Command, Connection};
 use crate::handshake::{ConnectError, ExportInfo};
+use crate::session::{Losses, Session};
 use crate::uri::Uri;
-use crate::wire::{CMD_FLUSH, FLAG_READ_ONLY};
+use crate::wire::CMD_READ;
 
 /// How long the link waits before it connects again, at first and at most; in between twice as long each time.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -31,27 +32,30 @@ struct Link {
     uri: Uri,
     info: ExportInfo,
     connection: RefCell<Option<Rc<Connection>>>,
-    losses: Rc<Losses>,
+    losses: Arc<Losses>,
     is_over: Cell<bool>,
     over: Event,
 }
 
-/// The link of a disk, as other threads see it.
-pub(crate) struct LinkHandle(Handle);
+/// The thread of a link, as other threads see it.
+#[derive(Clone)]
+pub(crate) struct LinkThread(Handle);
+
+/// The link of a disk, which ends when this is dropped.
+pub(crate) struct LinkHandle(LinkThread);
 
 impl LinkHandle {
     /// Connects, and keeps connected until this is dropped. Blocks until the first connection stands.
     ///
     /// # Errors
     /// [`ConnectError`]; no thread or reactor.
-    pub(crate) fn start(uri: Uri) -> Result<(Self, ExportInfo), ConnectError> {
+    pub(crate) fn start(uri: Uri, losses: Arc<Losses>) -> Result<(Self, ExportInfo), ConnectError> {
         let address = uri.address.clone();
         let failed = |source: io::Error| ConnectError::Io { address: address.clone(), source };
         let (sender, started) = mpsc::channel();
         let run = move || match Reactor::new(Default::default()) {
             Ok(reactor) => reactor.block_on(async {
-                let losses = Rc::default();
-                match Connection::open(&uri, Rc::clone(&losses)).await {
+                match Connection::open(&uri).await {
                     Ok((connection, info)) => {
                         let link = Rc::new(Link::new(uri, info, connection, losses));
                         LINK.set(Some(Rc::clone(&link)));
@@ -72,45 +76,68 @@ impl LinkHandle {
         thread::Builder::new().name("ashlar-nbd".to_owned()).spawn(run).map_err(&failed)?;
         let died = |_| failed(io::Error::other("its thread has ended"));
         let (handle, info) = started.recv().map_err(died)??;
-        Ok((Self(handle), info))
+        Ok((Self(LinkThread(handle)), info))
     }
 
-    /// Has `report` called when a connection ends with acknowledged changes that were not flushed.
-    pub(crate) fn report_losses(&self, report: impl Fn() + Send + 'static) {
-        drop(self.0.spawn_on(|| async {
-            let link = LINK.with_borrow(Clone::clone);
-            if let Some(link) = link {
-                let (Ok(()) | Err(_)) = link.losses.report.set(Box::new(report));
-            }
-        }));
+    pub(crate) fn thread(&self) -> LinkThread {
+        self.0.clone()
     }
 
     /// Has the server execute a command.
     pub(crate) async fn execute(&self, command: Command) -> BioResult {
-        let result = self.0.spawn_on(move || async move {
-            match LINK.with_borrow(Clone::clone) {
-                Some(link) => link.execute(command).await,
-                None => Err(Status::Transport),
-            }
-        });
-        result.await.unwrap_or(Err(Status::Transport))
+        let executed = self.0.on_connection(move |connection| connection.execute(command));
+        executed.await.unwrap_or(Err(Status::Transport))
     }
 
-    /// Sends no more commands on the present connection: the server has not answered one in time.
+    /// Sends no more commands in the present session: the server has not answered one in time.
     pub(crate) fn reset(&self) {
-        drop(self.0.spawn_on(|| async {
-            let link = LINK.with_borrow(Clone::clone);
-            if let Some(connection) = link.and_then(|link| link.connection.borrow().clone()) {
-                tracing::warn!("no reply from an NBD server within the deadline");
-                connection.drain();
-            }
+        drop(self.0.on_connection(|connection| async move {
+            tracing::warn!("no reply from an NBD server within the deadline");
+            connection.drain();
         }));
+    }
+}
+
+impl LinkThread {
+    /// Does something with the present connection, if there is one; it is begun even if the result is dropped.
+    fn on_connection<F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Option<Fut::Output>> + use<F, Fut>
+    where
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future + 'static,
+        Fut::Output: Send + 'static,
+    {
+        let done = self.0.spawn_on(move || async move {
+            let link = LINK.with_borrow(Clone::clone);
+            let connection = link.and_then(|link| link.connection.borrow().clone())?;
+            Some(work(connection).await)
+        });
+        async move { done.await.ok().flatten() }
+    }
+
+    /// The present session.
+    pub(crate) async fn session(&self) -> Option<Arc<Session>> {
+        self.on_connection(async |connection| connection.session()).await.flatten()
+    }
+
+    /// Whether the server of this session answers a request that is sent now, a read of `len` bytes.
+    pub(crate) async fn vouches(&self, session: Arc<Session>, len: u32) -> bool {
+        let answers = self.on_connection(async move |connection| {
+            let is_same = |present| Arc::ptr_eq(&present, &session);
+            let Some(mut buffer) = Buffer::try_alloc(len as usize) else { return false };
+            let segments = [buffer.whole()].into_iter().collect();
+            let read = Command { kind: CMD_READ, flags: 0, offset: 0, len, segments };
+            connection.session().is_some_and(is_same) && connection.execute(read).await.is_ok()
+        });
+        answers.await.unwrap_or(false)
     }
 }
 
 impl Drop for LinkHandle {
     fn drop(&mut self) {
-        drop(self.0.spawn_on(|| async {
+        drop(self.0.0.spawn_on(|| async {
             if let Some(link) = LINK.with_borrow(Clone::clone) {
                 link.is_over.set(true);
                 link.over.notify(usize::MAX);
@@ -120,7 +147,8 @@ impl Drop for LinkHandle {
 }
 
 impl Link {
-    fn new(uri: Uri, info: ExportInfo, connection: Rc<Connection>, losses: Rc<Losses>) -> Self {
+    fn new(uri: Uri, info: ExportInfo, connection: Rc<Connection>, losses: Arc<Losses>) -> Self {
+        connection.join(Session::new(Arc::clone(&losses)));
         Self {
             uri,
             info,
@@ -131,16 +159,6 @@ impl Link {
         }
     }
 
-    async fn execute(&self, command: Command) -> BioResult {
-        let Some(connection) = self.connection.borrow().clone() else {
-            return Err(Status::Transport);
-        };
-        if command.kind == CMD_FLUSH && self.losses.is_untold.replace(false) {
-            return Err(Status::Transport);
-        }
-        connection.execute(command).await
-    }
-
     /// Keeps a connection until the end.
     async fn keep(&self) {
         loop {
@@ -148,6 +166,9 @@ impl Link {
             if let Some(connection) = connection {
                 let ended = pin!(connection.ended());
                 if let Either::Right(((), _)) = select(ended, pin!(self.over())).await {
+                    if let Some(session) = connection.session() {
+                        session.leave();
+                    }
                     return connection.leave().await;
                 }
                 *self.connection.borrow_mut() = None;
@@ -156,6 +177,7 @@ impl Link {
             let Either::Left((connection, _)) = select(again, pin!(self.over())).await else {
                 return;
             };
+            connection.join(Session::new(Arc::clone(&self.losses)));
             *self.connection.borrow_mut() = Some(connection);
         }
     }
@@ -174,9 +196,9 @@ impl Link {
         let mut is_told = false;
         loop {
             sleep(wait).await;
-            match Connection::open(&self.uri, Rc::clone(&self.losses)).await {
+            match Connection::open(&self.uri).await {
                 Ok((connection, info)) => {
-                    let Some(why) = self.misfit(&info) else {
+                    let Some(why) = self.info.misfit(&info) else {
                         tracing::info!(%server, "connected to an NBD server again");
                         return connection;
                     };
@@ -188,24 +210,6 @@ impl Link {
                 Err(error) => tracing::debug!(%error, "connecting to an NBD server again"),
             }
             wait = (wait * 2).min(LAST_WAIT);
-        }
-    }
-
-    /// Why an export cannot stand for the one that was first there.
-    fn misfit(&self, info: &ExportInfo) -> Option<&'static str> {
-        let lacks = self.info.flags & !info.flags;
-        if info.size_bytes < self.info.size_bytes {
-            Some("it is smaller")
-        } else if !self.info.has(FLAG_READ_ONLY) && info.has(FLAG_READ_ONLY) {
-            Some("it is read-only")
-        } else if lacks & !FLAG_READ_ONLY != 0 {
-            Some("it can do less")
-        } else if info.min_block_bytes > self.info.min_block_bytes
-            || info.max_block_bytes < self.info.max_block_bytes
-        {
-            Some("it has other block sizes")
-        } else {
-            None
         }
     }
 }

@@ -2,5 +2,6 @@
 
 mod disk_checks;
 mod kit;
+mod lanes;
 mod servers;
 mod violations;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::bio::Flags;
 use ashlar_block::{Bio, Features, Gateway, Presence, Sector, Sectors, Status};
-use ashlar_engine::sleep;
+use ashlar_engine::{blocking, sleep};
 use ashlar_nbd::{ConnectError, NbdDisk};
 
 use crate::disk_checks::{Change, Random, compare, run, share, write};
@@ -206,7 +206,8 @@ fn a_server_that_is_told_to_end_can_end() {
             assert!(since.elapsed() < PATIENCE, "it goes on");
             sleep(Duration::from_millis(1)).await;
         }
-        server.ended();
+        // All of the disk's connections end, also that of this thread.
+        blocking::run(move || server.ended()).await.unwrap();
         let _server = Server::nbdkit(dir.path(), &args);
         until_back(&disk).await;
         assert!(disk.flush().await.is_err(), "what it had acknowledged is lost");

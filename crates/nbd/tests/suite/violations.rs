@@ -16,7 +16,10 @@ use ashlar_nbd::{ConnectError, Uri};
 use crate::disk_checks::run;
 use crate::kit::directory;
 
-fn be(parts: &[(u64, usize)]) -> Vec<u8> {
+/// Client flags, an option without data, GO for the empty name with one item.
+pub(crate) const ASKED: usize = 4 + 16 + 16 + 8;
+
+pub(crate) fn be(parts: &[(u64, usize)]) -> Vec<u8> {
     let bytes = parts.iter().map(|(value, len)| value.to_be_bytes()[8 - len..].to_vec());
     bytes.collect::<Vec<_>>().concat()
 }
@@ -32,7 +35,12 @@ fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
 }
 
 fn handshake() -> Vec<u8> {
-    let flags = FLAG_HAS_FLAGS | FLAG_SEND_FLUSH;
+    handshake_with(FLAG_SEND_FLUSH)
+}
+
+/// What a server says until the transmission, with these flags, to a client that asks for structured replies and for GO.
+pub(crate) fn handshake_with(flags: u16) -> Vec<u8> {
+    let flags = FLAG_HAS_FLAGS | flags;
     let info = be(&[(0, 2), (1 << 20, 8), (flags.into(), 2)]);
     [
         greeting(),
@@ -50,8 +58,7 @@ fn with_server<T>(first: Vec<u8>, then: Vec<u8>, client: impl FnOnce(&Uri) -> T)
     let listener = UnixListener::bind(&socket).unwrap();
     let serve = move |mut stream: UnixStream| {
         let (Ok(()) | Err(_)) = stream.write_all(&first);
-        // Client flags, an option without data, GO for the empty name with one item.
-        let mut handshake = [0; 4 + 16 + 16 + 8];
+        let mut handshake = [0; ASKED];
         let mut request = [0; 28];
         let asked =
             stream.read_exact(&mut handshake).and_then(|()| stream.read_exact(&mut request));

@@ -1,0 +1,259 @@
+//! Several connections of a disk: what one acknowledged, and what its end means for the others.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ashlar_block::{Buffer, Flags, Gateway, Sector};
+use ashlar_engine::{sleep, spawn};
+use ashlar_nbd::Uri;
+use ashlar_nbd::wire::{
+    CMD_FLUSH, CMD_READ, CMD_WRITE, FLAG_CAN_MULTI_CONN, FLAG_SEND_FLUSH, REPLY_FLAG_DONE,
+    REPLY_TYPE_OFFSET_DATA, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+};
+
+use crate::disk_checks::run;
+use crate::kit::directory;
+use crate::violations::{ASKED, be, handshake_with};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const SHARED: u16 = FLAG_SEND_FLUSH | FLAG_CAN_MULTI_CONN;
+/// A write here is acknowledged, and then its connection ends.
+const LAST: u64 = 4096;
+/// A write here is acknowledged once the server is told.
+const HELD: u64 = 8192;
+
+/// A server that stores nothing, and counts its connections and the requests of each.
+#[derive(Default)]
+struct Server {
+    connections: Mutex<Vec<UnixStream>>,
+    requests: [AtomicUsize; 8],
+    /// Ends a connection after the reply to a flush.
+    ends_after_flush: AtomicBool,
+    /// Answers nothing on the first connection, as a server of which the client has not heard that it is gone.
+    is_first_silent: AtomicBool,
+    acknowledges_held: AtomicBool,
+}
+
+impl Server {
+    fn serve(&self, mut stream: UnixStream, flags: u16) -> std::io::Result<()> {
+        stream.write_all(&handshake_with(flags))?;
+        stream.read_exact(&mut [0; ASKED])?;
+        let number = {
+            let mut connections = self.connections.lock().unwrap();
+            connections.push(stream.try_clone()?);
+            connections.len() - 1
+        };
+        loop {
+            let mut header = [0; 28];
+            stream.read_exact(&mut header)?;
+            let field = |at: usize, len: usize| {
+                header[at..at + len].iter().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte))
+            };
+            let (kind, cookie, offset, len) =
+                (field(6, 2) as u16, field(8, 8), field(16, 8), field(24, 4));
+            if kind == CMD_WRITE {
+                stream.read_exact(&mut vec![0; len as usize])?;
+            }
+            self.requests[number].fetch_add(1, SeqCst);
+            while (kind == CMD_WRITE && offset == HELD && !self.acknowledges_held.load(SeqCst))
+                || (number == 0 && self.is_first_silent.load(SeqCst))
+            {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let reply = match kind {
+                CMD_READ => {
+                    let (flags, kind) = (REPLY_FLAG_DONE, REPLY_TYPE_OFFSET_DATA);
+                    let head = [(STRUCTURED_REPLY_MAGIC.into(), 4), (flags.into(), 2)];
+                    let rest = [(kind.into(), 2), (cookie, 8), (len + 8, 4), (offset, 8)];
+                    [be(&head), be(&rest), vec![0; len as usize]].concat()
+                }
+                _ => be(&[(SIMPLE_REPLY_MAGIC.into(), 4), (0, 4), (cookie, 8)]),
+            };
+            stream.write_all(&reply)?;
+            let is_last = match kind {
+                CMD_WRITE => offset == LAST,
+                CMD_FLUSH => self.ends_after_flush.load(SeqCst),
+                _ => false,
+            };
+            if is_last {
+                return stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.lock().unwrap().len()
+    }
+
+    /// The requests of a connection.
+    fn of(&self, connection: usize) -> usize {
+        self.requests[connection].load(SeqCst)
+    }
+}
+
+/// Runs with a server that has these flags, and a disk of it.
+fn with_disk(flags: u16, work: impl AsyncFn(&Server, &Gateway)) {
+    let dir = directory();
+    let socket = dir.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = Arc::new(Server::default());
+    let serving = Arc::clone(&server);
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let server = Arc::clone(&serving);
+            // It ends with the connection.
+            thread::spawn(move || server.serve(stream, flags).err());
+        }
+    });
+    let uri = Uri::parse(&format!("nbd+unix:///?socket={}", socket.display())).unwrap();
+    run(async {
+        let disk = Gateway::new(Arc::new(ashlar_nbd::open(&uri, "disk", false).unwrap()));
+        work(&server, &disk).await;
+    });
+}
+
+async fn write(disk: &Gateway, at: u64) {
+    let mut data = Buffer::from_slice(&[1; 512]);
+    disk.write(Sector::from_bytes_floor(at), &mut data, Flags::empty()).await.unwrap();
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "not within the time: {what}");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Waits until requests go over the second connection.
+async fn until_second(server: &Server, disk: &Gateway) {
+    let since = Instant::now();
+    while server.of(1) == 0 {
+        assert!(since.elapsed() < PATIENCE, "there is no second connection");
+        write(disk, 0).await;
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn until_flushed(disk: &Gateway) {
+    let since = Instant::now();
+    while disk.flush().await.is_err() {
+        assert!(since.elapsed() < PATIENCE, "no flush succeeds");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_thread_has_its_own_connection_if_the_server_promises_one_cache() {
+    with_disk(SHARED, async |server, disk| {
+        until_second(server, disk).await;
+        let first = server.of(0);
+        for _ in 0..100 {
+            write(disk, 0).await;
+        }
+        assert_eq!(server.of(0), first);
+    });
+    with_disk(FLAG_SEND_FLUSH, async |server, disk| {
+        for _ in 0..200 {
+            write(disk, 0).await;
+        }
+        assert_eq!(server.connections(), 1);
+    });
+}
+
+#[test]
+fn a_disk_of_which_little_is_read_has_one_connection() {
+    with_disk(SHARED, async |server, disk| {
+        for _ in 0..20 {
+            write(disk, 0).await;
+        }
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(server.connections(), 1);
+    });
+}
+
+#[test]
+fn what_a_connection_had_acknowledged_fails_the_next_flush_on_its_successor() {
+    with_disk(SHARED, async |server, disk| {
+        until_second(server, disk).await;
+        disk.flush().await.unwrap();
+        let (first, losses) = (server.of(0), disk.disk().losses());
+        write(disk, LAST).await;
+        assert_eq!(server.of(0), first, "it was sent on the second one");
+        until("a loss", || disk.disk().losses() > losses).await;
+        // All connections end, so that none can settle it.
+        until("connected again", || server.connections() == 3).await;
+        assert!(disk.flush().await.is_err());
+        until_flushed(disk).await;
+        assert_eq!(server.of(0), first, "the link's has ended, too");
+    });
+}
+
+#[test]
+fn a_flush_on_one_connection_covers_the_others() {
+    with_disk(SHARED, async |server, disk| {
+        until_second(server, disk).await;
+        // What both have acknowledged. The second one ends after the flush, with nothing at risk.
+        server.ends_after_flush.store(true, SeqCst);
+        let losses = disk.disk().losses();
+        disk.flush().await.unwrap();
+        until("connected again", || server.connections() == 3).await;
+        assert_eq!(disk.disk().losses(), losses);
+        server.ends_after_flush.store(false, SeqCst);
+        until_flushed(disk).await;
+    });
+}
+
+#[test]
+fn a_new_connection_is_not_used_before_the_first_one_has_answered() {
+    with_disk(SHARED, async |server, disk| {
+        for _ in 0..31 {
+            write(disk, 0).await;
+        }
+        // As if the server had been restarted: what the first connection has had acknowledged is lost, which it does not tell yet.
+        server.is_first_silent.store(true, SeqCst);
+        let begin = || {
+            let disk = disk.clone();
+            spawn(async move { write(&disk, 0).await })
+        };
+        let mut writes: Vec<_> = (0..8).map(|_| begin()).collect();
+        until("a second connection", || server.connections() == 2).await;
+        sleep(Duration::from_millis(100)).await;
+        writes.extend((0..8).map(|_| begin()));
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(server.of(1), 0);
+        server.is_first_silent.store(false, SeqCst);
+        for write in writes {
+            write.await;
+        }
+        until_second(server, disk).await;
+    });
+}
+
+#[test]
+fn what_is_acknowledged_after_another_connection_has_ended_is_a_loss() {
+    with_disk(SHARED, async |server, disk| {
+        until_second(server, disk).await;
+        disk.flush().await.unwrap();
+        let losses = disk.disk().losses();
+        let held = spawn({
+            let disk = disk.clone();
+            async move { write(&disk, HELD).await }
+        });
+        let sent = server.of(1);
+        until("the write has come", || server.of(1) > sent).await;
+        // Nothing is at risk when the first one ends.
+        server.connections.lock().unwrap()[0].shutdown(Shutdown::Both).unwrap();
+        until("connected again", || server.connections() == 3).await;
+        assert_eq!(disk.disk().losses(), losses);
+        server.acknowledges_held.store(true, SeqCst);
+        held.await;
+        assert!(disk.disk().losses() > losses);
+        assert!(disk.flush().await.is_err());
+    });
+}
