@@ -15,8 +15,9 @@ use ashlar_block::{Bio, Buffer, Gateway, Sector, Sectors};
 use ashlar_engine::Reactor;
 use ashlar_nbd::Uri;
 
-/// Client flags, an option without data, GO for the empty name with one item.
-const HANDSHAKE: usize = 4 + 16 + 16 + 8;
+/// Client flags, structured replies, one metadata context (which the client only asks for after structured replies), and GO with one
+/// item, of the empty name.
+const HANDSHAKE: usize = 4 + 16 + 43 + 16 + 8;
 const REQUEST: usize = 28;
 /// How long the server waits for the client.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -40,7 +41,7 @@ fn count_panics() {
 fn serve(stream: &mut UnixStream, first: &[u8], then: &[u8]) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(first)?;
-    stream.read_exact(&mut [0; HANDSHAKE + REQUEST])?;
+    let (Ok(()) | Err(_)) = stream.read_exact(&mut [0; HANDSHAKE + REQUEST]);
     stream.write_all(then)
 }
 
@@ -72,6 +73,9 @@ pub fn run(data: &[u8]) -> bool {
             let write = disk.submit(Bio::write_from(Sector(0), &mut data));
             let (Ok(()) | Err(_)) = write.await;
             let (Ok(()) | Err(_)) = disk.flush().await;
+            if let Ok(extents) = disk.extents(Sector(8), Sectors(800)).await {
+                assert!(extents.end() > Sector(8) && extents.end() <= Sector(808));
+            }
         });
     }
     server.join().expect("the server");

@@ -277,11 +277,21 @@ pub fn nbd_client() -> Vec<Vec<u8>> {
             join(&[&chunk(0, (1 << 15) + 2, &be(&[(5, 4), (0, 2), (4096, 8)])), &chunk(1, 0, &[])]),
         ),
         (true, be(&[(simple, 4), (108, 4), (0, 8)])),
+        (true, {
+            let read = chunk(1, 2, &be(&[(4096, 8), (4096, 4)]));
+            let done = |cookie: u64| be(&[(simple, 4), (0, 4), (cookie, 8)]);
+            let magic = u64::from(STRUCTURED_REPLY_MAGIC);
+            let status = [(magic, 4), (1, 2), (5, 2), (3, 8), (20, 4), (7, 4)];
+            let extents = be(&[(4096, 4), (3, 4), (8192, 4), (0, 4)]);
+            join(&[&read, &done(1), &done(2), &be(&status), &extents])
+        }),
     ];
     let mut seeds = Vec::new();
     for (is_structured, reply) in replies {
         let structured = option(8, if is_structured { ack } else { unsupported }, &[]);
-        let handshake = join(&[&greeting, &structured, &go]);
+        let context = [option(10, 4, b"\0\0\0\x07base:allocation"), option(10, ack, &[])].concat();
+        let context = if is_structured { context } else { Vec::new() };
+        let handshake = join(&[&greeting, &structured, &context, &go]);
         seeds.push(join(&[&be(&[(handshake.len() as u64, 2)]), &handshake, &reply]));
     }
     // A server without GO.

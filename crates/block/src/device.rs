@@ -1,15 +1,16 @@
 //! A block device, and the future of an I/O on it.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{self, Context, Poll, Waker};
 
 use crate::bio::Bio;
 #[cfg(doc)]
 use crate::bio::CopyNumber;
 use crate::disk::Disk;
+use crate::extent::Extents;
 use crate::stats::Account;
 use crate::status::{BioResult, Status};
 use crate::sync::finish::Finish;
@@ -46,6 +47,15 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// the range of one I/O.
     fn copies(&self, _at: Sector, _len: Sectors) -> u16 {
         1
+    }
+
+    /// What is known of a range without reading it: consecutive parts from `at` on, at least one, none beyond the range. If the
+    /// answer ends before the range, ask again from there. Changes in flight may be in the answer or not.
+    ///
+    /// # Errors
+    /// The device failed: nothing is known.
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(ready(Ok(Extents::data(at, len))))
     }
 
     /// Whether the device may still execute a change of data that it did not answer in time. Queues notice this of their
@@ -146,8 +156,8 @@ impl Future for IoFuture<'_> {
                     return Poll::Pending;
                 }
             },
-            Inner::Boxed(future) => ready!(future.as_mut().poll(cx)),
-            Inner::Finish(finish) => ready!(Pin::new(finish).poll(cx)),
+            Inner::Boxed(future) => task::ready!(future.as_mut().poll(cx)),
+            Inner::Finish(finish) => task::ready!(Pin::new(finish).poll(cx)),
         };
         self.account = None;
         Poll::Ready(result)

@@ -19,6 +19,7 @@ use crate::buffer::Buffer;
 use crate::cache::{self, Cursor};
 use crate::device::{BlockDevice, IoFuture};
 use crate::disk::Disk;
+use crate::extent::Extents;
 use crate::limits::Features;
 use crate::split::fitting_len;
 use crate::status::{BioResult, Status};
@@ -77,6 +78,16 @@ impl Gateway {
         let end = at.checked_add(len).filter(|end| *end > at);
         let is_here = end.is_some_and(|end| end <= self.capacity().as_end());
         if is_here { self.device.copies(at, len) } else { 1 }
+    }
+
+    /// What is known of a range without reading it; see [`BlockDevice::extents`].
+    ///
+    /// # Errors
+    /// The device does not have the range, or failed.
+    pub async fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
+        let end = at.checked_add(len).filter(|end| *end > at && *end <= self.capacity().as_end());
+        end.ok_or(Status::Invalid)?;
+        self.device.extents(at, len).await
     }
 
     /// Whether the device may still execute a change of data that it did not answer in time; see

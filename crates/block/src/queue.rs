@@ -1,16 +1,23 @@
 //! The queue in front of a driver: merges bios into requests and bounds those in flight.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
 
 use crate::bio::{Bio, Op};
 use crate::buffer::Segment;
-use crate::device::{BlockDevice, IoFuture};
+use crate::device::{BlockDevice, IoFuture, LocalFuture};
 use crate::disk::{DEFAULT_IO_TIMEOUT_MS, Disk};
+use crate::extent::Extents;
 use crate::plug::{self, Dispatch};
 use crate::request::{Request, RequestId};
 use crate::runtime::Runtime;
+use crate::status::Status;
 use crate::sync::seats::{Seat, Seats};
+use crate::units::{Sector, Sectors};
 
 /// A driver: the bottom of the stack.
 pub trait Driver: Send + Sync + 'static {
@@ -29,6 +36,14 @@ pub trait Driver: Send + Sync + 'static {
     /// Memory of the driver for a read of `len` bytes, if it reads into that faster than into other memory.
     fn read_memory(&self, _len: usize) -> Option<Segment> {
         None
+    }
+
+    /// What is known of a range without reading it; see [`BlockDevice::extents`].
+    ///
+    /// # Errors
+    /// The device failed: nothing is known.
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(ready(Ok(Extents::data(at, len))))
     }
 
     /// Whether an operation may take [`SLOW`] times the deadline: how much work it is does not show in it.
@@ -134,6 +149,22 @@ impl<D: Driver> BlockDevice for Queue<D> {
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         IoFuture::completion(plug::add(self.id, self.inner.seat(), bio))
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        let extents = self.inner.driver.extents(at, len);
+        let Some((runtime, timeout_ms)) =
+            self.inner.runtime.as_ref().zip(self.inner.disk.io_timeout_ms())
+        else {
+            return extents;
+        };
+        let deadline = runtime.sleep(Duration::from_millis(timeout_ms.into()));
+        Box::pin(async move {
+            match select(extents, deadline).await {
+                Either::Left((extents, _)) => extents,
+                Either::Right(_) => Err(Status::Timeout),
+            }
+        })
     }
 
     fn is_queue(&self) -> bool {

@@ -21,9 +21,9 @@ use crate::input::Input;
 use crate::session::Session;
 use crate::uri::{Address, Uri};
 use crate::wire::{
-    CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header, MAX_STRING,
-    REPLY_FLAG_DONE, REPLY_TYPE_FLAG_ERROR, REPLY_TYPE_NONE, REPLY_TYPE_OFFSET_DATA,
-    REPLY_TYPE_OFFSET_HOLE, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    CMD_BLOCK_STATUS, CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header,
+    MAX_STRING, REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_FLAG_ERROR, REPLY_TYPE_NONE,
+    REPLY_TYPE_OFFSET_DATA, REPLY_TYPE_OFFSET_HOLE, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
 };
 
 /// How long connecting and the handshake may take.
@@ -36,6 +36,8 @@ const KEEPALIVE_COUNT: u32 = 3;
 const USER_TIMEOUT_MS: u32 = 25_000;
 /// `ESHUTDOWN`: the server is about to end.
 const SHUTDOWN: u32 = 108;
+/// The most descriptors of a reply (the protocol's bound is 2^20).
+const MAX_DESCRIPTORS: u32 = 1 << 17;
 /// Bytes of a chunk with an error beside its message: the error, the message's length, an offset.
 const MAX_ERROR: usize = MAX_STRING + 14;
 
@@ -54,15 +56,22 @@ pub(crate) struct Command {
     pub(crate) segments: Memory,
 }
 
+/// The length and the state of a part of an export, in the order of the export.
+pub(crate) type Descriptor = (u32, u32);
+
+/// What a command returns: descriptors, of a command that asks for them.
+type Reply = Result<Vec<Descriptor>, Status>;
+
 /// A command that waits for its reply.
 struct Pending {
     command: Command,
     /// Bytes of a read that have come.
     received: u64,
     error: Option<Status>,
+    descriptors: Vec<Descriptor>,
     /// Changes that were acknowledged before it was sent: those that a flush covers.
     covers: u64,
-    done: Sender<BioResult>,
+    done: Sender<Reply>,
 }
 
 /// See the module text.
@@ -70,6 +79,8 @@ pub(crate) struct Connection {
     socket: Socket,
     is_structured: bool,
     has_cache: bool,
+    /// The identifier of the context that tells of holes.
+    allocation: Option<u32>,
     cookie: Cell<u64>,
     pending: RefCell<HashMap<u64, Pending>>,
     /// Headers, and data, to be sent.
@@ -149,6 +160,7 @@ impl Connection {
             outgoing: RefCell::default(),
             more: Event::new(),
             has_cache: info.has(FLAG_SEND_FLUSH),
+            allocation: info.allocation,
             session: OnceCell::new(),
             state: Cell::new(State::Open),
             ended: Event::new(),
@@ -209,8 +221,22 @@ impl Connection {
         }
     }
 
-    /// Sends a command, and waits for its reply.
+    /// Has the server execute a command.
     pub(crate) async fn execute(self: Rc<Self>, command: Command) -> BioResult {
+        self.ask(command).await.map(drop)
+    }
+
+    /// What the server tells of the state of a range: the parts from its start on, of which the last may go beyond it.
+    pub(crate) async fn block_status(self: Rc<Self>, offset: u64, len: u32) -> Reply {
+        if self.allocation.is_none() {
+            return Err(Status::NotSupported);
+        }
+        let segments = SmallVec::new();
+        self.ask(Command { kind: CMD_BLOCK_STATUS, flags: 0, offset, len, segments }).await
+    }
+
+    /// Sends a command, and waits for its reply.
+    async fn ask(&self, command: Command) -> Reply {
         let session = self.usable_session().ok_or(Status::Transport)?;
         if command.kind == CMD_FLUSH && session.must_fail_flush() {
             return Err(Status::Transport);
@@ -222,7 +248,8 @@ impl Connection {
             if command.kind == CMD_READ { SmallVec::new() } else { command.segments.clone() };
         self.queue(header(&command, cookie), data);
         let covers = session.acknowledged();
-        let pending = Pending { command, received: 0, error: None, covers, done };
+        let pending =
+            Pending { command, received: 0, error: None, descriptors: Vec::new(), covers, done };
         self.pending.borrow_mut().insert(cookie, pending);
         reply.await.unwrap_or(Err(Status::Transport))
     }
@@ -355,6 +382,17 @@ impl Connection {
                     segment.fill_zero();
                 }
             }
+            REPLY_TYPE_BLOCK_STATUS if pending.command.kind == CMD_BLOCK_STATUS && len % 8 == 4 => {
+                let context = u32::from_be_bytes(input.array(socket).await?);
+                if Some(context) != self.allocation || len / 8 > MAX_DESCRIPTORS {
+                    return Err(EndReason::Protocol("descriptors that were not asked for"));
+                }
+                for _ in 0..len / 8 {
+                    let bytes: [u8; 8] = input.array(socket).await?;
+                    let mut fields = Fields(&bytes);
+                    pending.descriptors.extend(fields.u32().zip(fields.u32()));
+                }
+            }
             error
                 if error & REPLY_TYPE_FLAG_ERROR != 0
                     && (6..=MAX_ERROR).contains(&(len as usize)) =>
@@ -393,7 +431,7 @@ impl Connection {
 
     /// Tells the submitter of a command that its reply is complete.
     fn finish(&self, pending: Pending) -> Result<(), EndReason> {
-        let Pending { command, received, error, covers, done } = pending;
+        let Pending { command, received, error, descriptors, covers, done } = pending;
         if let Some(error) = error {
             // A server that is about to end waits until its clients have left.
             if error == Status::Transport && self.is_open() {
@@ -408,12 +446,15 @@ impl Connection {
             CMD_READ if received < u64::from(command.len) => {
                 return Err(EndReason::Protocol("a read without all of its data"));
             }
-            CMD_READ => {}
+            CMD_BLOCK_STATUS if descriptors.is_empty() => {
+                return Err(EndReason::Protocol("a status without descriptors"));
+            }
+            CMD_READ | CMD_BLOCK_STATUS => {}
             CMD_FLUSH => session.into_iter().for_each(|session| session.settle(covers)),
             _ if command.flags & CMD_FLAG_FUA != 0 || !self.has_cache => {}
             _ => session.into_iter().for_each(|session| session.acknowledge()),
         }
-        done.send(Ok(()));
+        done.send(Ok(descriptors));
         Ok(())
     }
 

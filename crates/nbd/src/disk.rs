@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use ashlar_block::bio::{Flags, Op};
+use ashlar_block::device::LocalFuture;
 use ashlar_block::disk::Disk;
+use ashlar_block::extent::{ExtentState, Extents};
 use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::{Request, RequestId};
-use ashlar_block::units::Sectors;
+use ashlar_block::status::Status;
+use ashlar_block::units::{Sector, Sectors};
 use ashlar_block::{Features, Limits};
 use ashlar_engine::{EngineRuntime, spawn};
 
-use crate::connection::Command;
+use crate::connection::{Command, Descriptor};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::lanes::Lanes;
 use crate::link::LinkHandle;
@@ -94,6 +97,27 @@ fn limits(info: &ExportInfo, address: &Address) -> Result<Limits, ConnectError> 
     })
 }
 
+/// The sectors of `bytes` bytes from `at` on that descriptors tell of. A sector of more than one state is data.
+fn extents(at: Sector, bytes: u32, descriptors: &[Descriptor]) -> Extents {
+    let (mut extents, data) = (Extents::new(at), ExtentState::empty());
+    let (mut start, last) = (at.bytes(), at.bytes() + u64::from(bytes));
+    for (len, state) in descriptors {
+        let end = (start + u64::from(*len)).min(last);
+        // Bits of the protocol that are not known say nothing.
+        let state = ExtentState::from_bits_truncate(*state as u8);
+        if state != data {
+            extents.extend_to(Sector::from_bytes_floor(start.next_multiple_of(512)), data);
+        }
+        extents.extend_to(Sector::from_bytes_floor(end), state);
+        start = end;
+    }
+    if extents.end() == at {
+        Extents::data(at, Sectors::from_bytes_floor(bytes.into()))
+    } else {
+        extents
+    }
+}
+
 impl Driver for NbdDriver {
     fn queue_rq(&self, rq: Request) {
         let (kind, mut flags) = match rq.op() {
@@ -128,8 +152,71 @@ impl Driver for NbdDriver {
         .detach();
     }
 
+    /// What the server tells of `base:allocation`.
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(async move {
+            // As much as a request of 32 bits can ask for.
+            let bytes = len.bytes().min(u64::from(u32::MAX - 4095)) as u32;
+            let told = match self.lanes.as_ref().and_then(Lanes::here) {
+                Some(connection) => connection.block_status(at.bytes(), bytes).await,
+                None => self.link.block_status(at.bytes(), bytes).await,
+            };
+            match told {
+                Err(Status::NotSupported) => Ok(Extents::data(at, len)),
+                Err(status) => Err(status),
+                Ok(descriptors) => Ok(extents(at, bytes, &descriptors)),
+            }
+        })
+    }
+
     /// The request stays overdue until the server has closed the connection.
     fn abort(&self, _: RequestId) {
         self.link.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The states of sectors: each that lies in one descriptor has its state, others are data.
+    fn naive(at: u64, sectors: u64, descriptors: &[Descriptor]) -> Vec<u8> {
+        let mut states = vec![0; sectors as usize];
+        let mut start = at * 512;
+        for (len, state) in descriptors {
+            let end = start + u64::from(*len);
+            for (sector, known) in (at..).zip(&mut states) {
+                if sector * 512 >= start && (sector + 1) * 512 <= end {
+                    *known = *state as u8 & 3;
+                }
+            }
+            start = end;
+        }
+        states
+    }
+
+    #[test]
+    fn sectors_have_the_state_of_the_descriptor_in_which_they_lie() {
+        let mut seed = 1_u64;
+        let mut below = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % bound
+        };
+        for _ in 0..2000 {
+            let (at, sectors) = (below(5), 1 + below(12));
+            let unit = [1, 100, 512][below(3) as usize];
+            let mut next = || ((1 + below(1500 / unit)) * unit, below(4));
+            let descriptors: Vec<Descriptor> =
+                (0..6).map(|_| next()).map(|(len, state)| (len as u32, state as u32)).collect();
+            let found = extents(Sector(at), sectors as u32 * 512, &descriptors);
+            let told: Vec<u8> = found
+                .iter()
+                .flat_map(|extent| vec![extent.state.bits(); extent.len.0 as usize])
+                .collect();
+            assert!(!told.is_empty() && told.len() as u64 <= sectors, "{descriptors:?}");
+            assert_eq!(told, naive(at, told.len() as u64, &descriptors), "{descriptors:?}");
+            let sum: u64 = descriptors.iter().map(|(len, _)| u64::from(*len)).sum();
+            assert!(told.len() as u64 >= (sum / 512).min(sectors), "{descriptors:?}");
+        }
     }
 }

@@ -8,9 +8,10 @@ use thiserror::Error;
 use crate::input::Input;
 use crate::uri::Address;
 use crate::wire::{
-    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, FLAG_READ_ONLY, Fields, INFO_BLOCK_SIZE, INFO_EXPORT,
-    INIT_PASSWD, MAX_PAYLOAD, MAX_STRING, OPT_EXPORT_NAME, OPT_GO, OPT_STRUCTURED_REPLY,
-    OPTS_MAGIC, REP_ACK, REP_ERR_UNSUP, REP_FLAG_ERROR, REP_INFO, REP_MAGIC,
+    ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, FLAG_READ_ONLY, Fields,
+    INFO_BLOCK_SIZE, INFO_EXPORT, INIT_PASSWD, MAX_PAYLOAD, MAX_STRING, OPT_EXPORT_NAME, OPT_GO,
+    OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, OPTS_MAGIC, REP_ACK, REP_ERR_UNSUP, REP_FLAG_ERROR,
+    REP_INFO, REP_MAGIC, REP_META_CONTEXT,
 };
 
 /// The longest reply to an option.
@@ -68,6 +69,8 @@ pub struct ExportInfo {
     pub max_block_bytes: u32,
     /// Whether replies are structured.
     pub is_structured: bool,
+    /// The identifier of `base:allocation`, of which the server tells.
+    pub allocation: Option<u32>,
 }
 
 impl ExportInfo {
@@ -172,8 +175,12 @@ pub(crate) async fn negotiate(
     send(socket, OPT_STRUCTURED_REPLY, &[]).await?;
     let is_structured = reply(socket, input, OPT_STRUCTURED_REPLY).await?.kind == REP_ACK;
 
-    let mut choice = (export.len() as u32).to_be_bytes().to_vec();
-    choice.extend(export.as_bytes());
+    let allocation = match is_structured {
+        true => allocation_context(socket, input, export).await?,
+        false => None,
+    };
+
+    let mut choice = counted(export);
     choice.extend(1_u16.to_be_bytes());
     choice.extend(INFO_BLOCK_SIZE.to_be_bytes());
     send(socket, OPT_GO, &choice).await?;
@@ -187,7 +194,7 @@ pub(crate) async fn negotiate(
             REP_ACK => {
                 let (size_bytes, flags) =
                     chosen.ok_or(Failure::Protocol("an export without a size"))?;
-                return Ok(info(size_bytes, flags, blocks, is_structured));
+                return Ok(info(size_bytes, flags, blocks, is_structured, allocation));
             }
             REP_INFO => match fields.u16() {
                 Some(INFO_EXPORT) => chosen = fields.u64().zip(fields.u16()),
@@ -203,7 +210,7 @@ pub(crate) async fn negotiate(
             },
             REP_ERR_UNSUP => {
                 let (size_bytes, flags) = by_name(socket, input, export, own).await?;
-                return Ok(info(size_bytes, flags, blocks, is_structured));
+                return Ok(info(size_bytes, flags, blocks, is_structured, None));
             }
             error if error & REP_FLAG_ERROR != 0 => {
                 let why = String::from_utf8_lossy(&data).escape_debug().to_string();
@@ -222,6 +229,7 @@ fn info(
     flags: u16,
     (min, preferred, max): (u32, u32, u32),
     is_structured: bool,
+    allocation: Option<u32>,
 ) -> ExportInfo {
     ExportInfo {
         size_bytes,
@@ -230,7 +238,41 @@ fn info(
         preferred_block_bytes: preferred,
         max_block_bytes: max,
         is_structured,
+        allocation,
     }
+}
+
+/// A string with its length before it.
+fn counted(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
+}
+
+/// Has the server tell of holes; the identifier of that context, if it does.
+async fn allocation_context(
+    socket: &Socket,
+    input: &mut Input,
+    export: &str,
+) -> Result<Option<u32>, Failure> {
+    let query =
+        [counted(export), 1_u32.to_be_bytes().to_vec(), counted(ALLOCATION_CONTEXT)].concat();
+    send(socket, OPT_SET_META_CONTEXT, &query).await?;
+    let mut context = None;
+    for _ in 0..MAX_REPLIES {
+        let OptionReply { kind, data } = reply(socket, input, OPT_SET_META_CONTEXT).await?;
+        let mut fields = Fields(&data);
+        match kind {
+            REP_ACK => return Ok(context),
+            REP_META_CONTEXT => {
+                let id = fields.u32().ok_or(Failure::Protocol("a context without a number"))?;
+                if fields.rest() == ALLOCATION_CONTEXT.as_bytes() {
+                    context = Some(id);
+                }
+            }
+            error if error & REP_FLAG_ERROR != 0 => return Ok(None),
+            _ => return Err(Failure::Protocol("an unknown reply")),
+        }
+    }
+    Err(Failure::Protocol("too many replies"))
 }
 
 /// Chooses an export of a server that is too old for `GO`: it ends the connection if it has none of that name.

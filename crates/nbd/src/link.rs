@@ -13,7 +13,7 @@ use ashlar_engine::{Handle, Reactor, sleep};
 use event_listener::Event;
 use futures_util::future::{Either, select};
 
-use crate::connection::{Command, Connection};
+use crate::connection::{Command, Connection, Descriptor};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::session::{Losses, Session};
 use crate::uri::Uri;
@@ -87,6 +87,16 @@ impl LinkHandle {
     pub(crate) async fn execute(&self, command: Command) -> BioResult {
         let executed = self.0.on_connection(move |connection| connection.execute(command));
         executed.await.unwrap_or(Err(Status::Transport))
+    }
+
+    /// See [`Connection::block_status`].
+    pub(crate) async fn block_status(
+        &self,
+        offset: u64,
+        len: u32,
+    ) -> Result<Vec<Descriptor>, Status> {
+        let told = self.0.on_connection(move |connection| connection.block_status(offset, len));
+        told.await.unwrap_or(Err(Status::Transport))
     }
 
     /// Sends no more commands in the present session: the server has not answered one in time.

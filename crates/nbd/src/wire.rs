@@ -61,6 +61,11 @@ pub const OPT_EXPORT_NAME: u32 = 1;
 pub const OPT_GO: u32 = 7;
 /// Option: structured replies.
 pub const OPT_STRUCTURED_REPLY: u32 = 8;
+/// Option: choose metadata contexts.
+pub const OPT_SET_META_CONTEXT: u32 = 10;
+
+/// The metadata context that tells of holes.
+pub const ALLOCATION_CONTEXT: &str = "base:allocation";
 
 /// Reply to an option: done.
 pub const REP_ACK: u32 = 1;

@@ -1,5 +1,6 @@
 //! Exports of other NBD servers as disks.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -220,6 +221,32 @@ fn reads_prefer_the_near_member_and_wait_no_longer_than_the_hedge_for_the_far_on
     assert_eq!(volume.read_at(0, 4096), [7; 4096]);
     drop(volume);
     daemon.end();
+}
+
+/// A copy of an image over two daemons needs no more space than the image.
+#[test]
+fn holes_of_an_image_are_told_through_two_daemons() {
+    let dir = images(&[64 * MIB]);
+    let dir = dir.path();
+    let image = std::fs::OpenOptions::new().write(true).open(dir.join("d0")).unwrap();
+    image.write_all_at(&[7; 4096], 32 * MIB).unwrap();
+    std::fs::create_dir(dir.join("far")).unwrap();
+    let far = Daemon::start(&dir.join("far"), &["--nbd", "unix:nbd", "../d0"]);
+    let uri =
+        |folder: &str| format!("nbd+unix:///d0?socket={}", dir.join(folder).join("nbd").display());
+    let near = Daemon::start(dir, &["--nbd", "unix:nbd", &uri("far")]);
+    let map = |uri: String| {
+        let out = Command::new("nbdinfo").args(["--map", &uri]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let told = map(uri("."));
+    assert_eq!(told, map(uri("far")));
+    let words: Vec<Vec<&str>> =
+        told.lines().map(|line| line.split_whitespace().collect()).collect();
+    let hole = ["0", "33554432", "3", "hole,zero"];
+    assert_eq!((words.len(), &words[0][..], words[1][3]), (3, &hole[..], "data"), "{told}");
+    near.end();
+    far.end();
 }
 
 /// OpenZFS's library opens disks itself: a mount makes an export a file.

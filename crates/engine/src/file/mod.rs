@@ -3,6 +3,7 @@
 //! [`open`] detects what a path is and what it can do; the device it returns is a [`Queue`] over
 //! [`FileDriver`], which turns each request into one operation of the ring.
 
+mod extents;
 mod holders;
 mod ioctl;
 mod lock;
@@ -11,22 +12,27 @@ mod probe;
 mod request;
 mod sysfs;
 
+use std::future::ready;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ashlar_block::bio::Op;
 use ashlar_block::buffer::Segment;
+use ashlar_block::device::LocalFuture;
+use ashlar_block::extent::Extents;
 use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
 use ashlar_block::sync::seats::Seats;
+use ashlar_block::units::{Sector, Sectors};
 
 pub use holders::{Process, device_writer};
 pub use ioctl::loop_backing_file;
 pub use open::{OpenError, OpenOptions, open};
 
 use crate::files::RingFile;
-use crate::reactor;
+use crate::{blocking, reactor};
 use probe::DirectAlign;
 
 /// A file or block device.
@@ -116,6 +122,16 @@ impl Driver for FileDriver {
     fn read_memory(&self, len: usize) -> Option<Segment> {
         self.shared.direct?;
         reactor::current().take_fixed(len)
+    }
+
+    /// Holes of an image, by lseek(2). A device tells nothing.
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        if self.shared.kind == Kind::Device {
+            return Box::pin(ready(Ok(Extents::data(at, len))));
+        }
+        let shared = self.shared.take();
+        let found = blocking::run(move || extents::find(shared.file.fd().as_fd(), at, len));
+        Box::pin(async { found.await.unwrap_or(Err(Status::Resource)) })
     }
 
     /// A flush of the page cache writes back as much as others have written.

@@ -321,6 +321,36 @@ fn what_is_no_disk_is_told() {
 }
 
 #[test]
+fn holes_are_told_and_what_cannot_be_read_is_none() {
+    run(async {
+        for dir in directories() {
+            let path = image(dir.path(), 64 << 20);
+            let device = open_rw(&path);
+            let states = async |at: u64, len: u64| {
+                let found = device.extents(Sector(at), Sectors(len)).await.unwrap();
+                found.iter().map(|it| (it.len.0, it.state.bits())).collect::<Vec<_>>()
+            };
+            let whole = 64 << 11;
+            assert_eq!(states(0, whole).await, [(whole, 3)]);
+            let mut data = Buffer::from_slice(&[1; 1 << 20]);
+            for at in [8 << 11, 32 << 11] {
+                device.write(Sector(at), &mut data, Flags::empty()).await.unwrap();
+            }
+            let mib = |count: u64| count << 11;
+            assert_eq!(
+                states(0, whole).await,
+                [(mib(8), 3), (mib(1), 0), (mib(23), 3), (mib(1), 0), (mib(31), 3)]
+            );
+            assert_eq!(states(mib(8) + 1, 16).await, [(16, 0)]);
+            assert_eq!(states(mib(8) - 8, 16).await, [(8, 3), (8, 0)]);
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(40 << 20).unwrap();
+            assert_eq!(states(mib(33), mib(31)).await, [(mib(7), 3), (mib(24), 0)]);
+        }
+    });
+}
+
+#[test]
 fn a_file_truncated_under_us_fails_reads_instead_of_inventing_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path(), MIB);

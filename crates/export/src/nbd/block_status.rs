@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-/// The name of the context.
-pub const CONTEXT_NAME: &str = "base:allocation";
 /// The identifier under which the context is selected.
 pub const CONTEXT_ID: u32 = 1;
 /// State bit: not allocated.
@@ -12,7 +10,7 @@ pub const STATE_HOLE: u32 = 1 << 0;
 pub const STATE_ZERO: u32 = 1 << 1;
 /// The most extents in one reply. The protocol's bound is 2^20; a client asks again from where a reply ended, and a
 /// reply of 64 KiB is already large.
-pub const MAX_EXTENTS: usize = 8192;
+pub const MAX_EXTENTS: usize = ashlar_block::Extents::MAX;
 
 /// A descriptor in a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,9 +40,11 @@ impl Extents {
         Self { next: range.start, range, limit, found: Vec::new() }
     }
 
-    /// Whether more states may be added.
-    pub fn is_open(&self) -> bool {
-        self.next < self.range.end
+    /// Nothing was asked of what lies at `end` and after it: the reply ends there.
+    pub fn stop_at(&mut self, end: u64) {
+        if end > self.range.start {
+            self.range.end = self.range.end.min(end);
+        }
     }
 
     /// Adds the state of `range` (bytes of the export). Parts before the end of the last range added, or outside the
@@ -119,7 +119,6 @@ mod tests {
         for i in 0..20_000_u64 {
             extents.tell(i * 512..(i + 1) * 512, (i % 2) as u32);
         }
-        assert!(!extents.is_open());
         let found = extents.finish();
         assert_eq!(found.len(), MAX_EXTENTS);
         assert!(found.iter().all(|extent| extent.length == 512));

@@ -4,6 +4,7 @@ use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{Buffer, Segment, footprint};
 use ashlar_block::gateway::ZERO_BYTES;
 use ashlar_block::status::{BioResult, Status};
+use ashlar_block::units::{Sector, Sectors};
 
 use super::admission::Ticket;
 use super::block_status::{CONTEXT_ID, Extent, Extents, MAX_EXTENTS};
@@ -74,10 +75,12 @@ pub(crate) fn cost(export: &OpenExport, request: &Request) -> usize {
             let bounce = export.volume().bounce_bytes(request.offset, request.length.into());
             footprint(request.length as usize) + bounce
         }
-        Command::BlockStatus if export.allocation().is_some() => MAX_EXTENTS * size_of::<Extent>(),
+        Command::BlockStatus => {
+            MAX_EXTENTS * (size_of::<Extent>() + size_of::<ashlar_block::Extent>())
+        }
         // If the device cannot zero ranges, zeroes are written.
         Command::WriteZeroes => footprint(request.length.min(ZERO_BYTES as u32) as usize),
-        Command::BlockStatus | Command::Disc | Command::Flush | Command::Trim | Command::Cache => 0,
+        Command::Disc | Command::Flush | Command::Trim | Command::Cache => 0,
     }
 }
 
@@ -150,9 +153,18 @@ async fn trim(export: &OpenExport, request: &Request) -> BioResult {
 async fn block_status(export: &OpenExport, request: &Request) -> Result<Answer, Status> {
     let one = request.flags & CMD_FLAG_REQ_ONE != 0;
     let mut extents = Extents::new(request.offset, request.length, one);
-    if let Some(allocation) = export.allocation() {
-        let end = request.offset + u64::from(request.length);
-        allocation.tell(request.offset..end, &mut extents).await?;
+    let end = request.offset + u64::from(request.length);
+    let start = Sector::from_bytes_floor(request.offset);
+    let len = Sectors::from_bytes_floor(end.next_multiple_of(512) - start.bytes());
+    // A device that fails knows nothing, and then all is data.
+    if let Ok(found) = export.volume().gateway().extents(start, len).await {
+        let mut at = start.bytes();
+        for extent in found.iter() {
+            let end = at + extent.len.bytes();
+            extents.tell(at..end, extent.state.bits().into());
+            at = end;
+        }
+        extents.stop_at(at);
     }
     Ok(Answer::Extents(extents.finish()))
 }

@@ -1,15 +1,11 @@
 //! Exports: volumes under names.
 
-use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
-use ashlar_block::device::LocalFuture;
 use ashlar_block::limits::Features;
-use ashlar_block::status::BioResult;
 use thiserror::Error;
 
-use super::block_status::Extents;
 use super::info::{BlockSize, ExportInfo};
 use ashlar_nbd::wire::{
     FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_CACHE,
@@ -19,17 +15,6 @@ use ashlar_nbd::wire::{
 
 /// The smallest preferred I/O size reported to clients, bytes.
 const PREFERRED_BYTES: u32 = 4096;
-
-/// Knows which parts of a volume are holes (a snapshot's exceptions, a thin volume's blocks).
-pub trait Allocation: Send + Sync {
-    /// Adds the states within `range` (bytes) to `extents`, in ascending order, while it is open. Gaps count as
-    /// allocated.
-    fn tell<'a>(
-        &'a self,
-        range: Range<u64>,
-        extents: &'a mut Extents,
-    ) -> LocalFuture<'a, BioResult>;
-}
 
 /// Why an export was not added.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -48,7 +33,6 @@ pub struct Export {
     description: String,
     volume: Arc<ByteVolume>,
     read_only: bool,
-    allocation: Option<Arc<dyn Allocation>>,
 }
 
 impl Export {
@@ -63,7 +47,7 @@ impl Export {
     ) -> Result<Self, ExportError> {
         let (name, volume) = (name.into(), volume.into());
         string(name.as_bytes()).ok_or(ExportError::BadString)?;
-        Ok(Self { name, description: String::new(), volume, read_only: false, allocation: None })
+        Ok(Self { name, description: String::new(), volume, read_only: false })
     }
 
     /// Sets the text that clients show to people.
@@ -83,13 +67,6 @@ impl Export {
         self
     }
 
-    /// Answers `BLOCK_STATUS` from `allocation`.
-    #[must_use]
-    pub fn with_allocation(mut self, allocation: Arc<dyn Allocation>) -> Self {
-        self.allocation = Some(allocation);
-        self
-    }
-
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
@@ -102,8 +79,7 @@ impl Export {
 
     /// The export for one connection; `None` if its volume is withdrawn.
     pub(crate) fn open(&self) -> Option<OpenExport> {
-        let (name, allocation) = (self.name.clone(), self.allocation.clone());
-        Some(OpenExport { name, volume: self.volume.open()?, allocation })
+        Some(OpenExport { name: self.name.clone(), volume: self.volume.open()? })
     }
 
     /// What the handshake reports to a client that connects now.
@@ -142,7 +118,6 @@ pub(crate) struct OpenExport {
     name: String,
     /// This connection's opener: its next flush fails if the volume lost writes.
     volume: OpenVolume,
-    allocation: Option<Arc<dyn Allocation>>,
 }
 
 impl OpenExport {
@@ -154,11 +129,6 @@ impl OpenExport {
     /// The volume.
     pub(crate) fn volume(&self) -> &ByteVolume {
         &self.volume
-    }
-
-    /// The source of allocation states, if any.
-    pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
-        self.allocation.as_deref()
     }
 }
 

@@ -1,9 +1,11 @@
 //! `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`; `base:allocation` is the only context.
 
-use super::block_status::{CONTEXT_ID, CONTEXT_NAME};
+use super::block_status::CONTEXT_ID;
 use super::info::find;
 use super::option::{Negotiation, Outcome};
-use ashlar_nbd::wire::{Fields, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT, string};
+use ashlar_nbd::wire::{
+    ALLOCATION_CONTEXT, Fields, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT, string,
+};
 
 /// The wildcard that `LIST` must know and `SET` must ignore.
 const BASE_NAMESPACE: &str = "base:";
@@ -26,14 +28,14 @@ fn parse(data: &[u8]) -> Option<Queries<'_>> {
     for _ in 0..count {
         let query = string(fields.counted()?)?;
         queries.wildcard |= query == BASE_NAMESPACE;
-        queries.allocation |= query == CONTEXT_NAME;
+        queries.allocation |= query == ALLOCATION_CONTEXT;
     }
     fields.rest().is_empty().then_some(queries)
 }
 
 fn send_context(negotiation: &mut Negotiation<'_>, id: u32) {
     let mut context = id.to_be_bytes().to_vec();
-    context.extend(CONTEXT_NAME.as_bytes());
+    context.extend(ALLOCATION_CONTEXT.as_bytes());
     negotiation.replies.send(REP_META_CONTEXT, &context);
 }
 

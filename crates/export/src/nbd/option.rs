@@ -7,8 +7,8 @@ use super::handshake::Event;
 use super::info::ExportInfo;
 use super::{opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_structured_reply};
 use ashlar_nbd::wire::{
-    OPT_EXPORT_NAME, OPT_GO, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERR_INVALID, REP_ERR_POLICY,
-    REP_ERR_UNSUP, REP_FLAG_ERROR, REP_MAGIC,
+    OPT_EXPORT_NAME, OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERR_INVALID,
+    REP_ERR_POLICY, REP_ERR_UNSUP, REP_FLAG_ERROR, REP_MAGIC,
 };
 
 /// What an option's data may be.
@@ -141,7 +141,7 @@ pub(crate) const TABLE: &[Row] = &[
         effect: "META_CONTEXT for base:allocation if asked for, then ACK",
     },
     Row {
-        number: 10,
+        number: OPT_SET_META_CONTEXT,
         word: "SET_META_CONTEXT",
         data: Data::Parsed,
         answer: opt_meta_context::answer_set,

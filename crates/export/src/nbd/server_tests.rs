@@ -2,17 +2,13 @@
 
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
-use ashlar_block::device::LocalFuture;
-use ashlar_block::status::BioResult;
 use futures_util::future::join;
 
 use super::super::admission::{MAX_BYTES, MAX_REQUESTS};
-use super::super::block_status::Extents;
-use super::super::export::{Allocation, Export, ExportError};
+use super::super::export::{Export, ExportError};
 use super::super::testing::{
     Client, ReceivedReply, SIZE, SlowRam, alone, exports, pattern, pipe, run, session, turn,
 };
@@ -512,33 +508,12 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
     assert_eq!((a.unwrap(), b.unwrap()), (End::Closed, End::Closed));
 }
 
-/// Every other block of 64 KiB is a hole.
-struct Stripes;
-
-impl Allocation for Stripes {
-    fn tell<'a>(
-        &'a self,
-        range: Range<u64>,
-        extents: &'a mut Extents,
-    ) -> LocalFuture<'a, BioResult> {
-        Box::pin(async move {
-            turn().await;
-            let mut at = range.start & !0xffff;
-            while at < range.end && extents.is_open() {
-                extents.tell(at..at + 0x1_0000, if at & 0x1_0000 == 0 { 0 } else { 3 });
-                at += 0x1_0000;
-            }
-            Ok(())
-        })
-    }
-}
-
 #[test]
-fn holes_are_told_by_who_knows_them() {
-    let ram = SlowRam::new(SIZE, 0);
+fn holes_are_told_by_the_device() {
+    // Every other block of 64 KiB is a hole.
+    let ram = SlowRam::with_holes(SIZE, 0x1_0000);
     let exports = Exports::new();
-    let export = Export::new("md0", ram.volume()).unwrap().with_allocation(Arc::new(Stripes));
-    exports.add(export).unwrap();
+    exports.add(Export::new("md0", ram.volume()).unwrap()).unwrap();
     let (end, ()) = session(&exports, 5000, |pipe| async move {
         let client = Client::connect(pipe, "md0", true).await;
         let got = client.ask(Command::BlockStatus, 0, 0x8000, 0x2_0000, &[]).await;

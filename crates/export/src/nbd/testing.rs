@@ -12,12 +12,13 @@ use std::task::{Context, Poll, Waker};
 use ashlar_block::bio::{Bio, Op};
 use ashlar_block::buffer::{Buffer, Segment};
 use ashlar_block::byte_volume::ByteVolume;
-use ashlar_block::device::{BlockDevice, IoFuture};
+use ashlar_block::device::{BlockDevice, IoFuture, LocalFuture};
 use ashlar_block::disk::Disk;
+use ashlar_block::extent::{ExtentState, Extents};
 use ashlar_block::gateway::Gateway;
 use ashlar_block::limits::{Features, Limits};
 use ashlar_block::status::Status;
-use ashlar_block::units::Sectors;
+use ashlar_block::units::{Sector, Sectors};
 use futures_util::future::join;
 
 use super::budget::Budget;
@@ -184,6 +185,8 @@ pub(crate) struct SlowRam {
     disk: Disk,
     stored: Mutex<StoredBytes>,
     most_polls: u64,
+    /// Every other block of so many sectors is a hole; 0: none.
+    hole: u64,
     bad: Mutex<Vec<u64>>,
     counts: Mutex<Counts>,
 }
@@ -212,9 +215,17 @@ impl SlowRam {
             disk: Disk::new("ram", sectors, limits),
             stored: Mutex::new(stored),
             most_polls,
+            hole: 0,
             bad: Mutex::default(),
             counts: Mutex::default(),
         })
+    }
+
+    /// A device that says that every other block of `hole_bytes` is a hole.
+    pub(crate) fn with_holes(bytes: usize, hole_bytes: u64) -> Arc<Self> {
+        let mut ram = Self::new(bytes, 0);
+        Arc::get_mut(&mut ram).unwrap().hole = hole_bytes / 512;
+        ram
     }
 
     pub(crate) fn volume(self: &Arc<Self>) -> ByteVolume {
@@ -277,6 +288,23 @@ impl SlowRam {
 impl BlockDevice for SlowRam {
     fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(async move {
+            turn().await;
+            if self.hole == 0 {
+                return Ok(Extents::data(at, len));
+            }
+            let (mut extents, end) = (Extents::new(at), at + len);
+            while extents.end() < end {
+                let block = extents.end().0 / self.hole;
+                let hole = ExtentState::HOLE | ExtentState::ZERO;
+                let state = if block % 2 == 1 { hole } else { ExtentState::empty() };
+                extents.extend_to(Sector((block + 1) * self.hole).min(end), state);
+            }
+            Ok(extents)
+        })
     }
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {

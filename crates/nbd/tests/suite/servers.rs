@@ -257,3 +257,81 @@ fn several_threads_share_a_disk() {
     let disk = gateway(server.open(false).unwrap());
     share(&disk);
 }
+
+/// The states of all of a disk, asked in pieces.
+async fn states(disk: &Gateway, piece: u64) -> Vec<u8> {
+    let (mut at, mut states) = (Sector(0), Vec::new());
+    let end = disk.capacity().as_end();
+    while at < end {
+        let len = Sectors(piece.min((end - at).0));
+        let extents = disk.extents(at, len).await.unwrap();
+        for extent in extents.iter() {
+            states.extend(vec![extent.state.bits(); extent.len.0 as usize]);
+        }
+        assert!(extents.end() > at && extents.end() <= at + len);
+        at = extents.end();
+    }
+    states
+}
+
+#[test]
+fn holes_of_an_export_are_those_that_its_server_tells() {
+    let dir = directory();
+    let qcow2 = dir.path().join("image.qcow2");
+    let raw = dir.path().join("image.raw");
+    std::fs::File::create(&raw).unwrap().set_len(8 << 20).unwrap();
+    let mut create = Command::new("qemu-img");
+    create.args(["create", "-q", "-f", "qcow2"]).arg(&qcow2).arg("8M");
+    assert!(create.status().unwrap().success());
+    for kind in ["memory", "raw", "qcow2", "simple"] {
+        let socket = dir.path().join("socket");
+        let server = match kind {
+            "memory" => Server::nbdkit(dir.path(), &["memory", "8M"]),
+            "simple" => Server::nbdkit(dir.path(), &["--no-sr", "memory", "8M"]),
+            _ => {
+                let mut command = Command::new("qemu-nbd");
+                command.args(["--persistent", "--shared=0", "--discard=unmap", "-f", kind, "-k"]);
+                command.arg(&socket).arg(if kind == "raw" { &raw } else { &qcow2 });
+                Server::start(command, socket)
+            }
+        };
+        run(async {
+            let disk = gateway(server.open(false).unwrap());
+            for at in [0, 2048, 9000] {
+                write(&disk, at, 7).await.unwrap();
+            }
+            let told = states(&disk, 16384).await;
+            assert_eq!(told, states(&disk, 1000).await, "{kind}");
+            let map = Command::new("nbdinfo")
+                .args([
+                    "--map",
+                    "--json",
+                    &format!("nbd+unix:///?socket={}", server.socket.display()),
+                ])
+                .output()
+                .unwrap();
+            if kind == "simple" {
+                assert!(told.iter().all(|state| *state == 0));
+                return;
+            }
+            let map: serde_json::Value = serde_json::from_slice(&map.stdout).unwrap();
+            let number = |part: &serde_json::Value, name: &str| part[name].as_u64().unwrap();
+            let expected: Vec<u8> = map
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|part| {
+                    vec![number(part, "type") as u8; number(part, "length") as usize / 512]
+                })
+                .collect();
+            assert_eq!(told, expected, "{kind}");
+            assert!(told.contains(&0) && told.contains(&3), "{kind}");
+            // A hole reads as zeroes.
+            let all = disk.read(Sector(0), Sectors(16384)).await.unwrap();
+            let zeroes = |sector: &[u8]| sector.iter().all(|byte| *byte == 0);
+            for (sector, state) in all.as_slice().chunks(512).zip(&told) {
+                assert!(*state & 2 == 0 || zeroes(sector), "{kind}");
+            }
+        });
+    }
+}

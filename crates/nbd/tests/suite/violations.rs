@@ -8,16 +8,20 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::{Bio, Buffer, Gateway, Sector, Sectors, Status};
 use ashlar_nbd::wire::{
-    FLAG_FIXED_NEWSTYLE, FLAG_HAS_FLAGS, FLAG_NO_ZEROES, FLAG_SEND_FLUSH, INIT_PASSWD, OPT_GO,
-    OPTS_MAGIC, REP_ACK, REP_INFO, REP_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_HAS_FLAGS, FLAG_NO_ZEROES, FLAG_SEND_FLUSH,
+    INIT_PASSWD, OPT_GO, OPTS_MAGIC, REP_ACK, REP_ERR_UNSUP, REP_INFO, REP_MAGIC, REP_META_CONTEXT,
+    SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
 };
 use ashlar_nbd::{ConnectError, Uri};
 
 use crate::disk_checks::run;
 use crate::kit::directory;
 
-/// Client flags, an option without data, GO for the empty name with one item.
-pub(crate) const ASKED: usize = 4 + 16 + 16 + 8;
+/// Client flags, structured replies, one metadata context, and GO with one item, of the empty name.
+pub(crate) const ASKED: usize = 4 + 16 + (16 + 4 + 4 + 4 + ALLOCATION_CONTEXT.len()) + (16 + 8);
+
+/// The identifier of the metadata context.
+const CONTEXT: u32 = 7;
 
 pub(crate) fn be(parts: &[(u64, usize)]) -> Vec<u8> {
     let bytes = parts.iter().map(|(value, len)| value.to_be_bytes()[8 - len..].to_vec());
@@ -45,6 +49,12 @@ pub(crate) fn handshake_with(flags: u16) -> Vec<u8> {
     [
         greeting(),
         option_reply(8, REP_ACK, &[]),
+        option_reply(
+            10,
+            REP_META_CONTEXT,
+            &[&CONTEXT.to_be_bytes(), ALLOCATION_CONTEXT.as_bytes()].concat(),
+        ),
+        option_reply(10, REP_ACK, &[]),
         option_reply(OPT_GO, REP_INFO, &info),
         option_reply(OPT_GO, REP_ACK, &[]),
     ]
@@ -98,7 +108,12 @@ fn a_server_that_negotiates_wrongly_is_refused() {
     assert!(foreign(&open(be(&[(INIT_PASSWD, 8), (0x0000_4202_8186_1253, 8), (0, 8)]))));
     assert!(foreign(&open(be(&[(INIT_PASSWD, 8), (OPTS_MAGIC, 8), (0, 2)]))));
     let go = |replies: &[Vec<u8>]| {
-        let all = [&[greeting(), option_reply(8, REP_ACK, &[])], replies].concat().concat();
+        let all = [
+            &[greeting(), option_reply(8, REP_ACK, &[]), option_reply(10, REP_ERR_UNSUP, &[])],
+            replies,
+        ]
+        .concat()
+        .concat();
         open(all).to_string()
     };
     let info = |text: &[(u64, usize)]| option_reply(OPT_GO, REP_INFO, &be(text));
@@ -223,4 +238,39 @@ fn a_write_that_was_not_answered_has_failed() {
         })
     });
     assert_eq!(failed, Err(Status::Timeout));
+}
+
+/// The states that a server tells with `reply`, of 16 sectors.
+fn states(reply: Vec<u8>) -> Result<Vec<(u64, u8)>, Status> {
+    with_server(handshake(), reply, |uri| {
+        run(async {
+            let disk = Gateway::new(Arc::new(ashlar_nbd::open(uri, "disk", false).unwrap()));
+            disk.disk().set_io_timeout_ms(500).unwrap();
+            let extents = disk.extents(Sector(8), Sectors(16)).await?;
+            Ok(extents.iter().map(|extent| (extent.len.0, extent.state.bits())).collect())
+        })
+    })
+}
+
+#[test]
+fn a_status_has_the_context_that_was_chosen_and_descriptors() {
+    let chunk = |context: u32, descriptors: &[(u64, u64)]| {
+        let len = 4 + 8 * descriptors.len() as u64;
+        let head = [(STRUCTURED_REPLY_MAGIC.into(), 4), (1, 2), (5, 2), (0, 8), (len, 4)];
+        let list: Vec<_> =
+            descriptors.iter().flat_map(|(len, state)| [(*len, 4), (*state, 4)]).collect();
+        [be(&head), be(&[(context.into(), 4)]), be(&list)].concat()
+    };
+    assert_eq!(states(chunk(CONTEXT, &[(4096, 3), (8192, 0)])), Ok(vec![(8, 3), (8, 0)]));
+    // An answer may end early. Bits that the client does not know say nothing.
+    assert_eq!(states(chunk(CONTEXT, &[(4096, 0x8000_0002)])), Ok(vec![(8, 2)]));
+    assert_eq!(states(chunk(CONTEXT, &[(0, 3), (100, 3)])), Ok(vec![(16, 0)]));
+    for wrong in [chunk(CONTEXT + 1, &[(4096, 3)]), chunk(CONTEXT, &[])] {
+        assert_eq!(states(wrong), Err(Status::Transport));
+    }
+    let simple = be(&[(SIMPLE_REPLY_MAGIC.into(), 4), (0, 4), (0, 8)]);
+    assert_eq!(states(simple), Err(Status::Transport));
+    // Not for a read.
+    assert_eq!(read(chunk(CONTEXT, &[(1024, 3)])), Err(Status::Transport));
+    assert_eq!(states(Vec::new()), Err(Status::Timeout));
 }
