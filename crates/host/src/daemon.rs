@@ -309,7 +309,7 @@ async fn run(
     let balance = spawn(balance::balance_reads(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
     let re_adds = (config.readd.unwrap_or_default() == ReAddPolicy::Auto)
-        .then(|| spawn(returns::re_add_members(Arc::clone(stack))));
+        .then(|| spawn(returns::re_add_members(Rc::clone(&service))));
     let keeping = Arc::clone(&clients);
     let follower = spawn(async move { keeping.front_ends.keep_up().await });
     // The process that started this one may be gone, and with it its terminal.

@@ -121,6 +121,37 @@ impl Service {
         Ok(format!("re-added {}", self.keep(new)))
     }
 
+    /// Re-adds the disks on the network that an array was started without because they are behind: they were away when the daemon
+    /// before this one ended.
+    pub(crate) async fn re_add_left_out(&self, volume: &Volume) {
+        let (array, uuid) = (volume.view.array(), volume.view.status().uuid);
+        let is_far = |held: &Device| {
+            held.role == Role::Member && disks::is_on_network(Path::new(&held.path))
+        };
+        for held in self.stack.devices.all().into_iter().filter(is_far) {
+            // One that is in use, or of another array, was not left out here.
+            let Ok(new) = self.open(Some(volume), &held.path).await else { continue };
+            let Ok(Contents { md: Md::Member(sb), .. }) = new.contents().await else { continue };
+            if sb.set_uuid != uuid || sb.role() == ashlar_md::ondisk::Role::Spare {
+                continue;
+            }
+            let (name, member) = (volume.name.device(), held.path);
+            let candidate = Candidate { gateway: new.gateway.clone(), path: member.clone(), sb };
+            let options = AddOptions { device_uuid: Uuid::new_v4(), ..AddOptions::default() };
+            match array.re_add(candidate, options).await {
+                Ok(_) => {
+                    tracing::info!(
+                        array = name,
+                        member,
+                        "was behind, and lacks only what the bitmap marks"
+                    );
+                    self.keep(new);
+                }
+                Err(error) => tracing::warn!(array = name, member, %error, "is not re-added"),
+            }
+        }
+    }
+
     async fn fail(&self, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
         let mut done = Vec::new();
         for (index, path) in self.chosen(volume, disk, false).await? {

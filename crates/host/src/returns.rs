@@ -8,21 +8,24 @@
 //!                                                     \--refused--> logged; a user has to add it
 //! ```
 //!
+//! A disk on the network that was behind when the daemon started was lost in the life of the daemon before; it is re-added in the
+//! same way, once its array is not read-only. A local disk that is behind may have failed: a user has to add it.
+//!
 //! The first wait is a second. Each loss within ten minutes of the one before doubles it, up to five minutes: a device that
 //! comes and goes does not keep the array busy with recoveries.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ashlar_block::Presence;
 use ashlar_engine::{sleep, spawn};
 use ashlar_md::{ArrayState, Index, ManageError, MemberStatus, ProbeError};
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::Stack;
 use uuid::Uuid;
+
+use crate::service::Service;
 
 /// How often the arrays are looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -33,10 +36,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 const CALM: Duration = Duration::from_secs(600);
 
 /// Re-adds members that come back, forever.
-pub(crate) async fn re_add_members(stack: Arc<Stack>) {
+pub(crate) async fn re_add_members(service: Rc<Service>) {
+    let mut started = HashSet::new();
     let losses = Rc::new(RefCell::new(Losses::default()));
     loop {
-        for volume in stack.arrays.running() {
+        for volume in service.stack.arrays.running() {
             if volume.view.array().degraded() == 0 {
                 continue;
             }
@@ -44,6 +48,10 @@ pub(crate) async fn re_add_members(stack: Arc<Stack>) {
             // Re-adding would write to an array that a user has not written to yet.
             if matches!(status.state, ArrayState::ReadOnly | ArrayState::ReadAuto) {
                 continue;
+            }
+            if started.insert(status.uuid) {
+                let (service, volume) = (Rc::clone(&service), volume.clone());
+                spawn(async move { service.re_add_left_out(&volume).await }).detach();
             }
             for member in status.members.into_iter().filter(|member| member.lost) {
                 let Some(key) = Key::of(status.uuid, &member) else { continue };

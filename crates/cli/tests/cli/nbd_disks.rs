@@ -89,6 +89,50 @@ pub(super) fn holds_alone(dir: &Path, uri: &str, bytes: [u8; 2]) {
     daemon.end();
 }
 
+/// A new bitmap has all bits set, until the first write is done with.
+fn clear_bits(dir: &Path, volume: &mut Nbd) {
+    volume.write_at(0, &[9; 4096]);
+    until(PATIENCE, "the bits are cleared", || {
+        let bitmap = ashlar_in(dir, &["md", "examine", "--bitmap", "d0"]).ok().out;
+        !bitmap.contains("100.0%")
+    });
+}
+
+/// The daemon ends while the server is away, so the next one starts the array without the export.
+#[test]
+fn a_member_that_was_away_when_the_last_daemon_ended_is_re_added() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let server = Nbdkit::start(dir, "far", "d1");
+    let uri = server.uri.clone();
+    mirror(dir, &uri);
+    let serve = |readd: &str| Daemon::start(dir, &["--nbd", "unix:nbd", readd, "d0", &uri]);
+    let daemon = serve("--readd=auto");
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    clear_bits(dir, &mut volume);
+    volume.write_at(0, &[1; 4096]);
+    drop(server);
+    volume.write_at(4096, &[2; 4096]);
+    volume.flush();
+    drop(volume);
+    daemon.end();
+    let _server = Nbdkit::start(dir, "far", "d1");
+    let daemon = serve("--readd=manual");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(daemon.client(&["status"]).ok().out.contains("1 of 2 devices"));
+    daemon.end();
+    let daemon = serve("--readd=auto");
+    until(PATIENCE, "the member comes back", || {
+        daemon.client(&["status"]).ok().out.contains("2 of 2 devices")
+    });
+    // Exits with 1 if the recovery has ended.
+    daemon.client(&["md", "wait", "md/data"]);
+    let copied = written(&daemon, "far");
+    assert!(copied < 4 * MIB, "{copied} bytes copied");
+    daemon.end();
+    holds_alone(dir, &uri, [1, 2]);
+}
+
 /// The export's server restarts while a write is in flight, and between two writes.
 #[test]
 fn a_member_that_comes_back_is_re_added_by_the_bitmap() {
@@ -99,12 +143,7 @@ fn a_member_that_comes_back_is_re_added_by_the_bitmap() {
     mirror(dir, &uri);
     let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &uri]);
     let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
-    // A new bitmap has all bits set, until the first write is done with.
-    volume.write_at(0, &[9; 4096]);
-    until(PATIENCE, "the bits are cleared", || {
-        let bitmap = ashlar_in(dir, &["md", "examine", "--bitmap", "d0"]).ok().out;
-        !bitmap.contains("100.0%")
-    });
+    clear_bits(dir, &mut volume);
     let has = |count: &str| daemon.client(&["status"]).ok().out.contains(count);
     for round in 0..2_u8 {
         volume.write_at(0, &[2 * round + 1; 4096]);
