@@ -11,6 +11,11 @@
 //! sector may hold any write that no *durable* write supersedes; the first read shows which one, and
 //! from then on it stays. A write that failed may have happened or not; it supersedes nothing. A
 //! discard writes "anything".
+//!
+//! A device that **reports losses** ([`Oracle::expect_losses`]) fails the next flush of each of its users, and says with that
+//! that writes which it had acknowledged, and not made durable, may be lost. They then count as writes that failed, and so do
+//! those whose acknowledgements were on their way: the data may be old or new until a later write supersedes both. What was
+//! durable stays so.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -88,6 +93,8 @@ pub struct Ticket {
     kind: Kind,
     flags: Flags,
     submitted: Moment,
+    /// The losses that the device had reported.
+    losses: u64,
 }
 
 struct State {
@@ -100,6 +107,10 @@ struct State {
     sectors: BTreeMap<u64, Vec<Version>>,
     /// Number of reads in flight by the moment of their beginning.
     reading: BTreeMap<Moment, usize>,
+    /// How many losses the device reports, if it may.
+    reported: Option<Box<dyn Fn() -> u64>>,
+    /// How many of them are taken into account.
+    losses: u64,
 }
 
 /// The oracle; clones share its state.
@@ -179,6 +190,19 @@ impl State {
                 }
             }
             forget(versions, durable_before, oldest_read);
+        }
+    }
+
+    /// Takes into account what the device reports.
+    fn look_for_losses(&mut self) {
+        let reported = self.reported.as_ref().map_or(self.losses, |reported| reported());
+        if reported == self.losses {
+            return;
+        }
+        self.losses = reported;
+        let durable_before = self.durable_before;
+        for versions in self.sectors.values_mut() {
+            lose(versions, durable_before);
         }
     }
 
@@ -318,6 +342,24 @@ fn forget(versions: &mut Vec<Version>, durable_before: Moment, oldest_read: Mome
     });
 }
 
+/// The writes that were acknowledged and are not durable count as failed from now on.
+fn lose(versions: &mut [Version], durable_before: Moment) {
+    let mut acknowledged = Vec::new();
+    for version in versions.iter_mut() {
+        if version.ok && !version.is_durable(durable_before) {
+            version.ok = false;
+            acknowledged.extend(version.ended);
+        }
+    }
+    let durable: Vec<Version> = versions.iter().filter(|v| v.ok).cloned().collect();
+    for version in versions.iter_mut() {
+        if version.superseded.is_some_and(|when| acknowledged.contains(&when)) {
+            let newer = durable.iter().filter(|newer| version.ended_before(newer));
+            version.superseded = newer.filter_map(|newer| newer.ended).min();
+        }
+    }
+}
+
 impl Oracle {
     /// An oracle for a device that holds `initial` everywhere.
     pub fn new(seed: u64, initial: Value) -> Self {
@@ -329,26 +371,29 @@ impl Oracle {
             durable_before: 1,
             sectors: BTreeMap::new(),
             reading: BTreeMap::new(),
+            reported: None,
+            losses: 0,
         };
         Self { state: Rc::new(RefCell::new(state)) }
     }
 
     /// A write of `range` begins. Returns the ticket and the bytes to write.
     pub fn begin_write(&self, range: Range<u64>, flags: Flags) -> (Ticket, Vec<u8>) {
-        let mut state = self.state.borrow_mut();
-        let generation = state.ids + 1;
-        let (id, submitted) = state.begin_change(range.clone(), Value::Stamp(generation));
-        let seed = state.seed;
+        let generation = self.state.borrow().ids + 1;
+        let ticket = self.begin(range.clone(), Value::Stamp(generation), flags);
+        let seed = self.state.borrow().seed;
         let mut data = Vec::with_capacity((range.end - range.start) as usize * 512);
         for sector in range.clone() {
             data.extend_from_slice(&stamp(seed, sector, generation));
         }
-        (Ticket { id, kind: Kind::Change { range }, flags, submitted }, data)
+        (ticket, data)
     }
 
     fn begin(&self, range: Range<u64>, value: Value, flags: Flags) -> Ticket {
-        let (id, submitted) = self.state.borrow_mut().begin_change(range.clone(), value);
-        Ticket { id, kind: Kind::Change { range }, flags, submitted }
+        let mut state = self.state.borrow_mut();
+        state.look_for_losses();
+        let (id, submitted) = state.begin_change(range.clone(), value);
+        Ticket { id, kind: Kind::Change { range }, flags, submitted, losses: state.losses }
     }
 
     /// A write-zeroes of `range` begins.
@@ -363,8 +408,9 @@ impl Oracle {
 
     /// A flush begins.
     pub fn begin_flush(&self) -> Ticket {
-        let submitted = self.state.borrow_mut().tick();
-        Ticket { id: 0, kind: Kind::Flush, flags: Flags::empty(), submitted }
+        let mut state = self.state.borrow_mut();
+        let (submitted, losses) = (state.tick(), state.losses);
+        Ticket { id: 0, kind: Kind::Flush, flags: Flags::empty(), submitted, losses }
     }
 
     /// A read of `range` begins.
@@ -372,26 +418,32 @@ impl Oracle {
         let mut state = self.state.borrow_mut();
         let submitted = state.tick();
         *state.reading.entry(submitted).or_insert(0) += 1;
-        Ticket { id: 0, kind: Kind::Read { range }, flags: Flags::empty(), submitted }
+        let losses = state.losses;
+        Ticket { id: 0, kind: Kind::Read { range }, flags: Flags::empty(), submitted, losses }
     }
 
     /// An I/O other than a read has ended.
     pub fn end(&self, ticket: Ticket, result: BioResult) {
         let mut state = self.state.borrow_mut();
         let flushes = match ticket.kind {
-            Kind::Change { range } => {
-                let fua = ticket.flags.contains(Flags::FUA);
-                state.end_change(range, ticket.id, result.is_ok(), fua);
-                ticket.flags.contains(Flags::PREFLUSH)
-            }
+            Kind::Change { .. } => ticket.flags.contains(Flags::PREFLUSH),
             Kind::Flush => true,
-            Kind::Read { .. } => {
-                state.end_read(ticket.submitted);
-                false
-            }
+            Kind::Read { .. } => false,
         };
+        // What it covers is not among the losses that were reported since.
         if flushes && result.is_ok() {
             state.durable_before = state.durable_before.max(ticket.submitted);
+        }
+        state.look_for_losses();
+        match ticket.kind {
+            Kind::Change { range } => {
+                let fua = ticket.flags.contains(Flags::FUA);
+                // Otherwise it may have been acknowledged before the loss.
+                let stays = fua || state.losses == ticket.losses;
+                state.end_change(range, ticket.id, result.is_ok() && stays, fua);
+            }
+            Kind::Flush => {}
+            Kind::Read { .. } => state.end_read(ticket.submitted),
         }
     }
 
@@ -405,6 +457,7 @@ impl Oracle {
     pub fn check_read(&self, ticket: Ticket, data: &[u8]) -> Result<(), Violation> {
         let Kind::Read { range } = ticket.kind else { panic!("the ticket of a read") };
         let mut state = self.state.borrow_mut();
+        state.look_for_losses();
         let result = state.check(range, ticket.submitted, data);
         state.end_read(ticket.submitted);
         result
@@ -431,8 +484,18 @@ impl Oracle {
     /// What a read that begins now may return for `sector`.
     pub fn allowed(&self, sector: u64) -> Vec<Value> {
         let mut state = self.state.borrow_mut();
+        state.look_for_losses();
         let now = state.tick();
         state.allowed(sector, now)
+    }
+
+    /// From now on the device may lose acknowledged writes that no flush has covered, if it reports that: `reported` is how often
+    /// it did, which also fails the next flush of each of its users. With `None`, it may not lose them.
+    pub fn expect_losses(&self, reported: Option<Box<dyn Fn() -> u64>>) {
+        let mut state = self.state.borrow_mut();
+        state.look_for_losses();
+        state.losses = reported.as_ref().map_or(0, |reported| reported());
+        state.reported = reported;
     }
 }
 

@@ -1,5 +1,7 @@
 //! The oracle's rules, one by one.
 
+use std::cell::Cell;
+
 use super::*;
 use ashlar_block::Status;
 
@@ -176,4 +178,71 @@ fn what_is_seen_after_a_kill_decides_nothing_about_an_earlier_cut() {
     oracle.check_contents(0..1, &stamp(1, 0, b)).unwrap();
     oracle.power_cut();
     assert_eq!(oracle.allowed(0), [Zeroes, Stamp(a), Stamp(b)]);
+}
+
+/// An oracle of a device that reports losses, and the number of those.
+fn that_loses() -> (Oracle, Rc<Cell<u64>>) {
+    let (oracle, losses) = (Oracle::new(1, Zeroes), Rc::new(Cell::new(0)));
+    let reported = Rc::clone(&losses);
+    oracle.expect_losses(Some(Box::new(move || reported.get())));
+    (oracle, losses)
+}
+
+#[test]
+fn a_reported_loss_may_bring_back_what_was_durable_until_it_is_written_again() {
+    let (oracle, losses) = that_loses();
+    write(&oracle, PLAIN);
+    let a = write(&oracle, PLAIN);
+    flush(&oracle);
+    let b = write(&oracle, PLAIN);
+    let c = write(&oracle, PLAIN);
+    assert_eq!(oracle.allowed(0), [Stamp(c)]);
+    losses.set(1);
+    assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b), Stamp(c)]);
+    // One read decides nothing: a copy may change late.
+    for seen in [a, c, b] {
+        oracle.check_contents(0..1, &stamp(1, 0, seen)).unwrap();
+    }
+    // A flush makes durable whatever is there.
+    flush(&oracle);
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b), Stamp(c)]);
+    let d = write(&oracle, PLAIN);
+    assert_eq!(oracle.allowed(0), [Stamp(d)]);
+}
+
+#[test]
+fn what_is_durable_is_not_lost_whatever_is_reported() {
+    let (oracle, losses) = that_loses();
+    let a = write(&oracle, PLAIN);
+    let cover = oracle.begin_flush();
+    // The flush has succeeded before the loss, and is seen after it.
+    losses.set(1);
+    oracle.end(cover, Ok(()));
+    assert_eq!(oracle.allowed(0), [Stamp(a)]);
+    write(&oracle, PLAIN);
+    let b = write(&oracle, Flags::FUA);
+    losses.set(2);
+    assert_eq!(oracle.allowed(0), [Stamp(b)]);
+}
+
+#[test]
+fn a_write_that_a_loss_overtakes_may_be_lost_and_a_later_one_may_not() {
+    let (oracle, losses) = that_loses();
+    let (early, _) = oracle.begin_write(0..1, PLAIN);
+    let early_id = early.id;
+    losses.set(1);
+    oracle.end(early, Ok(()));
+    assert_eq!(oracle.allowed(0), [Zeroes, Stamp(early_id)]);
+    let late = write(&oracle, PLAIN);
+    assert_eq!(oracle.allowed(0), [Stamp(late)]);
+}
+
+#[test]
+fn without_a_report_nothing_is_lost() {
+    let (oracle, losses) = that_loses();
+    let a = write(&oracle, PLAIN);
+    oracle.expect_losses(None);
+    losses.set(1);
+    assert_eq!(oracle.allowed(0), [Stamp(a)]);
 }

@@ -26,8 +26,11 @@ use world::World;
 
 /// Seeds that once found a defect, by level. After a change of the simulation they are different runs:
 /// the defects have tests in `found.rs`.
-const REGRESSIONS: [(Level, &[u64]); 3] =
-    [(Level::Raid0, &[]), (Level::Raid1, &[533, 29956]), (Level::Raid10, &[19, 322, 31688, 60667])];
+const REGRESSIONS: [(Level, &[u64]); 3] = [
+    (Level::Raid0, &[]),
+    (Level::Raid1, &[533, 29956, 13448, 26671]),
+    (Level::Raid10, &[19, 322, 31688, 60667]),
+];
 
 /// Most lives of one array.
 const LIVES: usize = 5;

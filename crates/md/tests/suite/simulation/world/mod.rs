@@ -48,6 +48,8 @@ pub(crate) struct World {
     may_lose: Cell<bool>,
     /// The last life ended with all data on all members.
     whole: bool,
+    /// Acknowledged writes may be lost in this life, if a flush reports that.
+    loses_behind: Cell<bool>,
     /// The disks that the operator added in this life, or tried to add.
     added: RefCell<BTreeSet<usize>>,
     /// How far the disks are, if they are on a network.
@@ -128,6 +130,7 @@ impl World {
             failed: BTreeSet::new(),
             may_lose: Cell::new(false),
             whole: false,
+            loses_behind: Cell::new(false),
             added: RefCell::default(),
             distances: None,
             shape,
@@ -231,6 +234,7 @@ impl World {
             }
         };
         let ended = sim.block_on_until(self.life(&sim, &disks, end, rng), stop);
+        self.oracle.expect_losses(None);
         let added = self.added.take();
         self.failed.retain(|disk| !added.contains(disk));
         for disk in added {
@@ -240,7 +244,9 @@ impl World {
         // The daemon is killed before it has recorded that a member lost its cache: as after a power cut, only what was
         // flushed must be there.
         let unrecorded = !ended.as_ref().is_some_and(|lived| lived.quiet == Quiescence::Recorded);
-        let loses = unrecorded && self.media.iter().any(Media::dropped_cache);
+        let dropped = self.media.iter().any(Media::dropped_cache);
+        // The same goes for a write behind that would have failed the next flush.
+        let loses = (self.loses_behind.take() || dropped) && unrecorded;
         if let Some(LifeResult { array, quiet }) = ended {
             self.whole = quiet == Quiescence::Recorded
                 && !array.is_unsynced()
@@ -288,6 +294,11 @@ impl World {
         }
         self.settle(&array, &mut rng).await;
         self.may_lose.set(self.may_lose.get() | script.too_many);
+        if self.may_lose_writes_behind(&array, &script) {
+            self.loses_behind.set(true);
+            let volume = gateway(&array);
+            self.oracle.expect_losses(Some(Box::new(move || volume.disk().losses())));
+        }
         let mut faults = rng.fork();
         let trouble = async {
             // While copies may differ, the member with the first copy must not fail: another may hold

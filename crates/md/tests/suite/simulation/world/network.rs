@@ -29,6 +29,13 @@ impl World {
         world
     }
 
+    /// Whether writes that were acknowledged may be lost before a flush. A write that only waits for write-mostly members is
+    /// acknowledged. If the member that has it fails, and they do not take it, it is lost, as with a cache: the next flush fails.
+    pub(crate) fn may_lose_writes_behind(&self, array: &Array, script: &Script) -> bool {
+        let behind = array.bitmap().is_some_and(|b| b.superblock().write_behind.get() > 0);
+        self.distances.is_some() && behind && script.too_many
+    }
+
     /// What happens on the network, and what the daemon does about it, for ever.
     pub(crate) async fn network(
         &self,
@@ -47,11 +54,7 @@ impl World {
                 SimRuntime.sleep(Duration::from_micros(200)).await;
             }
             let keeps_data = !script.too_many;
-            // A write that only waits for write-mostly members is acknowledged. If the member that has it fails, and they do not take
-            // it, it is lost, as with a cache, and the next flush fails (`write_behind.rs`). The oracle does not expect that.
-            let behind = array.bitmap().is_some_and(|b| b.superblock().write_behind.get() > 0);
-            let victims = script.victims.iter().filter(|_| !(behind && script.too_many));
-            join_all(victims.map(|disk| {
+            join_all(script.victims.iter().map(|disk| {
                 let rng = rng.fork();
                 break_link(&disks[*disk], keeps_data, rng)
             }))
