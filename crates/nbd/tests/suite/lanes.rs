@@ -1,6 +1,6 @@
 //! Several connections of a disk: what one acknowledged, and what its end means for the others.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -11,14 +11,11 @@ use std::time::{Duration, Instant};
 use ashlar_block::{Buffer, Flags, Gateway, Sector};
 use ashlar_engine::{sleep, spawn};
 use ashlar_nbd::Uri;
-use ashlar_nbd::wire::{
-    CMD_FLUSH, CMD_READ, CMD_WRITE, FLAG_CAN_MULTI_CONN, FLAG_SEND_FLUSH, REPLY_FLAG_DONE,
-    REPLY_TYPE_OFFSET_DATA, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
-};
+use ashlar_nbd::wire::{CMD_FLUSH, CMD_WRITE, FLAG_CAN_MULTI_CONN, FLAG_SEND_FLUSH};
 
 use crate::disk_checks::run;
 use crate::kit::directory;
-use crate::violations::{ASKED, be, handshake_with};
+use crate::violations::{Asked, handshake_with, shake_hands};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const SHARED: u16 = FLAG_SEND_FLUSH | FLAG_CAN_MULTI_CONN;
@@ -41,46 +38,24 @@ struct Server {
 
 impl Server {
     fn serve(&self, mut stream: UnixStream, flags: u16) -> std::io::Result<()> {
-        stream.write_all(&handshake_with(flags))?;
-        stream.read_exact(&mut [0; ASKED])?;
+        shake_hands(&mut stream, &handshake_with(flags))?;
         let number = {
             let mut connections = self.connections.lock().unwrap();
             connections.push(stream.try_clone()?);
             connections.len() - 1
         };
         loop {
-            let mut header = [0; 28];
-            stream.read_exact(&mut header)?;
-            let field = |at: usize, len: usize| {
-                header[at..at + len].iter().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte))
-            };
-            let (kind, cookie, offset, len) =
-                (field(6, 2) as u16, field(8, 8), field(16, 8), field(24, 4));
-            if kind == CMD_WRITE {
-                stream.read_exact(&mut vec![0; len as usize])?;
-            }
+            let asked = Asked::receive(&mut stream)?;
+            let is_write_at = |offset| asked.kind == CMD_WRITE && asked.offset == offset;
             self.requests[number].fetch_add(1, SeqCst);
-            while (kind == CMD_WRITE && offset == HELD && !self.acknowledges_held.load(SeqCst))
+            while (is_write_at(HELD) && !self.acknowledges_held.load(SeqCst))
                 || (number == 0 && self.is_first_silent.load(SeqCst))
             {
                 thread::sleep(Duration::from_millis(1));
             }
-            let reply = match kind {
-                CMD_READ => {
-                    let (flags, kind) = (REPLY_FLAG_DONE, REPLY_TYPE_OFFSET_DATA);
-                    let head = [(STRUCTURED_REPLY_MAGIC.into(), 4), (flags.into(), 2)];
-                    let rest = [(kind.into(), 2), (cookie, 8), (len + 8, 4), (offset, 8)];
-                    [be(&head), be(&rest), vec![0; len as usize]].concat()
-                }
-                _ => be(&[(SIMPLE_REPLY_MAGIC.into(), 4), (0, 4), (cookie, 8)]),
-            };
-            stream.write_all(&reply)?;
-            let is_last = match kind {
-                CMD_WRITE => offset == LAST,
-                CMD_FLUSH => self.ends_after_flush.load(SeqCst),
-                _ => false,
-            };
-            if is_last {
+            stream.write_all(&asked.reply())?;
+            let ends_after_flush = self.ends_after_flush.load(SeqCst);
+            if is_write_at(LAST) || (asked.kind == CMD_FLUSH && ends_after_flush) {
                 return stream.shutdown(Shutdown::Both);
             }
         }

@@ -1,29 +1,28 @@
 //! Servers that break the protocol: the client leaves them, whatever they send.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ashlar_block::{Bio, Buffer, Gateway, Sector, Sectors, Status};
+use ashlar_engine::sleep;
 use ashlar_nbd::wire::{
-    ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_HAS_FLAGS, FLAG_NO_ZEROES, FLAG_SEND_FLUSH,
-    INIT_PASSWD, OPT_GO, OPTS_MAGIC, REP_ACK, REP_ERR_UNSUP, REP_INFO, REP_MAGIC, REP_META_CONTEXT,
-    SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    ALLOCATION_CONTEXT, CMD_FLUSH, CMD_READ, CMD_WRITE, FLAG_FIXED_NEWSTYLE, FLAG_HAS_FLAGS,
+    FLAG_NO_ZEROES, FLAG_SEND_FLUSH, INIT_PASSWD, OPT_GO, OPTS_MAGIC, REP_ACK, REP_ERR_UNSUP,
+    REP_INFO, REP_MAGIC, REP_META_CONTEXT, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
 };
 use ashlar_nbd::{ConnectError, Uri};
+use futures_util::future::join3;
 
-use crate::disk_checks::run;
+use crate::disk_checks::{run, write};
 use crate::kit::directory;
-
-/// Client flags, structured replies, one metadata context, and GO with one item, of the empty name.
-pub(crate) const ASKED: usize = 4 + 16 + (16 + 4 + 4 + 4 + ALLOCATION_CONTEXT.len()) + (16 + 8);
 
 /// The identifier of the metadata context.
 const CONTEXT: u32 = 7;
 
-pub(crate) fn be(parts: &[(u64, usize)]) -> Vec<u8> {
+fn be(parts: &[(u64, usize)]) -> Vec<u8> {
     let bytes = parts.iter().map(|(value, len)| value.to_be_bytes()[8 - len..].to_vec());
     bytes.collect::<Vec<_>>().concat()
 }
@@ -61,25 +60,40 @@ pub(crate) fn handshake_with(flags: u16) -> Vec<u8> {
     .concat()
 }
 
-/// Runs `client` with a server that sends `first` to each connection, and `then` once a request of 28 bytes has come.
-fn with_server<T>(first: Vec<u8>, then: Vec<u8>, client: impl FnOnce(&Uri) -> T) -> T {
+/// Runs `client` with a server that handles each connection by `serve`, which gets its number.
+fn with_connections<T>(
+    serve: impl Fn(usize, UnixStream) + Send + 'static,
+    client: impl FnOnce(&Uri) -> T,
+) -> T {
     let dir = directory();
     let socket = dir.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
-    let serve = move |mut stream: UnixStream| {
-        let (Ok(()) | Err(_)) = stream.write_all(&first);
-        let mut handshake = [0; ASKED];
+    thread::spawn(move || {
+        let connections = listener.incoming().map_while(Result::ok).enumerate();
+        connections.for_each(|(number, stream)| serve(number, stream));
+    });
+    client(&Uri::parse(&format!("nbd+unix:///?socket={}", socket.display())).unwrap())
+}
+
+/// Sends `first`, and receives the client's part of the handshake: flags, structured replies, one metadata context, and GO with
+/// one item, of the empty name.
+pub(crate) fn shake_hands(stream: &mut UnixStream, first: &[u8]) -> io::Result<()> {
+    let (Ok(()) | Err(_)) = stream.write_all(first);
+    stream.read_exact(&mut [0; 4 + 16 + (16 + 4 + 4 + 4 + ALLOCATION_CONTEXT.len()) + (16 + 8)])
+}
+
+/// Runs `client` with a server that sends `first` to each connection, and `then` once a request of 28 bytes has come.
+fn with_server<T>(first: Vec<u8>, then: Vec<u8>, client: impl FnOnce(&Uri) -> T) -> T {
+    let serve = move |_, mut stream: UnixStream| {
         let mut request = [0; 28];
-        let asked =
-            stream.read_exact(&mut handshake).and_then(|()| stream.read_exact(&mut request));
+        let asked = shake_hands(&mut stream, &first).and_then(|()| stream.read_exact(&mut request));
         if asked.is_ok() {
             let (Ok(()) | Err(_)) = stream.write_all(&then);
             // Until the client is gone.
             let (Ok(_) | Err(_)) = stream.read_to_end(&mut Vec::new());
         }
     };
-    thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(&serve));
-    client(&Uri::parse(&format!("nbd+unix:///?socket={}", socket.display())).unwrap())
+    with_connections(serve, client)
 }
 
 fn open(first: Vec<u8>) -> ConnectError {
@@ -273,4 +287,122 @@ fn a_status_has_the_context_that_was_chosen_and_descriptors() {
     // Not for a read.
     assert_eq!(read(chunk(CONTEXT, &[(1024, 3)])), Err(Status::Transport));
     assert_eq!(states(Vec::new()), Err(Status::Timeout));
+}
+
+/// A request that a client has sent.
+pub(crate) struct Asked {
+    pub(crate) kind: u16,
+    cookie: u64,
+    pub(crate) offset: u64,
+    len: usize,
+}
+
+impl Asked {
+    pub(crate) fn receive(stream: &mut UnixStream) -> io::Result<Self> {
+        let mut head = [0; 28];
+        stream.read_exact(&mut head)?;
+        let field = |at: usize, len: usize| {
+            head[at..at + len].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let (kind, len) = (field(6, 2) as u16, field(24, 4) as usize);
+        if kind == CMD_WRITE {
+            stream.read_exact(&mut vec![0; len])?;
+        }
+        Ok(Self { kind, cookie: field(8, 8), offset: field(16, 8), len })
+    }
+
+    /// Its reply; the data of a read are sevens.
+    pub(crate) fn reply(&self) -> Vec<u8> {
+        if self.kind != CMD_READ {
+            return be(&[(SIMPLE_REPLY_MAGIC.into(), 4), (0, 4), (self.cookie, 8)]);
+        }
+        let data = data(self.offset, &vec![7; self.len]);
+        let magic = STRUCTURED_REPLY_MAGIC.into();
+        let head = [(magic, 4), (1, 2), (1, 2), (self.cookie, 8), (data.len() as u64, 4)];
+        [be(&head), data].concat()
+    }
+}
+
+/// Answers a write, then one of three requests in flight twice, and nothing more. Ends when the client has left.
+fn answer_twice(kind: u16, stream: &mut UnixStream) -> io::Result<()> {
+    let first = Asked::receive(stream)?;
+    stream.write_all(&first.reply())?;
+    let asked = [Asked::receive(stream)?, Asked::receive(stream)?, Asked::receive(stream)?];
+    let is_it = |asked: &&Asked| asked.kind == kind && (kind == CMD_FLUSH || asked.offset == 4096);
+    let reply = asked.iter().find(is_it).unwrap().reply();
+    stream.write_all(&[&reply[..], &reply[..]].concat())?;
+    let (Ok(_) | Err(_)) = stream.read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+/// A completion that comes twice ends one request, once, and then the connection, with all that is in flight on it.
+#[test]
+fn a_second_reply_ends_the_connection_and_no_request_twice() {
+    for kind in [CMD_READ, CMD_WRITE, CMD_FLUSH] {
+        let (sender, left) = mpsc::channel();
+        let serve = move |number, mut stream: UnixStream| {
+            if shake_hands(&mut stream, &handshake()).is_err() {
+                return;
+            }
+            if number == 0 {
+                answer_twice(kind, &mut stream).unwrap();
+                sender.send(()).unwrap();
+                return;
+            }
+            while let Ok(asked) = Asked::receive(&mut stream) {
+                let (Ok(()) | Err(_)) = stream.write_all(&asked.reply());
+            }
+        };
+        with_connections(serve, |uri| {
+            run(async {
+                let disk = Gateway::new(Arc::new(ashlar_nbd::open(uri, "disk", false).unwrap()));
+                write(&disk, 0, 1).await.unwrap();
+                let losses = disk.disk().losses();
+                let read = |sector| {
+                    let disk = &disk;
+                    async move {
+                        let data = disk.read(Sector(sector), Sectors(2)).await?;
+                        assert_eq!(data.as_slice(), [7; 1024]);
+                        Ok(())
+                    }
+                };
+                let twice = async {
+                    match kind {
+                        CMD_READ => read(8).await,
+                        CMD_WRITE => write(&disk, 8, 2).await,
+                        _ => disk.flush().await,
+                    }
+                };
+                let (twice, other_read, other_write) =
+                    join3(twice, read(64), write(&disk, 128, 3)).await;
+                assert_eq!(
+                    (other_read, other_write),
+                    (Err(Status::Transport), Err(Status::Transport)),
+                    "{kind}"
+                );
+                left.recv().unwrap();
+                // A flush may end before the loss or after it.
+                let is_told = kind == CMD_FLUSH && twice == Err(Status::Io);
+                assert!(twice.is_ok() || is_told, "{kind}: {twice:?}");
+                assert!(disk.disk().losses() > losses, "{kind}: the disk notes no loss");
+                let totals = disk.disk().stats().totals();
+                let ended = [totals.read, totals.write, totals.flush].map(|group| group.ios);
+                let expected = match kind {
+                    CMD_READ => [2, 2, 0],
+                    CMD_WRITE => [1, 3, 0],
+                    _ => [1, 2, 1],
+                };
+                assert_eq!((ended, totals.in_flight()), (expected, 0), "{kind}");
+                // On another connection.
+                let since = Instant::now();
+                while read(8).await.is_err() {
+                    assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+                    sleep(Duration::from_millis(10)).await;
+                }
+                let told = disk.flush().await;
+                assert!(is_told || told.is_err(), "{kind}: {told:?}");
+                assert_eq!(disk.flush().await, Ok(()));
+            });
+        });
+    }
 }
