@@ -8,10 +8,11 @@ use ashlar_block::{
     Sectors, Status,
 };
 
-use crate::media::{Arrival, Media};
+use crate::media::{Arrival, Break, Media};
 use crate::model::{Clockwork, Model};
 use crate::rng::mix;
 use crate::scheduler::{self, Event, SimRuntime};
+use crate::state::Change;
 
 /// The driver of a simulated disk.
 pub struct SimDriver {
@@ -38,7 +39,15 @@ impl Driver for SimDriver {
         let media = self.media.clone();
         core.at(
             at_ns,
-            Box::new(PendingCommand { media, rq, issued_ns, covered, hangs, connection }),
+            Box::new(PendingCommand {
+                media,
+                rq,
+                issued_ns,
+                covered,
+                hangs,
+                connection,
+                is_late: false,
+            }),
         );
     }
 
@@ -97,7 +106,68 @@ struct PendingCommand {
     /// It is held even if the disk answers others.
     hangs: bool,
     /// The connection over which it arrived.
-    connection: u64,
+    connection: usize,
+    /// That connection has broken, and the disk goes on with it.
+    is_late: bool,
+}
+
+impl PendingCommand {
+    /// Ends a command whose connection has broken.
+    fn end_broken(mut self: Box<Self>, how: Break) {
+        let core = scheduler::current();
+        let later = |within: Duration| {
+            let most_ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+            core.now_ns() + core.rng(|rng| rng.below(most_ns.max(1)))
+        };
+        match how {
+            Break::Late { within } if !self.is_late && self.rq.op().is_write() => {
+                self.is_late = true;
+                return core.at(later(within), self);
+            }
+            Break::LateAndForgotten { within } if self.rq.op().is_write() => {
+                let media = self.media.clone();
+                let changes = core.rng(|rng| media.changes(&self.rq, rng));
+                let connection = self.connection;
+                core.at(later(within), Box::new(ForgottenChange { media, changes, connection }));
+            }
+            Break::Ended | Break::Restart | Break::Late { .. } | Break::LateAndForgotten { .. } => {
+                core.rng(|rng| self.media.end_broken(&self.rq, how, rng));
+            }
+        }
+        let Self { rq, .. } = *self;
+        core.note(digest(&rq));
+        rq.complete(Err(Status::Transport));
+    }
+}
+
+fn digest(rq: &Request) -> u64 {
+    mix(rq.sector().0 ^ rq.len().0 << 40 ^ rq.op() as u64)
+}
+
+/// What a command changes that its driver has given up, but the disk has not.
+struct ForgottenChange {
+    media: Media,
+    changes: Vec<Change>,
+    connection: usize,
+}
+
+impl Event for ForgottenChange {
+    fn fire(self: Box<Self>) {
+        let how = self.media.how_it_broke(self.connection);
+        if how != Some(Break::Restart) && scheduler::current().rng(|rng| rng.chance(1, 2)) {
+            self.media.apply(self.changes);
+        }
+    }
+
+    fn cut(self: Box<Self>) {
+        self.media.strand_changes(self.changes);
+    }
+
+    fn cancel(self: Box<Self>) {}
+
+    fn request(&self) -> Option<RequestId> {
+        None
+    }
 }
 
 impl Event for PendingCommand {
@@ -107,15 +177,12 @@ impl Event for PendingCommand {
             let media = self.media.clone();
             return core.hold(&media, self);
         }
-        let Self { media, rq, issued_ns, covered, connection, .. } = *self;
-        let result = core.rng(|rng| {
-            if media.is_broken(connection) {
-                media.end_broken(&rq, rng);
-                return Err(Status::Transport);
-            }
-            media.execute(&rq, issued_ns, covered, rng)
-        });
-        core.note(mix(rq.sector().0 ^ rq.len().0 << 40 ^ rq.op() as u64));
+        if let Some(how) = self.media.how_it_broke(self.connection) {
+            return self.end_broken(how);
+        }
+        let Self { media, rq, issued_ns, covered, .. } = *self;
+        let result = core.rng(|rng| media.execute(&rq, issued_ns, covered, rng));
+        core.note(digest(&rq));
         rq.complete(result);
     }
 

@@ -44,8 +44,8 @@ pub mod workload;
 
 pub use disk::SimDisk;
 pub use faults::Corruption;
-pub use media::{Command, Counts, DiscardReads, Media, Snapshot};
-pub use model::Model;
+pub use media::{Break, Command, Counts, DiscardReads, Media, Snapshot};
+pub use model::{Model, Tail};
 pub use modelled::{ModelledDevice, modelled};
 pub use oracle::{Oracle, Value, Violation};
 pub use rng::{Rng, seeds};

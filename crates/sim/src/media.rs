@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ashlar_block::{BioResult, Flags, Op, Request, Sector, Sectors};
 
@@ -15,7 +16,7 @@ use crate::faults::{Corruption, Faults, countdown};
 use crate::rng::Rng;
 use crate::scheduler;
 pub use crate::state::DiscardReads;
-use crate::state::State;
+use crate::state::{Change, State};
 use crate::store::{Fill, SectorData, Store};
 
 /// A command that the disk has executed.
@@ -71,6 +72,26 @@ impl Counts {
     }
 }
 
+/// How the connection to a disk breaks, and what becomes of the commands that were in flight on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Break {
+    /// The disk has ended them: each has taken effect, or never will.
+    Ended,
+    /// The disk restarts: none takes effect, and the cache is lost.
+    Restart,
+    /// The disk goes on with those that change data, for up to `within`, also over another connection's commands. The driver
+    /// keeps each until it has taken effect or never will, so that beyond its deadline the queue lets no change overtake it.
+    Late {
+        /// For how long.
+        within: Duration,
+    },
+    /// As [`Self::Late`], but the driver gives them up at once, which breaks its promise: for testing the tests.
+    LateAndForgotten {
+        /// For how long.
+        within: Duration,
+    },
+}
+
 /// What the disk knows of a command when it arrives.
 pub(crate) struct Arrival {
     /// The factor by which it is slower than usual.
@@ -79,8 +100,8 @@ pub(crate) struct Arrival {
     pub(crate) covered: u64,
     /// Whether it hangs.
     pub(crate) hangs: bool,
-    /// The connection over which it arrives.
-    pub(crate) connection: u64,
+    /// The connection over which it arrives: the number of breaks before.
+    pub(crate) connection: usize,
 }
 
 /// A handle to a medium; clones refer to the same medium.
@@ -238,14 +259,13 @@ impl Media {
         state.faults.dead = true;
     }
 
-    /// The connection to the disk breaks: commands in flight fail (`Transport`), of which each may have taken effect, and so do later ones,
-    /// until [`Self::reconnect`]. If the disk restarts, its cache is lost, and what was in flight takes no effect.
-    pub fn cut_off(&self, restarts: bool) {
+    /// The connection to the disk breaks: commands in flight fail (`Transport`), as `how` says, and so do later ones, until
+    /// [`Self::reconnect`].
+    pub fn cut_off(&self, how: Break) {
         let mut state = self.lock();
-        state.breaks += 1;
-        state.executes_late = !restarts;
+        state.breaks.push(how);
         state.faults.cut_off = true;
-        if restarts {
+        if how == Break::Restart {
             state.drop_cache();
         }
         drop(state);
@@ -337,20 +357,37 @@ impl Media {
         let mut state = self.lock();
         let slowness = state.faults.slowness.max(1);
         let hangs = countdown(&mut state.faults.hang_in);
-        Arrival { slowness, covered: state.covered(), hangs, connection: state.breaks }
+        Arrival { slowness, covered: state.covered(), hangs, connection: state.breaks.len() }
     }
 
-    /// Whether a command arrived over a connection that has broken since.
-    pub(crate) fn is_broken(&self, connection: u64) -> bool {
-        self.lock().breaks != connection
+    /// How the connection broke over which a command arrived, if it has. A restart later on ends what was left.
+    pub(crate) fn how_it_broke(&self, connection: usize) -> Option<Break> {
+        let state = self.lock();
+        let since = state.breaks.get(connection..)?;
+        let restart = since.iter().find(|how| **how == Break::Restart);
+        restart.or(since.first()).copied()
     }
 
-    /// A command of a broken connection takes effect, or not.
-    pub(crate) fn end_broken(&self, rq: &Request, rng: &mut Rng) {
-        let mut state = self.lock();
-        if state.executes_late && rng.chance(1, 2) {
-            state.land(rq, rng);
+    /// A command of a connection that broke like this takes effect, or not.
+    pub(crate) fn end_broken(&self, rq: &Request, how: Break, rng: &mut Rng) {
+        if how != Break::Restart && rng.chance(1, 2) {
+            self.lock().land(rq, rng);
         }
+    }
+
+    /// The changes that a command makes that takes effect later.
+    pub(crate) fn changes(&self, rq: &Request, rng: &mut Rng) -> Vec<Change> {
+        self.lock().changes(rq, rng).0
+    }
+
+    /// Such changes take effect.
+    pub(crate) fn apply(&self, changes: Vec<Change>) {
+        self.lock().apply_late(changes);
+    }
+
+    /// Such changes were in flight when the simulation ended.
+    pub(crate) fn strand_changes(&self, changes: Vec<Change>) {
+        self.lock().late.extend(changes);
     }
 
     pub(crate) fn is_silent(&self) -> bool {

@@ -50,6 +50,28 @@ pub struct Seek {
     pub turn_ns: u64,
 }
 
+/// Commands that take much longer than others: one that the network or the server keeps back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tail {
+    /// One command in so many takes longer, at random.
+    pub one_in: u64,
+    /// How many times as long as others it takes at most. That it takes `n` times as long has the probability 1 / `n`: there
+    /// is no typical length.
+    pub most_times: u64,
+}
+
+impl Tail {
+    /// By how much a command of `usual_ns` is late.
+    fn late_ns(self, usual_ns: u64, below: &mut impl FnMut(u64) -> u64) -> u64 {
+        if below(self.one_in.max(1)) != 0 {
+            return 0;
+        }
+        let most = self.most_times.max(1);
+        let times = most / (1 + below(most));
+        usual_ns * times.saturating_sub(1)
+    }
+}
+
 /// The times of a device. All `_ns` are nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Model {
@@ -69,6 +91,9 @@ pub struct Model {
     pub bytes_per_second: u64,
     /// The fixed cost increases by up to this percentage, at random, which reorders completions.
     pub jitter_percent: u64,
+    /// The commands that take much longer, if there are any. They keep no others waiting, except by what they count in
+    /// `parallelism`.
+    pub tail: Option<Tail>,
     /// The cost of moving the head, if there is one.
     pub seek: Option<Seek>,
     /// The cap on I/Os, if there is one.
@@ -87,6 +112,7 @@ impl Model {
             discard_ns_per_mib: 20,
             bytes_per_second: 3_000_000_000,
             jitter_percent: 50,
+            tail: None,
             seek: None,
             iops_cap: None,
         }
@@ -117,6 +143,7 @@ impl Model {
             discard_ns_per_mib: 100,
             bytes_per_second: 180_000_000,
             jitter_percent: 5,
+            tail: None,
             seek: Some(Seek { min_ns: MS, full_stroke_ns: 16 * MS, turn_ns: 8_333_333 }),
             iops_cap: None,
         }
@@ -151,6 +178,7 @@ impl Model {
             discard_ns_per_mib: 0,
             bytes_per_second: u64::MAX,
             jitter_percent: 0,
+            tail: None,
             seek: None,
             iops_cap: None,
         }
@@ -213,7 +241,7 @@ impl Clockwork {
         op: Op,
         at: Sector,
         len: Sectors,
-        below: impl FnOnce(u64) -> u64,
+        mut below: impl FnMut(u64) -> u64,
     ) -> u64 {
         let model = self.model;
         let (fixed, moved, per_mib) = match op {
@@ -231,10 +259,12 @@ impl Clockwork {
         let worked =
             start + fixed + jitter + (len.bytes() >> 20) * per_mib + self.seek_ns(op, at, len);
         let bus = worked.max(self.bus_free_ns);
-        let end = bus + transfer_ns(moved, model.bytes_per_second);
+        let passed = bus + transfer_ns(moved, model.bytes_per_second);
         if moved > 0 {
-            self.bus_free_ns = end;
+            self.bus_free_ns = passed;
         }
+        let late_ns = model.tail.map_or(0, |tail| tail.late_ns(fixed + jitter, &mut below));
+        let end = passed + late_ns;
         self.free_ns.push(Reverse(end));
         end
     }
@@ -333,6 +363,30 @@ mod tests {
         let (ahead, back, far) = (gap((1 << 20) + 264), gap((1 << 20) - 256), gap(1 << 29));
         assert!((600 * US..900 * US).contains(&(ahead - next)), "{ahead} {next}");
         assert!(back - next > 5 * MS && far - next > 5 * MS, "{back} {far}");
+    }
+
+    #[test]
+    fn few_commands_take_much_longer_and_keep_no_others_waiting() {
+        const COMMANDS: u64 = 30_000;
+        let tail = Some(Tail { one_in: 10, most_times: 100 });
+        let model =
+            Model { parallelism: MAX_PARALLELISM, jitter_percent: 0, tail, ..Model::nvme() };
+        let mut clockwork = Clockwork::new(model, Sectors(1 << 30));
+        let mut rng = crate::rng::Rng::new(1);
+        let mut times: Vec<u64> = (0..COMMANDS)
+            .map(|i| {
+                let now_ns = i * 10 * US;
+                let end =
+                    clockwork.end_ns(now_ns, Op::Read, Sector(0), Sectors(1), |n| rng.below(n));
+                (end - now_ns) / model.read_ns
+            })
+            .collect();
+        times.sort_unstable();
+        let longer = |times_as_long| times.iter().filter(|it| **it >= times_as_long).count();
+        // Half of the tenth takes twice as long at least, a fiftieth 50 times.
+        assert!((1200..1800).contains(&longer(2)), "{}", longer(2));
+        assert!((30..120).contains(&longer(50)), "{}", longer(50));
+        assert_eq!(times.last(), Some(&100));
     }
 
     #[test]

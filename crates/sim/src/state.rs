@@ -12,7 +12,7 @@ use ashlar_block::buffer::{gather, scatter};
 use ashlar_block::{BioResult, Flags, Op, Request, Sector, Sectors, Status};
 
 use crate::faults::{Faults, countdown};
-use crate::media::{Command, Counts};
+use crate::media::{Break, Command, Counts};
 use crate::rng::Rng;
 use crate::store::{Fill, SectorData, Store};
 
@@ -110,13 +110,12 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     /// It cancels what its driver aborts.
     pub(crate) cancels: bool,
-    /// How often the connection to it broke, and whether it may still execute what it got before.
-    pub(crate) breaks: u64,
-    pub(crate) executes_late: bool,
+    /// How the connections to it broke, in this order.
+    pub(crate) breaks: Vec<Break>,
     pub(crate) log: Vec<Command>,
     pub(crate) counts: Counts,
     /// Changes in flight when the simulation ended.
-    late: Vec<Change>,
+    pub(crate) late: Vec<Change>,
 }
 
 /// How a power cut treats data that is not durable. All variants are cases of "any subset survives";
@@ -144,8 +143,7 @@ impl State {
             discard_reads: DiscardReads::default(),
             faults: Faults::default(),
             cancels: false,
-            breaks: 0,
-            executes_late: false,
+            breaks: Vec::new(),
             log: Vec::new(),
             counts: Counts::default(),
             late: Vec::new(),
@@ -182,7 +180,13 @@ impl State {
 
     /// A command takes effect that is not answered.
     pub(crate) fn land(&mut self, rq: &Request, rng: &mut Rng) {
-        for change in self.changes(rq, rng).0 {
+        let (changes, _) = self.changes(rq, rng);
+        self.apply_late(changes);
+    }
+
+    /// Changes of a command take effect that is not answered.
+    pub(crate) fn apply_late(&mut self, changes: Vec<Change>) {
+        for change in changes {
             self.faults.rewritten(change.range());
             self.apply(change, false);
         }
@@ -257,7 +261,7 @@ impl State {
     }
 
     /// The changes that a request makes, and its result.
-    fn changes(&mut self, rq: &Request, rng: &mut Rng) -> (Vec<Change>, BioResult) {
+    pub(crate) fn changes(&mut self, rq: &Request, rng: &mut Rng) -> (Vec<Change>, BioResult) {
         let ranges = ranges_of(rq);
         let mut out = Vec::new();
         for range in ranges {

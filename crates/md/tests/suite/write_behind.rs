@@ -8,7 +8,7 @@ use ashlar_block::{Sector, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{DeviceFlags, Level};
 use ashlar_md::{Array, Options};
-use ashlar_sim::{Media, Sim, SimDisk};
+use ashlar_sim::{Break, Media, Sim, SimDisk};
 use futures_util::future::join;
 
 const DISK: Sectors = Sectors(4096);
@@ -137,7 +137,7 @@ fn loses_a_write_behind(seed: u64, fail: impl AsyncFn(&Sim, &Media)) {
 #[test]
 fn an_acknowledged_write_that_the_slow_member_loses_with_its_cache_fails_the_next_flush() {
     loses_a_write_behind(5, async |sim, slow| {
-        slow.cut_off(true);
+        slow.cut_off(Break::Restart);
         sim.runtime().sleep(Duration::from_millis(50)).await;
         slow.reconnect();
     });

@@ -221,6 +221,7 @@ mod tests {
             discard_ns_per_mib: 0,
             bytes_per_second: 250 << 20,
             jitter_percent: 10,
+            tail: None,
             seek: None,
             iops_cap: Some(IopsCap { per_second: 500, burst: 3, unit_bytes: 16 << 10 }),
         };

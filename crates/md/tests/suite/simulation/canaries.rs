@@ -18,19 +18,30 @@ const LIVES: usize = 5;
 /// Runs arrays of these levels in turn until the broken rule is found; fails if that takes more than
 /// `bound` runs.
 fn is_found(rule: Rule, levels: &[Level], bound: u64) {
-    let level = |seed: u64| levels[seed as usize % levels.len()];
     let broken = break_rule(rule);
+    fails(&format!("{rule:?}"), World::new, levels, bound);
+    drop(broken);
+}
+
+/// Runs worlds of these levels in turn until one fails.
+fn fails(what: &str, world: impl Fn(Level, u64) -> World, levels: &[Level], bound: u64) {
+    let level = |seed: u64| levels[seed as usize % levels.len()];
     let found = first_failure(bound, |seed| {
-        let mut world = World::new(level(seed), seed);
+        let mut world = world(level(seed), seed);
         (0..LIVES).for_each(|_| world.live());
     });
-    drop(broken);
     match found {
         Some((seed, text)) => {
-            println!("{rule:?}: found by run {} ({}, seed {seed}): {text}", seed + 1, level(seed));
+            println!("{what}: found by run {} ({}, seed {seed}): {text}", seed + 1, level(seed));
         }
-        None => panic!("{rule:?} is broken and {bound} runs did not find it"),
+        None => panic!("{what} is broken and {bound} runs did not find it"),
     }
+}
+
+/// A rule of drivers: they keep a change until the device cannot execute it any more.
+#[test]
+fn a_late_write_that_the_driver_has_given_up() {
+    fails("KeepsLateChanges", World::networked_by_forgetful_drivers, MIRROR, 1000);
 }
 
 const MIRROR: &[Level] = &[Level::Raid1];

@@ -21,6 +21,7 @@ mod operator;
 mod places;
 mod script;
 
+use network::Links;
 use places::Places;
 use script::{End, Facts, Script, Ways, misbehave};
 
@@ -52,8 +53,8 @@ pub(crate) struct World {
     loses_behind: Cell<bool>,
     /// The disks that the operator added in this life, or tried to add.
     added: RefCell<BTreeSet<usize>>,
-    /// How far the disks are, if they are on a network.
-    distances: Option<Vec<Model>>,
+    /// The links to the disks, if they are on a network.
+    links: Option<Links>,
 }
 
 /// The result of a life.
@@ -132,7 +133,7 @@ impl World {
             whole: false,
             loses_behind: Cell::new(false),
             added: RefCell::default(),
-            distances: None,
+            links: None,
             shape,
         };
         world.make(&sizes);
@@ -196,7 +197,7 @@ impl World {
 
     fn disks(&self) -> Vec<SimDisk> {
         let disk = |(at, (medium, limits)): (usize, (&Media, &Limits))| {
-            let model = self.distances.as_ref().map_or(Model::nvme(), |models| models[at]);
+            let model = self.links.as_ref().map_or(Model::nvme(), |links| links.models[at]);
             let name = format!("d{at}");
             match self.has_deadlines() {
                 true => SimDisk::with_io_timeout(name, medium.clone(), *limits, model, IO_TIMEOUT),
@@ -208,7 +209,7 @@ impl World {
 
     /// Whether the requests of its disks have deadlines: then disks may fall silent.
     fn has_deadlines(&self) -> bool {
-        self.seed % 2 == 1 || self.distances.is_some()
+        self.seed % 2 == 1 || self.links.is_some()
     }
 
     /// The number of the disk with this path.
@@ -307,7 +308,7 @@ impl World {
                 SimRuntime.sleep(Duration::from_micros(200)).await;
             }
             // On a network, it is the links that misbehave.
-            let victims = if self.distances.is_none() { &script.victims[..] } else { &[] };
+            let victims = if self.links.is_none() { &script.victims[..] } else { &[] };
             for &disk in victims {
                 let data = self.places[disk].data;
                 let ways = Ways { keeps_data: !script.too_many, silence: self.has_deadlines() };
@@ -315,7 +316,7 @@ impl World {
             }
         };
         let trouble = Box::pin(trouble);
-        let network = self.distances.as_ref().map(|_| rng.fork());
+        let network = self.links.as_ref().map(|_| rng.fork());
         let work = Box::pin(self.work(&volume, &script, &mut rng));
         let lived = async {
             let operator = self.operate(&array, disks, &script, self.rng.clone().fork());
@@ -362,10 +363,12 @@ impl World {
         let mut rng = self.rng.clone().fork();
         let Some(first) = script.work.first() else { return };
         // Members of a network come back meanwhile.
-        let more = if self.distances.is_some() { 40 } else { 0 };
+        let more = if self.links.is_some() { 40 } else { 0 };
+        let narrow = self.links.as_ref().is_some_and(Links::lag);
+        let one = if narrow { script::one_in_few_blocks(first) } else { script::one_write(first) };
         for _ in 0..script.trickle + more {
             SimRuntime.sleep(Duration::from_millis(20 + rng.below(150))).await;
-            let done = script::one_write(first).run(volume, &self.oracle, &mut rng).await;
+            let done = one.run(volume, &self.oracle, &mut rng).await;
             done.unwrap_or_else(|violation| panic!("{:?}: {violation}", self.shape));
         }
     }

@@ -1,8 +1,9 @@
 //! Members on a network: far ones, links that break and come back, servers that stand still or restart; and the daemon, which
 //! has reads prefer near members and re-adds those that come back.
 //!
-//! A request has one reply: a second one cannot end it, because completing a request consumes it (and the client of NBD ends
-//! a connection on which a reply comes twice: `crates/nbd/tests`).
+//! A request has one reply: a second one cannot exist here, because completing a request consumes it. The client of NBD ends
+//! a connection on which a reply comes twice, which these worlds know as a link that breaks
+//! (`crates/nbd/tests/suite/violations.rs`).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use ashlar_block::{Presence, Runtime};
 use ashlar_md::Array;
 use ashlar_md::ondisk::Level;
-use ashlar_sim::{Model, Rng, SimDisk, SimRuntime};
+use ashlar_sim::{Break, Model, Rng, SimDisk, SimRuntime, Tail};
 use futures_util::future::{join, join_all};
 
 use super::World;
@@ -19,13 +20,45 @@ use super::script::Script;
 /// How often the daemon looks, and how long it waits at least before it re-adds a member.
 const DAEMON: Duration = Duration::from_secs(1);
 
+/// The links to the disks.
+pub(crate) struct Links {
+    /// How far the disks are.
+    pub(crate) models: Vec<Model>,
+    /// How a link breaks while the server lives on, and executes within that time what it got before; if that happens.
+    late: Option<fn(Duration) -> Break>,
+}
+
+impl Links {
+    /// Whether commands have a latency tail, and may take effect after their link has broken.
+    pub(crate) fn lag(&self) -> bool {
+        self.late.is_some()
+    }
+}
+
 impl World {
     /// A random new array whose members are on a network, some near and some far.
     pub(crate) fn networked(level: Level, seed: u64) -> Self {
         let mut world = Self::new(level, seed);
         let mut rng = Rng::new(seed ^ 0x6e_6574);
-        let distances = world.media.iter().map(|_| random_distance(&mut rng)).collect();
-        world.distances = Some(distances);
+        let mut models: Vec<Model> =
+            world.media.iter().map(|_| random_distance(&mut rng)).collect();
+        // Without it in a quarter of the worlds, which are the worlds of earlier seeds.
+        let mut rng = Rng::new(seed ^ 0x6c_6167);
+        let lags = !rng.chance(1, 4);
+        if lags {
+            models.iter_mut().for_each(|model| model.tail = Some(random_tail(model, &mut rng)));
+        }
+        let late: fn(Duration) -> Break = |within| Break::Late { within };
+        world.links = Some(Links { models, late: lags.then_some(late) });
+        world
+    }
+
+    /// As [`Self::networked`], with drivers that give up writes which may take effect later.
+    pub(crate) fn networked_by_forgetful_drivers(level: Level, seed: u64) -> Self {
+        let mut world = Self::networked(level, seed);
+        if let Some(late) = world.links.as_mut().and_then(|links| links.late.as_mut()) {
+            *late = |within| Break::LateAndForgotten { within };
+        }
         world
     }
 
@@ -33,7 +66,7 @@ impl World {
     /// acknowledged. If the member that has it fails, and they do not take it, it is lost, as with a cache: the next flush fails.
     pub(crate) fn may_lose_writes_behind(&self, array: &Array, script: &Script) -> bool {
         let behind = array.bitmap().is_some_and(|b| b.superblock().write_behind.get() > 0);
-        self.distances.is_some() && behind && script.too_many
+        self.links.is_some() && behind && script.too_many
     }
 
     /// What happens on the network, and what the daemon does about it, for ever.
@@ -56,7 +89,8 @@ impl World {
             let keeps_data = !script.too_many;
             join_all(script.victims.iter().map(|disk| {
                 let rng = rng.fork();
-                break_link(&disks[*disk], keeps_data, rng)
+                let late = self.links.as_ref().and_then(|links| links.late);
+                break_link(&disks[*disk], keeps_data, late, rng)
             }))
             .await;
         };
@@ -106,19 +140,37 @@ fn random_distance(rng: &mut Rng) -> Model {
     }
 }
 
+/// Of the commands of a far disk, some take up to 100 times as long, but not as long as they may.
+fn random_tail(model: &Model, rng: &mut Rng) -> Tail {
+    const MOST_NS: u64 = 400_000_000;
+    let usual_ns = model.write_ns.max(model.flush_ns) * (100 + model.jitter_percent) / 100;
+    Tail { one_in: [5, 20, 100][rng.index(3)], most_times: (MOST_NS / usual_ns).clamp(1, 100) }
+}
+
 /// Breaks the link to a disk, or stops its server, a few times.
-async fn break_link(disk: &SimDisk, keeps_data: bool, mut rng: Rng) {
+async fn break_link(
+    disk: &SimDisk,
+    keeps_data: bool,
+    late: Option<fn(Duration) -> Break>,
+    mut rng: Rng,
+) {
     let media = disk.media();
+    // The link tells of what may be lost, whether or not a request is in flight.
+    let cut_off = |how| {
+        media.cut_off(how);
+        disk.disk().note_loss();
+    };
     for _ in 0..=rng.below(4) {
         SimRuntime.sleep(Duration::from_micros(rng.below(30_000))).await;
-        match rng.below(6) {
-            kind @ 0..3 => {
-                media.cut_off(kind == 0 && keeps_data);
-                // The link tells of what may be lost, whether or not a request is in flight.
-                disk.disk().note_loss();
+        match (rng.below(if late.is_some() { 8 } else { 6 }), late) {
+            (0, _) if keeps_data => cut_off(Break::Restart),
+            (0..3, _) => cut_off(Break::Ended),
+            (6.., Some(late)) => {
+                until_written(disk).await;
+                cut_off(late(Duration::from_millis([50, 5000, 5000][rng.index(3)])));
             }
-            3 => media.fall_silent(),
-            4 => media.hang_nth_command(rng.below(8)),
+            (3, _) => media.fall_silent(),
+            (4, _) => media.hang_nth_command(rng.below(8)),
             _ => media.slow_down(2 + rng.below(20)),
         }
         let most_us = [5_000, 3_000_000][rng.index(2)];
@@ -126,5 +178,15 @@ async fn break_link(disk: &SimDisk, keeps_data: bool, mut rng: Rng) {
         media.answer();
         media.reconnect();
         media.slow_down(1);
+    }
+}
+
+/// Waits until writes are in flight, or for as long as an idle array may take to begin one.
+async fn until_written(disk: &SimDisk) {
+    for _ in 0..400 {
+        if disk.disk().stats().totals().write.in_flight > 0 {
+            return;
+        }
+        SimRuntime.sleep(Duration::from_micros(500)).await;
     }
 }

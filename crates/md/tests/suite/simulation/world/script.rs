@@ -134,6 +134,13 @@ pub(crate) fn one_write(of: &Workload) -> Workload {
     Workload { ios: 1, tasks: 1, mix, tolerate_errors: true, ..of.clone() }
 }
 
+/// One read or write in a few blocks of the span of a workload: what takes effect late there meets newer data.
+pub(crate) fn one_in_few_blocks(of: &Workload) -> Workload {
+    let end = of.span.end.min(of.span.start + 16 * of.align);
+    let (mix, max_len) = (Mix { write: 1, ..READS }, 4 * of.align);
+    Workload { span: of.span.start..end, mix, max_len, ..one_write(of) }
+}
+
 fn random_acts(rng: &mut Rng) -> Vec<(Duration, Act)> {
     let mut act = || {
         let delay = [100, 1000, 20_000][rng.index(3)];
