@@ -55,6 +55,8 @@ pub(crate) struct World {
     added: RefCell<BTreeSet<usize>>,
     /// The links to the disks, if they are on a network.
     links: Option<Links>,
+    /// Commands have a latency tail, and may take effect after their link has broken.
+    lags: bool,
 }
 
 /// The result of a life.
@@ -104,6 +106,10 @@ fn random_limits(rng: &mut Rng, logical_block_bytes: u32) -> Limits {
 impl World {
     /// A random new array of this level.
     pub(crate) fn new(level: Level, seed: u64) -> Self {
+        Self::random(level, seed, false)
+    }
+
+    fn random(level: Level, seed: u64, lags: bool) -> Self {
         let mut rng = Rng::new(seed ^ 0x6d64);
         let shape = random_shape(level, &mut rng);
         let block = if rng.chance(1, 5) { 8 } else { 1 };
@@ -134,6 +140,7 @@ impl World {
             loses_behind: Cell::new(false),
             added: RefCell::default(),
             links: None,
+            lags,
             shape,
         };
         world.make(&sizes);
@@ -178,7 +185,7 @@ impl World {
 
     /// Adds random options of a redundant array: bitmap, bad block log, flags.
     fn furnish(&mut self, spec: &mut CreateSpec) {
-        let rng = &mut self.rng;
+        let (rng, lags) = (&mut self.rng, self.lags);
         spec.daemon_sleep = 1;
         spec.bad_block_log = rng.chance(1, 3);
         spec.bitmap = match rng.below(4) {
@@ -186,7 +193,7 @@ impl World {
             1 if self.shape.version == Version::V1_2 => NewBitmap::Lockless,
             _ => NewBitmap::Internal { chunk: Some(4096 << rng.below(3)) },
         };
-        if rng.chance(1, 3) {
+        if rng.chance(if lags { 2 } else { 1 }, 3) {
             let mut members = spec.members.iter_mut().flatten().skip(1);
             members.by_ref().filter(|_| rng.chance(1, 2)).for_each(|m| m.flags.write_mostly = true);
             if matches!(spec.bitmap, NewBitmap::Internal { .. }) {
@@ -287,7 +294,8 @@ impl World {
         let (redundant, unsynced) = (self.redundant(), array.is_unsynced());
         let (size, block, disk_count) = (self.size, self.block, disks.len());
         let spare = redundant && array.degraded() == 0 && !operator::lists_bad_blocks(&array);
-        let facts = Facts { size, block, disks: disk_count, spare, redundant };
+        let unruly = self.lags;
+        let facts = Facts { size, block, disks: disk_count, spare, redundant, unruly };
         let script = Script::random(facts, end, &mut rng);
         if std::env::var_os("ASHLAR_SEED").is_some() {
             eprintln!("{:?} unsynced: {unsynced}, {script:#?}", self.shape);
@@ -364,8 +372,8 @@ impl World {
         let Some(first) = script.work.first() else { return };
         // Members of a network come back meanwhile.
         let more = if self.links.is_some() { 40 } else { 0 };
-        let narrow = self.links.as_ref().is_some_and(Links::lag);
-        let one = if narrow { script::one_in_few_blocks(first) } else { script::one_write(first) };
+        let one =
+            if self.lags { script::one_in_few_blocks(first) } else { script::one_write(first) };
         for _ in 0..script.trickle + more {
             SimRuntime.sleep(Duration::from_millis(20 + rng.below(150))).await;
             let done = one.run(volume, &self.oracle, &mut rng).await;

@@ -24,40 +24,30 @@ const DAEMON: Duration = Duration::from_secs(1);
 pub(crate) struct Links {
     /// How far the disks are.
     pub(crate) models: Vec<Model>,
-    /// How a link breaks while the server lives on, and executes within that time what it got before; if that happens.
-    late: Option<fn(Duration) -> Break>,
-}
-
-impl Links {
-    /// Whether commands have a latency tail, and may take effect after their link has broken.
-    pub(crate) fn lag(&self) -> bool {
-        self.late.is_some()
-    }
+    /// How one breaks while the server lives on, and executes within that time what it got before.
+    late: fn(Duration) -> Break,
 }
 
 impl World {
     /// A random new array whose members are on a network, some near and some far.
     pub(crate) fn networked(level: Level, seed: u64) -> Self {
-        let mut world = Self::new(level, seed);
-        let mut rng = Rng::new(seed ^ 0x6e_6574);
+        let (mut rng, mut lag) = (Rng::new(seed ^ 0x6e_6574), Rng::new(seed ^ 0x6c_6167));
+        // A quarter does not: these are the worlds of earlier seeds.
+        let mut world = Self::random(level, seed, !lag.chance(1, 4));
         let mut models: Vec<Model> =
             world.media.iter().map(|_| random_distance(&mut rng)).collect();
-        // Without it in a quarter of the worlds, which are the worlds of earlier seeds.
-        let mut rng = Rng::new(seed ^ 0x6c_6167);
-        let lags = !rng.chance(1, 4);
-        if lags {
-            models.iter_mut().for_each(|model| model.tail = Some(random_tail(model, &mut rng)));
+        if world.lags {
+            models.iter_mut().for_each(|model| model.tail = Some(random_tail(model, &mut lag)));
         }
-        let late: fn(Duration) -> Break = |within| Break::Late { within };
-        world.links = Some(Links { models, late: lags.then_some(late) });
+        world.links = Some(Links { models, late: |within| Break::Late { within } });
         world
     }
 
     /// As [`Self::networked`], with drivers that give up writes which may take effect later.
     pub(crate) fn networked_by_forgetful_drivers(level: Level, seed: u64) -> Self {
         let mut world = Self::networked(level, seed);
-        if let Some(late) = world.links.as_mut().and_then(|links| links.late.as_mut()) {
-            *late = |within| Break::LateAndForgotten { within };
+        if let Some(links) = &mut world.links {
+            links.late = |within| Break::LateAndForgotten { within };
         }
         world
     }
@@ -89,7 +79,7 @@ impl World {
             let keeps_data = !script.too_many;
             join_all(script.victims.iter().map(|disk| {
                 let rng = rng.fork();
-                let late = self.links.as_ref().and_then(|links| links.late);
+                let late = self.links.as_ref().filter(|_| self.lags).map(|links| links.late);
                 break_link(&disks[*disk], keeps_data, late, rng)
             }))
             .await;

@@ -91,6 +91,8 @@ pub(crate) struct Facts {
     pub(crate) spare: bool,
     /// Whether its members can be changed.
     pub(crate) redundant: bool,
+    /// Whether many of its disks misbehave in many lives.
+    pub(crate) unruly: bool,
 }
 
 /// What happens in a life.
@@ -114,9 +116,10 @@ pub(crate) struct Script {
 impl Script {
     /// A random script.
     pub(crate) fn random(facts: Facts, end: End, rng: &mut Rng) -> Self {
+        let (none, one) = if facts.unruly { (2, 5) } else { (4, 7) };
         let victims = match rng.below(8) {
-            0..4 => Vec::new(),
-            4..7 => vec![rng.index(facts.disks)],
+            draw if draw < none => Vec::new(),
+            draw if draw < one => vec![rng.index(facts.disks)],
             _ => (0..facts.disks).filter(|_| rng.chance(1, 2)).collect(),
         };
         let acts = if facts.redundant && rng.chance(2, 3) { random_acts(rng) } else { Vec::new() };
