@@ -327,6 +327,9 @@ pub(super) fn bitmap_chunk(
         min *= 2;
         bits = bits.div_ceil(2);
     }
+    if min > u64::from(u32::MAX) {
+        return Err(CreateError::TooLargeForBitmap);
+    }
     let chunk = match wanted {
         NewBitmap::Internal { chunk: Some(chunk) } => chunk,
         NewBitmap::Internal { chunk: None }

@@ -163,6 +163,9 @@ pub enum CreateError {
     /// No place for a bitmap.
     #[error("no room for a bitmap")]
     NoRoomForBitmap,
+    /// No chunk is large enough.
+    #[error("the array is too large for a bitmap: its bits stand for at most 2 GiB each")]
+    TooLargeForBitmap,
     /// Lockless bitmaps are for 1.2.
     #[error("a lockless bitmap needs version 1.2 superblocks, not {0}")]
     LocklessVersion(Version),

@@ -220,6 +220,10 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
             "bitmap chunk of 1000000 bytes is not a power of two from 4096 up to 2 GiB",
         ),
         (
+            "1.2 1 - - - auto - 2 6597069766656 6597069766656",
+            "the array is too large for a bitmap: its bits stand for at most 2 GiB each",
+        ),
+        (
             "1.2 10 n3 - - none - 2 204800 204800",
             "md superblock version 1.2 at sector 8: raid10 layout 0x103 makes 3 copies on 2 devices",
         ),
