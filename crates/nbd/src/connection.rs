@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::ToSocketAddrs;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use ashlar_engine::net::Socket;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_engine::{ChunkList, blocking, spawn, timeout};
 use event_listener::Event;
+use futures_util::future::select;
 use rustix::net::{Shutdown as Direction, sockopt};
 use smallvec::SmallVec;
 
@@ -81,6 +83,7 @@ pub(crate) struct Connection {
     has_cache: bool,
     /// The identifier of the context that tells of holes.
     allocation: Option<u32>,
+    /// The number of commands so far, and the next one's cookie.
     cookie: Cell<u64>,
     pending: RefCell<HashMap<u64, Pending>>,
     /// Headers, and data, to be sent.
@@ -173,16 +176,12 @@ impl Connection {
     /// Makes it one of a session's connections, which end together.
     pub(crate) fn join(self: &Rc<Self>, session: Arc<Session>) {
         let (Ok(()) | Err(_)) = self.session.set(Arc::clone(&session));
-        if !self.is_open() {
-            session.end();
-            return;
-        }
         let this = Rc::clone(self);
         spawn(async move {
-            session.ended().await;
+            select(pin!(session.ended()), pin!(this.ended())).await;
             if session.has_left() {
                 this.leave().await;
-            } else {
+            } else if session.has_ended() {
                 this.drain();
             }
         })
@@ -190,16 +189,7 @@ impl Connection {
     }
 
     /// Its session, as long as commands can be sent.
-    pub(crate) fn session(&self) -> Option<Arc<Session>> {
-        self.usable_session().cloned()
-    }
-
-    /// Whether commands can be sent.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.usable_session().is_some()
-    }
-
-    fn usable_session(&self) -> Option<&Arc<Session>> {
+    pub(crate) fn session(&self) -> Option<&Arc<Session>> {
         self.session.get().filter(|session| self.is_open() && !session.has_ended())
     }
 
@@ -237,7 +227,7 @@ impl Connection {
 
     /// Sends a command, and waits for its reply.
     async fn ask(&self, command: Command) -> Reply {
-        let session = self.usable_session().ok_or(Status::Transport)?;
+        let session = self.session().ok_or(Status::Transport)?;
         if command.kind == CMD_FLUSH && session.must_fail_flush() {
             return Err(Status::Transport);
         }
@@ -280,7 +270,8 @@ impl Connection {
     fn end(&self, state: State) {
         self.state.set(state);
         self.outgoing.borrow_mut().clear();
-        if let Some(session) = self.session.get() {
+        // One over which nothing was sent tells nothing of the server: it may have refused another connection.
+        if let Some(session) = self.session.get().filter(|_| self.cookie.get() > 0) {
             session.end();
         }
         self.more.notify(usize::MAX);
@@ -384,7 +375,8 @@ impl Connection {
             }
             REPLY_TYPE_BLOCK_STATUS if pending.command.kind == CMD_BLOCK_STATUS && len % 8 == 4 => {
                 let context = u32::from_be_bytes(input.array(socket).await?);
-                if Some(context) != self.allocation || len / 8 > MAX_DESCRIPTORS {
+                let is_first = pending.descriptors.is_empty();
+                if Some(context) != self.allocation || len / 8 > MAX_DESCRIPTORS || !is_first {
                     return Err(EndReason::Protocol("descriptors that were not asked for"));
                 }
                 for _ in 0..len / 8 {
@@ -441,7 +433,7 @@ impl Connection {
             done.send(Err(error));
             return Ok(());
         }
-        let session = self.session.get();
+        let session = self.session.get().ok_or(EndReason::Protocol("a reply before a request"))?;
         match command.kind {
             CMD_READ if received < u64::from(command.len) => {
                 return Err(EndReason::Protocol("a read without all of its data"));
@@ -450,9 +442,9 @@ impl Connection {
                 return Err(EndReason::Protocol("a status without descriptors"));
             }
             CMD_READ | CMD_BLOCK_STATUS => {}
-            CMD_FLUSH => session.into_iter().for_each(|session| session.settle(covers)),
+            CMD_FLUSH => session.settle(covers),
             _ if command.flags & CMD_FLAG_FUA != 0 || !self.has_cache => {}
-            _ => session.into_iter().for_each(|session| session.acknowledge()),
+            _ => session.acknowledge(),
         }
         done.send(Ok(descriptors));
         Ok(())

@@ -64,7 +64,9 @@ impl Lanes {
     pub(crate) fn here(self: &Arc<Self>) -> Option<Rc<Connection>> {
         let lane = LANES.with_borrow(|lanes| lanes.get(&self.number).cloned());
         let lane = lane.or_else(|| self.add())?;
-        if let Some(connection) = lane.connection.borrow().as_ref().filter(|it| it.is_usable()) {
+        if let Some(connection) =
+            lane.connection.borrow().as_ref().filter(|it| it.session().is_some())
+        {
             return Some(Rc::clone(connection));
         }
         lane.requests.set(lane.requests.get().saturating_add(1));

@@ -129,17 +129,17 @@ impl LinkThread {
 
     /// The present session.
     pub(crate) async fn session(&self) -> Option<Arc<Session>> {
-        self.on_connection(async |connection| connection.session()).await.flatten()
+        self.on_connection(async |connection| connection.session().cloned()).await.flatten()
     }
 
     /// Whether the server of this session answers a request that is sent now, a read of `len` bytes.
     pub(crate) async fn vouches(&self, session: Arc<Session>, len: u32) -> bool {
         let answers = self.on_connection(async move |connection| {
-            let is_same = |present| Arc::ptr_eq(&present, &session);
+            let is_same = connection.session().is_some_and(|it| Arc::ptr_eq(it, &session));
             let Some(mut buffer) = Buffer::try_alloc(len as usize) else { return false };
             let segments = [buffer.whole()].into_iter().collect();
             let read = Command { kind: CMD_READ, flags: 0, offset: 0, len, segments };
-            connection.session().is_some_and(is_same) && connection.execute(read).await.is_ok()
+            is_same && connection.execute(read).await.is_ok()
         });
         answers.await.unwrap_or(false)
     }

@@ -34,6 +34,8 @@ struct Server {
     /// Answers nothing on the first connection, as a server of which the client has not heard that it is gone.
     is_first_silent: AtomicBool,
     acknowledges_held: AtomicBool,
+    /// Ends all connections but the first one after the handshake.
+    ends_others: AtomicBool,
 }
 
 impl Server {
@@ -44,6 +46,9 @@ impl Server {
             connections.push(stream.try_clone()?);
             connections.len() - 1
         };
+        if number > 0 && self.ends_others.load(SeqCst) {
+            return stream.shutdown(Shutdown::Both);
+        }
         loop {
             let asked = Asked::receive(&mut stream)?;
             let is_write_at = |offset| asked.kind == CMD_WRITE && asked.offset == offset;
@@ -166,6 +171,24 @@ fn what_a_connection_had_acknowledged_fails_the_next_flush_on_its_successor() {
         assert!(disk.flush().await.is_err());
         until_flushed(disk).await;
         assert_eq!(server.of(0), first, "the link's has ended, too");
+    });
+}
+
+#[test]
+fn a_connection_that_ends_before_it_is_used_does_not_end_the_others() {
+    with_disk(SHARED, async |server, disk| {
+        server.ends_others.store(true, SeqCst);
+        let losses = disk.disk().losses();
+        for _ in 0..40 {
+            write(disk, 0).await;
+        }
+        until("a second connection", || server.connections() == 2).await;
+        for _ in 0..100 {
+            write(disk, 0).await;
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(disk.disk().losses(), losses);
+        assert_eq!(disk.flush().await, Ok(()));
     });
 }
 

@@ -284,6 +284,10 @@ fn a_status_has_the_context_that_was_chosen_and_descriptors() {
     }
     let simple = be(&[(SIMPLE_REPLY_MAGIC.into(), 4), (0, 4), (0, 8)]);
     assert_eq!(states(simple), Err(Status::Transport));
+    // One chunk has all descriptors: others would fill the memory.
+    let mut first = chunk(CONTEXT, &[(4096, 3)]);
+    first[5] = 0;
+    assert_eq!(states([first, chunk(CONTEXT, &[(4096, 0)])].concat()), Err(Status::Transport));
     // Not for a read.
     assert_eq!(read(chunk(CONTEXT, &[(1024, 3)])), Err(Status::Transport));
     assert_eq!(states(Vec::new()), Err(Status::Timeout));
