@@ -15,7 +15,7 @@
 //! comes and goes does not keep the array busy with recoveries.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,17 @@ const CALM: Duration = Duration::from_secs(600);
 
 /// Re-adds members that come back, forever.
 pub(crate) async fn re_add_members(service: Rc<Service>) {
-    let mut started = HashSet::new();
+    let mut started = HashMap::new();
     let losses = Rc::new(RefCell::new(Losses::default()));
     loop {
+        // Of each running array, whether it was started without disks that are still to be tried. (Those that it lacks later, a user
+        // may have removed.)
+        let mut before = std::mem::take(&mut started);
         for volume in service.stack.arrays.running() {
-            if volume.view.array().degraded() == 0 {
+            let (name, is_degraded) = (volume.name.device(), volume.view.array().degraded() > 0);
+            let lacks_some = before.remove(&name).unwrap_or(is_degraded);
+            let lacks_some = started.entry(name).or_insert(lacks_some);
+            if !is_degraded {
                 continue;
             }
             let status = volume.view.status();
@@ -49,7 +55,7 @@ pub(crate) async fn re_add_members(service: Rc<Service>) {
             if matches!(status.state, ArrayState::ReadOnly | ArrayState::ReadAuto) {
                 continue;
             }
-            if started.insert(status.uuid) {
+            if std::mem::take(lacks_some) {
                 let (service, volume) = (Rc::clone(&service), volume.clone());
                 spawn(async move { service.re_add_left_out(&volume).await }).detach();
             }

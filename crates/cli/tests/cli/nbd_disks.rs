@@ -133,6 +133,23 @@ fn a_member_that_was_away_when_the_last_daemon_ended_is_re_added() {
     holds_alone(dir, &uri, [1, 2]);
 }
 
+/// It is behind, like a member that was away, but a user has taken it out.
+#[test]
+fn a_member_that_a_user_has_removed_stays_removed() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let server = Nbdkit::start(dir, "far", "d1");
+    mirror(dir, &server.uri);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &server.uri]);
+    std::thread::sleep(Duration::from_millis(1500));
+    for action in ["fail", "remove"] {
+        daemon.client(&["md", action, "md/data", &server.uri]).ok();
+    }
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(daemon.client(&["status"]).ok().out.contains("1 of 2 devices"));
+    daemon.end();
+}
+
 /// The export's server restarts while a write is in flight, and between two writes.
 #[test]
 fn a_member_that_comes_back_is_re_added_by_the_bitmap() {
