@@ -172,7 +172,7 @@ impl Service {
         sb: Box<Superblock>,
     ) -> Result<String, Reply> {
         let array = volume.view.array();
-        let (gateway, path) = (new.gateway.clone(), new.path.clone());
+        let path = new.path.clone();
         let options = AddOptions {
             device_uuid: Uuid::new_v4(),
             write_mostly: None,
@@ -180,15 +180,14 @@ impl Service {
             spare_only: sb.role() == Role::Spare,
         };
         let name = volume.name.path();
-        if options.spare_only {
-            let added = array.add(gateway, &path, options).await;
-            added.map_err(|error| not_taken(&path, &name, &error))?;
+        let added = if options.spare_only {
+            let added = array.add(new.gateway.clone(), &path, options).await;
+            added.map(|_| self.keep(new))
         } else {
-            let candidate = Candidate { gateway, path: path.clone(), sb };
-            let added = array.re_add(candidate, options).await;
-            added.map_err(|error| not_taken(&path, &name, &error))?;
-        }
-        Ok(format!("{} attached to {name} which is already active.", self.keep(new)))
+            self.return_member(array, new, sb, options).await
+        };
+        let path = added.map_err(|error| not_taken(&path, &name, &error))?;
+        Ok(format!("{path} attached to {name} which is already active."))
     }
 
     /// Serves new devices, and sets their deferred attributes.

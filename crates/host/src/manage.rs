@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Presence, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::{AddOptions, AddOutcome, Candidate, GrowOptions, Index, ManageError, MemberStatus};
+use ashlar_md::ondisk::{self, Superblock};
+use ashlar_md::{
+    AddOptions, AddOutcome, Array, Candidate, GrowOptions, Index, ManageError, MemberStatus,
+};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::devices::{Device, Role};
@@ -115,10 +118,21 @@ impl Service {
                 Some("it is no member of an array: ashlar md add makes it one"),
             ));
         };
-        let (gateway, path) = (new.gateway.clone(), new.path.clone());
-        let candidate = Candidate { gateway, path, sb };
-        array.re_add(candidate, options(at)).await.map_err(|error| not_done(&error))?;
-        Ok(format!("re-added {}", self.keep(new)))
+        let path = self.return_member(array, new, sb, options(at)).await;
+        Ok(format!("re-added {}", path.map_err(|error| not_done(&error))?))
+    }
+
+    /// Re-adds a former member, and keeps its disk; returns its path.
+    pub(crate) async fn return_member(
+        &self,
+        array: &Array,
+        new: NewDisk,
+        sb: Box<Superblock>,
+        options: AddOptions,
+    ) -> Result<String, ManageError> {
+        let candidate = Candidate { gateway: new.gateway.clone(), path: new.path.clone(), sb };
+        array.re_add(candidate, options).await?;
+        Ok(self.keep(new))
     }
 
     /// Re-adds the disks on the network that an array was started without because they are behind: they were away when the daemon
@@ -132,20 +146,15 @@ impl Service {
             // One that is in use, or of another array, was not left out here.
             let Ok(new) = self.open(Some(volume), &held.path).await else { continue };
             let Ok(Contents { md: Md::Member(sb), .. }) = new.contents().await else { continue };
-            if sb.set_uuid != uuid || sb.role() == ashlar_md::ondisk::Role::Spare {
+            if sb.set_uuid != uuid || sb.role() == ondisk::Role::Spare {
                 continue;
             }
             let (name, member) = (volume.name.device(), held.path);
-            let candidate = Candidate { gateway: new.gateway.clone(), path: member.clone(), sb };
             let options = AddOptions { device_uuid: Uuid::new_v4(), ..AddOptions::default() };
-            match array.re_add(candidate, options).await {
+            match self.return_member(array, new, sb, options).await {
                 Ok(_) => {
-                    tracing::info!(
-                        array = name,
-                        member,
-                        "was behind, and lacks only what the bitmap marks"
-                    );
-                    self.keep(new);
+                    let what = "was behind, and lacks only what the bitmap marks";
+                    tracing::info!(array = name, member, "{what}");
                 }
                 Err(error) => tracing::warn!(array = name, member, %error, "is not re-added"),
             }
