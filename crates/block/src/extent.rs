@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use crate::units::{Sector, Sectors};
 
 bitflags! {
-    /// What is known of a part of a device; nothing is known of data.
+    /// What is known of a part of a device; nothing is known of data. The bits are those of NBD.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct ExtentState: u8 {
         /// No space is allocated for it.
@@ -32,7 +32,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// The most parts of an answer: whoever asks asks again from its end.
+    /// The most parts of an answer; the caller asks again from its end.
     pub const MAX: usize = 8192;
 
     /// None yet, from a sector on.

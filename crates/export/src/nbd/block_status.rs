@@ -4,10 +4,6 @@ use std::ops::Range;
 
 /// The identifier under which the context is selected.
 pub const CONTEXT_ID: u32 = 1;
-/// State bit: not allocated.
-pub const STATE_HOLE: u32 = 1 << 0;
-/// State bit: reads as zeroes.
-pub const STATE_ZERO: u32 = 1 << 1;
 /// The most extents in one reply. The protocol's bound is 2^20; a client asks again from where a reply ended, and a
 /// reply of 64 KiB is already large.
 pub const MAX_EXTENTS: usize = ashlar_block::Extents::MAX;
@@ -17,7 +13,7 @@ pub const MAX_EXTENTS: usize = ashlar_block::Extents::MAX;
 pub struct Extent {
     /// Bytes, not zero.
     pub length: u32,
-    /// `STATE_*` bits.
+    /// The bits of [`ashlar_block::ExtentState`].
     pub state: u32,
 }
 
