@@ -26,7 +26,7 @@ pub(super) const RACK_LINKS: std::ops::Range<usize> = 0..2 * RACKS;
 /// Numbers of the links of hosts: in, then out.
 pub(super) const HOST_LINKS: std::ops::Range<usize> = RACK_LINKS.end..RACK_LINKS.end + 2 * HOSTS;
 
-/// How a volume is made of members: a stripe over mirrors of two, each of whose members has an equal part of the volume.
+/// The members of a volume: a stripe over mirrors of two. Each mirror has an equal part of the volume.
 #[derive(Clone, Copy)]
 pub(super) struct Geometry {
     pub(super) name: &'static str,

@@ -14,7 +14,7 @@
 //!
 //! A device that **reports losses** ([`Oracle::expect_losses`]) fails the next flush of each of its users, and says with that
 //! that writes which it had acknowledged, and not made durable, may be lost. They then count as writes that failed, and so do
-//! those whose acknowledgements were on their way: the data may be old or new until a later write supersedes both. What was
+//! those that were acknowledged before the loss but end after it: the data may be old or new until a later write supersedes both. What was
 //! durable stays so.
 
 use std::cell::RefCell;

@@ -16,7 +16,7 @@ async fn write(gateway: &Gateway, data: [u8; 512]) -> BioResult {
     gateway.write(Sector(7), &mut Buffer::from_slice(&data), Flags::empty()).await
 }
 
-/// What was seen of a write of [`OLD`] whose connection broke, and of the one of [`NEW`] that followed once it was taken.
+/// The fate of a write of [`OLD`] whose connection broke, and of the write of [`NEW`] that the disk took after it.
 #[derive(Debug)]
 struct Seen {
     first: BioResult,
