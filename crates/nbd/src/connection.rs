@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::{BioResult, Segment, Status};
+use ashlar_block::{BioResult, Buffer, Segment, Status};
 use ashlar_engine::net::Socket;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_engine::{ChunkList, blocking, spawn, timeout};
@@ -173,6 +173,14 @@ impl Connection {
         Ok((this, info))
     }
 
+    /// Whether the server answers a read of `len` bytes: it may accept a connection and then close it.
+    pub(crate) async fn answers(&self, len: u32) -> bool {
+        let Some(mut buffer) = Buffer::try_alloc(len as usize) else { return false };
+        let segments = [buffer.whole()].into_iter().collect();
+        let read = Command { kind: CMD_READ, flags: 0, offset: 0, len, segments };
+        self.send_command(read, 0).await.is_ok()
+    }
+
     /// Makes it one of a session's connections, which end together.
     pub(crate) fn join(self: &Rc<Self>, session: Arc<Session>) {
         let (Ok(()) | Err(_)) = self.session.set(Arc::clone(&session));
@@ -231,13 +239,17 @@ impl Connection {
         if command.kind == CMD_FLUSH && session.must_fail_flush() {
             return Err(Status::Transport);
         }
+        let covers = session.acknowledged();
+        self.send_command(command, covers).await
+    }
+
+    async fn send_command(&self, command: Command, covers: u64) -> Reply {
         let cookie = self.cookie.get();
         self.cookie.set(cookie + 1);
         let (done, reply) = oneshot::channel();
         let data =
             if command.kind == CMD_READ { SmallVec::new() } else { command.segments.clone() };
         self.queue(header(&command, cookie), data);
-        let covers = session.acknowledged();
         let pending =
             Pending { command, received: 0, error: None, descriptors: Vec::new(), covers, done };
         self.pending.borrow_mut().insert(cookie, pending);
@@ -270,8 +282,7 @@ impl Connection {
     fn end(&self, state: State) {
         self.state.set(state);
         self.outgoing.borrow_mut().clear();
-        // One over which nothing was sent tells nothing of the server: it may have refused another connection.
-        if let Some(session) = self.session.get().filter(|_| self.cookie.get() > 0) {
+        if let Some(session) = self.session.get() {
             session.end();
         }
         self.more.notify(usize::MAX);
@@ -433,7 +444,6 @@ impl Connection {
             done.send(Err(error));
             return Ok(());
         }
-        let session = self.session.get().ok_or(EndReason::Protocol("a reply before a request"))?;
         match command.kind {
             CMD_READ if received < u64::from(command.len) => {
                 return Err(EndReason::Protocol("a read without all of its data"));
@@ -442,9 +452,9 @@ impl Connection {
                 return Err(EndReason::Protocol("a status without descriptors"));
             }
             CMD_READ | CMD_BLOCK_STATUS => {}
-            CMD_FLUSH => session.settle(covers),
+            CMD_FLUSH => self.session.get().into_iter().for_each(|it| it.settle(covers)),
             _ if command.flags & CMD_FLAG_FUA != 0 || !self.has_cache => {}
-            _ => session.acknowledge(),
+            _ => self.session.get().into_iter().for_each(|it| it.acknowledge()),
         }
         done.send(Ok(descriptors));
         Ok(())

@@ -6,16 +6,19 @@
 //!
 //! A new connection may be one to a server that has just been restarted, which has not what the others had acknowledged.
 //! Therefore it joins the [session](crate::session) only after the link's connection, which is older, has answered a request that was sent after the
-//! new connection's handshake: both are connections to the same life of the server.
+//! new connection's handshake: both are connections to the same life of the server. And only after it has answered a request itself: a server
+//! that accepts no more than some connections may close one after its handshake, which must fail no request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_engine::{sleep, spawn};
+use futures_util::future::{Either, select};
 
 use crate::connection::Connection;
 use crate::handshake::{ConnectError, ExportInfo};
@@ -112,12 +115,15 @@ impl Lanes {
     async fn connect(&self) -> Result<Option<Rc<Connection>>, ConnectError> {
         let Some(session) = self.link.session().await else { return Ok(None) };
         let (connection, info) = Connection::open(&self.uri).await?;
-        // Another export would be refused by the link, too.
-        if self.info.misfit(&info).is_none()
-            && self.link.vouches(Arc::clone(&session), self.block_bytes).await
-        {
-            connection.join(session);
-            return Ok(Some(connection));
+        let suits = async {
+            // Another export would be refused by the link, too.
+            self.info.misfit(&info).is_none()
+                && self.link.vouches(Arc::clone(&session), self.block_bytes).await
+                && connection.answers(self.block_bytes).await
+        };
+        if let Either::Left((true, _)) = select(pin!(suits), pin!(session.ended())).await {
+            connection.join(Arc::clone(&session));
+            return Ok(Some(Rc::clone(&connection)));
         }
         connection.leave().await;
         Ok(None)

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use ashlar_block::{BioResult, Buffer, Status};
+use ashlar_block::{BioResult, Status};
 use ashlar_engine::{Handle, Reactor, sleep};
 use event_listener::Event;
 use futures_util::future::{Either, select};
@@ -17,7 +17,6 @@ use crate::connection::{Command, Connection, Descriptor};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::session::{Losses, Session};
 use crate::uri::Uri;
-use crate::wire::CMD_READ;
 
 /// How long the link waits before it connects again, at first and at most; in between twice as long each time.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -136,10 +135,7 @@ impl LinkThread {
     pub(crate) async fn vouches(&self, session: Arc<Session>, len: u32) -> bool {
         let answers = self.on_connection(async move |connection| {
             let is_same = connection.session().is_some_and(|it| Arc::ptr_eq(it, &session));
-            let Some(mut buffer) = Buffer::try_alloc(len as usize) else { return false };
-            let segments = [buffer.whole()].into_iter().collect();
-            let read = Command { kind: CMD_READ, flags: 0, offset: 0, len, segments };
-            is_same && connection.execute(read).await.is_ok()
+            is_same && connection.answers(len).await
         });
         answers.await.unwrap_or(false)
     }

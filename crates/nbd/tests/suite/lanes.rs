@@ -34,7 +34,7 @@ struct Server {
     /// Answers nothing on the first connection, as a server of which the client has not heard that it is gone.
     is_first_silent: AtomicBool,
     acknowledges_held: AtomicBool,
-    /// Ends all connections but the first one after the handshake.
+    /// Ends all connections but the first one at their first request, as a server that accepts no more clients.
     ends_others: AtomicBool,
 }
 
@@ -46,11 +46,11 @@ impl Server {
             connections.push(stream.try_clone()?);
             connections.len() - 1
         };
-        if number > 0 && self.ends_others.load(SeqCst) {
-            return stream.shutdown(Shutdown::Both);
-        }
         loop {
             let asked = Asked::receive(&mut stream)?;
+            if number > 0 && self.ends_others.load(SeqCst) {
+                return stream.shutdown(Shutdown::Both);
+            }
             let is_write_at = |offset| asked.kind == CMD_WRITE && asked.offset == offset;
             self.requests[number].fetch_add(1, SeqCst);
             while (is_write_at(HELD) && !self.acknowledges_held.load(SeqCst))
@@ -113,7 +113,8 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Waits until requests go over the second connection.
 async fn until_second(server: &Server, disk: &Gateway) {
     let since = Instant::now();
-    while server.of(1) == 0 {
+    // The first one is the client's own.
+    while server.of(1) < 2 {
         assert!(since.elapsed() < PATIENCE, "there is no second connection");
         write(disk, 0).await;
         sleep(Duration::from_millis(1)).await;
