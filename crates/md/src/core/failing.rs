@@ -29,8 +29,9 @@ impl Core {
     /// A member that must stay was not flushed.
     pub(super) async fn flush_all(&self) -> BioResult {
         let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
-        let flushes =
-            targets.map(|(index, rdev)| async move { (index, rdev, rdev.submit_flush().await) });
+        let flushes = targets.map(|(index, rdev)| async move {
+            (index, rdev, rdev.unless_failed(rdev.submit_flush()).await)
+        });
         let mut result = Ok(());
         for (index, rdev, done) in join_all(flushes).await {
             let Err(status) = done else { continue };

@@ -77,8 +77,12 @@ impl Core {
     /// # Errors
     /// The superblocks could not be written: then the caller's write must not be acknowledged.
     pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
-        let mut superblocks = self.superblocks().await;
-        self.fail_with(&mut superblocks, rdev, FailureCause::Device(why)).await
+        // Before the lock: an update of the superblocks that is under way must not wait for it.
+        if !self.try_fail(rdev, FailureCause::Device(why)) {
+            return Ok(false);
+        }
+        self.recorded().await?;
+        Ok(true)
     }
 
     /// As [`Self::fail_member`], for a caller that holds the superblocks' lock.

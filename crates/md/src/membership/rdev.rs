@@ -1,10 +1,13 @@
 //! A member of an array.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use ashlar_block::shard::{SHARDS, thread_shard};
 use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors, Status, trace};
 use bitflags::bitflags;
+use event_listener::Event;
+use futures_util::future::{Either, select};
 use thiserror::Error;
 
 use crate::badblocks::BadBlocks;
@@ -75,6 +78,8 @@ pub struct Rdev {
     data_offset: Sectors,
     data_size: Sectors,
     state: AtomicU32,
+    /// Notified when it fails.
+    failed: Event,
     /// Sectors from the start of the data area that the member holds, if it is not in sync.
     recovered: AtomicU64,
     /// How many of them are durable, which is what the superblocks may say.
@@ -116,6 +121,7 @@ impl Rdev {
             data_offset: Sectors(sb.data_offset.0),
             data_size: sb.data_size,
             state: AtomicU32::new(state.bits()),
+            failed: Event::new(),
             recovered: AtomicU64::new(recovered),
             durably_recovered: AtomicU64::new(recovered),
             bitmap: AtomicU64::new(sb.bitmap_start().map_or(u64::MAX, |at| at.0)),
@@ -195,7 +201,32 @@ impl Rdev {
     /// Marks the member failed; true if it was not before.
     pub(crate) fn set_faulty(&self, why: FailureCause) -> bool {
         let lost = if why.is_loss() { State::LOST } else { State::empty() };
-        !self.set(State::FAULTY | lost).contains(State::FAULTY)
+        let was_faulty = self.set(State::FAULTY | lost).contains(State::FAULTY);
+        self.failed.notify(usize::MAX);
+        !was_faulty
+    }
+
+    /// Waits for a read or a flush, but not longer than until the member fails: a silent member would delay what needs no
+    /// answer of it any more. Not for changes, which a member that returns must not have in flight.
+    ///
+    /// # Errors
+    /// [`Status::Offline`]: the member has failed.
+    pub(crate) async fn unless_failed<T>(
+        &self,
+        io: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let failed = async {
+            while !self.is_faulty() {
+                let failed = self.failed.listen();
+                if !self.is_faulty() {
+                    failed.await;
+                }
+            }
+        };
+        match select(pin!(io), pin!(failed)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(Status::Offline),
+        }
     }
 
     /// Write-mostly: read only if no other in-sync member has the block.

@@ -254,8 +254,8 @@ impl Superblocks {
             let block = self.of(index)?;
             Some(async move {
                 let device = rdev.gateway();
-                let read = read_around(device, block.super_offset, SUPERBLOCK).await;
-                let bytes = match read {
+                let read = read_around(device, block.super_offset, SUPERBLOCK);
+                let bytes = match rdev.unless_failed(read).await {
                     Ok(bytes) => bytes,
                     Err(status) => return status.is_gone().then_some((rdev, status)),
                 };

@@ -9,6 +9,7 @@ use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{AddOptions, Array, AssembleError, ManageError, Options, probe, wait_for_others};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
+use futures_util::future::{join, join_all};
 
 use crate::common::{
     Shape, candidates, disks, disks_with_timeout, gateway, make_with, media, spec, stamped, start,
@@ -189,6 +190,65 @@ fn a_silent_member_delays_the_first_write_by_one_deadline() {
             // A deadline is noticed a 32nd late.
             assert!(took < Duration::from_millis(10_500), "{shape:?}: {took:?}");
             assert_eq!(array.degraded(), 1);
+        });
+    }
+}
+
+/// Has the second member fall silent after `phase` quarters of a second while the volume is written, and checks that no write
+/// waits for two deadlines.
+async fn check_waits(array: &Arc<Array>, media: &[Media], phase: u32) {
+    let volume = gateway(array);
+    let silent = async {
+        SimRuntime.sleep(Duration::from_millis(3000) + Duration::from_millis(250) * phase).await;
+        media[1].fall_silent();
+    };
+    let write = async |number: u32| {
+        SimRuntime.sleep(Duration::from_millis(50) * number).await;
+        took(async { write(&volume, 0, 64, 1).await.unwrap() }).await
+    };
+    let (_, waits) = join(silent, join_all((0..400).map(write))).await;
+    let longest = waits.into_iter().max().unwrap();
+    assert!(longest > Duration::from_secs(9), "none waited");
+    // A deadline is noticed a 32nd late.
+    assert!(longest < Duration::from_millis(10_500), "{phase}: {longest:?}");
+    assert!(array.degraded() > 0);
+}
+
+/// Also one that comes while the superblocks are renewed, which reads them from the silent member first.
+#[test]
+fn no_write_waits_longer_than_the_deadline_of_a_silent_member() {
+    for shape in shapes() {
+        for phase in 0..8 {
+            let media = media(shape.members, DISK);
+            let sim = Sim::new(phase.into());
+            sim.block_on(async {
+                let disks = disks_with_timeout(&media, Duration::from_secs(10), |_| Model::nvme());
+                disks.iter().for_each(|disk| disk.disk().set_shared(true));
+                make_with(&spec(&shape, &vec![DISK; shape.members]), &disks).await;
+                let array = start(&sim, &disks, &RW).await.unwrap();
+                check_waits(&array, &media, phase).await;
+            });
+        }
+    }
+}
+
+/// While a member is rebuilt from another one: the rebuild has all members flushed from time to time. (It is past the first
+/// barrier unit of 64 MiB, which the writes hold up.)
+#[test]
+fn no_write_waits_for_a_checkpoint_that_waits_for_a_silent_member() {
+    const LARGE: Sectors = Sectors(512 << 11);
+    for phase in 1..3 {
+        let media = media(4, LARGE);
+        let sim = Sim::new(phase.into());
+        sim.block_on(async {
+            let disks = disks_with_timeout(&media, Duration::from_secs(10), |_| Model::nvme());
+            let shape = Shape::new(Level::Raid10, Some(0x102), 64, 4);
+            make_with(&spec(&shape, &[LARGE; 4]), &disks).await;
+            let array = start(&sim, &disks[..3], &RUN).await.unwrap();
+            array.sync_settings().set_speed_min_kib(Some(30 << 10));
+            array.sync_settings().set_speed_max_kib(Some(30 << 10));
+            array.add(disks[3].gateway(), "d3", AddOptions::default()).await.unwrap();
+            check_waits(&array, &media, phase).await;
         });
     }
 }
