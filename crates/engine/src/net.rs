@@ -100,12 +100,22 @@ impl Listener {
         // SAFETY: the kernel has just made this descriptor for us; no other code knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
         // An error of one connection does not stop the listener.
-        if self.tcp
-            && let Err(error) = prepare_tcp(&fd)
-        {
+        if !self.tcp {
+            prepare_unix(&fd);
+        } else if let Err(error) = prepare_tcp(&fd) {
             tracing::debug!(%error, "options of a TCP connection");
         }
         Ok(Socket { fd: Fd::new(fd) })
+    }
+}
+
+/// Lets a Unix socket hold several long messages: by default it holds one of 128 KiB and is writable again when three quarters
+/// of that have been received, so sender and receiver would take turns. (Other than TCP's, its buffers do not grow by themselves.)
+fn prepare_unix(fd: &impl AsFd) {
+    const SEND_BUFFER_BYTES: usize = 1 << 20;
+    // The kernel takes less than that if its limit (net.core.wmem_max) is lower.
+    if let Err(error) = sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER_BYTES) {
+        tracing::debug!(%error, "the buffer of a Unix socket");
     }
 }
 
@@ -143,7 +153,9 @@ impl Socket {
     /// Those of socket(2) and connect(2).
     pub async fn connect_unix(path: impl AsRef<Path>) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path.as_ref())?;
-        Self::connect(AddressFamily::UNIX, &address).await
+        let socket = Self::connect(AddressFamily::UNIX, &address).await?;
+        prepare_unix(&socket);
+        Ok(socket)
     }
 
     /// Connects to a TCP address.

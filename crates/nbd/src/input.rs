@@ -8,17 +8,23 @@ use ashlar_engine::net::Socket;
 
 /// How much is received at a time, beside data that go to the memory of their request directly.
 const CAPACITY: usize = 64 << 10;
+/// Data of this length go to the memory of their request directly.
+const LONG: usize = CAPACITY / 4;
+/// How much is received at a time after such data: more like them are likely to follow, and what is received here is copied.
+const HEADERS: usize = 512;
 
 /// See the module text.
 pub(crate) struct Input {
     memory: Segment,
     start: usize,
     end: usize,
+    /// How much is received at a time, if it is more than what is needed.
+    ahead: usize,
 }
 
 impl Input {
     pub(crate) fn new() -> Self {
-        Self { memory: Buffer::zeroed(CAPACITY).into_whole(), start: 0, end: 0 }
+        Self { memory: Buffer::zeroed(CAPACITY).into_whole(), start: 0, end: 0, ahead: CAPACITY }
     }
 
     /// Receives until `count` bytes, at most [`CAPACITY`], are there.
@@ -32,7 +38,8 @@ impl Input {
             (self.start, self.end) = (0, left.len());
         }
         while self.end - self.start < count {
-            let (received, _) = socket.recv(self.memory.slice(self.end..CAPACITY)).await;
+            let until = (self.start + self.ahead.max(count)).min(CAPACITY);
+            let (received, _) = socket.recv(self.memory.slice(self.end..until)).await;
             match received {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.end += count,
@@ -72,6 +79,7 @@ impl Input {
     /// # Errors
     /// As there.
     pub(crate) async fn fill(&mut self, socket: &Socket, memory: Segment) -> io::Result<()> {
+        self.ahead = if memory.len() < LONG { CAPACITY } else { HEADERS };
         let here = memory.len().min(self.end - self.start);
         let from = self.memory.slice(self.start..self.start + here);
         shared::copy(from.bytes(), memory.slice(0..here).bytes());
@@ -79,7 +87,7 @@ impl Input {
         if here < memory.len() {
             // Small rests come together with what follows them.
             let rest = memory.slice(here..memory.len());
-            if rest.len() >= CAPACITY / 4 {
+            if rest.len() >= LONG {
                 return socket.recv_exact(rest).await.0;
             }
             self.need(socket, rest.len()).await?;
