@@ -44,6 +44,8 @@ const SLACK: u64 = 32;
 /// The maximum of a queue's own memory that the reads of a thread use; a single read may use more. A fast device, whose requests
 /// take less than a millisecond, needs no more. Without the bound, clients with long reads would double the process's memory.
 const MAX_READS: Sectors = Sectors(8 << 11);
+/// When a driver that could not let go of a read's memory is asked again.
+const AGAIN_NS: u64 = 10_000_000;
 /// No timer.
 const NEVER_NS: u64 = u64::MAX;
 
@@ -56,6 +58,17 @@ pub(crate) struct Flight {
     /// The submitters' memory: of reads, to be filled; of writes, the same as the driver's.
     pub(crate) memory: Memory,
     pub(crate) risk: Option<Risk>,
+    /// A read into the memory of its submitters.
+    pub(crate) in_place: bool,
+    /// Whether its driver did not let go of that at the deadline.
+    pub(crate) is_kept: bool,
+}
+
+impl Flight {
+    /// Whether it uses memory of the queue.
+    fn is_bounced(&self) -> bool {
+        self.footprint.op == Op::Read && !self.in_place
+    }
 }
 
 /// A request that the driver has.
@@ -101,7 +114,7 @@ impl Flights {
             self.timer.wanted = true;
             self.timer.slack_ns = timeout_ns / SLACK;
         }
-        if flight.footprint.op == Op::Read {
+        if flight.is_bounced() {
             self.reads += flight.footprint.len();
         }
         // As many as `nr_requests`, which is 32 bits.
@@ -121,13 +134,15 @@ impl Flights {
     /// The driver has ended a request.
     pub(crate) fn end(&mut self, tag: u32, (op, len): (Op, Sectors)) -> Option<Slot> {
         let slot = self.slots.try_remove(tag as usize);
-        if slot.is_some() && op == Op::Read {
-            self.reads -= len;
-        }
-        if matches!(slot, Some(Slot::Overdue(_))) {
-            self.overdue -= 1;
-            if op == Op::Read {
-                self.reads_overdue -= len;
+        match &slot {
+            Some(Slot::InTime(flight)) if flight.is_bounced() => self.reads -= len,
+            Some(Slot::InTime(_)) | None => {}
+            Some(Slot::Overdue(_)) => {
+                self.overdue -= 1;
+                if op == Op::Read {
+                    self.reads -= len;
+                    self.reads_overdue -= len;
+                }
             }
         }
         slot
@@ -143,6 +158,25 @@ impl Flights {
         self.overdue
     }
 
+    /// The reads in place whose deadlines have passed at `due_ns`.
+    pub(crate) fn reads_in_place(&self, due_ns: u64) -> Vec<u32> {
+        let is_due = |slot: &Slot| match slot {
+            Slot::InTime(flight) => flight.in_place && flight.deadline_ns <= due_ns,
+            Slot::Overdue(_) => false,
+        };
+        self.slots.iter().filter(|(_, slot)| is_due(slot)).map(|(tag, _)| tag as u32).collect()
+    }
+
+    /// Puts off the deadline of reads that the driver has not let go of.
+    pub(crate) fn delay(&mut self, tags: &[u32], due_ns: u64) {
+        for tag in tags {
+            if let Some(Slot::InTime(flight)) = self.slots.get_mut(*tag as usize) {
+                flight.deadline_ns = due_ns.saturating_add(AGAIN_NS);
+                flight.is_kept = true;
+            }
+        }
+    }
+
     /// Marks the requests whose deadlines have passed at `due_ns` as overdue, and returns their flights, for the caller to tell
     /// the submitters. `hold` registers a request at the disk and returns its number there.
     pub(crate) fn expire(
@@ -152,12 +186,18 @@ impl Flights {
     ) -> Vec<(u32, Flight)> {
         let mut expired = Vec::new();
         for (tag, slot) in &mut self.slots {
-            let footprint = match slot {
-                Slot::InTime(flight) if flight.deadline_ns <= due_ns => flight.footprint,
+            let (footprint, in_place) = match slot {
+                Slot::InTime(flight) if flight.deadline_ns <= due_ns => {
+                    (flight.footprint, flight.in_place)
+                }
                 Slot::InTime(_) | Slot::Overdue(_) => continue,
             };
             if footprint.op == Op::Read {
                 self.reads_overdue += footprint.len();
+                // The driver goes on with other memory.
+                if in_place {
+                    self.reads += footprint.len();
+                }
             }
             let number = hold(footprint);
             if let Slot::InTime(flight) = std::mem::replace(slot, Slot::Overdue(number)) {
@@ -187,12 +227,13 @@ impl Flights {
         if self.timer.number != number {
             return None;
         }
+        let earliest_ns = due_ns.saturating_add(self.timer.slack_ns);
         let deadlines = self.slots.iter().filter_map(|(_, slot)| match slot {
-            Slot::InTime(flight) => Some(flight.deadline_ns),
+            Slot::InTime(flight) if flight.is_kept => Some(flight.deadline_ns),
+            Slot::InTime(flight) => Some(flight.deadline_ns.max(earliest_ns)),
             Slot::Overdue(_) => None,
         });
-        let next =
-            deadlines.min().map(|at_ns| at_ns.max(due_ns.saturating_add(self.timer.slack_ns)));
+        let next = deadlines.min();
         self.timer.at_ns = next.unwrap_or(NEVER_NS);
         next
     }

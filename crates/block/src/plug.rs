@@ -45,6 +45,7 @@ use crate::flight::{self, Flight, Flights, Slot};
 use crate::limits::Features;
 use crate::merge::{Merge, merge, try_merge};
 use crate::presence::is_absence;
+use crate::queue::ReadMemory;
 use crate::request::{QueuedBio, Request, RequestId};
 use crate::runtime::Runtime;
 use crate::status::{BioResult, Status};
@@ -65,8 +66,8 @@ pub(crate) trait Dispatch: Send + Sync {
     fn issue(&self, rq: Request);
     fn commit(&self);
     fn abort(&self, id: RequestId);
-    /// Memory of the driver for a read.
-    fn read_memory(&self, len: usize) -> Option<Segment>;
+    fn read_memory(&self, len: usize) -> ReadMemory;
+    fn let_go(&self, id: RequestId) -> bool;
     /// How long a request may take; `None` on a queue without a deadline.
     fn timeout_ns(&self, op: Op) -> Option<u64>;
     /// The clock of the deadlines.
@@ -328,7 +329,7 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
                 return None;
             }
         },
-        Op::Write => rq.0.bios.iter().map(|queued| queued.bio.segments.clone()).collect(),
+        Op::Write => bounce::memory(&rq),
         Op::Flush | Op::Discard | Op::WriteZeroes => Memory::new(),
     };
     let flight = Flight {
@@ -337,6 +338,8 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
         owners: rq.0.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
         memory,
         risk: rq.0.risk.take(),
+        in_place: rq.0.in_place,
+        is_kept: false,
     };
     let tag = with_flights(rq.0.queue, |flights| flights.begin(flight, timeout_ns));
     rq.0.tag = tag;
@@ -364,19 +367,24 @@ fn end_bios(bios: impl IntoIterator<Item = QueuedBio>, result: BioResult) {
 
 /// Ends the current thread's requests whose deadlines have passed at `due_ns`, for their submitters.
 pub(crate) fn expire(id: usize, due_ns: u64) {
-    let mut silent = false;
-    let (queue, expired) = CONTEXTS.with_borrow_mut(|contexts| {
+    let due = CONTEXTS.with_borrow_mut(|contexts| {
         let context = contexts.get(id);
-        let Some(queue) = &context.queue else { return (None, Vec::new()) };
-        let expired = context.flights.expire(due_ns, |footprint| {
-            let (number, first) = queue.disk().life().hold(footprint);
+        Some((Arc::clone(context.queue.as_ref()?), context.flights.reads_in_place(due_ns)))
+    });
+    let Some((queue, in_place)) = due else { return };
+    let kept = in_place.into_iter().filter(|tag| !queue.let_go(RequestId { queue: id, tag: *tag }));
+    let kept: Vec<u32> = kept.collect();
+    let disk = queue.disk();
+    let mut silent = false;
+    let expired = CONTEXTS.with_borrow_mut(|contexts| {
+        let flights = &mut contexts.get(id).flights;
+        flights.delay(&kept, due_ns);
+        flights.expire(due_ns, |footprint| {
+            let (number, first) = disk.life().hold(footprint);
             silent |= first;
             number
-        });
-        (Some(Arc::clone(queue)), expired)
+        })
     });
-    let Some(queue) = queue else { return };
-    let disk = queue.disk();
     if silent {
         warn!(device = disk.name(), "no answer within the deadline");
         disk.tell(DiskEvent::Presence);
@@ -459,7 +467,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     // Of a write it is the bios' memory, which its submitters expect back.
     if op == Op::Read {
         for (queued, memory) in bios.iter_mut().zip(memory) {
-            if result.is_ok() {
+            if result.is_ok() && !rq.0.in_place {
                 bounce::deliver(queued, &memory);
             }
             queued.bio.segments = memory;

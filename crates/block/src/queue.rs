@@ -33,9 +33,16 @@ pub trait Driver: Send + Sync + 'static {
     /// nothing more; the driver keeps its memory until it completes it, sooner if it can cancel it.
     fn abort(&self, _id: RequestId) {}
 
-    /// Memory of the driver for a read of `len` bytes, if it reads into that faster than into other memory.
-    fn read_memory(&self, _len: usize) -> Option<Segment> {
-        None
+    /// Where the next request, a read of `len` bytes on a queue with a deadline, is to be read to.
+    fn read_memory(&self, _len: usize) -> ReadMemory {
+        ReadMemory::Queue
+    }
+
+    /// A read of the calling thread into its submitters' memory has reached its deadline. If true, the driver does not touch
+    /// that memory any more, and keeps the request as after [`Self::abort`]; if false, it is about to end the request, or has to be
+    /// asked again a little later.
+    fn let_go(&self, _id: RequestId) -> bool {
+        false
     }
 
     /// What is known of a range without reading it; see [`BlockDevice::extents`].
@@ -50,6 +57,16 @@ pub trait Driver: Send + Sync + 'static {
     fn is_slow(&self, op: Op) -> bool {
         matches!(op, Op::Discard | Op::WriteZeroes)
     }
+}
+
+/// Where the data of a read go on a queue with a deadline. After that its submitters may use their memory for something else.
+pub enum ReadMemory {
+    /// To memory of the queue, from which they are copied.
+    Queue,
+    /// To this memory of the driver, of the read's length, which it reads into faster than into other memory; also copied.
+    Driver(Segment),
+    /// To the submitters' memory: the driver can [let go](Driver::let_go) of it.
+    Submitters,
 }
 
 /// The factor of the deadline for slow operations.
@@ -79,8 +96,12 @@ impl<D: Driver> Dispatch for Seat<Inner<D>> {
         self.driver.abort(id);
     }
 
-    fn read_memory(&self, len: usize) -> Option<Segment> {
+    fn read_memory(&self, len: usize) -> ReadMemory {
         self.driver.read_memory(len)
+    }
+
+    fn let_go(&self, id: RequestId) -> bool {
+        self.driver.let_go(id)
     }
 
     fn timeout_ns(&self, op: Op) -> Option<u64> {
@@ -108,7 +129,7 @@ impl<D: Driver> Queue<D> {
     /// As [`Self::new`], for a driver whose device may fall silent: each request has a deadline, at first
     /// [`DEFAULT_IO_TIMEOUT_MS`] ([`Disk::set_io_timeout_ms`] changes it), by the clock of `runtime`. At the deadline the
     /// request fails with [`Status::Timeout`](crate::status::Status::Timeout), and the driver keeps its memory; so reads go
-    /// to memory of the queue and are copied when they end.
+    /// to memory of the queue and are copied when they end, unless the driver can [let go](Driver::let_go) of their memory.
     pub fn with_deadline(disk: Disk, driver: D, runtime: Arc<dyn Runtime>) -> Self {
         disk.begin_timeouts(DEFAULT_IO_TIMEOUT_MS);
         Self::with(disk, driver, Some(runtime))

@@ -31,6 +31,8 @@ pub(crate) struct Parts {
     pub(crate) risk: Option<Risk>,
     /// On a queue with a deadline, from when it is issued: the number of its flight.
     pub(crate) tag: Option<u32>,
+    /// Whether it is a read into its submitters' memory although it has a deadline.
+    pub(crate) in_place: bool,
 }
 
 /// The unit of work of a driver: a contiguous range (for discards on devices that accept several
@@ -53,7 +55,16 @@ impl Request {
         let nr_segments = queued.bio.segments.len() as u32;
         let mut bios = SmallVec::new();
         bios.push(queued);
-        Self(Box::new(Parts { queue, bios, sector, len, nr_segments, risk: None, tag: None }))
+        Self(Box::new(Parts {
+            queue,
+            bios,
+            sector,
+            len,
+            nr_segments,
+            risk: None,
+            tag: None,
+            in_place: false,
+        }))
     }
 
     /// Its identity while the driver has it; `None` on a queue without a deadline.
@@ -130,6 +141,21 @@ impl Request {
     /// All data segments, in the order of the device's sectors.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.0.bios.iter().flat_map(|b| &b.bio.segments)
+    }
+
+    /// Whether the driver must be able to [let go](crate::queue::Driver::let_go) of its memory, as it has said it can.
+    pub fn is_in_place(&self) -> bool {
+        self.0.in_place
+    }
+
+    /// The segments for a driver that keeps them, in the same order. Of a read in place they are all references that the request has:
+    /// once the driver drops them, it has let go of them.
+    pub fn take_segments<L: FromIterator<Segment>>(&mut self) -> L {
+        if !self.0.in_place {
+            return self.segments().cloned().collect();
+        }
+        let of_each = |queued: &mut QueuedBio| std::mem::take(&mut queued.bio.segments);
+        self.0.bios.iter_mut().flat_map(of_each).collect()
     }
 
     /// Number of data segments.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ashlar_block::request::RequestId;
 use ashlar_block::{BioResult, Buffer, Segment, Status};
 use ashlar_engine::net::Socket;
 use ashlar_engine::oneshot::{self, Sender};
@@ -56,6 +57,15 @@ pub(crate) struct Command {
     pub(crate) len: u32,
     /// The memory of a read or a write.
     pub(crate) segments: Memory,
+    /// The request whose submitters' memory this is.
+    pub(crate) in_place: Option<RequestId>,
+}
+
+impl Command {
+    /// A command without flags and memory.
+    fn new(kind: u16, offset: u64, len: u32) -> Self {
+        Self { kind, flags: 0, offset, len, segments: Memory::new(), in_place: None }
+    }
 }
 
 /// The length and the state of a part of an export, in the order of the export.
@@ -88,6 +98,8 @@ pub(crate) struct Connection {
     pending: RefCell<HashMap<u64, Pending>>,
     /// Headers, and data, to be sent.
     outgoing: RefCell<VecDeque<(Vec<u8>, Memory)>>,
+    /// The read in place whose data are being received.
+    receiving: Cell<Option<RequestId>>,
     more: Event,
     session: OnceCell<Arc<Session>>,
     state: Cell<State>,
@@ -161,6 +173,7 @@ impl Connection {
             cookie: Cell::new(0),
             pending: RefCell::default(),
             outgoing: RefCell::default(),
+            receiving: Cell::new(None),
             more: Event::new(),
             has_cache: info.has(FLAG_SEND_FLUSH),
             allocation: info.allocation,
@@ -177,7 +190,7 @@ impl Connection {
     pub(crate) async fn answers(&self, len: u32) -> bool {
         let Some(mut buffer) = Buffer::try_alloc(len as usize) else { return false };
         let segments = [buffer.whole()].into_iter().collect();
-        let read = Command { kind: CMD_READ, flags: 0, offset: 0, len, segments };
+        let read = Command { segments, ..Command::new(CMD_READ, 0, len) };
         self.send_command(read, 0).await.is_ok()
     }
 
@@ -229,8 +242,7 @@ impl Connection {
         if self.allocation.is_none() {
             return Err(Status::NotSupported);
         }
-        let segments = SmallVec::new();
-        self.ask(Command { kind: CMD_BLOCK_STATUS, flags: 0, offset, len, segments }).await
+        self.ask(Command::new(CMD_BLOCK_STATUS, offset, len)).await
     }
 
     /// Sends a command, and waits for its reply.
@@ -264,9 +276,8 @@ impl Connection {
     /// Tells the server that no more commands come, and ends the connection.
     pub(crate) async fn leave(&self) {
         if self.is_open() {
-            let nothing = SmallVec::new();
-            let leave = Command { kind: CMD_DISC, flags: 0, offset: 0, len: 0, segments: nothing };
-            let (Ok(()) | Err(_)) = self.socket.send_all(header(&leave, 0)).await.0;
+            let leave = header(&Command::new(CMD_DISC, 0, 0), 0);
+            let (Ok(()) | Err(_)) = self.socket.send_all(leave).await.0;
         }
         self.close();
     }
@@ -468,10 +479,32 @@ impl Connection {
         at: u64,
         len: u32,
     ) -> Result<(), EndReason> {
+        self.receiving.set(pending.command.in_place);
         for segment in pending.part(at, len)? {
             input.fill(&self.socket, segment).await?;
         }
+        self.receiving.set(None);
         Ok(())
+    }
+
+    /// See [`Driver::let_go`](ashlar_block::queue::Driver::let_go).
+    pub(crate) fn let_go(&self, id: RequestId) -> bool {
+        let mut pending = self.pending.borrow_mut();
+        let mut reads = pending.values_mut().map(|pending| &mut pending.command);
+        let read = reads.find(|command| command.in_place == Some(id));
+        if read.is_none() && self.receiving.get() != Some(id) {
+            return false;
+        }
+        if let Some(read) = read
+            && let Some(buffer) = Buffer::try_alloc(read.len as usize)
+        {
+            // For the late reply.
+            read.segments = [buffer.into_whole()].into_iter().collect();
+            return true;
+        }
+        // Ends what is being received.
+        let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.socket, Direction::Both);
+        false
     }
 }
 

@@ -6,7 +6,7 @@ use ashlar_block::bio::{Flags, Op};
 use ashlar_block::device::LocalFuture;
 use ashlar_block::disk::Disk;
 use ashlar_block::extent::{ExtentState, Extents};
-use ashlar_block::queue::{Driver, Queue};
+use ashlar_block::queue::{Driver, Queue, ReadMemory};
 use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
 use ashlar_block::units::{Sector, Sectors};
@@ -24,6 +24,10 @@ use crate::wire::{
     FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_FLUSH, FLAG_SEND_FUA,
     FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
 };
+
+/// `max_sectors_kb`, unless the user sets another one. Requests of more, which adjacent ones would be merged into, leave the server
+/// with one at a time where it could receive, execute and answer several at once.
+const MAX_KIB: u64 = 256;
 
 /// An export as a disk.
 pub type NbdDisk = Queue<NbdDriver>;
@@ -54,6 +58,8 @@ pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectEr
     let disk = Disk::new(name, capacity, limits);
     disk.set_read_only(read_only);
     disk.set_shared(true);
+    // A server whose limit is lower keeps that.
+    let (Ok(()) | Err(_)) = disk.set_max_sectors_kb(MAX_KIB);
     let lanes = info.has(FLAG_CAN_MULTI_CONN).then(|| {
         let block_bytes = disk.limits().logical_block_bytes;
         Lanes::new(uri.clone(), info, link.thread(), block_bytes)
@@ -119,7 +125,7 @@ fn extents(at: Sector, bytes: u32, descriptors: &[Descriptor]) -> Extents {
 }
 
 impl Driver for NbdDriver {
-    fn queue_rq(&self, rq: Request) {
+    fn queue_rq(&self, mut rq: Request) {
         let (kind, mut flags) = match rq.op() {
             Op::Read => (CMD_READ, 0),
             Op::Write => (CMD_WRITE, 0),
@@ -138,11 +144,16 @@ impl Driver for NbdDriver {
             flags,
             offset: if kind == CMD_FLUSH { 0 } else { rq.sector().bytes() },
             len: rq.len().bytes() as u32,
-            segments: rq.segments().cloned().collect(),
+            in_place: rq.id().filter(|_| rq.is_in_place()),
+            segments: rq.take_segments(),
         };
         if let Some(connection) = self.lanes.as_ref().and_then(Lanes::here) {
             spawn(async move { rq.complete(connection.execute(command).await) }).detach();
             return;
+        }
+        if rq.is_in_place() {
+            // The connection has just ended; the link's thread could not let go of the memory.
+            return rq.complete(Err(Status::Transport));
         }
         let link = Arc::clone(&self.link);
         spawn(async move {
@@ -150,6 +161,18 @@ impl Driver for NbdDriver {
             rq.complete(result);
         })
         .detach();
+    }
+
+    /// A connection of the thread itself can let go of memory.
+    fn read_memory(&self, _: usize) -> ReadMemory {
+        match self.lanes.as_ref().is_some_and(|lanes| lanes.are_here()) {
+            true => ReadMemory::Submitters,
+            false => ReadMemory::Queue,
+        }
+    }
+
+    fn let_go(&self, id: RequestId) -> bool {
+        self.lanes.as_ref().is_some_and(|lanes| lanes.let_go(id))
     }
 
     /// What the server tells of `base:allocation`.

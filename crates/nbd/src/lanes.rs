@@ -12,11 +12,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
+use std::sync::{self, Arc};
 use std::time::Duration;
 
+use ashlar_block::request::RequestId;
 use ashlar_engine::{sleep, spawn};
 use futures_util::future::{Either, select};
 
@@ -39,10 +40,19 @@ thread_local! {
 
 /// The connection of one thread.
 struct Lane {
-    disk: Weak<Lanes>,
+    disk: sync::Weak<Lanes>,
     connection: RefCell<Option<Rc<Connection>>>,
+    /// Those before it that may still receive something.
+    former: RefCell<Vec<Weak<Connection>>>,
     requests: Cell<u32>,
     is_opening: Cell<bool>,
+}
+
+impl Lane {
+    /// The connection, as long as commands can be sent.
+    fn current(&self) -> Option<Rc<Connection>> {
+        self.connection.borrow().as_ref().filter(|it| it.session().is_some()).cloned()
+    }
 }
 
 /// All lanes of a disk.
@@ -63,14 +73,32 @@ impl Lanes {
         Arc::new(Self { number, uri, info, link, block_bytes, count: AtomicUsize::new(0) })
     }
 
+    fn lane(&self) -> Option<Rc<Lane>> {
+        LANES.with_borrow(|lanes| lanes.get(&self.number).cloned())
+    }
+
+    /// Whether the current thread has a connection.
+    pub(crate) fn are_here(&self) -> bool {
+        self.lane().and_then(|lane| lane.current()).is_some()
+    }
+
+    /// See [`Driver::let_go`](ashlar_block::queue::Driver::let_go).
+    pub(crate) fn let_go(&self, id: RequestId) -> bool {
+        let Some(lane) = self.lane() else { return false };
+        let connection = lane.connection.borrow().clone();
+        lane.former
+            .borrow()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .chain(connection)
+            .any(|it| it.let_go(id))
+    }
+
     /// The connection of the current thread, if there is one.
     pub(crate) fn here(self: &Arc<Self>) -> Option<Rc<Connection>> {
-        let lane = LANES.with_borrow(|lanes| lanes.get(&self.number).cloned());
-        let lane = lane.or_else(|| self.add())?;
-        if let Some(connection) =
-            lane.connection.borrow().as_ref().filter(|it| it.session().is_some())
-        {
-            return Some(Rc::clone(connection));
+        let lane = self.lane().or_else(|| self.add())?;
+        if let Some(connection) = lane.current() {
+            return Some(connection);
         }
         lane.requests.set(lane.requests.get().saturating_add(1));
         if lane.requests.get() > FEW && !lane.is_opening.replace(true) {
@@ -86,6 +114,7 @@ impl Lanes {
         let lane = Rc::new(Lane {
             disk: Arc::downgrade(self),
             connection: RefCell::default(),
+            former: RefCell::default(),
             requests: Cell::new(0),
             is_opening: Cell::new(false),
         });
@@ -102,7 +131,9 @@ impl Lanes {
             Ok(Some(connection)) => {
                 *lane.connection.borrow_mut() = Some(Rc::clone(&connection));
                 connection.ended().await;
-                *lane.connection.borrow_mut() = None;
+                let mut former = lane.former.borrow_mut();
+                former.retain(|connection| connection.strong_count() > 0);
+                former.extend(lane.connection.take().as_ref().map(Rc::downgrade));
             }
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, "another connection to an NBD server"),

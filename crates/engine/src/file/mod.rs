@@ -18,10 +18,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ashlar_block::bio::Op;
-use ashlar_block::buffer::Segment;
 use ashlar_block::device::LocalFuture;
 use ashlar_block::extent::Extents;
-use ashlar_block::queue::{Driver, Queue};
+use ashlar_block::queue::{Driver, Queue, ReadMemory};
 use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
 use ashlar_block::sync::seats::Seats;
@@ -119,9 +118,9 @@ impl Driver for FileDriver {
     }
 
     /// Only direct I/O moves data to the memory that a request names.
-    fn read_memory(&self, len: usize) -> Option<Segment> {
-        self.shared.direct?;
-        reactor::current().take_fixed(len)
+    fn read_memory(&self, len: usize) -> ReadMemory {
+        let fixed = self.shared.direct.and_then(|_| reactor::current().take_fixed(len));
+        fixed.map_or(ReadMemory::Queue, ReadMemory::Driver)
     }
 
     /// Holes of an image, by lseek(2). A device tells nothing.

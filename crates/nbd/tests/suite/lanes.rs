@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ashlar_block::{Buffer, Flags, Gateway, Sector};
+use ashlar_block::{Bio, Buffer, Flags, Gateway, Presence, Sector, Status};
 use ashlar_engine::{sleep, spawn};
 use ashlar_nbd::Uri;
-use ashlar_nbd::wire::{CMD_FLUSH, CMD_WRITE, FLAG_CAN_MULTI_CONN, FLAG_SEND_FLUSH};
+use ashlar_nbd::wire::{CMD_FLUSH, FLAG_CAN_MULTI_CONN, FLAG_SEND_FLUSH};
 
 use crate::disk_checks::run;
 use crate::kit::directory;
@@ -21,8 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHARED: u16 = FLAG_SEND_FLUSH | FLAG_CAN_MULTI_CONN;
 /// A write here is acknowledged, and then its connection ends.
 const LAST: u64 = 4096;
-/// A write here is acknowledged once the server is told.
+/// What is asked for here is answered once the server is told.
 const HELD: u64 = 8192;
+/// Half of the reply to a read here is sent at once.
+const HALF: u64 = 16384;
 
 /// A server that stores nothing, and counts its connections and the requests of each.
 #[derive(Default)]
@@ -33,7 +35,7 @@ struct Server {
     ends_after_flush: AtomicBool,
     /// Answers nothing on the first connection, as a server of which the client has not heard that it is gone.
     is_first_silent: AtomicBool,
-    acknowledges_held: AtomicBool,
+    answers_held: AtomicBool,
     /// Ends all connections but the first one at their first request, as a server that accepts no more clients.
     ends_others: AtomicBool,
 }
@@ -51,16 +53,22 @@ impl Server {
             if number > 0 && self.ends_others.load(SeqCst) {
                 return stream.shutdown(Shutdown::Both);
             }
-            let is_write_at = |offset| asked.kind == CMD_WRITE && asked.offset == offset;
+            let is_at = |offset| asked.offset == offset;
             self.requests[number].fetch_add(1, SeqCst);
-            while (is_write_at(HELD) && !self.acknowledges_held.load(SeqCst))
+            while (is_at(HELD) && !self.answers_held.load(SeqCst))
                 || (number == 0 && self.is_first_silent.load(SeqCst))
             {
                 thread::sleep(Duration::from_millis(1));
             }
-            stream.write_all(&asked.reply())?;
+            let reply = asked.reply();
+            let (first, rest) = reply.split_at(if is_at(HALF) { reply.len() / 2 } else { 0 });
+            stream.write_all(first)?;
+            while is_at(HALF) && !self.answers_held.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            stream.write_all(rest)?;
             let ends_after_flush = self.ends_after_flush.load(SeqCst);
-            if is_write_at(LAST) || (asked.kind == CMD_FLUSH && ends_after_flush) {
+            if is_at(LAST) || (asked.kind == CMD_FLUSH && ends_after_flush) {
                 return stream.shutdown(Shutdown::Both);
             }
         }
@@ -250,9 +258,43 @@ fn what_is_acknowledged_after_another_connection_has_ended_is_a_loss() {
         server.connections.lock().unwrap()[0].shutdown(Shutdown::Both).unwrap();
         until("connected again", || server.connections() == 3).await;
         assert_eq!(disk.disk().losses(), losses);
-        server.acknowledges_held.store(true, SeqCst);
+        server.answers_held.store(true, SeqCst);
         held.await;
         assert!(disk.disk().losses() > losses);
         assert!(disk.flush().await.is_err());
     });
+}
+
+/// The connection of a thread reads into the submitters' memory.
+#[test]
+fn memory_of_a_read_is_not_touched_after_its_deadline() {
+    for (at, len) in [(HELD, 512), (HELD, 65536), (HALF, 512), (HALF, 65536)] {
+        with_disk(SHARED, async |server, disk| {
+            until_second(server, disk).await;
+            let sent = server.of(1);
+            disk.disk().set_io_timeout_ms(200).unwrap();
+            let mut memory = Buffer::from_slice(&vec![1; len]);
+            let read = disk.submit(Bio::read_into(Sector::from_bytes_floor(at), &mut memory)).await;
+            assert!(
+                read == Err(Status::Timeout) || at == HALF && read == Err(Status::Transport),
+                "{read:?}"
+            );
+            assert_eq!(server.of(1), sent + 1);
+            memory.as_mut_slice().fill(5);
+            server.answers_held.store(true, SeqCst);
+            until("all is answered", || disk.disk().presence() != Presence::Silent).await;
+            until_flushed(disk).await;
+            assert!(memory.as_slice() == vec![5; len], "{at} {len}");
+            // At first over the link's connection, and soon over one of the thread's own.
+            let since = Instant::now();
+            while server.connections() < 4 || server.of(3) < 2 {
+                assert!(since.elapsed() < PATIENCE, "there is no further connection");
+                let read = Bio::read_into(Sector(1), &mut memory);
+                if disk.submit(read).await.is_ok() {
+                    assert!(memory.as_slice() == vec![7; len]);
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
 }
