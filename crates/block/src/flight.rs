@@ -8,6 +8,8 @@
 //! | the driver      | its status        | the flight is over                                                  |
 //! | the deadline    | [`Status::Timeout`] | the driver keeps the request and its memory until it completes it: bookkeeping only |
 //!
+//! The deadline of a read into the submitters' memory counts only once the driver has let go of that.
+//!
 //! # The timer
 //!
 //! As with the kernel's `blk_timeout`, requests have no timers of their own. A thread has one for each queue, while it has

@@ -98,7 +98,7 @@ pub(crate) struct Connection {
     pending: RefCell<HashMap<u64, Pending>>,
     /// Headers, and data, to be sent.
     outgoing: RefCell<VecDeque<(Vec<u8>, Memory)>>,
-    /// The read in place whose data are being received.
+    /// The read in place whose reply is being received.
     receiving: Cell<Option<RequestId>>,
     more: Event,
     session: OnceCell<Arc<Session>>,
@@ -189,6 +189,9 @@ impl Connection {
     /// Whether the server answers a read of `len` bytes: it may accept a connection and then close it.
     pub(crate) async fn answers(&self, len: u32) -> bool {
         let Some(mut buffer) = Buffer::try_alloc(len as usize) else { return false };
+        if !self.is_open() {
+            return false;
+        }
         let segments = [buffer.whole()].into_iter().collect();
         let read = Command { segments, ..Command::new(CMD_READ, 0, len) };
         self.send_command(read, 0).await.is_ok()
@@ -343,6 +346,7 @@ impl Connection {
             if let Err(ended) = self.reply(&mut input).await {
                 break ended;
             }
+            self.receiving.set(None);
         };
         if self.is_open() {
             tracing::warn!(reason = %ended, "the connection to an NBD server ended");
@@ -440,7 +444,9 @@ impl Connection {
     /// The command that a reply is for. If the rest of the reply does not come, dropping it tells its submitter.
     fn take(&self, cookie: u64) -> Result<Pending, EndReason> {
         let pending = self.pending.borrow_mut().remove(&cookie);
-        pending.ok_or(EndReason::Protocol("a reply without a request"))
+        let pending = pending.ok_or(EndReason::Protocol("a reply without a request"))?;
+        self.receiving.set(pending.command.in_place);
+        Ok(pending)
     }
 
     /// Tells the submitter of a command that its reply is complete.
@@ -479,11 +485,9 @@ impl Connection {
         at: u64,
         len: u32,
     ) -> Result<(), EndReason> {
-        self.receiving.set(pending.command.in_place);
         for segment in pending.part(at, len)? {
             input.fill(&self.socket, segment).await?;
         }
-        self.receiving.set(None);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Presence, Sector, Status};
-use ashlar_engine::{sleep, spawn};
+use ashlar_engine::{sleep, spawn, timeout};
 use ashlar_nbd::Uri;
 use ashlar_nbd::wire::{CMD_FLUSH, FLAG_CAN_MULTI_CONN, FLAG_SEND_FLUSH};
 
@@ -25,6 +25,8 @@ const LAST: u64 = 4096;
 const HELD: u64 = 8192;
 /// Half of the reply to a read here is sent at once.
 const HALF: u64 = 16384;
+/// The header of a chunk, and not where its data belong, is sent at once in reply to a read here.
+const HEADER: u64 = 512 << 10;
 
 /// A server that stores nothing, and counts its connections and the requests of each.
 #[derive(Default)]
@@ -36,8 +38,9 @@ struct Server {
     /// Answers nothing on the first connection, as a server of which the client has not heard that it is gone.
     is_first_silent: AtomicBool,
     answers_held: AtomicBool,
-    /// Ends all connections but the first one at their first request, as a server that accepts no more clients.
+    /// Ends all connections but the first one, as a server that accepts no more clients: at their first request, or at once.
     ends_others: AtomicBool,
+    ends_at_once: AtomicBool,
 }
 
 impl Server {
@@ -49,6 +52,9 @@ impl Server {
             connections.len() - 1
         };
         loop {
+            if number > 0 && self.ends_others.load(SeqCst) && self.ends_at_once.load(SeqCst) {
+                return stream.shutdown(Shutdown::Both);
+            }
             let asked = Asked::receive(&mut stream)?;
             if number > 0 && self.ends_others.load(SeqCst) {
                 return stream.shutdown(Shutdown::Both);
@@ -61,9 +67,14 @@ impl Server {
                 thread::sleep(Duration::from_millis(1));
             }
             let reply = asked.reply();
-            let (first, rest) = reply.split_at(if is_at(HALF) { reply.len() / 2 } else { 0 });
+            let part = match asked.offset {
+                HALF => reply.len() / 2,
+                HEADER => 24,
+                _ => 0,
+            };
+            let (first, rest) = reply.split_at(part);
             stream.write_all(first)?;
-            while is_at(HALF) && !self.answers_held.load(SeqCst) {
+            while part > 0 && !self.answers_held.load(SeqCst) {
                 thread::sleep(Duration::from_millis(1));
             }
             stream.write_all(rest)?;
@@ -185,20 +196,31 @@ fn what_a_connection_had_acknowledged_fails_the_next_flush_on_its_successor() {
 
 #[test]
 fn a_connection_that_ends_before_it_is_used_does_not_end_the_others() {
-    with_disk(SHARED, async |server, disk| {
-        server.ends_others.store(true, SeqCst);
-        let losses = disk.disk().losses();
-        for _ in 0..40 {
-            write(disk, 0).await;
-        }
-        until("a second connection", || server.connections() == 2).await;
-        for _ in 0..100 {
-            write(disk, 0).await;
-            sleep(Duration::from_millis(1)).await;
-        }
-        assert_eq!(disk.disk().losses(), losses);
-        assert_eq!(disk.flush().await, Ok(()));
-    });
+    for at_once in [false, true] {
+        with_disk(SHARED, async |server, disk| {
+            server.ends_at_once.store(at_once, SeqCst);
+            server.ends_others.store(true, SeqCst);
+            let losses = disk.disk().losses();
+            for _ in 0..40 {
+                write(disk, 0).await;
+            }
+            until("a second connection", || server.connections() == 2).await;
+            for _ in 0..100 {
+                write(disk, 0).await;
+                sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(disk.disk().losses(), losses);
+            assert_eq!(disk.flush().await, Ok(()));
+            // The thread tries again.
+            server.ends_others.store(false, SeqCst);
+            let since = Instant::now();
+            while (1..8).all(|connection| server.of(connection) < 2) {
+                assert!(since.elapsed() < PATIENCE, "there is no second connection");
+                write(disk, 0).await;
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
 }
 
 #[test]
@@ -268,15 +290,16 @@ fn what_is_acknowledged_after_another_connection_has_ended_is_a_loss() {
 /// The connection of a thread reads into the submitters' memory.
 #[test]
 fn memory_of_a_read_is_not_touched_after_its_deadline() {
-    for (at, len) in [(HELD, 512), (HELD, 65536), (HALF, 512), (HALF, 65536)] {
+    for (at, len) in [(HELD, 512), (HELD, 65536), (HALF, 512), (HALF, 65536), (HEADER, 512)] {
         with_disk(SHARED, async |server, disk| {
             until_second(server, disk).await;
             let sent = server.of(1);
             disk.disk().set_io_timeout_ms(200).unwrap();
             let mut memory = Buffer::from_slice(&vec![1; len]);
-            let read = disk.submit(Bio::read_into(Sector::from_bytes_floor(at), &mut memory)).await;
+            let read = disk.submit(Bio::read_into(Sector::from_bytes_floor(at), &mut memory));
+            let read = timeout(PATIENCE, read).await.expect("it ends");
             assert!(
-                read == Err(Status::Timeout) || at == HALF && read == Err(Status::Transport),
+                read == Err(Status::Timeout) || at != HELD && read == Err(Status::Transport),
                 "{read:?}"
             );
             assert_eq!(server.of(1), sent + 1);
