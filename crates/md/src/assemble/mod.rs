@@ -105,10 +105,20 @@ pub async fn plan(
             continue;
         };
         let Some(place) = slots.get_mut(slot) else { continue };
-        if let Some(other) = place {
-            return Err(same_slot(other, &candidate, slot as u16));
-        }
-        *place = Some(candidate);
+        let Some(other) = place.take() else {
+            *place = Some(candidate);
+            continue;
+        };
+        let (kept, replaced) = if has_replaced(&candidate, &other) {
+            (candidate, other)
+        } else if has_replaced(&other, &candidate) {
+            (other, candidate)
+        } else {
+            return Err(same_slot(&other, &candidate, slot as u16));
+        };
+        notes.push(format!("{} left out: {} has replaced it", replaced.path, kept.path));
+        others.push(replaced);
+        *place = Some(kept);
     }
     if !options.run {
         check_not_split(&slots, &others)?;
@@ -453,6 +463,15 @@ fn check_not_split(slots: &[Option<Candidate>], others: &[Candidate]) -> Result<
         }
         None => Ok(()),
     }
+}
+
+/// Whether `new` took the place of `old`, which does not know that, although both have the same event count: the first try of a
+/// round of superblocks still had both, the second one wrote only `new`. It is complete, and had every write that `old` had.
+fn has_replaced(new: &Candidate, old: &Candidate) -> bool {
+    let role = |of: &Superblock, member: &Superblock| {
+        of.roles.get(member.dev_number as usize).copied().unwrap_or(Role::Spare)
+    };
+    role(&new.sb, &old.sb) == Role::Faulty && matches!(role(&old.sb, &new.sb), Role::Active(_))
 }
 
 fn same_slot(first: &Candidate, second: &Candidate, slot: u16) -> AssembleError {

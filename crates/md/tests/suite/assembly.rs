@@ -91,6 +91,38 @@ fn a_device_that_is_there_twice_is_refused() {
     });
 }
 
+/// A round of superblocks that was tried twice with the same event count: the first try still had a member and its complete
+/// replacement, the second one reached the replacement only.
+#[test]
+fn of_a_member_and_what_has_replaced_it_with_the_same_event_count_the_latter_is_used() {
+    on_new(&raid1(2), async |sim, media, disks| {
+        let new = SimDisk::over("new", media[0].copy());
+        let active = Role::Active;
+        for disk in disks {
+            edit(disk, |sb| sb.roles = vec![active(0), active(1), active(0)]).await;
+        }
+        edit(&new, |sb| (sb.device_uuid, sb.dev_number) = (Uuid::from_u128(999), 2)).await;
+        edit(&new, |sb| sb.roles = vec![active(0), active(1), active(0)]).await;
+        let all = [
+            ([&disks[0], &disks[1], &new], "new has replaced it"),
+            // The superblock of the first is that of the array.
+            ([&new, &disks[1], &disks[0]], "the other members know it as failed"),
+        ];
+        let refused = plan(candidates(&all[0].0).await, &RW).await.err();
+        assert!(matches!(refused, Some(AssembleError::SameSlot { slot: 0, .. })), "{refused:?}");
+        edit(&new, |sb| sb.roles[0] = Role::Faulty).await;
+        for (disks, why) in all {
+            let plan = plan(candidates(&disks).await, &RW).await.unwrap();
+            assert_eq!(plan.notes, [format!("d0 left out: {why}")]);
+            let array = start(sim, &disks, &RW).await.unwrap();
+            assert_eq!(array.degraded(), 0);
+            let members = array.status().await.members;
+            let paths: Vec<_> = members.iter().map(|member| member.path.clone().unwrap()).collect();
+            assert!(!paths.contains(&"d0".to_owned()), "{paths:?}");
+        }
+    });
+}
+
 #[test]
 fn a_member_of_another_array_is_refused_however_fresh_it_is() {
     on_new(&raid1(2), async |_, media, disks| {
