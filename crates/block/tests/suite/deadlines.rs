@@ -417,10 +417,10 @@ fn read_in_place(cannot: u32, work: impl AsyncFn()) -> ([BioResult; 2], Duration
     })
 }
 
-/// Ends the read in place with data.
-fn end_in_place(result: BioResult) {
+/// Ends the reads in place with data.
+fn end_in_place(byte: u8, result: BioResult) {
     for (rq, memory) in IN_PLACE.take() {
-        memory.iter().for_each(|segment| segment.copy_from(&[7; 4096]));
+        memory.iter().for_each(|segment| segment.copy_from(&[byte; 4096]));
         drop(memory);
         rq.complete(result);
     }
@@ -430,16 +430,16 @@ fn end_in_place(result: BioResult) {
 fn a_read_in_place_ends_with_the_driver() {
     let (results, took, memory) = read_in_place(0, async || {
         sleep(TIMEOUT / 2).await;
-        end_in_place(Ok(()));
+        end_in_place(7, Ok(()));
     });
     assert_eq!((results, took), ([Ok(()); 2], TIMEOUT / 2));
     assert!(memory.iter().all(|buffer| buffer.as_slice()[1..] == [7; 4095]));
     // Each bio is tried again by itself, in its own memory.
     let (results, _, memory) = read_in_place(0, async || {
-        end_in_place(Err(Status::Medium));
+        end_in_place(6, Err(Status::Medium));
         sleep(TIMEOUT / 2).await;
         assert_eq!(IN_PLACE.with_borrow(Vec::len), 2);
-        end_in_place(Ok(()));
+        end_in_place(7, Ok(()));
     });
     assert_eq!(results, [Ok(()); 2]);
     assert!(memory.iter().all(|buffer| buffer.as_slice()[1..] == [7; 4095]));
@@ -462,7 +462,7 @@ fn a_read_in_place_ends_at_its_deadline_when_the_driver_lets_go_of_its_memory() 
 fn a_read_in_place_whose_memory_is_in_use_at_the_deadline_ends_with_the_driver() {
     let (results, took, memory) = read_in_place(u32::MAX, async || {
         sleep(TIMEOUT * 2).await;
-        end_in_place(Ok(()));
+        end_in_place(7, Ok(()));
     });
     assert_eq!((results, took), ([Ok(()); 2], TIMEOUT * 2));
     assert!(memory.iter().all(|buffer| buffer.as_slice()[1..] == [7; 4095]));
