@@ -160,7 +160,7 @@ impl Flights {
         self.overdue
     }
 
-    /// The reads in place whose deadlines have passed at `due_ns`.
+    /// The tags of the reads in place that are still in time, and whose deadline is `due_ns` or earlier.
     pub(crate) fn reads_in_place(&self, due_ns: u64) -> Vec<u32> {
         let is_due = |slot: &Slot| match slot {
             Slot::InTime(flight) => flight.in_place && flight.deadline_ns <= due_ns,

@@ -15,7 +15,20 @@ pub mod seats;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use event_listener::Event;
+
 use crate::shard;
+
+/// Waits until `done` is true. Whatever makes it true notifies `event` afterwards.
+pub async fn until(event: &Event, done: impl Fn() -> bool) {
+    while !done() {
+        // Checked again, lest a notification in between is missed.
+        let listener = event.listen();
+        if !done() {
+            listener.await;
+        }
+    }
+}
 
 /// A set of primitives.
 pub trait Primitives {

@@ -15,22 +15,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
+use ashlar_block::sync::until;
 use event_listener::Event;
 
 const IDLE: u8 = 0;
 const RUNNING: u8 = 1;
 const TOLD_TO_END: u8 = 2;
-
-/// Waits until `done` is true. Whatever makes it true notifies `event` afterwards.
-pub(crate) async fn until(event: &Event, done: impl Fn() -> bool) {
-    while !done() {
-        // Checked again, lest a notification in between is missed.
-        let listener = event.listen();
-        if !done() {
-            listener.await;
-        }
-    }
-}
 
 /// See the module text.
 #[derive(Default)]

@@ -4,18 +4,17 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::ToSocketAddrs;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::request::RequestId;
+use ashlar_block::sync::until;
 use ashlar_block::{BioResult, Buffer, Segment, Status};
 use ashlar_engine::net::Socket;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_engine::{ChunkList, blocking, spawn, timeout};
 use event_listener::Event;
-use futures_util::future::select;
 use rustix::net::{Shutdown as Direction, sockopt};
 use smallvec::SmallVec;
 
@@ -57,7 +56,7 @@ pub(crate) struct Command {
     pub(crate) len: u32,
     /// The memory of a read or a write.
     pub(crate) segments: Memory,
-    /// The request whose submitters' memory this is.
+    /// The queue's request, if `segments` are its submitters' memory.
     pub(crate) in_place: Option<RequestId>,
 }
 
@@ -93,12 +92,12 @@ pub(crate) struct Connection {
     has_cache: bool,
     /// The identifier of the context that tells of holes.
     allocation: Option<u32>,
-    /// The number of commands so far, and the next one's cookie.
+    /// The cookie of the next command.
     cookie: Cell<u64>,
     pending: RefCell<HashMap<u64, Pending>>,
     /// Headers, and data, to be sent.
     outgoing: RefCell<VecDeque<(Vec<u8>, Memory)>>,
-    /// The read in place whose reply is being received.
+    /// The read in place whose reply the receiving task takes at the moment.
     receiving: Cell<Option<RequestId>>,
     more: Event,
     session: OnceCell<Arc<Session>>,
@@ -200,12 +199,16 @@ impl Connection {
     /// Makes it one of a session's connections, which end together.
     pub(crate) fn join(self: &Rc<Self>, session: Arc<Session>) {
         let (Ok(()) | Err(_)) = self.session.set(Arc::clone(&session));
+        // One that ended before tells nothing of what the session's connections have acknowledged.
+        if !self.is_open() {
+            return;
+        }
         let this = Rc::clone(self);
         spawn(async move {
-            select(pin!(session.ended()), pin!(this.ended())).await;
+            session.ended().await;
             if session.has_left() {
                 this.leave().await;
-            } else if session.has_ended() {
+            } else {
                 this.drain();
             }
         })
@@ -227,12 +230,7 @@ impl Connection {
 
     /// Ends once no more commands can be sent.
     pub(crate) async fn ended(&self) {
-        while self.is_open() {
-            let ended = self.ended.listen();
-            if self.is_open() {
-                ended.await;
-            }
-        }
+        until(&self.ended, || !self.is_open()).await;
     }
 
     /// Has the server execute a command.

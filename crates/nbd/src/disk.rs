@@ -58,7 +58,7 @@ pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectEr
     let disk = Disk::new(name, capacity, limits);
     disk.set_read_only(read_only);
     disk.set_shared(true);
-    // A server whose limit is lower keeps that.
+    // This fails if the server's own limit is lower, which then stays.
     let (Ok(()) | Err(_)) = disk.set_max_sectors_kb(MAX_KIB);
     let lanes = info.has(FLAG_CAN_MULTI_CONN).then(|| {
         let block_bytes = disk.limits().logical_block_bytes;

@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use ashlar_block::sync::until;
 use ashlar_block::{BioResult, Status};
 use ashlar_engine::{Handle, Reactor, sleep};
 use event_listener::Event;
@@ -189,12 +190,7 @@ impl Link {
     }
 
     async fn over(&self) {
-        while !self.is_over.get() {
-            let over = self.over.listen();
-            if !self.is_over.get() {
-                over.await;
-            }
-        }
+        until(&self.over, || self.is_over.get()).await;
     }
 
     async fn connect_again(&self) -> Rc<Connection> {

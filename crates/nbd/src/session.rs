@@ -1,14 +1,13 @@
 //! What the connections of a disk to one life of its server have acknowledged, and may have lost.
 //!
 //! A session begins with the connection of the [link](crate::link); [lanes](crate::lanes) join it. All of them end together: if one
-//! ends over which a command was sent, the server may have crashed, and what it had only acknowledged would be neither on its successor
-//! nor known to be lost there. So the session ends first, which reports the loss, and then the link connects again, which begins the next
-//! session. (The link sends a command before a lane joins, so its end always ends a session that has lanes.)
+//! ends, the server may have crashed, and what it had only acknowledged would be neither on its successor nor known to be lost there. So the
+//! session ends first, which reports the loss, and then the link connects again, which begins the next session.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-use ashlar_block::sync::Word;
+use ashlar_block::sync::{Word, until};
 use event_listener::Event;
 
 /// Tells the disk of a loss.
@@ -144,12 +143,7 @@ impl Session {
 
     /// Returns once the session has ended.
     pub(crate) async fn ended(&self) {
-        while !self.has_ended() {
-            let ended = self.ended.listen();
-            if !self.has_ended() {
-                ended.await;
-            }
-        }
+        until(&self.ended, || self.has_ended()).await;
     }
 }
 

@@ -14,10 +14,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ashlar_block::sync::lock;
+use ashlar_block::sync::{lock, until};
 use event_listener::Event;
-
-use crate::task::until;
 
 /// log2 of the number of consecutive chunks per shard.
 const GROUP_SHIFT: u32 = 6;

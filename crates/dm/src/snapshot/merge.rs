@@ -25,7 +25,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use ashlar_block::sync::lock;
+use ashlar_block::sync::{lock, until};
 use ashlar_block::{
     Bio, BioResult, Buffer, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
 };
@@ -41,7 +41,7 @@ use super::store::{ListEnd, Run};
 use super::target::{Member, TrackedChunk};
 use crate::copy::{copy, pieces};
 use crate::target::{MessageError, Reply, TableTarget, Target, TargetError, TargetParameters};
-use crate::task::{Task, until};
+use crate::task::Task;
 
 /// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
 /// small part of the time.

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 use std::sync::{Arc, Mutex, OnceLock};
 
 use ashlar_block::sync::gate::Gate;
-use ashlar_block::sync::lock;
 use ashlar_block::sync::rwlock::RwLock;
+use ashlar_block::sync::{lock, until};
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
 use event_listener::Event;
 use tracing::{debug, error, warn};
@@ -28,7 +28,6 @@ use super::merge::Merge;
 use super::ondisk::Geometry;
 use super::store::{Area, Batch, Run, Store};
 use crate::copy::{PIECE, copy};
-use crate::task::until;
 
 /// Maximum of exceptions being made at a time (the kernel's `snapshot_cow_threshold`)...
 const COPIES: usize = 2048;

@@ -387,7 +387,7 @@ fn place_of(
     options: &Options,
 ) -> Result<Result<Place, String>, AssembleError> {
     let sb = &candidate.sb;
-    let known = freshest.roles.get(sb.dev_number as usize).copied().unwrap_or(Role::Spare);
+    let known = freshest.role_of(sb.dev_number);
     if sb.level.is_redundant() && sb.data_size < freshest.size {
         return Ok(Err("it is smaller than what the array uses of each member".to_owned()));
     }
@@ -450,9 +450,8 @@ fn drop_doubles(
 /// without them. (If it records only some of them as failed, it is just out of date.)
 fn check_not_split(slots: &[Option<Candidate>], others: &[Candidate]) -> Result<(), AssembleError> {
     let Some(first) = slots.iter().flatten().max_by_key(|c| c.sb.events) else { return Ok(()) };
-    let failed_for = |sb: &Superblock, member: &Candidate| {
-        sb.roles.get(member.sb.dev_number as usize) == Some(&Role::Faulty)
-    };
+    let failed_for =
+        |sb: &Superblock, member: &Candidate| sb.role_of(member.sb.dev_number) == Role::Faulty;
     let split = others.iter().find(|other| {
         matches!(other.sb.role(), Role::Active(_))
             && slots.iter().flatten().all(|member| failed_for(&other.sb, member))
@@ -468,10 +467,9 @@ fn check_not_split(slots: &[Option<Candidate>], others: &[Candidate]) -> Result<
 /// Whether `new` took the place of `old`, which does not know that, although both have the same event count: the first try of a
 /// round of superblocks still had both, the second one wrote only `new`. It is complete, and had every write that `old` had.
 fn has_replaced(new: &Candidate, old: &Candidate) -> bool {
-    let role = |of: &Superblock, member: &Superblock| {
-        of.roles.get(member.dev_number as usize).copied().unwrap_or(Role::Spare)
-    };
-    role(&new.sb, &old.sb) == Role::Faulty && matches!(role(&old.sb, &new.sb), Role::Active(_))
+    let (new, old) = (&new.sb, &old.sb);
+    new.role_of(old.dev_number) == Role::Faulty
+        && matches!(old.role_of(new.dev_number), Role::Active(_))
 }
 
 fn same_slot(first: &Candidate, second: &Candidate, slot: u16) -> AssembleError {

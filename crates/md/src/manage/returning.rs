@@ -104,7 +104,7 @@ impl Array {
             return Err("it is too far behind for the bitmap");
         }
         let failed_for_it = |(_, rdev): (Index, &Rdev)| {
-            rdev.is_in_sync() && sb.roles.get(rdev.number() as usize) == Some(&Role::Faulty)
+            rdev.is_in_sync() && sb.role_of(rdev.number()) == Role::Faulty
         };
         if sb.events > superblocks.events() || self.core.members.placed().any(failed_for_it) {
             return Err("it was used without the others");

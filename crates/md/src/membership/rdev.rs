@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use ashlar_block::shard::{SHARDS, thread_shard};
+use ashlar_block::sync::until;
 use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors, Status, trace};
 use bitflags::bitflags;
 use event_listener::Event;
@@ -215,14 +216,7 @@ impl Rdev {
         &self,
         io: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        let failed = async {
-            while !self.is_faulty() {
-                let failed = self.failed.listen();
-                if !self.is_faulty() {
-                    failed.await;
-                }
-            }
-        };
+        let failed = until(&self.failed, || self.is_faulty());
         match select(pin!(io), pin!(failed)).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => Err(Status::Offline),

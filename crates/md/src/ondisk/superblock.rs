@@ -277,9 +277,14 @@ impl Superblock {
         }
     }
 
-    /// The role of this member, by its own superblock. A number outside the table is a spare.
+    /// The role of the member with this number, by this superblock. A number outside the table is a spare.
+    pub fn role_of(&self, dev_number: u32) -> Role {
+        self.roles.get(dev_number as usize).copied().unwrap_or(Role::Spare)
+    }
+
+    /// The role of this member, by its own superblock.
     pub fn role(&self) -> Role {
-        self.roles.get(self.dev_number as usize).copied().unwrap_or(Role::Spare)
+        self.role_of(self.dev_number)
     }
 
     /// Whether the array was stopped with all its data in sync.

@@ -91,7 +91,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ashlar_block::Sectors;
-use ashlar_block::sync::lock;
+use ashlar_block::sync::{lock, until};
 use event_listener::Event;
 
 use crate::core::Core;
@@ -293,13 +293,8 @@ impl Engine {
         lock(&self.orders).holds += 1;
         let held = SyncHold(self);
         self.core.news.wake();
-        loop {
-            let listener = self.ended.listen();
-            if !lock(&self.orders).busy {
-                return held;
-            }
-            listener.await;
-        }
+        until(&self.ended, || !lock(&self.orders).busy).await;
+        held
     }
 
     /// Whether no action may begin: the user froze it, the array is being changed, or it is read-only.

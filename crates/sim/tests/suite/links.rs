@@ -16,7 +16,7 @@ async fn write(gateway: &Gateway, data: [u8; 512]) -> BioResult {
     gateway.write(Sector(7), &mut Buffer::from_slice(&data), Flags::empty()).await
 }
 
-/// The fate of a write of [`OLD`] whose connection broke, and of the write of [`NEW`] that the disk took after it.
+/// What the disk did with a write of [`OLD`], during which the connection broke, and with a later write of [`NEW`] to the same sector.
 #[derive(Debug)]
 struct Seen {
     first: BioResult,
