@@ -15,7 +15,9 @@ work=$(mktemp -d)
 mkdir "$work/out"
 disks=()
 for i in 0 1 2 3; do
-	head -c 64M /dev/urandom >"$work/disk$i"
+	# Without their first blocks: one in 256 random sectors is a partition table of the Acorn (CUMANA) to the guest's kernel,
+	# and LVM then finds each volume on the disk and on its partition.
+	{ head -c 1M /dev/zero && head -c 63M /dev/urandom; } >"$work/disk$i"
 	disks+=(--disk "$work/disk$i")
 done
 

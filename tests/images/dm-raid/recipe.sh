@@ -10,7 +10,8 @@ trap 'rm -r "$work"' EXIT
 mkdir "$work/out"
 disks=()
 for i in 0 1 2 3; do
-	head -c 64M /dev/urandom >"$work/disk$i"
+	# See tests/interop/dm-raid.sh.
+	{ head -c 1M /dev/zero && head -c 63M /dev/urandom; } >"$work/disk$i"
 	disks+=(--disk "$work/disk$i")
 done
 "$root/tests/oracle/uml-run" --rw "$work/out" "${disks[@]}" "$root/tests/interop/dm-raid-guest.sh" "$work/out"
