@@ -13,9 +13,9 @@ that too, after S seconds.
 Each sector carries seed, generation and its own address, 32 times over. What is written follows from
 seed and state alone, so `verify` can replay it: all batches up to the flushed one must be there, one
 more may be there, sector by sector. Then it keeps in the state what it found, which is where the next
-round begins, and empties the log. With --torn a sector may begin with what may be there and end with what
-must be: OpenZFS's log is taken to cut a write that does not fit a log block anywhere, so that after a crash
-only the first piece may be replayed of one that was not flushed.
+round begins, and empties the log. With --torn one sector may begin as one write that was not flushed left it
+and end as an earlier one did: OpenZFS's log cuts a write that does not fit a log block anywhere, so that after
+a crash only the first piece may be replayed of the last one, on top of all before it.
 """
 
 import argparse
@@ -168,20 +168,20 @@ def replayed_in_part(perhaps, sector):
 
 
 def is_torn(seed, sector, read, flushed, newer):
-    """Whether it begins as one of the generations `newer`, and goes on as the one that was flushed."""
-    old = stamp(seed, flushed, sector)
-    for generation in newer:
-        new = stamp(seed, generation, sector)
-        same = next((at for at in range(SECTOR) if read[at] != new[at]), SECTOR)
-        if any(read == new[:cut] + old[cut:] for cut in range(8, same + 1, 8)):
-            return True
-    return False
+    """Whether it begins as one of the generations `newer`, and goes on as an earlier one, or as the one that was flushed."""
+    stamps = [stamp(seed, generation, sector) for generation in (flushed, *newer)]
+    return any(
+        read[:cut] == new[:cut] and read[cut:] == old[cut:]
+        for old, new in itertools.combinations(stamps, 2)
+        for cut in range(8, SECTOR, 8)
+    )
 
 
 def verify(device, seed, state, log, discards, torn=False):
     """Prints what is wrong; returns how many sectors are."""
     want, loose, perhaps, last = expected(seed, state, log, discards)
     wrong = newer = 0
+    cut = None  # the sector that the end of the log tore: there is one end
     for first in range(0, len(want), WINDOW):
         count = min(WINDOW, len(want) - first)
         data = device.read(first * SECTOR, count * SECTOR)
@@ -197,10 +197,11 @@ def verify(device, seed, state, log, discards, torn=False):
                 for kind, at, length, number in perhaps
             ):
                 newer += 1
-            elif torn and is_torn(seed, sector, read, want[sector], replayed_in_part(perhaps, sector)):
+            elif torn and cut is None and is_torn(seed, sector, read, want[sector], replayed_in_part(perhaps, sector)):
                 # The next round must know what it is.
                 device.write(sector * SECTOR, stamp(seed, want[sector], sector))
-                print(f"sector {sector} is torn: it was not flushed")
+                print(f"sector {sector} is torn: it was not flushed ({pieces_of(seed, sector, read)})")
+                cut = sector
                 newer += 1
                 continue
             else:
@@ -308,6 +309,11 @@ def selftest():
     assert is_torn(seed, 3083, torn, 1328, replayed_in_part(neither, 3083)), "it is a piece of the write"
     assert not is_torn(seed, 3083, torn, 1328, replayed_in_part(neither[::-1], 3083)), "the write came after the discard"
     assert not is_torn(seed, 3083, torn, 1328, replayed_in_part(neither[1:], 3083)), "there was no write"
+    # Found by zvol.sh, too: the piece of the last write lies on another that was not flushed.
+    three = [("write", 848, 256, 2497), ("write", 891, 256, 2517), ("write", 904, 256, 2559)]
+    newest, newer = (stamp(seed, generation, 1075) for generation in (2559, 2517))
+    assert is_torn(seed, 1075, newest[:160] + newer[160:], 2464, replayed_in_part(three, 1075)), "a piece on another write"
+    assert not is_torn(seed, 1075, newer[:160] + newest[160:], 2464, replayed_in_part(three, 1075)), "the older on the newer"
     print("what is flushed and what is not is told apart")
 
 
