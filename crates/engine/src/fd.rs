@@ -16,7 +16,7 @@ use crate::reactor::{self, Core};
 use crate::sys::uninterrupted;
 
 /// "At the file's position", for streams.
-const STREAM: u64 = u64::MAX;
+pub(crate) const STREAM: u64 = u64::MAX;
 
 /// Bytes that an operation reads or writes.
 pub trait Bytes: Payload {

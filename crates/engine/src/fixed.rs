@@ -109,9 +109,10 @@ impl FixedMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ring::BackEnd;
 
     fn memory() -> FixedMemory {
-        FixedMemory::register(&Ring::new(8, false).unwrap()).unwrap()
+        FixedMemory::register(&Ring::with(BackEnd::Uring, 8, false).unwrap()).unwrap()
     }
 
     #[test]

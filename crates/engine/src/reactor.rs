@@ -17,6 +17,7 @@ use async_task::Task;
 use io_uring::{opcode, squeue, types};
 
 use crate::executor::Tasks;
+use crate::fd::STREAM;
 use crate::files::FileTable;
 use crate::fixed::FixedMemory;
 use crate::mailbox::{Mailbox, Message};
@@ -249,7 +250,7 @@ async fn read_wake_ups(core: Rc<Core>) {
     let mut counter = vec![0; 8];
     loop {
         let event = types::Fd(core.mailbox.event().as_raw_fd());
-        let entry = opcode::Read::new(event, counter.as_mut_ptr(), 8).build();
+        let entry = opcode::Read::new(event, counter.as_mut_ptr(), 8).offset(STREAM).build();
         // SAFETY: the payload owns the eight bytes; the eventfd lives as long as the core, which the operation holds a
         // reference to.
         let (result, same) = unsafe { core.submit(entry, counter, None, true) }.await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use crate::options::{Assignment, Bytes, Group, Listen, Mode, ReAddPolicy};
+use crate::options::{Assignment, BackEnd, Bytes, Group, Listen, Mode, ReAddPolicy};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_stack::pools;
@@ -59,6 +59,8 @@ pub struct Config {
     pub threads: Option<u16>,
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps.
     pub spin: Option<u32>,
+    /// How the kernel is asked for I/O; by default by io_uring where it is allowed.
+    pub io: Option<BackEnd>,
     /// The path of the control socket; without one, the default of this user.
     pub control: Option<PathBuf>,
     /// The group whose members may control the daemon, by its name or number.

@@ -14,6 +14,7 @@ use crate::interface::{
     self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, TreePath, VolumeStatus,
     control_error,
 };
+use crate::options::BackEnd;
 use crate::service::Service;
 use crate::varlink::server::{Interface, nothing, parse};
 use crate::varlink::{Call, Reply};
@@ -158,6 +159,7 @@ impl Service {
         interface::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            io: BackEnd::used().name().to_owned(),
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),

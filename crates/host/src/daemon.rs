@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::options::{Listen, ReAddPolicy};
+use crate::options::{BackEnd, Listen, ReAddPolicy};
 use ashlar_engine::{Engine, ReactorConfig, spawn};
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
@@ -95,6 +95,7 @@ pub fn serve(
     filter: Option<Filter<'_>>,
     console: &mut dyn Console,
 ) -> Result<ExitCode> {
+    config.io.unwrap_or(BackEnd::Auto).choose();
     let background = config.background.then(Background::begin).transpose()?;
     background.as_ref().map_or(Ok(()), Background::leave_directory)?;
     // Before any other thread is started, so that all of them inherit the blocked signals.

@@ -38,8 +38,9 @@ use thiserror::Error;
 
 use crate::disks;
 
+pub use ashlar_engine::BackEnd;
 pub use models::{Assignment, models};
-pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy};
+pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy, parsed};
 
 /// The options that a `stack.toml` may have.
 pub trait FileOptions: DeserializeOwned {

@@ -7,7 +7,7 @@ use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::options::{
-    self, Assignment, Bytes, FileOptions, Group, Listen, Mode, ReAddPolicy,
+    self, Assignment, BackEnd, Bytes, FileOptions, Group, Listen, Mode, ReAddPolicy,
 };
 use ashlar_host::{background, disks};
 use clap::Args;
@@ -174,6 +174,11 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)))]
     spin: Option<u32>,
 
+    /// How the kernel is asked for I/O: uring, or threads with epoll [default: uring where it is allowed]
+    #[arg(long, value_name = "WAY")]
+    #[serde(deserialize_with = "options::parsed")]
+    io: Option<BackEnd>,
+
     /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
     /// repeated). The models nvme, sata-ssd, hdd, gp2 and custom (which takes no time) are adjusted
     /// after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
@@ -229,6 +234,7 @@ impl ServeOptions {
             partial: self.partial | file.partial,
             threads: self.threads.or(file.threads),
             spin: self.spin.or(file.spin),
+            io: self.io.or(file.io),
             model: [file.model, self.model].concat(),
             control: self.control.or(file.control),
             control_group: self.control_group.or(file.control_group),
@@ -262,6 +268,7 @@ impl ServeOptions {
             force: self.force,
             threads: self.threads,
             spin: self.spin,
+            io: self.io,
             control: self.control,
             control_group: self.control_group,
             models: self.model,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
-use ashlar_host::interface;
+use ashlar_host::{interface, options::BackEnd};
 use ashlar_stack::graph::human_size;
 use clap::Args;
 
@@ -28,10 +28,9 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let status = self.daemon.connect()?.status()?;
-        if self.json {
-            output::print_json(&status)?
-        } else {
-            output::print(&text(&status))?
+        match self.json {
+            true => output::print_json(&status)?,
+            false => output::print(&text(&status))?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -41,32 +40,26 @@ fn text(status: &interface::Status) -> String {
     let mut out = format!("ashlar {}, process {}\n", status.version, status.pid);
     if let Some(waits_for) = &status.stopping {
         out += "stopping\n";
-        for what in waits_for {
-            out += &format!("waiting: {what}\n");
-        }
+        out.extend(waits_for.iter().map(|what| format!("waiting: {what}\n")));
     }
-    if let Some(mount) = &status.mount {
-        out += &format!("mounted on {mount}\n");
+    if status.io != BackEnd::Uring.name() {
+        out += &format!("I/O by {}, without io_uring\n", status.io);
     }
-    for address in &status.nbd {
-        out += &format!("NBD at {address}\n");
-    }
-    for interface::ModelStatus { disk, model } in &status.models {
-        out += &format!("{disk} takes the time of {model}\n");
-    }
+    out.extend(status.mount.iter().map(|mount| format!("mounted on {mount}\n")));
+    out.extend(status.nbd.iter().map(|address| format!("NBD at {address}\n")));
+    let modelled = status.models.iter().map(|it| (&it.disk, &it.model));
+    out.extend(modelled.map(|(disk, model)| format!("{disk} takes the time of {model}\n")));
     for pool in &status.pools {
         out += &format!("{}: zpool, OpenZFS {} in process {}", pool.name, pool.release, pool.pid);
         out += &pool.ended.as_ref().map_or("\n".to_owned(), |how| format!(", which ended {how}\n"));
     }
     for volume in &status.volumes {
         let alias = volume.alias.as_deref().map_or(String::new(), |alias| format!(" ({alias})"));
-        let size = human_size(volume.size);
-        out += &format!("{}{alias}: {} {size}, {}", volume.name, volume.level, volume.state);
-        if volume.raid_devices > 1 {
-            let working = volume.raid_devices.saturating_sub(volume.degraded);
-            out += &format!(", {working} of {} devices", volume.raid_devices);
-        }
-        out.push('\n');
+        let working = volume.raid_devices.saturating_sub(volume.degraded);
+        let devices = format!(", {working} of {} devices", volume.raid_devices);
+        let devices = if volume.raid_devices > 1 { &devices } else { "" };
+        let (size, state) = (human_size(volume.size), &volume.state);
+        out += &format!("{}{alias}: {} {size}, {state}{devices}\n", volume.name, volume.level);
     }
     out
 }

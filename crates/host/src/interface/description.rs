@@ -33,9 +33,11 @@ type Pool (
   ended: ?string
 )
 
+# Io is io_uring or threads.
 type Status (
   version: string,
   pid: int,
+  io: string,
   mount: ?string,
   nbd: []string,
   models: []Model,

@@ -533,6 +533,8 @@ pub struct Status {
     pub version: String,
     /// The daemon's process.
     pub pid: u32,
+    /// How the kernel is asked for I/O: `io_uring` or `threads`.
+    pub io: String,
     /// The mount point, if any.
     pub mount: Option<String>,
     /// The addresses of the NBD servers.

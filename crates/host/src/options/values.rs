@@ -78,6 +78,18 @@ impl FromStr for ReAddPolicy {
     }
 }
 
+/// Deserializes a value from its text.
+///
+/// # Errors
+/// It is no text, or none of such a value.
+pub fn parsed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: std::fmt::Display>,
+{
+    String::deserialize(deserializer)?.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
 impl<'de> Deserialize<'de> for ReAddPolicy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)

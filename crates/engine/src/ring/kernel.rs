@@ -1,7 +1,7 @@
 //! One io_uring: set-up with fallback to older kernels, submission policy, harvest.
 //!
-//! Entries are queued with [`Ring::push`]. They reach the kernel at [`Ring::flush`] (no waiting, and completions are
-//! not run) or at [`Ring::enter`] (which also runs the kernel's deferred work and may wait). An entry that finds the
+//! Entries are queued with [`KernelRing::push`]. They reach the kernel at [`KernelRing::flush`] (no waiting, and completions are
+//! not run) or at [`KernelRing::enter`] (which also runs the kernel's deferred work and may wait). An entry that finds the
 //! queue full waits in a backlog: no entry is ever refused, and the layers above bound the number of operations in
 //! flight (queue depth, sockets, volumes).
 
@@ -13,19 +13,10 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, squeue};
 
+use super::Completion;
+
 /// `IORING_ENTER_GETEVENTS` of the kernel's `include/uapi/linux/io_uring.h`.
 const ENTER_GETEVENTS: u32 = 1;
-
-/// A completion, as the kernel posted it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
-    /// The entry's user data.
-    pub(crate) user_data: u64,
-    /// Result, or minus an errno.
-    pub(crate) result: i32,
-    /// `IORING_CQE_F_*`.
-    pub(crate) flags: u32,
-}
 
 /// The features the ring was set up with, newest kernel first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,20 +29,20 @@ enum Mode {
     Plain,
 }
 
-pub(crate) struct Ring {
+pub(crate) struct KernelRing {
     uring: IoUring,
     backlog: VecDeque<squeue::Entry>,
     queued: u32,
     probe: Probe,
 }
 
-impl Ring {
+impl KernelRing {
     /// Sets a ring up with room for `entries` submissions and four times as many completions; `plain`: only with
     /// features of Linux 5.11.
     ///
     /// # Errors
     /// Those of io_uring_setup(2) for the plainest flags, explained, and `Unsupported` before Linux 5.11.
-    pub(crate) fn new(entries: u32, plain: bool) -> io::Result<Self> {
+    pub(super) fn new(entries: u32, plain: bool) -> io::Result<Self> {
         let build = |mode| {
             let mut builder = IoUring::builder();
             builder.setup_cqsize(entries.saturating_mul(4)).setup_clamp();
@@ -91,17 +82,17 @@ impl Ring {
     }
 
     /// Whether the kernel supports an opcode.
-    pub(crate) fn supports(&self, opcode: u8) -> bool {
+    pub(super) fn supports(&self, opcode: u8) -> bool {
         self.probe.is_supported(opcode)
     }
 
     /// The ring's own descriptor, the target of MSG_RING.
-    pub(crate) fn fd(&self) -> RawFd {
+    pub(super) fn fd(&self) -> RawFd {
         self.uring.as_raw_fd()
     }
 
     /// Entries not yet submitted to the kernel.
-    pub(crate) fn queued(&self) -> u32 {
+    pub(super) fn queued(&self) -> u32 {
         self.queued
     }
 
@@ -110,7 +101,7 @@ impl Ring {
     /// # Safety
     /// All memory that the entry names must stay valid, and its descriptor open, until the
     /// completion with the entry's user data has been harvested.
-    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry) {
+    pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
         self.queued += 1;
         // SAFETY: the caller's promise is push()'s requirement.
         let full =
@@ -153,7 +144,7 @@ impl Ring {
     ///
     /// # Errors
     /// Those of io_uring_enter(2) that do not go away by waiting.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         let count = self.refill();
         if count == 0 {
             return Ok(());
@@ -168,7 +159,7 @@ impl Ring {
     ///
     /// # Errors
     /// As [`Self::flush`].
-    pub(crate) fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
+    pub(super) fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
         let count = self.refill();
         let submitter = self.uring.submitter();
         let consumed = match wait {
@@ -186,7 +177,7 @@ impl Ring {
     }
 
     /// Whether entering would do anything: submit entries or run completions.
-    pub(crate) fn has_work(&mut self) -> bool {
+    pub(super) fn has_work(&mut self) -> bool {
         if self.queued > 0 {
             return true;
         }
@@ -195,7 +186,7 @@ impl Ring {
     }
 
     /// Whether completions are posted, or entering would post some.
-    pub(crate) fn has_completions(&mut self) -> bool {
+    pub(super) fn has_completions(&mut self) -> bool {
         let queue = self.uring.submission();
         let deferred = queue.taskrun() || queue.cq_overflow();
         drop(queue);
@@ -203,7 +194,7 @@ impl Ring {
     }
 
     /// Moves all completions that the kernel has posted to `into`.
-    pub(crate) fn harvest(&mut self, into: &mut Vec<Completion>) {
+    pub(super) fn harvest(&mut self, into: &mut Vec<Completion>) {
         into.extend(self.uring.completion().map(|entry: cqueue::Entry| Completion {
             user_data: entry.user_data(),
             result: entry.result(),
@@ -215,7 +206,7 @@ impl Ring {
     ///
     /// # Errors
     /// Those of io_uring_register(2); unsupported before Linux 5.15.
-    pub(crate) fn add_workers(&self, count: u32) -> io::Result<()> {
+    pub(super) fn add_workers(&self, count: u32) -> io::Result<()> {
         let submitter = self.uring.submitter();
         let mut limits = [0, 0];
         submitter.register_iowq_max_workers(&mut limits)?;
@@ -229,7 +220,7 @@ impl Ring {
     ///
     /// # Safety
     /// The memory is writable, and neither freed nor used for anything else before the ring is closed.
-    pub(crate) unsafe fn register_memory(&self, start: *mut u8, len: usize) -> io::Result<()> {
+    pub(super) unsafe fn register_memory(&self, start: *mut u8, len: usize) -> io::Result<()> {
         if !self.uring.params().is_feature_resource_tagging() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -242,7 +233,7 @@ impl Ring {
     ///
     /// # Errors
     /// Those of io_uring_register(2); unsupported before Linux 5.19.
-    pub(crate) fn register_table(&self, count: u32) -> io::Result<()> {
+    pub(super) fn register_table(&self, count: u32) -> io::Result<()> {
         self.uring.submitter().register_files_sparse(count)
     }
 
@@ -250,7 +241,7 @@ impl Ring {
     ///
     /// # Errors
     /// Those of io_uring_register(2).
-    pub(crate) fn register_file(&self, slot: u32, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(super) fn register_file(&self, slot: u32, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let fd = file.map_or(-1, |file| file.as_raw_fd());
         self.uring.submitter().register_files_update(slot, &[fd]).map(|_| ())
     }
@@ -259,7 +250,7 @@ impl Ring {
     ///
     /// # Errors
     /// Those of io_uring_register(2).
-    pub(crate) fn unregister_files(&self) -> io::Result<()> {
+    pub(super) fn unregister_files(&self) -> io::Result<()> {
         self.uring.submitter().unregister_files()
     }
 }
