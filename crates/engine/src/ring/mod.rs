@@ -125,7 +125,13 @@ impl Ring {
     /// # Errors
     /// Those of io_uring_setup(2), explained, where threads may not stand for it; too few descriptors.
     pub(crate) fn new(entries: u32, plain: bool) -> io::Result<Self> {
-        Self::with(BackEnd::chosen(), entries, plain)
+        let made = Self::with(BackEnd::chosen(), entries, plain)?;
+        let used = match made {
+            Self::Kernel(_) => BackEnd::Uring,
+            Self::Threads(_) => BackEnd::Threads,
+        };
+        USED.store(used as u8, Relaxed);
+        Ok(made)
     }
 
     /// As [`Self::new`], with this back end.
@@ -133,23 +139,16 @@ impl Ring {
     /// # Errors
     /// As there.
     pub(crate) fn with(chosen: BackEnd, entries: u32, plain: bool) -> io::Result<Self> {
-        let made = match chosen {
-            BackEnd::Threads => Self::Threads(ThreadsRing::new()?),
+        match chosen {
+            BackEnd::Threads => ThreadsRing::new().map(Self::Threads),
             BackEnd::Uring | BackEnd::Auto => match KernelRing::new(entries, plain) {
-                Ok(ring) => Self::Kernel(ring),
                 Err(error) if chosen == BackEnd::Auto && is_refusal(&error) => {
                     warn_once(&error);
-                    Self::Threads(ThreadsRing::new()?)
+                    ThreadsRing::new().map(Self::Threads)
                 }
-                Err(error) => return Err(error),
+                made => made.map(Self::Kernel),
             },
-        };
-        let used = match made {
-            Self::Kernel(_) => BackEnd::Uring,
-            Self::Threads(_) => BackEnd::Threads,
-        };
-        USED.store(used as u8, Relaxed);
-        Ok(made)
+        }
     }
 
     /// Whether the kernel supports an opcode.
