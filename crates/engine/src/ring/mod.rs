@@ -3,6 +3,8 @@
 mod kernel;
 mod pool;
 mod sqe;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 use std::io;

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use ashlar_block::sync::lock;
 use io_uring::{opcode, squeue};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::fs::OFlags;
 
 use super::Completion;
 use super::pool;
@@ -67,12 +68,12 @@ pub(super) fn returned(result: io::Result<i64>) -> i32 {
 struct Waiting {
     sqe: Sqe,
     events: u32,
-    /// Whether the connection has been begun.
-    connects: bool,
 }
 
 pub(crate) struct ThreadsRing {
     queue: Vec<Sqe>,
+    /// Empty: the pool's share of the queue, while it is begun.
+    pooled: Vec<Sqe>,
     /// Operations that wait, by descriptor: those of one have one registration.
     waiting: HashMap<RawFd, Vec<Waiting>>,
     posted: Vec<Completion>,
@@ -91,6 +92,7 @@ impl ThreadsRing {
         let inbox = Inbox { done: Mutex::default(), sleeps: AtomicBool::new(false), event };
         Ok(Self {
             queue: Vec::new(),
+            pooled: Vec::new(),
             waiting: HashMap::new(),
             posted: Vec::new(),
             inbox: Arc::new(inbox),
@@ -112,27 +114,29 @@ impl ThreadsRing {
     /// Begins all queued operations.
     pub(super) fn flush(&mut self) {
         let mut queue = std::mem::take(&mut self.queue);
-        let is_for_pool = |sqe: &Sqe| match sqe.opcode {
-            opcode::Read::CODE => sqe.offset != STREAM,
-            opcode::Readv::CODE
-            | opcode::Write::CODE
-            | opcode::Writev::CODE
-            | opcode::Fsync::CODE
-            | opcode::Fallocate::CODE => true,
-            opcode::Connect::CODE => is_unix(sqe),
-            _ => false,
-        };
-        let is_pooled = queue.iter().any(is_for_pool);
-        for sqe in queue.iter().filter(|sqe| !is_for_pool(sqe)) {
-            self.begin(*sqe);
+        let mut pooled = std::mem::take(&mut self.pooled);
+        for sqe in queue.drain(..) {
+            if sqe.opcode == opcode::AsyncCancel::CODE {
+                // What is cancelled may be in this batch.
+                let place = pooled.iter().position(|other| other.user_data == sqe.address);
+                match place {
+                    Some(place) => {
+                        pooled.remove(place);
+                        self.post(sqe.address, -libc::ECANCELED);
+                    }
+                    None => self.cancel(sqe.address),
+                }
+            } else if is_for_pool(&sqe) {
+                pooled.push(sqe);
+            } else {
+                self.begin(sqe);
+            }
         }
-        if is_pooled {
-            let jobs = queue.iter().copied().filter(is_for_pool);
+        if !pooled.is_empty() {
             // SAFETY: the promise given to push().
-            unsafe { pool::execute_all(jobs, &self.inbox) };
+            unsafe { pool::execute_all(pooled.drain(..), &self.inbox) };
         }
-        queue.clear();
-        self.queue = queue;
+        (self.queue, self.pooled) = (queue, pooled);
     }
 
     fn post(&mut self, user_data: u64, result: i32) {
@@ -142,8 +146,7 @@ impl ThreadsRing {
     /// Begins an operation that does not block.
     fn begin(&mut self, sqe: Sqe) {
         let events = match sqe.opcode {
-            opcode::AsyncCancel::CODE => return self.cancel(sqe.address),
-            opcode::PollAdd::CODE => sqe.flags,
+            opcode::PollAdd::CODE => poll_events(sqe.flags),
             opcode::Read::CODE | opcode::Recv::CODE | opcode::Accept::CODE => libc::EPOLLIN as u32,
             opcode::Send::CODE | opcode::SendMsg::CODE | opcode::Connect::CODE => {
                 libc::EPOLLOUT as u32
@@ -153,71 +156,60 @@ impl ThreadsRing {
                 return self.post(sqe.user_data, returned(result));
             }
         };
-        let mut waiting = Waiting { sqe, events, connects: false };
+        let waiting = Waiting { sqe, events };
         // A poll, and a read that cannot be told not to block, first wait.
         let waits = matches!(sqe.opcode, opcode::PollAdd::CODE | opcode::Read::CODE);
         if waits || waiting.go_on(0).map(|result| self.post(sqe.user_data, result)).is_none() {
-            let all = self.waiting.entry(sqe.fd).or_default();
-            let (before, is_first) = (events_of(all), all.is_empty());
+            let mut all = self.waiting.remove(&sqe.fd).unwrap_or_default();
+            let before = events_of(&all);
             all.push(waiting);
-            let now = events_of(all);
-            if (is_first || now != before)
-                && let Err(error) = self.register(sqe.fd, now, is_first)
-            {
-                self.ready(sqe.fd, u32::MAX, Some(error));
-            }
+            self.keep(sqe.fd, before, all);
         }
     }
 
-    /// Has epoll look for events of a descriptor.
-    fn register(&self, fd: RawFd, events: u32, is_first: bool) -> rustix::io::Result<()> {
-        // SAFETY: an operation in flight keeps it open.
+    /// Goes on with the operations of a descriptor that has these events.
+    fn ready(&mut self, fd: RawFd, events: u32) {
+        let Some(mut all) = self.waiting.remove(&fd) else { return };
+        let before = events_of(&all);
+        let posted = &mut self.posted;
+        all.retain(|waiting| {
+            let result = match events & (waiting.events | ENDS) {
+                0 => None,
+                _ => waiting.go_on(events),
+            };
+            let user_data = waiting.sqe.user_data;
+            posted.extend(result.map(|result| Completion { user_data, result, flags: 0 }));
+            result.is_none()
+        });
+        self.keep(fd, before, all);
+    }
+
+    /// Has epoll look for the events of a descriptor's operations that are left. `before`: those that it looks for.
+    fn keep(&mut self, fd: RawFd, before: u32, all: Vec<Waiting>) {
+        let now = events_of(&all);
+        let watched = if now == before { Ok(()) } else { self.watch(fd, before, now) };
+        if let Err(why) = watched {
+            for waiting in all {
+                self.post(waiting.sqe.user_data, waiting.refused(why));
+            }
+        } else if !all.is_empty() {
+            self.waiting.insert(fd, all);
+        }
+    }
+
+    /// Has epoll look for events of a descriptor, instead of those before.
+    fn watch(&self, fd: RawFd, before: u32, now: u32) -> rustix::io::Result<()> {
+        // SAFETY: the slot of an operation keeps it open until its completion is harvested.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let data = epoll::EventData::new_u64(fd.as_raw_fd() as u64);
-        let flags = epoll::EventFlags::from_bits_retain(events);
-        if !is_first {
+        if before != 0 {
             // One that is exclusive cannot be changed.
             epoll::delete(&self.epoll, fd)?;
         }
-        epoll::add(&self.epoll, fd, data, flags)
-    }
-
-    /// Goes on with the operations of a descriptor that has these events, or is none that epoll can watch.
-    fn ready(&mut self, fd: RawFd, events: u32, refused: Option<rustix::io::Errno>) {
-        let Some(mut all) = self.waiting.remove(&fd) else { return };
-        let before = events_of(&all);
-        let mut posted = std::mem::take(&mut self.posted);
-        all.retain_mut(|waiting| {
-            if events & (waiting.events | ENDS) == 0 {
-                return true;
-            }
-            // A file that epoll cannot watch is ready at any time.
-            let seen = if refused.is_some() { waiting.events } else { events };
-            let Some(result) = waiting.go_on(seen) else { return refused.is_none() };
-            posted.push(Completion { user_data: waiting.sqe.user_data, result, flags: 0 });
-            false
-        });
-        self.posted = posted;
-        self.keep(fd, before, all, refused.is_some());
-    }
-
-    /// Keeps the operations of a descriptor that are left.
-    fn keep(&mut self, fd: RawFd, before: u32, all: Vec<Waiting>, is_refused: bool) {
-        // SAFETY: the slot of an operation keeps it open until its completion is harvested.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        if all.is_empty() {
-            if !is_refused && let Err(error) = epoll::delete(&self.epoll, borrowed) {
-                tracing::error!(%error, "epoll");
-            }
-            return;
+        if now != 0 {
+            let data = epoll::EventData::new_u64(fd.as_raw_fd() as u64);
+            epoll::add(&self.epoll, fd, data, epoll::EventFlags::from_bits_retain(now))?;
         }
-        let now = events_of(&all);
-        self.waiting.insert(fd, all);
-        if now != before
-            && let Err(error) = self.register(fd, now, false)
-        {
-            tracing::error!(%error, "epoll");
-        }
+        Ok(())
     }
 
     fn cancel(&mut self, user_data: u64) {
@@ -226,7 +218,7 @@ impl ThreadsRing {
         if let Some((fd, mut all)) = found.and_then(|fd| Some((fd, self.waiting.remove(&fd)?))) {
             let before = events_of(&all);
             all.retain(|waiting| !is_it(waiting));
-            self.keep(fd, before, all, false);
+            self.keep(fd, before, all);
         } else if !pool::cancel(user_data, &self.inbox) {
             return;
         }
@@ -239,15 +231,12 @@ impl ThreadsRing {
     /// Those of epoll_wait(2).
     pub(super) fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
         self.flush();
-        let mut limit = match wait {
-            None => Some(Duration::ZERO),
-            Some(limit) => limit,
-        };
-        self.inbox.sleeps.store(true, SeqCst);
+        let mut limit = wait.unwrap_or(Some(Duration::ZERO));
+        self.inbox.sleeps.store(limit != Some(Duration::ZERO), SeqCst);
         if !self.posted.is_empty() || !self.inbox.is_empty() {
             limit = Some(Duration::ZERO);
         }
-        let limit = limit.map(|limit| rustix::event::Timespec {
+        let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
         });
@@ -263,7 +252,7 @@ impl ThreadsRing {
                 }
                 fd => {
                     let flags = event.flags;
-                    self.ready(fd as RawFd, flags.bits(), None);
+                    self.ready(fd as RawFd, flags.bits());
                 }
             }
         }
@@ -297,6 +286,25 @@ fn events_of(all: &[Waiting]) -> u32 {
     if all.len() > 1 { events & !EXCLUSIVE } else { events }
 }
 
+/// The events that end a poll. The kernel's ring always adds that the peer has ended its side; epoll has no such exclusive poll,
+/// but then there is something to read, too.
+const fn poll_events(asked: u32) -> u32 {
+    if asked & libc::EPOLLEXCLUSIVE as u32 != 0 { asked } else { asked | libc::EPOLLRDHUP as u32 }
+}
+
+fn is_for_pool(sqe: &Sqe) -> bool {
+    match sqe.opcode {
+        opcode::Read::CODE => sqe.offset != STREAM,
+        opcode::Readv::CODE
+        | opcode::Write::CODE
+        | opcode::Writev::CODE
+        | opcode::Fsync::CODE
+        | opcode::Fallocate::CODE => true,
+        opcode::Connect::CODE => is_unix(sqe),
+        _ => false,
+    }
+}
+
 fn is_unix(sqe: &Sqe) -> bool {
     // SAFETY: the entry's memory is an address of a socket, which begins with its family.
     let family = unsafe { sqe.memory::<libc::sa_family_t>().read_unaligned() };
@@ -317,9 +325,12 @@ fn at_once(sqe: &Sqe) -> io::Result<i64> {
 impl Waiting {
     /// Executes the operation as far as that is possible without waiting, of a descriptor that has these events. `None`: it has to
     /// wait.
-    fn go_on(&mut self, events: u32) -> Option<i32> {
+    fn go_on(&self, events: u32) -> Option<i32> {
         let Sqe { opcode: operation, fd, len, flags, .. } = self.sqe;
         let flags = (flags as i32 & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
+        let is_message =
+            matches!(operation, opcode::Recv::CODE | opcode::Send::CODE | opcode::SendMsg::CODE);
+        let waits = !is_message || self.sqe.flags & libc::MSG_DONTWAIT as u32 == 0;
         let result = match operation {
             opcode::PollAdd::CODE => {
                 let seen = events & (self.events | ENDS) & !(libc::EPOLLEXCLUSIVE as u32);
@@ -327,8 +338,11 @@ impl Waiting {
             }
             opcode::Read::CODE => {
                 let memory = self.sqe.memory();
-                // SAFETY: the promise given to push(). There is something to read, so it does not block.
-                uninterrupted(|| unsafe { libc::read(fd, memory, len as usize) })
+                // Another operation may just have read what there was.
+                is_readable(fd).and_then(|()| {
+                    // SAFETY: the promise given to push(). There is something to read, so it does not block.
+                    uninterrupted(|| unsafe { libc::read(fd, memory, len as usize) })
+                })
             }
             opcode::Recv::CODE => {
                 let memory = self.sqe.memory();
@@ -348,7 +362,7 @@ impl Waiting {
             opcode::Accept::CODE => {
                 let (flags, null) = (self.sqe.flags as i32, std::ptr::null_mut());
                 let size = std::ptr::null_mut();
-                let accepted = without_blocking(fd).and_then(|()| {
+                let accepted = set_non_blocking(fd, true).and_then(|()| {
                     // SAFETY: no memory is named.
                     uninterrupted(|| unsafe { libc::accept4(fd, null, size, flags) })
                 });
@@ -358,35 +372,56 @@ impl Waiting {
             _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
         };
         match result {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => None,
             result => Some(returned(result.map(|count| count as i64))),
         }
     }
 
-    /// Begins a connection, or looks what has become of it.
-    fn connect(&mut self) -> io::Result<()> {
-        let fd = self.sqe.fd;
-        if self.connects {
-            // SAFETY: the operation is in flight.
-            let fd = unsafe { self.sqe.fd() };
-            return rustix::net::sockopt::socket_error(fd)?.map_err(io::Error::from);
-        }
-        without_blocking(fd)?;
-        self.connects = true;
-        let size = self.sqe.offset as libc::socklen_t;
+    /// Begins a connection, or learns what has become of it.
+    fn connect(&self) -> io::Result<()> {
+        let Sqe { fd, offset: size, .. } = self.sqe;
+        // SAFETY: the operation is in flight.
+        let flags = rustix::fs::fcntl_getfl(unsafe { self.sqe.fd() })?;
+        set_non_blocking(fd, true)?;
         // SAFETY: the promise given to push() for the address.
-        match checked(unsafe { libc::connect(fd, self.sqe.memory(), size) }) {
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
+        let connected =
+            checked(unsafe { libc::connect(fd, self.sqe.memory(), size as libc::socklen_t) });
+        set_non_blocking(fd, flags.contains(OFlags::NONBLOCK))?;
+        match connected.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(_) => Ok(()),
+            Err((Some(libc::EINPROGRESS | libc::EALREADY), _)) => {
                 Err(io::ErrorKind::WouldBlock.into())
             }
-            result => result.map(drop),
+            Err((_, error)) => Err(error),
         }
+    }
+
+    /// Ends an operation whose descriptor epoll does not watch.
+    fn refused(&self, why: rustix::io::Errno) -> i32 {
+        // Such as a regular file, which is always ready.
+        let result = match why {
+            rustix::io::Errno::PERM => self.go_on(self.events & !(libc::EPOLLRDHUP as u32)),
+            _ => None,
+        };
+        result.unwrap_or(-why.raw_os_error())
+    }
+}
+
+/// `WouldBlock` if there is nothing to read.
+fn is_readable(fd: RawFd) -> io::Result<()> {
+    // SAFETY: an operation in flight keeps it open.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut polled, Some(&now))? {
+        0 => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(()),
     }
 }
 
 /// Makes calls on a descriptor fail that would wait.
-fn without_blocking(fd: RawFd) -> io::Result<()> {
+fn set_non_blocking(fd: RawFd, value: bool) -> io::Result<()> {
     // SAFETY: an operation in flight keeps it open.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    Ok(rustix::io::ioctl_fionbio(fd, true)?)
+    Ok(rustix::io::ioctl_fionbio(fd, value)?)
 }
