@@ -250,10 +250,8 @@ impl Ring {
     pub(crate) fn add_workers(&self, count: u32) -> io::Result<()> {
         match self {
             Self::Kernel(ring) => ring.add_workers(count),
-            Self::Threads(_) => {
-                pool::add_threads(count as usize);
-                Ok(())
-            }
+            // Each file has a thread for itself.
+            Self::Threads(_) => Ok(()),
         }
     }
 

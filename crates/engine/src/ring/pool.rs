@@ -1,22 +1,28 @@
 //! Threads for operations on files, where there is no io_uring.
 //!
-//! One pool serves all rings of the process. It has as many threads as operations were in flight at a time, up to a limit; idle
-//! ones stay.
+//! One pool serves all rings of the process. It has as many threads as operations were in flight at a time; idle ones stay.
+//!
+//! The operations of a descriptor form a lane. A lane has at most [`LANE_THREADS`] operations at a time, and all together have
+//! [`THREADS`]; but a lane may always have one. So a file that does not answer holds back no operation on another file, however
+//! many of its own wait. Lanes take turns.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use ashlar_block::sync::lock;
 use io_uring::opcode;
+use io_uring::types::FsyncFlags;
 
 use super::sqe::Sqe;
 use super::threads::{Inbox, returned};
 
-/// The most threads, but for those of [`add_threads`].
-const THREADS: usize = 16;
+/// The most operations of a descriptor at a time: the depth of its queue, as the device sees it.
+const LANE_THREADS: usize = 16;
+/// The most operations at a time, but for the first of each lane.
+const THREADS: usize = 64;
 
 struct Job {
     sqe: Sqe,
@@ -26,16 +32,97 @@ struct Job {
 // SAFETY: the memory that the entry names is not accessed by any thread but the one that executes it (see `Ring::push`).
 unsafe impl Send for Job {}
 
-struct State {
-    jobs: VecDeque<Job>,
-    threads: usize,
-    idle: usize,
-    limit: usize,
+/// The operations of a descriptor.
+#[derive(Default)]
+struct Lane {
+    waiting: VecDeque<Job>,
+    /// Those that have been admitted, and have not ended.
+    running: usize,
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { jobs: VecDeque::new(), threads: 0, idle: 0, limit: THREADS });
+struct State {
+    /// A lane exists while it has operations.
+    lanes: BTreeMap<RawFd, Lane>,
+    /// The lanes with operations that wait, each once.
+    turns: VecDeque<RawFd>,
+    /// What has been admitted, for the next thread.
+    admitted: VecDeque<Job>,
+    /// Operations that have been admitted, and have not ended.
+    running: usize,
+    threads: usize,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    lanes: BTreeMap::new(),
+    turns: VecDeque::new(),
+    admitted: VecDeque::new(),
+    running: 0,
+    threads: 0,
+});
 static WORK: Condvar = Condvar::new();
+
+impl State {
+    fn add(&mut self, job: Job) {
+        let fd = job.sqe.fd;
+        let lane = self.lanes.entry(fd).or_default();
+        if lane.waiting.is_empty() {
+            self.turns.push_back(fd);
+        }
+        lane.waiting.push_back(job);
+    }
+
+    /// Admits what may begin.
+    fn admit(&mut self) {
+        loop {
+            let may_begin = |fd: &RawFd| {
+                let running = self.lanes.get(fd).map_or(0, |lane| lane.running);
+                running == 0 || running < LANE_THREADS && self.running < THREADS
+            };
+            let Some(place) = self.turns.iter().position(may_begin) else { return };
+            let Some(fd) = self.turns.remove(place) else { return };
+            let Some(lane) = self.lanes.get_mut(&fd) else { return };
+            let Some(job) = lane.waiting.pop_front() else { return };
+            if !lane.waiting.is_empty() {
+                self.turns.push_back(fd);
+            }
+            lane.running += 1;
+            self.running += 1;
+            self.admitted.push_back(job);
+        }
+    }
+
+    /// An admitted operation has ended.
+    fn end(&mut self, fd: RawFd) {
+        self.running -= 1;
+        if let Some(lane) = self.lanes.get_mut(&fd) {
+            lane.running -= 1;
+            if lane.running == 0 && lane.waiting.is_empty() {
+                self.lanes.remove(&fd);
+            }
+        }
+        self.admit();
+    }
+
+    /// Takes an operation back that no thread has begun; false if there is none.
+    fn cancel(&mut self, is_it: impl Fn(&Job) -> bool) -> bool {
+        if let Some(place) = self.admitted.iter().position(&is_it) {
+            if let Some(job) = self.admitted.remove(place) {
+                self.end(job.sqe.fd);
+            }
+            return true;
+        }
+        for (fd, lane) in &mut self.lanes {
+            let Some(place) = lane.waiting.iter().position(&is_it) else { continue };
+            lane.waiting.remove(place);
+            // The lane stays: where one operation waits, another one runs.
+            if lane.waiting.is_empty() {
+                self.turns.retain(|other| other != fd);
+            }
+            return true;
+        }
+        false
+    }
+}
 
 /// Has operations executed, which then are in the inbox. Where no thread can be started, they are executed at once.
 ///
@@ -43,61 +130,49 @@ static WORK: Condvar = Condvar::new();
 /// As `Ring::push`.
 pub(super) unsafe fn execute_all(sqes: impl Iterator<Item = Sqe>, inbox: &Arc<Inbox>) {
     let mut state = lock(&STATE);
-    let before = state.jobs.len();
-    state.jobs.extend(sqes.map(|sqe| Job { sqe, inbox: Arc::clone(inbox) }));
-    let added = state.jobs.len() - before;
-    let woken = added.min(state.idle);
-    for _ in 0..woken {
+    sqes.for_each(|sqe| state.add(Job { sqe, inbox: Arc::clone(inbox) }));
+    let before = state.admitted.len();
+    state.admit();
+    for _ in before..state.admitted.len() {
         WORK.notify_one();
     }
-    while state.jobs.len() > state.idle && state.threads < state.limit {
+    while state.threads < state.running {
         let name = format!("ashlar-io-{}", state.threads);
         if let Err(error) = thread::Builder::new().name(name).spawn(work) {
-            if state.threads > 0 {
-                break;
+            if state.threads == 0 {
+                tracing::error!(%error, "no thread for operations on files");
+                drop(run_admitted(state));
             }
-            tracing::error!(%error, "no thread for operations on files");
-            let jobs = std::mem::take(&mut state.jobs);
-            drop(state);
-            jobs.into_iter().for_each(Job::run);
             return;
         }
         state.threads += 1;
-        state.idle += 1;
     }
 }
 
-/// Takes an operation back that no thread has begun; true if there was one.
+/// Takes an operation back that no thread has begun; false if there is none.
 pub(super) fn cancel(user_data: u64, inbox: &Arc<Inbox>) -> bool {
-    let mut state = lock(&STATE);
     let is_it = |job: &Job| job.sqe.user_data == user_data && Arc::ptr_eq(&job.inbox, inbox);
-    let place = state.jobs.iter().position(is_it);
-    place.and_then(|place| state.jobs.remove(place)).is_some()
+    lock(&STATE).cancel(is_it)
 }
 
-/// Lets the pool have more threads.
-pub(super) fn add_threads(count: usize) {
-    lock(&STATE).limit += count;
+/// Executes what has been admitted.
+fn run_admitted(mut state: MutexGuard<'static, State>) -> MutexGuard<'static, State> {
+    while let Some(job) = state.admitted.pop_front() {
+        let fd = job.sqe.fd;
+        drop(state);
+        job.run();
+        state = lock(&STATE);
+        state.end(fd);
+    }
+    state
 }
 
 fn work() {
     let mut state = lock(&STATE);
     loop {
-        // It counted as idle since it was started.
-        let Some(job) = state.jobs.pop_front() else {
-            state = wait(state);
-            continue;
-        };
-        state.idle -= 1;
-        drop(state);
-        job.run();
-        state = lock(&STATE);
-        state.idle += 1;
+        state = run_admitted(state);
+        state = WORK.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
     }
-}
-
-fn wait(state: MutexGuard<'_, State>) -> MutexGuard<'_, State> {
-    WORK.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl Job {
@@ -123,6 +198,7 @@ unsafe fn execute(sqe: &Sqe) -> io::Result<i64> {
         (&raw const one, 1)
     };
     let (offset, flags) = (sqe.offset as i64, sqe.flags as i32);
+    let is_data_only = sqe.flags & FsyncFlags::DATASYNC.bits() != 0;
     let call = || match sqe.opcode {
         opcode::Read::CODE | opcode::Readv::CODE => {
             // SAFETY: the caller's promise for the memory.
@@ -133,7 +209,9 @@ unsafe fn execute(sqe: &Sqe) -> io::Result<i64> {
             unsafe { libc::pwritev2(fd, pieces, count, offset, flags) as i64 }
         }
         // SAFETY: no memory is named.
-        opcode::Fsync::CODE => i64::from(unsafe { libc::fdatasync(fd) }),
+        opcode::Fsync::CODE if is_data_only => i64::from(unsafe { libc::fdatasync(fd) }),
+        // SAFETY: no memory is named.
+        opcode::Fsync::CODE => i64::from(unsafe { libc::fsync(fd) }),
         opcode::Fallocate::CODE => {
             // SAFETY: no memory is named.
             i64::from(unsafe { libc::fallocate(fd, sqe.len as i32, offset, sqe.address as i64) })

@@ -165,6 +165,31 @@ fn errors_of_descriptors() {
     });
 }
 
+/// More operations than there are threads for one file, which never end: those on other files go on.
+#[test]
+fn a_silent_file_does_not_hold_others_back() {
+    const COUNT: u64 = 100;
+    on_both(|rig| {
+        let (from, to) = std::io::pipe().unwrap();
+        let (file, mut byte) = (file(b"0123"), [0_u8; COUNT as usize]);
+        let pieces: Vec<_> = byte
+            .iter_mut()
+            .map(|byte| libc::iovec { iov_base: std::ptr::from_mut(byte).cast(), iov_len: 1 })
+            .collect();
+        for (number, piece) in pieces.iter().enumerate() {
+            let entry = opcode::Readv::new(fd(&from), piece, 1).offset(STREAM).build();
+            rig.push(number as u64, entry);
+        }
+        rig.enter(None);
+        let mut four = [0; 4];
+        assert_eq!(rig.run(read(fd(&file), &mut four, 0)), 4);
+        assert_eq!(rig.run(opcode::Fsync::new(fd(&file)).build()), 0);
+        write(&to.into(), &[7; COUNT as usize]);
+        assert!((0..COUNT).all(|number| rig.wait(number) == 1));
+        assert_eq!(byte, [7; COUNT as usize]);
+    });
+}
+
 /// A completion of a thread of the pool ends the reactor's sleep: it would last for `LONG`.
 #[test]
 fn completions_of_threads_wake_a_sleeper() {
