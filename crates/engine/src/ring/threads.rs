@@ -236,14 +236,9 @@ impl ThreadsRing {
         if !self.posted.is_empty() || !self.inbox.is_empty() {
             limit = Some(Duration::ZERO);
         }
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        });
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        let waited =
-            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit.as_ref());
+        let waited = self.wait(&mut events, limit);
         self.inbox.sleeps.store(false, SeqCst);
         for event in &events {
             match event.data.u64() {
@@ -261,6 +256,24 @@ impl ThreadsRing {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Waits for events, at most so long.
+    fn wait(
+        &self,
+        events: &mut Vec<epoll::Event>,
+        limit: Option<Duration>,
+    ) -> rustix::io::Result<usize> {
+        let mut limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
+        // epoll_wait(2) counts milliseconds, and filters of containers may not know epoll_pwait2(2); ppoll(2) is exact.
+        if limit.is_some_and(|limit| limit.tv_nsec % 1_000_000 != 0) {
+            poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], limit.as_ref())?;
+            limit = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), limit.as_ref())
     }
 
     /// Whether entering would do anything.

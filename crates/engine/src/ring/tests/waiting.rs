@@ -168,3 +168,18 @@ fn a_sleep_lasts_as_long_as_nothing_happens() {
         assert_eq!(rig.wait(1), 0);
     });
 }
+
+/// Deadlines are shorter than a millisecond, too.
+#[test]
+fn a_short_sleep_is_short() {
+    on_both(|rig| {
+        let slept = (0..100).map(|_| {
+            let start = Instant::now();
+            rig.enter(Some(Some(Duration::from_micros(50))));
+            start.elapsed()
+        });
+        let shortest = slept.min().unwrap();
+        assert!(shortest >= Duration::from_micros(50), "{shortest:?}");
+        assert!(shortest < Duration::from_micros(900), "{shortest:?}");
+    });
+}
