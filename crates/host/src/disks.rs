@@ -306,7 +306,7 @@ pub fn is_all_hole(path: &Path) -> bool {
 /// A reactor for this thread.
 ///
 /// # Errors
-/// The kernel has no io_uring, or does not allow it.
+/// io_uring was asked for and is not allowed, or there are no descriptors or memory left.
 pub fn reactor() -> Result<Reactor> {
     Reactor::new(Default::default()).map_err(no_io_uring)
 }
@@ -314,8 +314,9 @@ pub fn reactor() -> Result<Reactor> {
 /// The error when no reactor can be created.
 pub fn no_io_uring(error: std::io::Error) -> Error {
     Error::plain("cannot set up io_uring", error).hint(
-        "Linux 5.11 or newer is needed, with io_uring allowed (sysctl kernel.io_uring_disabled, \
-         and the seccomp profile of a container)",
+        "io_uring needs Linux 5.11 or newer, and must be allowed (sysctl kernel.io_uring_disabled, \
+         the seccomp profile of a container). Threads need no io_uring: set ASHLAR_IO=threads, or \
+         run ashlar serve --io=threads",
     )
 }
 

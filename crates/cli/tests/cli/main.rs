@@ -33,6 +33,7 @@ mod nbd_clients;
 mod nbd_disks;
 mod nesting;
 mod rbd_disks;
+mod refused;
 mod run;
 mod serving;
 mod starting;

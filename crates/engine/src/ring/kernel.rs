@@ -265,7 +265,7 @@ fn explain(error: io::Error) -> io::Error {
         Some(libc::ENOMEM) => "no memory for the ring (limit of locked memory, ulimit -l)",
         _ => return error,
     };
-    io::Error::new(error.kind(), format!("io_uring: {why}: {error}"))
+    io::Error::new(error.kind(), format!("{why}: {error}"))
 }
 
 fn say_mode_once(mode: Mode) {

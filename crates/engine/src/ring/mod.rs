@@ -307,6 +307,9 @@ fn is_refusal(error: &io::Error) -> bool {
 fn warn_once(error: &io::Error) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        tracing::warn!(%error, "threads and epoll do its work: small requests take more CPU time");
+        tracing::warn!(
+            %error,
+            "no io_uring: threads with epoll do its work, and small requests take more CPU time"
+        );
     });
 }

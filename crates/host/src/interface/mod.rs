@@ -66,6 +66,7 @@ mod tests {
         let status = Status {
             version: String::new(),
             pid: 1,
+            io: String::new(),
             mount: None,
             nbd: Vec::new(),
             models: Vec::new(),
