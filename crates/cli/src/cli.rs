@@ -22,7 +22,7 @@ use crate::commands;
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Environment: ASHLAR_LOG filters the log (error, warn, info, debug, trace, or per module as in
-ashlar_md=debug).
+ashlar_md=debug). ASHLAR_IO=threads has threads do I/O, without io_uring.
 
 Examples:
   ashlar scan disk*.img
