@@ -229,3 +229,103 @@ unsafe fn execute(sqe: &Sqe) -> io::Result<i64> {
     };
     crate::sys::uninterrupted(call)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        State {
+            lanes: BTreeMap::new(),
+            turns: VecDeque::new(),
+            admitted: VecDeque::new(),
+            running: 0,
+            threads: 0,
+        }
+    }
+
+    /// Adds `count` operations of a descriptor, whose user data count from `first`.
+    fn add(state: &mut State, inbox: &Arc<Inbox>, fd: RawFd, first: u64, count: usize) {
+        for user_data in first..first + count as u64 {
+            let entry = opcode::Fsync::new(io_uring::types::Fd(fd)).build().user_data(user_data);
+            state.add(Job { sqe: Sqe::read(&entry), inbox: Arc::clone(inbox) });
+        }
+        state.admit();
+    }
+
+    /// A thread takes what comes next: its descriptor and its user data.
+    fn take(state: &mut State) -> Option<(RawFd, u64)> {
+        state.admitted.pop_front().map(|job| (job.sqe.fd, job.sqe.user_data))
+    }
+
+    fn is_empty(state: &State) -> bool {
+        state.lanes.is_empty() && state.turns.is_empty() && state.running == 0
+    }
+
+    #[test]
+    fn a_lane_has_its_share_and_always_one() {
+        let (mut state, inbox) = (state(), Arc::new(Inbox::new().unwrap()));
+        // Lanes that take all threads, and one that comes later.
+        let full = THREADS.div_ceil(LANE_THREADS) as RawFd;
+        for fd in 0..full {
+            add(&mut state, &inbox, fd, 0, 3 * LANE_THREADS);
+            assert_eq!(state.lanes[&fd].running, LANE_THREADS);
+        }
+        assert_eq!(state.running, THREADS);
+        add(&mut state, &inbox, full, 0, 2);
+        assert_eq!((state.lanes[&full].running, state.running), (1, THREADS + 1));
+        // Its second one waits while all together have as many as they may.
+        state.end(0);
+        assert_eq!((state.lanes[&full].running, state.running), (1, THREADS));
+        // Its second one begins when the first has ended, though another lane has just taken the thread.
+        state.end(full);
+        assert_eq!((state.lanes[&0].running, state.lanes[&full].running), (LANE_THREADS, 1));
+        assert_eq!(state.running, THREADS + 1);
+        // All end.
+        let (mut ended, mut running) = (2, Vec::new());
+        while !is_empty(&state) {
+            running.extend(state.lanes.iter().map(|(fd, lane)| (*fd, lane.running)));
+            for (fd, count) in running.drain(..) {
+                assert!(count <= LANE_THREADS);
+                (0..count).for_each(|_| state.end(fd));
+                ended += count;
+            }
+        }
+        assert_eq!(ended, full as usize * 3 * LANE_THREADS + 2);
+    }
+
+    #[test]
+    fn lanes_take_turns() {
+        let (mut state, inbox) = (state(), Arc::new(Inbox::new().unwrap()));
+        for (fd, count) in [(7, 3), (8, 2)] {
+            for user_data in 0..count {
+                let entry = opcode::Fsync::new(io_uring::types::Fd(fd)).build();
+                let sqe = Sqe::read(&entry.user_data(user_data));
+                state.add(Job { sqe, inbox: Arc::clone(&inbox) });
+            }
+        }
+        state.admit();
+        let order: Vec<_> = std::iter::from_fn(|| take(&mut state)).collect();
+        assert_eq!(order, [(7, 0), (8, 0), (7, 1), (8, 1), (7, 2)]);
+    }
+
+    #[test]
+    fn what_has_not_begun_is_taken_back() {
+        let (mut state, inbox) = (state(), Arc::new(Inbox::new().unwrap()));
+        let count = LANE_THREADS + 2;
+        add(&mut state, &inbox, 7, 0, count);
+        assert_eq!(take(&mut state), Some((7, 0)));
+        let is = |user_data| move |job: &Job| job.sqe.user_data == user_data;
+        // Begun; admitted; waiting, twice; unknown.
+        assert!(!state.cancel(is(0)));
+        assert!(state.cancel(is(1)));
+        assert_eq!(state.running, LANE_THREADS, "the next one has taken its place");
+        let last = count as u64 - 1;
+        assert!(state.cancel(is(last)) && !state.cancel(is(last)) && !state.cancel(is(99)));
+        assert!(state.turns.is_empty());
+        let left: Vec<_> = std::iter::from_fn(|| take(&mut state)).map(|it| it.1).collect();
+        assert_eq!(left, (2..last).collect::<Vec<_>>());
+        (0..LANE_THREADS).for_each(|_| state.end(7));
+        assert!(is_empty(&state));
+    }
+}

@@ -42,6 +42,13 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// # Errors
+    /// No descriptors.
+    pub(super) fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { done: Mutex::default(), sleeps: AtomicBool::new(false), event })
+    }
+
     /// Adds a completion, and wakes the reactor.
     pub(super) fn post(&self, user_data: u64, result: i32) {
         lock(&self.done).push(Completion { user_data, result, flags: 0 });
@@ -86,10 +93,10 @@ impl ThreadsRing {
     /// # Errors
     /// No descriptors.
     pub(super) fn new() -> io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let inbox = Inbox::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &event, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
-        let inbox = Inbox { done: Mutex::default(), sleeps: AtomicBool::new(false), event };
+        let data = epoll::EventData::new_u64(INBOX);
+        epoll::add(&epoll, &inbox.event, data, epoll::EventFlags::IN)?;
         Ok(Self {
             queue: Vec::new(),
             pooled: Vec::new(),
