@@ -216,11 +216,6 @@ unsafe fn execute(sqe: &Sqe) -> io::Result<i64> {
             // SAFETY: no memory is named.
             i64::from(unsafe { libc::fallocate(fd, sqe.len as i32, offset, sqe.address as i64) })
         }
-        opcode::Connect::CODE => {
-            let size = sqe.offset as libc::socklen_t;
-            // SAFETY: the caller's promise for the address.
-            i64::from(unsafe { libc::connect(fd, sqe.memory(), size) })
-        }
         _ => {
             // SAFETY: errno is this thread's.
             unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };

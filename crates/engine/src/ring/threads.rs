@@ -5,8 +5,9 @@
 //!
 //! | operation | executed |
 //! |---|---|
-//! | read, write, fdatasync, fallocate; connect to a Unix socket | by the [pool] |
+//! | read, write, fdatasync, fallocate | by the [pool] |
 //! | recv, send, sendmsg, accept, connect, poll; read of a stream | on the reactor's thread, without waiting, once epoll says that it is possible |
+//! | connect to a Unix socket | at once; while the server's queue is full, which epoll does not watch, again every 5 ms |
 //! | shutdown, cancel | at once |
 //! | others | not supported: their users have another way |
 
@@ -15,7 +16,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_block::sync::lock;
 use io_uring::{opcode, squeue};
@@ -30,6 +31,8 @@ use crate::sys::{checked, uninterrupted};
 
 /// Events that end any wait.
 const ENDS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// The time between two attempts to connect to a Unix socket whose queue is full.
+const RETRY: Duration = Duration::from_millis(5);
 /// The mark of the inbox among epoll's events.
 const INBOX: u64 = u64::MAX;
 
@@ -83,6 +86,8 @@ pub(crate) struct ThreadsRing {
     pooled: Vec<Sqe>,
     /// Operations that wait, by descriptor: those of one have one registration.
     waiting: HashMap<RawFd, Vec<Waiting>>,
+    /// Connections to Unix sockets, and when they are tried again.
+    retried: Vec<(Instant, Waiting)>,
     posted: Vec<Completion>,
     inbox: Arc<Inbox>,
     epoll: OwnedFd,
@@ -101,6 +106,7 @@ impl ThreadsRing {
             queue: Vec::new(),
             pooled: Vec::new(),
             waiting: HashMap::new(),
+            retried: Vec::new(),
             posted: Vec::new(),
             inbox: Arc::new(inbox),
             epoll,
@@ -167,6 +173,9 @@ impl ThreadsRing {
         // A poll, and a read that cannot be told not to block, first wait.
         let waits = matches!(sqe.opcode, opcode::PollAdd::CODE | opcode::Read::CODE);
         if waits || waiting.go_on(0).map(|result| self.post(sqe.user_data, result)).is_none() {
+            if sqe.opcode == opcode::Connect::CODE && is_unix(&sqe) {
+                return self.retried.push((Instant::now() + RETRY, waiting));
+            }
             let mut all = self.waiting.remove(&sqe.fd).unwrap_or_default();
             let before = events_of(&all);
             all.push(waiting);
@@ -221,6 +230,10 @@ impl ThreadsRing {
 
     fn cancel(&mut self, user_data: u64) {
         let is_it = |waiting: &Waiting| waiting.sqe.user_data == user_data;
+        if let Some(place) = self.retried.iter().position(|(_, waiting)| is_it(waiting)) {
+            self.retried.remove(place);
+            return self.post(user_data, -libc::ECANCELED);
+        }
         let found = self.waiting.iter().find(|(_, all)| all.iter().any(is_it)).map(|(fd, _)| *fd);
         if let Some((fd, mut all)) = found.and_then(|fd| Some((fd, self.waiting.remove(&fd)?))) {
             let before = events_of(&all);
@@ -239,6 +252,10 @@ impl ThreadsRing {
     pub(super) fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
         self.flush();
         let mut limit = wait.unwrap_or(Some(Duration::ZERO));
+        if !self.retried.is_empty() {
+            self.retry();
+            limit = Some(limit.map_or(RETRY, |limit| limit.min(RETRY)));
+        }
         self.inbox.sleeps.store(limit != Some(Duration::ZERO), SeqCst);
         if !self.posted.is_empty() || !self.inbox.is_empty() {
             limit = Some(Duration::ZERO);
@@ -265,6 +282,22 @@ impl ThreadsRing {
         }
     }
 
+    /// Tries again to connect to Unix sockets.
+    fn retry(&mut self) {
+        let now = Instant::now();
+        let posted = &mut self.posted;
+        self.retried.retain_mut(|(at, waiting)| {
+            if now < *at {
+                return true;
+            }
+            *at = now + RETRY;
+            let result = waiting.go_on(0);
+            let user_data = waiting.sqe.user_data;
+            posted.extend(result.map(|result| Completion { user_data, result, flags: 0 }));
+            result.is_none()
+        });
+    }
+
     /// Waits for events, at most so long.
     fn wait(
         &self,
@@ -285,7 +318,7 @@ impl ThreadsRing {
 
     /// Whether entering would do anything.
     pub(super) fn has_work(&self) -> bool {
-        !self.queue.is_empty() || !self.waiting.is_empty()
+        !(self.queue.is_empty() && self.waiting.is_empty() && self.retried.is_empty())
     }
 
     pub(super) fn has_completions(&self) -> bool {
@@ -320,7 +353,6 @@ fn is_for_pool(sqe: &Sqe) -> bool {
         | opcode::Writev::CODE
         | opcode::Fsync::CODE
         | opcode::Fallocate::CODE => true,
-        opcode::Connect::CODE => is_unix(sqe),
         _ => false,
     }
 }

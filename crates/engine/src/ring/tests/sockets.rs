@@ -264,3 +264,35 @@ fn a_shutdown_wakes_those_who_wait() {
         assert_eq!(rig.run(shutdown(&unconnected, libc::SHUT_RDWR)), -libc::ENOTCONN);
     });
 }
+
+/// Its queue is full, and epoll cannot tell when it is not.
+#[test]
+fn a_unix_server_that_does_not_accept() {
+    on_both(|rig| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let server = socket(AddressFamily::UNIX);
+        rustix::net::bind(&server, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&server, 0).unwrap();
+        let address = unix_address(&path);
+        let clients: Vec<_> = (0..3).map(|_| socket(AddressFamily::UNIX)).collect();
+        assert_eq!(rig.run(connect(&clients[0], &address)), 0);
+        rig.push(1, connect(&clients[1], &address));
+        assert!(!rig.look(Some(1)));
+        rig.cancel(1);
+        let result = rig.wait(1);
+        // A thread of the kernel is interrupted.
+        let is_kernel = rig.is_kernel();
+        assert!(result == -libc::ECANCELED || is_kernel && result == -libc::EINTR, "{result}");
+        rig.push(2, connect(&clients[2], &address));
+        assert!(!rig.look(Some(2)));
+        let flags = rustix::fs::fcntl_getfl(&clients[2]).unwrap();
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+        let accepted = rustix::net::accept(&server).unwrap();
+        assert_eq!(rig.wait(2), 0);
+        drop(accepted);
+        let accepted = rustix::net::accept(&server).unwrap();
+        write(&clients[2], b"abc");
+        assert_eq!(drain(&accepted), 3);
+    });
+}
