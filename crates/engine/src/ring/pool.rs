@@ -71,17 +71,18 @@ impl State {
         lane.waiting.push_back(job);
     }
 
-    /// Admits what may begin.
-    fn admit(&mut self) {
+    /// Admits what may begin; returns how many these are.
+    fn admit(&mut self) -> usize {
+        let before = self.running;
         loop {
             let may_begin = |fd: &RawFd| {
                 let running = self.lanes.get(fd).map_or(0, |lane| lane.running);
                 running == 0 || running < LANE_THREADS && self.running < THREADS
             };
-            let Some(place) = self.turns.iter().position(may_begin) else { return };
-            let Some(fd) = self.turns.remove(place) else { return };
-            let Some(lane) = self.lanes.get_mut(&fd) else { return };
-            let Some(job) = lane.waiting.pop_front() else { return };
+            let Some(place) = self.turns.iter().position(may_begin) else { break };
+            let Some(fd) = self.turns.remove(place) else { break };
+            let Some(lane) = self.lanes.get_mut(&fd) else { break };
+            let Some(job) = lane.waiting.pop_front() else { break };
             if !lane.waiting.is_empty() {
                 self.turns.push_back(fd);
             }
@@ -89,10 +90,11 @@ impl State {
             self.running += 1;
             self.admitted.push_back(job);
         }
+        self.running - before
     }
 
-    /// An admitted operation has ended.
-    fn end(&mut self, fd: RawFd) {
+    /// An admitted operation has ended: returns how many others may begin, for which its thread is one.
+    fn end(&mut self, fd: RawFd) -> usize {
         self.running -= 1;
         if let Some(lane) = self.lanes.get_mut(&fd) {
             lane.running -= 1;
@@ -100,16 +102,14 @@ impl State {
                 self.lanes.remove(&fd);
             }
         }
-        self.admit();
+        self.admit()
     }
 
-    /// Takes an operation back that no thread has begun; false if there is none.
-    fn cancel(&mut self, is_it: impl Fn(&Job) -> bool) -> bool {
+    /// Takes an operation back that no thread has begun: returns how many others may begin, for which its thread is one. `None` if
+    /// there is no such operation.
+    fn cancel(&mut self, is_it: impl Fn(&Job) -> bool) -> Option<usize> {
         if let Some(place) = self.admitted.iter().position(&is_it) {
-            if let Some(job) = self.admitted.remove(place) {
-                self.end(job.sqe.fd);
-            }
-            return true;
+            return self.admitted.remove(place).map(|job| self.end(job.sqe.fd));
         }
         for (fd, lane) in &mut self.lanes {
             let Some(place) = lane.waiting.iter().position(&is_it) else { continue };
@@ -118,9 +118,25 @@ impl State {
             if lane.waiting.is_empty() {
                 self.turns.retain(|other| other != fd);
             }
-            return true;
+            return Some(0);
         }
-        false
+        None
+    }
+
+    /// Wakes threads for `count` operations that have been admitted, and starts those that are missing.
+    ///
+    /// # Errors
+    /// No thread could be started; there may be others.
+    fn staff(&mut self, count: usize) -> io::Result<()> {
+        for _ in 0..count {
+            WORK.notify_one();
+        }
+        while self.threads < self.running {
+            let name = format!("ashlar-io-{}", self.threads);
+            thread::Builder::new().name(name).spawn(work)?;
+            self.threads += 1;
+        }
+        Ok(())
     }
 }
 
@@ -131,28 +147,24 @@ impl State {
 pub(super) unsafe fn execute_all(sqes: impl Iterator<Item = Sqe>, inbox: &Arc<Inbox>) {
     let mut state = lock(&STATE);
     sqes.for_each(|sqe| state.add(Job { sqe, inbox: Arc::clone(inbox) }));
-    let before = state.admitted.len();
-    state.admit();
-    for _ in before..state.admitted.len() {
-        WORK.notify_one();
-    }
-    while state.threads < state.running {
-        let name = format!("ashlar-io-{}", state.threads);
-        if let Err(error) = thread::Builder::new().name(name).spawn(work) {
-            if state.threads == 0 {
-                tracing::error!(%error, "no thread for operations on files");
-                drop(run_admitted(state));
-            }
-            return;
-        }
-        state.threads += 1;
+    let count = state.admit();
+    if let Err(error) = state.staff(count)
+        && state.threads == 0
+    {
+        tracing::error!(%error, "no thread for operations on files");
+        drop(run_admitted(state));
     }
 }
 
 /// Takes an operation back that no thread has begun; false if there is none.
 pub(super) fn cancel(user_data: u64, inbox: &Arc<Inbox>) -> bool {
     let is_it = |job: &Job| job.sqe.user_data == user_data && Arc::ptr_eq(&job.inbox, inbox);
-    lock(&STATE).cancel(is_it)
+    let mut state = lock(&STATE);
+    let admitted = state.cancel(is_it);
+    if let Some(others @ 1..) = admitted.map(|count| count.saturating_sub(1)) {
+        let (Ok(()) | Err(_)) = state.staff(others);
+    }
+    admitted.is_some()
 }
 
 /// Executes what has been admitted.
@@ -162,7 +174,10 @@ fn run_admitted(mut state: MutexGuard<'static, State>) -> MutexGuard<'static, St
         drop(state);
         job.run();
         state = lock(&STATE);
-        state.end(fd);
+        if let others @ 1.. = state.end(fd).saturating_sub(1) {
+            // Threads that there are take it later.
+            let (Ok(()) | Err(_)) = state.staff(others);
+        }
     }
     state
 }
@@ -270,10 +285,10 @@ mod tests {
         add(&mut state, &inbox, full, 0, 2);
         assert_eq!((state.lanes[&full].running, state.running), (1, THREADS + 1));
         // Its second one waits while all together have as many as they may.
-        state.end(0);
+        assert_eq!(state.end(0), 0);
         assert_eq!((state.lanes[&full].running, state.running), (1, THREADS));
         // Its second one begins when the first has ended, though another lane has just taken the thread.
-        state.end(full);
+        assert_eq!(state.end(full), 2);
         assert_eq!((state.lanes[&0].running, state.lanes[&full].running), (LANE_THREADS, 1));
         assert_eq!(state.running, THREADS + 1);
         // All end.
@@ -282,8 +297,7 @@ mod tests {
             running.extend(state.lanes.iter().map(|(fd, lane)| (*fd, lane.running)));
             for (fd, count) in running.drain(..) {
                 assert!(count <= LANE_THREADS);
-                (0..count).for_each(|_| state.end(fd));
-                ended += count;
+                ended += (0..count).map(|_| state.end(fd)).count();
             }
         }
         assert_eq!(ended, full as usize * 3 * LANE_THREADS + 2);
@@ -312,15 +326,16 @@ mod tests {
         assert_eq!(take(&mut state), Some((7, 0)));
         let is = |user_data| move |job: &Job| job.sqe.user_data == user_data;
         // Begun; admitted; waiting, twice; unknown.
-        assert!(!state.cancel(is(0)));
-        assert!(state.cancel(is(1)));
+        assert_eq!(state.cancel(is(0)), None);
+        assert_eq!(state.cancel(is(1)), Some(1));
         assert_eq!(state.running, LANE_THREADS, "the next one has taken its place");
         let last = count as u64 - 1;
-        assert!(state.cancel(is(last)) && !state.cancel(is(last)) && !state.cancel(is(99)));
+        let cancelled = [last, last, 99].map(|user_data| state.cancel(is(user_data)));
+        assert_eq!(cancelled, [Some(0), None, None]);
         assert!(state.turns.is_empty());
         let left: Vec<_> = std::iter::from_fn(|| take(&mut state)).map(|it| it.1).collect();
         assert_eq!(left, (2..last).collect::<Vec<_>>());
-        (0..LANE_THREADS).for_each(|_| state.end(7));
+        assert_eq!((0..LANE_THREADS).map(|_| state.end(7)).sum::<usize>(), 0);
         assert!(is_empty(&state));
     }
 }

@@ -190,6 +190,37 @@ fn a_silent_file_does_not_hold_others_back() {
     });
 }
 
+/// When its first operation ends, a thread is free for another file, and its second one needs one more.
+#[test]
+fn a_file_goes_on_while_all_threads_are_taken() {
+    const COUNT: u64 = 20;
+    on_both(|rig| {
+        let pipes: Vec<_> = (0..5).map(|_| std::io::pipe().unwrap()).collect();
+        let mut bytes = [0_u8; 5 * COUNT as usize];
+        let pieces: Vec<_> = bytes
+            .iter_mut()
+            .map(|byte| libc::iovec { iov_base: std::ptr::from_mut(byte).cast(), iov_len: 1 })
+            .collect();
+        let read = |number: u64| {
+            let from = fd(&pipes[(number / COUNT) as usize].0);
+            opcode::Readv::new(from, &raw const pieces[number as usize], 1).offset(STREAM).build()
+        };
+        rig.push(0, read(0));
+        (COUNT..5 * COUNT).for_each(|number| rig.push(number, read(number)));
+        rig.enter(None);
+        rig.push(1, read(1));
+        rig.enter(None);
+        let write = |pipe: usize, count| {
+            let to = pipes[pipe].1.as_fd().try_clone_to_owned().unwrap();
+            write(&to, &vec![7; count]);
+        };
+        write(0, 2);
+        assert_eq!((rig.wait(0), rig.wait(1)), (1, 1));
+        (1..5).for_each(|pipe| write(pipe, COUNT as usize));
+        assert!((COUNT..5 * COUNT).all(|number| rig.wait(number) == 1));
+    });
+}
+
 /// A completion of a thread of the pool ends the reactor's sleep: it would last for `LONG`.
 #[test]
 fn completions_of_threads_wake_a_sleeper() {
