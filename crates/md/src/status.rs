@@ -89,7 +89,7 @@ impl MemberStatus {
         Self { slot: Some(slot as u16), ..Self::default() }
     }
 
-    fn of(index: Index, rdev: &Rdev, place: Place, sb: Option<&Superblock>) -> Self {
+    fn of(index: Index, rdev: &Rdev, place: Place, device_uuid: Uuid) -> Self {
         let state = rdev.state();
         let (read_errors, corrected) = rdev.errors();
         let slot = match place {
@@ -111,7 +111,7 @@ impl MemberStatus {
             data_offset: rdev.data_offset(),
             data_size: rdev.data_size(),
             dev_number: rdev.number(),
-            device_uuid: sb.map_or(Uuid::nil(), |sb| sb.device_uuid),
+            device_uuid,
             read_errors,
             corrected,
         }
@@ -199,16 +199,8 @@ impl Array {
     pub async fn status(&self) -> ArrayStatus {
         let superblocks = self.core.superblocks().await;
         let any = superblocks.of(0);
-        let mut members: Vec<MemberStatus> =
-            (0..self.core.members.slots()).map(MemberStatus::empty).collect();
-        for (index, rdev) in self.core.members.iter() {
-            let place = self.core.members.place(index);
-            let status = MemberStatus::of(index, rdev, place, superblocks.of(index));
-            match place {
-                Place::Slot(slot) => members[slot] = status,
-                Place::Replacement(_) | Place::Spare => members.push(status),
-            }
-        }
+        let uuid = |index| superblocks.of(index).map_or(Uuid::nil(), |sb| sb.device_uuid);
+        let members = self.member_status(uuid);
         ArrayStatus {
             name: self.core.name().to_owned(),
             uuid: any.map_or(Uuid::nil(), |sb| sb.set_uuid),
@@ -231,5 +223,31 @@ impl Array {
             members,
             notes: self.notes.clone(),
         }
+    }
+
+    /// Brings an earlier status up to date without waiting for the superblocks: what they alone hold stays as it was.
+    pub fn refresh(&self, status: &mut ArrayStatus) {
+        let before = std::mem::take(&mut status.members);
+        let known = |index| before.iter().find(|member| member.index == Some(index));
+        status.members =
+            self.member_status(|index| known(index).map_or(Uuid::nil(), |it| it.device_uuid));
+        status.degraded = self.degraded();
+        status.state = self.state();
+        status.unsynced = self.is_unsynced();
+    }
+
+    /// The members, slot by slot, then replacements and spares. `uuid`: the identity of a member's device.
+    fn member_status(&self, uuid: impl Fn(Index) -> Uuid) -> Vec<MemberStatus> {
+        let members = &self.core.members;
+        let mut status: Vec<_> = (0..members.slots()).map(MemberStatus::empty).collect();
+        for (index, rdev) in members.iter() {
+            let place = members.place(index);
+            let member = MemberStatus::of(index, rdev, place, uuid(index));
+            match place {
+                Place::Slot(slot) => status[slot] = member,
+                Place::Replacement(_) | Place::Spare => status.push(member),
+            }
+        }
+        status
     }
 }

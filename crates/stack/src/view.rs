@@ -82,17 +82,13 @@ impl ArrayView {
         self.devices.name(member.path.as_deref()?)
     }
 
-    /// The current status. It never waits: while the superblocks are being written, the fields
-    /// stored in them are slightly old.
+    /// The current status. It never waits: while the superblocks are being written, what they alone hold is slightly old.
     pub fn status(&self) -> ArrayStatus {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let mut status = Box::pin(self.array.status());
         match status.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(now) => *last = now,
-            Poll::Pending => {
-                last.state = self.array.state();
-                last.degraded = self.array.degraded();
-            }
+            Poll::Pending => self.array.refresh(&mut last),
         }
         last.clone()
     }

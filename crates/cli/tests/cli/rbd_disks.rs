@@ -122,16 +122,17 @@ fn a_member_whose_cluster_is_silent_comes_back_by_itself() {
     create(dir, &["d0", &uri]);
     let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &uri]);
     let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
-    let has = |count: &str| daemon.client(&["status"]).ok().out.contains(count);
+    let status = || daemon.client(&["status"]).ok().out;
     volume.write_at(0, &[1; 4096]);
     volume.flush();
     daemon.client(&["set", "sys/block/silent/queue/io_timeout", "1000"]).ok();
     cluster.verb("freeze-osd", &["0"]);
     volume.write_at(4096, &[2; 4096]);
     volume.flush();
-    assert!(has("1 of 2 devices"));
+    let degraded = status();
+    assert!(degraded.contains("1 of 2 devices"), "{degraded}");
     cluster.verb("thaw-osd", &["0"]);
-    until(PATIENCE, "the member comes back", || has("2 of 2 devices"));
+    until(PATIENCE, "the member comes back", || status().contains("2 of 2 devices"));
     // Exits with 1 if the recovery has ended.
     daemon.client(&["md", "wait", "md/data"]);
     drop(volume);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Op, Presence, Runtime, Sector, Sectors, Status};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
-use ashlar_md::{AddOptions, AddOutcome, Array, ManageError, Options};
+use ashlar_md::{AddOptions, AddOutcome, Array, ArrayStatus, ManageError, Options};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
-use futures_util::future::{join, join_all};
+use futures_util::future::{FutureExt, join, join_all};
 use uuid::Uuid;
 
 use crate::common::{
@@ -263,5 +263,32 @@ fn only_a_member_whose_device_went_away_is_lost() {
     on_arrays(&shapes()[..1], async |World { array, .. }| {
         array.fail(1).await.unwrap();
         assert!(!array.status().await.members[1].lost);
+    });
+}
+
+/// A member that was removed is not shown again while the superblocks wait for another one.
+#[test]
+fn a_refreshed_status_has_the_present_members() {
+    on_arrays(&shapes(), async |World { media, array, .. }| {
+        array.fail(1).await.unwrap();
+        let failed = array.status().await;
+        assert!(failed.members.iter().any(|member| member.index == Some(1) && member.faulty));
+        array.remove(1).await.unwrap();
+        media[0].fall_silent();
+        // The array would be clean, but for that member.
+        SimRuntime.sleep(TIMEOUT / 2).await;
+        assert!(array.status().now_or_never().is_none(), "the superblocks wait for no member");
+        let mut status = failed.clone();
+        array.refresh(&mut status);
+        let others = |status: &ArrayStatus| {
+            let others = status.members.iter().filter(|it| it.index.is_some_and(|it| it != 1));
+            others
+                .map(|it| (it.index, it.slot, it.path.clone(), it.device_uuid))
+                .collect::<Vec<_>>()
+        };
+        assert!(status.members.iter().all(|member| member.index != Some(1)), "{status:?}");
+        assert_eq!(others(&status), others(&failed));
+        assert_eq!(status.members.len(), failed.members.len());
+        assert_eq!(status.degraded, 1);
     });
 }
