@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Exports side by side: ashlar's NBD server and FUSE tree against what a user would run instead.
 
-    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-load] [nbd-file] [fuse]
+    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-load] [nbd-file] [nbd-threads] [fuse]
 
 Every round runs every contender on the same data, one after the other, in an order that turns from
 round to round. The tables give medians, and the median of the ratios within a round: absolute figures
 drift on a shared machine, ratios do not. nbd-load is nbd-ram with a client that costs little (benches/src/bin/nbd-load.rs):
-fio's own cost hides a part of the difference between fast servers. Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
+fio's own cost hides a part of the difference between fast servers. nbd-threads is nbd-file without io_uring. Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
 """
 import argparse, json, os, platform, shutil, signal, subprocess, sys, tempfile, time
 from statistics import median
@@ -110,7 +110,7 @@ def main():
     parser.add_argument('--json', help='append the results to this file')
     parser.add_argument('tables', nargs='*', default=[])
     args = parser.parse_args()
-    tables = args.tables or ['nbd-ram', 'nbd-load', 'nbd-file', 'fuse']
+    tables = args.tables or ['nbd-ram', 'nbd-load', 'nbd-file', 'nbd-threads', 'fuse']
     work = tempfile.mkdtemp(prefix='ashlar-bench.', dir=args.dir)
     sock, control = os.path.join(work, 's'), os.path.join(work, 'c')
     image = os.path.join(work, 'disk.img')
@@ -121,12 +121,18 @@ def main():
             os.unlink(sock)
         return Server(argv[0], argv, lambda: os.path.exists(sock), stop), name
 
-    def ashlar(disk, name):
-        return lambda: fresh([ASHLAR, 'serve', disk, '--nbd', f'unix:{sock}', '--control', control], name)
+    def ashlar(disk, name, *options):
+        return lambda: fresh([ASHLAR, 'serve', disk, '--nbd', f'unix:{sock}', '--control', control, *options], name)
+
+    def qsd(aio):
+        return lambda: fresh(['qemu-storage-daemon', '--blockdev',
+                              f'driver=file,filename={image},node-name=f,aio={aio},cache.direct=on,discard=unmap',
+                              '--nbd-server', f'addr.type=unix,addr.path={sock}',
+                              '--export', 'type=nbd,id=e,node-name=f,name=,writable=on'])
 
     try:
         print(f'{platform.release()}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s')
-        if 'nbd-file' in tables or 'fuse' in tables:
+        if {'nbd-file', 'nbd-threads', 'fuse'} & set(tables):
             with open(image, 'wb') as f:
                 for _ in range(SIZE >> 20):
                     f.write(os.urandom(1 << 20))
@@ -138,14 +144,16 @@ def main():
                     'nbdkit memory': lambda: fresh(['nbdkit', '-f', '-U', sock, 'memory', str(SIZE)]),
                 }, NBD_JOBS, args.rounds, lambda name, job: measure(sock, name, args.seconds, job))
         if 'nbd-file' in tables:
-            qsd = ['qemu-storage-daemon', '--blockdev',
-                   f'driver=file,filename={image},node-name=f,aio=io_uring,cache.direct=on,discard=unmap',
-                   '--nbd-server', f'addr.type=unix,addr.path={sock}',
-                   '--export', 'type=nbd,id=e,node-name=f,name=,writable=on']
             rows += run('NBD, file with direct I/O', {
                 'ashlar': ashlar(image, ''),
-                'qemu-storage-daemon': lambda: fresh(qsd),
+                'qemu-storage-daemon': qsd('io_uring'),
                 'nbdkit file': lambda: fresh(['nbdkit', '-f', '-U', sock, 'file', image, 'cache=none']),
+            }, NBD_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
+        if 'nbd-threads' in tables:
+            rows += run('NBD, file with direct I/O, without io_uring', {
+                'ashlar': ashlar(image, '', '--io=threads'),
+                'ashlar with io_uring': ashlar(image, '', '--io=uring'),
+                'qemu-storage-daemon': qsd('threads'),
             }, NBD_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
         if 'fuse' in tables:
             if os.geteuid() != 0:

@@ -42,8 +42,8 @@ fn text(status: &interface::Status) -> String {
         out += "stopping\n";
         out.extend(waits_for.iter().map(|what| format!("waiting: {what}\n")));
     }
-    if status.io != BackEnd::Uring.name() {
-        out += &format!("I/O by {}, without io_uring\n", status.io);
+    if status.io == BackEnd::Threads.name() {
+        out += "I/O by threads, without io_uring\n";
     }
     out.extend(status.mount.iter().map(|mount| format!("mounted on {mount}\n")));
     out.extend(status.nbd.iter().map(|address| format!("NBD at {address}\n")));

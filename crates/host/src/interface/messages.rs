@@ -533,7 +533,8 @@ pub struct Status {
     pub version: String,
     /// The daemon's process.
     pub pid: u32,
-    /// How the kernel is asked for I/O: `io_uring` or `threads`.
+    /// How the kernel is asked for I/O: `io_uring` or `threads`; empty from a daemon that knows one way only.
+    #[serde(default)]
     pub io: String,
     /// The mount point, if any.
     pub mount: Option<String>,
