@@ -106,6 +106,9 @@ impl Core {
 
     async fn go_clean_with(&self, superblocks: &mut Superblocks) -> Result<bool, Status> {
         if superblocks.is_clean() {
+            if self.lifecycle.is_stopped() {
+                self.record_good_blocks(superblocks).await?;
+            }
             return Ok(true);
         }
         if !self.lifecycle.activity.try_deactivate() {

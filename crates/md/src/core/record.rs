@@ -61,6 +61,18 @@ impl Core {
         Ok(())
     }
 
+    /// Records that blocks of members are good again. While no superblock is written, their logs go on listing them, and a member that
+    /// is alone later would refuse to read them.
+    pub(crate) async fn record_good_blocks(&self, superblocks: &mut Superblocks) -> BioResult {
+        let changed = |rdev: &Rdev| {
+            !rdev.is_faulty() && rdev.bad_blocks().has_log() && rdev.bad_blocks().changed()
+        };
+        if self.members.iter().any(|(_, rdev)| changed(rdev)) {
+            self.record(superblocks, Change::Members).await?;
+        }
+        Ok(())
+    }
+
     /// Flushes all members, and records those that fail.
     ///
     /// # Errors

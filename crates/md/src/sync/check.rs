@@ -35,7 +35,8 @@ impl Engine {
         let ended = self.drive(&job).await;
         let mismatches = lock(&self.progress).mismatches;
         info!(array = self.core.name(), repair, %mismatches, ?ended, "check ended");
-        ended
+        // It has written what a member could not read.
+        ended.with(self.core.record_good_blocks(&mut *self.core.superblocks().await).await)
     }
 }
 

@@ -252,6 +252,43 @@ fn bad_blocks_that_were_overwritten_with_zeroes_are_good_again() {
     }
 }
 
+/// Found by tests/e2e/nbd-members.sh: a check of a clean array rewrote the bad blocks of a member, but they stayed in the member's log:
+/// nothing wrote the superblocks before the stop. Later the member alone refused to read them.
+#[test]
+fn bad_blocks_that_a_check_has_rewritten_leave_the_log() {
+    const LARGE: Sectors = Sectors(4096);
+    for stops in [false, true] {
+        for shape in
+            [Shape::new(Level::Raid1, None, 0, 2), Shape::new(Level::Raid10, Some(0x102), 4, 4)]
+        {
+            let media = media(shape.members, LARGE);
+            let sim = Sim::new(1);
+            sim.block_on(async {
+                let mut spec = spec(&shape, &vec![LARGE; shape.members]);
+                spec.bad_block_log = true;
+                make_with(&spec, &disks(&media)).await;
+                let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+                let bad = (array.members().member(1).unwrap().data_offset() + Sectors(3)).0;
+                media[1].fail_writes(bad..bad + 1);
+                write(&gateway(&array), 0, 64, 1).await.unwrap();
+                array.stop().await.unwrap();
+                media[1].heal();
+
+                let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+                assert!(!array.members().member(1).unwrap().bad_blocks().is_empty());
+                array.request_sync(SyncRequest::Check).unwrap();
+                array.sync_ended().await;
+                assert!(array.members().member(1).unwrap().bad_blocks().is_empty());
+                if stops {
+                    array.stop().await.unwrap();
+                }
+                let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+                assert!(array.members().member(1).unwrap().bad_blocks().is_empty(), "{stops}");
+            });
+        }
+    }
+}
+
 /// An array that cannot become clean is stopped anyway.
 #[test]
 fn an_array_whose_last_member_cannot_be_flushed_stops_with_an_error() {
