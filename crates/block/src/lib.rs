@@ -37,6 +37,7 @@ pub mod disk;
 pub mod extent;
 mod flight;
 pub mod gateway;
+pub mod latency;
 pub mod limits;
 pub mod merge;
 pub mod percent;

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub const SHARDS: usize = 32;
 /// The first of them are shared by threads.
 const SHARED: usize = 16;
+/// The number of shards that a thread may have alone.
+pub(crate) const OWN_SHARDS: usize = SHARDS - SHARED;
 /// No shard.
 const NONE: usize = usize::MAX;
 
@@ -42,6 +44,12 @@ fn join_shared() -> usize {
 #[inline]
 pub fn is_own(shard: usize) -> bool {
     shard >= SHARED
+}
+
+/// The index of the shard among those that one thread has alone, below [`OWN_SHARDS`]; `None` if it is not one of them.
+#[inline]
+pub(crate) fn own_shard(shard: usize) -> Option<usize> {
+    shard.checked_sub(SHARED)
 }
 
 /// A shard that the current thread has alone, until this is dropped. The next thread that gets the shard sees all that this

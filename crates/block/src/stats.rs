@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::bio::Op;
 use crate::clock;
+use crate::latency::{GROUPS, Latencies, Ranges};
 use crate::shard::{SHARDS, is_own, thread_shard};
 use crate::sync::count;
 use crate::sync::flow::{self, Flow};
@@ -44,7 +45,7 @@ struct Counters {
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
-    groups: [Counters; 4],
+    groups: [Counters; GROUPS],
     /// When the number in flight last rose from zero, for `io_ticks`.
     busy_since_ns: AtomicU64,
     busy_ns: AtomicU64,
@@ -55,6 +56,7 @@ struct Shard {
 #[derive(Default)]
 pub struct Stats {
     shards: [Shard; SHARDS],
+    latencies: Latencies,
 }
 
 /// Sums over all threads for one group of operations.
@@ -160,6 +162,12 @@ impl Stats {
         flow::is_idle(self.shards.iter().flat_map(|shard| &shard.groups).map(|group| &group.flow))
     }
 
+    /// How long the I/Os took that ended, of the operations that are counted with `op` (write-zeroes with writes). I/Os
+    /// that were merged into another are among them; the times add up to [`GroupTotals::ticks_ns`].
+    pub fn latencies(&self, op: Op) -> Ranges {
+        self.latencies.of(Group::from(op) as usize)
+    }
+
     /// The sums over all threads.
     pub fn totals(&self) -> Totals {
         let sum = |group: Group| {
@@ -194,7 +202,9 @@ impl Drop for Account<'_> {
         let now = clock::now_ns();
         let counters = &shard.groups[self.group as usize];
         count(&counters.sectors, self.sectors.0, alone);
-        count(&counters.ticks_ns, now.saturating_sub(self.started_ns), alone);
+        let took = now.saturating_sub(self.started_ns);
+        count(&counters.ticks_ns, took, alone);
+        self.stats.latencies.count(self.group as usize, took, index);
         counters.flow.end(alone);
         if index != usize::from(self.shard) {
             // The thread gave its shard back before.
@@ -209,6 +219,7 @@ impl Drop for Account<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latency::BOUNDS_US;
 
     #[test]
     fn stat_counts_what_is_done_and_what_is_in_flight() {
@@ -224,5 +235,10 @@ mod tests {
         drop(zero);
         let totals = stats.totals();
         assert_eq!(totals.fields(), [1, 3, 32, 16, 1, 0, 16, 4, 0, 4, 20, 0, 0, 0, 0, 0, 0]);
+        let range = BOUNDS_US.iter().position(|us| *us > 4000).unwrap();
+        for (op, count) in [(Op::Read, 4), (Op::Write, 1), (Op::Discard, 0), (Op::Flush, 0)] {
+            let latencies = stats.latencies(op);
+            assert_eq!((latencies[range], latencies.iter().sum::<u64>()), (count, count), "{op:?}");
+        }
     }
 }
