@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use crate::options::{Assignment, BackEnd, Bytes, Group, Listen, Mode, ReAddPolicy};
+use crate::options::{
+    Assignment, BackEnd, Bytes, Group, Listen, MetricsAddress, Mode, ReAddPolicy,
+};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_stack::pools;
@@ -37,6 +39,8 @@ pub struct Config {
     pub nbd: Vec<Listen>,
     /// What NBD clients may take.
     pub nbd_options: NbdOptions,
+    /// The address at which metrics are served over HTTP.
+    pub metrics: Option<MetricsAddress>,
     /// Whether nothing is written to the disks, and writes to the volumes are refused.
     pub read_only: bool,
     /// Whether disks are used through the host's page cache, and not with direct I/O.

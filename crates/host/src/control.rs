@@ -101,6 +101,10 @@ impl Service {
                 Ok(()) => self.jobs().await,
                 Err(error) => Err(error),
             },
+            "Metrics" => match nothing(&call.parameters) {
+                Ok(()) => self.metrics_reply().await,
+                Err(error) => Err(error),
+            },
             "ControlJob" => match parse(call.parameters) {
                 Ok(at) => self.control_job(&at).await,
                 Err(error) => Err(error),
@@ -162,6 +166,7 @@ impl Service {
             io: BackEnd::used().name().to_owned(),
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
+            metrics: self.metrics.clone(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
             pools: self.pool_statuses(),
             stopping: self.ending.draining().is_stopped().then(|| self.ending.waits_for()),

@@ -52,12 +52,13 @@ use crate::front_ends::mount::ServedMount;
 use crate::front_ends::nbd::Nbd;
 use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
+use crate::metrics::http::Limits;
 use crate::models::Models;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
 use crate::varlink::server;
-use crate::{balance, copies_end, disks, notify, pools_end, returns, watch};
+use crate::{balance, copies_end, disks, metrics, notify, pools_end, returns, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -265,6 +266,7 @@ async fn run(
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let control = access.bind(config.control.as_deref())?;
+    let metrics = config.metrics.as_ref().map(metrics::http::bind).transpose()?;
     let devices = Arc::clone(&stack.devices);
     let nbd = Nbd::start(engine, config, &devices, ending).await?;
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
@@ -292,6 +294,10 @@ async fn run(
         attributes,
         mount,
         nbd: config.nbd.iter().map(Listen::to_string).collect(),
+        metrics: metrics
+            .as_ref()
+            .and_then(|listener| listener.local_addr().ok())
+            .map(|at| format!("tcp:{at}")),
         clients: Arc::clone(&clients),
         access: config.access(),
         direct: !config.buffered,
@@ -306,6 +312,11 @@ async fn run(
     });
     let control =
         spawn(server::serve(control, move |peer| access.check(peer), Rc::clone(&service)));
+    let metrics = metrics.map(|listener| {
+        let service = Rc::clone(&service);
+        let page = async move || service.metrics().await;
+        spawn(metrics::http::serve(listener, Limits::default(), page))
+    });
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let balance = spawn(balance::balance_reads(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
@@ -337,6 +348,9 @@ async fn run(
     ending.draining().stop();
     front_ends.drain(ending).await;
     control.cancel().await;
+    if let Some(metrics) = metrics {
+        metrics.cancel().await;
+    }
     service.scrubs.ended(ending.forced()).await;
     // An array that is just being started is stopped with the others.
     select(service.collector.lock(), ending.forced()).await;

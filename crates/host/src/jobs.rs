@@ -51,8 +51,12 @@ enum Work {
 impl Service {
     /// The jobs, for `Jobs`.
     pub(crate) async fn jobs(&self) -> Result<Value, Reply> {
-        let jobs: Vec<Job> = self.works().await.into_iter().map(|(job, _)| job).collect();
-        Ok(json!({ "jobs": jobs }))
+        Ok(json!({ "jobs": self.job_list().await }))
+    }
+
+    /// The jobs. Waits while the stack changes, and a moment for a pool that does not answer.
+    pub(crate) async fn job_list(&self) -> Vec<Job> {
+        self.works().await.into_iter().map(|(job, _)| job).collect()
     }
 
     /// Pauses, resumes or cancels a job.

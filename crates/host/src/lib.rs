@@ -52,6 +52,7 @@ pub mod lvm;
 mod manage;
 pub mod md;
 mod membership;
+mod metrics;
 mod models;
 mod notify;
 pub mod options;

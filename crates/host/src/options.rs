@@ -23,6 +23,7 @@
 //! paths are relative to the file's directory. Unknown keys are errors: a misspelt `read_only` must
 //! not start a writable stack.
 
+mod metrics;
 mod models;
 mod values;
 
@@ -39,6 +40,7 @@ use thiserror::Error;
 use crate::disks;
 
 pub use ashlar_engine::BackEnd;
+pub use metrics::{BadMetricsAddress, MetricsAddress};
 pub use models::{Assignment, models};
 pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy, parsed};
 

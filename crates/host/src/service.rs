@@ -27,6 +27,8 @@ pub(crate) struct Service {
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
+    /// The address at which metrics are served.
+    pub(crate) metrics: Option<String>,
     pub(crate) clients: Arc<Clients>,
     /// The access mode for disks.
     pub(crate) access: Access,

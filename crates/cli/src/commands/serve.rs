@@ -7,7 +7,7 @@ use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::options::{
-    self, Assignment, BackEnd, Bytes, FileOptions, Group, Listen, Mode, ReAddPolicy,
+    self, Assignment, BackEnd, Bytes, FileOptions, Group, Listen, MetricsAddress, Mode, ReAddPolicy,
 };
 use ashlar_host::{background, disks};
 use clap::Args;
@@ -17,14 +17,13 @@ use crate::output::Terminal;
 
 /// Assemble the volumes on disks and serve them
 ///
-/// Assembles arrays from their members, imports ZFS pools and serves their volumes, and looks into
-/// partitions and volume groups, to any depth; a device without such contents is served as it is,
-/// under its own name. Runs in the foreground, or with --daemon in the background, until SIGTERM, SIGINT, `ashlar stop`, or until its
-/// mount is unmounted. Prints a line for each volume and then `ready`. It keeps serving while the
-/// mount is in use (an open file, a loop device); a second signal forces it to end within 10
-/// seconds: devices that have not stopped by then are left as after a power cut. A third signal
-/// does that at once. SIGHUP, from a closed terminal, counts as a first SIGTERM; under nohup it is
-/// ignored.
+/// Assembles arrays from their members, imports ZFS pools and serves their volumes, and looks into partitions and
+/// volume groups, to any depth; a device without such contents is served as it is, under its own name. Runs in the
+/// foreground, or with --daemon in the background, until SIGTERM, SIGINT, `ashlar stop`, or until its mount is
+/// unmounted. Prints a line for each volume and then `ready`. It keeps serving while the mount is in use (an open file,
+/// a loop device); a second signal forces it to end within 10 seconds: devices that have not stopped by then are left
+/// as after a power cut. A third signal does that at once. SIGHUP, from a closed terminal, counts as a first SIGTERM;
+/// under nohup it is ignored.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The mount looks like a Linux root: DIR/dev/md0 is the volume, DIR/sys/block/md0/queue/nomerges an
@@ -53,6 +52,7 @@ Examples:
   ashlar serve --config /etc/ashlar/stack.toml
   ashlar serve /dev/sd[bc] --control-group disk --mount /mnt/volumes
   ashlar serve --daemon /dev/sd[bc] --mount /mnt/volumes && ls /mnt/volumes/dev
+  ashlar serve disk*.img --nbd unix:/run/ashlar.nbd --metrics tcp:9100
   ashlar serve --incremental --mount /mnt/volumes
   ashlar serve disk*.img --model gp2:3000iops --model disk0.img=hdd --nbd unix:/run/ashlar.nbd
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
@@ -116,11 +116,15 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "SECONDS")]
     nbd_idle_timeout: Option<u32>,
 
-    /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests
-    /// wait, and clients that do not take their replies are dropped [default: a quarter of what is
-    /// available, at most 1G]
+    /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
+    /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
     #[arg(long, value_name = "SIZE", value_parser = nbd_memory)]
     nbd_memory: Option<Bytes>,
+
+    /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics: counters and states of all devices and arrays, for everyone
+    /// who reaches the address; without one, only this machine does
+    #[arg(long, value_name = "tcp:[ADDRESS:]PORT")]
+    metrics: Option<MetricsAddress>,
 
     /// Write nothing to the disks, and refuse writes to the volumes
     #[arg(long, alias = "readonly", short_alias = 'o')]
@@ -140,13 +144,11 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "POLICY")]
     readd: Option<ReAddPolicy>,
 
-    /// Start with the disks present: incomplete arrays wait for members from `ashlar md
-    /// incremental`
+    /// Start with the disks present: incomplete arrays wait for members from `ashlar md incremental`
     #[arg(short = 'I', long)]
     incremental: bool,
 
-    /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and
-    /// volume groups
+    /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and volume groups
     #[arg(long)]
     whole: bool,
 
@@ -223,6 +225,7 @@ impl ServeOptions {
             nbd_max_connections: self.nbd_max_connections.or(file.nbd_max_connections),
             nbd_idle_timeout: self.nbd_idle_timeout.or(file.nbd_idle_timeout),
             nbd_memory: self.nbd_memory.or(file.nbd_memory),
+            metrics: self.metrics.or(file.metrics),
             read_only: self.read_only | file.read_only,
             buffered: self.buffered | file.buffered,
             run: self.run | file.run,
@@ -257,6 +260,7 @@ impl ServeOptions {
                 idle_timeout: self.nbd_idle_timeout,
                 memory: self.nbd_memory,
             },
+            metrics: self.metrics,
             read_only: self.read_only,
             buffered: self.buffered,
             run: self.run,
@@ -357,6 +361,7 @@ mod tests {
             nbd_max_connections = 16
             nbd_idle_timeout = 600
             nbd_memory = "256M"
+            metrics = "tcp:9100"
             control = "control.sock"
             control_group = "disk"
             threads = 2
@@ -374,6 +379,7 @@ mod tests {
         assert_eq!(options.nbd_mode, Some(Mode(0o660)));
         assert_eq!((options.nbd_max_connections, options.nbd_idle_timeout), (Some(16), Some(600)));
         assert_eq!(options.nbd_memory, Some(Bytes(256 << 20)));
+        assert_eq!(options.metrics, "tcp:127.0.0.1:9100".parse().ok());
         assert_eq!(options.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
         assert_eq!(options.control_group, Some(Group("disk".to_owned())));
         let numbered = parse("control_group = 6").unwrap();
@@ -413,6 +419,7 @@ mod tests {
             ("control_group = true\n", "1:17: the name or the number of a group"),
             ("control_group = -1\n", "1:17: the name or the number of a group"),
             ("nbd_mode = 660\n", "1:12: invalid type: integer `660`, expected a string"),
+            ("metrics = \"tcp:\"\n", "1:11: `tcp:` is neither tcp:PORT nor tcp:ADDRESS:PORT"),
             ("nbd_memory = \"much\"\n", "1:14: `much` is not a number of bytes"),
             ("[set]\nx = [1]\n", "2:5: a string, an integer or a boolean"),
             ("# \u{e9}\u{e9}\n\u{e9} = 1", "2:1: "),

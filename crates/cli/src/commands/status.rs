@@ -47,6 +47,7 @@ fn text(status: &interface::Status) -> String {
     }
     out.extend(status.mount.iter().map(|mount| format!("mounted on {mount}\n")));
     out.extend(status.nbd.iter().map(|address| format!("NBD at {address}\n")));
+    out.extend(status.metrics.iter().map(|address| format!("metrics at {address}\n")));
     let modelled = status.models.iter().map(|it| (&it.disk, &it.model));
     out.extend(modelled.map(|(disk, model)| format!("{disk} takes the time of {model}\n")));
     for pool in &status.pools {

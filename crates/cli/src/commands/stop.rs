@@ -11,9 +11,8 @@ use crate::output;
 
 /// Stop a running daemon, as SIGTERM does, and wait until it has ended
 ///
-/// The daemon completes I/O in flight, unmounts, marks its arrays clean and exits. While its mount
-/// is in use it waits for the users to finish; this command names them. After success, the disks
-/// are free.
+/// The daemon completes I/O in flight, unmounts, marks its arrays clean and exits. While its mount is in use it waits
+/// for the users to finish; this command names them. After success, the disks are free.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 stopped cleanly, 1 not stopped, not in time, or not cleanly, 2 wrong usage.
@@ -22,14 +21,12 @@ Examples:
   ashlar stop
   ashlar stop --timeout 60 || ashlar stop --force")]
 pub(crate) struct Stop {
-    /// Wait for no client, like a second signal: a mount in use is taken away from its users, a
-    /// device that does not stop in time is left as after a power cut; the daemon ends within 10
-    /// seconds
+    /// Wait for no client, like a second signal: a mount in use is taken away from its users, a device that does not
+    /// stop in time is left as after a power cut; the daemon ends within 10 seconds
     #[arg(long)]
     force: bool,
 
-    /// Give up waiting after this number of seconds; the daemon continues to stop [default: wait as
-    /// long as it takes]
+    /// Give up waiting after this number of seconds; the daemon continues to stop [default: wait as long as it takes]
     #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait")]
     timeout: Option<u32>,
 

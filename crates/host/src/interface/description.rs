@@ -40,6 +40,7 @@ type Status (
   io: string,
   mount: ?string,
   nbd: []string,
+  metrics: ?string,
   models: []Model,
   pools: []Pool,
   volumes: []Volume,
@@ -214,6 +215,9 @@ type Job (
 )
 
 method Jobs() -> (jobs: []Job)
+
+# Counters and states of all devices, arrays and jobs, in the text format of Prometheus, version 0.0.4.
+method Metrics() -> (text: string)
 
 method ControlJob(name: string, action: string) -> ()
 

@@ -386,6 +386,13 @@ pub(crate) struct JobsReply {
     pub(crate) jobs: Vec<Job>,
 }
 
+/// The answer of `Metrics`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct MetricsReply {
+    /// The metrics, in the text format of Prometheus.
+    pub(crate) text: String,
+}
+
 /// Parameters of `ControlJob`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -540,6 +547,8 @@ pub struct Status {
     pub mount: Option<String>,
     /// The addresses of the NBD servers.
     pub nbd: Vec<String>,
+    /// The address of the metrics, if they are served over HTTP.
+    pub metrics: Option<String>,
     /// The disks with the timing of a device model.
     pub models: Vec<ModelStatus>,
     /// The ZFS pools.

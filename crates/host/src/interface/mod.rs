@@ -15,8 +15,8 @@ pub use messages::{
 };
 pub(crate) use messages::{
     ActivateReply, ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply,
-    FileSystemReply, JobControl, JobsReply, Setting, SizeReply, StatusReply, Stop, StopReply,
-    TreePath, ValueReply, VolumeNames, Zfs, ZfsReply,
+    FileSystemReply, JobControl, JobsReply, MetricsReply, Setting, SizeReply, StatusReply, Stop,
+    StopReply, TreePath, ValueReply, VolumeNames, Zfs, ZfsReply,
 };
 pub(crate) use replies::{control_error, refused, refused_by, refused_with, reply};
 
@@ -69,6 +69,7 @@ mod tests {
             io: String::new(),
             mount: None,
             nbd: Vec::new(),
+            metrics: None,
             models: Vec::new(),
             pools: Vec::new(),
             volumes: Vec::new(),

@@ -14,10 +14,9 @@ use crate::output;
 
 /// Change the size, the bitmap or the number of devices of a running array
 ///
-/// For raid1 and raid10 arrays. A larger array is resynced only in its new part. A raid1 can get more
-/// devices, which spares fill and are rebuilt as, or fewer, if the highest slots are empty or have
-/// failed members. A reshape, which moves data, is refused: another number of devices of a raid10, another
-/// level, layout or chunk size.
+/// For raid1 and raid10 arrays. A larger array is resynced only in its new part. A raid1 can get more devices, which
+/// spares fill and are rebuilt as, or fewer, if the highest slots are empty or have failed members. A reshape, which
+/// moves data, is refused: another number of devices of a raid10, another level, layout or chunk size.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -55,8 +54,7 @@ pub(crate) struct GrowCommand {
     #[arg(long, requires = "size")]
     assume_clean: bool,
 
-    /// Shrink the array; data beyond the new end are lost. Or leave a raid1 with a
-    /// single device
+    /// Shrink the array; data beyond the new end are lost. Or leave a raid1 with a single device
     #[arg(short, long)]
     force: bool,
 

@@ -158,9 +158,8 @@ impl ReAdd {
 
 /// Mark members of a running array as failed
 ///
-/// The array continues without them, and a spare takes over if it has one. The last copy of any
-/// data cannot fail. Members are named by path or by name under sys/block; `detached` means all
-/// whose devices are gone.
+/// The array continues without them, and a spare takes over if it has one. The last copy of any data cannot fail.
+/// Members are named by path or by name under sys/block; `detached` means all whose devices are gone.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -181,8 +180,7 @@ impl Fail {
 
 /// Remove failed members and spares from a running array
 ///
-/// A working member must be failed first. `failed` means all failed members, `detached` all whose
-/// devices are gone.
+/// A working member must be failed first. `failed` means all failed members, `detached` all whose devices are gone.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.

@@ -21,13 +21,11 @@ use crate::output;
 
 /// Verify an unmounted file system, and repair it from good copies
 ///
-/// The verbs and options are those of btrfs scrub. Reads every block and compares it with its
-/// checksum; rewrites a bad block from a good copy. Blocks without a good copy are reported, with
-/// the files that contain them.
+/// The verbs and options are those of btrfs scrub. Reads every block and compares it with its checksum; rewrites a bad
+/// block from a good copy. Blocks without a good copy are reported, with the files that contain them.
 ///
-/// A file system on volumes of a running daemon is scrubbed by the daemon: say their names (md/data,
-/// vg/lv). No client may have them open, and none can open them until the scrub ends. It is a job:
-/// see ashlar jobs.
+/// A file system on volumes of a running daemon is scrubbed by the daemon: say their names (md/data, vg/lv). No client
+/// may have them open, and none can open them until the scrub ends. It is a job: see ashlar jobs.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes are those of btrfs scrub: 0 done, 1 failed, 2 nothing to resume (or wrong usage), 3 some
@@ -94,8 +92,7 @@ struct ScrubArgs {
     #[command(flatten)]
     daemon: Daemon,
 
-    /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user,
-    /// ~/.local/state/ashlar]
+    /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user, ~/.local/state/ashlar]
     #[arg(long, value_name = "DIR")]
     status_dir: Option<PathBuf>,
 }

@@ -1,0 +1,275 @@
+//! The HTTP server of the metrics: one request for each connection.
+//!
+//! It runs on the main reactor. What a client can take is bounded: connections, the bytes of a request, and the time until the answer
+//! is sent.
+
+use std::io;
+use std::net::{Shutdown, ToSocketAddrs};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ashlar_block::rate_limited;
+use ashlar_engine::net::{Listener, Socket};
+use ashlar_engine::{sleep, spawn, timeout};
+
+use super::head::{Head, Refusal, Wanted};
+use crate::error::{Error, Result};
+use crate::options::MetricsAddress;
+
+/// Pause after an accept that failed for lack of a resource.
+const RETRY: Duration = Duration::from_millis(100);
+/// What is received at once, bytes.
+const PART: usize = 2048;
+/// What a client may send behind a head, bytes: it is thrown away.
+const MAX_REST: usize = 64 << 10;
+/// The text format of Prometheus, which all scrapers read.
+const PAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN_TYPE: &str = "text/plain; charset=utf-8";
+
+/// What clients may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The most concurrent connections; more are closed at once.
+    pub(crate) connections: usize,
+    /// The time from a connection's start to its end.
+    pub(crate) deadline: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 16, deadline: Duration::from_secs(10) }
+    }
+}
+
+/// Listens at `address`. Warns about one that other machines may reach.
+///
+/// # Errors
+/// Those of bind(2); a host that has no address.
+pub(crate) fn bind(address: &MetricsAddress) -> Result<Listener> {
+    let bound = || {
+        let first = address.host_and_port().to_socket_addrs()?.next();
+        let listener = Listener::bind_tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
+        let bound = listener.local_addr()?;
+        if !bound.ip().to_canonical().is_loopback() {
+            tracing::warn!(address = %bound, "every machine that reaches this address can read the metrics");
+        }
+        Ok(listener)
+    };
+    bound().map_err(|error: io::Error| {
+        let in_use = error.kind() == io::ErrorKind::AddrInUse;
+        let error = Error::new("cannot listen for readers of metrics", address, error);
+        if in_use {
+            error.hint("another program listens there: choose another port")
+        } else {
+            error
+        }
+    })
+}
+
+/// Answers all connections, forever. `page` makes the text; with `None`, which is a defect, the answer is an error.
+pub(crate) async fn serve<P>(listener: Listener, limits: Limits, page: P)
+where
+    P: AsyncFn() -> Option<String> + 'static,
+{
+    // Each connection holds a reference, beside this one.
+    let page = Rc::new(page);
+    loop {
+        match listener.accept().await {
+            Ok(_) if Rc::strong_count(&page) > limits.connections => {
+                rate_limited!(warn, most = limits.connections, "too many readers of metrics");
+            }
+            Ok(socket) => {
+                let page = Rc::clone(&page);
+                spawn(async move {
+                    match timeout(limits.deadline, pin!(converse(&socket, &*page))).await {
+                        Some(Ok(())) => {}
+                        Some(Err(error)) => tracing::debug!(%error, "a reader of metrics is lost"),
+                        None => tracing::debug!("a reader of metrics took too long"),
+                    }
+                })
+                .detach();
+            }
+            Err(error) => {
+                rate_limited!(warn, %error, "accepting a reader of metrics");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Serves one connection.
+async fn converse(socket: &Socket, page: &impl AsyncFn() -> Option<String>) -> io::Result<()> {
+    let mut head = Head::default();
+    let mut buffer = vec![0; PART];
+    let wanted = loop {
+        let (received, same) = socket.recv(buffer).await;
+        buffer = same;
+        match received? {
+            0 => return Ok(()),
+            len => match head.push(&buffer[..len]) {
+                Some(wanted) => break wanted,
+                None => {}
+            },
+        }
+    };
+    let response = match wanted {
+        Wanted::Page | Wanted::PageHead => match page().await {
+            Some(text) => response("200 OK", PAGE_TYPE, "", &text, wanted == Wanted::Page),
+            None => response("500 Internal Server Error", PLAIN_TYPE, "", "", true),
+        },
+        Wanted::Refusal(refusal) => refused(refusal),
+    };
+    socket.send_all(response).await.0?;
+    // A connection that is closed while there is something to receive is reset, and the client might not see the answer.
+    socket.shutdown(Shutdown::Write).await?;
+    let mut rest = 0;
+    while rest <= MAX_REST {
+        let (received, same) = socket.recv(buffer).await;
+        buffer = same;
+        match received? {
+            0 => break,
+            len => rest += len,
+        }
+    }
+    Ok(())
+}
+
+fn refused(refusal: Refusal) -> Vec<u8> {
+    let (status, field, text) = match refusal {
+        Refusal::Malformed => ("400 Bad Request", "", "this is no request of HTTP/1.1\n"),
+        Refusal::NotFound => ("404 Not Found", "", "the metrics are at /metrics\n"),
+        Refusal::Method => {
+            ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "only GET and HEAD are possible\n")
+        }
+        Refusal::TooLong => {
+            ("431 Request Header Fields Too Large", "", "the head of the request is too long\n")
+        }
+    };
+    response(status, PLAIN_TYPE, field, text, true)
+}
+
+/// A response. `field` is a further line of its head; without `has_body` it only tells of its body.
+fn response(status: &str, media: &str, field: &str, body: &str, has_body: bool) -> Vec<u8> {
+    let len = body.len();
+    let body = if has_body { body } else { "" };
+    let text = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {media}\r\nContent-Length: {len}\r\n{field}Connection: close\r\n\r\n{body}"
+    );
+    text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::disks;
+    use crate::stop::Stop;
+
+    const GET: &[u8] = b"GET /metrics HTTP/1.0\r\n\r\n";
+
+    /// Serves `text` while `clients` runs.
+    fn with_server(limits: Limits, text: String, clients: impl FnOnce(SocketAddr)) {
+        let stop = Stop::default();
+        let (sender, address) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let ended = stop.clone();
+            scope.spawn(move || {
+                disks::reactor().unwrap().block_on(async {
+                    let listener = Listener::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+                    sender.send(listener.local_addr().unwrap()).unwrap();
+                    let server = spawn(serve(listener, limits, async move || Some(text.clone())));
+                    ended.await;
+                    server.cancel().await;
+                });
+            });
+            // Ends the server if a client panics, too.
+            struct Ends(Stop);
+            impl Drop for Ends {
+                fn drop(&mut self) {
+                    self.0.stop();
+                }
+            }
+            let ends = Ends(stop);
+            clients(address.recv().unwrap());
+            drop(ends);
+        });
+    }
+
+    fn connect(address: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// All that the server sends; an error is none, because a server may reset a connection.
+    fn rest(mut stream: TcpStream) -> String {
+        let mut bytes = Vec::new();
+        match stream.read_to_end(&mut bytes) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn ask(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = connect(address);
+        stream.write_all(request).unwrap();
+        rest(stream)
+    }
+
+    #[test]
+    fn a_page_is_sent_whole_and_its_head_alone() {
+        let text = "x 1\n".repeat(1 << 20);
+        with_server(Limits::default(), text.clone(), |address| {
+            let answer = ask(address, GET);
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(body == text);
+            let expected = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+                            Content-Length: 4194304\r\nConnection: close";
+            assert_eq!(head, expected);
+            let answer = ask(address, b"HEAD /metrics HTTP/1.0\r\n\r\n");
+            assert_eq!(answer, format!("{expected}\r\n\r\n"));
+        });
+    }
+
+    #[test]
+    fn a_client_that_sends_too_much_sees_the_refusal() {
+        with_server(Limits::default(), String::new(), |address| {
+            let answer = ask(address, &[&b"GET /"[..], &[b'x'; 20_000]].concat());
+            assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+            // More than the server throws away: it closes the connection.
+            let mut stream = connect(address);
+            let result = (0..1000).try_for_each(|_| stream.write_all(&[b'x'; 65536]));
+            assert!(result.is_err(), "the server takes all that it gets");
+        });
+    }
+
+    #[test]
+    fn slow_clients_end_at_the_deadline_and_do_not_keep_others_out_for_longer() {
+        let limits = Limits { connections: 3, deadline: Duration::from_millis(800) };
+        // More than sockets hold.
+        let text = "y".repeat(64 << 20);
+        with_server(limits, text, |address| {
+            let begun = Instant::now();
+            let silent = connect(address);
+            let mut slow = connect(address);
+            slow.write_all(b"GET /metr").unwrap();
+            let mut deaf = connect(address);
+            deaf.write_all(GET).unwrap();
+            // There is no place for a fourth.
+            assert_eq!(rest(connect(address)), "");
+            assert_eq!((rest(silent), rest(slow)), (String::new(), String::new()));
+            assert!(begun.elapsed() >= limits.deadline);
+            while !ask(address, b"GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 ") {
+                assert!(begun.elapsed() < Duration::from_secs(20), "no place becomes free");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert!(rest(deaf).len() < 64 << 20, "what it did not take in time is lost");
+        });
+    }
+}
