@@ -111,6 +111,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"every btrfs case against the kernel" "ALL=1 tests/interop/btrfs.sh" \
 		"every case of zvols between ashlar and the kernel" "ALL=1 tests/interop/zvol.sh" \
 		"the disks of a dead NAS" "tests/e2e/nas.sh" \
+		"metrics as Prometheus reads them" "timeout 300 tests/e2e/metrics.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"snapshots of file systems in use" "tests/e2e/snapshots.sh -r 500" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \

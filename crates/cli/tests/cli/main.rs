@@ -28,6 +28,7 @@ mod lvm_reports;
 mod lvm_restore;
 mod managing;
 mod mdadm;
+mod metrics;
 mod models;
 mod nbd_clients;
 mod nbd_disks;
