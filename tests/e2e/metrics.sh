@@ -1,5 +1,6 @@
 #!/bin/bash
-# metrics.sh - promtool, Prometheus's own checker, reads the metrics of a daemon and finds nothing to complain about.
+# metrics.sh - promtool, Prometheus's own checker, reads the metrics of a daemon, the rules of docs/metrics.md and the queries of the
+# dashboard, and finds nothing to complain about.
 #
 # A stack with every kind of device and of long work that needs no root: an array that is checked while a member has failed, a
 # partition table, a volume group, a plain disk.
@@ -80,3 +81,27 @@ grep -q '^ashlar_md_degraded.* 1$' page || fail "a failed member is not seen"
 kill $server
 wait $server || fail "the daemon did not end in good order"
 server=''
+
+# The dashboard's queries are checked as the expressions of rules, with values for its variables.
+sed -n '/^groups:/,/^```/{/^```/!p}' "$root/docs/metrics.md" >alerts.yaml
+python3 - "$root/docs/grafana/ashlar.json" >queries.yaml <<'END'
+import json, sys
+def queries(node):
+    if isinstance(node, dict):
+        if "expr" in node:
+            yield node["expr"]
+        for value in node.values():
+            yield from queries(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from queries(value)
+rules = []
+for n, query in enumerate(queries(json.load(open(sys.argv[1])))):
+    query = query.replace("$__rate_interval", "5m").replace("$instance", ".*").replace("$device", ".*")
+    rules.append({"record": f"query:{n}", "expr": query})
+print(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+END
+for rules in alerts.yaml queries.yaml; do
+	"$promtool" check rules "$rules" >faults 2>&1 || fail "$rules: $(cat faults)"
+	echo "$rules: $(sed -n 's/.*SUCCESS: //p' faults)"
+done
