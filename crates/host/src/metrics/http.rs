@@ -107,10 +107,11 @@ async fn converse(socket: &Socket, page: &impl AsyncFn() -> Option<String>) -> i
         buffer = same;
         match received? {
             0 => return Ok(()),
-            len => match head.push(&buffer[..len]) {
-                Some(wanted) => break wanted,
-                None => {}
-            },
+            len => {
+                if let Some(wanted) = head.push(&buffer[..len]) {
+                    break wanted;
+                }
+            }
         }
     };
     let response = match wanted {
