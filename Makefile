@@ -17,12 +17,17 @@ STATIC_CHECKS := \
 # Every step below runs what this one has built: cargo resolves features once, and builds each crate once.
 BUILD := "build of tests and programs" "scripts/test-programs build"
 
+# What serves and does I/O; make interop runs all tests of the program without io_uring.
+WITHOUT_IO_URING := serving:: ending:: nbd_disks:: rbd_disks:: btrfs_scrub
+
 # Longest first, so that the last to run are short.
 CARGO_TESTS := \
 	"tests of the program" "timeout 900 scripts/test-programs run cli -- --test-threads=3" \
 	"tests of md" "timeout 900 scripts/test-programs run md" \
 	"tests of ZFS" "timeout 900 scripts/test-programs run zfs -- --test-threads=3" \
 	"tests of LVM, the device mapper, btrfs" "timeout 900 scripts/test-programs run lvm dm btrfs" \
+	"I/O without io_uring" "ASHLAR_IO=threads timeout 600 scripts/test-programs again engine nbd export" \
+	"the program without io_uring, a share" "ASHLAR_IO=threads timeout 600 scripts/test-programs again cli -- --test-threads=3 $(WITHOUT_IO_URING)" \
 	"fuzz targets, a bounded share" "timeout 600 scripts/test-programs run fuzz" \
 	"all other cargo tests" "timeout 900 scripts/test-programs run others"
 
@@ -69,6 +74,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"ZFS for the guest's kernel" "tests/oracle/build-zfs" \
 		-- \
 		"zvols between ashlar and the kernel" "timeout 3600 tests/interop/zvol.sh" \
+		"the program without io_uring" "ASHLAR_IO=threads timeout 1800 scripts/test-programs again cli -- --test-threads=3" \
 		"btrfs file systems against the kernel" "timeout 1800 tests/interop/btrfs.sh" \
 		"file systems on arrays" "timeout 1800 tests/e2e/filesystems.sh -r 4" \
 		"md against the kernel" "timeout 1800 tests/interop/md.sh" \

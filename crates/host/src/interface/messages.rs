@@ -19,19 +19,14 @@ pub struct Manage {
     /// The member: a path, a name below `sys/block`, or one of the words `detached` and `failed`.
     pub disk: String,
     /// The spare that shall replace the disk.
-    #[serde(default)]
     pub with: Option<String>,
     /// Whether reads shall avoid the member.
-    #[serde(default)]
     pub write_mostly: Option<bool>,
     /// Whether requests to the member shall fail early.
-    #[serde(default)]
     pub failfast: Option<bool>,
     /// Whether the disk shall only become a spare.
-    #[serde(default)]
     pub spare: Option<bool>,
     /// Whether to overwrite the contents of the disk.
-    #[serde(default)]
     pub force: Option<bool>,
 }
 
@@ -80,7 +75,6 @@ pub struct Attach {
     /// The disk's path.
     pub disk: String,
     /// Whether to start an array as soon as all data are available.
-    #[serde(default)]
     pub run: Option<bool>,
 }
 
@@ -108,22 +102,16 @@ pub struct Grow {
     /// The array, by its name or alias.
     pub name: String,
     /// The part of each member to use: KiB, or `max`.
-    #[serde(default)]
     pub size: Option<String>,
     /// The new bitmap: `internal`, `lockless` or `none`.
-    #[serde(default)]
     pub bitmap: Option<String>,
     /// Bytes for each bit of the new bitmap.
-    #[serde(default)]
     pub bitmap_chunk: Option<u64>,
     /// The new number of devices.
-    #[serde(default)]
     pub raid_devices: Option<usize>,
     /// Whether the copies in the new space count as equal.
-    #[serde(default)]
     pub assume_clean: Option<bool>,
     /// Whether to do it in spite of a warning.
-    #[serde(default)]
     pub force: Option<bool>,
 }
 
@@ -160,10 +148,8 @@ pub struct Lvm {
     /// The change.
     pub command: ashlar_lvm::command::Command,
     /// Whether the user has answered all questions with yes.
-    #[serde(default)]
     pub confirmed: Option<bool>,
     /// Whether to keep copies of the metadata; they are kept unless this is false.
-    #[serde(default)]
     pub archive: Option<bool>,
     /// The command as the user gave it.
     pub line: String,
@@ -180,10 +166,8 @@ pub struct LvmMembers {
     /// The directory in which the user gave the paths.
     pub directory: PathBuf,
     /// Whether the user has answered all questions with yes.
-    #[serde(default)]
     pub confirmed: Option<bool>,
     /// Whether to keep copies of the metadata; they are kept unless this is false.
-    #[serde(default)]
     pub archive: Option<bool>,
     /// The command as the user gave it.
     pub line: String,
@@ -410,7 +394,6 @@ pub struct Trace {
     /// The devices: `md0`, `md/data`, `vg/lv`, or a name below `sys/block`.
     pub devices: Vec<String>,
     /// The categories of `blktrace -a`; without any, all.
-    #[serde(default)]
     pub actions: Option<Vec<String>>,
 }
 
