@@ -186,8 +186,10 @@ fn back_pressure_loses_nothing() {
             join_all(writes).await
         }));
     }
-    // Time for the sockets to fill.
-    while played.channels.load(SeqCst) < 2 {
+    // Time for the sockets to fill. (A busy machine makes each of the two threads wait for its turn.)
+    let begun = std::time::Instant::now();
+    while played.requests.load(SeqCst) < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "a channel has no request");
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(Duration::from_millis(50));
