@@ -13,6 +13,8 @@ here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
+# shellcheck source=tests/e2e/until.sh
+. "$root/tests/e2e/until.sh"
 needs "$ashlar"
 promtool=${PROMTOOL:-$(command -v promtool || echo "$root/target/tools/promtool")}
 [ -x "$promtool" ] || {
@@ -42,11 +44,7 @@ truncate -s 64M a0 a1 plain pv
 "$ashlar" lvm lvcreate -n lv -L 16M --devices pv vg >/dev/null
 "$ashlar" serve a0 a1 plain pv --control control --metrics tcp:0 >out 2>log &
 server=$!
-for _ in $(seq 300); do
-	! grep -qx ready out || break
-	kill -0 $server 2>/dev/null || fail "the daemon ended"
-	sleep 0.1
-done
+until_done 30 "the daemon is ready" grep -qx ready out
 client() { "$ashlar" "$@" --control control; }
 port=$(client status --json | sed -n 's/.*"metrics": *"tcp:127.0.0.1:\([0-9]*\)".*/\1/p')
 [ "$port" ] || fail "the daemon has no address for metrics"
@@ -68,12 +66,8 @@ checked() {
 checked "at rest"
 client set sys/block/md127/md/sync_speed_max 1
 client md action md/data check --no-wait >/dev/null
-for _ in $(seq 100); do
-	page page
-	! grep -q '^ashlar_job_state.*kind="check".* 1$' page || break
-	sleep 0.1
-done
-grep -q '^ashlar_job_state.*kind="check".* 1$' page || fail "the check is no job"
+is_checked() { page page && grep -q '^ashlar_job_state.*kind="check".* 1$' page; }
+until_done 10 "the check is a job" is_checked
 checked "during a check"
 client md fail md/data a1 >/dev/null
 checked "degraded"

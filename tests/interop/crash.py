@@ -181,7 +181,7 @@ def verify(device, seed, state, log, discards, torn=False):
     """Prints what is wrong; returns how many sectors are."""
     want, loose, perhaps, last = expected(seed, state, log, discards)
     wrong = newer = 0
-    cut = None  # the sector that the end of the log tore: there is one end
+    is_cut = False  # whether the end of the log tore a sector: there is one end
     for first in range(0, len(want), WINDOW):
         count = min(WINDOW, len(want) - first)
         data = device.read(first * SECTOR, count * SECTOR)
@@ -197,11 +197,11 @@ def verify(device, seed, state, log, discards, torn=False):
                 for kind, at, length, number in perhaps
             ):
                 newer += 1
-            elif torn and cut is None and is_torn(seed, sector, read, want[sector], replayed_in_part(perhaps, sector)):
+            elif torn and not is_cut and is_torn(seed, sector, read, want[sector], replayed_in_part(perhaps, sector)):
                 # The next round must know what it is.
                 device.write(sector * SECTOR, stamp(seed, want[sector], sector))
                 print(f"sector {sector} is torn: it was not flushed ({pieces_of(seed, sector, read)})")
-                cut = sector
+                is_cut = True
                 newer += 1
                 continue
             else:

@@ -39,8 +39,8 @@
 //! # Assumptions about the kernel
 //!
 //! Linux 5.11 or newer (better from 6.1 on: deferred task work; discards of block devices through the ring from 6.12 on).
-//! The ring is an io_uring; where that is refused, threads and epoll execute the same entries (`ring/threads.rs`). Every submitted operation completes exactly once. Memory is not touched after the
-//! completion. Closing a ring's descriptor ends the operations in flight on it. O_DIRECT transfers end at a block
+//! The ring is an io_uring; where that is refused, threads and epoll execute the same entries (`ring/threads.rs`). Every
+//! submitted operation completes exactly once. Memory is not touched after the completion. Closing a ring's descriptor ends the operations in flight on it. O_DIRECT transfers end at a block
 //! boundary or at the end of the file. OFD locks exclude each other between all openings of a file on one machine.
 
 pub mod accounts;

@@ -37,12 +37,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use self::values::parsed;
 use crate::disks;
 
 pub use ashlar_engine::BackEnd;
 pub use metrics::{BadMetricsAddress, MetricsAddress};
 pub use models::{Assignment, models};
-pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy, parsed};
+pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy, some_parsed};
 
 /// The options that a `stack.toml` may have.
 pub trait FileOptions: DeserializeOwned {
@@ -116,7 +117,7 @@ impl fmt::Display for Listen {
 
 impl<'de> Deserialize<'de> for Listen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        parsed(deserializer)
     }
 }
 

@@ -121,8 +121,8 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "SIZE", value_parser = nbd_memory)]
     nbd_memory: Option<Bytes>,
 
-    /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics: counters and states of all devices and arrays, for everyone
-    /// who reaches the address; without one, only this machine does
+    /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics: counters and states of all devices and arrays. Each
+    /// client that reaches ADDRESS can read them; without ADDRESS, only programs on this machine reach it
     #[arg(long, value_name = "tcp:[ADDRESS:]PORT")]
     metrics: Option<MetricsAddress>,
 
@@ -178,7 +178,7 @@ pub(crate) struct ServeOptions {
 
     /// How the kernel is asked for I/O: uring, or threads with epoll [default: uring where it is allowed]
     #[arg(long, value_name = "WAY")]
-    #[serde(deserialize_with = "options::parsed")]
+    #[serde(deserialize_with = "options::some_parsed")]
     io: Option<BackEnd>,
 
     /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be

@@ -28,9 +28,10 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let status = self.daemon.connect()?.status()?;
-        match self.json {
-            true => output::print_json(&status)?,
-            false => output::print(&text(&status))?,
+        if self.json {
+            output::print_json(&status)?
+        } else {
+            output::print(&text(&status))?
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -56,11 +57,13 @@ fn text(status: &interface::Status) -> String {
     }
     for volume in &status.volumes {
         let alias = volume.alias.as_deref().map_or(String::new(), |alias| format!(" ({alias})"));
-        let working = volume.raid_devices.saturating_sub(volume.degraded);
-        let devices = format!(", {working} of {} devices", volume.raid_devices);
-        let devices = if volume.raid_devices > 1 { &devices } else { "" };
-        let (size, state) = (human_size(volume.size), &volume.state);
-        out += &format!("{}{alias}: {} {size}, {state}{devices}\n", volume.name, volume.level);
+        let size = human_size(volume.size);
+        out += &format!("{}{alias}: {} {size}, {}", volume.name, volume.level, volume.state);
+        if volume.raid_devices > 1 {
+            let working = volume.raid_devices.saturating_sub(volume.degraded);
+            out += &format!(", {working} of {} devices", volume.raid_devices);
+        }
+        out.push('\n');
     }
     out
 }

@@ -113,6 +113,13 @@ pub(crate) struct Completion {
     pub(crate) flags: u32,
 }
 
+impl Completion {
+    /// One without flags.
+    fn new(user_data: u64, result: i32) -> Self {
+        Self { user_data, result, flags: 0 }
+    }
+}
+
 /// See the module text. Entries are queued with [`Ring::push`]. They reach the kernel at [`Ring::flush`] (no waiting, and
 /// completions are not run) or at [`Ring::enter`] (which also runs deferred work and may wait).
 #[expect(clippy::large_enum_variant, reason = "a reactor has one, behind a reference count")]

@@ -52,16 +52,20 @@ struct State {
     threads: usize,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    lanes: BTreeMap::new(),
-    turns: VecDeque::new(),
-    admitted: VecDeque::new(),
-    running: 0,
-    threads: 0,
-});
+static STATE: Mutex<State> = Mutex::new(State::new());
 static WORK: Condvar = Condvar::new();
 
 impl State {
+    const fn new() -> Self {
+        Self {
+            lanes: BTreeMap::new(),
+            turns: VecDeque::new(),
+            admitted: VecDeque::new(),
+            running: 0,
+            threads: 0,
+        }
+    }
+
     fn add(&mut self, job: Job) {
         let fd = job.sqe.fd;
         let lane = self.lanes.entry(fd).or_default();
@@ -175,7 +179,7 @@ fn run_admitted(mut state: MutexGuard<'static, State>) -> MutexGuard<'static, St
         job.run();
         state = lock(&STATE);
         if let others @ 1.. = state.end(fd).saturating_sub(1) {
-            // Threads that there are take it later.
+            // If none could be started, a thread takes them when its own operation has ended.
             let (Ok(()) | Err(_)) = state.staff(others);
         }
     }
@@ -244,17 +248,7 @@ unsafe fn execute(sqe: &Sqe) -> io::Result<i64> {
 mod tests {
     use super::*;
 
-    fn state() -> State {
-        State {
-            lanes: BTreeMap::new(),
-            turns: VecDeque::new(),
-            admitted: VecDeque::new(),
-            running: 0,
-            threads: 0,
-        }
-    }
-
-    /// Adds `count` operations of a descriptor, whose user data count from `first`.
+    /// Adds `count` operations of a descriptor, with the user data `first`, `first + 1` and so on.
     fn add(state: &mut State, inbox: &Arc<Inbox>, fd: RawFd, first: u64, count: usize) {
         for user_data in first..first + count as u64 {
             let entry = opcode::Fsync::new(io_uring::types::Fd(fd)).build().user_data(user_data);
@@ -274,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_lane_has_its_share_and_always_one() {
-        let (mut state, inbox) = (state(), Arc::new(Inbox::new().unwrap()));
+        let (mut state, inbox) = (State::new(), Arc::new(Inbox::new().unwrap()));
         // Lanes that take all threads, and one that comes later.
         let full = THREADS.div_ceil(LANE_THREADS) as RawFd;
         for fd in 0..full {
@@ -305,7 +299,7 @@ mod tests {
 
     #[test]
     fn lanes_take_turns() {
-        let (mut state, inbox) = (state(), Arc::new(Inbox::new().unwrap()));
+        let (mut state, inbox) = (State::new(), Arc::new(Inbox::new().unwrap()));
         for (fd, count) in [(7, 3), (8, 2)] {
             for user_data in 0..count {
                 let entry = opcode::Fsync::new(io_uring::types::Fd(fd)).build();
@@ -320,7 +314,7 @@ mod tests {
 
     #[test]
     fn what_has_not_begun_is_taken_back() {
-        let (mut state, inbox) = (state(), Arc::new(Inbox::new().unwrap()));
+        let (mut state, inbox) = (State::new(), Arc::new(Inbox::new().unwrap()));
         let count = LANE_THREADS + 2;
         add(&mut state, &inbox, 7, 0, count);
         assert_eq!(take(&mut state), Some((7, 0)));

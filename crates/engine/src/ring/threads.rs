@@ -54,7 +54,7 @@ impl Inbox {
 
     /// Adds a completion, and wakes the reactor.
     pub(super) fn post(&self, user_data: u64, result: i32) {
-        lock(&self.done).push(Completion { user_data, result, flags: 0 });
+        lock(&self.done).push(Completion::new(user_data, result));
         // Either the reactor sees the completion before it sleeps, or this thread sees that it sleeps.
         if self.sleeps.swap(false, SeqCst) {
             let (Ok(_) | Err(_)) = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
@@ -153,7 +153,7 @@ impl ThreadsRing {
     }
 
     fn post(&mut self, user_data: u64, result: i32) {
-        self.posted.push(Completion { user_data, result, flags: 0 });
+        self.posted.push(Completion::new(user_data, result));
     }
 
     /// Begins an operation that does not block.
@@ -172,7 +172,7 @@ impl ThreadsRing {
         let waiting = Waiting { sqe, events };
         // A poll, and a read that cannot be told not to block, first wait.
         let waits = matches!(sqe.opcode, opcode::PollAdd::CODE | opcode::Read::CODE);
-        if waits || waiting.go_on(0).map(|result| self.post(sqe.user_data, result)).is_none() {
+        if waits || waiting.go_on(0).map(|ended| self.posted.push(ended)).is_none() {
             if sqe.opcode == opcode::Connect::CODE && is_unix(&sqe) {
                 return self.retried.push((Instant::now() + RETRY, waiting));
             }
@@ -189,13 +189,12 @@ impl ThreadsRing {
         let before = events_of(&all);
         let posted = &mut self.posted;
         all.retain(|waiting| {
-            let result = match events & (waiting.events | ENDS) {
+            let ended = match events & (waiting.events | ENDS) {
                 0 => None,
                 _ => waiting.go_on(events),
             };
-            let user_data = waiting.sqe.user_data;
-            posted.extend(result.map(|result| Completion { user_data, result, flags: 0 }));
-            result.is_none()
+            posted.extend(ended);
+            ended.is_none()
         });
         self.keep(fd, before, all);
     }
@@ -205,9 +204,7 @@ impl ThreadsRing {
         let now = events_of(&all);
         let watched = if now == before { Ok(()) } else { self.watch(fd, before, now) };
         if let Err(why) = watched {
-            for waiting in all {
-                self.post(waiting.sqe.user_data, waiting.refused(why));
-            }
+            self.posted.extend(all.iter().map(|waiting| waiting.refused(why)));
         } else if !all.is_empty() {
             self.waiting.insert(fd, all);
         }
@@ -291,10 +288,9 @@ impl ThreadsRing {
                 return true;
             }
             *at = now + RETRY;
-            let result = waiting.go_on(0);
-            let user_data = waiting.sqe.user_data;
-            posted.extend(result.map(|result| Completion { user_data, result, flags: 0 }));
-            result.is_none()
+            let ended = waiting.go_on(0);
+            posted.extend(ended);
+            ended.is_none()
         });
     }
 
@@ -377,8 +373,8 @@ fn at_once(sqe: &Sqe) -> io::Result<i64> {
 impl Waiting {
     /// Executes the operation as far as that is possible without waiting, of a descriptor that has these events. `None`: it has to
     /// wait.
-    fn go_on(&self, events: u32) -> Option<i32> {
-        let Sqe { opcode: operation, fd, len, flags, .. } = self.sqe;
+    fn go_on(&self, events: u32) -> Option<Completion> {
+        let Sqe { opcode: operation, fd, len, flags, user_data, .. } = self.sqe;
         let flags = (flags as i32 & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
         let is_message =
             matches!(operation, opcode::Recv::CODE | opcode::Send::CODE | opcode::SendMsg::CODE);
@@ -386,11 +382,11 @@ impl Waiting {
         let result = match operation {
             opcode::PollAdd::CODE => {
                 let seen = events & (self.events | ENDS) & !(libc::EPOLLEXCLUSIVE as u32);
-                return Some(seen as i32);
+                return Some(Completion::new(user_data, seen as i32));
             }
             opcode::Read::CODE => {
                 let memory = self.sqe.memory();
-                // Another operation may just have read what there was.
+                // Another operation may just have read all of it.
                 is_readable(fd).and_then(|()| {
                     // SAFETY: the promise given to push(). There is something to read, so it does not block.
                     uninterrupted(|| unsafe { libc::read(fd, memory, len as usize) })
@@ -425,7 +421,7 @@ impl Waiting {
         };
         match result {
             Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => None,
-            result => Some(returned(result.map(|count| count as i64))),
+            result => Some(Completion::new(user_data, returned(result.map(|count| count as i64)))),
         }
     }
 
@@ -449,13 +445,13 @@ impl Waiting {
     }
 
     /// Ends an operation whose descriptor epoll does not watch.
-    fn refused(&self, why: rustix::io::Errno) -> i32 {
+    fn refused(&self, why: rustix::io::Errno) -> Completion {
         // Such as a regular file, which is always ready.
-        let result = match why {
+        let ended = match why {
             rustix::io::Errno::PERM => self.go_on(self.events & !(libc::EPOLLRDHUP as u32)),
             _ => None,
         };
-        result.unwrap_or(-why.raw_os_error())
+        ended.unwrap_or(Completion::new(self.sqe.user_data, -why.raw_os_error()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the daemon does, seen from outside: metrics in the text format of Prometheus, on the control socket and over HTTP.
 //!
-//! The page is made when somebody asks for it, from the statistics that the devices keep anyway; a daemon that nobody asks does nothing
-//! for it. Nothing here waits for a device: what may take long, such as a change of the stack whose lock the list of jobs needs, is
+//! The page is made when a client asks for it, from the statistics that the devices keep anyway; without such a client the daemon
+//! does nothing for it. Nothing here waits for a device: what may take long, such as a change of the stack whose lock the list of jobs needs, is
 //! left out after a moment, and the page says so. The metrics are described in `docs/metrics.md`.
 
 mod array;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use super::Listen;
+use super::values::parsed;
 
-/// The host that nobody but this machine reaches.
+/// The address that only programs on this machine reach.
 const LOOPBACK: &str = "127.0.0.1";
 
 /// An address at which metrics are served: `tcp:PORT`, on this machine alone, or `tcp:HOST:PORT`.
@@ -50,7 +51,7 @@ impl fmt::Display for MetricsAddress {
 
 impl<'de> Deserialize<'de> for MetricsAddress {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        parsed(deserializer)
     }
 }
 

@@ -82,17 +82,29 @@ impl FromStr for ReAddPolicy {
 ///
 /// # Errors
 /// It is no text, or none of such a value.
-pub fn parsed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub(super) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: std::fmt::Display>,
 {
-    String::deserialize(deserializer)?.parse().map(Some).map_err(serde::de::Error::custom)
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// As [`parsed`], for an option's value of a type that cannot deserialize itself.
+///
+/// # Errors
+/// As there.
+pub fn some_parsed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: std::fmt::Display>,
+{
+    parsed(deserializer).map(Some)
 }
 
 impl<'de> Deserialize<'de> for ReAddPolicy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        parsed(deserializer)
     }
 }
 
@@ -126,7 +138,7 @@ impl<'de> Deserialize<'de> for Bytes {
 impl<'de> Deserialize<'de> for Mode {
     // A string only: an integer is decimal, and TOML does not allow its leading zero.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        parsed(deserializer)
     }
 }
 

@@ -13,8 +13,7 @@ use super::{ChangeOptions, Devices};
 
 /// Extend a logical volume, or the space for changes of a snapshot
 ///
-/// The contents of the volume do not grow by themselves: a file system has its own command for
-/// that.
+/// The contents of the volume do not grow by themselves: a file system has its own command for that.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

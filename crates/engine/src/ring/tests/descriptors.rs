@@ -1,4 +1,4 @@
-//! Descriptors that are closed, whose numbers are used again, and many of them.
+//! Many descriptors at a time, and numbers of closed descriptors that another file gets.
 
 use super::*;
 

@@ -43,7 +43,7 @@ fn reads_and_writes_at_offsets() {
         let dsync = opcode::Write::new(fd(&file), b"Z".as_ptr(), 1).offset(0);
         assert_eq!(rig.run(dsync.rw_flags(libc::RWF_DSYNC as _).build()), 1);
         assert_eq!(contents(&file), b"Z12345678abc");
-        // Flags that there are none of.
+        // Flags that the kernel does not know.
         let wrong = opcode::Write::new(fd(&file), b"Z".as_ptr(), 1).offset(0);
         assert_eq!(rig.run(wrong.rw_flags(1 << 30).build()), -libc::EOPNOTSUPP);
     });

@@ -130,7 +130,7 @@ fn write(to: &OwnedFd, bytes: &[u8]) {
     assert_eq!(rustix::io::write(to, bytes), Ok(bytes.len()));
 }
 
-/// Reads all that there is.
+/// Receives until the socket is empty; returns how many bytes.
 fn drain(from: &OwnedFd) -> usize {
     let (mut sum, mut bytes) = (0, vec![0; 1 << 20]);
     while let Ok((count, _)) =

@@ -219,7 +219,7 @@ fn connections_are_made_or_refused() {
     });
 }
 
-/// A server whose queue is full does not answer.
+/// The server does not accept, and its queue is full: the last client gets no answer.
 #[test]
 fn a_connection_in_progress_is_cancelled() {
     on_both(|rig| {
@@ -247,7 +247,7 @@ fn a_connection_in_progress_is_cancelled() {
 }
 
 #[test]
-fn a_shutdown_wakes_those_who_wait() {
+fn a_shutdown_ends_what_waits() {
     on_both(|rig| {
         let ((one, _other), mut four) = (pair(), [0; 4]);
         rig.recv(1, &one, &mut four);

@@ -28,7 +28,7 @@ fn polls_end_with_their_events() {
         assert!(!rig.look(Some(5)));
         drop(other);
         assert_eq!(rig.wait(5), IN | RDHUP | HUP);
-        // The end of one direction, though nobody asked for it.
+        // The end of one direction, which the poll did not ask for.
         let (one, other) = pair();
         rig.poll(7, &one, libc::POLLPRI.into());
         assert!(!rig.look(Some(7)));
@@ -116,7 +116,7 @@ fn what_waits_is_cancelled() {
         // The other one has not been lost, and nothing else has taken its bytes.
         write(&other, b"abc");
         assert_eq!(rig.wait(3), 3);
-        // Cancels of what has ended, and of what there never was.
+        // Cancels of an operation that has ended, and of one that never began.
         rig.cancel(3);
         rig.cancel(12345);
         rig.look(None);
