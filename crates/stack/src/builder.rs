@@ -224,12 +224,23 @@ impl Builder {
         };
         let scheme = match &contents {
             Ok(contents) => self.give_role(&device, contents, depth).await,
-            // The user wants the readable part.
-            Err(status) if self.options.partial && device.kind.is_logical() => {
-                self.note(&name, format!("cannot be read everywhere: {status}"));
-                None
+            Err(status) => {
+                // The option with which the user gets the readable part.
+                let (option, is_given) = match &device.kind {
+                    kind if kind.is_logical() => ("--partial", self.options.partial),
+                    kind if kind.is_array() => ("--whole", self.options.whole),
+                    _ => ("", false),
+                };
+                if is_given {
+                    self.note(&name, format!("cannot be read everywhere: {status}"));
+                    None
+                } else if option.is_empty() {
+                    self.refuse(&device, format!("cannot be read: {status}"))
+                } else {
+                    let advice = format!("{option} serves it as it is");
+                    self.refuse(&device, format!("cannot be read: {status}; {advice}"))
+                }
             }
-            Err(status) => self.refuse(&device, format!("cannot be read: {status}")),
         };
         self.probes.push(DeviceProbe { name, contents, scheme });
     }

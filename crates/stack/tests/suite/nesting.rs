@@ -58,6 +58,34 @@ fn arrays_in_partitions_start_and_what_was_written_is_on_both_disks() {
 }
 
 #[test]
+fn an_array_with_a_lost_block_among_its_first_is_served_as_it_is_if_the_user_says_so() {
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let media = media(2, 20);
+        let stack = boot(&sim, &media, plain()).await;
+        mirror(&[device(&stack, "d0.img"), device(&stack, "d1.img")], 0, Version::V1_2).await;
+        let stack = boot(&sim, &media, plain()).await;
+        write(&stack, "md0", 1000, 5).await;
+        stack.stop().await.unwrap();
+        let alone = &media[..1];
+        // Where signatures of the array may be, but none of its member.
+        alone[0].fail_reads(2200..2601);
+
+        let stack = boot(&sim, alone, run()).await;
+        assert_eq!((role(&stack, "md0"), volumes(&stack)), (Role::Refused, vec![]));
+        assert!(notes(&stack).iter().any(|note| note.contains("--whole")), "{:?}", notes(&stack));
+        stack.stop().await.unwrap();
+
+        let stack = boot(&sim, alone, Options { whole: true, ..run() }).await;
+        assert_eq!(volumes(&stack), ["md0"]);
+        assert_eq!(read(&stack, "md0", 1000).await, 5);
+        let lost = device(&stack, "md0").read(Sector(2200 - 256), Sectors(1)).await;
+        assert!(lost.is_err(), "{lost:?}");
+        stack.stop().await.unwrap();
+    });
+}
+
+#[test]
 fn a_partition_begins_and_ends_where_its_table_says() {
     let sim = Sim::new(1);
     sim.block_on(async {
