@@ -127,14 +127,40 @@ fn open(base: &Path) -> Result<Vec<TraceItems>> {
     Ok(files)
 }
 
-/// The devices of a trace; a single one is named after the files.
+/// The files of a trace: of one device `base.blktrace.0` and so on, of several those of `base.DEVICE`, in
+/// the order of their names.
+fn bases(base: &Path) -> Vec<(String, PathBuf)> {
+    let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if path(base, 0).exists() {
+        return vec![(name, base.to_owned())];
+    }
+    let dir = base.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| {
+        let file = entry.ok()?.file_name().into_string().ok()?;
+        let device = file.strip_prefix(&format!("{name}."))?.strip_suffix(".blktrace.0")?;
+        Some((device.to_owned(), base.with_file_name(format!("{name}.{device}"))))
+    });
+    let mut all: Vec<_> = found.collect();
+    all.sort();
+    if all.is_empty() {
+        // What opens it says what is missing.
+        all.push((name, base.to_owned()));
+    }
+    all
+}
+
+/// The devices of a trace: a single one is named after the files, several are those of the names
+/// `base.DEVICE`.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn recorded_devices(base: &Path) -> Result<Vec<(DeviceNumber, String)>> {
-    let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let first = open(base)?.into_iter().flatten().next().transpose()?;
-    Ok(first.map(|placed| (placed.device, name)).into_iter().collect())
+    let mut all = Vec::new();
+    for (name, base) in bases(base) {
+        let first = open(&base)?.into_iter().flatten().next().transpose()?;
+        all.extend(first.map(|placed| (placed.device, name)));
+    }
+    Ok(all)
 }
 
 /// The items of a trace, merged by time; names come before the events that use them.
@@ -142,12 +168,18 @@ pub fn recorded_devices(base: &Path) -> Result<Vec<(DeviceNumber, String)>> {
 /// # Errors
 /// It cannot be read.
 pub fn recorded_items(base: &Path) -> Result<impl Iterator<Item = Result<Item>>> {
-    let mut files = open(base)?;
+    let mut files = Vec::new();
+    for (_, base) in bases(base) {
+        files.extend(open(&base)?);
+    }
     Ok(std::iter::from_fn(move || {
         let heads = files.iter_mut().filter_map(|file| {
             let time_ns = match file.peek()? {
                 Ok(PlacedItem { item: Item::Event(record), .. }) => record.time_ns,
-                Ok(PlacedItem { item: Item::Name(_) | Item::Start { .. }, .. }) | Err(_) => 0,
+                Ok(PlacedItem {
+                    item: Item::Name(_) | Item::Start { .. } | Item::Other, ..
+                })
+                | Err(_) => 0,
             };
             Some((time_ns, file))
         });

@@ -24,6 +24,13 @@ const NAME: usize = 16;
 /// Notes have no sequence number; their category distinguishes them from events.
 const PROCESS: u32 = (Categories::NOTIFY.bits() as u32) << 16;
 const TIMESTAMP: u32 = PROCESS | 1;
+/// The kernel's mark of a record whose payload begins with the number of a control group
+/// (`__BLK_TA_CGROUP`), and the bytes of that number.
+const IN_GROUP: u32 = 1 << 8;
+const GROUP: usize = 8;
+/// Numbers of actions of the kernel that ashlar has not: sleeping for a request, the timer of a plug,
+/// bouncing, aborting, drivers' data (`BLK_TA_SLEEPRQ` and so on).
+const OTHERS: [u32; 6] = [5, 11, 14, 16, 17, 18];
 
 /// The kernel's `struct blk_io_trace`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
@@ -169,6 +176,8 @@ pub enum Item {
         /// Since the Unix epoch.
         wall_clock: Duration,
     },
+    /// An event or a message of the kernel's that ashlar does not have.
+    Other,
 }
 
 /// An item, and the blktrace file that it belongs to.
@@ -190,8 +199,8 @@ pub enum FormatError {
     /// They do not begin with a record's magic number.
     #[error("no trace: a record begins with {0:#010x}, not {MAGIC:#010x}")]
     Magic(u32),
-    /// An action that ashlar does not write.
-    #[error("a trace of something else: {0:#010x} is no action of ashlar's (blkparse may know it)")]
+    /// An action that neither ashlar nor the kernel writes.
+    #[error("a trace of something else: {0:#010x} is no action (blkparse may know it)")]
     Action(u32),
     /// The payload does not fit the action.
     #[error("damaged: a payload of {len} bytes behind action {action:#010x}")]
@@ -259,6 +268,12 @@ impl Header {
     fn item(&self, payload: &[u8]) -> Result<Item, FormatError> {
         let raw = self.action.get();
         let damaged = || FormatError::Payload { action: raw, len: payload.len() };
+        let categories = Categories::from_bits_retain((raw >> 16) as u16);
+        let payload = match raw & IN_GROUP {
+            0 => payload,
+            _ => payload.get(GROUP..).ok_or_else(damaged)?,
+        };
+        let raw = raw & !IN_GROUP;
         match raw {
             PROCESS => {
                 let name = payload.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -272,6 +287,12 @@ impl Header {
                 let wall_clock = seconds + Duration::from_nanos(nanoseconds.get().into());
                 return Ok(Item::Start { time_ns: self.time.get(), wall_clock });
             }
+            _ if categories.contains(Categories::NOTIFY) => return Ok(Item::Other),
+            // Commands, which have no sectors.
+            _ if categories.intersects(Categories::PC | Categories::DRV_DATA) => {
+                return Ok(Item::Other);
+            }
+            _ if OTHERS.contains(&(raw & 0xffff)) => return Ok(Item::Other),
             _ => {}
         }
         let known = ACTIONS.iter().find(|(_, number)| u32::from(*number) == raw & 0xffff);
@@ -311,7 +332,7 @@ impl Header {
             sector: self.sector.get(),
             bytes: self.bytes.get(),
             action,
-            categories: Categories::from_bits_retain((raw >> 16) as u16),
+            categories,
             pid: self.pid.get(),
             device: self.device(),
             thread: self.cpu.get(),
@@ -452,6 +473,25 @@ mod tests {
     }
 
     #[test]
+    fn records_of_the_kernel_that_ashlar_has_not_are_left_out() {
+        let mut good = Vec::new();
+        put(&mut good, &record());
+        let (mut message, mut sleep, mut grouped) = (good.clone(), good.clone(), good.clone());
+        message[28..32].copy_from_slice(&0x0400_0102_u32.to_le_bytes());
+        message[46] = 13;
+        message.extend(*b"\x01\0\0\0\0\0\0\0hello");
+        sleep[28] = 5;
+        grouped[29] = 1;
+        grouped[46] = 8;
+        grouped.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+        let items = decode(&[message, sleep, grouped.clone()].concat()).unwrap();
+        assert_eq!(items, [Item::Other, Item::Other, Item::Event(record())]);
+        grouped[46] = 4;
+        grouped.truncate(52);
+        assert!(matches!(decode(&grouped), Err(FormatError::Payload { len: 4, .. })));
+    }
+
+    #[test]
     fn what_is_no_trace_is_an_error() {
         let mut good = Vec::new();
         put(&mut good, &record());
@@ -461,7 +501,7 @@ mod tests {
             decode(&bytes).unwrap_err()
         };
         assert!(matches!(with(0, 6), FormatError::Magic(_)));
-        assert!(matches!(with(28, 5), FormatError::Action(_)));
+        assert!(matches!(with(28, 99), FormatError::Action(_)));
         assert!(matches!(with(28, 15), FormatError::Payload { len: 0, .. }));
         assert!(matches!(with(46, 1), FormatError::Truncated(48)));
         for len in 1..good.len() {

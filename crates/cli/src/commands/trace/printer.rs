@@ -40,7 +40,7 @@ impl Printer {
             Item::Name(who) => {
                 self.names.insert(who.pid, who.name.clone());
             }
-            Item::Start { .. } => {}
+            Item::Start { .. } | Item::Other => {}
         }
     }
 
