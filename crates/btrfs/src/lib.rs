@@ -38,6 +38,7 @@ pub mod extent_walk;
 pub mod files;
 pub mod inspect;
 mod mirror;
+pub mod occupants;
 pub mod ondisk;
 pub mod path;
 pub mod raid56;

@@ -25,6 +25,7 @@ use thiserror::Error;
 
 pub use chunks::chunks;
 pub use mode::mode;
+pub(crate) use names::tree_title;
 pub use names::{key, object, tree_id};
 pub use owners::owners;
 pub use show::show;

@@ -142,7 +142,7 @@ pub fn key(key: Key) -> impl fmt::Display {
 }
 
 /// Title printed before the key of tree `id`.
-pub(super) fn tree_title(id: u64) -> &'static str {
+pub(crate) fn tree_title(id: u64) -> &'static str {
     match id {
         objectid::ROOT_TREE => "root",
         objectid::EXTENT_TREE => "extent",

@@ -6,6 +6,7 @@ mod golden;
 mod hostile;
 mod inspect;
 mod items;
+mod occupants;
 mod open;
 mod scrub;
 mod support;
