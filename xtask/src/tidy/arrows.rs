@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nbd", &["block", "engine"]),
     ("rbd", &["block", "engine"]),
     ("export", &["block", "engine", "nbd"]),
+    ("plot", &["block", "stack"]),
     ("stack", &["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"]),
     (
         "host",
@@ -28,7 +29,13 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("terminal", &["host", "md"]),
-    ("cli", &["block", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "terminal"]),
+    (
+        "cli",
+        &[
+            "block", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "plot",
+            "terminal",
+        ],
+    ),
 ];
 
 /// Crates that run unchanged in the simulator: they use no clock, thread or file.

@@ -41,6 +41,7 @@ mod starting;
 mod support;
 mod takeover;
 mod trace;
+mod trace_plot;
 mod zpool_get;
 mod zvol;
 mod zvol_failing;

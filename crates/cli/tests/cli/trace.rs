@@ -11,7 +11,7 @@ use crate::support::{Daemon, FLUSH, Images, MIB, Nbd, READ, Run, WRITE, ashlar_i
 
 impl Nbd {
     /// Sends all requests (command, sector, sectors) at once, then waits for all replies.
-    fn run(&mut self, requests: &[(u16, u64, u32)]) {
+    pub(crate) fn run(&mut self, requests: &[(u16, u64, u32)]) {
         let mut bytes = Vec::new();
         let mut expected = 0;
         for (kind, sector, sectors) in requests {
@@ -36,14 +36,14 @@ impl Run {
 }
 
 /// A running trace.
-struct Tracer {
+pub(crate) struct Tracer {
     child: Child,
     log: BufReader<ChildStderr>,
 }
 
 impl Tracer {
     /// Starts a trace; returns once it misses no more events.
-    fn start(images: &Images, args: &[&str]) -> Self {
+    pub(crate) fn start(images: &Images, args: &[&str]) -> Self {
         let mut command = program();
         command.args(["trace", "-v", "--control", "control"]).args(args);
         command.current_dir(images.dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -58,7 +58,7 @@ impl Tracer {
     }
 
     /// Interrupts it; returns its output.
-    fn end(self) -> String {
+    pub(crate) fn end(self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
         self.wait()
@@ -83,7 +83,7 @@ fn disk() -> (Images, Daemon) {
 }
 
 /// 64 consecutive reads of 4 KiB.
-fn reads() -> Vec<(u16, u64, u32)> {
+pub(crate) fn reads() -> Vec<(u16, u64, u32)> {
     (0..64).map(|n| (READ, 2048 + 8 * n, 8)).collect()
 }
 
@@ -161,7 +161,7 @@ fn a_trace_ends_with_its_time_and_with_the_daemon() {
 }
 
 /// The output of one of blktrace's programs.
-fn tool(images: &Images, program: &str, args: &[&str]) -> String {
+pub(crate) fn tool(images: &Images, program: &str, args: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").current_dir(images.dir.path());
     let output = command.output().unwrap_or_else(|error| panic!("{program}: {error}"));

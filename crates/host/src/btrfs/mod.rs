@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_btrfs::error::OpenError;
+use ashlar_btrfs::units::DevId;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
 use ashlar_engine::signal::{self, Signal};
 use ashlar_md::AssembleError;
@@ -226,6 +227,22 @@ impl Selection {
 }
 
 impl OpenFileSystem {
+    /// The devices of the file system, with their numbers there.
+    pub(crate) fn devices(&self) -> Vec<(DevId, Device)> {
+        let all = self.stack.devices.all();
+        let here = self.fs.devices().iter();
+        let found = here.filter_map(|device| {
+            let on = all.iter().find(|it| it.path == device.name)?;
+            Some((device.devid, on.clone()))
+        });
+        found.collect()
+    }
+
+    /// Whether the file system is directly on the only disk that was given.
+    pub(crate) fn is_on_one_disk(&self) -> bool {
+        self.stack.devices.all().len() == 1
+    }
+
     /// Releases the devices.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod files;
 mod json;
+mod names;
 mod stream;
 
 use std::io;
@@ -20,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::files::{TraceFiles, recorded_devices, recorded_items};
 pub use self::json::event_json;
+pub use self::names::NamesOnDisk;
 pub use self::stream::TraceStream;
 use crate::ending::Ending;
 use crate::interface::{self, Trace, TraceReply, TracedDevice, refused};

@@ -1,5 +1,7 @@
 //! `ashlar trace`: events of bios, as btrace prints them.
 
+mod files;
+mod picture;
 mod printer;
 
 use std::future::Future;
@@ -12,17 +14,19 @@ use std::time::Duration;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
-use ashlar_host::disks;
+use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface;
-use ashlar_host::trace::{TraceFiles, recorded_devices, recorded_items};
+use ashlar_host::trace::{NamesOnDisk, TraceFiles, recorded_devices, recorded_items};
 use ashlar_stack::trace::Categories;
-use ashlar_stack::trace::binary::PlacedItem;
+use ashlar_stack::trace::binary::{Item, PlacedItem};
 use ashlar_terminal::bulk::BulkError;
 use clap::Args;
 use futures_util::future::select;
 
 use super::Daemon;
+use files::FileSums;
+use picture::Picture;
 use printer::Printer;
 
 /// Trace I/O on devices of a running daemon
@@ -36,6 +40,11 @@ use printer::Printer;
 ///
 /// Ends when it is interrupted, when the time is over, or with the daemon, and then prints sums
 /// like blkparse(1). Tracing never delays I/O: events that arrive too fast are lost, and counted.
+///
+/// With --plot it draws a picture instead of the lines: for each device offsets, throughput,
+/// completions and merges, latencies and queue depth over time, and how latencies are spread. With
+/// --files it names the files of a btrfs behind each I/O on the devices of that file system: those of
+/// now, not of the time of the I/O.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 no daemon, no such device, or the output cannot be written, 2 wrong usage.
@@ -45,7 +54,9 @@ Examples:
   ashlar trace -w 10 -a write -a discard vg/home disk0.img
   ashlar trace -o slow md0 && blkparse -i slow
   ashlar trace -o - md0 disk0.img | blkparse -i -
-  ashlar trace -i slow")]
+  ashlar trace -i slow
+  ashlar trace -w 10 --plot slow.svg md0 disk0.img disk1.img
+  ashlar trace -i slow --plot slow.html --files disk0.img disk1.img")]
 pub(crate) struct Trace {
     /// The devices: md0, md/NAME, vg/lv, or a disk's name as in sys/block
     #[arg(required_unless_present = "input", conflicts_with = "input", value_name = "DEVICE")]
@@ -65,7 +76,8 @@ pub(crate) struct Trace {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Print the contents of FILE.blktrace.0 and so on, as written by --output
+    /// Print the contents of FILE.blktrace.0 and so on, as written by --output or by blktrace; without
+    /// such a file, those of FILE.DEVICE.blktrace.0 for all devices
     #[arg(
         short,
         long,
@@ -73,6 +85,16 @@ pub(crate) struct Trace {
         conflicts_with_all = ["output", "actions", "stopwatch", "control"]
     )]
     input: Option<PathBuf>,
+
+    /// Draw a picture at the end: FILE.svg, or FILE.html with the numbers in tables. Replaces the
+    /// lines, but not those of --json; goes together with --output
+    #[arg(long, value_name = "FILE", value_parser = picture::ending)]
+    plot: Option<PathBuf>,
+
+    /// Name the files behind each I/O, of the btrfs on these disks, which are only read; print I/O by
+    /// file at the end. A live trace reads the disks that the daemon uses
+    #[arg(long, value_name = "DISK", num_args = 1..)]
+    files: Vec<PathBuf>,
 
     /// Print JSON, a line for each action, and one with the sums
     #[arg(long)]
@@ -89,43 +111,76 @@ fn category(name: &str) -> std::result::Result<String, String> {
 }
 
 /// The output of a trace.
-enum Output {
-    Lines(Printer),
-    Files(TraceFiles, Printer),
-    Bytes(io::StdoutLock<'static>),
+struct Output {
+    printer: Option<Printer>,
+    /// Whether the printer prints events, too.
+    has_lines: bool,
+    files: Option<TraceFiles>,
+    bytes: Option<io::StdoutLock<'static>>,
+    picture: Option<Picture>,
+    names: Option<(NamesOnDisk, FileSums)>,
 }
 
 /// The result of a step of a trace.
 type Step = std::result::Result<(), BulkError>;
 
 impl Output {
-    fn put(&mut self, placed: &PlacedItem) -> Step {
-        match self {
-            Self::Lines(printer) => printer.put(&placed.item)?,
-            Self::Files(files, printer) => {
-                printer.count(&placed.item);
-                files.put(placed)?;
+    async fn put(&mut self, item: &Item) -> Step {
+        let mut occupants = Vec::new();
+        if let Item::Event(record) = item {
+            if let Some((names, sums)) = &mut self.names {
+                occupants = names.of(record).await;
+                sums.add(record, &occupants);
             }
-            Self::Bytes(out) => out.write_all(&placed.bytes)?,
+            if let Some(picture) = &mut self.picture {
+                picture.add(record);
+            }
+        }
+        match &mut self.printer {
+            Some(printer) if self.has_lines => printer.put(item, &occupants)?,
+            Some(printer) => printer.count(item),
+            None => {}
         }
         Ok(())
+    }
+
+    async fn put_placed(&mut self, placed: &PlacedItem) -> Step {
+        if let Some(files) = &mut self.files {
+            files.put(placed)?;
+        }
+        if let Some(out) = &mut self.bytes {
+            out.write_all(&placed.bytes)?;
+        }
+        self.put(&placed.item).await
     }
 
     fn flush(&mut self) -> Step {
-        match self {
-            Self::Lines(printer) => printer.flush()?,
-            Self::Files(files, _) => files.flush()?,
-            Self::Bytes(out) => out.flush()?,
+        if let Some(files) = &mut self.files {
+            files.flush()?;
+        }
+        if let Some(out) = &mut self.bytes {
+            out.flush()?;
+        }
+        if let Some(printer) = &mut self.printer {
+            printer.flush()?;
         }
         Ok(())
     }
 
-    /// Ends the output, with the totals.
-    fn finish(mut self) -> Step {
+    /// Ends the output, with the picture and the totals.
+    async fn finish(mut self) -> Step {
         self.flush()?;
-        match self {
-            Self::Lines(printer) | Self::Files(_, printer) => printer.finish()?,
-            Self::Bytes(_) => {}
+        let mut sums = None;
+        if let Some((names, found)) = self.names {
+            names.close().await?;
+            sums = Some(found);
+        }
+        if let Some(picture) = self.picture {
+            let rows = sums.as_ref().map(FileSums::rows).unwrap_or_default();
+            picture.finish(&files::shown(rows))?;
+        }
+        if let Some(printer) = self.printer {
+            printer.finish(sums.as_ref())?;
         }
         Ok(())
     }
@@ -144,11 +199,15 @@ impl Trace {
     }
 
     fn print_files(&self, base: &Path) -> Step {
-        let mut printer = Printer::new(self.json, recorded_devices(base)?);
-        for item in recorded_items(base)? {
-            printer.put(&item?)?;
-        }
-        Ok(printer.finish()?)
+        let devices = recorded_devices(base)?;
+        let print = async || {
+            let mut output = self.output(devices, Access::Read).await?;
+            for item in recorded_items(base)? {
+                output.put(&item?).await?;
+            }
+            output.finish().await
+        };
+        disks::reactor()?.block_on(print())
     }
 
     fn print_live(&self) -> Step {
@@ -161,31 +220,40 @@ impl Trace {
         };
         reactor.block_on(async {
             let mut stream = self.daemon.connect()?.trace(&at)?;
-            let mut output = self.output(stream.devices().to_vec())?;
+            let mut output = self.output(stream.devices().to_vec(), Access::Look).await?;
             tracing::debug!(devices = self.devices.join(", "), "tracing");
             let mut stop = Some(end(&signals, self.stopwatch));
             while let Some(items) = stream.next(&mut stop).await? {
                 for placed in &items {
-                    output.put(placed)?;
+                    output.put_placed(placed).await?;
                 }
                 output.flush()?;
             }
             if stream.lost() > 0 {
                 tracing::warn!(lost = stream.lost(), "events came faster than they were taken");
             }
-            output.finish()
+            output.finish().await
         })
     }
 
-    fn output(&self, devices: Vec<(DeviceNumber, String)>) -> Result<Output> {
-        match &self.output {
-            None => Ok(Output::Lines(Printer::new(self.json, devices))),
-            Some(path) if path == Path::new("-") => Ok(Output::Bytes(io::stdout().lock())),
-            Some(base) => {
-                let files = TraceFiles::create(base, &devices)?;
-                Ok(Output::Files(files, Printer::new(self.json, devices)))
-            }
-        }
+    async fn output(&self, devices: Vec<(DeviceNumber, String)>, access: Access) -> Result<Output> {
+        let names = match &self.files[..] {
+            [] => None,
+            disks => Some(NamesOnDisk::open(disks.to_vec(), access, &devices).await?),
+        };
+        let picture = self.plot.as_ref().map(|path| Picture::new(path, devices.clone()));
+        let picture = picture.transpose()?;
+        let to_pipe = self.output.as_deref() == Some(Path::new("-"));
+        let base = self.output.as_deref().filter(|_| !to_pipe);
+        let files = base.map(|base| TraceFiles::create(base, &devices)).transpose()?;
+        Ok(Output {
+            has_lines: files.is_none() && (picture.is_none() || self.json),
+            printer: (!to_pipe).then(|| Printer::new(self.json, devices)),
+            files,
+            bytes: to_pipe.then(|| io::stdout().lock()),
+            picture,
+            names: names.map(|names| (names, FileSums::default())),
+        })
     }
 }
 

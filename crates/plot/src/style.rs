@@ -1,0 +1,34 @@
+//! The colours, for light and dark, and the text of both files.
+
+/// The style of the picture. The colours of kinds are told apart with all common kinds of colour
+/// blindness; where lines share a chart, their strokes differ too.
+pub(crate) const PICTURE: &str = "\
+svg{--paper:#fff;--ink:#1f2328;--dim:#59636e;--grid:#d8dee4;--read:#0969da;--write:#bc4c00;\
+--discard:#1a7f37;--flush:#a21caf;--merge:#59636e;--late:#6639ba;color-scheme:light dark}\
+@media (prefers-color-scheme:dark){svg{--paper:#0d1117;--ink:#e6edf3;--dim:#9198a1;--grid:#30363d;\
+--read:#58a6ff;--write:#f0883e;--discard:#3fb950;--flush:#e275f0;--merge:#9198a1;--late:#b794f6}}\
+text{font:13px system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:var(--ink)}\
+.h{font-size:19px;font-weight:600}.b{font-size:16px;font-weight:600}.d{fill:var(--dim)}\
+.n{font-variant-numeric:tabular-nums}.e{text-anchor:end}.m{text-anchor:middle}\
+.paper{fill:var(--paper)}.grid{stroke:var(--grid);fill:none}\
+.l{fill:none;stroke-width:1.5;stroke-linejoin:round}\
+.read{stroke:var(--read)}.write{stroke:var(--write)}.discard{stroke:var(--discard)}\
+.merge{stroke:var(--merge);stroke-dasharray:3 2}.late{stroke:var(--late)}\
+.p99{stroke-dasharray:5 2}.max{stroke-dasharray:1 3;stroke-linecap:round}\
+.q2d{stroke-dasharray:1 3;stroke-linecap:round}.d2c{stroke-dasharray:5 2}\
+.mark{fill:none;stroke-width:1}\
+.flush{stroke:var(--flush);stroke-width:1.5;fill:none}";
+
+/// The style of the page around it.
+pub(crate) const PAGE: &str = "\
+:root{color-scheme:light dark}\
+body{margin:1.5rem auto;max-width:66rem;padding:0 1rem;font:15px/1.45 system-ui,'Segoe UI','DejaVu Sans',sans-serif;\
+background:#fff;color:#1f2328}\
+svg{max-width:100%;height:auto}\
+.wide{overflow-x:auto}\
+table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:.4rem 0 1.6rem}\
+caption{text-align:left;font-weight:600;padding:.3rem 0}\
+th,td{padding:.25rem .45rem;text-align:right;border-bottom:1px solid #d8dee4;white-space:nowrap}\
+th:first-child,td:first-child{text-align:left}\
+td.name{white-space:normal;min-width:6rem;max-width:36rem;overflow-wrap:anywhere}\
+@media (prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}th,td{border-color:#30363d}}";
