@@ -1,23 +1,24 @@
 //! The colours, for light and dark, and the text of both files.
 
 /// The style of the picture. The colours of kinds are told apart with all common kinds of colour
-/// blindness; where lines share a chart, their strokes differ too.
+/// blindness; where lines share a chart, their strokes differ too. Without variables, which librsvg
+/// does not know.
 pub(crate) const PICTURE: &str = "\
-svg{--paper:#fff;--ink:#1f2328;--dim:#59636e;--grid:#d8dee4;--read:#0969da;--write:#bc4c00;\
---discard:#1a7f37;--flush:#a21caf;--merge:#59636e;--late:#6639ba;color-scheme:light dark}\
-@media (prefers-color-scheme:dark){svg{--paper:#0d1117;--ink:#e6edf3;--dim:#9198a1;--grid:#30363d;\
---read:#58a6ff;--write:#f0883e;--discard:#3fb950;--flush:#e275f0;--merge:#9198a1;--late:#b794f6}}\
-text{font:13px system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:var(--ink)}\
-.h{font-size:19px;font-weight:600}.b{font-size:16px;font-weight:600}.d{fill:var(--dim)}\
+svg{color-scheme:light dark}\
+text{font:13px system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2328}\
+.h{font-size:19px;font-weight:600}.b{font-size:16px;font-weight:600}.d{fill:#59636e}\
 .n{font-variant-numeric:tabular-nums}.e{text-anchor:end}.m{text-anchor:middle}\
-.paper{fill:var(--paper)}.grid{stroke:var(--grid);fill:none}\
+.paper{fill:#fff}.grid{stroke:#d8dee4;fill:none}\
 .l{fill:none;stroke-width:1.5;stroke-linejoin:round}\
-.read{stroke:var(--read)}.write{stroke:var(--write)}.discard{stroke:var(--discard)}\
-.merge{stroke:var(--merge);stroke-dasharray:3 2}.late{stroke:var(--late)}\
+.read{stroke:#0969da}.write{stroke:#bc4c00}.discard{stroke:#1a7f37}\
+.merge{stroke:#59636e;stroke-dasharray:3 2}.late{stroke:#6639ba}\
 .p99{stroke-dasharray:5 2}.max{stroke-dasharray:1 3;stroke-linecap:round}\
 .q2d{stroke-dasharray:1 3;stroke-linecap:round}.d2c{stroke-dasharray:5 2}\
 .mark{fill:none;stroke-width:1}\
-.flush{stroke:var(--flush);stroke-width:1.5;fill:none}";
+.flush{stroke:#a21caf;stroke-width:1.5;fill:none}\
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.d{fill:#9198a1}.paper{fill:#0d1117}\
+.grid{stroke:#30363d}.read{stroke:#58a6ff}.write{stroke:#f0883e}.discard{stroke:#3fb950}\
+.merge{stroke:#9198a1}.late{stroke:#b794f6}.flush{stroke:#e275f0}}";
 
 /// The style of the page around it.
 pub(crate) const PAGE: &str = "\
