@@ -83,7 +83,7 @@ impl Config {
     /// # Errors
     /// One cannot be.
     pub fn check(&self) -> Result<()> {
-        let wrong = |why: &str| Err(Error::plain("cannot use the configuration", why));
+        let wrong = |why: &str| Err(Error::usage(format!("cannot use the configuration: {why}")));
         if self.allow_other && self.mount.is_none() {
             return wrong("allow_other is for a mount, and there is none");
         }

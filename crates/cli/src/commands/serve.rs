@@ -43,8 +43,8 @@ are relative to the file:
   [set]
   \"sys/block/md0/queue/nomerges\" = 2
 
-Exit codes: 0 stopped cleanly, 1 not started or not stopped cleanly, 2 wrong usage,
-101 stopped because of a defect (a panic), as cleanly as possible.
+Exit codes: 0 stopped cleanly, 1 not started or not stopped cleanly, 2 wrong usage or a configuration
+that cannot be read or used, 101 stopped because of a defect (a panic), as cleanly as possible.
 
 Examples:
   ashlar serve disk*.img --mount /mnt/volumes
@@ -290,13 +290,13 @@ impl Serve {
             return background::start(std::env::args_os());
         }
         let given = ServeOptions { disks: self.disks, force: self.force, ..self.options };
-        let mut options = match &self.config {
-            Some(path) => given.over(
-                options::load(path)
-                    .map_err(|error| Error::plain("cannot use the configuration", error))?,
-            ),
-            None => given,
-        };
+        let mut options =
+            match &self.config {
+                Some(path) => given.over(options::load(path).map_err(|error| {
+                    Error::usage(format!("cannot use the configuration: {error}"))
+                })?),
+                None => given,
+            };
         if self.daemon {
             for path in options.paths() {
                 *path = disks::absolute(path)?;

@@ -67,7 +67,7 @@ fn the_configuration_may_have_models_and_the_command_line_wins() {
     assert_eq!(start("[model]\nd1 = \"gp2\"", &["--model", "d1=nvme"]), ["nvme"]);
     fs::write(&config, "disks = [\"d0\"]\nmodel = \"floppy\"\n").unwrap();
     let run = images.run(&["serve", "--config", "stack.toml"], &[]);
-    run.fails(1, &["stack.toml:2:9: there is no device model `floppy`"]);
+    run.fails(2, &["stack.toml:2:9: there is no device model `floppy`"]);
 }
 
 #[test]

@@ -152,5 +152,5 @@ fn the_way_is_chosen_by_option_file_and_environment() {
     let chosen = without_io_uring(command(&images, &file), libc::EPERM);
     assert_eq!(shown(chosen), "threads");
     fs::write(images.path("stack.toml"), "io = \"bogus\"\n").unwrap();
-    run(command(&images, &file)).fails(1, &["neither auto, uring nor threads"]);
+    run(command(&images, &file)).fails(2, &["neither auto, uring nor threads"]);
 }

@@ -256,6 +256,7 @@ fn a_configuration_file_says_it_all() {
     assert!(!images.path("nbd.sock").exists());
 }
 
+/// The exit code 2 tells service managers that another try fails, too; an attribute may exist the next time.
 #[test]
 fn a_wrong_configuration_is_refused_with_its_place() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
@@ -263,14 +264,15 @@ fn a_wrong_configuration_is_refused_with_its_place() {
         fs::write(images.path("stack.toml"), text).unwrap();
         images.run(&["serve", "--control", "c", "--config", "stack.toml"], &[]).fails(code, parts);
     };
-    refuse("disks = [\"d0\"]\nreadonly = true\n", 1, &["stack.toml:2:1: unknown field `readonly`"]);
-    refuse("disks = [\n", 1, &["stack.toml:"]);
+    refuse("disks = [\"d0\"]\nreadonly = true\n", 2, &["stack.toml:2:1: unknown field `readonly`"]);
+    refuse("disks = [\n", 2, &["stack.toml:"]);
     refuse("", 2, &["no disks given"]);
-    refuse("disks = [\"d0\", \"d1\"]\nthreads = 0\n", 1, &["threads"]);
+    refuse("disks = [\"d0\", \"d1\"]\nthreads = 0\n", 2, &["threads"]);
     let set = "disks = [\"d0\", \"d1\"]\n[set]\n\"sys/block/md0/queue/nothing\" = 1\n";
     refuse(set, 1, &["cannot set: sys/block/md0/queue/nothing: no such attribute"]);
     let missing = images.run(&["serve", "--config", "none.toml"], &[]);
-    missing.fails(1, &["none.toml", "No such file"]);
+    missing.fails(2, &["none.toml", "No such file"]);
+    images.run(&["serve", "--daemon", "--config", "none.toml"], &[]).fails(2, &["none.toml"]);
 }
 
 #[test]
