@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check test interop soak demo bench figures fmt clean
+.PHONY: help check test interop soak demo deb image bench figures fmt clean
 MAKEFLAGS += --no-print-directory
 
 STATIC_CHECKS := \
@@ -101,6 +101,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 	@scripts/setup soak
 	@scripts/steps "make soak" \
 		"release build" "cargo build --quiet --locked --release --workspace --bins --examples" \
+		"the program of the packages" "cargo build --quiet --locked --profile dist --package ashlar" \
 		"long simulations" "ASHLAR_SEEDS=$${ASHLAR_SEEDS:-5000} cargo test --quiet --locked --release --workspace" \
 		"buffers and the gate under Miri" "timeout 1800 scripts/miri" \
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
@@ -118,6 +119,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"every case of zvols between ashlar and the kernel" "ALL=1 tests/interop/zvol.sh" \
 		"the disks of a dead NAS" "tests/e2e/nas.sh" \
 		"metrics as Prometheus reads them" "timeout 300 tests/e2e/metrics.sh" \
+		"the packages in fresh systems and in a container" "ASHLAR=target/dist/ashlar timeout 1800 tests/e2e/packages.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"snapshots of file systems in use" "tests/e2e/snapshots.sh -r 500" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
@@ -130,6 +132,16 @@ demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs
 	@scripts/setup demo
 	cargo build --locked --release --package ashlar
 	@scripts/demo
+
+deb: ## the package for Debian 12 and 13, in target/packages
+	@scripts/setup packages
+	cargo build --locked --profile dist --package ashlar
+	@scripts/deb
+
+image: ## the container image, as a tar in target/packages
+	@scripts/setup packages
+	cargo build --locked --profile dist --package ashlar
+	@scripts/image
 
 bench: ## all measurements of docs/figures.md, on a quiet machine; scripts/figures --import takes what it writes
 	@scripts/setup test

@@ -42,6 +42,7 @@ are relative to the file:
   read_only = true
   [set]
   \"sys/block/md0/queue/nomerges\" = 2
+With the Debian package, the unit ashlar@NAME.service serves /etc/ashlar/NAME.toml.
 
 Exit codes: 0 stopped cleanly, 1 not started or not stopped cleanly, 2 wrong usage or a configuration
 that cannot be read or used, 101 stopped because of a defect (a panic), as cleanly as possible.
