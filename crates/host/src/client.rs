@@ -20,8 +20,8 @@ use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
     self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
     FileSystemReply, GroupsReply, Grow, Job, JobAction, JobsReply, Lvm, LvmMembers, LvmReply,
-    Manage, Scrub, SizeReply, StartedReply, Status, StatusReply, StopReply, Trace, TraceReply,
-    ValueReply, VolumeNames, ZfsReply,
+    Manage, Sample, SampleReply, Scrub, SizeReply, StartedReply, Status, StatusReply, StopReply,
+    Trace, TraceReply, ValueReply, VolumeNames, ZfsReply,
 };
 use crate::trace::TraceStream;
 use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
@@ -180,6 +180,15 @@ impl Client {
     pub fn jobs(&mut self) -> Result<Vec<Job>> {
         let JobsReply { jobs } = self.call("Jobs", json!({}))?;
         Ok(jobs)
+    }
+
+    /// Counters and states of everything.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub fn sample(&mut self) -> Result<Sample> {
+        let SampleReply { sample } = self.call("Sample", json!({}))?;
+        Ok(sample)
     }
 
     /// Pauses, resumes or cancels the work on the device called `name`.

@@ -105,6 +105,10 @@ impl Service {
                 Ok(()) => self.metrics_reply().await,
                 Err(error) => Err(error),
             },
+            "Sample" => match nothing(&call.parameters) {
+                Ok(()) => self.sample_reply().await,
+                Err(error) => Err(error),
+            },
             "ControlJob" => match parse(call.parameters) {
                 Ok(at) => self.control_job(&at).await,
                 Err(error) => Err(error),

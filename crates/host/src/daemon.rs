@@ -27,6 +27,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::options::{BackEnd, Listen, ReAddPolicy};
 use ashlar_engine::{Engine, ReactorConfig, spawn};
@@ -290,6 +291,7 @@ async fn run(
     });
     array_end.begin();
     let service = Rc::new(Service {
+        begun: Instant::now(),
         stack: Arc::clone(stack),
         attributes,
         mount,

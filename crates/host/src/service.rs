@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
@@ -23,6 +24,8 @@ use crate::varlink::Reply;
 
 /// The state behind the control socket.
 pub(crate) struct Service {
+    /// When it began to serve.
+    pub(crate) begun: Instant,
     pub(crate) stack: Arc<Stack>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,

@@ -219,6 +219,90 @@ method Jobs() -> (jobs: []Job)
 # Counters and states of all devices, arrays and jobs, in the text format of Prometheus, version 0.0.4.
 method Metrics() -> (text: string)
 
+# One kind of operation on a device since the daemon began. Those that were merged into others count among merges and not among ios; latencies
+# has both, by the ranges of time of Sample, without the zeroes of the last ranges. Times are nanoseconds.
+type OperationSample (
+  ios: int,
+  merges: int,
+  bytes: int,
+  time_ns: int,
+  latencies: []int
+)
+
+# A block device; below are the names of the devices that it is made of. Its state is answering, silent or gone. Busy is the time in which a
+# thread of the daemon had a request under way, added up over its threads.
+type DeviceSample (
+  name: string,
+  path: string,
+  alias: ?string,
+  kind: string,
+  use: string,
+  below: []string,
+  size_bytes: int,
+  read_only: bool,
+  state: string,
+  in_flight: int,
+  busy_ns: int,
+  read: OperationSample,
+  write: OperationSample,
+  discard: OperationSample,
+  flush: OperationSample
+)
+
+type MemberSample (
+  name: string,
+  state: string,
+  read_errors: int,
+  corrected_bytes: int
+)
+
+# How far a sync is that runs or is paused.
+type RunSample (
+  done_bytes: int,
+  total_bytes: int,
+  bytes_per_second: int,
+  seconds_left: ?int
+)
+
+# The action is in the words of sync_action.
+type SyncSample (
+  action: string,
+  mismatched_bytes: int,
+  run: ?RunSample
+)
+
+# An md array; the state is in the words of array_state. Only a running array with redundancy has sync.
+type ArraySample (
+  device: string,
+  level: string,
+  state: string,
+  required: int,
+  active: int,
+  failed: int,
+  spare: int,
+  degraded: int,
+  unsynced: bool,
+  sync: ?SyncSample,
+  members: []MemberSample
+)
+
+# Everything at one moment: now, on a monotonic clock. The bounds are those of the ranges of latencies, inclusive; a last range has none.
+# There are no jobs if they could not be listed in time.
+type Sample (
+  version: string,
+  io: string,
+  now_ns: int,
+  uptime_ns: int,
+  latency_bounds_us: []int,
+  devices: []DeviceSample,
+  arrays: []ArraySample,
+  pools: []Pool,
+  jobs: ?[]Job
+)
+
+# What the metrics are made of, for programs that make rates of it.
+method Sample() -> (sample: Sample)
+
 method ControlJob(name: string, action: string) -> ()
 
 # The file system on volumes, by any of their names, and the directory of the status files of scrubs. Now only of btrfs.

@@ -321,13 +321,20 @@ pub enum JobState {
     Failed,
 }
 
-impl fmt::Display for JobState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl JobState {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Running => "running",
             Self::Paused => "paused",
             Self::Failed => "failed",
-        })
+        }
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -6,6 +6,7 @@
 mod description;
 mod messages;
 mod replies;
+mod sample;
 
 pub(crate) use description::DESCRIPTION;
 pub use messages::{
@@ -19,6 +20,10 @@ pub(crate) use messages::{
     StopReply, TreePath, ValueReply, VolumeNames, Zfs, ZfsReply,
 };
 pub(crate) use replies::{control_error, refused, refused_by, refused_with, reply};
+pub(crate) use sample::SampleReply;
+pub use sample::{
+    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
+};
 
 /// The interface's name.
 pub(crate) const NAME: &str = "io.ashlar.Control";
@@ -144,6 +149,68 @@ mod tests {
             notes: Vec::new(),
         };
         check("Detail", serde_json::to_value(detail).unwrap());
+    }
+
+    #[test]
+    fn the_description_has_the_fields_of_samples() {
+        let operation = OperationSample::default();
+        check("OperationSample", serde_json::to_value(&operation).unwrap());
+        let run =
+            RunSample { done_bytes: 0, total_bytes: 0, bytes_per_second: 0, seconds_left: None };
+        check("RunSample", serde_json::to_value(&run).unwrap());
+        let sync = SyncSample { action: String::new(), mismatched_bytes: 0, run: Some(run) };
+        check("SyncSample", serde_json::to_value(&sync).unwrap());
+        let member = MemberSample {
+            name: String::new(),
+            state: String::new(),
+            read_errors: 0,
+            corrected_bytes: 0,
+        };
+        check("MemberSample", serde_json::to_value(&member).unwrap());
+        let array = ArraySample {
+            device: String::new(),
+            level: String::new(),
+            state: String::new(),
+            required: 0,
+            active: 0,
+            failed: 0,
+            spare: 0,
+            degraded: 0,
+            unsynced: false,
+            sync: Some(sync),
+            members: vec![member],
+        };
+        check("ArraySample", serde_json::to_value(&array).unwrap());
+        let device = DeviceSample {
+            name: String::new(),
+            path: String::new(),
+            alias: None,
+            kind: String::new(),
+            usage: String::new(),
+            below: Vec::new(),
+            size_bytes: 0,
+            read_only: false,
+            state: String::new(),
+            in_flight: 0,
+            busy_ns: 0,
+            read: operation.clone(),
+            write: operation.clone(),
+            discard: operation.clone(),
+            flush: operation,
+        };
+        check("DeviceSample", serde_json::to_value(&device).unwrap());
+        let sample = Sample {
+            version: String::new(),
+            io: String::new(),
+            now_ns: 0,
+            uptime_ns: 0,
+            latency_bounds_us: Sample::bounds_us(),
+            devices: vec![device],
+            arrays: vec![array],
+            pools: Vec::new(),
+            jobs: None,
+        };
+        check("Sample", serde_json::to_value(sample).unwrap());
     }
 
     #[test]

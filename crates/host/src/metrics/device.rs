@@ -1,71 +1,11 @@
 //! Metrics of block devices: `ashlar_device_*`, and of their I/O, `ashlar_disk_*`, named as node_exporter names those of the kernel's.
 
-use ashlar_block::latency::{BOUNDS_US, Ranges};
-use ashlar_block::stats::{GroupTotals, Totals};
-use ashlar_block::{Op, Presence};
-use ashlar_stack::devices::{Device, Role};
+use ashlar_block::Presence;
+use ashlar_block::latency::BOUNDS_US;
 
+use super::gather::presence;
 use super::page::{Labels, Row, Subject, Value, Values};
-
-/// A block device at one moment.
-#[derive(Debug)]
-pub(super) struct DeviceSample {
-    name: String,
-    path: String,
-    alias: String,
-    kind: &'static str,
-    usage: &'static str,
-    size_bytes: u64,
-    is_read_only: bool,
-    presence: Presence,
-    totals: Totals,
-    reads: Ranges,
-    writes: Ranges,
-    discards: Ranges,
-    flushes: Ranges,
-}
-
-impl DeviceSample {
-    pub(super) fn of(device: &Device) -> Self {
-        let disk = device.gateway().disk();
-        let stats = disk.stats();
-        Self {
-            name: device.name.clone(),
-            path: device.path.clone(),
-            alias: device.links.last().cloned().unwrap_or_default(),
-            kind: device.kind.name(),
-            usage: usage(device.role),
-            size_bytes: device.bytes.size_bytes(),
-            is_read_only: disk.is_read_only(),
-            presence: disk.presence(),
-            totals: stats.totals(),
-            reads: stats.latencies(Op::Read),
-            writes: stats.latencies(Op::Write),
-            discards: stats.latencies(Op::Discard),
-            flushes: stats.latencies(Op::Flush),
-        }
-    }
-}
-
-const fn usage(role: Role) -> &'static str {
-    match role {
-        Role::Volume => "volume",
-        Role::Member => "member",
-        Role::Partitioned => "partitioned",
-        Role::PhysicalVolume => "physical-volume",
-        Role::Component => "component",
-        Role::PoolMember => "pool-member",
-        Role::Refused => "none",
-    }
-}
-
-const fn presence(presence: Presence) -> &'static str {
-    match presence {
-        Presence::Answering => "answering",
-        Presence::Silent => "silent",
-        Presence::Gone => "gone",
-    }
-}
+use crate::interface::{DeviceSample, OperationSample};
 
 const PRESENCES: [Presence; 3] = [Presence::Answering, Presence::Silent, Presence::Gone];
 
@@ -73,14 +13,11 @@ fn seconds(ns: u64) -> Values {
     Values::One((ns as f64 / 1e9).into())
 }
 
-fn bytes(group: GroupTotals) -> Values {
-    Values::One(group.sectors.saturating_mul(512).into())
-}
-
-fn histogram(ranges: &Ranges, group: GroupTotals) -> Values {
+fn histogram(operation: &OperationSample) -> Values {
     let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
-    let buckets = bounds.zip(ranges.iter().copied()).collect();
-    Values::One(Value::Histogram { sum: group.ticks_ns as f64 / 1e9, buckets })
+    let counts = operation.latencies.iter().copied().chain(std::iter::repeat(0));
+    let buckets = bounds.zip(counts).collect();
+    Values::One(Value::Histogram { sum: operation.time_ns as f64 / 1e9, buckets })
 }
 
 impl Subject for DeviceSample {
@@ -89,96 +26,98 @@ impl Subject for DeviceSample {
             Values::One(d.size_bytes.into())
         }),
         Row::gauge("ashlar_device_read_only", "Whether the device refuses writes.", |d| {
-            Values::One(d.is_read_only.into())
+            Values::One(d.read_only.into())
         }),
         Row::gauge(
             "ashlar_device_state",
             "1 for the state of the device: whether it answers its requests in time, and is there at all.",
-            |d| Values::states("state", &PRESENCES, d.presence, presence),
+            |d| Values::states("state", &PRESENCES, &d.state, presence),
         ),
         Row::counter(
             "ashlar_disk_reads_completed_total",
             "Reads that ended, except those that were merged into others.",
-            |d| Values::One(d.totals.read.ios.into()),
+            |d| Values::One(d.read.ios.into()),
         ),
         Row::counter(
             "ashlar_disk_reads_merged_total",
             "Reads that were merged into others.",
-            |d| Values::One(d.totals.read.merges.into()),
+            |d| Values::One(d.read.merges.into()),
         ),
-        Row::counter("ashlar_disk_read_bytes_total", "Bytes read.", |d| bytes(d.totals.read)),
+        Row::counter("ashlar_disk_read_bytes_total", "Bytes read.", |d| {
+            Values::One(d.read.bytes.into())
+        }),
         Row::counter("ashlar_disk_read_time_seconds_total", "Time of all reads, added up.", |d| {
-            seconds(d.totals.read.ticks_ns)
+            seconds(d.read.time_ns)
         }),
         Row::histogram(
             "ashlar_disk_read_duration_seconds",
             "How long reads took, also those that were merged into others.",
-            |d| histogram(&d.reads, d.totals.read),
+            |d| histogram(&d.read),
         ),
         Row::counter(
             "ashlar_disk_writes_completed_total",
             "Writes that ended, also those of zeroes, except those that were merged into others.",
-            |d| Values::One(d.totals.write.ios.into()),
+            |d| Values::One(d.write.ios.into()),
         ),
         Row::counter(
             "ashlar_disk_writes_merged_total",
             "Writes that were merged into others.",
-            |d| Values::One(d.totals.write.merges.into()),
+            |d| Values::One(d.write.merges.into()),
         ),
         Row::counter("ashlar_disk_written_bytes_total", "Bytes written.", |d| {
-            bytes(d.totals.write)
+            Values::One(d.write.bytes.into())
         }),
         Row::counter(
             "ashlar_disk_write_time_seconds_total",
             "Time of all writes, added up.",
-            |d| seconds(d.totals.write.ticks_ns),
+            |d| seconds(d.write.time_ns),
         ),
         Row::histogram(
             "ashlar_disk_write_duration_seconds",
             "How long writes took, also those that were merged into others.",
-            |d| histogram(&d.writes, d.totals.write),
+            |d| histogram(&d.write),
         ),
         Row::counter(
             "ashlar_disk_discards_completed_total",
             "Discards that ended, except those that were merged into others.",
-            |d| Values::One(d.totals.discard.ios.into()),
+            |d| Values::One(d.discard.ios.into()),
         ),
         Row::counter(
             "ashlar_disk_discards_merged_total",
             "Discards that were merged into others.",
-            |d| Values::One(d.totals.discard.merges.into()),
+            |d| Values::One(d.discard.merges.into()),
         ),
         Row::counter("ashlar_disk_discarded_bytes_total", "Bytes discarded.", |d| {
-            bytes(d.totals.discard)
+            Values::One(d.discard.bytes.into())
         }),
         Row::counter(
             "ashlar_disk_discard_time_seconds_total",
             "Time of all discards, added up.",
-            |d| seconds(d.totals.discard.ticks_ns),
+            |d| seconds(d.discard.time_ns),
         ),
         Row::histogram(
             "ashlar_disk_discard_duration_seconds",
             "How long discards took, also those that were merged into others.",
-            |d| histogram(&d.discards, d.totals.discard),
+            |d| histogram(&d.discard),
         ),
         Row::counter("ashlar_disk_flush_requests_total", "Flushes that ended.", |d| {
-            Values::One(d.totals.flush.ios.into())
+            Values::One(d.flush.ios.into())
         }),
         Row::counter(
             "ashlar_disk_flush_requests_time_seconds_total",
             "Time of all flushes, added up.",
-            |d| seconds(d.totals.flush.ticks_ns),
+            |d| seconds(d.flush.time_ns),
         ),
         Row::histogram("ashlar_disk_flush_duration_seconds", "How long flushes took.", |d| {
-            histogram(&d.flushes, d.totals.flush)
+            histogram(&d.flush)
         }),
         Row::gauge("ashlar_disk_io_now", "Requests of any kind under way.", |d| {
-            Values::One(d.totals.in_flight().into())
+            Values::One(d.in_flight.into())
         }),
         Row::counter(
             "ashlar_disk_io_time_seconds_total",
             "Time in which a thread of the daemon had a request under way, added up over its threads.",
-            |d| seconds(d.totals.io_ticks_ns),
+            |d| seconds(d.busy_ns),
         ),
     ];
 
@@ -196,9 +135,9 @@ impl From<&DeviceSample> for DeviceInfo {
         Self(vec![
             ("device", sample.name.clone()),
             ("path", sample.path.clone()),
-            ("alias", sample.alias.clone()),
-            ("type", sample.kind.to_owned()),
-            ("use", sample.usage.to_owned()),
+            ("alias", sample.alias.clone().unwrap_or_default()),
+            ("type", sample.kind.clone()),
+            ("use", sample.usage.clone()),
         ])
     }
 }
@@ -221,38 +160,33 @@ pub(super) mod tests {
 
     /// A device with different numbers in all fields.
     pub(in crate::metrics) fn sample(name: &str) -> DeviceSample {
-        let group = |n: u64| GroupTotals {
-            ios: n,
-            merges: n + 1,
-            sectors: n + 2,
-            ticks_ns: (n + 3) * 250_000_000,
-            in_flight: 1,
-        };
-        let ranges = |n: u64| {
-            let mut ranges = [0; _];
-            (ranges[0], ranges[14], ranges[15]) = (n, n + 1, n + 2);
-            ranges
+        let operation = |n: u64, counted: u64| {
+            let mut latencies = vec![0; BOUNDS_US.len() + 1];
+            (latencies[0], latencies[14], latencies[15]) = (counted, counted + 1, counted + 2);
+            OperationSample {
+                ios: n,
+                merges: n + 1,
+                bytes: (n + 2) * 512,
+                time_ns: (n + 3) * 250_000_000,
+                latencies,
+            }
         };
         DeviceSample {
             name: name.to_owned(),
             path: format!("/dev/{name}"),
-            alias: "md/data".to_owned(),
-            kind: "md",
-            usage: "volume",
+            alias: Some("md/data".to_owned()),
+            kind: "md".to_owned(),
+            usage: "volume".to_owned(),
+            below: vec!["sda".to_owned()],
             size_bytes: 1 << 40,
-            is_read_only: false,
-            presence: Presence::Silent,
-            totals: Totals {
-                read: group(10),
-                write: group(20),
-                discard: group(30),
-                flush: group(40),
-                io_ticks_ns: 1_500_000_000,
-            },
-            reads: ranges(1),
-            writes: ranges(4),
-            discards: ranges(7),
-            flushes: ranges(10),
+            read_only: false,
+            state: presence(Presence::Silent).to_owned(),
+            in_flight: 4,
+            busy_ns: 1_500_000_000,
+            read: operation(10, 1),
+            write: operation(20, 4),
+            discard: operation(30, 7),
+            flush: operation(40, 10),
         }
     }
 }

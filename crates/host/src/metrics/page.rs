@@ -77,14 +77,17 @@ impl Values {
         value.map_or(Self::None, |value| Self::One(value.into()))
     }
 
-    /// 1 for the state that holds, and 0 for the others, so that a query finds each of them at any time.
-    pub(super) fn states<T: Copy + PartialEq>(
+    /// 1 for the state with the name `now`, and 0 for the others, so that a query finds each of them at any time.
+    pub(super) fn states<T: Copy>(
         label: &'static str,
         all: &[T],
-        now: T,
+        now: &str,
         name: impl Fn(T) -> &'static str,
     ) -> Self {
-        Self::By(label, all.iter().map(|state| (name(*state), (*state == now).into())).collect())
+        Self::By(
+            label,
+            all.iter().map(|state| (name(*state), (name(*state) == now).into())).collect(),
+        )
     }
 }
 

@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use prometheus_client::metrics::MetricType;
 
 use super::*;
-use crate::interface::{JobAction, JobKind, JobState};
+use crate::interface::{ArraySample, DeviceSample, Job, JobAction, JobKind, JobState, PoolStatus};
 
 const MANUAL: &str = include_str!("../../../../docs/metrics.md");
 const DASHBOARD: &str = include_str!("../../../../docs/grafana/ashlar.json");
 
 /// A page with all metrics.
 fn page() -> Page {
-    let (array, members) = array::tests::recovering();
     let job = Job {
         name: "md0".to_owned(),
         alias: None,
@@ -30,14 +29,17 @@ fn page() -> Page {
         release: "2.3.2".to_owned(),
         ended: Some("by a signal".to_owned()),
     };
-    Page {
-        backend: Backend("io_uring"),
+    Page(Sample {
+        version: "0".to_owned(),
+        io: "io_uring".to_owned(),
+        now_ns: 1,
+        uptime_ns: 2,
+        latency_bounds_us: Sample::bounds_us(),
         devices: vec![device::tests::sample("md0"), device::tests::sample("a\"b\\c\nd")],
-        arrays: vec![array],
-        members,
+        arrays: vec![array::tests::recovering()],
         pools: vec![pool],
         jobs: Some(vec![job]),
-    }
+    })
 }
 
 fn text_of(page: Page) -> String {
@@ -67,7 +69,7 @@ fn metrics() -> Vec<Metric> {
         .chain(rows::<DeviceInfo>())
         .chain(rows::<DeviceSample>())
         .chain(rows::<ArraySample>())
-        .chain(rows::<MemberSample>())
+        .chain(rows::<MemberOf>())
         .chain(rows::<PoolStatus>())
         .chain(rows::<Job>())
         .chain(rows::<JobsListed>())
@@ -164,15 +166,14 @@ fn values_are_in_seconds_and_bytes() {
 
 #[test]
 fn what_does_not_apply_is_left_out() {
-    let empty = Page {
+    let empty = Sample {
         devices: Vec::new(),
         arrays: Vec::new(),
-        members: Vec::new(),
         pools: Vec::new(),
         jobs: None,
-        ..page()
+        ..page().0
     };
-    let text = text_of(empty);
+    let text = text_of(Page(empty));
     let names: Vec<&str> = samples(&text).into_keys().collect();
     assert_eq!(names.len(), 3, "{names:?}");
     assert!(text.contains("\nashlar_scrape_collector_success{collector=\"jobs\"} 0\n"), "{text}");

@@ -21,7 +21,7 @@ impl Subject for Build {
 
 /// How the daemon asks the kernel for I/O.
 #[derive(Debug)]
-pub(super) struct Backend(pub(super) &'static str);
+pub(super) struct Backend(pub(super) String);
 
 impl Subject for Backend {
     const ROWS: &'static [Row<Self>] = &[Row::gauge(
@@ -31,7 +31,7 @@ impl Subject for Backend {
     )];
 
     fn labels(&self) -> Labels {
-        vec![("backend", self.0.to_owned())]
+        vec![("backend", self.0.clone())]
     }
 }
 
@@ -53,18 +53,10 @@ impl Subject for JobsListed {
 
 const JOB_STATES: [JobState; 3] = [JobState::Running, JobState::Paused, JobState::Failed];
 
-const fn job_state(state: JobState) -> &'static str {
-    match state {
-        JobState::Running => "running",
-        JobState::Paused => "paused",
-        JobState::Failed => "failed",
-    }
-}
-
 impl Subject for Job {
     const ROWS: &'static [Row<Self>] = &[
         Row::gauge("ashlar_job_state", "1 for the state of the long work.", |job| {
-            Values::states("state", &JOB_STATES, job.state, job_state)
+            Values::states("state", &JOB_STATES, job.state.name(), JobState::name)
         }),
         Row::gauge("ashlar_job_progress_ratio", "How much of it is done, from 0 to 1.", |job| {
             let total = Some(job.total_bytes).filter(|total| *total > 0);

@@ -1,0 +1,159 @@
+//! The answer of `Sample`: what the metrics are made of, too.
+
+use ashlar_block::latency::BOUNDS_US;
+use serde::{Deserialize, Serialize};
+
+use super::{Job, PoolStatus};
+
+/// Counters and states of everything that a daemon has, at one moment.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Sample {
+    /// The daemon's version.
+    pub version: String,
+    /// How the daemon asks the kernel for I/O: `io_uring` or `threads`.
+    pub io: String,
+    /// The moment, on a clock that never goes back, in nanoseconds.
+    pub now_ns: u64,
+    /// How long the daemon serves, in nanoseconds.
+    pub uptime_ns: u64,
+    /// The upper bounds of the ranges of latencies in microseconds, inclusive; a last range has no bound.
+    pub latency_bounds_us: Vec<u64>,
+    /// All block devices, those below others before them.
+    pub devices: Vec<DeviceSample>,
+    /// The md arrays, also those that wait for members.
+    pub arrays: Vec<ArraySample>,
+    /// The ZFS pools.
+    pub pools: Vec<PoolStatus>,
+    /// Long work under way; `None` if it could not be listed in time.
+    pub jobs: Option<Vec<Job>>,
+}
+
+impl Sample {
+    /// The bounds that this program counts by.
+    pub(crate) fn bounds_us() -> Vec<u64> {
+        BOUNDS_US.to_vec()
+    }
+}
+
+/// A block device at one moment.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct DeviceSample {
+    /// Its name below `sys/block`.
+    pub name: String,
+    /// The path that the user gave, or its path in `/dev`.
+    pub path: String,
+    /// Its name for clients, if that is another one: `md/data`, `vg/lv`.
+    pub alias: Option<String>,
+    /// Its type, in the words of `lsblk`.
+    pub kind: String,
+    /// What it is used for: `volume`, `member` and so on.
+    #[serde(rename = "use")]
+    pub usage: String,
+    /// The names of the devices that it is made of.
+    pub below: Vec<String>,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Whether it refuses writes.
+    pub read_only: bool,
+    /// Whether it answers in time, and is there at all: `answering`, `silent` or `gone`.
+    pub state: String,
+    /// Requests of any kind under way.
+    pub in_flight: u64,
+    /// Time in which a thread of the daemon had a request under way, added up over its threads, in nanoseconds.
+    pub busy_ns: u64,
+    /// Reads.
+    pub read: OperationSample,
+    /// Writes, also those of zeroes.
+    pub write: OperationSample,
+    /// Discards.
+    pub discard: OperationSample,
+    /// Flushes.
+    pub flush: OperationSample,
+}
+
+/// What became of one kind of operation on a device since the daemon began.
+#[derive(Clone, Default, Serialize, Deserialize, Debug)]
+pub struct OperationSample {
+    /// Those that ended, except those that were merged into others.
+    pub ios: u64,
+    /// Those that were merged into others.
+    pub merges: u64,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// The time of all, added up, in nanoseconds.
+    pub time_ns: u64,
+    /// How many took a time within each range, also those that were merged into others; without the zeroes of the last
+    /// ranges.
+    pub latencies: Vec<u64>,
+}
+
+/// An md array at one moment.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct ArraySample {
+    /// The name of its device.
+    pub device: String,
+    /// Its level, as in `raid1`.
+    pub level: String,
+    /// Its state, in the words of `array_state`.
+    pub state: String,
+    /// Members of the complete array.
+    pub required: u64,
+    /// Members in sync.
+    pub active: u64,
+    /// Members that failed.
+    pub failed: u64,
+    /// Other members, which may be under recovery.
+    pub spare: u64,
+    /// Places without a working member.
+    pub degraded: u64,
+    /// Whether copies may differ.
+    pub unsynced: bool,
+    /// What only a running array with redundancy has.
+    pub sync: Option<SyncSample>,
+    /// Its members that are there.
+    pub members: Vec<MemberSample>,
+}
+
+/// The own I/O of an array at one moment.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct SyncSample {
+    /// What it does by itself, in the words of `sync_action`.
+    pub action: String,
+    /// Where the last check or repair found copies to differ, in bytes.
+    pub mismatched_bytes: u64,
+    /// How far the action is that runs, or that is paused.
+    pub run: Option<RunSample>,
+}
+
+/// How far a sync is.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct RunSample {
+    /// What is done.
+    pub done_bytes: u64,
+    /// What there is to do in all.
+    pub total_bytes: u64,
+    /// Its speed of late.
+    pub bytes_per_second: u64,
+    /// The remaining time at this speed, if that is known.
+    pub seconds_left: Option<u64>,
+}
+
+/// A member of an array at one moment.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct MemberSample {
+    /// Its name below `sys/block`.
+    pub name: String,
+    /// `active`, `failed` or `spare`.
+    pub state: String,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// What was written again from other copies after it could not be read, in bytes.
+    pub corrected_bytes: u64,
+}
+
+/// The answer of `Sample`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct SampleReply {
+    /// The sample.
+    pub(crate) sample: Sample,
+}
