@@ -1,13 +1,14 @@
 #!/bin/bash
 # metrics.sh - promtool, Prometheus's own checker, reads the metrics of a daemon, the rules of docs/metrics.md and the queries of the
-# dashboard, and finds nothing to complain about.
+# dashboard, and finds nothing to complain about. Prometheus itself scrapes the daemon under load, and has an answer to each query of the
+# dashboard.
 #
 # A stack with every kind of device and of long work that needs no root: an array that is checked while a member has failed, a
 # partition table, a volume group, a plain disk.
 #
 # usage: metrics.sh
-# environment: ASHLAR=FILE the program, default target/debug/ashlar; PROMTOOL=FILE, default promtool, or the one that
-# scripts/setup soak puts into target/tools
+# environment: ASHLAR=FILE the program, default target/debug/ashlar; PROMTOOL=FILE and PROMETHEUS=FILE, default promtool and prometheus,
+# or those that scripts/setup soak puts into target/tools
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
@@ -17,15 +18,19 @@ root=$(dirname "$(dirname "$here")")
 . "$root/tests/e2e/until.sh"
 needs "$ashlar"
 promtool=${PROMTOOL:-$(command -v promtool || echo "$root/target/tools/promtool")}
-[ -x "$promtool" ] || {
-	echo "metrics.sh: there is no promtool: scripts/setup soak, or set PROMTOOL" >&2
-	exit 1
-}
+prometheus=${PROMETHEUS:-$(command -v prometheus || echo "$root/target/tools/prometheus")}
+for program in "$promtool" "$prometheus"; do
+	[ -x "$program" ] || {
+		echo "metrics.sh: there is no $program: scripts/setup soak, or set PROMTOOL and PROMETHEUS" >&2
+		exit 1
+	}
+done
 
 W=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-metrics.XXXXXX")
-server=''
+server='' scraper='' load=''
 cleanup() {
-	[ -z "$server" ] || kill -KILL "$server" 2>/dev/null || true
+	local process
+	for process in $load $scraper $server; do kill -KILL "$process" 2>/dev/null || true; done
 	wait 2>/dev/null || true
 	rm -rf --one-file-system "$W"
 }
@@ -34,6 +39,8 @@ trap 'exit 130' INT TERM HUP
 fail() {
 	echo "metrics.sh: $*" >&2
 	[ ! -e "$W/log" ] || tail -n 30 "$W/log" >&2
+	[ ! -s "$W/unanswered" ] || cat "$W/unanswered" >&2
+	[ ! -e "$W/scraper" ] || tail -n 10 "$W/scraper" >&2
 	exit 1
 }
 cd "$W"
@@ -42,7 +49,7 @@ truncate -s 64M a0 a1 plain pv
 "$ashlar" md create -l1 -n2 --homehost=any --assume-clean /dev/md/data a0 a1 >/dev/null
 "$ashlar" lvm vgcreate vg pv >/dev/null
 "$ashlar" lvm lvcreate -n lv -L 16M --devices pv vg >/dev/null
-"$ashlar" serve a0 a1 plain pv --control control --metrics tcp:0 >out 2>log &
+"$ashlar" serve a0 a1 plain pv --control control --metrics tcp:0 --nbd unix:nbd.sock >out 2>log &
 server=$!
 until_done 30 "the daemon is ready" grep -qx ready out
 client() { "$ashlar" "$@" --control control; }
@@ -69,6 +76,53 @@ client md action md/data check --no-wait >/dev/null
 is_checked() { page page && grep -q '^ashlar_job_state.*kind="check".* 1$' page; }
 until_done 10 "the check is a job" is_checked
 checked "during a check"
+
+# Prometheus scrapes the daemon each second while a client reads, writes, discards and flushes, and a check runs, as fast
+# as it takes to have a speed.
+client set sys/block/md127/md/sync_speed_max 400
+cat >prometheus.yml <<END
+global: { scrape_interval: 1s, scrape_timeout: 1s }
+scrape_configs:
+  - job_name: ashlar
+    static_configs: [{ targets: ["127.0.0.1:$port"] }]
+END
+"$prometheus" --config.file=prometheus.yml --storage.tsdb.path=data --web.listen-address=127.0.0.1:0 \
+	--log.level=info >scraper 2>&1 &
+scraper=$!
+for device in md/data plain vg/lv; do
+	/usr/bin/python3 - "nbd+unix:///$device?socket=nbd.sock" <<'END' &
+import nbd, sys, time
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])
+while True:
+    for at in range(0, 8 << 20, 1 << 20):
+        h.pwrite(b"x" * 65536, at)
+        h.pread(65536, at)
+        h.trim(65536, at + (1 << 19))
+    h.flush()
+    time.sleep(0.02)
+END
+	load+=" $!"
+done
+address=''
+listens() {
+	# In the order in which the fields are logged.
+	address=$(sed -n 's/.*msg="Listening on" address=\([0-9.:]*\).*/\1/p' scraper)
+	[ "$address" ]
+}
+until_done 30 "Prometheus listens" listens
+answered() { python3 "$here/queries.py" "$root/docs/grafana/ashlar.json" "$address" >answers 2>unanswered; }
+until_done 60 "Prometheus answers every query of the dashboard" answered
+cat answers
+for process in $load; do
+	kill "$process"
+	wait "$process" || true
+done
+load=''
+kill "$scraper"
+wait "$scraper" || fail "Prometheus did not end in good order"
+scraper=''
+
 client md fail md/data a1 >/dev/null
 checked "degraded"
 grep -q '^ashlar_md_degraded.* 1$' page || fail "a failed member is not seen"
@@ -78,23 +132,7 @@ server=''
 
 # The dashboard's queries are checked as the expressions of rules, with values for its variables.
 sed -n '/^groups:/,/^```/{/^```/!p}' "$root/docs/metrics.md" >alerts.yaml
-python3 - "$root/docs/grafana/ashlar.json" >queries.yaml <<'END'
-import json, sys
-def queries(node):
-    if isinstance(node, dict):
-        if "expr" in node:
-            yield node["expr"]
-        for value in node.values():
-            yield from queries(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from queries(value)
-rules = []
-for n, query in enumerate(queries(json.load(open(sys.argv[1])))):
-    query = query.replace("$__rate_interval", "5m").replace("$instance", ".*").replace("$device", ".*")
-    rules.append({"record": f"query:{n}", "expr": query})
-print(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
-END
+python3 "$here/queries.py" "$root/docs/grafana/ashlar.json" >queries.yaml
 for rules in alerts.yaml queries.yaml; do
 	"$promtool" check rules "$rules" >faults 2>&1 || fail "$rules: $(cat faults)"
 	echo "$rules: $(sed -n 's/.*SUCCESS: //p' faults)"
