@@ -58,6 +58,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Zvol(commands::zvol::Zvol),
     Status(commands::status::Status),
+    Top(commands::top::Top),
     Jobs(commands::jobs::Jobs),
     Get(commands::get::Get),
     Set(commands::set::Set),
@@ -85,6 +86,7 @@ impl Command {
             | Self::Zvol(_)
             | Self::ZfsWorker
             | Self::Status(_)
+            | Self::Top(_)
             | Self::Jobs(_)
             | Self::Get(_)
             | Self::Set(_)
@@ -110,6 +112,7 @@ impl Command {
             Self::Zvol(command) => command.run(),
             Self::ZfsWorker => ashlar_zfs::worker::main(),
             Self::Status(command) => command.run(),
+            Self::Top(command) => command.run(),
             Self::Jobs(command) => command.run(),
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),

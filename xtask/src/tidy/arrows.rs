@@ -1,6 +1,6 @@
 //! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> terminal -> host -> {export, stack} -> {lvm -> dm, md, btrfs, zfs} -> block`; `engine` and `sim` are beside `block`. The layers
+//! `cli -> top -> terminal -> host -> {export, stack} -> {lvm -> dm, md, btrfs, zfs} -> block`; `engine` and `sim` are beside `block`. The layers
 //! that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{closing, find_word, is_identifier, line_of, without_tests};
@@ -29,11 +29,12 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("terminal", &["host", "md"]),
+    ("top", &["engine", "md", "stack", "host", "terminal"]),
     (
         "cli",
         &[
             "block", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "plot",
-            "terminal",
+            "terminal", "top",
         ],
     ),
 ];

@@ -12,6 +12,7 @@ pub(crate) mod serve;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod zpool;
 pub(crate) mod zvol;

@@ -40,6 +40,7 @@ mod serving;
 mod starting;
 mod support;
 mod takeover;
+mod top;
 mod trace;
 mod trace_plot;
 mod zpool_get;

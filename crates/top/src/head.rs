@@ -1,0 +1,101 @@
+//! What stands above the table: the daemon, sums, degraded arrays, long work.
+
+use ashlar_host::interface::{ArraySample, Job, JobState};
+use ashlar_md::ondisk::text::one_line;
+use ashlar_stack::graph::human_size;
+use ashlar_terminal::progress::clock;
+
+use crate::format::{bar, megabytes, rate};
+use crate::rates::{DeviceRates, Interval};
+
+/// The greatest number of degraded arrays, and of jobs, that get a line each.
+const MOST: usize = 4;
+/// The width of a bar.
+const BAR_WIDTH: usize = 32;
+
+/// What a line tells, for its colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tone {
+    /// A title.
+    Title,
+    /// Nothing special.
+    Plain,
+    /// A defect.
+    Bad,
+    /// Work that goes on.
+    Work,
+}
+
+/// The lines.
+pub(crate) fn lines(interval: &Interval) -> Vec<(Tone, String)> {
+    let mut lines = vec![(Tone::Title, daemon(interval)), (Tone::Plain, sums(interval))];
+    let degraded = interval.arrays.iter().filter(|array| array.degraded > 0);
+    let degraded = degraded.map(|array| (Tone::Bad, degraded_array(interval, array)));
+    lines.extend(limited(degraded.collect(), "degraded arrays"));
+    let silent = interval.devices.iter().filter(|device| device.state != "answering");
+    let silent = silent.map(|it| (Tone::Bad, format!("{} is {}", one_line(it.title()), it.state)));
+    lines.extend(limited(silent.collect(), "devices that do not answer"));
+    match &interval.jobs {
+        Some(jobs) => {
+            let jobs = jobs.iter().map(|job| {
+                (if job.state == JobState::Failed { Tone::Bad } else { Tone::Work }, work(job))
+            });
+            lines.extend(limited(jobs.collect(), "jobs"));
+        }
+        None => lines.push((Tone::Bad, "the daemon could not list its jobs in time".to_owned())),
+    }
+    lines
+}
+
+/// The first lines, and how many more there are.
+fn limited(mut lines: Vec<(Tone, String)>, what: &str) -> Vec<(Tone, String)> {
+    if lines.len() > MOST {
+        let more = lines.len() - (MOST - 1);
+        let tone = lines[MOST - 1].0;
+        lines.truncate(MOST - 1);
+        lines.push((tone, format!("and {more} more {what}")));
+    }
+    lines
+}
+
+fn daemon(interval: &Interval) -> String {
+    let Interval { version, io, uptime_seconds, .. } = interval;
+    format!("ashlar {version}, I/O by {io}, up {}", clock(*uptime_seconds as u64))
+}
+
+/// What clients did: volumes only, because the devices below do it again.
+fn sums(interval: &Interval) -> String {
+    let volumes = || interval.devices.iter().filter(|device| device.usage == "volume");
+    let sum = |number: fn(&DeviceRates) -> f64| volumes().map(number).sum::<f64>();
+    format!(
+        "{} devices, {} volumes: {} reads/s, {} MB/s; {} writes/s, {} MB/s",
+        interval.devices.len(),
+        volumes().count(),
+        rate(sum(|device| device.read.ios_per_second)),
+        megabytes(sum(|device| device.read.bytes_per_second)),
+        rate(sum(|device| device.write.ios_per_second)),
+        megabytes(sum(|device| device.write.bytes_per_second)),
+    )
+}
+
+fn degraded_array(interval: &Interval, array: &ArraySample) -> String {
+    let device = interval.devices.iter().find(|device| device.name == array.device);
+    let name = one_line(device.map_or(&array.device, DeviceRates::title));
+    let working = array.required.saturating_sub(array.degraded);
+    let (level, required) = (&array.level, array.required);
+    format!("{name}: {level}, degraded, {working} of {required} members work")
+}
+
+fn work(job: &Job) -> String {
+    let name = one_line(job.alias.as_deref().unwrap_or(&job.name));
+    let share = job.done_bytes as f64 / job.total_bytes.max(1) as f64;
+    let mut line = format!("{name} {} {}", job.kind.name(), bar(share, BAR_WIDTH));
+    match job.state {
+        JobState::Running => {
+            line.extend(job.bytes_per_second.map(|speed| format!(" {}/s", human_size(speed))));
+            line.extend(job.seconds_left.map(|left| format!(", {} left", clock(left))));
+        }
+        JobState::Paused | JobState::Failed => line += &format!(" {}", job.state),
+    }
+    line
+}

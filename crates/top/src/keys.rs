@@ -1,0 +1,103 @@
+//! The keys, as htop has them where it has something like it.
+
+use crossterm::event::KeyCode::{self, Char, Down, End, Enter, Esc, F, Home, PageDown, PageUp, Up};
+
+/// What a key does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Command {
+    Help,
+    Search,
+    Filter,
+    Tree,
+    SortNext,
+    SortPrevious,
+    Invert,
+    Slower,
+    Faster,
+    Delay,
+    Pause,
+    Idle,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    Leave,
+    Quit,
+}
+
+/// A command, its keys, and what the help says of them.
+pub(crate) struct Binding {
+    command: Command,
+    keys: &'static [KeyCode],
+    pub(crate) names: &'static str,
+    pub(crate) help: &'static str,
+    /// The word in the last line, with the function key before it.
+    pub(crate) label: &'static str,
+}
+
+const fn binding(
+    command: Command,
+    keys: &'static [KeyCode],
+    names: &'static str,
+    help: &'static str,
+    label: &'static str,
+) -> Binding {
+    Binding { command, keys, names, help, label }
+}
+
+/// All keys.
+pub(crate) const BINDINGS: [Binding; 20] = [
+    // First, so that its label finds a place in any terminal.
+    binding(Command::Quit, &[F(10), Char('q')], "F10 q", "quit, as Ctrl-C", "F10 Quit"),
+    binding(Command::Help, &[F(1), Char('h'), Char('?')], "F1 h", "this help", "F1 Help"),
+    binding(
+        Command::Search,
+        &[F(3), Char('/')],
+        "F3 /",
+        "select a device by a part of its name; F3 again: the next one",
+        "F3 Search",
+    ),
+    binding(
+        Command::Filter,
+        &[F(4), Char('\\')],
+        "F4 \\",
+        "show only devices with a text in name, kind or use; Esc ends it",
+        "F4 Filter",
+    ),
+    binding(
+        Command::Tree,
+        &[F(5), Char('t')],
+        "F5 t",
+        "devices below those that are made of them",
+        "F5 Tree",
+    ),
+    binding(
+        Command::SortNext,
+        &[F(6), Char('>'), Char('.')],
+        "F6 >",
+        "sort by the next column",
+        "F6 Sort",
+    ),
+    binding(Command::SortPrevious, &[Char('<'), Char(',')], "<", "sort by the column before", ""),
+    binding(Command::Invert, &[Char('I')], "I", "invert the order", "I Invert"),
+    binding(Command::Slower, &[Char('+'), F(8)], "+", "a longer time between samples", ""),
+    binding(Command::Faster, &[Char('-'), F(7)], "-", "a shorter time between samples", ""),
+    binding(Command::Delay, &[Char('d')], "d", "type the time between samples, in seconds", ""),
+    binding(Command::Pause, &[Char(' ')], "space", "hold the table", ""),
+    binding(Command::Idle, &[Char('0')], "0", "hide devices that do nothing", "0 Idle"),
+    binding(Command::Up, &[Up, Char('k')], "up", "select the device above", ""),
+    binding(Command::Down, &[Down, Char('j')], "down", "select the device below", ""),
+    binding(Command::PageUp, &[PageUp], "PgUp", "a page up", ""),
+    binding(Command::PageDown, &[PageDown], "PgDn", "a page down", ""),
+    binding(Command::Home, &[Home], "Home", "the first device", ""),
+    binding(Command::End, &[End], "End", "the last device", ""),
+    binding(Command::Leave, &[Esc, Enter], "Esc", "leave the help; end the filter", ""),
+];
+
+/// What a key does, if anything.
+pub(crate) fn command(code: KeyCode) -> Option<Command> {
+    let found = BINDINGS.iter().find(|binding| binding.keys.contains(&code));
+    found.map(|binding| binding.command)
+}
