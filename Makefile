@@ -58,6 +58,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"btrfs against the kernel" "ONLY='^(raid1-sha256|raid6-sha256)$$' timeout 600 tests/interop/btrfs.sh" \
 		"the README and the tour" "timeout 300 tests/e2e/tour" \
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
+		"ashlar top in a terminal" "timeout 120 tests/e2e/top.sh" \
 		"file systems on arrays" "timeout 600 tests/e2e/filesystems.sh -r 1 n2" \
 		"snapshots of file systems in use" "timeout 300 tests/e2e/snapshots.sh -r 3" \
 		"arrays on NBD servers" "timeout 300 tests/e2e/nbd-members.sh" \
@@ -120,6 +121,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"the disks of a dead NAS" "tests/e2e/nas.sh" \
 		"metrics as Prometheus reads them" "timeout 300 tests/e2e/metrics.sh" \
 		"the packages in fresh systems and in a container" "ASHLAR=target/dist/ashlar timeout 1800 tests/e2e/packages.sh" \
+		"ashlar top in a terminal" "timeout 900 tests/e2e/top.sh -r 50" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"snapshots of file systems in use" "tests/e2e/snapshots.sh -r 500" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
