@@ -122,32 +122,32 @@ round() {
 	ended 0
 
 	# A key that is typed before the program starts.
-	begin 90 24 NO_COLOR=1
+	begin 80 24 NO_COLOR=1
 	keys "$(printf '%q ' "$ashlar") top --control control; echo ended with \$?" Enter q
 	ended 0
 
 	# An Esc and a q at once, which many programs take for Alt-q.
-	begin 90 24
+	begin 80 24
 	top
 	see 'F10 Quit'
 	keys Escape q
 	ended 0
 
 	# Ctrl-C, F10, a signal.
-	begin 90 24
+	begin 80 24
 	top
 	see 'F10 Quit'
 	keys C-c
 	ended 0
-	begin 90 24
+	begin 80 24
 	top
 	see 'F10 Quit'
 	keys F10
 	ended 0
-	begin 90 24
+	begin 80 24
 	top
 	see 'F10 Quit'
-	kill -TERM "$(pgrep -P "$(screen display-message -p -t top '#{pane_pid}')" -x ashlar)"
+	kill -TERM "$(pgrep -P "$(screen display-message -p -t top '#{pane_pid}')")"
 	ended 0
 
 	# The daemon ends.
