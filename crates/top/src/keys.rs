@@ -1,6 +1,6 @@
 //! The keys, as htop has them where it has something like it.
 
-use crossterm::event::KeyCode::{self, Char, Down, End, Enter, Esc, F, Home, PageDown, PageUp, Up};
+use crossterm::event::KeyCode::{self, Char, Down, End, Esc, F, Home, PageDown, PageUp, Up};
 
 /// What a key does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +93,7 @@ pub(crate) const BINDINGS: [Binding; 20] = [
     binding(Command::PageDown, &[PageDown], "PgDn", "a page down", ""),
     binding(Command::Home, &[Home], "Home", "the first device", ""),
     binding(Command::End, &[End], "End", "the last device", ""),
-    binding(Command::Leave, &[Esc, Enter], "Esc", "leave the help; end the filter", ""),
+    binding(Command::Leave, &[Esc], "Esc", "leave the help; end the filter", ""),
 ];
 
 /// What a key does, if anything.

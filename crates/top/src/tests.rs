@@ -462,6 +462,9 @@ fn every_way_to_quit_works_and_help_is_left_by_any_of_its_keys() {
     }
     tried.keys("\\a");
     assert_eq!(tried.press(control_c), Outcome::Quit, "also while a line is typed");
+    let mut tried = Tried::new(80, 24);
+    tried.keys("/a");
+    assert_eq!(tried.press(alt_q), Outcome::Quit, "the Esc ends the line");
 }
 
 #[test]
@@ -488,6 +491,8 @@ fn many_degraded_arrays_leave_room_for_the_table() {
     let one = tried.interval.arrays[0].clone();
     tried.interval.arrays = vec![one; 9];
     tried.draw();
+    let named = tried.lines().iter().filter(|line| line.contains("members work")).count();
+    assert_eq!(named, 3);
     assert!(
         tried.lines().contains(&"and 6 more degraded arrays".to_owned()),
         "{:?}",
