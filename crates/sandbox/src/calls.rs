@@ -1,0 +1,423 @@
+//! The list of system calls.
+//!
+//! Sources: the manual page of each call; seccomp(2); the kernel's `include/uapi/linux/` and `include/uapi/asm-generic/`.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, apply_filter_all_threads,
+};
+
+use crate::{Policy, SandboxError, Sockets};
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// On descriptors that are open, and on paths that landlock judges or that tell nothing but a file's size and times.
+const FILES: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_lseek,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
+    libc::SYS_syncfs,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_fadvise64,
+    libc::SYS_readahead,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendfile,
+    libc::SYS_flock,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_openat,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_umask,
+    // Not executable: there is no execve(2).
+    libc::SYS_memfd_create,
+];
+
+/// Waiting, in all ways.
+const EVENTS: &[c_long] = &[
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_signalfd4,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    // The rings exist, and are restricted by the kernel.
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+
+/// Memory, threads, signals to this process, and what tells about it.
+const PROCESS: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mlock,
+    libc::SYS_munlock,
+    libc::SYS_mincore,
+    libc::SYS_membarrier,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getgroups,
+    libc::SYS_getrlimit,
+    libc::SYS_getrusage,
+    libc::SYS_times,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getrandom,
+    libc::SYS_capget,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    // Refused with ENOSYS by a filter of its own, so that the C library uses clone(2).
+    libc::SYS_clone3,
+];
+
+/// Calls that only older machines have.
+#[cfg(target_arch = "x86_64")]
+const LEGACY: &[c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_dup2,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_signalfd,
+    libc::SYS_time,
+    libc::SYS_pause,
+    // The thread's own register.
+    libc::SYS_arch_prctl,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY: &[c_long] = &[];
+
+/// Changes of what is below the directories that may be written to, which landlock judges, and of files that are open.
+const CHANGES: &[c_long] = &[
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchown,
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_fsetxattr,
+    // Of times, by path as well: there is no other way for a symbolic link.
+    libc::SYS_utimensat,
+];
+/// The same, on machines that have them.
+#[cfg(target_arch = "x86_64")]
+const LEGACY_CHANGES: &[c_long] = &[
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_link,
+    libc::SYS_symlink,
+];
+#[cfg(target_arch = "aarch64")]
+const LEGACY_CHANGES: &[c_long] = &[libc::SYS_renameat];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const LEGACY_CHANGES: &[c_long] = &[];
+
+/// Owners and attributes by path.
+const OWNERS: &[c_long] = &[libc::SYS_fchownat, libc::SYS_lsetxattr];
+#[cfg(target_arch = "x86_64")]
+const LEGACY_OWNERS: &[c_long] = &[libc::SYS_lchown];
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY_OWNERS: &[c_long] = &[];
+
+/// On sockets that there are.
+const SERVED: &[c_long] = &[
+    libc::SYS_accept4,
+    libc::SYS_accept,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_socketpair,
+];
+
+/// Commands of fcntl(2) for this process's own descriptors. F_SETOWN, by which the kernel sends signals, is not among them.
+const FCNTL: &[i32] = &[
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+];
+
+/// Requests of ioctl(2). TIOCSTI, which types on a terminal, is not among them.
+const IOCTL: &[u32] = &[
+    0x5401,      // TCGETS: is it a terminal?
+    0x802c_542a, // TCGETS2
+    0x5413,      // TIOCGWINSZ
+    0x541b,      // FIONREAD
+    0x5421,      // FIONBIO
+    0x5450,      // FIONCLEX
+    0x5451,      // FIOCLEX
+    0x125e,      // BLKROGET
+    0x1260,      // BLKGETSIZE
+    0x1268,      // BLKSSZGET
+    0x1277,      // BLKDISCARD
+    0x1278,      // BLKIOMIN
+    0x1279,      // BLKIOOPT
+    0x127b,      // BLKPBSZGET
+    0x127f,      // BLKZEROOUT
+    0x8008_1272, // BLKGETSIZE64
+    0x4c05,      // LOOP_GET_STATUS64
+    0xc020_660b, // FS_IOC_FIEMAP
+    0x8004_e500, // FUSE_DEV_IOC_CLONE
+];
+
+/// Options of prctl(2): names of threads and of memory, and looking.
+const PRCTL: &[i32] = &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_GET_DUMPABLE, 0x5356_4d41];
+
+/// What clone(2) must have among its flags, and what it must not have: a thread of this process in its namespaces.
+const THREAD: u64 = libc::CLONE_THREAD as u64;
+const NOT_A_THREAD: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_VFORK
+    | libc::CLONE_PTRACE
+    | libc::CLONE_PARENT
+    | libc::CLONE_PIDFD) as u64;
+
+const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
+
+/// The type of a socket, without the flags beside it.
+const SOCKET_TYPE: u64 = 0xf;
+
+type Compiled<T> = Result<T, BackendError>;
+
+/// An argument, of which these bits have this value.
+fn masked(index: u8, mask: u64, value: u64) -> Compiled<SeccompCondition> {
+    SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
+}
+
+fn equal(index: u8, value: u64) -> Compiled<SeccompCondition> {
+    SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
+/// A pointer that is null.
+fn null(index: u8) -> Compiled<SeccompCondition> {
+    SeccompCondition::new(index, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
+}
+
+/// A rule for each value of an argument.
+fn one_of(index: u8, values: impl Iterator<Item = u64>) -> Compiled<Vec<SeccompRule>> {
+    values.map(|value| SeccompRule::new(vec![equal(index, value)?])).collect()
+}
+
+fn rules(policy: &Policy) -> Compiled<Rules> {
+    let mut rules = Rules::new();
+    let mut allow = |calls: &[c_long]| {
+        rules.extend(calls.iter().map(|call| (*call, Vec::new())));
+    };
+    [FILES, EVENTS, PROCESS, LEGACY].into_iter().for_each(&mut allow);
+    if policy.changes {
+        [CHANGES, LEGACY_CHANGES].into_iter().for_each(&mut allow);
+    }
+    if policy.owners {
+        [OWNERS, LEGACY_OWNERS].into_iter().for_each(&mut allow);
+    }
+    if policy.sockets >= Sockets::Served {
+        allow(SERVED);
+    }
+    if policy.sockets >= Sockets::Listen {
+        allow(&[libc::SYS_bind, libc::SYS_listen]);
+        // A datagram socket could send to any path without connect(2); and a Unix socket is no way to another machine.
+        let mut families = vec![libc::AF_UNIX];
+        if policy.sockets >= Sockets::Connect {
+            allow(&[libc::SYS_connect]);
+            families.extend([libc::AF_INET, libc::AF_INET6]);
+        }
+        let stream = libc::SOCK_STREAM as u64;
+        let rule = |family: i32| {
+            SeccompRule::new(vec![equal(0, family as u64)?, masked(1, SOCKET_TYPE, stream)?])
+        };
+        let sockets: Compiled<Vec<_>> = families.into_iter().map(rule).collect();
+        rules.insert(libc::SYS_socket, sockets?);
+    }
+    let small = |value: &i32| *value as u64;
+    rules.insert(libc::SYS_fcntl, one_of(1, FCNTL.iter().map(small))?);
+    rules.insert(libc::SYS_prctl, one_of(0, PRCTL.iter().map(small))?);
+    rules.insert(libc::SYS_ioctl, one_of(1, IOCTL.iter().map(|it| u64::from(*it)))?);
+    let not_executable =
+        |call| Ok((call, vec![SeccompRule::new(vec![masked(2, EXECUTABLE, 0)?])?]));
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        let (call, rule) = not_executable(call)?;
+        rules.insert(call, rule);
+    }
+    let thread = SeccompRule::new(vec![masked(0, THREAD | NOT_A_THREAD, THREAD)?])?;
+    rules.insert(libc::SYS_clone, vec![thread]);
+    // abort(3) raises a signal in its own process.
+    let own = u64::from(std::process::id());
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![equal(0, own)?])?]);
+    // Looking at its own limits, not changing them.
+    let look = SeccompRule::new(vec![equal(0, 0)?, null(2)?])?;
+    rules.insert(libc::SYS_prlimit64, vec![look]);
+    Ok(rules)
+}
+
+fn compile(rules: Rules, others: SeccompAction, these: SeccompAction) -> Compiled<BpfProgram> {
+    let machine = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, others, these, machine)?.try_into()
+}
+
+/// Sets the filters of all threads.
+///
+/// # Errors
+/// The kernel refuses them.
+pub(crate) fn seal(policy: &Policy) -> Result<(), SandboxError> {
+    let failed = |why: &dyn std::fmt::Display| SandboxError::step("refuse system calls", why);
+    let refused = |errno: i32| SeccompAction::Errno(errno as u32);
+    // The C library takes clone(2), whose flags a filter can see, only where there is no clone3(2).
+    let missing = Rules::from([(libc::SYS_clone3, Vec::new())]);
+    let missing = compile(missing, SeccompAction::Allow, refused(libc::ENOSYS));
+    let missing = missing.map_err(|why| failed(&why))?;
+    let listed = rules(policy)
+        .and_then(|rules| compile(rules, refused(libc::EPERM), SeccompAction::Allow))
+        .map_err(|why| failed(&why))?;
+    for filter in [missing, listed] {
+        match apply_filter_all_threads(&filter) {
+            Ok(()) => {}
+            Err(why) => return Err(failed(&why)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Policy {
+        Policy::new().write_below("/").sockets(Sockets::Connect).owners(true)
+    }
+
+    #[test]
+    fn every_policy_compiles() {
+        for sockets in [Sockets::None, Sockets::Served, Sockets::Listen, Sockets::Connect] {
+            for policy in [Policy::new(), all()] {
+                let rules = rules(&policy.sockets(sockets)).unwrap();
+                let filter = compile(rules, SeccompAction::Errno(1), SeccompAction::Allow).unwrap();
+                // The kernel takes 4,096 instructions.
+                assert!(filter.len() < 2048, "{}", filter.len());
+            }
+        }
+    }
+
+    #[test]
+    fn no_policy_lets_programs_start_or_privileges_change() {
+        let rules = rules(&all()).unwrap();
+        for call in [
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_pidfd_open,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_kill,
+            libc::SYS_mount,
+            libc::SYS_unshare,
+            libc::SYS_setns,
+            libc::SYS_chroot,
+            libc::SYS_setuid,
+            libc::SYS_capset,
+            libc::SYS_bpf,
+            libc::SYS_io_uring_setup,
+            libc::SYS_perf_event_open,
+            libc::SYS_userfaultfd,
+            libc::SYS_open_by_handle_at,
+            libc::SYS_fchmodat,
+            libc::SYS_seccomp,
+        ] {
+            assert!(!rules.contains_key(&call), "{call}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The sandbox: this process gives up what it does not need before it parses bytes that others wrote.
+//!
+//! # Theory
+//!
+//! The threat is a parser that has been taken over: code of an attacker's choice runs in this process, with its rights (often
+//! root's), its memory and its open descriptors. The sandbox keeps it from reaching anything else. What it protects with:
+//!
+//! | what | takes away |
+//! |---|---|
+//! | landlock | files that the [`Policy`] does not name; TCP; signals and abstract sockets to processes outside |
+//! | seccomp | system calls that are not on a list: they fail with EPERM |
+//! | capabilities | those that the policy does not name; no_new_privs keeps others from coming back |
+//! | limits | core dumps, being traced, a share of the memory |
+//!
+//! States: open, confined, sealed; there is no way back. [`Policy::confine_files`] confines, [`Policy::seal`] seals, and
+//! [`Policy::enter`] does both.
+//!
+//! Ordering: landlock and capabilities belong to a thread, and a new thread inherits them. So a process confines itself on
+//! its only thread; threads that run already would stay outside. The filter of system calls is set for all threads at once, and so
+//! it may come later, when rings, sockets and threads exist whose creation it refuses. Descriptors that are open stay usable: disks
+//! are opened first, and their first byte is read when the process is sealed.
+//!
+//! Invariants: a refused system call fails with EPERM and kills nothing. A wrong guess about the list must not end a daemon between
+//! two writes; the caller gets an error as of a full or missing disk, and says so.
+//!
+//! Assumptions: io_uring executes operations that the filter does not see. So the caller has the kernel restrict its rings to the
+//! operations that it needs (`ashlar_engine::restrict_rings`), and no new one can be made after sealing. A kernel without
+//! landlock (before Linux 5.13, or where it is switched off) lets the process go on after one warning: the filter and the
+//! capabilities still hold.
+//!
+//! ```no_run
+//! use ashlar_sandbox::{Policy, Sockets};
+//!
+//! # fn main() -> Result<(), ashlar_sandbox::SandboxError> {
+//! let policy = Policy::new().write_below("/var/lib/ashlar").sockets(Sockets::Served);
+//! policy.confine_files()?; // on the main thread, before any other starts
+//! // ... rings, sockets, threads ...
+//! policy.seal()?; // all threads
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod files;
+mod process;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use rustix::thread::CapabilitySet;
+
+/// What a process may still do in the sandbox.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    reads: Vec<PathBuf>,
+    writes: Vec<PathBuf>,
+    sockets: Sockets,
+    keeps: CapabilitySet,
+    changes: bool,
+    owners: bool,
+    memory_bytes: Option<u64>,
+}
+
+/// What a process may still do with sockets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Sockets {
+    /// Nothing.
+    None,
+    /// Accept connections on sockets that listen already, receive and send.
+    Served,
+    /// Also make Unix stream sockets that listen, below the directories that it may write to; connect to none.
+    Listen,
+    /// Also make stream sockets of any family, Unix and TCP, that listen or connect.
+    Connect,
+}
+
+/// Why a process could not enter the sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// A path that the policy names cannot be opened.
+    #[error("cannot name {} in the sandbox: {source}", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused a step.
+    #[error("cannot {step}: {why}")]
+    Step {
+        /// The step.
+        step: &'static str,
+        /// Why.
+        why: String,
+    },
+}
+
+impl SandboxError {
+    fn step(step: &'static str, why: impl std::fmt::Display) -> Self {
+        Self::Step { step, why: why.to_string() }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Policy {
+    /// Nothing is named: no file, no socket, no capability; memory is not limited.
+    pub fn new() -> Self {
+        Self {
+            reads: Vec::new(),
+            writes: Vec::new(),
+            sockets: Sockets::None,
+            keeps: CapabilitySet::empty(),
+            changes: false,
+            owners: false,
+            memory_bytes: None,
+        }
+    }
+
+    /// Allows reading of a file, or of all below a directory. The path must exist when the process confines itself.
+    #[must_use]
+    pub fn read_below(mut self, path: impl AsRef<Path>) -> Self {
+        self.reads.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Allows reading and writing of a file, or of all below a directory, where files, directories, links and sockets may be
+    /// made, renamed and removed. The path must exist when the process confines itself.
+    #[must_use]
+    pub fn write_below(mut self, path: impl AsRef<Path>) -> Self {
+        self.writes.push(path.as_ref().to_owned());
+        self.changes(true)
+    }
+
+    /// Leaves it to landlock alone whether directories and names may be changed, as [`Self::write_below`] does for the rest
+    /// of the machine. Otherwise the calls themselves are refused.
+    #[must_use]
+    pub fn changes(mut self, allowed: bool) -> Self {
+        self.changes = allowed;
+        self
+    }
+
+    /// What may be done with sockets.
+    #[must_use]
+    pub fn sockets(mut self, sockets: Sockets) -> Self {
+        self.sockets = sockets;
+        self
+    }
+
+    /// Keeps these capabilities, as far as the process has them.
+    #[must_use]
+    pub fn keep(mut self, capabilities: CapabilitySet) -> Self {
+        self.keeps |= capabilities;
+        self
+    }
+
+    /// Allows changes of owners and of extended attributes by path, too. Landlock does not judge these calls: whoever has the
+    /// rights to them has them for all files. Modes, and owners and attributes of open files, may be changed wherever
+    /// something may be written.
+    #[must_use]
+    pub fn owners(mut self, allowed: bool) -> Self {
+        self.owners = allowed;
+        self
+    }
+
+    /// Limits the address space, bytes.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory_bytes = Some(bytes);
+        self
+    }
+
+    /// Confines the calling thread, and those that it starts from now on, to the files and capabilities that are named; no core
+    /// dumps, no tracing of the process, and the limit of memory. Call this on the only thread of the process.
+    ///
+    /// A kernel without landlock is no failure: the log has one warning.
+    ///
+    /// # Errors
+    /// A named path cannot be opened, or the kernel refused a step. Some steps may have been taken.
+    pub fn confine_files(&self) -> Result<(), SandboxError> {
+        process::no_new_privileges()?;
+        process::forbid_dumps()?;
+        if let Some(bytes) = self.memory_bytes {
+            process::limit_memory(bytes)?;
+        }
+        files::confine(&self.reads, &self.writes, self.sockets)?;
+        process::drop_capabilities(self.keeps)
+    }
+
+    /// Refuses all system calls that are not on the list, to all threads of the process.
+    ///
+    /// # Errors
+    /// The kernel has no seccomp filters, or refused this one. Nothing has changed then.
+    pub fn seal(&self) -> Result<(), SandboxError> {
+        calls::seal(self)
+    }
+
+    /// Both steps, for a process with one thread.
+    ///
+    /// # Errors
+    /// As those of [`Self::confine_files`] and [`Self::seal`].
+    pub fn enter(&self) -> Result<(), SandboxError> {
+        self.confine_files()?;
+        self.seal()
+    }
+}

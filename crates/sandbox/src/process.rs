@@ -1,0 +1,60 @@
+//! What belongs to the process: privileges, dumps, memory.
+
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+use crate::SandboxError;
+
+/// No program that the process might start gets more rights than it has. Filters of system calls need this, too.
+pub(crate) fn no_new_privileges() -> Result<(), SandboxError> {
+    set_no_new_privs(true).map_err(|why| SandboxError::step("refuse new privileges", why))
+}
+
+/// The memory may have keys and other users' data: it is in no core dump, and no other process of the same user reads it.
+/// The files of this process in /proc belong to root from now on, so an ordinary user's process can no longer open some of its own.
+pub(crate) fn forbid_dumps() -> Result<(), SandboxError> {
+    let failed = |why| SandboxError::step("switch core dumps off", why);
+    lower(Resource::Core, 0).map_err(failed)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)
+}
+
+pub(crate) fn limit_memory(bytes: u64) -> Result<(), SandboxError> {
+    lower(Resource::As, bytes).map_err(|why| SandboxError::step("limit the memory", why))
+}
+
+/// Lowers a limit for good.
+fn lower(resource: Resource, to: u64) -> rustix::io::Result<()> {
+    let Rlimit { current, maximum } = getrlimit(resource);
+    let lower = |from: Option<u64>| Some(from.map_or(to, |from| from.min(to)));
+    setrlimit(resource, Rlimit { current: lower(current), maximum: lower(maximum) })
+}
+
+/// Drops all capabilities but `keep` from all sets of this thread.
+pub(crate) fn drop_capabilities(keep: CapabilitySet) -> Result<(), SandboxError> {
+    let failed = |why| SandboxError::step("drop capabilities", why);
+    let had = capabilities(None).map_err(failed)?;
+    // Only a thread with CAP_SETPCAP can shrink the bounding set. What another could gain from it by execve(2), no_new_privs refuses.
+    if had.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all() - keep {
+            match remove_capability_from_bounding_set(capability) {
+                // Kernels do not know each other's newest ones.
+                Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+                Err(why) => return Err(failed(why)),
+            }
+        }
+    }
+    // The kernel is older than Linux 4.3 if it has no such set.
+    let (Ok(()) | Err(_)) = clear_ambient_capability_set();
+    let kept = had.permitted & keep;
+    let sets = CapabilitySets {
+        effective: kept & had.effective,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets).map_err(failed)
+}
