@@ -38,6 +38,10 @@ pub(crate) struct Cli {
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
+    /// Do not enter the sandbox in which the contents of disks are looked at
+    #[arg(long, global = true)]
+    pub(crate) no_sandbox: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -27,6 +27,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ashlar_engine::signal::{self, Signal};
+use ashlar_host::sandbox;
 use ashlar_terminal::{self as output, Voice};
 use clap::Parser;
 
@@ -59,8 +60,11 @@ fn main() -> ExitCode {
     if let Err(error) = ignored {
         tracing::warn!(%error, "SIGXFSZ is not ignored");
     }
+    if cli.no_sandbox {
+        sandbox::switch_off();
+    }
     match cli.command.run() {
         Ok(code) => code,
-        Err(error) => ExitCode::from(output::report(&error)),
+        Err(error) => ExitCode::from(output::report(&sandbox::explained(error))),
     }
 }

@@ -78,6 +78,6 @@ pub use oneshot::{ReceiveError, Receiver};
 pub use op::Op;
 pub use ram::RamDevice;
 pub use reactor::{Reactor, ReactorConfig, spawn, yield_now};
-pub use ring::BackEnd;
+pub use ring::{BackEnd, end_rings, restrict_rings};
 pub use runtime::{Engine, EngineRuntime, Handle, ThreadPanic};
 pub use timer::{Sleep, now_ns, sleep, timeout, wall_clock};

@@ -59,6 +59,7 @@ pub mod options;
 pub mod pools;
 mod pools_end;
 mod returns;
+pub mod sandbox;
 mod scrubs;
 mod service;
 pub mod size;

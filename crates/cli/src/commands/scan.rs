@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::Result;
+use ashlar_host::sandbox::Sandbox;
 use clap::Args;
 
 use crate::output;
@@ -30,8 +31,10 @@ pub(crate) struct Scan {
 
 impl Scan {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        let sandbox = Sandbox::of(&self.disks);
         let opened = disks::open_all(&self.disks, Access::Look)?;
         let reactor = disks::reactor()?;
+        sandbox.enter()?;
         let graph = reactor.block_on(async {
             let probed = ashlar_stack::assemble::probe_all(opened).await;
             ashlar_stack::scan::scan(&probed, &disks::runtime()).await

@@ -10,13 +10,38 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+use io_uring::register::Restriction;
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, Probe, cqueue, squeue};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
 use super::Completion;
 
 /// `IORING_ENTER_GETEVENTS` of the kernel's `include/uapi/linux/io_uring.h`.
 const ENTER_GETEVENTS: u32 = 1;
+
+/// All that reactors have a ring do. Nothing among it opens a file, makes a socket or connects one.
+const OPERATIONS: [u8; 16] = [
+    opcode::Read::CODE,
+    opcode::ReadFixed::CODE,
+    opcode::Readv::CODE,
+    opcode::Write::CODE,
+    opcode::Writev::CODE,
+    opcode::Fsync::CODE,
+    opcode::Fallocate::CODE,
+    opcode::UringCmd16::CODE,
+    opcode::Recv::CODE,
+    opcode::Send::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Accept::CODE,
+    opcode::Shutdown::CODE,
+    opcode::PollAdd::CODE,
+    opcode::AsyncCancel::CODE,
+    opcode::MsgRingData::CODE,
+];
+
+/// The registrations of a ring in use, `enum io_uring_register_op` of the kernel's `include/uapi/linux/io_uring.h`: buffers, files
+/// (made, updated, given up) and the number of workers.
+const REGISTRATIONS: [u8; 6] = [0, 3, 6, 13, 15, 19];
 
 /// The features the ring was set up with, newest kernel first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,14 +63,17 @@ pub(crate) struct KernelRing {
 
 impl KernelRing {
     /// Sets a ring up with room for `entries` submissions and four times as many completions; `plain`: only with
-    /// features of Linux 5.11.
+    /// features of Linux 5.11; `restricted`: for good only for what reactors do.
     ///
     /// # Errors
     /// Those of io_uring_setup(2) for the plainest flags, explained, and `Unsupported` before Linux 5.11.
-    pub(super) fn new(entries: u32, plain: bool) -> io::Result<Self> {
+    pub(super) fn new(entries: u32, plain: bool, restricted: bool) -> io::Result<Self> {
         let build = |mode| {
             let mut builder = IoUring::builder();
             builder.setup_cqsize(entries.saturating_mul(4)).setup_clamp();
+            if restricted {
+                builder.setup_r_disabled();
+            }
             match mode {
                 Mode::Deferred => {
                     builder.setup_single_issuer().setup_defer_taskrun();
@@ -78,6 +106,9 @@ impl KernelRing {
         }
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe)?;
+        if restricted {
+            restrict(&uring)?;
+        }
         Ok(Self { uring, backlog: VecDeque::new(), queued: 0, probe })
     }
 
@@ -253,6 +284,16 @@ impl KernelRing {
     pub(super) fn unregister_files(&self) -> io::Result<()> {
         self.uring.submitter().unregister_files()
     }
+}
+
+/// Allows a ring that is not enabled yet what reactors do, and enables it. With SINGLE_ISSUER the thread that enables it is its
+/// issuer.
+fn restrict(uring: &IoUring) -> io::Result<()> {
+    let mut allowed: Vec<Restriction> = OPERATIONS.into_iter().map(Restriction::sqe_op).collect();
+    allowed.extend(REGISTRATIONS.into_iter().map(Restriction::register_op));
+    allowed.push(Restriction::sqe_flags_allowed(squeue::Flags::FIXED_FILE.bits()));
+    uring.submitter().register_restrictions(&mut allowed)?;
+    uring.submitter().register_enable_rings()
 }
 
 /// Explains the usual cause of a refusal.

@@ -102,6 +102,24 @@ impl BackEnd {
     }
 }
 
+/// What io_urings the process may have: any, restricted ones, no more than it has.
+static RINGS: AtomicU8 = AtomicU8::new(ANY);
+const ANY: u8 = 0;
+const RESTRICTED: u8 = 1;
+const ENDED: u8 = 2;
+
+/// From now on the kernel refuses new io_urings of this process all but what reactors need: they open no file and connect no socket.
+/// For a process that is about to enter a sandbox whose filter of system calls does not see what a ring does. Network disks
+/// cannot be connected to any more.
+pub fn restrict_rings() {
+    RINGS.fetch_max(RESTRICTED, Relaxed);
+}
+
+/// From now on new reactors have threads: a filter of system calls refuses further io_urings.
+pub fn end_rings() {
+    RINGS.store(ENDED, Relaxed);
+}
+
 /// A completion, as the kernel posted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
@@ -139,7 +157,10 @@ impl Ring {
             Self::Kernel(_) => BackEnd::Uring,
             Self::Threads(_) => BackEnd::Threads,
         };
-        USED.store(used as u8, Relaxed);
+        // The disks' reactors were made before.
+        if RINGS.load(Relaxed) != ENDED {
+            USED.store(used as u8, Relaxed);
+        }
         Ok(made)
     }
 
@@ -148,15 +169,19 @@ impl Ring {
     /// # Errors
     /// As there.
     pub(crate) fn with(chosen: BackEnd, entries: u32, plain: bool) -> io::Result<Self> {
+        let rings = RINGS.load(Relaxed);
         match chosen {
+            _ if rings == ENDED => ThreadsRing::new().map(Self::Threads),
             BackEnd::Threads => ThreadsRing::new().map(Self::Threads),
-            BackEnd::Uring | BackEnd::Auto => match KernelRing::new(entries, plain) {
-                Err(error) if chosen == BackEnd::Auto && is_refusal(&error) => {
-                    warn_once(&error);
-                    ThreadsRing::new().map(Self::Threads)
+            BackEnd::Uring | BackEnd::Auto => {
+                match KernelRing::new(entries, plain, rings == RESTRICTED) {
+                    Err(error) if chosen == BackEnd::Auto && is_refusal(&error) => {
+                        warn_once(&error);
+                        ThreadsRing::new().map(Self::Threads)
+                    }
+                    made => made.map(Self::Kernel),
                 }
-                made => made.map(Self::Kernel),
-            },
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use uuid::Uuid;
 pub use self::counters::{DeviceCounters, device_counters};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
+use crate::sandbox::Sandbox;
 
 /// The signals that end work on a file system cleanly.
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
@@ -58,18 +59,20 @@ fn uuid(device: &Path) -> Option<Uuid> {
     Uuid::try_parse(text).ok()
 }
 
-/// The UUID of a file system: it is given, or its devices are, which are read without locks.
+/// The UUID of a file system: it is given, or its devices are, which are read without locks, in `sandbox`.
 ///
 /// # Errors
 /// There is no file system on the devices, or more than one.
-pub async fn fsid_of(devices: &[PathBuf]) -> Result<Uuid> {
+pub async fn fsid_of(devices: &[PathBuf], sandbox: Sandbox) -> Result<Uuid> {
     if let [one] = devices
         && let Some(uuid) = uuid(one)
     {
         return Ok(uuid);
     }
     let devices = devices.to_vec();
-    Selection { devices, degraded: true, stale: true, ..Selection::default() }.identify().await
+    Selection { devices, degraded: true, stale: true, ..Selection::default() }
+        .identify(sandbox)
+        .await
 }
 
 /// An open file system, and the stack below it.
@@ -80,12 +83,13 @@ pub struct OpenFileSystem {
 }
 
 impl Selection {
-    /// Opens the file system.
+    /// Opens the file system; from the opening of the devices on in `sandbox`.
     ///
     /// # Errors
     /// The devices cannot be opened, or do not belong to one file system.
-    pub async fn open(&self, access: Access) -> Result<OpenFileSystem> {
+    pub async fn open(&self, access: Access, sandbox: Sandbox) -> Result<OpenFileSystem> {
         let opened = disks::open_all(&self.devices, access)?;
+        sandbox.enter()?;
         let writable = access == Access::Write;
         let options = Options {
             md: ashlar_md::Options { run: self.degraded, read_only: !writable },
@@ -104,8 +108,9 @@ impl Selection {
     ///
     /// # Errors
     /// There is none, or more than one.
-    async fn identify(&self) -> Result<Uuid> {
+    async fn identify(&self, sandbox: Sandbox) -> Result<Uuid> {
         let opened = disks::open_all(&self.devices, Access::Look)?;
+        sandbox.enter()?;
         let md = ashlar_md::Options { run: true, read_only: true };
         let options = Options { md, partial: true, ..Options::default() };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;

@@ -15,6 +15,7 @@ use super::devices::Volumes;
 use super::dialogue::Dialogue;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
+use crate::sandbox::Sandbox;
 
 /// A device that may be or become a physical volume.
 pub(super) struct Place {
@@ -48,7 +49,7 @@ pub struct Session {
     pub found: GroupSurvey,
 }
 
-/// Calls `work` with the physical volumes on `disks`, and stops everything cleanly afterwards. Defects are told to
+/// Calls `work` with the physical volumes on `disks` in `sandbox`, and stops everything cleanly afterwards. Defects are told to
 /// `dialogue`.
 ///
 /// # Errors
@@ -56,6 +57,7 @@ pub struct Session {
 pub fn with_session<T>(
     disks: &[PathBuf],
     access: Access,
+    sandbox: Sandbox,
     dialogue: Box<dyn Dialogue>,
     work: impl AsyncFnOnce(&mut Session) -> Result<T>,
 ) -> Result<T> {
@@ -64,7 +66,9 @@ pub fn with_session<T>(
         return Err(Error::usage("no disks to look for physical volumes on").hint(hint));
     }
     let opened = disks::open_all(disks, access)?;
-    disks::reactor()?.block_on(async {
+    let reactor = disks::reactor()?;
+    sandbox.enter()?;
+    reactor.block_on(async {
         let mut session = Session::new(opened, access != Access::Write, dialogue).await;
         let done = work(&mut session).await;
         let stopped = session.stack.stop().await;

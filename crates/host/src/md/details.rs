@@ -9,6 +9,7 @@ use ashlar_stack::signature::{Signature, Usage};
 
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
+use crate::sandbox::Sandbox;
 
 /// The arrays on disks.
 #[derive(Default)]
@@ -34,12 +35,14 @@ fn is_partitioned(disk: &ProbedDisk) -> bool {
     disk.contents.as_ref().is_ok_and(|contents| contents.foreign.iter().any(is_table))
 }
 
-/// The arrays on `devices` and their partitions, which are assembled for reading.
+/// The arrays on `devices` and their partitions, which are assembled for reading, in `sandbox`.
 ///
 /// # Errors
 /// A device cannot be opened, or has neither a member nor partitions.
-pub async fn arrays_on(devices: &[PathBuf]) -> Result<ArraysOnDisks> {
-    let probed = probe_all(disks::open_all(devices, Access::Look)?).await;
+pub async fn arrays_on(devices: &[PathBuf], sandbox: Sandbox) -> Result<ArraysOnDisks> {
+    let opened = disks::open_all(devices, Access::Look)?;
+    sandbox.enter()?;
+    let probed = probe_all(opened).await;
     let (mut whole, mut damaged) = (true, Vec::new());
     for disk in &probed {
         match disk.candidate() {

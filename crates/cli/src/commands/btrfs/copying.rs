@@ -10,11 +10,12 @@ use ashlar_host::btrfs::restore::{
     Amount, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions, RestoreProgress, restore,
 };
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_host::sandbox::Sandbox;
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
 
 use super::volumes::FileSystemArgs;
-use super::{SubvolumeArgs, with};
+use super::{SubvolumeArgs, with_in};
 use crate::output;
 use crate::progress::ProgressArgs;
 
@@ -40,7 +41,10 @@ pub(super) fn run(
     speech: CopyOutput,
 ) -> Result<ExitCode> {
     block_signals()?;
-    with(chosen, async |fs| {
+    let sandbox = Sandbox::of(&chosen.devices)
+        .writing_to(&options.dest)
+        .setting_owners(options.owners, options.xattrs);
+    with_in(sandbox, chosen, async |fs| {
         let files = top.files(fs).await?;
         let printer = Printer {
             display: RefCell::new(speech.progress.map(ProgressArgs::patient_display)),

@@ -9,6 +9,7 @@ use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::Logical;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_host::sandbox::Sandbox;
 use ashlar_terminal::bulk::{output, written};
 use clap::{Args, Subcommand};
 
@@ -84,8 +85,10 @@ pub(crate) struct Super {
 
 impl Super {
     fn run(self) -> Result<ExitCode> {
+        let sandbox = Sandbox::of(&self.devices);
         let opened = disks::open_all(&self.devices, Access::Look)?;
         let reactor = disks::reactor()?;
+        sandbox.enter()?;
         let wanted = usize::from(self.which);
         let offsets = if self.all { &OFFSETS[..] } else { &OFFSETS[wanted..=wanted] };
         let kind = if self.full { SuperblockKind::Full } else { SuperblockKind::Fields };

@@ -21,6 +21,7 @@ use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
+use ashlar_host::sandbox::Sandbox;
 use clap::Subcommand;
 
 use volumes::FileSystemArgs;
@@ -71,13 +72,22 @@ impl Btrfs {
     }
 }
 
-/// Opens the file system for reading, and calls `work` with it.
+/// Opens the file system for reading, and calls `work` with it, in a sandbox without other files.
 fn with<T>(
     chosen: &FileSystemArgs,
     work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T>,
 ) -> Result<T> {
+    with_in(Sandbox::of(&chosen.devices), chosen, work)
+}
+
+/// Opens the file system for reading, and calls `work` with it, in `sandbox`.
+fn with_in<T>(
+    sandbox: Sandbox,
+    chosen: &FileSystemArgs,
+    work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T>,
+) -> Result<T> {
     disks::reactor()?.block_on(async {
-        let opened = chosen.open(Access::Read).await?;
+        let opened = chosen.open(Access::Read, sandbox).await?;
         let result = work(&opened.fs).await;
         let closed = opened.close().await;
         let result = result?;

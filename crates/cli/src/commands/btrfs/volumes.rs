@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ashlar_host::btrfs::{OpenFileSystem, Selection};
 use ashlar_host::disks::Access;
 use ashlar_host::error::Result;
+use ashlar_host::sandbox::Sandbox;
 use uuid::Uuid;
 
 /// Which devices, and how they are opened.
@@ -42,13 +43,13 @@ pub(crate) struct OpenArgs {
 }
 
 impl FileSystemArgs {
-    /// Opens the file system.
+    /// Opens the file system in `sandbox`.
     ///
     /// # Errors
     /// As [`Selection::open`].
-    pub(crate) async fn open(&self, access: Access) -> Result<OpenFileSystem> {
+    pub(crate) async fn open(&self, access: Access, sandbox: Sandbox) -> Result<OpenFileSystem> {
         let OpenArgs { degraded, stale, fsid, on } = self.how.clone();
         let devices = self.devices.clone();
-        Selection { devices, degraded, stale, fsid, on }.open(access).await
+        Selection { devices, degraded, stale, fsid, on }.open(access, sandbox).await
     }
 }

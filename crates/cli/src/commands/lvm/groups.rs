@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use ashlar_host::disks::Access;
 use ashlar_host::error::Result;
 use ashlar_host::lvm::{Groups, with_named};
 
@@ -16,7 +15,7 @@ pub(super) fn read(from: &Devices, disks: &[PathBuf]) -> Result<Groups> {
     if disks.is_empty() {
         return Groups::served(from.connect()?.groups()?);
     }
-    session::with(disks, Access::Look, async |session| Ok(Groups::on_disks(session)))
+    session::looking(disks, async |session| Ok(Groups::on_disks(session)))
 }
 
 /// As [`read`], where physical volumes that are named without `--devices` are looked at themselves, unless the daemon has

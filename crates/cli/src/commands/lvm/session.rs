@@ -10,6 +10,7 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::{Lvm, LvmMembers, LvmReply};
 use ashlar_host::lvm::archive;
 use ashlar_host::lvm::{Dialogue, Session, with_named, with_session};
+use ashlar_host::sandbox::Sandbox;
 use ashlar_lvm::Metadata;
 use ashlar_lvm::command::{Command, Membership};
 use ashlar_stack::volume_groups::ServedGroup;
@@ -166,7 +167,19 @@ pub(super) fn with<T>(
     access: Access,
     work: impl AsyncFnOnce(&mut Session) -> Result<T>,
 ) -> Result<T> {
-    with_session(disks, access, Box::new(Terminal { yes: false }), work)
+    with_session(disks, access, Sandbox::none(), Box::new(Terminal { yes: false }), work)
+}
+
+/// Calls `work` with what is on `disks`, for reading in the sandbox.
+///
+/// # Errors
+/// As [`with_session`].
+pub(super) fn looking<T>(
+    disks: &[PathBuf],
+    work: impl AsyncFnOnce(&mut Session) -> Result<T>,
+) -> Result<T> {
+    let terminal = Box::new(Terminal { yes: false });
+    with_session(disks, Access::Look, Sandbox::of(disks), terminal, work)
 }
 
 /// As [`with`], for writing; with `yes` the answer to all questions.
@@ -178,5 +191,5 @@ pub(super) fn asking<T>(
     yes: bool,
     work: impl AsyncFnOnce(&mut Session) -> Result<T>,
 ) -> Result<T> {
-    with_session(disks, Access::Write, Box::new(Terminal { yes }), work)
+    with_session(disks, Access::Write, Sandbox::none(), Box::new(Terminal { yes }), work)
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::md::{UnusableArray, arrays_on, served_arrays};
+use ashlar_host::sandbox::Sandbox;
 use ashlar_stack::detail::{Detail, INACTIVE};
 use clap::Args;
 
@@ -114,7 +115,8 @@ impl DetailCommand {
             }
             return Ok((vec![detail], Vec::new()));
         }
-        let mut found = disks::reactor()?.block_on(arrays_on(&self.what))?;
+        let sandbox = Sandbox::of(&self.what);
+        let mut found = disks::reactor()?.block_on(arrays_on(&self.what, sandbox))?;
         for error in found.damaged {
             output::report(&error);
         }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_host::md::{ExamineForm, examine};
+use ashlar_host::sandbox::Sandbox;
 use clap::Args;
 
 use crate::output;
@@ -78,6 +79,7 @@ impl Examine {
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
+        let sandbox = Sandbox::of(&self.devices);
         let disks = match self.scan {
             true => disks::open_for_scan(&self.devices),
             false => disks::open_all(&self.devices, Access::Look)?,
@@ -88,7 +90,9 @@ impl Examine {
             code = ExitCode::from(FAILURE);
         };
         let fail = (!self.scan).then_some::<&mut dyn FnMut(Error)>(&mut fail);
-        let found = disks::reactor()?.block_on(examine(disks, self.form(), fail))?;
+        let reactor = disks::reactor()?;
+        sandbox.enter()?;
+        let found = reactor.block_on(examine(disks, self.form(), fail))?;
         if self.json {
             output::print_json(&found.superblocks)?;
         } else {

@@ -9,7 +9,11 @@ use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::files::{Place, kind_of};
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
-use rustix::fs::{AtFlags, CWD, Timestamps, UTIME_OMIT, XattrFlags, lsetxattr, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, Timestamps, UTIME_OMIT, XattrFlags, fchmod, fsetxattr, futimens,
+    lsetxattr, open, utimensat,
+};
+use rustix::io::Errno;
 use tempfile::{Builder, NamedTempFile, TempPath};
 
 use crate::error::{Error, Result};
@@ -162,8 +166,24 @@ pub(super) fn set_owner(dest: &Path, stat: &InodeItem) -> io::Result<()> {
     lchown(dest, Some(stat.uid.get()), Some(stat.gid.get()))
 }
 
+/// The file or directory at a path, opened; `None` for a symbolic link, and for what only its name gives access to. In the sandbox
+/// modes and attributes are changed only of what is open: whether it may be opened, landlock judges.
+fn opened(dest: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match open(dest, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(file.into())),
+        Err(Errno::LOOP | Errno::ACCESS) => Ok(None),
+        Err(why) => Err(why.into()),
+    }
+}
+
 pub(super) fn set_attribute(dest: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
-    Ok(lsetxattr(dest, OsStr::from_bytes(name), value, XattrFlags::empty())?)
+    let (name, flags) = (OsStr::from_bytes(name), XattrFlags::empty());
+    match opened(dest)? {
+        Some(file) => fsetxattr(file, name, value, flags)?,
+        None => lsetxattr(dest, name, value, flags)?,
+    }
+    Ok(())
 }
 
 /// Sets the mode, without the set-user-ID and set-group-ID bits unless `owned`; and the times, except the modification
@@ -174,10 +194,14 @@ pub(super) fn set_mode_and_times(
     owned: bool,
     is_whole: bool,
 ) -> io::Result<()> {
+    let file = opened(dest)?;
     if kind_of(stat.mode.get()) != FileType::Symlink {
         // Otherwise a program could run as the user who copies it out.
-        let kept = if owned { 0o7777 } else { 0o1777 };
-        fs::set_permissions(dest, Permissions::from_mode(stat.mode.get() & kept))?;
+        let kept = stat.mode.get() & if owned { 0o7777 } else { 0o1777 };
+        match &file {
+            Some(file) => fchmod(file, Mode::from_raw_mode(kept))?,
+            None => fs::set_permissions(dest, Permissions::from_mode(kept))?,
+        }
     }
     let time = |time: &Timespec| rustix::fs::Timespec {
         tv_sec: time.sec.get() as i64,
@@ -186,7 +210,10 @@ pub(super) fn set_mode_and_times(
     let omitted = rustix::fs::Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     let last_modification = if is_whole { time(&stat.mtime) } else { omitted };
     let times = Timestamps { last_access: time(&stat.atime), last_modification };
-    utimensat(CWD, dest, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    match file {
+        Some(file) => futimens(file, &times)?,
+        None => utimensat(CWD, dest, &times, AtFlags::SYMLINK_NOFOLLOW)?,
+    }
     Ok(())
 }
 

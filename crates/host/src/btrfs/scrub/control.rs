@@ -3,6 +3,7 @@
 //! The interface is `io.ashlar.Scrub`; its description says what its methods do.
 
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::pin;
@@ -82,6 +83,10 @@ impl Drop for ControlSocket {
 /// The socket cannot be made.
 pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
     let failed = |error: std::io::Error| Error::new("cannot listen", path.display(), error);
+    // This process has the lock of the file system, so it is a killed process's: in the sandbox none can be asked.
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
     let (fd, file) = socket_file::listen(path, MODE, None).map_err(failed)?;
     let ended = Stop::default();
     let until = ended.clone();

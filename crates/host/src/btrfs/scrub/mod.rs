@@ -39,6 +39,7 @@ pub use self::report::{Occasion, ReportForm};
 pub use self::run::{ReportedProblem, ScrubObserver, ScrubReport, ScrubRun};
 pub use self::served::ServedScrub;
 use crate::error::{Error, Result};
+use crate::sandbox::Sandbox;
 
 /// How often a scrub that is being cancelled is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(50);
@@ -117,6 +118,11 @@ impl ScrubDirectory {
     /// That of the system call.
     pub fn create(&self) -> Result<()> {
         self.store.create()
+    }
+
+    /// The sandbox of a process that scrubs a file system on these devices. The directory exists.
+    pub fn sandbox(&self, devices: &[PathBuf]) -> Sandbox {
+        Sandbox::of(devices).answering_in(self.path())
     }
 
     /// The scrub of the file system with this UUID.

@@ -13,6 +13,7 @@ use ashlar_host::btrfs::scrub::{
 use ashlar_host::btrfs::{fsid_of, is_uuid};
 use ashlar_host::disks;
 use ashlar_host::error::Result;
+use ashlar_host::sandbox::Sandbox;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -107,7 +108,8 @@ impl ScrubArgs {
         {
             return Ok(ServedScrub::find(client, names)?.handle().clone());
         }
-        let fsid = disks::reactor()?.block_on(fsid_of(&self.devices))?;
+        // It goes on with the files and the socket of the scrub.
+        let fsid = disks::reactor()?.block_on(fsid_of(&self.devices, Sandbox::none()))?;
         Ok(directory.scrub_of(fsid))
     }
 }

@@ -110,8 +110,9 @@ impl CommonOptions {
         let directory = ScrubDirectory::new(self.status_dir.as_deref())?;
         directory.create()?;
         let access = if self.readonly { Access::Read } else { Access::Write };
+        let sandbox = directory.sandbox(&self.chosen.devices);
         disks::reactor()?.block_on(async {
-            let opened = self.chosen.open(access).await?;
+            let opened = self.chosen.open(access, sandbox).await?;
             let result = self.scrub(&opened, &directory, start).await;
             opened.close().await.and(result)
         })

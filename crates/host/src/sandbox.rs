@@ -1,0 +1,124 @@
+//! The sandbox of a command that looks at disks: it opens them, enters, and only then reads their first byte.
+//!
+//! What it keeps from whom: docs/internals/sandbox.md.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use ashlar_engine::memory::available_bytes;
+use ashlar_sandbox::{CapabilitySet, Policy, Sockets};
+
+use crate::disks;
+use crate::error::{Error, Result};
+
+/// The least memory of a command in the sandbox, bytes: less is not enough to start in, since threads reserve address space.
+const LEAST_MEMORY: u64 = 1 << 30;
+
+static SWITCHED_OFF: AtomicBool = AtomicBool::new(false);
+static INSIDE: AtomicBool = AtomicBool::new(false);
+
+/// Has this process stay outside of the sandbox, as `--no-sandbox` says.
+pub fn switch_off() {
+    SWITCHED_OFF.store(true, Relaxed);
+}
+
+/// Whether the user wants no sandbox.
+pub fn is_switched_off() -> bool {
+    SWITCHED_OFF.load(Relaxed)
+}
+
+/// Adds advice to the error of a command if the sandbox may be its cause.
+pub fn explained(error: Error) -> Error {
+    let text = error.to_string();
+    let is_refusal = ["(os error 1)", "(os error 13)"].iter().any(|end| text.contains(end));
+    if is_refusal && error.advice().is_none() && INSIDE.load(Relaxed) {
+        return error.hint("the sandbox may have refused this: --no-sandbox does without");
+    }
+    error
+}
+
+/// The sandbox that a command will enter once its disks are open. It is made before the first reactor.
+#[derive(Debug)]
+#[must_use]
+pub struct Sandbox(Option<Policy>);
+
+impl Sandbox {
+    /// The sandbox of a command that works on these disks; none with `--no-sandbox`, or for a disk on another machine, to which the
+    /// process may have to connect again.
+    pub fn of(paths: &[PathBuf]) -> Self {
+        if is_switched_off() {
+            tracing::debug!("no sandbox: --no-sandbox");
+            return Self::none();
+        }
+        if let Some(disk) = paths.iter().find(|path| disks::is_on_network(path)) {
+            let disk = disk.display();
+            tracing::debug!(%disk, "no sandbox: the disk may have to be connected to again");
+            return Self::none();
+        }
+        ashlar_engine::restrict_rings();
+        // The memory that a ring registers counts against a low limit otherwise.
+        Self(Some(Policy::new().keep(CapabilitySet::IPC_LOCK)))
+    }
+
+    /// None: for a process that has one of its own, or has more to do.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// The same for a command that copies files to `dest`, which becomes a file or a directory unless it is one: all in the
+    /// directory in which it will be, or below itself, may be written.
+    pub fn writing_to(self, dest: &Path) -> Self {
+        let Self(Some(policy)) = self else { return self };
+        let directory = match dest.parent() {
+            _ if dest.is_dir() => dest,
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            Some(_) | None => Path::new("."),
+        };
+        // The target may be another user's. If it is missing, the copy says so.
+        let policy = policy.keep(CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER);
+        Self(Some(match directory.is_dir() {
+            true => policy.write_below(directory),
+            false => policy.changes(true),
+        }))
+    }
+
+    /// The same for a command that sets owners, and with `attributes` those extended attributes that only root may set.
+    pub fn setting_owners(self, owners: bool, attributes: bool) -> Self {
+        let Self(Some(mut policy)) = self else { return self };
+        if owners {
+            policy = policy.owners(true).keep(CapabilitySet::CHOWN | CapabilitySet::FSETID);
+        }
+        if owners && attributes {
+            policy = policy.keep(CapabilitySet::SETFCAP | CapabilitySet::SYS_ADMIN);
+        }
+        Self(Some(policy))
+    }
+
+    /// The same for a command that keeps its state in a directory and answers on a socket there.
+    pub(crate) fn answering_in(self, directory: &Path) -> Self {
+        let Self(Some(policy)) = self else { return self };
+        let policy = policy.keep(CapabilitySet::DAC_OVERRIDE).sockets(Sockets::Listen);
+        Self(Some(policy.write_below(directory)))
+    }
+
+    /// Enters it for good. The process has one thread, and all rings that it will have.
+    ///
+    /// # Errors
+    /// The kernel refused a step: the command must not go on without.
+    pub fn enter(self) -> Result<()> {
+        let Self(Some(mut policy)) = self else { return Ok(()) };
+        if let Some(bytes) = available_bytes() {
+            policy = policy.memory((bytes / 2).max(LEAST_MEMORY));
+        }
+        policy.enter().map_err(|why| {
+            let error = Error::plain("cannot enter the sandbox", why);
+            error.hint(
+                "--no-sandbox does without, with the rights of this process for what disks contain",
+            )
+        })?;
+        ashlar_engine::end_rings();
+        INSIDE.store(true, Relaxed);
+        tracing::debug!("in the sandbox");
+        Ok(())
+    }
+}
