@@ -16,6 +16,7 @@ use ashlar_engine::now_ns;
 use ashlar_host::btrfs::Selection;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
+use ashlar_host::sandbox::Sandbox;
 use ashlar_sim::Sim;
 use ashlar_sim::model::{Model, Seek};
 use ashlar_terminal as output;
@@ -275,7 +276,7 @@ fn ashlar_scrub(image: &Image) -> Result<ScrubTime> {
     let selection = Selection { devices: vec![device.name().into()], ..Selection::default() };
     let took = disks::reactor()?.block_on(async {
         let begun_ns = now_ns();
-        let opened = selection.open(Access::Write).await?;
+        let opened = selection.open(Access::Write, Sandbox::none()).await?;
         let bytes = scrub(&opened.fs, Options::default()).await?;
         let seconds = (now_ns() - begun_ns) as f64 / 1e9;
         opened.close().await?;

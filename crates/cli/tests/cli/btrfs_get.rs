@@ -12,7 +12,7 @@ use super::btrfs_files::unpacked;
 use super::support::{Run, ashlar_in, program};
 
 /// A directory with `0.img`, a file system with the contents that `fill` creates.
-fn made(fill: impl FnOnce(&Path)) -> TempDir {
+pub(super) fn made(fill: impl FnOnce(&Path)) -> TempDir {
     let dir = TempDir::new().unwrap();
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();

@@ -43,6 +43,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
     ("host/src/front_ends", &["serve", "md assemble"]),
+    ("host/src/sandbox.rs", &["scan", "md examine", "md detail", "btrfs get", "lvm lvs"]),
     ("host/src/trace", &["trace"]),
     ("host/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     ("host/src/pools/create.rs", &["zpool create"]),

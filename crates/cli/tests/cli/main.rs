@@ -36,6 +36,7 @@ mod nesting;
 mod rbd_disks;
 mod refused;
 mod run;
+mod sandbox;
 mod serving;
 mod starting;
 mod support;

@@ -43,13 +43,26 @@ pub fn start_in_background(args: impl Iterator<Item = OsString>) -> Result<Backg
     })
 }
 
+/// A process that has left the terminal of the command that started it, which waits.
+#[derive(Debug)]
+pub struct BackgroundProcess(Background);
+
+/// Leaves the terminal of the command that started this process, if it is to scrub in the background: outside of the sandbox,
+/// which has no way to do so.
+///
+/// # Errors
+/// Those of the system calls.
+pub fn leave_terminal() -> Result<Option<BackgroundProcess>> {
+    is_background().then(|| Background::begin().map(BackgroundProcess)).transpose()
+}
+
 impl ScrubRun {
-    /// Lets the command that started this process return, and leaves its terminal.
+    /// Lets the command that started this process return.
     ///
     /// # Errors
     /// Those of the system calls.
-    pub fn go_to_background(&self) -> Result<()> {
-        match Background::begin()?.ready(&self.fsid().to_string()) {
+    pub fn go_to_background(&self, process: &BackgroundProcess) -> Result<()> {
+        match process.0.ready(&self.fsid().to_string()) {
             // The scrub goes on even if that command is gone.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 Err(Error::plain("cannot go to the background", error))

@@ -29,7 +29,9 @@ use ashlar_btrfs::volume::FileSystem;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-pub use self::background::{BackgroundScrub, is_background, start_in_background};
+pub use self::background::{
+    BackgroundProcess, BackgroundScrub, is_background, leave_terminal, start_in_background,
+};
 pub(crate) use self::control::Controls;
 pub use self::control::ScrubStatus;
 pub use self::owners::BlockOwner;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_host::btrfs::scrub::{
-    self, BackgroundScrub, ScrubDirectory, ScrubOptions, ScrubReport, ScrubStart, ServedScrub,
+    self, BackgroundProcess, BackgroundScrub, ScrubDirectory, ScrubOptions, ScrubReport,
+    ScrubStart, ServedScrub,
 };
 use ashlar_host::btrfs::{OpenFileSystem, block_signals};
 use ashlar_host::client::Client;
@@ -110,10 +111,11 @@ impl CommonOptions {
         let directory = ScrubDirectory::new(self.status_dir.as_deref())?;
         directory.create()?;
         let access = if self.readonly { Access::Read } else { Access::Write };
+        let background = scrub::leave_terminal()?;
         let sandbox = directory.sandbox(&self.chosen.devices);
         disks::reactor()?.block_on(async {
             let opened = self.chosen.open(access, sandbox).await?;
-            let result = self.scrub(&opened, &directory, start).await;
+            let result = self.scrub(&opened, &directory, start, background.as_ref()).await;
             opened.close().await.and(result)
         })
     }
@@ -163,6 +165,7 @@ impl CommonOptions {
         opened: &OpenFileSystem,
         directory: &ScrubDirectory,
         start: ScrubStart,
+        background: Option<&BackgroundProcess>,
     ) -> Result<ExitCode> {
         let options = ScrubOptions {
             start,
@@ -171,9 +174,9 @@ impl CommonOptions {
             depth: self.io_depth,
         };
         let run = directory.prepare(&opened.fs, &options)?;
-        let is_background = scrub::is_background();
-        if is_background {
-            run.go_to_background()?;
+        let is_background = background.is_some();
+        if let Some(process) = background {
+            run.go_to_background(process)?;
         }
         let mut progress = Progress::new(is_background, self.shown.json);
         let report = run.run(&mut progress).await?;
