@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use io_uring::types::FsyncFlags;
 
+use super::super::is_refusal;
+use super::super::kernel::KernelRing;
 use super::*;
 use crate::fd::STREAM;
 
@@ -267,4 +269,32 @@ fn what_no_thread_has_begun_is_cancelled() {
         rig.cancel(3);
         rig.look(None);
     });
+}
+
+#[test]
+fn a_restricted_ring_reads_and_writes_and_opens_nothing() {
+    for plain in [false, true] {
+        let ring = match KernelRing::new(64, plain, true) {
+            Err(error) if is_refusal(&error) => {
+                eprintln!("not checked with io_uring: {error}");
+                return;
+            }
+            ring => ring.unwrap(),
+        };
+        // Files are registered afterwards, as a reactor does.
+        ring.register_table(4).unwrap();
+        let mut rig = Rig { ring: Ring::Kernel(ring), posted: HashMap::new() };
+        let (file, mut four) = (file(b"0123456789"), [0; 4]);
+        rig.ring.register_file(0, Some(file.as_fd())).unwrap();
+        assert_eq!(rig.run(write_at(fd(&file), b"ab", 4)), 2);
+        let fixed = read(types::Fd(0), &mut four, 3).flags(squeue::Flags::FIXED_FILE);
+        assert_eq!(rig.run(fixed), 4);
+        assert_eq!(&four, b"3ab6");
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), c"/".as_ptr()).build();
+        assert_eq!(rig.run(open), -libc::EACCES);
+        let stream = opcode::Socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).build();
+        assert_eq!(rig.run(stream), -libc::EACCES);
+        let linked = read(fd(&file), &mut four, 0).flags(squeue::Flags::IO_LINK);
+        assert_eq!(rig.run(linked), -libc::EACCES, "entries are not linked");
+    }
 }
