@@ -75,6 +75,8 @@ pub(crate) enum Command {
     /// Have a ZFS pool, for the process that started this one
     #[command(hide = true)]
     ZfsWorker,
+    #[command(hide = true)]
+    Keeper(commands::keeper::Keep),
 }
 
 impl Command {
@@ -89,6 +91,7 @@ impl Command {
             | Self::Zpool(_)
             | Self::Zvol(_)
             | Self::ZfsWorker
+            | Self::Keeper(_)
             | Self::Status(_)
             | Self::Top(_)
             | Self::Jobs(_)
@@ -115,6 +118,7 @@ impl Command {
             Self::Zpool(command) => command.run(),
             Self::Zvol(command) => command.run(),
             Self::ZfsWorker => ashlar_zfs::worker::main(),
+            Self::Keeper(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Top(command) => command.run(),
             Self::Jobs(command) => command.run(),

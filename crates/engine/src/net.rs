@@ -23,47 +23,89 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Unanswered probes that end the connection.
 const KEEPALIVE_COUNT: u32 = 6;
 
-/// A listening socket.
-pub struct Listener {
+/// A socket that listens, on which no reactor accepts connections yet: they wait.
+pub struct Bound {
     /// Declared before the socket, so that the file is removed while the socket still listens: no process takes it for
     /// a stale one.
-    #[expect(dead_code, reason = "removes the file at the end")]
     file: Option<SocketFile>,
-    fd: Fd,
+    fd: OwnedFd,
     tcp: bool,
 }
 
-impl Listener {
+impl Bound {
     /// Listens on a Unix socket whose file gets exactly the permissions `mode`, whatever the umask: a client needs
-    /// write permission. A stale socket of a process that is gone is replaced. Dropping the listener removes its file,
-    /// unless another socket has taken its place.
+    /// write permission. The file belongs to `group`, if there is one, before a client can connect. A stale socket of a
+    /// process that is gone is replaced. Dropping the socket removes its file, unless another socket has taken its place.
     ///
     /// # Errors
-    /// `AddrInUse` if a process listens there or the path is not a socket; others of bind(2).
-    pub fn bind_unix(path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
-        Self::bind_unix_for(path, mode, None)
-    }
-
-    /// As [`Self::bind_unix`]; the file belongs to `group`, if there is one, before a client can connect.
-    ///
-    /// # Errors
-    /// As there, and those of chown(2): only root may choose a group that the process does not have.
-    pub fn bind_unix_for(
-        path: impl AsRef<Path>,
-        mode: u32,
-        group: Option<u32>,
-    ) -> io::Result<Self> {
+    /// `AddrInUse` if a process listens there or the path is not a socket; others of bind(2), and of chown(2): only root
+    /// may choose a group that the process does not have.
+    pub fn unix(path: impl AsRef<Path>, mode: u32, group: Option<u32>) -> io::Result<Self> {
         let (fd, file) = socket_file::listen(path.as_ref(), mode, group)?;
-        Ok(Self { file: Some(file), fd: Fd::new(fd), tcp: false })
+        Ok(Self { file: Some(file), fd, tcp: false })
     }
 
     /// Listens on a TCP address.
     ///
     /// # Errors
     /// Those of bind(2).
+    pub fn tcp(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { file: None, fd: TcpListener::bind(address)?.into(), tcp: true })
+    }
+
+    /// The TCP address it is bound to (port 0 replaced by the port that the kernel chose).
+    ///
+    /// # Errors
+    /// Not a TCP socket, or those of getsockname(2).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        local_addr(&self.fd)
+    }
+
+    /// The file of a Unix socket.
+    pub fn file_mut(&mut self) -> Option<&mut SocketFile> {
+        self.file.as_mut()
+    }
+}
+
+fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
+    let address = rustix::net::getsockname(fd)?;
+    SocketAddr::try_from(address).map_err(io::Error::from)
+}
+
+/// A listening socket on a reactor.
+pub struct Listener {
+    /// Declared before the socket, as in [`Bound`].
+    #[expect(dead_code, reason = "removes the file at the end")]
+    file: Option<SocketFile>,
+    fd: Fd,
+    tcp: bool,
+}
+
+impl From<Bound> for Listener {
+    /// Accepts connections on the current reactor.
+    ///
+    /// # Panics
+    /// On a thread without a reactor.
+    fn from(Bound { file, fd, tcp }: Bound) -> Self {
+        Self { file, fd: Fd::new(fd), tcp }
+    }
+}
+
+impl Listener {
+    /// As [`Bound::unix`], without a group.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bind_unix(path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
+        Bound::unix(path, mode, None).map(Self::from)
+    }
+
+    /// As [`Bound::tcp`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn bind_tcp(address: SocketAddr) -> io::Result<Self> {
-        let fd = Fd::new(OwnedFd::from(TcpListener::bind(address)?));
-        Ok(Self { file: None, fd, tcp: true })
+        Bound::tcp(address).map(Self::from)
     }
 
     /// Uses a socket that already listens (socket activation).
@@ -76,13 +118,12 @@ impl Listener {
         Ok(Self { file: None, fd: Fd::new(fd), tcp })
     }
 
-    /// The TCP address it is bound to (port 0 replaced by the port that the kernel chose).
+    /// As [`Bound::local_addr`].
     ///
     /// # Errors
-    /// Not a TCP socket, or those of getsockname(2).
+    /// As there.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let address = rustix::net::getsockname(&self.fd)?;
-        SocketAddr::try_from(address).map_err(io::Error::from)
+        local_addr(&self.fd)
     }
 
     /// Waits for a connection.

@@ -23,27 +23,54 @@ const BACKLOG: i32 = 4096;
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// The file of a socket that this process listens on. Dropping it removes the file, if it is still there.
-#[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     identity: Identity,
+    /// Removes it, if this process does not.
+    remover: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Which file it is: device and inode.
-type Identity = (u64, u64);
+pub type Identity = (u64, u64);
+
+impl SocketFile {
+    /// Its path, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which file it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Has the file be removed by `remover`, because this process may lose the rights to do so.
+    pub fn removed_by(&mut self, remover: Box<dyn Fn() + Send + Sync>) {
+        self.remover = Some(remover);
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let path = self.path.display();
-        match identity(&self.path) {
-            Ok((identity, _)) if identity == self.identity => {
-                if let Err(error) = fs::remove_file(&self.path) {
-                    tracing::debug!(%path, %error, "removing a socket");
-                }
-            }
-            Ok(_) => tracing::warn!(%path, "another socket has taken this place, and stays"),
-            Err(error) => tracing::debug!(%path, %error, "a socket is gone"),
+        match &self.remover {
+            Some(remove) => remove(),
+            None => remove(&self.path, self.identity),
         }
+    }
+}
+
+/// Removes the file of a socket at `path`, unless another file has taken its place. While the socket still listens no other process
+/// takes the file for a stale one.
+pub fn remove(path: &Path, of: Identity) {
+    let shown = path.display();
+    match identity(path) {
+        Ok((identity, _)) if identity == of => {
+            if let Err(error) = fs::remove_file(path) {
+                tracing::debug!(path = %shown, %error, "removing a socket");
+            }
+        }
+        Ok(_) => tracing::warn!(path = %shown, "another socket has taken this place, and stays"),
+        Err(error) => tracing::debug!(path = %shown, %error, "a socket is gone"),
     }
 }
 
@@ -73,7 +100,7 @@ fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> io::Result<(OwnedFd,
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
     rustix::net::bind(&fd, &address)?;
     let (identity, metadata) = identity(path)?;
-    let file = SocketFile { path: path.to_owned(), identity };
+    let file = SocketFile { path: path.to_owned(), identity, remover: None };
     // No client can connect before listen(2).
     if let Some(group) = group {
         let group = Some(Gid::from_raw(group));

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
-use ashlar_engine::net::{Listener, Socket};
+use ashlar_engine::net::{Bound, Socket};
 use ashlar_engine::process::{Credentials, credentials};
 use ashlar_engine::{accounts, timeout};
 use rustix::io::Errno;
@@ -125,7 +125,7 @@ impl Access {
     ///
     /// # Errors
     /// The socket cannot be made there.
-    pub(crate) fn bind(&self, path: Option<&Path>) -> Result<Listener> {
+    pub(crate) fn bind(&self, path: Option<&Path>) -> Result<Bound> {
         let path = place(path)?;
         let failed = |error: io::Error| {
             let in_use = error.kind() == io::ErrorKind::AddrInUse;
@@ -146,7 +146,7 @@ impl Access {
             Some(group) => (WITH_GROUP, Some(group.id)),
             None => (ALONE, None),
         };
-        let listener = Listener::bind_unix_for(&path, mode, group).map_err(failed)?;
+        let bound = Bound::unix(&path, mode, group).map_err(failed)?;
         if let (Some(group), Some(directory)) = (&self.group, directory(&path))
             && let Ok(found) = std::fs::metadata(directory)
             && found.permissions().mode() & 0o011 == 0
@@ -159,7 +159,7 @@ impl Access {
                  --control PATH puts it elsewhere"
             );
         }
-        Ok(listener)
+        Ok(bound)
     }
 }
 

@@ -398,7 +398,7 @@ impl Client {
 }
 
 /// Waits until `fd` is readable, or closed; false if `deadline` comes first.
-fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+pub(crate) fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec {

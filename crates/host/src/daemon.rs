@@ -5,6 +5,13 @@
 //! The main thread's reactor runs the control socket, the signals and the start and end of arrays; each further thread
 //! has a reactor that serves the mount and NBD clients. An I/O stays on one thread.
 //!
+//! # The start
+//!
+//! Disks are opened, then sockets listen and the mount is made, then the threads start, and only then the first byte of a disk
+//! is read: what needs rights comes before what may be hostile. Clients wait meanwhile ([`crate::places`]). A start that
+//! fails ends the mount and removes the sockets. A request to end is answered once everything is assembled, since half of
+//! an array cannot be stopped.
+//!
 //! # The end
 //!
 //! ```text
@@ -29,7 +36,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::options::{BackEnd, Listen, ReAddPolicy};
+use ashlar_engine::net::Socket;
 use ashlar_engine::{Engine, ReactorConfig, spawn};
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
@@ -47,6 +54,7 @@ use crate::clients::Clients;
 use crate::config::{Config, PARAMETERS};
 #[cfg(debug_assertions)]
 use crate::defect;
+use crate::disks::Identity;
 use crate::ending::Ending;
 use crate::error::{Error, FAILURE, Result};
 use crate::front_ends::mount::ServedMount;
@@ -55,6 +63,8 @@ use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
 use crate::metrics::http::Limits;
 use crate::models::Models;
+use crate::options::{BackEnd, Listen, ReAddPolicy};
+use crate::places::Places;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
@@ -78,6 +88,10 @@ struct Means<'a> {
     config: &'a Config,
     access: Access,
     models: Arc<Models>,
+    /// Where clients wait.
+    places: Places,
+    /// The files and devices behind the disks' paths.
+    identities: HashMap<String, Identity>,
     /// The command that waits until everything is served.
     background: Option<Background>,
     console: &'a mut dyn Console,
@@ -111,8 +125,17 @@ pub fn serve(
     let pools = config.pools()?;
     let access = config.check_surroundings()?;
     let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
+    let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
+    let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let disks = disks.into_iter().map(|disk| models.wrap(disk)).collect();
+    let mut places = Places::make(config, &access)?;
+    if let Some(keeper) = places.keep()? {
+        ending.kept_by(&keeper);
+    }
     let reactor = disks::reactor()?;
+    let reactors = ReactorConfig { spin: config.spin(), ..ReactorConfig::default() };
+    let engine = Engine::with_config(config.threads(), reactors);
+    let mut engine = engine.map_err(disks::no_io_uring)?;
     let result = reactor.block_on(async {
         let mut probed = probe_all(disks).await;
         probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
@@ -151,16 +174,21 @@ pub fn serve(
         let (begun, forced) = (ending.draining(), ending.forced());
         let giving_up = spawn(pools_end::give_up(Arc::clone(&stack), begun, forced));
         let farewells = Farewells::default();
-        let (engine, served) = match accepted {
-            Ok((mut engine, collector)) => {
+        let served = match accepted {
+            Ok(collector) => {
                 let panicked = engine.panicked();
                 let watching = ending.clone();
                 spawn(async move { watching.without(panicked.await).await }).detach();
-                let means = Means { config, access, models, background, console: &mut *console };
-                let served = run(means, &engine, &stack, collector, &ending, &farewells).await;
-                (Some(engine), served)
+                let console = &mut *console;
+                let means =
+                    Means { config, access, models, places, identities, background, console };
+                run(means, &engine, &stack, collector, &ending, &farewells).await
             }
-            Err(error) => (None, Err(error)),
+            // Clients that wait learn of it now: a device may be slow to stop.
+            Err(error) => {
+                drop(places);
+                Err(error)
+            }
         };
         ending.draining().stop();
         // In any case everything that was assembled is stopped cleanly: a merge may be running. Arrays are stopped
@@ -177,9 +205,7 @@ pub fn serve(
             console.complain(error);
             std::process::exit(error.exit_code().into());
         }
-        if let Some(engine) = engine {
-            engine.shutdown();
-        }
+        engine.shutdown();
         result.map(|()| ExitCode::from(ending.code()))
     });
     drop(reactor);
@@ -197,24 +223,17 @@ fn raise_open_files() {
     }
 }
 
-/// Checks whether the stack is what the user requested; returns the threads that serve it, and the collector of later
-/// members.
+/// Checks whether the stack is what the user requested; returns the collector of later members.
 ///
 /// # Errors
 /// A requested disk or array cannot be served.
-fn accept(
-    config: &Config,
-    stack: &mut Stack,
-    options: assemble::Options,
-) -> Result<(Engine, Collector)> {
+fn accept(config: &Config, stack: &mut Stack, options: assemble::Options) -> Result<Collector> {
     if !config.incremental {
         check_started(stack, config.md())?;
     }
     let collector = Collector::new(stack, options, disks::runtime());
     check_started(stack, config.md())?;
-    let reactors = ReactorConfig { spin: config.spin(), ..ReactorConfig::default() };
-    let engine = Engine::with_config(config.threads(), reactors).map_err(disks::no_io_uring)?;
-    Ok((engine, collector))
+    Ok(collector)
 }
 
 /// Logs the notes about the devices, and the arrays that did not start although others are served.
@@ -243,7 +262,7 @@ async fn run(
     ending: &Ending,
     farewells: &Farewells,
 ) -> Result<()> {
-    let Means { config, access, models, background, console } = means;
+    let Means { config, access, models, places, identities, background, console } = means;
     let attributes = Arc::new(stack.attributes());
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
@@ -264,17 +283,14 @@ async fn run(
             }
         }
     }
-    let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
-    let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
-    let control = access.bind(config.control.as_deref())?;
-    let metrics = config.metrics.as_ref().map(metrics::http::bind).transpose()?;
+    let Places { mount, control, metrics, nbd } = places;
     let devices = Arc::clone(&stack.devices);
-    let nbd = Nbd::start(engine, config, &devices, ending).await?;
+    let nbd = Nbd::start(engine, config, nbd, &devices, ending)?;
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
-    let mut mount = None;
-    if let Some(path) = &config.mount {
-        let mounted = ServedMount::start(engine, path, config.allow_other, &attributes)?;
-        mount = Some(mounted.path().display().to_string());
+    let mut mounted_at = None;
+    if let Some(mount) = mount {
+        let mounted = ServedMount::start(engine, mount, &attributes)?;
+        mounted_at = Some(mounted.path().display().to_string());
         front_ends.push(Box::new(mounted));
     }
     let collector = Arc::new(Mutex::new(collector));
@@ -294,11 +310,11 @@ async fn run(
         begun: Instant::now(),
         stack: Arc::clone(stack),
         attributes,
-        mount,
+        mount: mounted_at,
         nbd: config.nbd.iter().map(Listen::to_string).collect(),
         metrics: metrics
             .as_ref()
-            .and_then(|listener| listener.local_addr().ok())
+            .and_then(|bound| bound.local_addr().ok())
             .map(|at| format!("tcp:{at}")),
         clients: Arc::clone(&clients),
         access: config.access(),
@@ -312,12 +328,12 @@ async fn run(
         scrubs: Scrubs::new(Arc::clone(stack), config.access(), ending.clone()),
         farewells: farewells.clone(),
     });
-    let control =
-        spawn(server::serve(control, move |peer| access.check(peer), Rc::clone(&service)));
-    let metrics = metrics.map(|listener| {
+    let admit = move |peer: &Socket| access.check(peer);
+    let control = spawn(server::serve(control.into(), admit, Rc::clone(&service)));
+    let metrics = metrics.map(|bound| {
         let service = Rc::clone(&service);
         let page = async move || service.metrics().await;
-        spawn(metrics::http::serve(listener, Limits::default(), page))
+        spawn(metrics::http::serve(bound.into(), Limits::default(), page))
     });
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let balance = spawn(balance::balance_reads(Arc::clone(stack)));

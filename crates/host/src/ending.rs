@@ -16,10 +16,10 @@
 //! is on the disks.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use ashlar_stack::assemble::Stack;
 use futures_util::future::{Either, select};
 
 use crate::error::{Error, FAILURE, PANICKED, Result};
+use crate::keeper::Keeper;
 use crate::stop::Stop;
 use crate::users;
 
@@ -74,6 +75,7 @@ struct State {
     is_asked_for: AtomicBool,
     code: AtomicU8,
     waiting: Mutex<Obstacle>,
+    keeper: OnceLock<Arc<Keeper>>,
     failure: Mutex<Option<String>>,
 }
 
@@ -121,6 +123,17 @@ impl Ending {
         Ok(ending)
     }
 
+    /// Has a keeper tell who uses the mount, and clear away when the process exits at once.
+    pub(crate) fn kept_by(&self, keeper: &Arc<Keeper>) {
+        // There is one.
+        let (Ok(()) | Err(_)) = self.0.keeper.set(Arc::clone(keeper));
+    }
+
+    /// What uses the mount at `path`.
+    pub(crate) fn users(&self, path: &Path) -> Vec<String> {
+        self.0.keeper.get().map_or_else(|| users::users(path), |keeper| keeper.users())
+    }
+
     fn next_signal(&self) {
         if self.0.forced.is_stopped() {
             self.abandon("a third signal: what was not stopped is left as it is");
@@ -161,6 +174,9 @@ impl Ending {
             let waits_for = ending.waits_for().join(", ");
             tracing::error!(waits_for, "{why}");
         });
+        if let Some(keeper) = self.0.keeper.get() {
+            keeper.clear_away();
+        }
         std::process::exit(self.code().into());
     }
 
@@ -237,7 +253,7 @@ impl Ending {
         match waiting {
             Obstacle::Nothing => Vec::new(),
             Obstacle::Mount(path) => {
-                let mut users = users::users(&path);
+                let mut users = self.users(&path);
                 if users.is_empty() {
                     users.push("a process that cannot be seen".to_owned());
                 }

@@ -4,6 +4,7 @@ pub(crate) mod btrfs;
 pub(crate) mod completions;
 pub(crate) mod get;
 pub(crate) mod jobs;
+pub(crate) mod keeper;
 pub(crate) mod lvm;
 pub(crate) mod man;
 pub(crate) mod md;

@@ -14,6 +14,7 @@ mod btrfs_scrub;
 mod cluster;
 mod conformance;
 mod control;
+mod early;
 mod ending;
 mod escaping;
 mod generated;

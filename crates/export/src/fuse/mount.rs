@@ -86,6 +86,14 @@ pub enum MountError {
         /// The error.
         source: io::Error,
     },
+    /// The process that was to end the mount failed.
+    #[error("ending the mount on {path} failed: {why}")]
+    Ending {
+        /// The path.
+        path: PathBuf,
+        /// What it said.
+        why: String,
+    },
     /// A file of the mount is open, or a loop device uses one.
     #[error(
         "{path} is in use: close its files (fuser -m {path}), detach loop devices on them (losetup -d) and try again"
@@ -96,17 +104,43 @@ pub enum MountError {
     },
 }
 
+/// What it takes to end a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountPlace {
+    /// Where it is mounted, a canonical path.
+    pub path: PathBuf,
+    /// `major:minor` of the file system, as in mountinfo.
+    pub device: String,
+    /// Whether the helper ends it, and not umount2(2).
+    pub by_helper: bool,
+}
+
+impl MountPlace {
+    /// Ends the mount, with `lazy` even when it is in use; unless another file system is mounted there.
+    ///
+    /// # Errors
+    /// See [`MountError`].
+    pub fn end(&self, lazy: bool) -> Result<(), MountError> {
+        if mounted_at(&self.path).as_ref() == Some(&self.device) {
+            end_at(&self.path, lazy, self.by_helper)?;
+        }
+        Ok(())
+    }
+}
+
+/// Ends a mount for a process that cannot; the argument says whether even when it is in use.
+pub type MountEnder = Box<dyn Fn(bool) -> Result<(), MountError> + Send + Sync>;
+
 /// A mount. Dropping it detaches it: it is gone for new users, present users keep it until they close their files.
 ///
 /// It keeps the connection open. Drop it when its server has ended: requests that no server will answer then fail
 /// instead of waiting.
-#[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
-    /// `major:minor` of the file system, as in mountinfo; `None` once the mount has ended.
-    device: Option<String>,
+    /// `None` once the mount has ended, or if it is not known what is mounted there.
+    place: Option<MountPlace>,
     connection: OwnedFd,
-    by_helper: bool,
+    ender: Option<MountEnder>,
 }
 
 /// Checks in advance, as far as possible, that a mount can be made on the directory `path`: the directory, the kernel's
@@ -171,8 +205,9 @@ pub fn mount(path: &Path, options: MountOptions) -> Result<(Mount, OwnedFd), Mou
         None => (by_helper(&path, options)?, true),
     };
     let connection = fd.try_clone().map_err(failed)?;
-    let device = mounted_at(&path);
-    Ok((Mount { path, device, connection, by_helper }, fd))
+    let place = mounted_at(&path);
+    let place = place.map(|device| MountPlace { path: path.clone(), device, by_helper });
+    Ok((Mount { path, place, connection, ender: None }, fd))
 }
 
 /// Mounts with mount(2); `None` without the privilege.
@@ -275,6 +310,16 @@ impl Mount {
         &self.path
     }
 
+    /// What it takes to end it; `None` once it has ended.
+    pub fn place(&self) -> Option<&MountPlace> {
+        self.place.as_ref()
+    }
+
+    /// From now on another process ends it, because this one may lose the rights to do so.
+    pub fn ended_by(&mut self, ender: MountEnder) {
+        self.ender = Some(ender);
+    }
+
     /// Ends the mount, unless it is in use. Its server, which must be running, ends by itself, or when the last copy of
     /// the mount in another mount namespace is gone (a container started meanwhile has one). A mount that the user has
     /// already ended is not an error.
@@ -294,10 +339,15 @@ impl Mount {
     }
 
     fn end(&mut self, lazy: bool) -> Result<(), MountError> {
-        if self.device.is_some() && self.is_connected() && mounted_at(&self.path) == self.device {
-            end_at(&self.path, lazy, self.by_helper)?;
+        if let Some(place) = &self.place
+            && self.is_connected()
+        {
+            match &self.ender {
+                Some(end) => end(lazy)?,
+                None => place.end(lazy)?,
+            }
         }
-        self.device = None;
+        self.place = None;
         Ok(())
     }
 

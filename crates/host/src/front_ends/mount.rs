@@ -11,7 +11,7 @@ use std::time::Duration;
 use ashlar_block::LocalFuture;
 use ashlar_engine::{Engine, ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
-use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
+use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, MountPlace, mount};
 use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
@@ -27,7 +27,7 @@ use super::namespace::View;
 use crate::disks;
 use crate::ending::{Ending, Obstacle, PATIENCE};
 use crate::error::{Error, FAILURE, Result};
-use crate::users;
+use crate::keeper::Keeper;
 
 /// How often unmounting is retried while the mount is in use.
 const RETRY: Duration = Duration::from_millis(200);
@@ -56,15 +56,42 @@ fn cannot_mount(error: MountError) -> Error {
     Error::plain("cannot mount", error).hint("--nbd ADDRESS serves the volumes without a mount")
 }
 
-impl ServedMount {
-    /// Mounts on `path` and serves from every reactor of `engine`.
+/// A mount whose requests wait until [`ServedMount::start`]. Dropping it ends it.
+pub(crate) struct WaitingMount {
+    mount: Mount,
+    fd: OwnedFd,
+}
+
+impl WaitingMount {
+    /// Mounts on `path`.
     ///
     /// # Errors
     /// Mounting failed.
+    pub(crate) fn new(path: &Path, allow_other: bool) -> Result<Self> {
+        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(cannot_mount)?;
+        Ok(Self { mount, fd })
+    }
+
+    /// What it takes to end it.
+    pub(crate) fn place(&self) -> Option<&MountPlace> {
+        self.mount.place()
+    }
+
+    /// From now on the keeper ends it.
+    pub(crate) fn kept_by(&mut self, keeper: &Arc<Keeper>) {
+        let keeper = Arc::clone(keeper);
+        self.mount.ended_by(Box::new(move |lazy| keeper.end_mount(lazy)));
+    }
+}
+
+impl ServedMount {
+    /// Serves a mount from every reactor of `engine`.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
     pub(crate) fn start(
         engine: &Engine,
-        path: &Path,
-        allow_other: bool,
+        WaitingMount { mount, fd }: WaitingMount,
         attributes: &Arc<Attributes>,
     ) -> Result<Self> {
         let view = View { attributes: Arc::clone(attributes) };
@@ -74,7 +101,7 @@ impl ServedMount {
             since: ashlar_engine::wall_clock(),
         };
         let session = Arc::new(Session::new(view, owner));
-        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(cannot_mount)?;
+        let path = mount.path().to_owned();
         let servers = FuturesUnordered::new();
         for handle in engine.handles() {
             let fd: io::Result<OwnedFd> = fd.try_clone();
@@ -85,7 +112,6 @@ impl ServedMount {
                 fuse::serve(dev, session, disks::runtime()).await
             }));
         }
-        let path = mount.path().to_owned();
         Ok(Self { path, mount: mount.into(), servers: servers.into(), session, fd })
     }
 
@@ -115,7 +141,7 @@ impl ServedMount {
             ending.wait_for(Obstacle::Mount(path.clone()));
             // Both are multiples of the same unit.
             if waited == PATIENCE {
-                let users = users::users(path).join(", ");
+                let users = ending.users(path).join(", ");
                 tracing::error!(%error, users, "still serving; a second signal ends this by force");
             }
             waited += RETRY;

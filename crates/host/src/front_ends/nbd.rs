@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
-use ashlar_engine::net::Listener;
-use ashlar_engine::{Engine, Handle, ReceiveError, Receiver};
-use ashlar_export::nbd::budget::Budget;
+use ashlar_engine::net::Bound;
+use ashlar_engine::{Engine, ReceiveError, Receiver};
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
 use ashlar_stack::devices::{Device, Devices};
@@ -20,7 +19,6 @@ use super::FrontEnd;
 use crate::config::Config;
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
-use crate::stop::Stop;
 
 /// A server on another thread: ends with its result.
 type Server = Receiver<io::Result<()>>;
@@ -41,13 +39,14 @@ pub(crate) struct Nbd {
 }
 
 impl Nbd {
-    /// Exports the volumes among `devices`, and listens.
+    /// Exports the volumes among `devices` to the clients that connect to `listening`.
     ///
     /// # Errors
-    /// Two volumes have one name, or an address cannot be listened at.
-    pub(crate) async fn start(
+    /// Two volumes have one name.
+    pub(crate) fn start(
         engine: &Engine,
         config: &Config,
+        listening: Vec<(Listen, Bound)>,
         devices: &Devices,
         ending: &Ending,
     ) -> Result<Self> {
@@ -57,40 +56,15 @@ impl Nbd {
             offered.map_err(|why| Error::new("cannot export", &device.name, why))?;
         }
         let budget = Arc::new(config.nbd_options.budget());
-        for (index, address) in config.nbd.iter().enumerate() {
+        for (index, (address, bound)) in listening.into_iter().enumerate() {
             let handle = &engine.handles()[index % engine.handles().len()];
-            let server = this.listen(handle, address, config, &budget, &ending.draining()).await?;
-            lock(&this.servers).push((address.clone(), server));
+            let (limits, budget) = (config.nbd_options.listener(), Arc::clone(&budget));
+            let (exports, stop) = (Arc::clone(&this.exports), ending.draining());
+            let server =
+                handle.spawn_on(move || listen(bound.into(), exports, budget, limits, stop));
+            lock(&this.servers).push((address, server));
         }
         Ok(this)
-    }
-
-    /// Serves clients on the reactor of `handle`.
-    async fn listen(
-        &self,
-        handle: &Handle,
-        address: &Listen,
-        config: &Config,
-        budget: &Arc<Budget>,
-        stop: &Stop,
-    ) -> Result<Server> {
-        let bound = Stop::default();
-        let (mode, read_only) = (config.nbd_options.mode(), config.read_only);
-        let (limits, budget) = (config.nbd_options.listener(), Arc::clone(budget));
-        let (tell, at, exports, stop) =
-            (bound.clone(), address.clone(), Arc::clone(&self.exports), stop.clone());
-        let server = handle.spawn_on(move || async move {
-            let listener = bind(&at, mode, read_only)?;
-            tell.stop();
-            listen(listener, exports, budget, limits, stop).await
-        });
-        match select(bound, server).await {
-            Either::Left(((), server)) => Ok(server),
-            Either::Right((result, _)) => {
-                let why = result.unwrap_or_else(gone).err().unwrap_or(io::ErrorKind::Other.into());
-                Err(Error::new("cannot listen for NBD clients", address, why))
-            }
-        }
     }
 
     /// Waits until the servers have ended.
@@ -120,11 +94,6 @@ impl Nbd {
 /// The data behind the locks is consistent whenever they are free.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A server whose thread ended, or that panicked.
-fn gone(cancelled: ReceiveError) -> io::Result<()> {
-    Err(io::Error::other(cancelled))
 }
 
 impl FrontEnd for Nbd {
@@ -169,25 +138,38 @@ impl FrontEnd for Nbd {
     }
 }
 
+/// Listens at the addresses for NBD clients, which wait until [`Nbd::start`].
+///
+/// # Errors
+/// An address cannot be listened at.
+pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, Bound)>> {
+    let all = config.nbd.iter().map(|address| {
+        let bound = bind_at(address, config.nbd_options.mode(), config.read_only);
+        let failed = |why| Error::new("cannot listen for NBD clients", address, why);
+        Ok((address.clone(), bound.map_err(failed)?))
+    });
+    all.collect()
+}
+
 /// Listens at `address`, with `mode` if it is a Unix socket. Warns about an address that other machines may reach.
 ///
 /// # Errors
 /// Those of bind(2); a host that has no address.
-fn bind(address: &Listen, mode: u32, read_only: bool) -> io::Result<Listener> {
+fn bind_at(address: &Listen, mode: u32, read_only: bool) -> io::Result<Bound> {
     let host = match address {
-        Listen::Unix(path) => return Listener::bind_unix(path, mode),
+        Listen::Unix(path) => return Bound::unix(path, mode, None),
         Listen::Tcp(host) => host,
     };
     let first = host.to_socket_addrs()?.next();
-    let listener = Listener::bind_tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
-    let bound = listener.local_addr()?;
-    if !bound.ip().to_canonical().is_loopback() {
+    let bound = Bound::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
+    let address = bound.local_addr()?;
+    if !address.ip().to_canonical().is_loopback() {
         let may = if read_only { "read" } else { "read and write" };
         tracing::warn!(
-            address = %bound,
+            %address,
             "every machine that reaches this address can {may} the volumes: there is neither \
              authentication nor encryption"
         );
     }
-    Ok(listener)
+    Ok(bound)
 }

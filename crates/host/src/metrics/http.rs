@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
-use ashlar_engine::net::{Listener, Socket};
+use ashlar_engine::net::{Bound, Listener, Socket};
 use ashlar_engine::{sleep, spawn, timeout};
 
 use super::head::{Head, Refusal, Wanted};
@@ -46,17 +46,17 @@ impl Default for Limits {
 ///
 /// # Errors
 /// Those of bind(2); a host that has no address.
-pub(crate) fn bind(address: &MetricsAddress) -> Result<Listener> {
-    let bound = || {
+pub(crate) fn bind(address: &MetricsAddress) -> Result<Bound> {
+    let bind = || {
         let first = address.host_and_port().to_socket_addrs()?.next();
-        let listener = Listener::bind_tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
-        let bound = listener.local_addr()?;
-        if !bound.ip().to_canonical().is_loopback() {
-            tracing::warn!(address = %bound, "every machine that reaches this address can read the metrics");
+        let bound = Bound::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
+        let address = bound.local_addr()?;
+        if !address.ip().to_canonical().is_loopback() {
+            tracing::warn!(%address, "every machine that reaches this address can read the metrics");
         }
-        Ok(listener)
+        Ok(bound)
     };
-    bound().map_err(|error: io::Error| {
+    bind().map_err(|error: io::Error| {
         let in_use = error.kind() == io::ErrorKind::AddrInUse;
         let error = Error::new("cannot listen for readers of metrics", address, error);
         if in_use {

@@ -1,0 +1,27 @@
+//! `ashlar keeper`: ends a daemon's mount and removes its sockets, for the daemon that started it.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use ashlar_host::error::{Error, Result};
+use ashlar_host::keeper::{self, Charge};
+use clap::{ArgAction, Args};
+
+/// Keep a mount and the files of sockets, for the daemon that started this process
+#[derive(Args, Debug)]
+pub(crate) struct Keep {
+    /// The mount, its file system, and how it is ended
+    #[arg(long, num_args = 3, allow_hyphen_values = true)]
+    mount: Vec<OsString>,
+
+    /// The file of a socket, its device and its inode
+    #[arg(long, num_args = 3, action = ArgAction::Append, allow_hyphen_values = true)]
+    file: Vec<OsString>,
+}
+
+impl Keep {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let charge = Charge::of(&self.mount, &self.file);
+        keeper::run(&charge.ok_or_else(|| Error::usage("only a daemon starts a keeper"))?)
+    }
+}

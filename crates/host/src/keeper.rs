@@ -1,0 +1,347 @@
+//! The keeper: a small process beside a daemon, which ends the daemon's mount and removes its sockets' files.
+//!
+//! # Theory
+//!
+//! A daemon in its sandbox can neither unmount nor remove files. It starts the keeper before it enters the sandbox, tells it
+//! on its command line what to keep, and asks it later, by words of two bytes on a pair of sockets. What the keeper
+//! can do was fixed when it started, so a daemon that has been taken over can end its own mount and remove its own
+//! sockets' files, and nothing else.
+//!
+//! | word | what the keeper does |
+//! |---|---|
+//! | `u` | ends the mount, unless it is in use |
+//! | `d` | detaches the mount, even when it is in use |
+//! | `w` | tells what uses the mount |
+//! | `r`, number | removes the file of a socket, unless another file has taken its place |
+//!
+//! The keeper ends when the daemon's end of the pair closes. It does nothing then: after `kill -9` the mount stays, and
+//! fails all requests, as it always did. A mount that were detached would let its users write into the directory below it without
+//! an error. The next daemon clears both mount and sockets away. The keeper is in a process group of its own and blocks the signals that
+//! end a daemon, has no descriptor but its socket, and holds no directory.
+//!
+//! If the keeper is gone, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use ashlar_engine::process::pass_on_nothing;
+use ashlar_engine::signal::{self, Signal};
+use ashlar_engine::socket_file::{self, Identity};
+use ashlar_export::fuse::mount::{MountError, MountPlace};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use rustix::stdio::stdin;
+
+use crate::client::readable_until;
+use crate::error::{Error, Result};
+use crate::users;
+
+/// The hidden command of the program.
+const COMMAND: &str = "keeper";
+/// How long the keeper may take for a word: it waits for the kernel, which waits for the daemon's other threads.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take when the process is about to exit.
+const BRIEF: Duration = Duration::from_millis(500);
+/// The longest reply, bytes.
+const MAX_REPLY: usize = 16 << 10;
+
+const UNMOUNT: u8 = b'u';
+const DETACH: u8 = b'd';
+const USERS: u8 = b'w';
+const REMOVE: u8 = b'r';
+
+/// The first byte of replies.
+const DONE: u8 = 0;
+const BUSY: u8 = 1;
+const FAILED: u8 = 2;
+
+/// What a keeper keeps.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Charge {
+    pub(crate) mount: Option<MountPlace>,
+    /// The files of sockets.
+    pub(crate) files: Vec<(PathBuf, Identity)>,
+}
+
+impl Charge {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mount.is_none() && self.files.is_empty()
+    }
+
+    /// The words of the command line: `--mount PATH DEVICE HOW`, `--file PATH DEVICE INODE`.
+    fn words(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if let Some(MountPlace { path, device, by_helper }) = &self.mount {
+            let how = if *by_helper { "helper" } else { "call" };
+            words.extend(["--mount".into(), path.into(), device.into(), how.into()]);
+        }
+        for (path, (device, inode)) in &self.files {
+            let numbers = [device.to_string().into(), inode.to_string().into()];
+            words.extend(["--file".into(), path.into()].into_iter().chain(numbers));
+        }
+        words
+    }
+
+    /// What the words behind `--mount` and `--file` say; `None` if they say nothing that [`Self::words`] would.
+    pub fn of(mount: &[OsString], files: &[OsString]) -> Option<Self> {
+        let mount = match mount {
+            [] => None,
+            [path, device, how] => Some(MountPlace {
+                path: path.into(),
+                device: device.to_str()?.to_owned(),
+                by_helper: how == "helper",
+            }),
+            [..] => return None,
+        };
+        let number = |word: &OsStr| word.to_str()?.parse().ok();
+        let file = |words: &[OsString]| match words {
+            [path, device, inode] => Some((path.into(), (number(device)?, number(inode)?))),
+            [..] => None,
+        };
+        Some(Self { mount, files: files.chunks(3).map(file).collect::<Option<_>>()? })
+    }
+
+    /// The reply to a word.
+    fn obey(&self, word: &[u8]) -> Vec<u8> {
+        let done = match (word, &self.mount) {
+            ([UNMOUNT, _], Some(mount)) => mount.end(false),
+            ([DETACH, _], Some(mount)) => mount.end(true),
+            ([USERS, _], Some(mount)) => {
+                return reply(DONE, &users::users(&mount.path).join("\n"));
+            }
+            ([REMOVE, index], _) => {
+                if let Some((path, identity)) = self.files.get(usize::from(*index)) {
+                    socket_file::remove(path, *identity);
+                }
+                Ok(())
+            }
+            _ => return reply(FAILED, "the keeper has no such word"),
+        };
+        match done {
+            Ok(()) => reply(DONE, ""),
+            Err(MountError::Busy { .. }) => reply(BUSY, ""),
+            Err(error) => reply(FAILED, &error.to_string()),
+        }
+    }
+}
+
+fn reply(kind: u8, text: &str) -> Vec<u8> {
+    let mut end = text.len().min(MAX_REPLY - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    [&[kind], &text.as_bytes()[..end]].concat()
+}
+
+/// Keeps `charge`, until the process at the other end of standard input is gone.
+///
+/// # Errors
+/// Standard input is no socket of a daemon.
+pub fn run(charge: &Charge) -> Result<ExitCode> {
+    let failed = |why: io::Error| Error::plain("cannot keep a mount or sockets", why);
+    signal::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).map_err(failed)?;
+    rustix::thread::set_name(c"ashlar-keeper").map_err(|errno| failed(errno.into()))?;
+    let mut said = reply(DONE, "");
+    loop {
+        match send(stdin(), &said, SendFlags::NOSIGNAL) {
+            Ok(_) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let mut word = [0; 3];
+        match recv(stdin(), &mut word[..], RecvFlags::empty()) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
+            Ok((_, len)) => said = charge.obey(word.get(..len).unwrap_or_default()),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    }
+}
+
+/// The keeper, as the daemon sees it.
+pub(crate) struct Keeper {
+    charge: Charge,
+    /// `None` once it is gone.
+    socket: Mutex<Option<OwnedFd>>,
+}
+
+impl Keeper {
+    /// Starts it, and waits until no signal can end it.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn start(charge: Charge) -> Result<Arc<Self>> {
+        let failed = |why: io::Error| {
+            Error::plain("cannot start the process that will end the mount and the sockets", why)
+                .hint("it is this program again, by the name /proc/self/exe")
+        };
+        let pair =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.map_err(|errno| failed(errno.into()))?;
+        pass_on_nothing().map_err(failed)?;
+        let mut keeper = Command::new("/proc/self/exe");
+        keeper.arg0("ashlar-keeper").arg(COMMAND).args(charge.words());
+        // It needs none but the helper's place.
+        keeper.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        keeper.current_dir("/").process_group(0);
+        keeper.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = keeper.spawn().map_err(failed)?;
+        // Our copy of its end.
+        drop(keeper);
+        let this = Self { charge, socket: Mutex::new(Some(ours)) };
+        let ready = this.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready = ready.as_ref().map_or(Ok(None), |socket| hear(socket, PATIENCE));
+        match ready.map_err(failed)? {
+            Some(_) => Ok(Arc::new(this)),
+            None => {
+                let status = child.wait().map_err(failed)?;
+                Err(failed(io::Error::other(format!("it ended: {status}"))))
+            }
+        }
+    }
+
+    /// Ends the mount; `lazy`: even when it is in use.
+    ///
+    /// # Errors
+    /// It is in use, or cannot be ended.
+    pub(crate) fn end_mount(&self, lazy: bool) -> std::result::Result<(), MountError> {
+        let Some(mount) = &self.charge.mount else { return Ok(()) };
+        let Some(said) = self.ask(if lazy { DETACH } else { UNMOUNT }, 0) else {
+            return mount.end(lazy);
+        };
+        let path = mount.path.clone();
+        match said.split_first() {
+            Some((&DONE, _)) => Ok(()),
+            Some((&BUSY, _)) => Err(MountError::Busy { path }),
+            other => {
+                let why = other.map(|(_, text)| String::from_utf8_lossy(text).into_owned());
+                Err(MountError::Ending { path, why: why.unwrap_or_default() })
+            }
+        }
+    }
+
+    /// What uses the mount.
+    pub(crate) fn users(&self) -> Vec<String> {
+        let Some(mount) = &self.charge.mount else { return Vec::new() };
+        match self.ask(USERS, 0) {
+            Some(said) => {
+                let text = String::from_utf8_lossy(said.get(1..).unwrap_or_default());
+                text.lines().map(str::to_owned).collect()
+            }
+            None => users::users(&mount.path),
+        }
+    }
+
+    /// Removes the file of a socket, unless another has taken its place.
+    pub(crate) fn remove(&self, path: &Path, identity: Identity) {
+        let is_it = |file: &(PathBuf, Identity)| file.0 == path && file.1 == identity;
+        let index = self.charge.files.iter().position(is_it);
+        let index = index.and_then(|index| u8::try_from(index).ok());
+        if index.and_then(|index| self.ask(REMOVE, index)).is_none() {
+            socket_file::remove(path, identity);
+        }
+    }
+
+    /// Whether the keeper has gone, so that a daemon in a sandbox cannot unmount.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Detaches the mount and removes all files, in a process that is about to exit and waits for nothing long.
+    pub(crate) fn clear_away(&self) {
+        let socket = match self.socket.try_lock() {
+            Ok(socket) => socket,
+            Err(TryLockError::Poisoned(socket)) => socket.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let Some(socket) = &*socket else { return };
+        let mount = self.charge.mount.iter().map(|_| [DETACH, 0]);
+        let files = (0..self.charge.files.len()).filter_map(|index| u8::try_from(index).ok());
+        for word in mount.chain(files.map(|index| [REMOVE, index])) {
+            let said = send(socket, &word, SendFlags::NOSIGNAL).map_err(io::Error::from);
+            if said.and_then(|_| hear(socket, BRIEF)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The reply to a word; `None` if the keeper is gone.
+    fn ask(&self, word: u8, index: u8) -> Option<Vec<u8>> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = send(socket.as_ref()?, &[word, index], SendFlags::NOSIGNAL);
+        let said = said.map_err(io::Error::from).and_then(|_| {
+            let heard = socket.as_ref().map(|socket| hear(socket, PATIENCE));
+            heard.transpose().map(Option::flatten)
+        });
+        match said {
+            Ok(Some(said)) => return Some(said),
+            Ok(None) => tracing::error!("the keeper of the mount and the sockets is gone"),
+            Err(error) => tracing::error!(%error, "the keeper does not answer"),
+        }
+        // A late reply would be taken for that to another word.
+        *socket = None;
+        None
+    }
+}
+
+/// The next reply; `None` once the keeper is gone.
+fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
+    if !readable_until(socket.as_fd(), Some(Instant::now() + patience))? {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut said = vec![0; MAX_REPLY];
+    match recv(socket, &mut said[..], RecvFlags::empty()) {
+        Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(None),
+        Ok((_, len)) => {
+            said.truncate(len);
+            Ok(Some(said))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charge_is_what_its_words_say() {
+        let mount = MountPlace { path: "/a b".into(), device: "0:44".into(), by_helper: true };
+        let files = vec![("/run/x".into(), (1, 2)), ("-y".into(), (3, u64::MAX))];
+        let charge = Charge { mount: Some(mount), files };
+        let words = charge.words();
+        assert_eq!((words.len(), &words[0], &words[4]), (12, &"--mount".into(), &"--file".into()));
+        let files = [&words[5..8], &words[9..12]].concat();
+        assert_eq!(Charge::of(&words[1..4], &files), Some(charge));
+        assert_eq!(Charge::of(&[], &[]), Some(Charge::default()));
+        assert_eq!(Charge::of(&words[1..3], &[]), None);
+        assert_eq!(Charge::of(&[], &words[5..7]), None);
+    }
+
+    #[test]
+    fn words_that_it_does_not_know_and_places_that_it_does_not_keep_do_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (_fd, mut file) = socket_file::listen(&path, 0o600, None).unwrap();
+        file.removed_by(Box::new(|| {}));
+        let identity = file.identity();
+        let charge = Charge { mount: None, files: vec![(path.clone(), identity)] };
+        for word in [&b""[..], b"r", b"u\0", b"d\0", b"w\0", b"x\0", b"r\0\0"] {
+            assert_eq!(charge.obey(word).first(), Some(&FAILED), "{word:?}");
+        }
+        assert_eq!(charge.obey(b"r\x01"), [DONE]);
+        assert!(path.exists());
+        assert_eq!(charge.obey(b"r\0"), [DONE]);
+        assert!(!path.exists());
+        std::fs::write(&path, "another").unwrap();
+        assert_eq!(charge.obey(b"r\0"), [DONE]);
+        assert!(path.exists(), "it has another inode");
+    }
+}

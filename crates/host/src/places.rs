@@ -1,0 +1,74 @@
+//! The places where clients find a daemon: its sockets and its mount.
+//!
+//! A daemon has them before it reads the first byte of a disk, since making them takes rights that it needs for nothing else.
+//! Clients that come early wait: connections queue, and the kernel holds requests to the mount.
+
+use std::path;
+use std::sync::Arc;
+
+use ashlar_engine::net::Bound;
+use ashlar_engine::socket_file::SocketFile;
+
+use crate::access::Access;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::front_ends::mount::WaitingMount;
+use crate::front_ends::nbd;
+use crate::keeper::{Charge, Keeper};
+use crate::metrics;
+use crate::options::Listen;
+
+/// See the module text. Dropping them ends the mount, and removes the files of sockets.
+pub(crate) struct Places {
+    pub(crate) mount: Option<WaitingMount>,
+    pub(crate) control: Bound,
+    pub(crate) metrics: Option<Bound>,
+    pub(crate) nbd: Vec<(Listen, Bound)>,
+}
+
+impl Places {
+    /// Makes them. The mount comes last: it shows for the shortest time if another one cannot be made.
+    ///
+    /// # Errors
+    /// One cannot be made; the others are gone again.
+    pub(crate) fn make(config: &Config, access: &Access) -> Result<Self> {
+        let control = access.bind(config.control.as_deref())?;
+        let metrics = config.metrics.as_ref().map(metrics::http::bind).transpose()?;
+        let nbd = nbd::bind(config)?;
+        let mount = config.mount.as_ref().map(|path| WaitingMount::new(path, config.allow_other));
+        Ok(Self { mount: mount.transpose()?, control, metrics, nbd })
+    }
+
+    /// Starts the process that ends the mount and removes the sockets' files from now on; `None` if there are neither.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn keep(&mut self) -> Result<Option<Arc<Keeper>>> {
+        let mount = self.mount.as_ref().and_then(WaitingMount::place).cloned();
+        let mut charge = Charge { mount, files: Vec::new() };
+        for file in self.files() {
+            // The keeper is in another directory.
+            let path = path::absolute(file.path());
+            let failed = |why| Error::new("cannot find", file.path().display(), why);
+            charge.files.push((path.map_err(failed)?, file.identity()));
+        }
+        if charge.is_empty() {
+            return Ok(None);
+        }
+        let files = charge.files.clone();
+        let keeper = Keeper::start(charge)?;
+        for (file, (path, identity)) in self.files().zip(files) {
+            let keeper = Arc::clone(&keeper);
+            file.removed_by(Box::new(move || keeper.remove(&path, identity)));
+        }
+        if let Some(mount) = &mut self.mount {
+            mount.kept_by(&keeper);
+        }
+        Ok(Some(keeper))
+    }
+
+    fn files(&mut self) -> impl Iterator<Item = &mut SocketFile> {
+        let nbd = self.nbd.iter_mut().map(|(_, bound)| bound);
+        std::iter::once(&mut self.control).chain(nbd).filter_map(Bound::file_mut)
+    }
+}
