@@ -1,6 +1,7 @@
 //! Stream sockets, Unix and TCP.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -8,8 +9,13 @@ use std::ptr;
 use std::time::Duration;
 
 use io_uring::{opcode, types};
+use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
+    socket_with, sockopt,
+};
 
 use crate::chunk_list::ChunkList;
 use crate::fd::{Bytes, Fd};
@@ -228,6 +234,25 @@ impl Socket {
         self.fd.recv(buf, 0, false).await
     }
 
+    /// As [`Self::recv`], for a Unix socket whose peer may send descriptors: appends them to `files`, at most [`MAX_FILES`] at
+    /// a time; the kernel drops more.
+    pub async fn recv_with_files(
+        &self,
+        mut buf: Vec<u8>,
+        files: &mut Vec<OwnedFd>,
+    ) -> (io::Result<usize>, Vec<u8>) {
+        loop {
+            match receive_with_files(&self.fd, &mut buf, files) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => return (other, buf),
+            }
+            if let Err(error) = self.fd.readable().await {
+                return (Err(error), buf);
+            }
+        }
+    }
+
     /// Fills `buf`. `UnexpectedEof` if the stream ends early (the bytes before that are lost).
     pub async fn recv_exact<B: Bytes>(&self, mut buf: B) -> (io::Result<()>, B) {
         let (want, mut have) = (buf.span().1, 0);
@@ -268,6 +293,52 @@ impl Socket {
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.fd.shutdown(how).await.0.map(|_| ())
     }
+}
+
+/// The most descriptors in one message.
+pub const MAX_FILES: usize = 64;
+
+fn receive_with_files(
+    fd: impl AsFd,
+    buf: &mut [u8],
+    files: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            files.extend(descriptors);
+        }
+    }
+    Ok(received.bytes)
+}
+
+/// Sends bytes and descriptors to a connected Unix socket, and waits until all are sent.
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn send_with_files(
+    fd: impl AsFd,
+    mut bytes: &[u8],
+    files: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(io::Error::other("too many descriptors"));
+    }
+    while !bytes.is_empty() {
+        match sendmsg(&fd, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        // They went with the first byte.
+        control.clear();
+    }
+    Ok(())
 }
 
 /// Sends the rest of `want` bytes of `data` through the ring, after a direct attempt with the result `first`.

@@ -4,6 +4,7 @@
 //! Several daemons may be given one path. A file is removed only by the identity (device and inode) that was checked,
 //! never by its name alone: a file that another process has put there meanwhile stays.
 
+use std::fmt;
 use std::fs::{self, Metadata, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -47,6 +48,12 @@ impl SocketFile {
     /// Has the file be removed by `remover`, because this process may lose the rights to do so.
     pub fn removed_by(&mut self, remover: Box<dyn Fn() + Send + Sync>) {
         self.remover = Some(remover);
+    }
+}
+
+impl fmt::Debug for SocketFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SocketFile").field("path", &self.path).finish_non_exhaustive()
     }
 }
 

@@ -1,13 +1,14 @@
 //! The client of a daemon's control socket.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ashlar_engine::net::Socket;
+use ashlar_engine::net::{Socket, send_with_files};
 use ashlar_engine::process;
+use ashlar_lvm::command::Membership;
 use ashlar_stack::detail::Detail;
 use ashlar_zfs::protocol::{Command, Reply as PoolReply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::control_path;
+use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
     self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
@@ -23,6 +25,7 @@ use crate::interface::{
     Manage, Sample, SampleReply, Scrub, SizeReply, StartedReply, Status, StatusReply, StopReply,
     Trace, TraceReply, ValueReply, VolumeNames, ZfsReply,
 };
+use crate::lending::MAX_LENT;
 use crate::trace::TraceStream;
 use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 
@@ -101,7 +104,7 @@ impl Client {
     /// # Errors
     /// It was refused.
     pub fn manage(&mut self, change: &Manage) -> Result<Vec<String>> {
-        let DoneReply { done } = self.call_long("Manage", json!(change))?;
+        let DoneReply { done } = self.call_lending("Manage", json!(change), &[&change.disk])?;
         Ok(done)
     }
 
@@ -110,7 +113,7 @@ impl Client {
     /// # Errors
     /// It was refused.
     pub fn attach(&mut self, at: &Attach) -> Result<Vec<String>> {
-        let DoneReply { done } = self.call_long("Attach", json!(at))?;
+        let DoneReply { done } = self.call_lending("Attach", json!(at), &[&at.disk])?;
         Ok(done)
     }
 
@@ -153,7 +156,14 @@ impl Client {
     /// # Errors
     /// It was refused, or the group is not served.
     pub fn lvm_members(&mut self, at: &LvmMembers) -> Result<LvmReply> {
-        self.call_long("LvmMembers", json!(at))
+        let whole = |path: &String| disks::in_directory(&at.directory, path).display().to_string();
+        let physical: Vec<String> = match &at.command {
+            Membership::Create(new) => new.physical.iter().map(whole).collect(),
+            Membership::Extend { physical, .. } => physical.iter().map(whole).collect(),
+            Membership::Reduce { .. } | Membership::Remove { .. } => Vec::new(),
+        };
+        let named: Vec<&str> = physical.iter().map(String::as_str).collect();
+        self.call_lending("LvmMembers", json!(at), &named)
     }
 
     /// Has volumes become active, or be active no more; returns how many of the group are active then.
@@ -345,6 +355,32 @@ impl Client {
         result
     }
 
+    /// A call that waits for I/O, and lends disks to a daemon that cannot open them: those that the user `named`, and no others.
+    fn call_lending<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        parameters: Value,
+        named: &[&str],
+    ) -> Result<T> {
+        self.set_patience(None)?;
+        let mut lent: Vec<(String, OwnedFd)> = Vec::new();
+        let reply = loop {
+            let begun = self.begin_lending(method, parameters.clone(), false, &lent);
+            let reply = begun.and_then(|()| self.next_reply());
+            let reply = reply.map_err(|error| self.lost(error))?;
+            let Some((path, access)) = not_opened(&reply) else { break reply };
+            let is_new = !lent.iter().any(|(known, _)| known == path);
+            if !is_new || !named.contains(&path) || lent.len() >= MAX_LENT {
+                break reply;
+            }
+            let disk = disks::open_to_lend(Path::new(path), access)?;
+            lent.push((path.to_owned(), disk));
+        };
+        let result = self.understand(reply);
+        self.set_patience(Some(PATIENCE))?;
+        result
+    }
+
     /// Sets the time limit for replies.
     fn set_patience(&self, patience: Option<Duration>) -> Result<()> {
         self.stream.set_read_timeout(patience).map_err(|error| self.lost(error))
@@ -370,6 +406,17 @@ impl Client {
 
     /// Sends a call.
     fn begin(&mut self, method: &str, parameters: Value, more: bool) -> io::Result<()> {
+        self.begin_lending(method, parameters, more, &[])
+    }
+
+    /// Sends a call with descriptors of disks.
+    fn begin_lending(
+        &mut self,
+        method: &str,
+        parameters: Value,
+        more: bool,
+        lent: &[(String, OwnedFd)],
+    ) -> io::Result<()> {
         let parameters = match parameters {
             Value::Object(map) => map,
             Value::Null
@@ -379,12 +426,14 @@ impl Client {
             | Value::Array(_) => Map::new(),
         };
         let method = format!("{}.{method}", interface::NAME);
-        let call = Call { method, parameters, oneway: false, more, upgrade: false };
+        let paths = lent.iter().map(|(path, _)| path.clone()).collect();
+        let call = Call { method, parameters, oneway: false, more, lent: paths, upgrade: false };
         let message = encode(&call);
         if message.len() > MAX_CALL {
             return Err(io::Error::other("the call is longer than a daemon accepts"));
         }
-        self.stream.write_all(&message)
+        let files: Vec<BorrowedFd<'_>> = lent.iter().map(|(_, disk)| disk.as_fd()).collect();
+        send_with_files(&self.stream, &message, &files)
     }
 
     fn next_reply(&mut self) -> io::Result<Reply> {
@@ -447,6 +496,18 @@ pub(crate) fn understand<T: DeserializeOwned>(path: &Path, reply: Reply) -> Resu
     })
 }
 
+/// The disk that a daemon in its sandbox asks for, and the access that it needs.
+fn not_opened(reply: &Reply) -> Option<(&str, Access)> {
+    if reply.error.as_deref().and_then(own_error) != Some("NotOpened") {
+        return None;
+    }
+    let access = match reply.parameters.get("access")?.as_str()? {
+        "write" => Access::Write,
+        _ => Access::Read,
+    };
+    Some((reply.parameters.get("path")?.as_str()?, access))
+}
+
 /// The name of an error of our own interface.
 fn own_error(name: &str) -> Option<&str> {
     name.strip_prefix(interface::NAME)?.strip_prefix('.')
@@ -465,6 +526,7 @@ fn refused(name: &str, parameters: &Value) -> Error {
     }
     let place = text("path").or(text("parameter")).or(text("method")).unwrap_or_default();
     let why = match own_error(name) {
+        Some("NotOpened") => "it is in its sandbox, and cannot open this; --no-sandbox lets it",
         Some("NotFound") => "there is no such thing",
         Some("IsDirectory") => "is a directory",
         Some("NotReadable") => "cannot be read",

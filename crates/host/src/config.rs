@@ -73,6 +73,8 @@ pub struct Config {
     pub models: Vec<Assignment>,
     /// Attributes to set before anything is served: path and value. The last one for a path counts.
     pub set: Vec<(String, String)>,
+    /// Whether the daemon stays outside of the sandbox.
+    pub no_sandbox: bool,
     /// Whether this process was started by [`crate::background::start`], whose caller waits until it serves.
     pub background: bool,
 }
@@ -160,7 +162,8 @@ impl Config {
                 }
             }
         }
-        Ok(pools::Options { parameters: Arc::new(parameters), force: self.force })
+        let parameters = Arc::new(parameters);
+        Ok(pools::Options { parameters, force: self.force, is_confined: false })
     }
 }
 

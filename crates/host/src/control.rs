@@ -14,6 +14,7 @@ use crate::interface::{
     self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, TreePath, VolumeStatus,
     control_error,
 };
+use crate::lending::Lent;
 use crate::options::BackEnd;
 use crate::service::Service;
 use crate::varlink::server::{Interface, nothing, parse};
@@ -24,9 +25,9 @@ impl Interface for Service {
     const NAME: &'static str = interface::NAME;
     const DESCRIPTION: &'static str = interface::DESCRIPTION;
 
-    async fn answer(&self, method: &str, call: Call) -> Option<Vec<Reply>> {
+    async fn answer(&self, method: &str, call: Call, lent: &Lent) -> Option<Vec<Reply>> {
         let more = call.more;
-        let reply = self.call(method, call).await;
+        let reply = self.call(method, call, lent).await;
         // Clients find what the reply tells of.
         self.clients.front_ends.follow();
         Some(if more { zfs::in_parts(reply) } else { vec![reply] })
@@ -48,7 +49,7 @@ impl Interface for Service {
 }
 
 impl Service {
-    async fn call(&self, method: &str, call: Call) -> Reply {
+    async fn call(&self, method: &str, call: Call, lent: &Lent) -> Reply {
         let result = match method {
             "Status" => nothing(&call.parameters).map(|()| json!({ "status": self.status() })),
             "Detail" => parse(call.parameters).and_then(|at| self.detail(&at)),
@@ -58,7 +59,7 @@ impl Service {
                 Err(error) => Err(error),
             },
             "Manage" => match parse(call.parameters) {
-                Ok(at) => self.manage(&at).await,
+                Ok(at) => self.manage(&at, lent).await,
                 Err(error) => Err(error),
             },
             "Grow" => match parse(call.parameters) {
@@ -66,7 +67,7 @@ impl Service {
                 Err(error) => Err(error),
             },
             "Attach" => match parse(call.parameters) {
-                Ok(at) => self.attach(&at).await,
+                Ok(at) => self.attach(&at, lent).await,
                 Err(error) => Err(error),
             },
             "Detach" => match parse(call.parameters) {
@@ -86,7 +87,7 @@ impl Service {
                 Err(error) => Err(error),
             },
             "LvmMembers" => match parse(call.parameters) {
-                Ok(at) => self.lvm_members(at).await,
+                Ok(at) => self.lvm_members(at, lent).await,
                 Err(error) => Err(error),
             },
             "Activate" => match parse(call.parameters) {
@@ -168,6 +169,7 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             io: BackEnd::used().name().to_owned(),
+            sandbox: self.confinement.status(),
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
             metrics: self.metrics.clone(),

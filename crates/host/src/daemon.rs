@@ -8,7 +8,7 @@
 //! # The start
 //!
 //! Disks are opened, then sockets listen and the mount is made, then the threads start, and only then the first byte of a disk
-//! is read: what needs rights comes before what may be hostile. Clients wait meanwhile ([`crate::places`]). A start that
+//! is read, in the sandbox ([`crate::confinement`]): what needs rights comes before what may be hostile. Clients wait meanwhile ([`crate::places`]). A start that
 //! fails ends the mount and removes the sockets. A request to end is answered once everything is assembled, since half of
 //! an array cannot be stopped.
 //!
@@ -41,6 +41,7 @@ use ashlar_engine::{Engine, ReactorConfig, spawn};
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
+use ashlar_stack::pools;
 use futures_util::future::select;
 use futures_util::lock::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -52,6 +53,7 @@ use crate::array_end::ArrayEnd;
 use crate::background::Background;
 use crate::clients::Clients;
 use crate::config::{Config, PARAMETERS};
+use crate::confinement::Confinement;
 #[cfg(debug_assertions)]
 use crate::defect;
 use crate::disks::Identity;
@@ -90,6 +92,7 @@ struct Means<'a> {
     models: Arc<Models>,
     /// Where clients wait.
     places: Places,
+    confinement: Confinement,
     /// The files and devices behind the disks' paths.
     identities: HashMap<String, Identity>,
     /// The command that waits until everything is served.
@@ -115,14 +118,18 @@ pub fn serve(
     let background = config.background.then(Background::begin).transpose()?;
     background.as_ref().map_or(Ok(()), Background::leave_directory)?;
     // Before any other thread is started, so that all of them inherit the blocked signals.
-    let ending = Ending::listen();
-    let ending = ending.map_err(|error| Error::plain("cannot wait for signals", error))?;
+    let deaf = |error| Error::plain("cannot wait for signals", error);
+    let ending = Ending::block().map_err(deaf)?;
     raise_open_files();
     let models = Arc::new(Models::new(config.models.clone()));
     if !config.incremental {
         models.check(&config.disks)?;
     }
-    let pools = config.pools()?;
+    let confinement = Confinement::of(config);
+    if !confinement.is_on() {
+        ending.listen().map_err(deaf)?;
+    }
+    let pools = pools::Options { is_confined: confinement.is_on(), ..config.pools()? };
     let access = config.check_surroundings()?;
     let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
@@ -132,10 +139,16 @@ pub fn serve(
     if let Some(keeper) = places.keep()? {
         ending.kept_by(&keeper);
     }
+    notify::connect();
+    confinement.confine_files()?;
+    if confinement.is_on() {
+        ending.listen().map_err(deaf)?;
+    }
     let reactor = disks::reactor()?;
     let reactors = ReactorConfig { spin: config.spin(), ..ReactorConfig::default() };
     let engine = Engine::with_config(config.threads(), reactors);
     let mut engine = engine.map_err(disks::no_io_uring)?;
+    confinement.seal()?;
     let result = reactor.block_on(async {
         let mut probed = probe_all(disks).await;
         probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
@@ -180,8 +193,16 @@ pub fn serve(
                 let watching = ending.clone();
                 spawn(async move { watching.without(panicked.await).await }).detach();
                 let console = &mut *console;
-                let means =
-                    Means { config, access, models, places, identities, background, console };
+                let means = Means {
+                    config,
+                    access,
+                    models,
+                    places,
+                    confinement,
+                    identities,
+                    background,
+                    console,
+                };
                 run(means, &engine, &stack, collector, &ending, &farewells).await
             }
             // Clients that wait learn of it now: a device may be slow to stop.
@@ -262,7 +283,8 @@ async fn run(
     ending: &Ending,
     farewells: &Farewells,
 ) -> Result<()> {
-    let Means { config, access, models, places, identities, background, console } = means;
+    let Means { config, access, models, places, confinement, identities, background, console } =
+        means;
     let attributes = Arc::new(stack.attributes());
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
@@ -283,9 +305,9 @@ async fn run(
             }
         }
     }
-    let Places { mount, control, metrics, nbd } = places;
+    let Places { mount, control, metrics, nbd, budget } = places;
     let devices = Arc::clone(&stack.devices);
-    let nbd = Nbd::start(engine, config, nbd, &devices, ending)?;
+    let nbd = Nbd::start(engine, config, nbd, &budget, &devices, ending)?;
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
     let mut mounted_at = None;
     if let Some(mount) = mount {
@@ -319,6 +341,7 @@ async fn run(
         clients: Arc::clone(&clients),
         access: config.access(),
         direct: !config.buffered,
+        confinement,
         models,
         collector,
         deferred: deferred.into(),

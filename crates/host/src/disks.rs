@@ -1,7 +1,8 @@
 //! Opening disks: image files or block devices, each at most once.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,10 +64,17 @@ pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> 
 /// # Errors
 /// It cannot be opened.
 pub fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+    patiently(path, || try_open(path, access, direct))
+}
+
+fn patiently<T>(
+    path: &Path,
+    attempt: impl Fn() -> std::result::Result<T, OpenFailure>,
+) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     let mut is_told = false;
     loop {
-        match try_open(path, access, direct) {
+        match attempt() {
             Err(failed) if failed.is_left && Instant::now() < deadline => {}
             other => return other.map_err(|failed| failed.error),
         }
@@ -77,6 +85,28 @@ pub fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
         }
         sleep(RETRY);
     }
+}
+
+/// Opens a disk for a daemon in its sandbox, as the daemon would; waits as [`open`] does.
+///
+/// # Errors
+/// As there.
+pub(crate) fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
+    patiently(path, || {
+        try_open_with(path, access, true, |options| {
+            ashlar_engine::file::open_to_lend(path, options)
+        })
+    })
+}
+
+/// Uses a disk that a client has lent.
+///
+/// # Errors
+/// It is no disk, is in use, or was not opened with this access.
+pub(crate) fn adopt(fd: OwnedFd, path: &Path, access: Access, direct: bool) -> Result<Disk> {
+    let options = options(access, direct);
+    let device = ashlar_engine::file::adopt(fd, path, &options).map_err(|why| open_error(&why))?;
+    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 
 /// As [`open`], but without waiting.
@@ -131,19 +161,38 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
     if let Some(disk) = NetworkDisk::at(path) {
         return disk.open(access).map_err(certain);
     }
-    let options = OpenOptions {
+    let device = try_open_with(path, access, direct, |options| {
+        let device = ashlar_engine::file::open(path, options)?;
+        let kind = device.driver().kind();
+        Ok((device, kind))
+    })?;
+    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
+}
+
+fn options(access: Access, direct: bool) -> OpenOptions {
+    OpenOptions {
         read_only: access != Access::Write,
         lock: access != Access::Look,
         direct,
         ..OpenOptions::default()
-    };
+    }
+}
+
+/// Opens a file or device by `open`, unless the kernel uses it.
+fn try_open_with<T>(
+    path: &Path,
+    access: Access,
+    direct: bool,
+    open: impl FnOnce(&OpenOptions) -> std::result::Result<(T, Kind), OpenError>,
+) -> std::result::Result<T, OpenFailure> {
+    let certain = |error| OpenFailure { error, is_left: false };
     let kernel_user = || identity(path).and_then(kernel_use::user);
     let in_use = |user: String| {
         let failed = Error::new("in use by the kernel", path.display(), user);
         certain(failed.hint("unmount it or stop what uses it first"))
     };
-    let device = match ashlar_engine::file::open(path, &options) {
-        Ok(device) => device,
+    let (opened, kind) = match open(&options(access, direct)) {
+        Ok(opened) => opened,
         Err(error) => {
             if matches!(error, OpenError::Claimed { .. })
                 && let Some(user) = kernel_user()
@@ -156,7 +205,7 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
     };
     // The engine has claimed a device that it may write to. But it cannot see that an image is used by a loop device,
     // and it does not claim devices for readers, since that would exclude other readers.
-    let is_device = device.driver().kind() == Kind::Device;
+    let is_device = kind == Kind::Device;
     let is_safe = access == Access::Look || (access == Access::Write && is_device);
     if !is_safe && let Some(user) = kernel_user() {
         return Err(in_use(user));
@@ -165,7 +214,7 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
         let claimed = OpenError::Claimed { path: path.to_owned(), holder: None };
         return Err(certain(open_error(&claimed)));
     }
-    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
+    Ok(opened)
 }
 
 /// The path as seen from any directory.
@@ -182,7 +231,12 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// Whether a path stands for a disk that is no file of this machine.
 pub(crate) fn is_no_file(path: &Path) -> bool {
-    path.to_str().is_some_and(|text| text.starts_with(RAM)) || NetworkDisk::at(path).is_some()
+    is_ram(path) || NetworkDisk::at(path).is_some()
+}
+
+/// Whether a path stands for a RAM disk.
+pub(crate) fn is_ram(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text.starts_with(RAM))
 }
 
 /// The prefix of a path that stands for a RAM disk.
@@ -263,12 +317,21 @@ pub fn identity(path: &Path) -> Option<Identity> {
     if let Some(disk) = NetworkDisk::at(path) {
         return disk.identity();
     }
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(if metadata.file_type().is_block_device() {
+    std::fs::metadata(path).ok().map(|metadata| identity_by(&metadata))
+}
+
+/// The identity of an open disk.
+pub(crate) fn identity_of(fd: &OwnedFd) -> Option<Identity> {
+    let file = File::from(fd.try_clone().ok()?);
+    file.metadata().ok().map(|metadata| identity_by(&metadata))
+}
+
+fn identity_by(metadata: &Metadata) -> Identity {
+    if metadata.file_type().is_block_device() {
         Identity::Device(metadata.rdev())
     } else {
         Identity::File(metadata.dev(), metadata.ino())
-    })
+    }
 }
 
 /// Major and minor number of the block device at `path`; `None` if it is not one.

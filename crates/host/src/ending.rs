@@ -66,6 +66,7 @@ pub(crate) struct Ending(Arc<State>);
 
 #[derive(Default)]
 struct State {
+    signals: Vec<Signal>,
     wanted: Stop,
     forced: Stop,
     draining: Stop,
@@ -97,30 +98,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Ending {
-    /// Blocks the signals that end the daemon, and receives them on a separate thread. Must be called before any other
-    /// thread is started.
+    /// Blocks the signals that end the daemon: they wait until [`Self::listen`]. Must be called before any other thread is
+    /// started.
     ///
     /// # Errors
-    /// Those of pthread_sigmask(3), sigaction(2), and of starting a thread.
-    pub(crate) fn listen() -> io::Result<Self> {
+    /// Those of pthread_sigmask(3) and sigaction(2).
+    pub(crate) fn block() -> io::Result<Self> {
         let mut signals = vec![Signal::TERM, Signal::INT];
         if !signal::is_ignored(Signal::HUP)? {
             signals.push(Signal::HUP);
         }
         signal::block(&signals)?;
-        let ending = Self::default();
-        let hearing = ending.clone();
+        Ok(Self(Arc::new(State { signals, ..State::default() })))
+    }
+
+    /// Receives the signals on a separate thread.
+    ///
+    /// # Errors
+    /// That of starting a thread.
+    pub(crate) fn listen(&self) -> io::Result<()> {
+        let hearing = self.clone();
         let hear = move || {
             loop {
-                match signal::receive(&signals) {
+                match signal::receive(&hearing.0.signals) {
                     Ok(number) if number == Signal::HUP.as_raw() => hearing.0.wanted.stop(),
                     Ok(_) => hearing.next_signal(),
                     Err(error) => return tracing::error!(%error, "waiting for signals"),
                 }
             }
         };
-        thread::Builder::new().name("ashlar-signals".to_owned()).spawn(hear)?;
-        Ok(ending)
+        thread::Builder::new().name("ashlar-signals".to_owned()).spawn(hear).map(drop)
     }
 
     /// Has a keeper tell who uses the mount, and clear away when the process exits at once.

@@ -18,6 +18,7 @@ use crate::disks::{self, Access};
 use crate::interface::{
     Attach, DiskReference, DoneReply, StartedReply, refused, refused_with, reply,
 };
+use crate::lending::Lent;
 use crate::manage::{NewDisk, index_of, not_done};
 use crate::service::Service;
 use crate::varlink::Reply;
@@ -27,9 +28,9 @@ const NOT_TAKEN: Option<u8> = Some(2);
 
 impl Service {
     /// Adds a member.
-    pub(crate) async fn attach(&self, at: &Attach) -> Result<Value, Reply> {
+    pub(crate) async fn attach(&self, at: &Attach, lent: &Lent) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
-        let new = self.open(None, &at.disk).await?;
+        let new = self.open(None, &at.disk, lent).await?;
         let contents = new.contents().await?;
         if self.access == Access::Write {
             new.refuse_rivals(&contents).await?;

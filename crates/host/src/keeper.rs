@@ -195,11 +195,8 @@ impl Keeper {
         let mut child = keeper.spawn().map_err(failed)?;
         // Our copy of its end.
         drop(keeper);
-        let this = Self { charge, socket: Mutex::new(Some(ours)) };
-        let ready = this.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready = ready.as_ref().map_or(Ok(None), |socket| hear(socket, PATIENCE));
-        match ready.map_err(failed)? {
-            Some(_) => Ok(Arc::new(this)),
+        match hear(&ours, PATIENCE).map_err(failed)? {
+            Some(_) => Ok(Arc::new(Self { charge, socket: Mutex::new(Some(ours)) })),
             None => {
                 let status = child.wait().map_err(failed)?;
                 Err(failed(io::Error::other(format!("it ended: {status}"))))
@@ -214,7 +211,15 @@ impl Keeper {
     pub(crate) fn end_mount(&self, lazy: bool) -> std::result::Result<(), MountError> {
         let Some(mount) = &self.charge.mount else { return Ok(()) };
         let Some(said) = self.ask(if lazy { DETACH } else { UNMOUNT }, 0) else {
-            return mount.end(lazy);
+            return mount.end(lazy).map_err(|error| match error {
+                MountError::Busy { path } => MountError::Busy { path },
+                other => {
+                    let path = mount.path.clone();
+                    let place = path.display();
+                    let why = format!("the keeper is gone ({other}): umount {place} ends it");
+                    MountError::Ending { path, why }
+                }
+            });
         };
         let path = mount.path.clone();
         match said.split_first() {
@@ -247,11 +252,6 @@ impl Keeper {
         if index.and_then(|index| self.ask(REMOVE, index)).is_none() {
             socket_file::remove(path, identity);
         }
-    }
-
-    /// Whether the keeper has gone, so that a daemon in a sandbox cannot unmount.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.socket.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Detaches the mount and removes all files, in a process that is about to exit and waits for nothing long.

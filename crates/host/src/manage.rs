@@ -21,10 +21,11 @@ use ashlar_stack::wipe;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::disks;
+use crate::disks::{self, Identity};
 use crate::interface::{
     DoneReply, Grow, Manage, ManageAction, SizeReply, refused, refused_by, reply,
 };
+use crate::lending::Lent;
 use crate::service::Service;
 use crate::varlink::Reply;
 
@@ -34,11 +35,11 @@ pub(crate) fn not_done(error: &ManageError) -> Reply {
 
 impl Service {
     /// Changes members.
-    pub(crate) async fn manage(&self, at: &Manage) -> Result<Value, Reply> {
+    pub(crate) async fn manage(&self, at: &Manage, lent: &Lent) -> Result<Value, Reply> {
         let volume = &self.volume(&at.name)?;
         let done = match at.action {
-            ManageAction::Add => vec![self.add(volume, at).await?],
-            ManageAction::ReAdd => vec![self.re_add(volume, at).await?],
+            ManageAction::Add => vec![self.add(volume, at, lent).await?],
+            ManageAction::ReAdd => vec![self.re_add(volume, at, lent).await?],
             ManageAction::Fail => self.fail(volume, &at.disk).await?,
             ManageAction::Remove => self.remove(volume, &at.disk).await?,
             ManageAction::Replace => self.replace(volume, at).await?,
@@ -80,9 +81,9 @@ impl Service {
         reply(SizeReply { size: array.status().await.size.bytes() })
     }
 
-    async fn add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
+    async fn add(&self, volume: &Volume, at: &Manage, lent: &Lent) -> Result<String, Reply> {
         let array = volume.view.array();
-        let new = self.open(Some(volume), &at.disk).await?;
+        let new = self.open(Some(volume), &at.disk, lent).await?;
         let contents = new.contents().await?;
         if at.force != Some(true) {
             check_free(&new.path, &contents, array.status().await.uuid)?;
@@ -105,9 +106,9 @@ impl Service {
         })
     }
 
-    async fn re_add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
+    async fn re_add(&self, volume: &Volume, at: &Manage, lent: &Lent) -> Result<String, Reply> {
         let array = volume.view.array();
-        let new = self.open(Some(volume), &at.disk).await?;
+        let new = self.open(Some(volume), &at.disk, lent).await?;
         let contents = new.contents().await?;
         new.refuse_rivals(&contents).await?;
         let Md::Member(sb) = contents.md else {
@@ -144,7 +145,8 @@ impl Service {
         };
         for held in self.stack.devices.all().into_iter().filter(is_far) {
             // One that is in use, or of another array, was not left out here.
-            let Ok(new) = self.open(Some(volume), &held.path).await else { continue };
+            let opened = self.open(Some(volume), &held.path, &Lent::default()).await;
+            let Ok(new) = opened else { continue };
             let Ok(Contents { md: Md::Member(sb), .. }) = new.contents().await else { continue };
             if sb.set_uuid != uuid || sb.role() == ondisk::Role::Spare {
                 continue;
@@ -249,13 +251,18 @@ impl Service {
 
     /// Opens a disk that should become a member, or finds it among former members. `volume` is the array it is for, if
     /// that is running.
-    pub(crate) async fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<NewDisk, Reply> {
-        let wanted = disks::identity(Path::new(disk));
+    pub(crate) async fn open(
+        &self,
+        volume: Option<&Volume>,
+        disk: &str,
+        lent: &Lent,
+    ) -> Result<NewDisk, Reply> {
+        let wanted = lent.identity(disk).or_else(|| disks::identity(Path::new(disk)));
         let same = |path: &str| self.is_opened_by(path, wanted.as_ref());
         // A device made of other devices has no file to compare.
         let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
-        let Some(held) = held else { return self.open_new(disk).await };
+        let Some(held) = held else { return self.open_new(disk, lent).await };
         let use_and_hint = match held.role {
             Role::Member => None,
             Role::Volume => {
@@ -291,16 +298,17 @@ impl Service {
         if disks::is_on_network(Path::new(&held.path))
             && gateway.disk().presence() == Presence::Gone
         {
-            return self.open_new(&held.path).await;
+            return self.open_new(&held.path, lent).await;
         }
-        Ok(NewDisk { path: held.path, gateway, is_held: true })
+        Ok(NewDisk { path: held.path, gateway, identity: wanted, is_held: true })
     }
 
     /// Opens a disk without waiting for it: that would block this thread's other work.
-    async fn open_new(&self, path: &str) -> Result<NewDisk, Reply> {
-        let opened = disks::open_in_task(Path::new(path), self.access, self.direct).await;
-        let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;
-        Ok(NewDisk { path: path.to_owned(), gateway, is_held: false })
+    pub(crate) async fn open_new(&self, path: &str, lent: &Lent) -> Result<NewDisk, Reply> {
+        let identity = lent.identity(path).or_else(|| disks::identity(Path::new(path)));
+        let opened = self.open_or_take(Path::new(path), lent).await?;
+        let gateway = self.models.wrap(opened).gateway;
+        Ok(NewDisk { path: path.to_owned(), gateway, identity, is_held: false })
     }
 
     /// Keeps a disk that is now a member; returns its path.
@@ -309,8 +317,7 @@ impl Service {
             // A former member with that path is now a different file.
             self.stack.devices.remove(&new.path);
             self.stack.devices.add_member(&new.path, new.gateway);
-            let identity = disks::identity(Path::new(&new.path));
-            self.identities.borrow_mut().extend(identity.map(|id| (new.path.clone(), id)));
+            self.identities.borrow_mut().extend(new.identity.map(|id| (new.path.clone(), id)));
         }
         new.path
     }
@@ -320,6 +327,8 @@ impl Service {
 pub(crate) struct NewDisk {
     pub(crate) path: String,
     pub(crate) gateway: Gateway,
+    /// The file or device that was opened, if it is known.
+    pub(crate) identity: Option<Identity>,
     /// Whether it was a member before.
     pub(crate) is_held: bool,
 }

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
 use crate::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
+use crate::lending::Lent;
 use crate::lvm::archive::{self, Archives};
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::NewDisk;
@@ -48,12 +49,12 @@ enum Place {
 
 impl Service {
     /// Changes the physical volumes of a group.
-    pub(crate) async fn lvm_members(&self, at: LvmMembers) -> Result<Value, Reply> {
+    pub(crate) async fn lvm_members(&self, at: LvmMembers, lent: &Lent) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let done = match &at.command {
-            Membership::Create(new) => self.create_group(&mut collector, &at, new).await,
+            Membership::Create(new) => self.create_group(&mut collector, &at, new, lent).await,
             Membership::Extend { physical, layout } => {
-                self.extend_group(&mut collector, &at, physical, *layout).await
+                self.extend_group(&mut collector, &at, (physical, *layout), lent).await
             }
             Membership::Reduce { physical } => {
                 self.reduce_group(&mut collector, &at, physical).await
@@ -69,6 +70,7 @@ impl Service {
         collector: &mut Collector,
         at: &LvmMembers,
         new: &NewGroup,
+        lent: &Lent,
     ) -> Result<Value, Reply> {
         let name = &at.group;
         if collector.has_group(name) {
@@ -80,7 +82,7 @@ impl Service {
         group.check().map_err(|error| refused(format!("Cannot make VG: {name}: {error}"), None))?;
         let archives = Archives::new(at.archive != Some(false), &at.line).map_err(refused_by)?;
         archives.before(None).map_err(refused_by)?;
-        let candidates = self.candidates(collector, &at.directory, &new.physical).await?;
+        let candidates = self.candidates(collector, &at.directory, &new.physical, lent).await?;
         if let Err(why) = check(&candidates, &group, new.layout.into()).await {
             return give_up(candidates, why);
         }
@@ -97,12 +99,12 @@ impl Service {
         &self,
         collector: &mut Collector,
         at: &LvmMembers,
-        physical: &[String],
-        layout: LayoutOptions,
+        (physical, layout): (&[String], LayoutOptions),
+        lent: &Lent,
     ) -> Result<Value, Reply> {
         // Refuses what can be refused before anything is written.
         let trial = collector.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
-        let candidates = self.candidates(collector, &at.directory, physical).await?;
+        let candidates = self.candidates(collector, &at.directory, physical, lent).await?;
         if let Err(why) = check(&candidates, &trial.before.group, layout.into()).await {
             return give_up(candidates, why);
         }
@@ -194,6 +196,7 @@ impl Service {
         collector: &Collector,
         directory: &Path,
         paths: &[String],
+        lent: &Lent,
     ) -> Result<Vec<Candidate>, Reply> {
         let mut all: Vec<Candidate> = Vec::new();
         for (at, path) in paths.iter().enumerate() {
@@ -206,7 +209,7 @@ impl Service {
             };
             let found = match paths[..at].iter().any(is_same) {
                 true => Err(refused(format!("{path} is named twice"), None)),
-                false => self.candidate(collector, directory, path).await,
+                false => self.candidate(collector, directory, path, lent).await,
             };
             match found {
                 Ok(found) => all.push(found),
@@ -227,14 +230,13 @@ impl Service {
         collector: &Collector,
         directory: &Path,
         path: &str,
+        lent: &Lent,
     ) -> Result<Candidate, Reply> {
         let device = self.device_in(directory, path);
         let Some(device) = device.and_then(|name| self.stack.devices.find(&name)) else {
             let whole = disks::in_directory(directory, path);
-            let opened = disks::open_in_task(&whole, self.access, self.direct).await;
-            let gateway = self.models.wrap(opened.map_err(refused_by)?).gateway;
-            let whole = whole.display().to_string();
-            let new = NewDisk { path: whole, gateway: gateway.clone(), is_held: false };
+            let new = self.open_new(&whole.display().to_string(), lent).await?;
+            let gateway = new.gateway.clone();
             new.refuse_rivals(&new.contents().await?).await?;
             let is_physical = examine(path, &gateway).await?;
             let (path, place) = (path.to_owned(), Place::New(new));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ashlar_engine::net::Bound;
 use ashlar_engine::socket_file::SocketFile;
+use ashlar_export::nbd::budget::Budget;
 
 use crate::access::Access;
 use crate::config::Config;
@@ -24,6 +25,8 @@ pub(crate) struct Places {
     pub(crate) control: Bound,
     pub(crate) metrics: Option<Bound>,
     pub(crate) nbd: Vec<(Listen, Bound)>,
+    /// The memory for requests of NBD clients: how much there is, /proc says.
+    pub(crate) budget: Arc<Budget>,
 }
 
 impl Places {
@@ -36,7 +39,8 @@ impl Places {
         let metrics = config.metrics.as_ref().map(metrics::http::bind).transpose()?;
         let nbd = nbd::bind(config)?;
         let mount = config.mount.as_ref().map(|path| WaitingMount::new(path, config.allow_other));
-        Ok(Self { mount: mount.transpose()?, control, metrics, nbd })
+        let budget = Arc::new(config.nbd_options.budget());
+        Ok(Self { mount: mount.transpose()?, control, metrics, nbd, budget })
     }
 
     /// Starts the process that ends the mount and removes the sockets' files from now on; `None` if there are neither.

@@ -13,6 +13,7 @@ use futures_util::lock::Mutex;
 use serde_json::json;
 
 use crate::clients::Clients;
+use crate::confinement::Confinement;
 use crate::disks::{Access, Identity};
 use crate::ending::Ending;
 use crate::interface::{control_error, refused};
@@ -37,6 +38,8 @@ pub(crate) struct Service {
     pub(crate) access: Access,
     /// Whether disks are opened for direct I/O.
     pub(crate) direct: bool,
+    /// The sandbox that the daemon is in.
+    pub(crate) confinement: Confinement,
     /// The device models of disks.
     pub(crate) models: Arc<Models>,
     /// Collects members of waiting arrays. Its lock is held during each change of the stack.

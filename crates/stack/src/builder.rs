@@ -174,6 +174,13 @@ impl Builder {
         for problem in ready.problems() {
             self.note(ready.name(), problem);
         }
+        if options.is_confined {
+            let why = "this daemon is in its sandbox, where it can start no process for the pool";
+            let hint = Some("--no-sandbox serves it".to_owned());
+            let (name, why, below) = (ready.name().to_owned(), why.to_owned(), ready.below);
+            self.refused_pools.push(RefusedPool { name, why, hint, below });
+            return true;
+        }
         let read_only = self.options.md.read_only;
         let served = match self.pools.import(&ready, read_only, options.force).await {
             Ok(served) => served,

@@ -29,6 +29,8 @@ pub struct Options {
     pub parameters: Arc<Parameters>,
     /// Also import pools that another host used last.
     pub force: bool,
+    /// Whether this process is in a sandbox, in which it can start no worker: every pool is refused.
+    pub is_confined: bool,
 }
 
 /// A pool that was not imported.

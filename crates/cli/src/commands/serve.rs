@@ -90,6 +90,9 @@ pub(crate) struct ServeOptions {
     disks: Vec<PathBuf>,
     #[arg(skip)]
     force: bool,
+    /// The option is one of all commands.
+    #[arg(skip)]
+    no_sandbox: bool,
 
     /// Mount the volumes and their attributes on a directory
     #[arg(long, value_name = "DIR")]
@@ -219,6 +222,7 @@ impl ServeOptions {
         Self {
             disks: [file.disks, self.disks].concat(),
             force: self.force | file.force,
+            no_sandbox: self.no_sandbox | file.no_sandbox,
             mount: self.mount.or(file.mount),
             allow_other: self.allow_other | file.allow_other,
             nbd: if self.nbd.is_empty() { file.nbd } else { self.nbd },
@@ -278,6 +282,7 @@ impl ServeOptions {
             control_group: self.control_group,
             models: self.model,
             set: self.set,
+            no_sandbox: self.no_sandbox,
             background: false,
         };
         config.check()?;
@@ -355,6 +360,7 @@ mod tests {
             whole = true
             partial = true
             force = true
+            no_sandbox = true
             mount = "/srv"
             allow_other = true
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
@@ -385,7 +391,7 @@ mod tests {
         assert_eq!(options.control_group, Some(Group("disk".to_owned())));
         let numbered = parse("control_group = 6").unwrap();
         assert_eq!(numbered.control_group, Some(Group("6".to_owned())));
-        assert!(options.read_only && options.run && options.incremental);
+        assert!(options.read_only && options.run && options.incremental && options.no_sandbox);
         assert!(options.whole && options.partial && options.force && options.allow_other);
         assert_eq!((options.threads, options.spin), (Some(2), Some(0)));
         let values: Vec<&str> = options.set.iter().map(|(_, value)| value.as_str()).collect();

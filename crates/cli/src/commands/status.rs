@@ -46,6 +46,9 @@ fn text(status: &interface::Status) -> String {
     if status.io == BackEnd::Threads.name() {
         out += "I/O by threads, without io_uring\n";
     }
+    if !status.sandbox.is_empty() {
+        out += &format!("sandbox: {}\n", status.sandbox);
+    }
     out.extend(status.mount.iter().map(|mount| format!("mounted on {mount}\n")));
     out.extend(status.nbd.iter().map(|address| format!("NBD at {address}\n")));
     out.extend(status.metrics.iter().map(|address| format!("metrics at {address}\n")));

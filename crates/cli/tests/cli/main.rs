@@ -12,6 +12,7 @@ mod btrfs_lists;
 mod btrfs_scrub;
 #[path = "../../../rbd/tests/suite/cluster.rs"]
 mod cluster;
+mod confined;
 mod conformance;
 mod control;
 mod early;

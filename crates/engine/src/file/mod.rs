@@ -28,7 +28,7 @@ use ashlar_block::units::{Sector, Sectors};
 
 pub use holders::{Process, device_writer};
 pub use ioctl::loop_backing_file;
-pub use open::{OpenError, OpenOptions, open};
+pub use open::{OpenError, OpenOptions, adopt, open, open_to_lend};
 
 use crate::files::RingFile;
 use crate::{blocking, reactor};

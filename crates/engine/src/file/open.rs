@@ -107,11 +107,59 @@ fn claimer(holder: Option<&Process>) -> String {
     }
 }
 
+/// A descriptor of a disk, open, claimed and locked.
+struct OpenDisk {
+    fd: OwnedFd,
+    stat: Stat,
+    kind: Kind,
+    asked_direct: bool,
+    locked: bool,
+}
+
 /// Opens a disk image or a block device. Blocks (briefly), so a reactor runs it in the [pool](crate::blocking::run).
 ///
 /// # Errors
 /// See [`OpenError`].
 pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError> {
+    device(open_disk(path, options)?, path, options)
+}
+
+/// As [`open`], for another process that [adopts](adopt) the descriptor. The claim and the lock belong to the open file: they
+/// last until each process has closed it.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_to_lend(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, Kind), OpenError> {
+    open_disk(path, options).map(|disk| (disk.fd, disk.kind))
+}
+
+/// Uses a descriptor that another process opened with [`open_to_lend`]: it must be a disk, with the access that is needed, and it
+/// is locked as by [`open`]. That process has claimed a block device, which a descriptor does not show.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn adopt(fd: OwnedFd, path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError> {
+    let io = |source: Errno| OpenError::Io { path: path.to_owned(), source: source.into() };
+    let stat = rustix::fs::fstat(&fd).map_err(io)?;
+    let kind = kind_of(&stat, path)?;
+    let flags = rustix::fs::fcntl_getfl(&fd).map_err(io)?;
+    let mode = flags & OFlags::RWMODE;
+    let suffices = mode == OFlags::RDWR || (options.read_only && mode == OFlags::RDONLY);
+    // One opened for appending would write elsewhere than it is told to.
+    if !suffices || flags.intersects(OFlags::PATH | OFlags::APPEND) {
+        return Err(io(Errno::BADF));
+    }
+    let kept = flags - (OFlags::DIRECT | OFlags::NONBLOCK);
+    let asked_direct =
+        options.direct && rustix::fs::fcntl_setfl(&fd, kept | OFlags::DIRECT).is_ok();
+    if !asked_direct {
+        rustix::fs::fcntl_setfl(&fd, kept).map_err(io)?;
+    }
+    let locked = options.lock && lock::take(&fd, path, &stat, options.read_only)?;
+    device(OpenDisk { fd, stat, kind, asked_direct, locked }, path, options)
+}
+
+fn open_disk(path: &Path, options: &OpenOptions) -> Result<OpenDisk, OpenError> {
     let block = options.image_block_bytes;
     if !matches!(block, 512 | 1024 | 2048 | 4096) {
         return Err(OpenError::BlockSize { path: path.to_owned(), bytes: block });
@@ -126,6 +174,12 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
         return Err(io(Errno::AGAIN));
     }
     let locked = options.lock && lock::take(&fd, path, &stat, options.read_only)?;
+    Ok(OpenDisk { fd, stat, kind, asked_direct, locked })
+}
+
+fn device(disk: OpenDisk, path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError> {
+    let OpenDisk { fd, stat, kind, asked_direct, locked } = disk;
+    let block = options.image_block_bytes;
     let min_block = if kind == Kind::Image { block } else { 0 };
     let direct = if asked_direct { keep_direct(&fd, path, kind, min_block)? } else { None };
     if direct.is_none() {

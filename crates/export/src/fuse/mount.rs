@@ -9,6 +9,7 @@
 //! not). The file system itself is not accessed, since that would wait for the very server that is about to stop.
 
 use std::ffi::{CString, OsStr};
+use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,6 +32,8 @@ use super::abi::MAX_WRITE;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+/// The table of mounts.
+const MOUNTS: &str = "/proc/self/mountinfo";
 /// Shown as the mount's source, and as the suffix of its type (`fuse.ashlar`).
 const NAME: &str = "ashlar";
 
@@ -121,8 +124,13 @@ impl MountPlace {
     /// # Errors
     /// See [`MountError`].
     pub fn end(&self, lazy: bool) -> Result<(), MountError> {
-        if mounted_at(&self.path).as_ref() == Some(&self.device) {
-            end_at(&self.path, lazy, self.by_helper)?;
+        let path = &self.path;
+        let table = std::fs::read_to_string(MOUNTS).map_err(|error| MountError::Ending {
+            path: path.clone(),
+            why: format!("{MOUNTS}: {error}"),
+        })?;
+        if find_device(&table, path).as_ref() == Some(&self.device) {
+            end_at(path, lazy, self.by_helper)?;
         }
         Ok(())
     }
@@ -304,6 +312,12 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     Ok(fds)
 }
 
+impl fmt::Debug for Mount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mount").field("path", &self.path).field("place", &self.place).finish()
+    }
+}
+
 impl Mount {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
@@ -398,7 +412,7 @@ fn clear_stale(path: &Path) -> Result<(), MountError> {
 /// `major:minor` of the topmost file system at `path`, which must be canonical.
 fn mounted_at(path: &Path) -> Option<String> {
     // Without the table no mount is known to be ours, and nothing is unmounted.
-    find_device(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, path)
+    find_device(&std::fs::read_to_string(MOUNTS).ok()?, path)
 }
 
 /// Looks `path` up in the text of mountinfo (proc_pid_mountinfo(5)): the last line is the topmost mount.

@@ -10,6 +10,7 @@ use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_engine::net::Bound;
 use ashlar_engine::{Engine, ReceiveError, Receiver};
+use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
 use ashlar_stack::devices::{Device, Devices};
@@ -47,6 +48,7 @@ impl Nbd {
         engine: &Engine,
         config: &Config,
         listening: Vec<(Listen, Bound)>,
+        budget: &Arc<Budget>,
         devices: &Devices,
         ending: &Ending,
     ) -> Result<Self> {
@@ -55,10 +57,9 @@ impl Nbd {
             let offered = this.offer(&device);
             offered.map_err(|why| Error::new("cannot export", &device.name, why))?;
         }
-        let budget = Arc::new(config.nbd_options.budget());
         for (index, (address, bound)) in listening.into_iter().enumerate() {
             let handle = &engine.handles()[index % engine.handles().len()];
-            let (limits, budget) = (config.nbd_options.listener(), Arc::clone(&budget));
+            let (limits, budget) = (config.nbd_options.listener(), Arc::clone(budget));
             let (exports, stop) = (Arc::clone(&this.exports), ending.draining());
             let server =
                 handle.spawn_on(move || listen(bound.into(), exports, budget, limits, stop));

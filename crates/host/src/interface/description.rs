@@ -33,11 +33,12 @@ type Pool (
   ended: ?string
 )
 
-# Io is io_uring or threads.
+# Io is io_uring or threads; sandbox is on, or off: with the reason.
 type Status (
   version: string,
   pid: int,
   io: string,
+  sandbox: string,
   mount: ?string,
   nbd: []string,
   metrics: ?string,
@@ -343,6 +344,9 @@ method List(path: string) -> (entries: []Entry)
 # reply whenever what the end waits for changes, and a last one when all is stopped: failure tells what was not in good order. Then the
 # process ends.
 method Stop(force: ?bool) -> (waits_for: []string, failure: ?string)
+
+# The daemon is in its sandbox, and cannot open a disk: the call may be sent again with its descriptor, see docs/internals/control.md.
+error NotOpened (path: string, access: (read, write))
 
 error NotFound (path: string)
 error IsDirectory (path: string)

@@ -533,6 +533,9 @@ pub struct Status {
     /// How the kernel is asked for I/O: `io_uring` or `threads`; empty from a daemon that knows one way only.
     #[serde(default)]
     pub io: String,
+    /// `on` in its sandbox, otherwise `off: ` and the reason; empty from a daemon that knows none.
+    #[serde(default)]
+    pub sandbox: String,
     /// The mount point, if any.
     pub mount: Option<String>,
     /// The addresses of the NBD servers.

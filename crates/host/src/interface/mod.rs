@@ -72,6 +72,7 @@ mod tests {
             version: String::new(),
             pid: 1,
             io: String::new(),
+            sandbox: String::new(),
             mount: None,
             nbd: Vec::new(),
             metrics: None,

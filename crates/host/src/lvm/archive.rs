@@ -39,9 +39,15 @@ impl Archives {
     /// The directory cannot be determined.
     pub fn new(keep: bool, command: &str) -> Result<Self> {
         let command = command.to_owned();
-        if !keep {
-            return Ok(Self { root: None, command });
-        }
+        let root = keep.then(Self::directory).transpose()?.map(|state| state.join("lvm"));
+        Ok(Self { root, command })
+    }
+
+    /// The directory of our states.
+    ///
+    /// # Errors
+    /// It cannot be determined.
+    pub(crate) fn directory() -> Result<PathBuf> {
         let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         let state = match set("XDG_STATE_HOME").map(PathBuf::from) {
             Some(state) if state.is_absolute() => Some(state),
@@ -52,7 +58,7 @@ impl Archives {
             Error::failed("nobody knows where archives of the metadata are to be kept")
                 .hint("set HOME or XDG_STATE_HOME, or keep none with -A n")
         })?;
-        Ok(Self { root: Some(state.join("ashlar/lvm")), command })
+        Ok(state.join("ashlar"))
     }
 
     /// Keeps the state before a change; for a new group only checks that copies can be written.

@@ -3,6 +3,7 @@
 //! A peer that sends invalid varlink loses its connection and affects no other; at most one message is buffered for it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Call, Frames, MAX_CALL, Reply, encode};
 use crate::access::Refusals;
+use crate::lending::{Lent, MAX_LENT};
 
 /// The most concurrent connections; more are closed at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -28,9 +30,9 @@ pub(crate) trait Interface {
     /// Its types, methods and errors, in varlink's language.
     const DESCRIPTION: &'static str;
 
-    /// The replies to a call of one of its methods: one, unless the caller accepts more; `None` once it has ended, which closes the
+    /// The replies to a call of one of its methods, with descriptors that may have come with it: one, unless the caller accepts more; `None` once it has ended, which closes the
     /// connection.
-    async fn answer(&self, method: &str, call: Call) -> Option<Vec<Reply>>;
+    async fn answer(&self, method: &str, call: Call, lent: &Lent) -> Option<Vec<Reply>>;
 
     /// Uses the connection for the replies to a call, until it ends; returns a call that is none for this.
     ///
@@ -90,7 +92,7 @@ pub(crate) async fn serve<I: Interface + 'static>(
 /// Serves one connection, until it ends.
 async fn converse<I: Interface>(socket: &Socket, interface: &I) {
     let mut frames = Frames::new(MAX_CALL);
-    let mut buffer = vec![0; 4096];
+    let (mut buffer, mut files) = (vec![0; 4096], Vec::new());
     loop {
         loop {
             let message = match frames.next_message() {
@@ -102,16 +104,19 @@ async fn converse<I: Interface>(socket: &Socket, interface: &I) {
                 Ok(call) => call,
                 Err(error) => return tracing::info!(%error, "control connection dropped"),
             };
-            match exchange(socket, interface, call).await {
+            match exchange(socket, interface, call, std::mem::take(&mut files)).await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => return tracing::debug!(%error, "control connection lost"),
             }
         }
-        let (received, same) = socket.recv(buffer).await;
+        let (received, same) = socket.recv_with_files(buffer, &mut files).await;
         buffer = same;
         match received {
             Ok(0) => return,
+            Ok(_) if files.len() > MAX_LENT => {
+                return tracing::info!("control connection dropped: too many descriptors");
+            }
             Ok(len) => frames.push(&buffer[..len]),
             Err(error) => return tracing::debug!(%error, "control connection lost"),
         }
@@ -119,13 +124,21 @@ async fn converse<I: Interface>(socket: &Socket, interface: &I) {
 }
 
 /// Answers one call; returns whether the connection can be used for another.
-async fn exchange<I: Interface>(socket: &Socket, interface: &I, call: Call) -> io::Result<bool> {
+async fn exchange<I: Interface>(
+    socket: &Socket,
+    interface: &I,
+    call: Call,
+    files: Vec<OwnedFd>,
+) -> io::Result<bool> {
     let Some(call) = interface.take_over(socket, call).await? else { return Ok(false) };
     let oneway = call.oneway;
     let replies = match call.method.rsplit_once('.') {
         Some((name, method)) if name == I::NAME => {
             let method = method.to_owned();
-            interface.answer(&method, call).await
+            match Lent::new(&call.lent, files) {
+                Ok(lent) => interface.answer(&method, call, &lent).await,
+                Err(reply) => Some(vec![reply]),
+            }
         }
         _ => Some(vec![answer_itself::<I>(call)]),
     };

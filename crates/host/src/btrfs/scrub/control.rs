@@ -24,6 +24,7 @@ use super::records::ScrubRecord;
 use crate::client::receive;
 use crate::disks;
 use crate::error::{Error, Result};
+use crate::lending::Lent;
 use crate::stop::Stop;
 use crate::varlink::server::{self, Interface, nothing, parse};
 use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
@@ -126,7 +127,7 @@ method Cancel() -> ()
 method Limit(bytes: int) -> ()
 ";
 
-    async fn answer(&self, method: &str, call: Call) -> Option<Vec<Reply>> {
+    async fn answer(&self, method: &str, call: Call, _: &Lent) -> Option<Vec<Reply>> {
         // The scrub has ended, and its process is about to.
         let scrub = self.scrub.upgrade()?;
         let result = match method {
@@ -185,6 +186,7 @@ pub(super) fn ask(path: &Path, method: &str, parameters: Value) -> Result<Option
         parameters: parameters.as_object().cloned().unwrap_or_default(),
         oneway: false,
         more: false,
+        lent: Vec::new(),
         upgrade: false,
     };
     let sent = stream.write_all(&encode(&call));

@@ -1,0 +1,175 @@
+//! The sandbox of a daemon: what it may still do once its disks, sockets and mount are open.
+//!
+//! What it keeps from whom: docs/internals/sandbox.md. The daemon confines its main thread before it starts another, and seals all of
+//! them once it has its rings. What it needs rights for after that, others do: the keeper ends its mount, clients lend it disks.
+
+use std::fs::{DirBuilder, File, FileType};
+use std::net::TcpListener;
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+
+use ashlar_sandbox::{CapabilitySet, Policy, Sockets};
+
+use crate::btrfs::scrub::ScrubDirectory;
+use crate::config::Config;
+use crate::disks;
+use crate::error::{Error, Result};
+use crate::lvm::archive::Archives;
+use crate::sandbox::is_switched_off;
+
+/// What the daemon reads later: the host's name and kernel for descriptions of volume groups, the limits of devices that are
+/// lent to it.
+const READS: [&str; 6] = [
+    "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/ostype",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/version",
+    "/sys/dev/block",
+    "/sys/devices",
+];
+/// The permissions of our directory for states.
+const STATE_MODE: u32 = 0o700;
+
+/// The labels of ZFS at the start of a disk, and their blocks with a magic number (OpenZFS's `vdev_impl.h`).
+const LABEL_BYTES: u64 = 256 << 10;
+const UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
+const UBERBLOCK_BYTES: usize = 1 << 10;
+const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
+
+/// See the module text.
+pub(crate) struct Confinement(std::result::Result<Policy, String>);
+
+impl Confinement {
+    /// The sandbox of a daemon, or why it has none. Made before the first reactor.
+    pub(crate) fn of(config: &Config) -> Self {
+        let is_far = |path: &&PathBuf| disks::is_on_network(path);
+        let why = if config.no_sandbox || is_switched_off() {
+            Some("--no-sandbox".to_owned())
+        } else if let Some(disk) = config.disks.iter().find(is_far) {
+            Some(format!("{} may have to be connected to again", disk.display()))
+        } else {
+            let pool = config.disks.iter().find(|path| !config.whole && has_pool(path));
+            pool.map(|disk| format!("the pool on {} needs a process of its own", disk.display()))
+        };
+        if let Some(why) = why {
+            tracing::info!(why, "no sandbox");
+            return Self(Err(why));
+        }
+        ashlar_engine::restrict_rings();
+        Self(Ok(policy()))
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_ok()
+    }
+
+    /// `on`, or why not, for users.
+    pub(crate) fn status(&self) -> String {
+        self.0.as_ref().map_or_else(|why| format!("off: {why}"), |_| "on".to_owned())
+    }
+
+    /// Takes the rights of this thread, and of those that it starts, to files that the daemon does not need.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub(crate) fn confine_files(&self) -> Result<()> {
+        let Ok(policy) = &self.0 else { return Ok(()) };
+        policy.confine_files().map_err(failed)
+    }
+
+    /// Refuses the system calls that the daemon does not need, to all threads.
+    ///
+    /// # Errors
+    /// The kernel refused, or allows what it should refuse.
+    pub(crate) fn seal(&self) -> Result<()> {
+        let Ok(policy) = &self.0 else { return Ok(()) };
+        policy.seal().map_err(failed)?;
+        ashlar_engine::end_rings();
+        match TcpListener::bind("127.0.0.1:0") {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) => {
+                tracing::debug!("in the sandbox");
+                Ok(())
+            }
+            Err(error) => Err(failed(format!("a socket was refused for another reason: {error}"))),
+            Ok(_) => Err(failed("the kernel still lets the daemon make sockets")),
+        }
+    }
+}
+
+fn failed(why: impl std::fmt::Display) -> Error {
+    Error::plain("cannot enter the sandbox", why).hint(
+        "--no-sandbox does without, with the rights of this process for what disks and clients contain",
+    )
+}
+
+/// All that a daemon may still do.
+fn policy() -> Policy {
+    // The memory that a ring registers counts against a low limit otherwise. A scrub answers on a socket beside its record.
+    let mut policy = Policy::new().keep(CapabilitySet::IPC_LOCK).sockets(Sockets::Listen);
+    for path in READS.iter().filter(|path| Path::new(path).exists()) {
+        policy = policy.read_below(path);
+    }
+    for directory in states() {
+        policy = policy.write_below(directory);
+    }
+    policy
+}
+
+/// The directories of archives of volume groups, and of records of scrubs, as far as they can be made: a daemon without one
+/// refuses what needs it when it is asked for.
+fn states() -> Vec<PathBuf> {
+    let archives = Archives::directory().ok();
+    let scrubs = ScrubDirectory::new(None).ok().map(|scrubs| scrubs.path().to_owned());
+    let mut all: Vec<PathBuf> = archives.into_iter().chain(scrubs).collect();
+    all.retain(|directory| {
+        let made = DirBuilder::new().recursive(true).mode(STATE_MODE).create(directory);
+        if let Err(error) = &made {
+            tracing::debug!(directory = %directory.display(), %error, "no state is kept");
+        }
+        made.is_ok()
+    });
+    all
+}
+
+/// Whether a disk begins with a label of ZFS. Numbers at fixed places are compared, and nothing is parsed: this is before the
+/// sandbox. A pool in a partition is found later, and refused.
+fn has_pool(path: &Path) -> bool {
+    // Opening anything else may wait.
+    let is_disk = |kind: FileType| kind.is_file() || kind.is_block_device();
+    if !std::fs::metadata(path).is_ok_and(|found| is_disk(found.file_type())) {
+        return false;
+    }
+    let Ok(file) = File::open(path) else { return false };
+    let magic = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let is_magic =
+        |number: u64| number == UBERBLOCK_MAGIC || number.swap_bytes() == UBERBLOCK_MAGIC;
+    [0, LABEL_BYTES].into_iter().any(|label| {
+        let mut blocks = vec![0; (UBERBLOCKS.end - UBERBLOCKS.start) as usize];
+        file.read_exact_at(&mut blocks, label + UBERBLOCKS.start).is_ok()
+            && blocks.chunks(UBERBLOCK_BYTES).filter_map(magic).any(is_magic)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_with_a_label_of_zfs_is_told_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        let file = File::create(&path).unwrap();
+        assert!(!has_pool(&path) && !has_pool(dir.path()) && !has_pool(Path::new("/no/such")));
+        file.set_len(1 << 20).unwrap();
+        assert!(!has_pool(&path));
+        for (at, number) in [(131_072, UBERBLOCK_MAGIC), (524_288 - 4096, UBERBLOCK_MAGIC.to_be())]
+        {
+            file.write_all_at(&number.to_le_bytes(), at).unwrap();
+            assert!(has_pool(&path), "{at}");
+            file.write_all_at(&[0; 8], at).unwrap();
+        }
+        file.write_all_at(&UBERBLOCK_MAGIC.to_le_bytes(), 4096).unwrap();
+        assert!(!has_pool(&path), "it is at another place");
+    }
+}
