@@ -32,6 +32,8 @@ const STATE_MODE: u32 = 0o700;
 
 /// The labels of ZFS at the start of a disk, and their blocks with a magic number (OpenZFS's `vdev_impl.h`).
 const LABEL_BYTES: u64 = 256 << 10;
+/// Where OpenZFS begins the partition that it makes on a whole disk, bytes.
+const PARTITION: u64 = 1 << 20;
 const UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
 const UBERBLOCK_BYTES: usize = 1 << 10;
 const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
@@ -132,8 +134,8 @@ fn states() -> Vec<PathBuf> {
     all
 }
 
-/// Whether a disk begins with a label of ZFS. Numbers at fixed places are compared, and nothing is parsed: this is before the
-/// sandbox. A pool in a partition is found later, and refused.
+/// Whether a disk begins with a label of ZFS, or with a partition that does where OpenZFS makes one. Numbers at fixed places are
+/// compared, and nothing is parsed: this is before the sandbox. A pool elsewhere is found later, and refused.
 fn has_pool(path: &Path) -> bool {
     // Opening anything else may wait.
     let is_disk = |kind: FileType| kind.is_file() || kind.is_block_device();
@@ -144,7 +146,7 @@ fn has_pool(path: &Path) -> bool {
     let magic = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let is_magic =
         |number: u64| number == UBERBLOCK_MAGIC || number.swap_bytes() == UBERBLOCK_MAGIC;
-    [0, LABEL_BYTES].into_iter().any(|label| {
+    [0, LABEL_BYTES, PARTITION, PARTITION + LABEL_BYTES].into_iter().any(|label| {
         let mut blocks = vec![0; (UBERBLOCKS.end - UBERBLOCKS.start) as usize];
         file.read_exact_at(&mut blocks, label + UBERBLOCKS.start).is_ok()
             && blocks.chunks(UBERBLOCK_BYTES).filter_map(magic).any(is_magic)
@@ -161,10 +163,10 @@ mod tests {
         let path = dir.path().join("d");
         let file = File::create(&path).unwrap();
         assert!(!has_pool(&path) && !has_pool(dir.path()) && !has_pool(Path::new("/no/such")));
-        file.set_len(1 << 20).unwrap();
+        file.set_len(2 << 20).unwrap();
         assert!(!has_pool(&path));
-        for (at, number) in [(131_072, UBERBLOCK_MAGIC), (524_288 - 4096, UBERBLOCK_MAGIC.to_be())]
-        {
+        let swapped = UBERBLOCK_MAGIC.swap_bytes();
+        for (at, number) in [(131_072, UBERBLOCK_MAGIC), (520_192, swapped), (1_179_648, swapped)] {
             file.write_all_at(&number.to_le_bytes(), at).unwrap();
             assert!(has_pool(&path), "{at}");
             file.write_all_at(&[0; 8], at).unwrap();

@@ -211,14 +211,14 @@ impl Keeper {
     pub(crate) fn end_mount(&self, lazy: bool) -> std::result::Result<(), MountError> {
         let Some(mount) = &self.charge.mount else { return Ok(()) };
         let Some(said) = self.ask(if lazy { DETACH } else { UNMOUNT }, 0) else {
-            return mount.end(lazy).map_err(|error| match error {
-                MountError::Busy { path } => MountError::Busy { path },
-                other => {
-                    let path = mount.path.clone();
-                    let place = path.display();
-                    let why = format!("the keeper is gone ({other}): umount {place} ends it");
-                    MountError::Ending { path, why }
+            return mount.end(lazy).map_err(|error| {
+                if matches!(error, MountError::Busy { .. }) {
+                    return error;
                 }
+                let path = mount.path.clone();
+                let place = path.display();
+                let why = format!("the keeper is gone ({error}): umount {place} ends it");
+                MountError::Ending { path, why }
             });
         };
         let path = mount.path.clone();

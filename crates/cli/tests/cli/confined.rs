@@ -1,13 +1,13 @@
 //! The daemon in its sandbox: disks that clients lend it, the keeper of its mount and sockets, and what it says of itself.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use super::early::{can_mount, is_mounted};
-use super::support::{Daemon, Images, MIB, Run, as_user, until};
+use super::support::{Daemon, Images, MIB, Nbd, Run, as_user, program, until};
 
 const USER: u32 = 54321;
 
@@ -138,4 +138,88 @@ fn without_its_keeper_a_daemon_serves_until_the_user_unmounts() {
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("keeper"), "{log}");
+}
+
+/// The attacker as a library; with `stay` the daemon lives on.
+fn attacker(images: &Images, stay: bool) -> PathBuf {
+    let library = images.path("attack.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/confined/attack.c");
+    let more = if stay { "-DSTAY" } else { "-DEXIT" };
+    let args = ["-shared", "-fPIC", "-w", more, "-o", library.to_str().unwrap(), source];
+    let output = Command::new("cc").args(args).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    library
+}
+
+/// A daemon with the attacker inside, which serves by NBD and where possible a mount.
+fn attacked(images: &Images, io: &str, args: &[&str], stay: bool) -> Command {
+    let place = images.path("place");
+    fs::create_dir_all(&place).unwrap();
+    fs::create_dir_all(images.path("mnt")).unwrap();
+    for name in ["other", "victim", "moved", "by-ring"] {
+        File::create(place.join(name)).unwrap().set_len(MIB).unwrap();
+    }
+    let mut command = program();
+    command.args(["serve", "--control", "control", "--nbd", "unix:nbd"]).args(args);
+    if can_mount("a daemon under attack") {
+        command.args(["--mount", "mnt"]);
+    }
+    command.args(images.refs()).current_dir(images.dir.path());
+    command.env("ASHLAR_IO", io).env("LD_PRELOAD", attacker(images, stay));
+    command.env("ATTACK_REPORT", images.path("report")).env("ATTACK_DIR", place);
+    command
+}
+
+/// The attempts that succeeded, and how many there were.
+fn successes(images: &Images) -> (Vec<String>, usize) {
+    let report = fs::read_to_string(images.path("report")).unwrap();
+    fs::remove_file(images.path("report")).unwrap();
+    assert!(report.ends_with("end\n"), "{report}");
+    let ok = report.lines().filter_map(|line| line.strip_suffix(" ok")).map(str::to_owned);
+    (ok.collect(), report.lines().count() - 1)
+}
+
+/// It may make a socket for a scrub, which it can bind in its own directory alone.
+const ALLOWED: [&str; 1] = ["socket-unix"];
+
+#[test]
+fn a_daemon_that_is_taken_over_reaches_nothing_and_serves_on() {
+    let images = Images::array(2, 16 * MIB, &["-l1"]);
+    let command = attacked(&images, "threads", &[], true);
+    let daemon = Daemon::of(command, images.dir.path());
+    let (ok, count) = successes(&images);
+    assert_eq!((ok, count >= 60), (ALLOWED.map(str::to_owned).to_vec(), true), "{count}");
+    let data = vec![7; 8192];
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    client.write_at(4096, &data);
+    client.flush();
+    assert_eq!(Nbd::open(&images.path("nbd"), "md0").read_at(4096, 8192), data);
+    drop(client);
+    let mount = images.path("mnt");
+    if is_mounted(&mount.canonicalize().unwrap()) {
+        assert!(fs::metadata(mount.join("dev/md0")).unwrap().len() > 0);
+    }
+    daemon.end();
+    assert!(!images.path("control").exists() && !images.path("nbd").exists());
+    assert!(!is_mounted(&mount.canonicalize().unwrap()));
+}
+
+#[test]
+fn a_daemon_that_is_taken_over_reaches_nothing_by_its_ring() {
+    for (args, is_inside) in [(&[][..], true), (&["--no-sandbox"], false)] {
+        let images = Images::array(2, 16 * MIB, &["-l1"]);
+        let run = output(attacked(&images, "uring", args, false));
+        let (ok, count) = successes(&images);
+        if is_inside {
+            assert_eq!((ok, count >= 70), (ALLOWED.map(str::to_owned).to_vec(), true), "{count}");
+        } else {
+            for name in ["open-passwd", "open-write", "execve", "socket-inet", "ring-openat"] {
+                assert!(ok.iter().any(|it| it == name), "{name}: {ok:?} {}", run.err);
+            }
+        }
+        // The process has gone without a word: its mount is dead.
+        if is_mounted(&images.path("mnt").canonicalize().unwrap_or_else(|_| images.path("mnt"))) {
+            assert!(Command::new("umount").arg(images.path("mnt")).status().unwrap().success());
+        }
+    }
 }

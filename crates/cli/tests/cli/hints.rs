@@ -14,6 +14,8 @@ use super::support::ashlar;
 /// Files and folders of `crates/cli/src`, or of `host/src`, whose texts several commands print, or a command of another
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
+    ("host/src/confinement.rs", &["serve", "md assemble"]),
+    ("host/src/lending.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
     ("commands/lvm/display.rs", &["lvm pvdisplay"]),
