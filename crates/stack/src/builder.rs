@@ -175,8 +175,8 @@ impl Builder {
             self.note(ready.name(), problem);
         }
         if options.is_confined {
-            let why = "the daemon is in its sandbox, where it starts no process for a pool (--no-sandbox)";
-            let hint = Some("ashlar serve --no-sandbox serves it".to_owned());
+            let why = "the daemon is in its sandbox, where it starts no process for a pool: ashlar serve --no-sandbox does";
+            let hint = None;
             let (name, why, below) = (ready.name().to_owned(), why.to_owned(), ready.below);
             self.refused_pools.push(RefusedPool { name, why, hint, below });
             return true;
