@@ -29,7 +29,6 @@ const FILES: &[c_long] = &[
     libc::SYS_lseek,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
-    libc::SYS_sync_file_range,
     libc::SYS_syncfs,
     libc::SYS_fallocate,
     libc::SYS_ftruncate,
@@ -110,7 +109,6 @@ const PROCESS: &[c_long] = &[
     libc::SYS_getgid,
     libc::SYS_getegid,
     libc::SYS_getgroups,
-    libc::SYS_getrlimit,
     libc::SYS_getrusage,
     libc::SYS_times,
     libc::SYS_uname,
@@ -147,6 +145,8 @@ const LEGACY: &[c_long] = &[
     libc::SYS_signalfd,
     libc::SYS_time,
     libc::SYS_pause,
+    libc::SYS_getrlimit,
+    libc::SYS_sync_file_range,
     // The thread's own register.
     libc::SYS_arch_prctl,
 ];
@@ -179,8 +179,9 @@ const LEGACY_CHANGES: &[c_long] = &[
     libc::SYS_link,
     libc::SYS_symlink,
 ];
+/// renameat(2), which rename(3) calls there, and which libc does not name.
 #[cfg(target_arch = "aarch64")]
-const LEGACY_CHANGES: &[c_long] = &[libc::SYS_renameat];
+const LEGACY_CHANGES: &[c_long] = &[38];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LEGACY_CHANGES: &[c_long] = &[];
 
