@@ -198,14 +198,12 @@ const SERVED: &[c_long] = &[
     libc::SYS_accept,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
-    libc::SYS_sendto,
     libc::SYS_sendmsg,
     libc::SYS_shutdown,
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
-    libc::SYS_socketpair,
 ];
 
 /// Commands of fcntl(2) for this process's own descriptors. F_SETOWN, by which the kernel sends signals, is not among them.
@@ -323,6 +321,11 @@ fn rules(policy: &Policy) -> Compiled<Rules> {
         };
         let sockets: Compiled<Vec<_>> = families.into_iter().map(rule).collect();
         rules.insert(libc::SYS_socket, sockets?);
+    }
+    if policy.sockets >= Sockets::Served {
+        // To the peer only: a datagram socket that was connected before, a service manager's, could send to any path.
+        let peer = SeccompRule::new(vec![null(4)?])?;
+        rules.insert(libc::SYS_sendto, vec![peer]);
     }
     let small = |value: &i32| *value as u64;
     rules.insert(libc::SYS_fcntl, one_of(1, FCNTL.iter().map(small))?);
