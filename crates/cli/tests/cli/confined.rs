@@ -223,3 +223,26 @@ fn a_daemon_that_is_taken_over_reaches_nothing_by_its_ring() {
         }
     }
 }
+
+/// The kernel's ring needs a thread for each operation on such a file.
+#[test]
+fn an_image_on_fuse_is_served_in_the_sandbox() {
+    if !can_mount("an image on FUSE") {
+        return;
+    }
+    let images = Images::array(2, 16 * MIB, &["-l1"]);
+    fs::create_dir(images.path("mnt")).unwrap();
+    let below = images.serve(&["--mount", "mnt"]);
+    let mut command = program();
+    command.args(["serve", "--control", "other", "--nbd", "unix:nbd", "mnt/dev/md0"]);
+    command.current_dir(images.dir.path());
+    let above = Daemon::of(command, images.dir.path());
+    let data = vec![5; 4096];
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    client.write_at(8192, &data);
+    client.flush();
+    assert_eq!(client.read_at(8192, 4096), data);
+    drop(client);
+    above.end();
+    below.end();
+}

@@ -1,6 +1,7 @@
 //! What a daemon makes before it reads a disk: clients that come early wait, and a start that fails leaves nothing behind.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -50,6 +51,11 @@ fn clients_that_come_before_the_volumes_wait_for_them() {
             let file = images.path("mnt/dev/md0");
             scope.spawn(move || assert!(fs::metadata(file).unwrap().len() > 0));
         }
+        // The model has assembly take many times as long.
+        let mut asking = UnixStream::connect(&control).unwrap();
+        asking.write_all(b"{\"method\":\"io.ashlar.Control.Status\"}\0").unwrap();
+        asking.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(asking.read(&mut [0]).is_err(), "there is an answer already");
         scope.spawn(|| {
             let status = images.run(&["status", "--control", "control"], &[]).ok().out;
             assert!(status.contains("md0"), "{status}");

@@ -291,7 +291,9 @@ impl KernelRing {
 fn restrict(uring: &IoUring) -> io::Result<()> {
     let mut allowed: Vec<Restriction> = OPERATIONS.into_iter().map(Restriction::sqe_op).collect();
     allowed.extend(REGISTRATIONS.into_iter().map(Restriction::register_op));
-    allowed.push(Restriction::sqe_flags_allowed(squeue::Flags::FIXED_FILE.bits()));
+    // Operations on files of FUSE are for a thread of the kernel.
+    let flags = squeue::Flags::FIXED_FILE | squeue::Flags::ASYNC;
+    allowed.push(Restriction::sqe_flags_allowed(flags.bits()));
     uring.submitter().register_restrictions(&mut allowed)?;
     uring.submitter().register_enable_rings()
 }
