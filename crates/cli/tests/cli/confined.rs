@@ -106,12 +106,14 @@ fn a_client_that_may_not_open_a_disk_cannot_have_it_added() {
 #[test]
 fn the_keeper_survives_signals_and_ends_with_its_daemon() {
     let images = Images::array(2, 16 * MIB, &["-l1"]);
-    let mut daemon = images.serve(&[]);
-    let keeper = keeper(&daemon);
+    let daemon = images.serve(&[]);
     for signal in ["TERM", "INT", "HUP"] {
-        kill(keeper, signal);
+        kill(keeper(&daemon), signal);
     }
-    assert!(is_process(keeper) && daemon.is_running());
+    daemon.end();
+    assert!(!images.path("control").exists(), "the keeper has not removed it");
+    let daemon = images.serve(&[]);
+    let keeper = keeper(&daemon);
     daemon.signal("KILL");
     until(Duration::from_secs(10), "the keeper stays", || !is_process(keeper));
     // As ever after this: the next daemon takes the socket's place.
