@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::support::{Daemon, Images, MIB, Nbd, program, until};
 
-/// A model with which assembly takes about a second.
-const SLOW: [&str; 2] = ["--model", "custom:read=100ms"];
+/// A model with which assembly takes some seconds: long enough for a busy machine to come in between.
+const SLOW: [&str; 2] = ["--model", "custom:read=250ms"];
 
 pub(crate) fn can_mount(what: &str) -> bool {
     let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
