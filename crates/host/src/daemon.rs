@@ -65,7 +65,7 @@ use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
 use crate::metrics::http::Limits;
 use crate::models::Models;
-use crate::options::{BackEnd, Listen, ReAddPolicy};
+use crate::options::{BackEnd, ReAddPolicy};
 use crate::places::Places;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
@@ -307,6 +307,7 @@ async fn run(
     }
     let Places { mount, control, metrics, nbd, budget } = places;
     let devices = Arc::clone(&stack.devices);
+    let addresses = nbd.iter().map(|(address, _)| address.to_string()).collect();
     let nbd = Nbd::start(engine, config, nbd, &budget, &devices, ending)?;
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
     let mut mounted_at = None;
@@ -333,7 +334,7 @@ async fn run(
         stack: Arc::clone(stack),
         attributes,
         mount: mounted_at,
-        nbd: config.nbd.iter().map(Listen::to_string).collect(),
+        nbd: addresses,
         metrics: metrics
             .as_ref()
             .and_then(|bound| bound.local_addr().ok())

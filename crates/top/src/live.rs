@@ -65,7 +65,7 @@ fn no_terminal(why: io::Error) -> Error {
 pub fn run(mut client: Client, options: &Options) -> Result<()> {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         let error = Error::usage("the live table needs a terminal for its input and output");
-        return Err(error.hint("--batch prints tables, --json one interval"));
+        return Err(error.hint("ashlar top --batch prints tables, ashlar top --json one interval"));
     }
     let first = client.sample()?;
     // All threads inherit this.

@@ -21,6 +21,7 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["set"], false),
     (&["stop"], false),
     (&["trace"], false),
+    (&["top"], false),
     (&["btrfs", "scrub", "start"], false),
     (&["btrfs", "scrub", "resume"], false),
     (&["btrfs", "scrub", "status"], false),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -142,6 +143,18 @@ fn clients_beyond_the_most_are_refused_and_idle_ones_closed() {
     drop((Nbd::open(&socket, "d0"), half));
     let log = daemon.end();
     assert!(log.contains("refused") && log.contains("idle"), "{log}");
+}
+
+#[test]
+fn the_status_has_the_port_that_the_kernel_chose() {
+    let images = Images::new(1, MIB);
+    let daemon = images.serve(&["--nbd", "tcp:127.0.0.1:0"]);
+    let status = daemon.client(&["status"]).ok().out;
+    let address = status.lines().find_map(|line| line.strip_prefix("NBD at tcp:")).unwrap();
+    let mut greeting = [0; 8];
+    TcpStream::connect(address).unwrap().read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, b"NBDMAGIC");
+    daemon.end();
 }
 
 #[test]

@@ -147,9 +147,21 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, Bound)>> {
     let all = config.nbd.iter().map(|address| {
         let bound = bind_at(address, config.nbd_options.mode(), config.read_only);
         let failed = |why| Error::new("cannot listen for NBD clients", address, why);
-        Ok((address.clone(), bound.map_err(failed)?))
+        let bound = bound.map_err(failed)?;
+        Ok((with_port(address, &bound), bound))
     });
     all.collect()
+}
+
+/// The address of a socket; the kernel may have chosen its port.
+fn with_port(address: &Listen, bound: &Bound) -> Listen {
+    if let Listen::Tcp(place) = address
+        && let Some(host) = place.strip_suffix(":0")
+        && let Ok(at) = bound.local_addr()
+    {
+        return Listen::Tcp(format!("{host}:{}", at.port()));
+    }
+    address.clone()
 }
 
 /// Listens at `address`, with `mode` if it is a Unix socket. Warns about an address that other machines may reach.
