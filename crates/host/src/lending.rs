@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use ashlar_engine::net::MAX_FILES;
 use ashlar_stack::assemble::Disk;
 use serde_json::json;
 
@@ -26,7 +27,7 @@ use crate::service::Service;
 use crate::varlink::Reply;
 
 /// The most descriptors in a call.
-pub(crate) const MAX_LENT: usize = 64;
+pub(crate) const MAX_LENT: usize = MAX_FILES;
 
 /// The descriptors of a call, by the paths that they were opened by.
 #[derive(Debug, Default)]

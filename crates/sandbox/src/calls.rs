@@ -192,7 +192,7 @@ const LEGACY_OWNERS: &[c_long] = &[libc::SYS_lchown];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY_OWNERS: &[c_long] = &[];
 
-/// On sockets that there are.
+/// On sockets that are open.
 const SERVED: &[c_long] = &[
     libc::SYS_accept4,
     libc::SYS_accept,

@@ -160,8 +160,8 @@ impl Policy {
         self
     }
 
-    /// Allows changes of owners and of extended attributes by path, too. Landlock does not judge these calls: whoever has the
-    /// rights to them has them for all files. Modes, and owners and attributes of open files, may be changed wherever
+    /// Allows changes of owners and of extended attributes by path, too. Landlock does not judge these calls: a process
+    /// that may make them may make them on all files. Modes, and owners and attributes of open files, may be changed wherever
     /// something may be written.
     #[must_use]
     pub fn owners(mut self, allowed: bool) -> Self {
