@@ -16,7 +16,7 @@
 //! is on the disks.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -31,7 +31,6 @@ use futures_util::future::{Either, select};
 use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::keeper::Keeper;
 use crate::stop::Stop;
-use crate::users;
 
 /// How long a device may take to stop after the end is forced.
 const STEP: Duration = Duration::from_secs(2);
@@ -136,9 +135,9 @@ impl Ending {
         let (Ok(()) | Err(_)) = self.0.keeper.set(Arc::clone(keeper));
     }
 
-    /// What uses the mount at `path`.
-    pub(crate) fn users(&self, path: &Path) -> Vec<String> {
-        self.0.keeper.get().map_or_else(|| users::users(path), |keeper| keeper.users())
+    /// What uses the mount, as far as it can be seen.
+    pub(crate) fn users(&self) -> Vec<String> {
+        self.0.keeper.get().map(|keeper| keeper.users()).unwrap_or_default()
     }
 
     fn next_signal(&self) {
@@ -260,7 +259,7 @@ impl Ending {
         match waiting {
             Obstacle::Nothing => Vec::new(),
             Obstacle::Mount(path) => {
-                let mut users = self.users(&path);
+                let mut users = self.users();
                 if users.is_empty() {
                     users.push("a process that cannot be seen".to_owned());
                 }

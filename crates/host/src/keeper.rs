@@ -115,7 +115,7 @@ impl Charge {
             ([UNMOUNT, _], Some(mount)) => mount.end(false),
             ([DETACH, _], Some(mount)) => mount.end(true),
             ([USERS, _], Some(mount)) => {
-                return reply(DONE, &users::users(&mount.path).join("\n"));
+                return reply(DONE, &users::users(mount).join("\n"));
             }
             ([REMOVE, index], _) => {
                 if let Some((path, identity)) = self.files.get(usize::from(*index)) {
@@ -240,7 +240,7 @@ impl Keeper {
                 let text = String::from_utf8_lossy(said.get(1..).unwrap_or_default());
                 text.lines().map(str::to_owned).collect()
             }
-            None => users::users(&mount.path),
+            None => users::users(mount),
         }
     }
 

@@ -1,15 +1,20 @@
 //! The users of a mount, for the message that it is in use.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ashlar_engine::file::Process;
+use ashlar_export::fuse::mount::MountPlace;
 
-/// Loop devices backed by files below `mount` and processes with files open there, as far as they are visible to this
-/// user.
-pub(crate) fn users(mount: &Path) -> Vec<String> {
-    let mut users = loop_devices(mount);
-    users.extend(processes(mount));
+/// Loop devices backed by files of the mount and processes with files open there, as far as they are visible to this user; if
+/// there are none, other mount namespaces with a copy of the mount.
+pub(crate) fn users(mount: &MountPlace) -> Vec<String> {
+    let mut users = loop_devices(&mount.path);
+    users.extend(processes(&mount.path));
+    if users.is_empty() {
+        users = namespaces(&mount.device);
+    }
     users
 }
 
@@ -30,18 +35,43 @@ fn loop_devices(mount: &Path) -> Vec<String> {
     names(block).into_iter().filter(backed).map(|name| format!("/dev/{name}")).collect()
 }
 
-fn processes(mount: &Path) -> Vec<String> {
+/// The directories of all other processes.
+fn others() -> impl Iterator<Item = PathBuf> {
     let own = std::process::id().to_string();
-    let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit()) && *name != own;
-    let uses = |pid: &String| {
-        let process = Path::new("/proc").join(pid);
+    let is_pid =
+        move |name: &String| name.bytes().all(|byte| byte.is_ascii_digit()) && *name != own;
+    names(Path::new("/proc")).into_iter().filter(is_pid).map(|pid| Path::new("/proc").join(pid))
+}
+
+/// A process by its directory.
+fn named(process: &Path) -> Option<String> {
+    Some(Process::of(process.file_name()?.to_str()?.parse().ok()?).to_string())
+}
+
+fn processes(mount: &Path) -> Vec<String> {
+    let uses = |process: &PathBuf| {
         let links = ["cwd", "root", "exe"].map(|name| process.join(name));
         let open = names(&process.join("fd")).into_iter().map(|fd| process.join("fd").join(fd));
         // The links are read, not followed: stat on the files would call this daemon.
         open.chain(links).any(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(mount)))
     };
-    let all = names(Path::new("/proc")).into_iter().filter(is_pid).filter(uses);
-    all.filter_map(|pid| Some(Process::of(pid.parse().ok()?).to_string())).collect()
+    others().filter(uses).filter_map(|process| named(&process)).collect()
+}
+
+/// The mount namespaces other than this process's own in which the file system `device` is mounted, each by a process in it.
+fn namespaces(device: &str) -> Vec<String> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let mut seen: BTreeSet<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();
+    let has_copy = |process: &PathBuf| {
+        let is_new = namespace(process).is_some_and(|namespace| seen.insert(namespace));
+        let table = is_new.then(|| fs::read_to_string(process.join("mountinfo")).ok()).flatten();
+        // proc_pid_mountinfo(5): the third field is the device.
+        table.is_some_and(|table| table.lines().any(|line| line.split(' ').nth(2) == Some(device)))
+    };
+    let with_copy = others().filter(has_copy);
+    with_copy
+        .filter_map(|process| Some(format!("the mount namespace of {}", named(&process)?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -53,14 +83,15 @@ mod tests {
     fn a_process_with_an_open_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
-        assert_eq!(users(&path), [""; 0]);
+        let mount = MountPlace { path: path.clone(), device: "none".into(), by_helper: false };
+        assert_eq!(users(&mount), [""; 0]);
         let mut child = Command::new("sleep")
             .arg("60")
             .stdin(Stdio::null())
             .current_dir(&path)
             .spawn()
             .unwrap();
-        let found = users(&path);
+        let found = users(&mount);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, [format!("sleep (process {})", child.id())]);

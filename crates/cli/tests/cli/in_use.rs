@@ -7,10 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
-use super::support::{Images, MIB, Run};
+use super::support::{Daemon, Images, MIB, Run, program, until};
 
 /// Runs a tool, which must succeed. `None`, with the reason printed, if this machine does not support it.
 fn tool(command: &mut Command) -> Option<String> {
@@ -29,10 +30,10 @@ fn tool(command: &mut Command) -> Option<String> {
 }
 
 /// A loop device over an image, detached at the end.
-struct Loop(PathBuf);
+pub(crate) struct Loop(pub(crate) PathBuf);
 
 impl Loop {
-    fn over(path: &Path) -> Option<Self> {
+    pub(crate) fn over(path: &Path) -> Option<Self> {
         let made = tool(Command::new("losetup").args(["--find", "--show"]).arg(path))?;
         Some(Self(made.trim_end().into()))
     }
@@ -60,9 +61,14 @@ struct NamespaceMount(Child);
 impl NamespaceMount {
     fn of(device: &Path, at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
+        Self::with("mount \"$0\" \"$1\"", &[device, at])
+    }
+
+    /// A shell in a mount namespace of its own, with copies of all mounts, that has run `script` with `args`.
+    fn with(script: &str, args: &[&Path]) -> Option<Self> {
         let mut shell = Command::new("unshare");
-        shell.args(["--mount", "sh", "-c", "mount \"$0\" \"$1\" && echo mounted && read line"]);
-        shell.arg(device).arg(at).stdin(Stdio::piped()).stdout(Stdio::piped());
+        shell.args(["--mount", "sh", "-c", &format!("{script} && echo done && read line")]);
+        shell.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = shell.spawn().ok()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take()?).read_line(&mut line).unwrap();
@@ -205,7 +211,7 @@ fn a_loop_device_that_another_process_writes_to_keeps_its_image_from_being_used(
     let images = one_image();
     let Some(device) = Loop::over(&images.path("d0")) else { return };
     let node = device.0.to_str().unwrap();
-    let daemon = super::support::Daemon::start(images.dir.path(), &[node]);
+    let daemon = Daemon::start(images.dir.path(), &[node]);
     let by = format!("ashlar (process {})", daemon.pid());
     is_refused(&images, "d0", &["in use by the kernel: d0", node, &by]);
     daemon.end();
@@ -292,4 +298,68 @@ fn a_reader_without_rights_cannot_lock_the_owner_out() {
     let lock = SharedLock::on(&images.path("d0"), 0).unwrap();
     let by = format!("(process {}), which has locked it", lock.0.id());
     images.run(&["md", "assemble"], &["d0"]).fails(1, &["d0: in use by python3", &by]);
+}
+
+/// A daemon with one volume and a mount.
+fn mounted(images: &Images) -> Option<Daemon> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: no /dev/fuse");
+        return None;
+    }
+    fs::create_dir(images.path("mnt")).unwrap();
+    Some(images.serve(&["--raw", "--mount", "mnt"]))
+}
+
+#[test]
+fn a_copy_of_the_mount_that_is_not_used_does_not_keep_the_daemon() {
+    let images = one_image();
+    let Some(daemon) = mounted(&images) else { return };
+    let Some(copy) = NamespaceMount::with("test -f \"$0\"", &[&images.path("mnt/dev/d0")]) else {
+        return;
+    };
+    let log = daemon.end();
+    assert!(
+        log.contains("other mount namespaces keep the mount, which fails from now on"),
+        "{log}"
+    );
+    drop(copy);
+}
+
+#[test]
+fn a_volume_open_in_a_copy_of_the_mount_keeps_the_daemon_until_it_is_closed() {
+    let images = one_image();
+    let Some(daemon) = mounted(&images) else { return };
+    let mount = images.path("mnt");
+    let Some(copy) = NamespaceMount::with("exec 3<>\"$0\"", &[&mount.join("dev/d0")]) else {
+        return;
+    };
+    let mut stop = program();
+    stop.args(["stop", "--control", "control"]).current_dir(images.dir.path());
+    let mut stop = stop.stderr(Stdio::piped()).spawn().unwrap();
+    let mut waiting = String::new();
+    let mut said = BufReader::new(stop.stderr.take().unwrap());
+    said.read_line(&mut waiting).unwrap();
+    let user = format!("{} is in use by sh (process {})", mount.display(), copy.0.id());
+    assert!(waiting.contains(&user), "{waiting}");
+    assert!(!mount.join("dev").exists(), "it is unmounted here");
+    drop(copy);
+    assert!(stop.wait().unwrap().success());
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+#[test]
+fn a_forced_end_does_not_wait_for_a_volume_open_in_a_copy_of_the_mount() {
+    let images = one_image();
+    let Some(daemon) = mounted(&images) else { return };
+    let Some(copy) = NamespaceMount::with("exec 3<>\"$0\"", &[&images.path("mnt/dev/d0")]) else {
+        return;
+    };
+    daemon.signal("TERM");
+    until(Duration::from_secs(20), "it is unmounted", || !images.path("mnt/dev").exists());
+    daemon.signal("TERM");
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("ended by force while in use"), "{log}");
+    drop(copy);
 }

@@ -335,8 +335,8 @@ impl Mount {
     }
 
     /// Ends the mount, unless it is in use. Its server, which must be running, ends by itself, or when the last copy of
-    /// the mount in another mount namespace is gone (a container started meanwhile has one). A mount that the user has
-    /// already ended is not an error.
+    /// the mount in another mount namespace is gone (a container started meanwhile has one):
+    /// [`Session::retire`](super::session::Session::retire) says whether a copy is in use. A mount that the user has already ended is not an error.
     ///
     /// # Errors
     /// [`MountError::Busy`] when in use; the caller may try again. See the others.

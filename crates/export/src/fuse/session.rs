@@ -62,13 +62,26 @@ enum Handle {
     Directory { path: Arc<str>, names: Mutex<Vec<String>> },
 }
 
+impl Handle {
+    fn is_volume(&self) -> bool {
+        matches!(self, Self::Volume(_))
+    }
+}
+
 /// One mount's state.
 pub struct Session<N> {
     namespace: N,
     owner: Owner,
     nodes: Mutex<Nodes>,
-    handles: Mutex<HashMap<u64, Arc<Handle>>>,
+    handles: Mutex<Handles>,
     next_handle: AtomicU64,
+}
+
+#[derive(Default)]
+struct Handles {
+    all: HashMap<u64, Arc<Handle>>,
+    /// Whether volumes can no longer be opened.
+    is_retired: bool,
 }
 
 type Answer = Result<Vec<u8>, Errno>;
@@ -85,7 +98,7 @@ impl<N: Namespace> Session<N> {
             namespace,
             owner,
             nodes: Mutex::new(Nodes::new()),
-            handles: Mutex::new(HashMap::new()),
+            handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
         }
     }
@@ -118,7 +131,7 @@ impl<N: Namespace> Session<N> {
                 self.read_dir(unique, *fh, *offset, *size, *plus)
             }
             Operation::Release { fh } | Operation::ReleaseDir { fh } => {
-                lock(&self.handles).remove(fh);
+                lock(&self.handles).all.remove(fh);
                 Ok(reply::ok(unique))
             }
             Operation::StatFs => {
@@ -157,6 +170,14 @@ impl<N: Namespace> Session<N> {
         let nodes = lock(&self.nodes).of(volume);
         let size = volume.size_bytes();
         nodes.into_iter().flat_map(|node| reply::size_notices(node, size)).collect()
+    }
+
+    /// Lets no volume be opened from now on, if none is open; returns whether that is so. Nothing that was written can then
+    /// be lost when the session ends, even if the mount has copies.
+    pub fn retire(&self) -> bool {
+        let mut handles = lock(&self.handles);
+        handles.is_retired = !handles.all.values().any(|handle| handle.is_volume());
+        handles.is_retired
     }
 
     /// Handles bytes that are not a request.
@@ -234,10 +255,14 @@ impl<N: Namespace> Session<N> {
         }
     }
 
-    fn opened(&self, unique: u64, handle: Handle, open_flags: u32) -> Vec<u8> {
+    fn opened(&self, unique: u64, handle: Handle, open_flags: u32) -> Answer {
         let fh = self.next_handle.fetch_add(1, Relaxed);
-        lock(&self.handles).insert(fh, Arc::new(handle));
-        reply::with(unique, &abi::OpenOut { fh, open_flags, backing_id: 0 }, &[])
+        let mut handles = lock(&self.handles);
+        if handles.is_retired && handle.is_volume() {
+            return Err(Errno::NODEV);
+        }
+        handles.all.insert(fh, Arc::new(handle));
+        Ok(reply::with(unique, &abi::OpenOut { fh, open_flags, backing_id: 0 }, &[]))
     }
 
     fn open(&self, unique: u64, node: u64, flags: u32) -> Answer {
@@ -252,14 +277,14 @@ impl<N: Namespace> Session<N> {
                 let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
                 let busy = || if volume.is_open() { Errno::BUSY } else { Errno::NODEV };
                 let volume = volume.open().ok_or_else(busy)?;
-                Ok(self.opened(unique, Handle::Volume(Arc::new(volume)), open_flags))
+                self.opened(unique, Handle::Volume(Arc::new(volume)), open_flags)
             }
             Entry::Attribute(access) => {
                 if !access.allows_open(flags) {
                     return Err(Errno::ACCESS);
                 }
                 let handle = Handle::Attribute { path, text: Mutex::new(None) };
-                Ok(self.opened(unique, handle, fopen::DIRECT_IO))
+                self.opened(unique, handle, fopen::DIRECT_IO)
             }
             Entry::Directory => Err(Errno::ISDIR),
             Entry::Symlink(_) => Err(Errno::LOOP),
@@ -270,14 +295,14 @@ impl<N: Namespace> Session<N> {
         match self.entry_at(node)? {
             (path, Entry::Directory) => {
                 let handle = Handle::Directory { path, names: Mutex::new(Vec::new()) };
-                Ok(self.opened(unique, handle, 0))
+                self.opened(unique, handle, 0)
             }
             (_, Entry::Attribute(_) | Entry::Volume(_) | Entry::Symlink(_)) => Err(Errno::NOTDIR),
         }
     }
 
     fn opened_handle(&self, fh: u64) -> Result<Arc<Handle>, Errno> {
-        lock(&self.handles).get(&fh).cloned().ok_or(Errno::BADF)
+        lock(&self.handles).all.get(&fh).cloned().ok_or(Errno::BADF)
     }
 
     /// The volume that a handle is open on; `otherwise` for a handle on something else.

@@ -1,5 +1,6 @@
 //! The mount, and the reactors that serve it.
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -132,29 +133,15 @@ impl ServedMount {
         }
     }
 
-    /// Unmounts it once it has no users, or detaches it when the end is forced.
+    /// Unmounts it once it has no users, or detaches it when the end is forced. Ends once nothing is left to serve.
     async fn end(&self, ending: &Ending) {
-        let path = &self.path;
-        let mut waited = Duration::ZERO;
-        loop {
-            let Err(error) = self.mount().unmount() else { break };
-            ending.wait_for(Obstacle::Mount(path.clone()));
-            // Both are multiples of the same unit.
-            if waited == PATIENCE {
-                let users = ending.users(path).join(", ");
-                tracing::error!(%error, users, "still serving; a second signal ends this by force");
+        let unmounted = || self.mount().unmount().map_err(|error| error.to_string());
+        if !self.once(unmounted, ending).await {
+            if let Err(error) = self.mount().detach() {
+                tracing::error!(%error, "the mount is left behind");
             }
-            waited += RETRY;
-            if let Either::Right(_) = select(pin!(sleep(RETRY)), ending.forced()).await {
-                tracing::error!(path = %path.display(), "ended by force while in use");
-                ending.fail(FAILURE);
-                if let Err(error) = self.mount().detach() {
-                    tracing::error!(%error, "the mount is left behind");
-                }
-                return;
-            }
+            return;
         }
-        ending.wait_for(Obstacle::Nothing);
         // The server of a reactor that has panicked never ends. Without users there is nothing left to serve.
         let all_ended = pin!(async {
             let mut servers = self.servers.lock().await;
@@ -162,7 +149,41 @@ impl ServedMount {
                 told(ended, ending);
             }
         });
-        select(all_ended, select(ending.forced(), ending.panicked())).await;
+        // Other mount namespaces may have copies of the mount, so that it has no end yet.
+        let unused = pin!(async {
+            sleep(RETRY).await;
+            let retired =
+                || self.session.retire().then_some(()).ok_or("a copy of the mount is in use");
+            if self.once(retired, ending).await {
+                tracing::warn!("other mount namespaces keep the mount, which fails from now on");
+            }
+        });
+        select(all_ended, select(unused, ending.panicked())).await;
+    }
+
+    /// Waits until `attempt` succeeds; `false` if the end was forced before.
+    async fn once<E: Display>(
+        &self,
+        attempt: impl Fn() -> std::result::Result<(), E>,
+        ending: &Ending,
+    ) -> bool {
+        let mut waited = Duration::ZERO;
+        while let Err(error) = attempt() {
+            ending.wait_for(Obstacle::Mount(self.path.clone()));
+            // Both are multiples of the same unit.
+            if waited == PATIENCE {
+                let users = ending.users().join(", ");
+                tracing::error!(%error, users, "still serving; a second signal ends this by force");
+            }
+            waited += RETRY;
+            if let Either::Right(_) = select(pin!(sleep(RETRY)), ending.forced()).await {
+                tracing::error!(path = %self.path.display(), "ended by force while in use");
+                ending.fail(FAILURE);
+                return false;
+            }
+        }
+        ending.wait_for(Obstacle::Nothing);
+        true
     }
 }
 
