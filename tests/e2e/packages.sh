@@ -8,8 +8,9 @@
 #               apt installs the package; version, manual pages, completions of bash, zsh and fish; systemd-analyze
 #               finds nothing wrong in the unit, whose exposure must not pass the limit below; ashlar@vol serves the
 #               example of a configuration as an unprivileged user to an NBD client outside, and does so again after
-#               SIGKILL; the drop-ins for block devices and for a mount; a wrong configuration is tried once, a missing
-#               disk several times; removal stops the daemons
+#               SIGKILL, and to one that connects to the socket unit during a restart; an upgrade leaves it alone; the drop-ins for
+#               block devices and for a mount; a wrong configuration is tried once, a missing disk several times; removal
+#               stops the daemons
 #   image       serves NBD through a bound folder, without capabilities, without io_uring, on a read-only root
 #
 # The systems come from the machine's own source of Debian packages, once: target/packages keeps them.
@@ -97,7 +98,7 @@ files() {
 	is "what dpkg finds changed" "" "$(chrooted dpkg --verify ashlar)"
 	is "the version" "ashlar $(chrooted dpkg-query -W -f '${Version}' ashlar)" "$(chrooted ashlar --version)"
 	chrooted getent group ashlar >/dev/null || fail "there is no group ashlar"
-	is "what systemd-analyze verify says" "" "$(chrooted systemd-analyze verify ashlar@vol.service 2>&1)"
+	is "what systemd-analyze verify says" "" "$(chrooted systemd-analyze verify ashlar@vol.service ashlar@vol.socket 2>&1)"
 	is "the manual page" /usr/share/man/man1/ashlar.1.gz "$(chrooted man -w ashlar)"
 	text=$(chrooted env MANWIDTH=100 man --warnings ashlar-serve 2>"$W/log")
 	is "what man says of the page" "" "$(cat "$W/log")"
@@ -155,7 +156,7 @@ reads() {
 	nbdcopy -- "$1" "$W/back" && cmp --bytes "$(stat -c %s "$W/letter")" "$W/back" "$W/letter"
 }
 unit() {
-	local state=/var/lib/private/ashlar/vol outside before uid n
+	local state=/var/lib/private/ashlar/vol outside waiting before restart uid n
 	head -c 2M /dev/urandom >"$W/letter"
 	inside install -d -m 700 $state
 	inside truncate -s 64M $state/disk0.img $state/disk1.img
@@ -181,6 +182,27 @@ unit() {
 	is_back() { [ "$(property vol ActiveState)" = active ] && [ "$(property vol MainPID)" != "$before" ]; }
 	until_done 20 "it starts again after SIGKILL" is_back
 	reads "$outside" || fail "after SIGKILL"
+
+	# The package is installed over a running daemon, which runs on.
+	before=$(property vol MainPID)
+	inside apt-get -qq -o Dpkg::Use-Pty=0 install --reinstall --no-install-recommends /tmp/ashlar.deb >"$W/log" 2>&1 || fail "$(cat "$W/log")"
+	is "the daemon after an upgrade" "$before" "$(property vol MainPID)"
+
+	# The socket unit: a client that comes during a restart waits.
+	inside systemctl stop ashlar@vol
+	inside systemctl start ashlar@vol.socket || fail "the socket"
+	is "the daemon before the first client" inactive "$(property vol ActiveState)"
+	waiting="nbd+unix:///md0?socket=/proc/$leader/root/run/ashlar/vol.sock"
+	reads "$waiting" || fail "the first client of the socket"
+	is "the daemon after the first client" active "$(property vol ActiveState)"
+	before=$(property vol MainPID)
+	inside systemctl restart ashlar@vol &
+	restart=$!
+	for n in 1 2 3 4 5; do reads "$waiting" || fail "a client during a restart"; done
+	wait $restart || fail "a restart"
+	! [ "$(property vol MainPID)" = "$before" ] || fail "it was not restarted"
+	is "the mode of the socket" "660 ashlar" "$(inside stat -c '%a %G' /run/ashlar/vol.sock)"
+	reads "$outside" || fail "the daemon's own socket beside it"
 
 	# A block device: only with the drop-in, and then by name.
 	echo "disks = [\"$loop\"]" >"$W/system/etc/ashlar/disk.toml"

@@ -44,6 +44,7 @@
 //! boundary or at the end of the file. OFD locks exclude each other between all openings of a file on one machine.
 
 pub mod accounts;
+pub mod activation;
 pub mod blocking;
 mod chunk_list;
 mod compute;

@@ -1,10 +1,12 @@
 //! Stream sockets, Unix and TCP.
 
+use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Duration;
 
@@ -57,6 +59,22 @@ impl Bound {
     /// Those of bind(2).
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { file: None, fd: TcpListener::bind(address)?.into(), tcp: true })
+    }
+
+    /// A socket that already listens; its file, if it has one, is another process's.
+    ///
+    /// # Errors
+    /// When it is not a socket.
+    pub fn listening(fd: OwnedFd) -> io::Result<Self> {
+        let family = sockopt::socket_domain(&fd)?;
+        let tcp = family == AddressFamily::INET || family == AddressFamily::INET6;
+        Ok(Self { file: None, fd, tcp })
+    }
+
+    /// The path of a Unix socket that has one.
+    pub fn path(&self) -> Option<PathBuf> {
+        let address = SocketAddrUnix::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()?;
+        Some(OsStr::from_bytes(address.path_bytes()?).into())
     }
 
     /// The TCP address it is bound to (port 0 replaced by the port that the kernel chose).
@@ -112,16 +130,6 @@ impl Listener {
     /// As there.
     pub fn bind_tcp(address: SocketAddr) -> io::Result<Self> {
         Bound::tcp(address).map(Self::from)
-    }
-
-    /// Uses a socket that already listens (socket activation).
-    ///
-    /// # Errors
-    /// When it is not a socket.
-    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        let family = rustix::net::sockopt::socket_domain(&fd)?;
-        let tcp = family == AddressFamily::INET || family == AddressFamily::INET6;
-        Ok(Self { file: None, fd: Fd::new(fd), tcp })
     }
 
     /// As [`Bound::local_addr`].

@@ -102,7 +102,8 @@ pub(crate) struct ServeOptions {
     #[arg(long, requires = "mount")]
     allow_other: bool,
 
-    /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated)
+    /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
+    /// made for the daemon (LISTEN_FDS) are served, too
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) nbd: Vec<Listen>,
 

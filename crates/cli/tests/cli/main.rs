@@ -1,6 +1,7 @@
 //! The command line from a user's view: runs the program, and checks its output, exit codes and effects.
 
 mod access;
+mod activation;
 mod array_end;
 mod arrays;
 mod background;

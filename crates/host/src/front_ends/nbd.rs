@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_engine::net::Bound;
-use ashlar_engine::{Engine, ReceiveError, Receiver};
+use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
 use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
@@ -139,18 +139,34 @@ impl FrontEnd for Nbd {
     }
 }
 
-/// Listens at the addresses for NBD clients, which wait until [`Nbd::start`].
+/// Listens for NBD clients, which wait until [`Nbd::start`]: at the addresses of the configuration, and on the sockets of the service
+/// manager.
 ///
 /// # Errors
 /// An address cannot be listened at.
 pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, Bound)>> {
-    let all = config.nbd.iter().map(|address| {
-        let bound = bind_at(address, config.nbd_options.mode(), config.read_only);
+    let passed = activation::sockets().map_err(|why| {
+        let error = Error::plain("cannot use the sockets of the service manager", why);
+        error.hint("a socket unit for ashlar has ListenStream=, and not Accept=yes")
+    })?;
+    let passed = passed.into_iter().map(|bound| Ok((address_of(&bound), bound)));
+    let own = config.nbd.iter().map(|address| {
         let failed = |why| Error::new("cannot listen for NBD clients", address, why);
-        let bound = bound.map_err(failed)?;
+        let bound = bind_at(address, config.nbd_options.mode()).map_err(failed)?;
         Ok((with_port(address, &bound), bound))
     });
-    all.collect()
+    let all: Vec<(Listen, Bound)> = passed.chain(own).collect::<Result<_>>()?;
+    all.iter().for_each(|(_, bound)| warn_of_strangers(bound, config.read_only));
+    Ok(all)
+}
+
+/// The address of a socket that the service manager has made.
+fn address_of(bound: &Bound) -> Listen {
+    match bound.local_addr() {
+        Ok(address) => Listen::Tcp(address.to_string()),
+        // An abstract name is rare, and shown as no path.
+        Err(_) => Listen::Unix(bound.path().unwrap_or_default()),
+    }
 }
 
 /// The address of a socket; the kernel may have chosen its port.
@@ -164,18 +180,23 @@ fn with_port(address: &Listen, bound: &Bound) -> Listen {
     address.clone()
 }
 
-/// Listens at `address`, with `mode` if it is a Unix socket. Warns about an address that other machines may reach.
+/// Listens at `address`, with `mode` if it is a Unix socket.
 ///
 /// # Errors
 /// Those of bind(2); a host that has no address.
-fn bind_at(address: &Listen, mode: u32, read_only: bool) -> io::Result<Bound> {
-    let host = match address {
-        Listen::Unix(path) => return Bound::unix(path, mode, None),
-        Listen::Tcp(host) => host,
-    };
-    let first = host.to_socket_addrs()?.next();
-    let bound = Bound::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
-    let address = bound.local_addr()?;
+fn bind_at(address: &Listen, mode: u32) -> io::Result<Bound> {
+    match address {
+        Listen::Unix(path) => Bound::unix(path, mode, None),
+        Listen::Tcp(host) => {
+            let first = host.to_socket_addrs()?.next();
+            Bound::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)
+        }
+    }
+}
+
+/// Warns about an address that other machines may reach.
+fn warn_of_strangers(bound: &Bound, read_only: bool) {
+    let Ok(address) = bound.local_addr() else { return };
     if !address.ip().to_canonical().is_loopback() {
         let may = if read_only { "read" } else { "read and write" };
         tracing::warn!(
@@ -184,5 +205,4 @@ fn bind_at(address: &Listen, mode: u32, read_only: bool) -> io::Result<Bound> {
              authentication nor encryption"
         );
     }
-    Ok(bound)
 }

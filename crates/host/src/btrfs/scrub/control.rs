@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
-use ashlar_engine::net::Listener;
+use ashlar_engine::net::Bound;
 use ashlar_engine::socket_file::{self, SocketFile};
 use futures_util::future::select;
 use serde::{Deserialize, Serialize};
@@ -94,9 +94,9 @@ pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
     let serve = move || {
         let served = disks::reactor().and_then(|reactor| {
             let served = async {
-                let listener =
-                    Listener::from_fd(fd).map_err(|error| Error::plain("cannot listen", error))?;
-                let serving = pin!(server::serve(listener, |_| Ok(()), Rc::new(controls)));
+                let bound = Bound::listening(fd);
+                let bound = bound.map_err(|error| Error::plain("cannot listen", error))?;
+                let serving = pin!(server::serve(bound.into(), |_| Ok(()), Rc::new(controls)));
                 select(serving, until).await;
                 Ok(())
             };
