@@ -18,7 +18,7 @@ use crate::findings::{DeviceProbe, Failure, Note, Options};
 use crate::names::{ArrayName, Names, wanted_name};
 use crate::owners;
 use crate::partitions::{Partition, Table};
-use crate::pool_members::Members as PoolMembers;
+use crate::pool_members::{Members as PoolMembers, lower_disk};
 use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, probe};
 use crate::view::ArrayView;
@@ -173,13 +173,6 @@ impl Builder {
         let Some(ready) = self.pool_members.next(any) else { return false };
         for problem in ready.problems() {
             self.note(ready.name(), problem);
-        }
-        if options.is_confined {
-            let why = "the daemon is in its sandbox, where it starts no process for a pool: ashlar serve --no-sandbox does";
-            let hint = None;
-            let (name, why, below) = (ready.name().to_owned(), why.to_owned(), ready.below);
-            self.refused_pools.push(RefusedPool { name, why, hint, below });
-            return true;
         }
         let read_only = self.options.md.read_only;
         let served = match self.pools.import(&ready, read_only, options.force).await {
@@ -338,10 +331,29 @@ impl Builder {
             let why = format!("was taken out of the ZFS pool {pool}, or never taken in to the end");
             return self.note(&device.name, why);
         }
-        match self.pool_members.add(device, depth, labels, &self.devices) {
+        let added = match self.options.pools.as_ref().is_some_and(|pools| pools.is_confined) {
+            true => lower_disk(device, &self.devices).map(|_| {
+                let name = member.pool_name.clone();
+                self.refuse_in_sandbox(name, &device.name);
+            }),
+            false => self.pool_members.add(device, depth, labels, &self.devices),
+        };
+        match added {
             Ok(()) => self.devices.set_role(&device.name, Role::PoolMember),
             Err(why) => self.note(&device.name, why),
         }
+    }
+
+    /// Refuses a pool that `device` is a member of: in the sandbox the daemon can neither open a disk again nor start a process.
+    fn refuse_in_sandbox(&mut self, name: String, device: &str) {
+        if let Some(refused) = self.refused_pools.iter_mut().find(|refused| refused.name == name) {
+            return refused.below.push(device.to_owned());
+        }
+        let why =
+            format!("{name}: the daemon is in its sandbox, where it starts no process for a pool");
+        let hint = "ashlar serve --no-sandbox imports it; ashlar serve --whole serves its disks as they are".to_owned();
+        let below = vec![device.to_owned()];
+        self.refused_pools.push(RefusedPool { name, why, hint: Some(hint), below });
     }
 
     fn add_partitions(&mut self, device: &Device, table: Table, depth: usize) {

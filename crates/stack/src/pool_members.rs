@@ -99,12 +99,14 @@ fn part(path: String, disk: &Path, start: Sector, len: Sectors) -> std::io::Resu
     Ok(Place { path, part: Some(part) })
 }
 
-/// The place where a worker can open a device.
+/// The disk that a device is, or is a part of: with the part.
 ///
 /// # Errors
-/// The device cannot be opened: the reason.
-fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
-    let failed = |error| format!("cannot be opened by a worker: {error}");
+/// The device is inside of others: why no pool is imported from it.
+pub(crate) fn lower_disk(
+    device: &Device,
+    devices: &Devices,
+) -> Result<(Device, Option<(Sector, Sectors)>), String> {
     let (mut lower, mut start, mut len) = (device.clone(), Sector(0), None);
     while let Kind::Partition(entry) = &lower.kind {
         start += Sectors(entry.start.0);
@@ -118,8 +120,18 @@ fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
         let why = "is part of a ZFS pool, which can only be imported from disks and their partitions: this device is inside of others";
         return Err(why.to_owned());
     }
+    Ok((lower, len.map(|len| (start, len))))
+}
+
+/// The place where a worker can open a device.
+///
+/// # Errors
+/// The device cannot be opened: the reason.
+fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
+    let failed = |error| format!("cannot be opened by a worker: {error}");
+    let (lower, part_of) = lower_disk(device, devices)?;
     let disk = std::fs::canonicalize(&lower.path).map_err(failed)?;
-    let Some(len) = len else {
+    let Some((start, len)) = part_of else {
         return Ok(Place { path: disk.display().to_string(), part: None });
     };
     let name = Path::new(&device.path).file_name().unwrap_or_default();

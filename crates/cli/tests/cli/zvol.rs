@@ -417,6 +417,33 @@ fn pools_on_partitions_of_an_image_are_served() {
     zdb_agrees(&made);
 }
 
+/// The daemon enters its sandbox unless there is a pool where OpenZFS makes one, and here there is none.
+#[test]
+fn a_pool_that_is_found_in_the_sandbox_is_refused_and_served_without() {
+    const SIZE: u64 = 64 * MIB;
+    const PLACE: u64 = 4 * MIB;
+    if !has_libzpool("a pool in the sandbox") {
+        return;
+    }
+    let made = Images::new(1, SIZE);
+    made.run(&["zpool", "create", "tank"], &["d0"]).ok();
+    let disk = Images::new(1, SIZE + 2 * PLACE);
+    let image = OpenOptions::new().write(true).open(disk.path("d0")).unwrap();
+    let table = [((PLACE / 512) as u32, (SIZE / 512) as u32)];
+    image.write_all_at(&boot_sector(&table), 0).unwrap();
+    image.write_all_at(&fs::read(made.path("d0")).unwrap(), PLACE).unwrap();
+    let before = disk.bytes();
+    let refused = disk.run(&["serve", "--control", "control"], &["d0"]);
+    refused.fails(
+        1,
+        &["cannot serve a pool", "in its sandbox", "hint: ashlar serve --no-sandbox imports it"],
+    );
+    assert_eq!(disk.bytes(), before);
+    let daemon = disk.serve(&["--no-sandbox"]);
+    assert!(daemon.greeting.contains("tank: zpool of 1 device"), "{}", daemon.greeting);
+    daemon.end();
+}
+
 /// A refused command changes no setting, and a renamed volume keeps its device and partitions.
 #[test]
 fn a_volume_stays_the_device_that_it_is() {
