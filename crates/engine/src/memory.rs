@@ -11,11 +11,15 @@ use rustix::process::{Resource, getrlimit};
 /// Sources: proc(5), setrlimit(2), the kernel's cgroup-v2 document.
 pub fn available_bytes() -> Option<u64> {
     let machine = kib_of(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
-    let address_space = getrlimit(Resource::As).current.and_then(|most| {
-        let used = kib_of(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")?;
-        Some(most.saturating_sub(used))
-    });
+    let address_space = getrlimit(Resource::As)
+        .current
+        .and_then(|most| Some(most.saturating_sub(address_space_bytes()?)));
     [address_space, left_in_groups()].into_iter().flatten().chain([machine]).min()
+}
+
+/// The address space that the process has, bytes. `None` if the kernel does not report it.
+pub fn address_space_bytes() -> Option<u64> {
+    kib_of(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")
 }
 
 /// The value of a line `NAME   123 kB`, in bytes.

@@ -8,14 +8,16 @@ use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use ashlar_sandbox::{CapabilitySet, Policy, Sockets};
+use ashlar_engine::memory::{address_space_bytes, available_bytes};
+use ashlar_export::nbd::budget::Budget;
+use ashlar_sandbox::{CapabilitySet, MemoryLimit, Policy, Sockets};
 
 use crate::btrfs::scrub::ScrubDirectory;
 use crate::config::Config;
 use crate::disks;
 use crate::error::{Error, Result};
 use crate::lvm::archive::Archives;
-use crate::sandbox::is_switched_off;
+use crate::sandbox::{LEAST_MEMORY, is_switched_off};
 
 /// What the daemon reads later: the host's name and kernel for descriptions of volume groups, the limits of devices that are
 /// lent to it.
@@ -27,6 +29,8 @@ const READS: [&str; 6] = [
     "/sys/dev/block",
     "/sys/devices",
 ];
+/// The address space that threads may reserve without using it, bytes: the allocator takes 64 MiB for each of up to a hundred.
+const RESERVED_BYTES: u64 = 8 << 30;
 /// The permissions of our directory for states.
 const STATE_MODE: u32 = 0o700;
 
@@ -71,13 +75,18 @@ impl Confinement {
         self.0.as_ref().map_or_else(|why| format!("off: {why}"), |_| "on".to_owned())
     }
 
-    /// Takes the rights of this thread, and of those that it starts, to files that the daemon does not need.
+    /// Takes the rights of this thread, and of those that it starts, to files that the daemon does not need, and to memory above what is
+    /// available now and what `budget` allows to NBD clients.
     ///
     /// # Errors
     /// The kernel refused.
-    pub(crate) fn confine_files(&self) -> Result<()> {
+    pub(crate) fn confine_files(&self, budget: &Budget) -> Result<()> {
         let Ok(policy) = &self.0 else { return Ok(()) };
-        policy.confine_files().map_err(failed)
+        let limit = memory_limit(budget.limit_bytes() as u64);
+        limit
+            .map_or_else(|| policy.clone(), |limit| policy.clone().memory(limit))
+            .confine_files()
+            .map_err(failed)
     }
 
     /// Refuses the system calls that the daemon does not need, to all threads.
@@ -103,6 +112,14 @@ fn failed(why: impl std::fmt::Display) -> Error {
     Error::plain("cannot enter the sandbox", why).hint(
         "--no-sandbox does without, with the rights of this process for what disks and clients contain",
     )
+}
+
+/// The memory that the daemon may take; `None` if the kernel does not say how much there is.
+fn memory_limit(budget_bytes: u64) -> Option<MemoryLimit> {
+    // RAM disks have theirs already.
+    let own = available_bytes()?.max(LEAST_MEMORY).checked_add(address_space_bytes()?)?;
+    let own_bytes = own.checked_add(budget_bytes)?;
+    Some(MemoryLimit { own_bytes, address_space_bytes: own_bytes.checked_add(RESERVED_BYTES)? })
 }
 
 /// All that a daemon may still do.

@@ -140,7 +140,7 @@ pub fn serve(
         ending.kept_by(&keeper);
     }
     notify::connect();
-    confinement.confine_files()?;
+    confinement.confine_files(&places.budget)?;
     if confinement.is_on() {
         ending.listen().map_err(deaf)?;
     }

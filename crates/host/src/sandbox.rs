@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ashlar_engine::memory::available_bytes;
-use ashlar_sandbox::{CapabilitySet, Policy, Sockets};
+use ashlar_sandbox::{CapabilitySet, MemoryLimit, Policy, Sockets};
 
 use crate::disks;
 use crate::error::{Error, Result};
 
-/// The least memory of a command in the sandbox, bytes: less is not enough to start in, since threads reserve address space.
-const LEAST_MEMORY: u64 = 1 << 30;
+/// The least memory in the sandbox, bytes: less is not enough to start in, since threads reserve address space.
+pub(crate) const LEAST_MEMORY: u64 = 1 << 30;
 
 static SWITCHED_OFF: AtomicBool = AtomicBool::new(false);
 static INSIDE: AtomicBool = AtomicBool::new(false);
@@ -108,7 +108,8 @@ impl Sandbox {
     pub fn enter(self) -> Result<()> {
         let Self(Some(mut policy)) = self else { return Ok(()) };
         if let Some(bytes) = available_bytes() {
-            policy = policy.memory((bytes / 2).max(LEAST_MEMORY));
+            let most = (bytes / 2).max(LEAST_MEMORY);
+            policy = policy.memory(MemoryLimit { own_bytes: most, address_space_bytes: most });
         }
         policy.enter().map_err(|why| {
             let error = Error::plain("cannot enter the sandbox", why);

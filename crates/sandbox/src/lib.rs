@@ -60,7 +60,16 @@ pub struct Policy {
     keeps: CapabilitySet,
     changes: bool,
     owners: bool,
-    memory_bytes: Option<u64>,
+    memory: Option<MemoryLimit>,
+}
+
+/// The memory that a process may take, with what it has when it confines itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryLimit {
+    /// Memory of its own that it can write to, bytes (RLIMIT_DATA).
+    pub own_bytes: u64,
+    /// All address space, bytes (RLIMIT_AS): each thread reserves some that it does not use.
+    pub address_space_bytes: u64,
 }
 
 /// What a process may still do with sockets.
@@ -119,7 +128,7 @@ impl Policy {
             keeps: CapabilitySet::empty(),
             changes: false,
             owners: false,
-            memory_bytes: None,
+            memory: None,
         }
     }
 
@@ -169,10 +178,10 @@ impl Policy {
         self
     }
 
-    /// Limits the address space, bytes.
+    /// Limits the memory.
     #[must_use]
-    pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory_bytes = Some(bytes);
+    pub fn memory(mut self, limit: MemoryLimit) -> Self {
+        self.memory = Some(limit);
         self
     }
 
@@ -186,8 +195,8 @@ impl Policy {
     pub fn confine_files(&self) -> Result<(), SandboxError> {
         process::no_new_privileges()?;
         process::forbid_dumps()?;
-        if let Some(bytes) = self.memory_bytes {
-            process::limit_memory(bytes)?;
+        if let Some(limit) = self.memory {
+            process::limit_memory(limit)?;
         }
         files::confine(&self.reads, &self.writes, self.sockets)?;
         process::drop_capabilities(self.keeps)

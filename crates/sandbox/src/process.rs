@@ -8,7 +8,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-use crate::SandboxError;
+use crate::{MemoryLimit, SandboxError};
 
 /// No program that the process might start gets more rights than it has. Filters of system calls need this, too.
 pub(crate) fn no_new_privileges() -> Result<(), SandboxError> {
@@ -23,8 +23,10 @@ pub(crate) fn forbid_dumps() -> Result<(), SandboxError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)
 }
 
-pub(crate) fn limit_memory(bytes: u64) -> Result<(), SandboxError> {
-    lower(Resource::As, bytes).map_err(|why| SandboxError::step("limit the memory", why))
+pub(crate) fn limit_memory(limit: MemoryLimit) -> Result<(), SandboxError> {
+    let failed = |why| SandboxError::step("limit the memory", why);
+    lower(Resource::Data, limit.own_bytes).map_err(failed)?;
+    lower(Resource::As, limit.address_space_bytes).map_err(failed)
 }
 
 /// Lowers a limit for good.

@@ -55,7 +55,7 @@ fn attacked(dir: &Path, io: &str, args: &[&str]) -> Attempts {
 }
 
 /// What succeeds where there is no sandbox, for root and for every user.
-const OUTSIDE: [&str; 24] = [
+const OUTSIDE: [&str; 27] = [
     "open-read",
     "open-write",
     "open-passwd",
@@ -78,7 +78,10 @@ const OUTSIDE: [&str; 24] = [
     "bind-inet",
     "kill-parent",
     "pidfd_open",
+    "much-memory",
+    "much-shared-memory",
     "mmap-exec",
+    "is-dumpable",
     "set-dumpable",
 ];
 
@@ -93,7 +96,8 @@ fn is_safe(dir: impl Fn() -> TempDir, args: &[&str], has_ring: bool, allowed: &[
         let got: Vec<_> = inside.iter().filter(|(_, result)| *result == "ok").collect();
         let wrong: Vec<_> = got.iter().filter(|(name, _)| !allowed.contains(&&***name)).collect();
         assert!(wrong.is_empty(), "{io}: {wrong:?} among {inside:?}");
-        assert!(inside.len() >= 60, "{inside:?}");
+        assert!(inside.len() >= 65, "{inside:?}");
+        assert_eq!(inside["sendto-address"], "EPERM", "{inside:?}");
         let outside = attacked(dir().path(), io, &[&["--no-sandbox"], args].concat());
         let by_ring = if has_ring && io == "uring" { &BY_RING[..] } else { &[] };
         for name in OUTSIDE.iter().chain(by_ring) {

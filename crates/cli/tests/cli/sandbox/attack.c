@@ -146,6 +146,8 @@ static void sockets(void)
 	pair = socket(AF_UNIX, SOCK_STREAM, 0);
 	said("bind-unix", bind(pair, (struct sockaddr *)&place, sizeof place));
 	said("bind-inet", bind(internet, (struct sockaddr *)&here, sizeof here));
+	/* Whatever the socket, the address is refused. */
+	said("sendto-address", sendto(pair, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&place, sizeof place));
 	close(pair);
 	close(internet);
 }
@@ -170,7 +172,12 @@ static void privileges(void)
 	said("setuid", real_syscall(SYS_setuid, 0));
 	said("setgroups", real_syscall(SYS_setgroups, 0, NULL));
 	real_syscall(SYS_capget, header, data);
+	errno = EPERM;
+	/* To load modules: CAP_SYS_MODULE. */
+	said("has-capability", data[0] & 1 << 16 ? 0 : -1);
 	said("capset", real_syscall(SYS_capset, header, data));
+	errno = EPERM;
+	said("is-dumpable", prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 1 ? 0 : -1);
 	said("set-dumpable", prctl(PR_SET_DUMPABLE, 1, 0, 0, 0));
 	said("prlimit", real_syscall(SYS_prlimit64, getppid(), 7, NULL, data));
 	said("unshare", unshare(CLONE_NEWUTS));
@@ -190,6 +197,11 @@ static void kernel(void)
 	uint64_t attributes[16] = { 1, 0 };
 	void *data = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
+	/* More than any machine has, but not more than the address space. */
+	said("much-memory", mmap(NULL, (size_t)1 << 45, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+				== MAP_FAILED ? -1 : 0);
+	said("much-shared-memory", mmap(NULL, (size_t)1 << 45, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
+					-1, 0) == MAP_FAILED ? -1 : 0);
 	said("mmap-exec", code == MAP_FAILED ? -1 : 0);
 	said("mprotect-exec", mprotect(data, 4096, PROT_READ | PROT_EXEC));
 	closed("io_uring_setup", real_syscall(SYS_io_uring_setup, 4, &params));
