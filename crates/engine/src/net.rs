@@ -23,6 +23,7 @@ use crate::chunk_list::ChunkList;
 use crate::fd::{Bytes, Fd};
 use crate::op::{NewFd, Op, Payload};
 use crate::socket_file::{self, SocketFile};
+use crate::timer::sleep;
 
 /// Idle time after which the kernel probes a TCP client.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -30,6 +31,9 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Unanswered probes that end the connection.
 const KEEPALIVE_COUNT: u32 = 6;
+
+/// The pause after an accept(2) that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that listens, on which no reactor accepts connections yet: they wait.
 pub struct Bound {
@@ -140,10 +144,24 @@ impl Listener {
         local_addr(&self.fd)
     }
 
+    /// Waits for a connection, also after errors that may pass, such as a lack of descriptors: these are told to `passing`.
+    ///
+    /// # Errors
+    /// The listening socket can no longer be used.
+    pub async fn next(&self, passing: impl Fn(&io::Error)) -> io::Result<Socket> {
+        loop {
+            match self.accept().await {
+                Err(error) if is_passing(&error) => passing(&error),
+                result => return result,
+            }
+            sleep(ACCEPT_PAUSE).await;
+        }
+    }
+
     /// Waits for a connection.
     ///
     /// # Errors
-    /// Those of accept(2); `ConnectionAborted` and lack of descriptors are temporary, others are not.
+    /// Those of accept(2).
     pub async fn accept(&self) -> io::Result<Socket> {
         let number = types::Fd(self.fd.as_fd().as_raw_fd());
         let entry = opcode::Accept::new(number, ptr::null_mut(), ptr::null_mut())
@@ -162,6 +180,13 @@ impl Listener {
         }
         Ok(Socket { fd: Fd::new(fd) })
     }
+}
+
+/// Whether accepting may succeed later, because the listening socket itself is not at fault. accept(2) also returns
+/// network errors of connections that are already gone.
+fn is_passing(error: &io::Error) -> bool {
+    let of_the_socket = [Errno::BADF, Errno::FAULT, Errno::INVAL, Errno::NOTSOCK, Errno::OPNOTSUPP];
+    Errno::from_io_error(error).is_some_and(|errno| !of_the_socket.contains(&errno))
 }
 
 /// Lets a Unix socket hold several long messages: by default it holds one of 128 KiB and is writable again when three quarters
@@ -306,7 +331,11 @@ impl Socket {
 /// The most descriptors in one message.
 pub const MAX_FILES: usize = 64;
 
-fn receive_with_files(
+/// Receives bytes that wait in a Unix socket, and descriptors that came with them, which are added to `files`.
+///
+/// # Errors
+/// `WouldBlock` if nothing waits; others of recvmsg(2).
+pub fn receive_with_files(
     fd: impl AsFd,
     buf: &mut [u8],
     files: &mut Vec<OwnedFd>,

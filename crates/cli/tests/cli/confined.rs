@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::early::{can_mount, is_mounted};
 use super::in_use::Loop;
 use super::run::run;
-use super::support::{Daemon, Images, MIB, Nbd, as_user, program, until};
+use super::support::{Daemon, Images, MIB, Nbd, as_user, has_io_uring, program, until};
 
 const USER: u32 = 54321;
 
@@ -229,6 +229,9 @@ fn a_daemon_that_is_taken_over_reaches_nothing_and_serves_on() {
 
 #[test]
 fn a_daemon_that_is_taken_over_reaches_nothing_by_its_ring() {
+    if !has_io_uring("an attack by the ring") {
+        return;
+    }
     for (args, is_inside) in [(&[][..], true), (&["--no-sandbox"], false)] {
         let images = Images::array(2, 16 * MIB, &["-l1"]);
         let run = run(attacked(&images, "uring", args, false));

@@ -21,6 +21,17 @@ pub(crate) fn program() -> Command {
     command
 }
 
+/// Whether io_uring may be used here; prints a message if not.
+pub(crate) fn has_io_uring(test: &str) -> bool {
+    let mut command = program();
+    command.args(["scan", "ram:1M"]).env("ASHLAR_IO", "uring");
+    let has = command.output().unwrap().status.success();
+    if !has {
+        eprintln!("{test}: skipped in part, io_uring is refused here");
+    }
+    has
+}
+
 /// Runs the program in `dir`. It must not panic, whatever its arguments.
 pub(crate) fn ashlar_in(dir: &Path, args: &[&str]) -> Run {
     let mut command = program();

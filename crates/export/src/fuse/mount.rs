@@ -10,22 +10,19 @@
 
 use std::ffi::{CString, OsStr};
 use std::fmt;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ashlar_engine::net::receive_with_files;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    recvmsg, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use thiserror::Error;
 
 use super::abi::MAX_WRITE;
@@ -271,8 +268,10 @@ fn by_helper(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> 
     run_helper(&mut helper)?;
     // `Command` keeps the standard input open; once it is dropped, a helper that sent nothing shows as end of file.
     drop(helper);
-    receive_fd(&ours)
-        .map_err(broken)?
+    let mut files = Vec::new();
+    receive_with_files(&ours, &mut [0], &mut files).map_err(broken)?;
+    files
+        .pop()
         .ok_or_else(|| MountError::Helper("it ended well, but did not send the device".to_owned()))
 }
 
@@ -297,19 +296,6 @@ fn run_helper(helper: &mut Command) -> Result<(), MountError> {
     } else {
         MountError::Helper(said.to_owned())
     })
-}
-
-/// The descriptor in the message waiting in `socket`.
-fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let fds = control.drain().find_map(|message| {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message { fds.next() } else { None }
-    });
-    Ok(fds)
 }
 
 impl fmt::Debug for Mount {

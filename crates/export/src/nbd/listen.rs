@@ -10,7 +10,6 @@ use std::time::Duration;
 use ashlar_engine::net::Listener;
 use ashlar_engine::{sleep, spawn};
 use futures_util::future::{Either, select};
-use rustix::io::Errno;
 
 use super::budget::Budget;
 use super::export::Exports;
@@ -49,9 +48,6 @@ impl Default for Config {
     }
 }
 
-/// Pause after an accept that failed for lack of a resource.
-const RETRY: Duration = Duration::from_millis(100);
-
 /// Serves `exports` to the clients that connect to `listener`, on the current reactor, until `stop`; then waits for the
 /// connections to end. Requests hold memory of `budget`. When `stop` ends, all its clones must end, too.
 ///
@@ -69,18 +65,14 @@ pub async fn listen(
 ) -> io::Result<()> {
     let peers = Peers::new(config, budget);
     let accept_all = async {
+        let passing = |error: &io::Error| {
+            peers.say(Topic::Accepting, || tracing::warn!(%error, "accepting an NBD connection"));
+        };
         loop {
-            match listener.accept().await {
+            match listener.next(passing).await {
                 Ok(socket) => {
                     let seat = peers.admit(socket);
                     spawn(connection(seat, Arc::clone(&exports), config, stop.clone())).detach();
-                }
-                Err(error) if is_passing(&error) => {
-                    peers.say(
-                        Topic::Accepting,
-                        || tracing::warn!(%error, "accepting an NBD connection"),
-                    );
-                    sleep(RETRY).await;
                 }
                 Err(error) => return error,
             }
@@ -94,13 +86,6 @@ pub async fn listen(
     drop(listener);
     peers.all_gone().await;
     result
-}
-
-/// Whether accepting may succeed later, because the listening socket itself is not at fault. accept(2) also returns
-/// network errors of connections that are already gone.
-fn is_passing(error: &io::Error) -> bool {
-    let of_the_socket = [Errno::BADF, Errno::FAULT, Errno::INVAL, Errno::NOTSOCK, Errno::OPNOTSUPP];
-    Errno::from_io_error(error).is_some_and(|errno| !of_the_socket.contains(&errno))
 }
 
 /// Serves one connection and closes it.

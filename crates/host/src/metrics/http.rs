@@ -11,14 +11,12 @@ use std::time::Duration;
 
 use ashlar_block::rate_limited;
 use ashlar_engine::net::{Bound, Listener, Socket};
-use ashlar_engine::{sleep, spawn, timeout};
+use ashlar_engine::{spawn, timeout};
 
 use super::head::{Head, Refusal, Wanted};
 use crate::error::{Error, Result};
 use crate::options::MetricsAddress;
 
-/// Pause after an accept that failed for lack of a resource.
-const RETRY: Duration = Duration::from_millis(100);
 /// What is received at once, bytes.
 const PART: usize = 2048;
 /// What a client may send behind a head, bytes: it is thrown away.
@@ -67,15 +65,16 @@ pub(crate) fn bind(address: &MetricsAddress) -> Result<Bound> {
     })
 }
 
-/// Answers all connections, forever. `page` makes the text; with `None`, which is a defect, the answer is an error.
+/// Answers all connections, while the socket listens. `page` makes the text; with `None`, which is a defect, the answer is an error.
 pub(crate) async fn serve<P>(listener: Listener, limits: Limits, page: P)
 where
     P: AsyncFn() -> Option<String> + 'static,
 {
     // Each connection holds a reference, beside this one.
     let page = Rc::new(page);
+    let passing = |error: &io::Error| rate_limited!(warn, %error, "accepting a reader of metrics");
     loop {
-        match listener.accept().await {
+        match listener.next(passing).await {
             Ok(_) if Rc::strong_count(&page) > limits.connections => {
                 rate_limited!(warn, most = limits.connections, "too many readers of metrics");
             }
@@ -90,10 +89,7 @@ where
                 })
                 .detach();
             }
-            Err(error) => {
-                rate_limited!(warn, %error, "accepting a reader of metrics");
-                sleep(RETRY).await;
-            }
+            Err(error) => return tracing::error!(%error, "no more readers of metrics"),
         }
     }
 }

@@ -5,10 +5,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::Duration;
 
 use ashlar_engine::net::{Listener, Socket};
-use ashlar_engine::{sleep, spawn};
+use ashlar_engine::spawn;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -18,8 +17,6 @@ use crate::lending::{Lent, MAX_LENT};
 
 /// The most concurrent connections; more are closed at once.
 const MAX_CONNECTIONS: usize = 64;
-/// Pause after an accept that failed for lack of a resource.
-const RETRY: Duration = Duration::from_millis(100);
 /// The interface that every varlink service has.
 const SERVICE: &str = "org.varlink.service";
 
@@ -57,15 +54,16 @@ pub(crate) fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
     parameters.keys().next().map_or(Ok(()), |name| Err(Reply::invalid_parameter(name)))
 }
 
-/// Answers all connections that `admit` lets in, forever; it returns the reply for the others.
+/// Answers all connections that `admit` lets in, while the socket listens; it returns the reply for the others.
 pub(crate) async fn serve<I: Interface + 'static>(
     listener: Listener,
     admit: impl Fn(&Socket) -> Result<(), Reply>,
     interface: Rc<I>,
 ) {
     let refusals = Refusals::default();
+    let passing = |error: &io::Error| tracing::warn!(%error, "accepting a control connection");
     loop {
-        match listener.accept().await {
+        match listener.next(passing).await {
             Ok(socket) => {
                 if let Err(reply) = admit(&socket) {
                     if let Some(refusal) = refusals.one_more() {
@@ -81,10 +79,7 @@ pub(crate) async fn serve<I: Interface + 'static>(
                 let interface = Rc::clone(&interface);
                 spawn(async move { converse(&socket, &*interface).await }).detach();
             }
-            Err(error) => {
-                tracing::warn!(%error, "accepting a control connection");
-                sleep(RETRY).await;
-            }
+            Err(error) => return tracing::error!(%error, "no more control connections"),
         }
     }
 }
