@@ -8,8 +8,8 @@
 #               apt installs the package; version, manual pages, completions of bash, zsh and fish; systemd-analyze
 #               finds nothing wrong in the unit, whose exposure must not pass the limit below; ashlar@vol serves the
 #               example of a configuration as an unprivileged user to an NBD client outside, and does so again after
-#               SIGKILL, and to one that connects to the socket unit during a restart; an upgrade leaves it alone; the drop-ins for
-#               block devices and for a mount; a wrong configuration is tried once, a missing disk several times; removal
+#               SIGKILL, and to one that connects to the socket unit while it is gone; an upgrade leaves it alone; the drop-ins for
+#               block devices and for a mount; what udev runs by the rule for members of arrays; a wrong configuration is tried once, a missing disk several times; removal
 #               stops the daemons
 #   image       serves NBD through a bound folder, without capabilities, without io_uring, on a read-only root
 #
@@ -93,8 +93,8 @@ property() { inside systemctl show --value --property "$2" "ashlar@$1"; }
 # files - what needs no running system
 files() {
 	local text shell
-	cp "$deb" "$W/system/tmp/ashlar.deb"
-	chrooted apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends /tmp/ashlar.deb >"$W/log" 2>&1 || fail "$(cat "$W/log")"
+	cp "$deb" "$W/system/root/ashlar.deb"
+	chrooted apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends /root/ashlar.deb >"$W/log" 2>&1 || fail "$(cat "$W/log")"
 	is "what dpkg finds changed" "" "$(chrooted dpkg --verify ashlar)"
 	is "the version" "ashlar $(chrooted dpkg-query -W -f '${Version}' ashlar)" "$(chrooted ashlar --version)"
 	chrooted getent group ashlar >/dev/null || fail "there is no group ashlar"
@@ -156,7 +156,7 @@ reads() {
 	nbdcopy -- "$1" "$W/back" && cmp --bytes "$(stat -c %s "$W/letter")" "$W/back" "$W/letter"
 }
 unit() {
-	local state=/var/lib/private/ashlar/vol outside waiting before restart uid n
+	local state=/var/lib/private/ashlar/vol outside waiting before restart offer uid n
 	head -c 2M /dev/urandom >"$W/letter"
 	inside install -d -m 700 $state
 	inside truncate -s 64M $state/disk0.img $state/disk1.img
@@ -185,10 +185,10 @@ unit() {
 
 	# The package is installed over a running daemon, which runs on.
 	before=$(property vol MainPID)
-	inside apt-get -qq -o Dpkg::Use-Pty=0 install --reinstall --no-install-recommends /tmp/ashlar.deb >"$W/log" 2>&1 || fail "$(cat "$W/log")"
+	inside apt-get -qq -o Dpkg::Use-Pty=0 install --reinstall --no-install-recommends /root/ashlar.deb >"$W/log" 2>&1 || fail "$(cat "$W/log")"
 	is "the daemon after an upgrade" "$before" "$(property vol MainPID)"
 
-	# The socket unit: a client that comes during a restart waits.
+	# The socket unit: a client that comes while the daemon is gone waits. One that the old daemon has accepted connects again.
 	inside systemctl stop ashlar@vol
 	inside systemctl start ashlar@vol.socket || fail "the socket"
 	is "the daemon before the first client" inactive "$(property vol ActiveState)"
@@ -198,7 +198,7 @@ unit() {
 	before=$(property vol MainPID)
 	inside systemctl restart ashlar@vol &
 	restart=$!
-	for n in 1 2 3 4 5; do reads "$waiting" || fail "a client during a restart"; done
+	until_done 20 "a client during a restart" reads "$waiting"
 	wait $restart || fail "a restart"
 	! [ "$(property vol MainPID)" = "$before" ] || fail "it was not restarted"
 	is "the mode of the socket" "660 ashlar" "$(inside stat -c '%a %G' /run/ashlar/vol.sock)"
@@ -213,6 +213,22 @@ unit() {
 	inside systemctl daemon-reload
 	inside systemctl start ashlar@disk || fail "a block device with the drop-in"
 	inside systemctl stop ashlar@disk
+
+	# The udev rule, off by default: what udev would run for a member of an array hands it to ashlar@md.
+	inside install -d /etc/systemd/system/ashlar@md.service.d
+	inside cp /etc/systemd/system/ashlar@disk.service.d/disks.conf /etc/systemd/system/ashlar@md.service.d/
+	echo 'incremental = true' >"$W/system/etc/ashlar/md.toml"
+	inside systemctl daemon-reload
+	inside systemctl start ashlar@md || fail "a daemon that waits for members"
+	inside ashlar md create --homehost=any --assume-clean -l1 -n2 /dev/md0 "$loop" missing >/dev/null
+	udev() { inside udevadm test --action=add "/sys/class/block/${loop#/dev/}" 2>&1 | grep -o '/usr/bin/ashlar [^'"'"']*' | grep -v devnode | sort -u || true; }
+	is "what udev runs without the rule" "" "$(udev)"
+	inside cp /usr/share/doc/ashlar/examples/70-ashlar-md.rules /etc/udev/rules.d/
+	read -ra offer < <(udev)
+	is "what udev runs" "/usr/bin/ashlar md incremental --control /run/ashlar/md/control.sock $loop" "${offer[*]}"
+	inside "${offer[@]}" >/dev/null || fail "the member is not taken"
+	inside ashlar md detail --control /run/ashlar/md/control.sock md0 2>&1 | grep -q raid1 || fail "the member is not in an array"
+	inside systemctl stop ashlar@md
 
 	# A mount is seen outside the unit.
 	inside install -d /etc/systemd/system/ashlar@mounted.service.d /mnt/volumes
@@ -264,6 +280,7 @@ release() {
 	done
 	disks=$(score disks)
 	mount=$(score mount)
+	rm -f "$W/disk"
 	truncate -s 64M "$W/disk"
 	loop=$(losetup --find --show "$W/disk")
 	# As udev makes the node of a disk.

@@ -91,7 +91,8 @@ const BY_RING: [&str; 2] = ["ring-openat", "ring-socket"];
 /// Runs a command with both back ends inside the sandbox, where everything but `allowed` must fail, and outside.
 #[track_caller]
 fn is_safe(dir: impl Fn() -> TempDir, args: &[&str], has_ring: bool, allowed: &[&str]) {
-    let ways = if has_io_uring(args[0]) { &["threads", "uring"][..] } else { &["threads"] };
+    let is_contained = !has_io_uring(args[0]);
+    let ways = if is_contained { &["threads"][..] } else { &["threads", "uring"] };
     for io in ways.iter().copied() {
         let inside = attacked(dir().path(), io, args);
         let got: Vec<_> = inside.iter().filter(|(_, result)| *result == "ok").collect();
@@ -101,7 +102,9 @@ fn is_safe(dir: impl Fn() -> TempDir, args: &[&str], has_ring: bool, allowed: &[
         assert_eq!(inside["sendto-address"], "EPERM", "{inside:?}");
         let outside = attacked(dir().path(), io, &[&["--no-sandbox"], args].concat());
         let by_ring = if has_ring && io == "uring" { &BY_RING[..] } else { &[] };
-        for name in OUTSIDE.iter().chain(by_ring) {
+        // Containers refuse this one to all.
+        let is_free = |name: &&&str| !is_contained || **name != "clone3";
+        for name in OUTSIDE.iter().filter(is_free).chain(by_ring) {
             assert_eq!(outside.get(*name).map(String::as_str), Some("ok"), "{io}: {outside:?}");
             assert!(inside.contains_key(*name), "{name}: {inside:?}");
         }
