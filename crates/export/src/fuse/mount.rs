@@ -351,8 +351,8 @@ impl Mount {
         Ok(())
     }
 
-    /// Whether the kernel still uses the connection.
-    fn is_connected(&self) -> bool {
+    /// Whether the kernel still uses the connection: if the mount has ended, a copy of it in another mount namespace has not.
+    pub fn is_connected(&self) -> bool {
         let mut polled = [PollFd::new(&self.connection, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         match poll(&mut polled, Some(&now)) {

@@ -152,6 +152,10 @@ impl ServedMount {
         // Other mount namespaces may have copies of the mount, so that it has no end yet.
         let unused = pin!(async {
             sleep(RETRY).await;
+            if !self.mount().is_connected() {
+                // The servers are about to notice.
+                return std::future::pending().await;
+            }
             let retired =
                 || self.session.retire().then_some(()).ok_or("a copy of the mount is in use");
             if self.once(retired, ending).await {
