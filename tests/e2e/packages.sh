@@ -8,9 +8,9 @@
 #               apt installs the package; version, manual pages, completions of bash, zsh and fish; systemd-analyze
 #               finds nothing wrong in the unit, whose exposure must not pass the limit below; ashlar@vol serves the
 #               example of a configuration as an unprivileged user to an NBD client outside, and does so again after
-#               SIGKILL, and to one that connects to the socket unit while it is gone; an upgrade leaves it alone; the drop-ins for
-#               block devices and for a mount; what udev runs by the rule for members of arrays; a wrong configuration is tried once, a missing disk several times; removal
-#               stops the daemons
+#               SIGKILL, and to one that connects to the socket unit while it is gone; an upgrade leaves it alone; the drop-ins
+#               for block devices and for a mount; what udev runs by the rule for members of arrays; a wrong configuration is
+#               tried once, a missing disk several times; removal stops the daemons
 #   image       serves NBD through a bound folder, without capabilities, without io_uring, on a read-only root
 #
 # The systems come from the machine's own source of Debian packages, once: target/packages keeps them.

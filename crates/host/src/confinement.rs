@@ -83,10 +83,7 @@ impl Confinement {
     pub(crate) fn confine_files(&self, budget: &Budget) -> Result<()> {
         let Ok(policy) = &self.0 else { return Ok(()) };
         let limit = memory_limit(budget.limit_bytes() as u64);
-        limit
-            .map_or_else(|| policy.clone(), |limit| policy.clone().memory(limit))
-            .confine_files()
-            .map_err(failed)
+        policy.clone().memory(limit).confine_files().map_err(failed)
     }
 
     /// Refuses the system calls that the daemon does not need, to all threads.

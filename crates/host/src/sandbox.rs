@@ -106,12 +106,12 @@ impl Sandbox {
     /// # Errors
     /// The kernel refused a step: the command must not go on without.
     pub fn enter(self) -> Result<()> {
-        let Self(Some(mut policy)) = self else { return Ok(()) };
-        if let Some(bytes) = available_bytes() {
+        let Self(Some(policy)) = self else { return Ok(()) };
+        let limit = available_bytes().map(|bytes| {
             let most = (bytes / 2).max(LEAST_MEMORY);
-            policy = policy.memory(MemoryLimit { own_bytes: most, address_space_bytes: most });
-        }
-        policy.enter().map_err(|why| {
+            MemoryLimit { own_bytes: most, address_space_bytes: most }
+        });
+        policy.memory(limit).enter().map_err(|why| {
             let error = Error::plain("cannot enter the sandbox", why);
             error.hint(
                 "--no-sandbox does without, with the rights of this process for what disks contain",

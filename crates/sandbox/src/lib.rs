@@ -178,10 +178,10 @@ impl Policy {
         self
     }
 
-    /// Limits the memory.
+    /// Limits the memory, or not.
     #[must_use]
-    pub fn memory(mut self, limit: MemoryLimit) -> Self {
-        self.memory = Some(limit);
+    pub fn memory(mut self, limit: Option<MemoryLimit>) -> Self {
+        self.memory = limit;
         self
     }
 

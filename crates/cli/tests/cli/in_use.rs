@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
+use super::early::can_mount;
 use super::support::{Daemon, Images, MIB, Run, program, until};
+use super::zvol::mounted;
 
 /// Runs a tool, which must succeed. `None`, with the reason printed, if this machine does not support it.
 fn tool(command: &mut Command) -> Option<String> {
@@ -300,23 +302,24 @@ fn a_reader_without_rights_cannot_lock_the_owner_out() {
     images.run(&["md", "assemble"], &["d0"]).fails(1, &["d0: in use by python3", &by]);
 }
 
-/// A daemon with one volume and a mount.
-fn mounted(images: &Images) -> Option<Daemon> {
-    if !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: no /dev/fuse");
+/// A daemon with a mount, and a shell in a mount namespace with a copy of it, which has run `script` with the path of a volume. `None`
+/// where that is not possible.
+fn copied(images: &Images, script: &str) -> Option<(Daemon, NamespaceMount)> {
+    if !can_mount("a copy of a mount") {
         return None;
     }
-    fs::create_dir(images.path("mnt")).unwrap();
-    Some(images.serve(&["--raw", "--mount", "mnt"]))
+    let daemon = mounted(images, &["--raw"]);
+    let copy = NamespaceMount::with(script, &[&images.path("mnt/dev/d0")])?;
+    Some((daemon, copy))
 }
+
+/// Opens the volume, and keeps it open.
+const OPEN: &str = "exec 3<>\"$0\"";
 
 #[test]
 fn a_copy_of_the_mount_that_is_not_used_does_not_keep_the_daemon() {
     let images = one_image();
-    let Some(daemon) = mounted(&images) else { return };
-    let Some(copy) = NamespaceMount::with("test -f \"$0\"", &[&images.path("mnt/dev/d0")]) else {
-        return;
-    };
+    let Some((daemon, copy)) = copied(&images, "test -f \"$0\"") else { return };
     let log = daemon.end();
     assert!(
         log.contains("other mount namespaces keep the mount, which fails from now on"),
@@ -328,11 +331,8 @@ fn a_copy_of_the_mount_that_is_not_used_does_not_keep_the_daemon() {
 #[test]
 fn a_volume_open_in_a_copy_of_the_mount_keeps_the_daemon_until_it_is_closed() {
     let images = one_image();
-    let Some(daemon) = mounted(&images) else { return };
+    let Some((daemon, copy)) = copied(&images, OPEN) else { return };
     let mount = images.path("mnt");
-    let Some(copy) = NamespaceMount::with("exec 3<>\"$0\"", &[&mount.join("dev/d0")]) else {
-        return;
-    };
     let mut stop = program();
     stop.args(["stop", "--control", "control"]).current_dir(images.dir.path());
     let mut stop = stop.stderr(Stdio::piped()).spawn().unwrap();
@@ -351,10 +351,7 @@ fn a_volume_open_in_a_copy_of_the_mount_keeps_the_daemon_until_it_is_closed() {
 #[test]
 fn a_forced_end_does_not_wait_for_a_volume_open_in_a_copy_of_the_mount() {
     let images = one_image();
-    let Some(daemon) = mounted(&images) else { return };
-    let Some(copy) = NamespaceMount::with("exec 3<>\"$0\"", &[&images.path("mnt/dev/d0")]) else {
-        return;
-    };
+    let Some((daemon, copy)) = copied(&images, OPEN) else { return };
     daemon.signal("TERM");
     until(Duration::from_secs(20), "it is unmounted", || !images.path("mnt/dev").exists());
     daemon.signal("TERM");

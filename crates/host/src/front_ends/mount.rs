@@ -135,8 +135,7 @@ impl ServedMount {
 
     /// Unmounts it once it has no users, or detaches it when the end is forced. Ends once nothing is left to serve.
     async fn end(&self, ending: &Ending) {
-        let unmounted = || self.mount().unmount().map_err(|error| error.to_string());
-        if !self.once(unmounted, ending).await {
+        if !self.once(|| self.mount().unmount(), ending).await {
             if let Err(error) = self.mount().detach() {
                 tracing::error!(%error, "the mount is left behind");
             }
