@@ -50,6 +50,8 @@ struct State {
     /// Operations that have been admitted, and have not ended.
     running: usize,
     threads: usize,
+    /// Threads that wait for work, or are about to go on.
+    idle: usize,
 }
 
 static STATE: Mutex<State> = Mutex::new(State::new());
@@ -63,6 +65,7 @@ impl State {
             admitted: VecDeque::new(),
             running: 0,
             threads: 0,
+            idle: 0,
         }
     }
 
@@ -127,14 +130,11 @@ impl State {
         None
     }
 
-    /// Wakes threads for `count` operations that have been admitted, and starts those that are missing.
+    /// Starts the threads that are missing.
     ///
     /// # Errors
     /// No thread could be started; there may be others.
-    fn staff(&mut self, count: usize) -> io::Result<()> {
-        for _ in 0..count {
-            WORK.notify_one();
-        }
+    fn hire(&mut self) -> io::Result<()> {
         while self.threads < self.running {
             let name = format!("ashlar-io-{}", self.threads);
             thread::Builder::new().name(name).spawn(work)?;
@@ -142,6 +142,20 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// Has threads take `count` operations that have been admitted. They are woken once they can have the lock: one that has to wait
+/// for it costs its waker as much again.
+///
+/// # Errors
+/// There is no thread, and none could be started.
+fn staff(mut state: MutexGuard<'_, State>, count: usize) -> io::Result<()> {
+    let hired = state.hire();
+    let (threads, woken) = (state.threads, count.min(state.idle));
+    drop(state);
+    (0..woken).for_each(|_| WORK.notify_one());
+    // Where some are missing, others take the operations when their own have ended.
+    if threads == 0 { hired } else { Ok(()) }
 }
 
 /// Has operations executed, which then are in the inbox. Where no thread can be started, they are executed at once.
@@ -152,11 +166,9 @@ pub(super) unsafe fn execute_all(sqes: impl Iterator<Item = Sqe>, inbox: &Arc<In
     let mut state = lock(&STATE);
     sqes.for_each(|sqe| state.add(Job { sqe, inbox: Arc::clone(inbox) }));
     let count = state.admit();
-    if let Err(error) = state.staff(count)
-        && state.threads == 0
-    {
+    if let Err(error) = staff(state, count) {
         tracing::error!(%error, "no thread for operations on files");
-        drop(run_admitted(state));
+        drop(run_admitted(lock(&STATE)));
     }
 }
 
@@ -166,7 +178,7 @@ pub(super) fn cancel(user_data: u64, inbox: &Arc<Inbox>) -> bool {
     let mut state = lock(&STATE);
     let admitted = state.cancel(is_it);
     if let Some(others @ 1..) = admitted.map(|count| count.saturating_sub(1)) {
-        let (Ok(()) | Err(_)) = state.staff(others);
+        let (Ok(()) | Err(_)) = staff(state, others);
     }
     admitted.is_some()
 }
@@ -179,8 +191,8 @@ fn run_admitted(mut state: MutexGuard<'static, State>) -> MutexGuard<'static, St
         job.run();
         state = lock(&STATE);
         if let others @ 1.. = state.end(fd).saturating_sub(1) {
-            // If none could be started, a thread takes them when its own operation has ended.
-            let (Ok(()) | Err(_)) = state.staff(others);
+            let (Ok(()) | Err(_)) = staff(state, others);
+            state = lock(&STATE);
         }
     }
     state
@@ -190,7 +202,9 @@ fn work() {
     let mut state = lock(&STATE);
     loop {
         state = run_admitted(state);
+        state.idle += 1;
         state = WORK.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.idle -= 1;
     }
 }
 

@@ -101,7 +101,8 @@ impl ThreadsRing {
         let inbox = Inbox::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(INBOX);
-        epoll::add(&epoll, &inbox.event, data, epoll::EventFlags::IN)?;
+        // Each wake-up is told once, so that the count need not be read.
+        epoll::add(&epoll, &inbox.event, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(Self {
             queue: Vec::new(),
             pooled: Vec::new(),
@@ -262,14 +263,9 @@ impl ThreadsRing {
         let waited = self.wait(&mut events, limit);
         self.inbox.sleeps.store(false, SeqCst);
         for event in &events {
-            match event.data.u64() {
-                INBOX => {
-                    let (Ok(_) | Err(_)) = rustix::io::read(&self.inbox.event, &mut [0; 8]);
-                }
-                fd => {
-                    let flags = event.flags;
-                    self.ready(fd as RawFd, flags.bits());
-                }
+            let (data, flags) = (event.data.u64(), event.flags);
+            if data != INBOX {
+                self.ready(data as RawFd, flags.bits());
             }
         }
         self.events = events;
@@ -294,22 +290,37 @@ impl ThreadsRing {
         });
     }
 
-    /// Waits for events, at most so long.
+    /// Waits for events, at most so long; up to a millisecond less if that is long.
     fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
         limit: Option<Duration>,
     ) -> rustix::io::Result<usize> {
-        let mut limit = limit.map(|limit| Timespec {
+        // epoll_wait(2) counts milliseconds, and filters of containers may not know epoll_pwait2(2); ppoll(2) is exact, but is one
+        // call more, since it takes no event.
+        const UNIT: Duration = Duration::from_millis(1);
+        let timespec = |limit: Duration| Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
-        });
-        // epoll_wait(2) counts milliseconds, and filters of containers may not know epoll_pwait2(2); ppoll(2) is exact.
-        if limit.is_some_and(|limit| limit.tv_nsec % 1_000_000 != 0) {
-            poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], limit.as_ref())?;
-            limit = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
-        }
-        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), limit.as_ref())
+        };
+        let limit = match limit {
+            Some(limit) if limit < UNIT => {
+                if !limit.is_zero() {
+                    let epoll = PollFd::new(&self.epoll, PollFlags::IN);
+                    poll(&mut [epoll], Some(&timespec(limit)))?;
+                }
+                Some(Duration::ZERO)
+            }
+            limit => limit.map(|limit| {
+                limit
+                    - Duration::from_nanos(u64::from(limit.subsec_nanos()) % UNIT.as_nanos() as u64)
+            }),
+        };
+        epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(events),
+            limit.map(timespec).as_ref(),
+        )
     }
 
     /// Whether entering would do anything.
