@@ -177,7 +177,7 @@ pub(crate) struct ServeOptions {
     threads: Option<u16>,
 
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
-    /// latency for more processor time [default: 150, with --mount 0]
+    /// latency for more processor time [default: 150; with --mount or without io_uring 0]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)))]
     spin: Option<u32>,
 
