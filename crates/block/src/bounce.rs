@@ -3,20 +3,29 @@
 //! A read that reached its deadline has ended for its submitter, which may use the memory for something else: md reads
 //! the same data from another member into it. But the device may still write to the memory that the driver gave it. So a
 //! queue with a deadline gives the driver memory of its own, and copies the data when the read ends in time. (A driver that can let go
-//! of a read's memory gets that of the submitters; see [`ReadMemory`].)
+//! of a read's memory gets that of the submitters; see [`ReadMemory`]. So does any driver if the submitters have
+//! [given](Flags::GIVEN) it, and copying would take longer than preparing that memory for the device.)
 
 use std::mem;
 
 use smallvec::SmallVec;
 
-use crate::bio::Segments;
-use crate::buffer::{Buffer, shared};
+use crate::bio::{Flags, Segments};
+use crate::buffer::{BUFFER_ALIGN, Buffer, shared};
 use crate::queue::ReadMemory;
-use crate::request::{QueuedBio, Request};
+use crate::request::{QueuedBio, ReadTarget, Request};
 use crate::status::Status;
+
+/// Reads from this size on go to memory that was given: below it a copy is cheaper than to pin pages, which registered memory saves.
+const WORTH_BYTES: usize = 32 << 10;
 
 /// The submitters' memory of a request, one list for each bio.
 pub(crate) type Memory = SmallVec<[Segments; 1]>;
+
+/// Whether direct I/O can use the memory of a request.
+fn is_aligned(rq: &Request) -> bool {
+    rq.segments().all(|part| (part.as_ptr() as usize | part.len()).is_multiple_of(BUFFER_ALIGN))
+}
 
 /// Gives a read memory of the queue or of its driver, in one piece, unless the driver reads in place; returns the memory that its
 /// bios had.
@@ -28,13 +37,17 @@ pub(crate) fn divert(
     choose: impl FnOnce(usize) -> ReadMemory,
 ) -> Result<Memory, Status> {
     let len = rq.len().bytes() as usize;
+    if rq.flags().contains(Flags::GIVEN) && len >= WORTH_BYTES && is_aligned(rq) {
+        rq.0.target = ReadTarget::Given;
+        return Ok(memory(rq));
+    }
     let mut rest = match choose(len) {
         ReadMemory::Driver(own) => own,
         ReadMemory::Queue => {
             Buffer::try_alloc(len).map(Buffer::into_whole).ok_or(Status::Resource)?
         }
         ReadMemory::Submitters => {
-            rq.0.in_place = true;
+            rq.0.target = ReadTarget::Lent;
             return Ok(memory(rq));
         }
     };

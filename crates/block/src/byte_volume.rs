@@ -160,7 +160,8 @@ impl ByteVolume {
         }
     }
 
-    /// Fills `segments` from byte `offset` on.
+    /// Fills `segments` from byte `offset` on. After an error they may be written to for a while: the caller uses them for nothing
+    /// else (see [`Flags::GIVEN`]).
     pub fn read(&self, offset: u64, segments: impl Into<Segments>) -> IoFuture<'_> {
         let segments = segments.into();
         let len: u64 = segments.iter().map(|s| s.len() as u64).sum();
@@ -171,7 +172,9 @@ impl ByteVolume {
             return IoFuture::ready(Ok(()));
         }
         if self.is_aligned(offset, len) {
-            return self.gateway.submit(Bio::read(Sector::from_bytes_floor(offset), segments));
+            let mut bio = Bio::read(Sector::from_bytes_floor(offset), segments);
+            bio.flags |= Flags::GIVEN;
+            return self.gateway.submit(bio);
         }
         IoFuture::boxed(async move {
             let outer = self.outer(offset, len);

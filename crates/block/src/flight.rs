@@ -8,7 +8,7 @@
 //! | the driver      | its status        | the flight is over                                                  |
 //! | the deadline    | [`Status::Timeout`] | the driver keeps the request and its memory until it completes it: bookkeeping only |
 //!
-//! The deadline of a read into the submitters' memory counts only once the driver has let go of that.
+//! The deadline of a read into memory that its submitters have lent counts only once the driver has let go of that.
 //!
 //! # The timer
 //!
@@ -35,7 +35,7 @@ use crate::cache::Risk;
 use crate::device::Completion;
 use crate::plug;
 use crate::presence::Footprint;
-use crate::request::Request;
+use crate::request::{ReadTarget, Request};
 use crate::runtime::Runtime;
 use crate::units::Sectors;
 
@@ -60,8 +60,8 @@ pub(crate) struct Flight {
     /// The submitters' memory: of reads, to be filled; of writes, the same as the driver's.
     pub(crate) memory: Memory,
     pub(crate) risk: Option<Risk>,
-    /// A read into the memory of its submitters.
-    pub(crate) in_place: bool,
+    /// Where the data of a read go.
+    pub(crate) target: ReadTarget,
     /// Whether its driver did not let go of that at the deadline.
     pub(crate) is_kept: bool,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Flight {
 impl Flight {
     /// Whether it uses memory of the queue.
     fn is_bounced(&self) -> bool {
-        self.footprint.op == Op::Read && !self.in_place
+        self.footprint.op == Op::Read && self.target == ReadTarget::Bounce
     }
 }
 
@@ -160,10 +160,10 @@ impl Flights {
         self.overdue
     }
 
-    /// The tags of the reads in place that are still in time, and whose deadline is `due_ns` or earlier.
-    pub(crate) fn reads_in_place(&self, due_ns: u64) -> Vec<u32> {
+    /// The tags of the reads into memory that was lent which are still in time, and whose deadline is `due_ns` or earlier.
+    pub(crate) fn lent_reads(&self, due_ns: u64) -> Vec<u32> {
         let is_due = |slot: &Slot| match slot {
-            Slot::InTime(flight) => flight.in_place && flight.deadline_ns <= due_ns,
+            Slot::InTime(it) => it.target == ReadTarget::Lent && it.deadline_ns <= due_ns,
             Slot::Overdue(_) => false,
         };
         self.slots.iter().filter(|(_, slot)| is_due(slot)).map(|(tag, _)| tag as u32).collect()
@@ -188,16 +188,16 @@ impl Flights {
     ) -> Vec<(u32, Flight)> {
         let mut expired = Vec::new();
         for (tag, slot) in &mut self.slots {
-            let (footprint, in_place) = match slot {
+            let (footprint, target) = match slot {
                 Slot::InTime(flight) if flight.deadline_ns <= due_ns => {
-                    (flight.footprint, flight.in_place)
+                    (flight.footprint, flight.target)
                 }
                 Slot::InTime(_) | Slot::Overdue(_) => continue,
             };
             if footprint.op == Op::Read {
                 self.reads_overdue += footprint.len();
-                // The driver goes on with other memory.
-                if in_place {
+                // The driver goes on with other memory, or with that which its submitters have given up.
+                if target != ReadTarget::Bounce {
                     self.reads += footprint.len();
                 }
             }

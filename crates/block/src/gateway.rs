@@ -164,7 +164,12 @@ impl Gateway {
                 return self.flush_cache(bio);
             }
             // It leaves nothing to make durable.
-            Op::Read => bio.flags -= Flags::FUA,
+            Op::Read => {
+                bio.flags -= Flags::FUA;
+                if bio.flags.contains(Flags::GIVEN) && !self.device.is_queue() {
+                    bio.flags -= Flags::GIVEN;
+                }
+            }
             Op::Write | Op::Discard | Op::WriteZeroes => {}
         }
         if bio.flags.intersects(Flags::FUA | Flags::PREFLUSH) {

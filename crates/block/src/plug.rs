@@ -46,7 +46,7 @@ use crate::limits::Features;
 use crate::merge::{Merge, merge, try_merge};
 use crate::presence::is_absence;
 use crate::queue::ReadMemory;
-use crate::request::{QueuedBio, Request, RequestId};
+use crate::request::{QueuedBio, ReadTarget, Request, RequestId};
 use crate::runtime::Runtime;
 use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
@@ -338,7 +338,7 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
         owners: rq.0.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
         memory,
         risk: rq.0.risk.take(),
-        in_place: rq.0.in_place,
+        target: rq.0.target,
         is_kept: false,
     };
     let tag = with_flights(rq.0.queue, |flights| flights.begin(flight, timeout_ns));
@@ -369,10 +369,10 @@ fn end_bios(bios: impl IntoIterator<Item = QueuedBio>, result: BioResult) {
 pub(crate) fn expire(id: usize, due_ns: u64) {
     let due = CONTEXTS.with_borrow_mut(|contexts| {
         let context = contexts.get(id);
-        Some((Arc::clone(context.queue.as_ref()?), context.flights.reads_in_place(due_ns)))
+        Some((Arc::clone(context.queue.as_ref()?), context.flights.lent_reads(due_ns)))
     });
-    let Some((queue, in_place)) = due else { return };
-    let kept = in_place.into_iter().filter(|tag| !queue.let_go(RequestId { queue: id, tag: *tag }));
+    let Some((queue, lent)) = due else { return };
+    let kept = lent.into_iter().filter(|tag| !queue.let_go(RequestId { queue: id, tag: *tag }));
     let kept: Vec<u32> = kept.collect();
     let disk = queue.disk();
     let mut silent = false;
@@ -390,14 +390,14 @@ pub(crate) fn expire(id: usize, due_ns: u64) {
         disk.tell(DiskEvent::Presence);
     }
     for (tag, flight) in expired {
-        let Flight { footprint, owners, memory, risk, .. } = flight;
+        let Flight { footprint, owners, memory, risk, target, .. } = flight;
         match risk {
             Some(risk) => risk.end(footprint.op, Err(Status::Timeout)),
             None => disk.note_loss(),
         }
         let range = (footprint.op, footprint.flags, footprint.start, footprint.len());
         trace::end(disk, Action::Complete, range, Err(Status::Timeout));
-        if footprint.op == Op::Write {
+        if footprint.op == Op::Write || target == ReadTarget::Given {
             memory.iter().flatten().for_each(Segment::leave);
         }
         drop(memory);
@@ -467,7 +467,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     // Of a write it is the bios' memory, which its submitters expect back.
     if op == Op::Read {
         for (queued, memory) in bios.iter_mut().zip(memory) {
-            if result.is_ok() && !rq.0.in_place {
+            if result.is_ok() && rq.0.target == ReadTarget::Bounce {
                 bounce::deliver(queued, &memory);
             }
             queued.bio.segments = memory;

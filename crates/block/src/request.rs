@@ -31,8 +31,20 @@ pub(crate) struct Parts {
     pub(crate) risk: Option<Risk>,
     /// On a queue with a deadline, from when it is issued: the number of its flight.
     pub(crate) tag: Option<u32>,
-    /// Whether it is a read into its submitters' memory although it has a deadline.
-    pub(crate) in_place: bool,
+    /// Of a read on a queue with a deadline, from when it is issued.
+    pub(crate) target: ReadTarget,
+}
+
+/// The memory that a read fills.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum ReadTarget {
+    /// That of the queue or of its driver; the data are copied to the submitters'.
+    #[default]
+    Bounce,
+    /// The submitters', of which the driver can let go.
+    Lent,
+    /// The submitters', who have given it up for the case of an error.
+    Given,
 }
 
 /// The unit of work of a driver: a contiguous range (for discards on devices that accept several
@@ -63,7 +75,7 @@ impl Request {
             nr_segments,
             risk: None,
             tag: None,
-            in_place: false,
+            target: ReadTarget::default(),
         }))
     }
 
@@ -145,13 +157,13 @@ impl Request {
 
     /// Whether the driver must be able to [let go](crate::queue::Driver::let_go) of its memory, as it has said it can.
     pub fn is_in_place(&self) -> bool {
-        self.0.in_place
+        self.0.target == ReadTarget::Lent
     }
 
     /// The segments for a driver that keeps them, in the same order. Of a read in place they are all references that the request has:
     /// once the driver drops them, it has let go of them.
     pub fn take_segments<L: FromIterator<Segment>>(&mut self) -> L {
-        if !self.0.in_place {
+        if !self.is_in_place() {
             return self.segments().cloned().collect();
         }
         let of_each = |queued: &mut QueuedBio| std::mem::take(&mut queued.bio.segments);

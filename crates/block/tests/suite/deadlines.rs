@@ -468,6 +468,72 @@ fn a_read_in_place_whose_memory_is_in_use_at_the_deadline_ends_with_the_driver()
     assert!(memory.iter().all(|buffer| buffer.as_slice()[1..] == [7; 4095]));
 }
 
+/// Passes all on.
+struct Layer(Gateway);
+
+impl BlockDevice for Layer {
+    fn disk(&self) -> &Disk {
+        self.0.disk()
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        self.0.submit(bio)
+    }
+}
+
+/// A read whose submitter gives its memory, of so many bytes; returns whether the driver has that.
+async fn read_given(gateway: &Gateway, len: usize, is_late: bool) -> bool {
+    let mut buffer = Buffer::from_slice(&vec![1; len]);
+    let at = buffer.as_slice().as_ptr();
+    let bio = Bio::read_into(Sector(0), &mut buffer).with_flags(Flags::GIVEN);
+    let io = gateway.submit(bio);
+    plug::flush_current();
+    let rq = take().pop().unwrap();
+    let target = rq.segments().next().unwrap().clone();
+    let is_own = target.bytes().as_ptr().cast() == at;
+    let end = || {
+        target.copy_from(&vec![7; len]);
+        drop(target);
+        rq.complete(Ok(()));
+    };
+    if is_late {
+        assert_eq!(io.await, LATE);
+        // The buffer goes on with other memory, if the driver has its own.
+        buffer.as_mut_slice()[0] = 9;
+        assert_eq!(buffer.as_slice().as_ptr() == at, !is_own);
+        end();
+        assert_eq!(buffer.as_slice()[..2], [9, 1]);
+    } else {
+        end();
+        assert_eq!(io.await, Ok(()));
+        assert!(buffer.as_slice().iter().all(|byte| *byte == 7));
+        assert_eq!(buffer.as_slice().as_ptr(), at);
+    }
+    is_own
+}
+
+#[test]
+fn memory_that_was_given_is_read_into_and_left_behind_at_the_deadline() {
+    let sim = Sim::new(1);
+    let disk = Disk::new("held", Sectors(1 << 30), Limits::default());
+    let queue = Arc::new(Queue::with_deadline(disk, Holder, sim.runtime()));
+    BlockDevice::disk(&*queue).set_io_timeout_ms(1000).unwrap();
+    let gateway = Gateway::new(queue);
+    let layer = Gateway::new(Arc::new(Layer(gateway.clone())));
+    sim.block_on(async {
+        for is_late in [false, true] {
+            assert!(read_given(&gateway, 64 << 10, is_late).await);
+            // A copy of little is cheaper.
+            assert!(!read_given(&gateway, 4096, is_late).await);
+            // Direct I/O would refuse it.
+            assert!(!read_given(&gateway, (64 << 10) + 512, is_late).await);
+            // A layer may read again into the same memory.
+            assert!(!read_given(&layer, 64 << 10, is_late).await);
+        }
+    });
+    assert_eq!(gateway.disk().stats().totals().in_flight(), 0);
+}
+
 /// What the driver does with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {

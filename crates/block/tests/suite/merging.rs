@@ -62,7 +62,7 @@ fn gaps_overlaps_and_other_operations_do_not_merge() {
 #[test]
 fn flags_and_priorities_that_forbid_a_merge() {
     let with = |flags| vec![write(0, 8), write(8, 8).with_flags(flags)];
-    for flags in [Flags::FUA, Flags::NOMERGE, Flags::NOWAIT, Flags::RAHEAD] {
+    for flags in [Flags::FUA, Flags::NOMERGE, Flags::NOWAIT, Flags::RAHEAD, Flags::GIVEN] {
         assert_eq!(requests(limits(), 0, with(flags)).len(), 2, "{flags:?}");
         let mut first = with(flags);
         first.reverse();
