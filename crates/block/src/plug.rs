@@ -53,7 +53,8 @@ use crate::trace::{self, Action};
 
 /// Most requests on a plug list (the kernel's `BLK_MAX_REQUEST_COUNT`).
 pub const MAX_PLUGGED: usize = 32;
-/// A last request of this size flushes the plug (the kernel's `BLK_PLUG_FLUSH_SIZE`).
+/// A last request of this size flushes the plug (the kernel's `BLK_PLUG_FLUSH_SIZE`). Unlike in the kernel, a read or write of this
+/// size is a request of its own: the first of several would wait for the last, and a device that works on several at once has one.
 pub const FLUSH_BYTES: u64 = 128 << 10;
 /// This many bios in a row without a merge flush the plug.
 pub const MAX_MISSES: usize = 4;
@@ -139,7 +140,9 @@ impl Context {
 
     /// Merges `queued` into a request on the plug list, or into a waiting one.
     fn try_merge(&mut self, disk: &Disk, queued: QueuedBio) -> Result<(), QueuedBio> {
+        let is_large = queued.bio.op.has_data() && queued.bio.len.bytes() >= FLUSH_BYTES;
         let scan = match disk.nomerges() {
+            _ if is_large => return Err(queued),
             Nomerges::None => return Err(queued),
             Nomerges::LastOnly => 1,
             Nomerges::All => MERGE_SCAN,

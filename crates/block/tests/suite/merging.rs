@@ -162,6 +162,20 @@ fn the_plug_is_flushed_when_its_last_request_is_large() {
 }
 
 #[test]
+fn a_large_read_or_write_joins_no_request() {
+    let large = plug::FLUSH_BYTES / 512;
+    for io in [read, write] {
+        let three = vec![io(0, 8), io(8, large), io(8 + large, large)];
+        assert_eq!(requests(limits(), 0, three).len(), 3);
+        let smaller = vec![io(0, 8), io(8, large - 8), io(large, large - 8)];
+        assert_eq!(requests(limits(), 0, smaller).len(), 1);
+        assert_eq!(requests(limits(), 0, vec![io(0, large), io(large, 8)]).len(), 1);
+    }
+    let both = vec![discard(0, large), discard(large, large)];
+    assert_eq!(requests(limits(), 0, both).len(), 1);
+}
+
+#[test]
 fn the_plug_is_flushed_when_nothing_merges() {
     let (_, gateway) = holder(limits());
     let mut ios = Vec::new();
