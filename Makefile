@@ -109,7 +109,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 	@scripts/steps "make soak" \
 		"release build" "cargo build --quiet --locked --release --workspace --bins --examples" \
 		"the program of the packages" "cargo build --quiet --locked --profile dist --package ashlar" \
-		"long simulations" "ASHLAR_SEEDS=$${ASHLAR_SEEDS:-5000} cargo test --quiet --locked --release --workspace" \
+		"long simulations" "LOOM_MAX_PREEMPTIONS=9 ASHLAR_SEEDS=$${ASHLAR_SEEDS:-5000} cargo test --quiet --locked --release --workspace" \
 		"buffers and the gate under Miri" "timeout 1800 scripts/miri" \
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "ALL=1 tests/interop/md-members.sh" \

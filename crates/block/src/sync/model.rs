@@ -43,8 +43,12 @@ impl<T: Default> Lock<T> for Mutex<T> {
     }
 }
 
+/// Preemptions within which almost all faults show.
+const FEW: usize = 2;
+
 /// Runs threads over one `world` in all interleavings with up to `preemptions` preemptions, and after
-/// each of them `end`.
+/// each of them `end`. Of three threads it tries no more than [`FEW`] preemptions, which takes seconds instead of half a minute,
+/// unless loom's variable `LOOM_MAX_PREEMPTIONS` says otherwise, as in `make soak`.
 pub fn explore<W: 'static>(
     preemptions: usize,
     world: impl Fn() -> W + Send + Sync + 'static,
@@ -53,7 +57,8 @@ pub fn explore<W: 'static>(
 ) {
     let threads = threads.to_vec();
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
+    let few = if threads.len() < 3 { preemptions } else { FEW };
+    model.preemption_bound = Some(preemptions.min(model.preemption_bound.unwrap_or(few)));
     model.check(move || {
         let world = Arc::new(world());
         let mut started = Vec::new();
