@@ -8,4 +8,5 @@ mod gateway;
 mod limits;
 mod losses;
 mod merging;
+mod read_memory;
 mod tracing;
