@@ -61,7 +61,7 @@ bitflags! {
         const NOMERGE = 1 << 8;
         /// The submitter of this read uses its segments for nothing else if it fails (a [`Buffer`] goes on with other memory by
         /// itself). So the device may read into them even after the read has failed at its deadline, and nothing is copied. The
-        /// gateway takes it from bios to layers, which may read again into the same memory.
+        /// gateway clears this flag on bios to layers, because a layer may read again into the same memory.
         const GIVEN = 1 << 9;
     }
 }

@@ -160,7 +160,7 @@ impl ByteVolume {
         }
     }
 
-    /// Fills `segments` from byte `offset` on. After an error they may be written to for a while: the caller uses them for nothing
+    /// Fills `segments` from byte `offset` on. After an error the device may still write to them: the caller uses them for nothing
     /// else (see [`Flags::GIVEN`]).
     pub fn read(&self, offset: u64, segments: impl Into<Segments>) -> IoFuture<'_> {
         let segments = segments.into();
@@ -172,9 +172,8 @@ impl ByteVolume {
             return IoFuture::ready(Ok(()));
         }
         if self.is_aligned(offset, len) {
-            let mut bio = Bio::read(Sector::from_bytes_floor(offset), segments);
-            bio.flags |= Flags::GIVEN;
-            return self.gateway.submit(bio);
+            let bio = Bio::read(Sector::from_bytes_floor(offset), segments);
+            return self.gateway.submit(bio.with_flags(Flags::GIVEN));
         }
         IoFuture::boxed(async move {
             let outer = self.outer(offset, len);

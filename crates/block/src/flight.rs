@@ -160,7 +160,7 @@ impl Flights {
         self.overdue
     }
 
-    /// The tags of the reads into memory that was lent which are still in time, and whose deadline is `due_ns` or earlier.
+    /// The tags of the reads into lent memory that are still in time and have a deadline of `due_ns` or earlier.
     pub(crate) fn lent_reads(&self, due_ns: u64) -> Vec<u32> {
         let is_due = |slot: &Slot| match slot {
             Slot::InTime(it) => it.target == ReadTarget::Lent && it.deadline_ns <= due_ns,

@@ -140,9 +140,10 @@ impl Context {
 
     /// Merges `queued` into a request on the plug list, or into a waiting one.
     fn try_merge(&mut self, disk: &Disk, queued: QueuedBio) -> Result<(), QueuedBio> {
-        let is_large = queued.bio.op.has_data() && queued.bio.len.bytes() >= FLUSH_BYTES;
+        if queued.bio.op.has_data() && queued.bio.len.bytes() >= FLUSH_BYTES {
+            return Err(queued);
+        }
         let scan = match disk.nomerges() {
-            _ if is_large => return Err(queued),
             Nomerges::None => return Err(queued),
             Nomerges::LastOnly => 1,
             Nomerges::All => MERGE_SCAN,

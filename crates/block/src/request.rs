@@ -43,7 +43,7 @@ pub(crate) enum ReadTarget {
     Bounce,
     /// The submitters', of which the driver can let go.
     Lent,
-    /// The submitters', who have given it up for the case of an error.
+    /// The submitters', which they do not use again if the read fails.
     Given,
 }
 

@@ -146,7 +146,7 @@ impl BlockDevice for Layer {
     }
 }
 
-/// A read whose submitter gives its memory, of so many bytes; returns whether the driver has that.
+/// Reads `len` bytes into memory that the submitter gives up if the read fails. Returns whether the driver reads into that memory.
 async fn read_given(gateway: &Gateway, len: usize, is_late: bool) -> bool {
     let mut buffer = Buffer::from_slice(&vec![1; len]);
     let at = buffer.as_slice().as_ptr();
