@@ -1,43 +1,35 @@
 //! The end of one array while the daemon goes on: `clear` and `inactive` written to its `array_state`, as by `mdadm --stop`.
 //!
-//! Attributes are written by any thread; arrays end on the main one, with the [`Collector`] held: nothing is made of
+//! Attributes are written by any thread; arrays end on the main one, within the turn of the writer: nothing is made of
 //! the array meanwhile, and the daemon's end waits for that of the array.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use ashlar_block::LocalFuture;
-use ashlar_engine::{Handle, ReceiveError, timeout};
+use ashlar_engine::{Handle, ReceiveError};
 use ashlar_stack::arrays::{End, Volume};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::devices::{Device, Role};
-use ashlar_stack::incremental::Collector;
-use futures_util::lock::Mutex;
+use ashlar_stack::turn::Turn;
 
 use crate::clients::Clients;
-use crate::ending::Ending;
 use crate::incremental::log_notes;
-
-/// The time limit for another change of the stack to end: a change that sets attributes may itself wait for this one.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module text.
 pub(crate) struct ArrayEnd {
     pub(crate) clients: Arc<Clients>,
-    pub(crate) collector: Arc<Mutex<Collector>>,
-    pub(crate) ending: Ending,
 }
 
 impl ArrayEnd {
     /// Ends arrays from now on, on the current thread.
     pub(crate) fn begin(self: &Arc<Self>) {
         let (main, this) = (Handle::current(), Arc::downgrade(self));
-        self.clients.arrays.set_ender(Box::new(move |name, how| {
+        self.clients.arrays.set_ender(Box::new(move |name, how, turn| {
             let (main, this, name) = (main.clone(), Weak::clone(&this), name.to_owned());
             Box::pin(async move {
                 let ended = main.spawn_on(move || async move {
                     match this.upgrade() {
-                        Some(this) => this.end(&name, how).await,
+                        Some(this) => this.end(&name, how, turn).await,
                         None => Err(about_to_end()),
                     }
                 });
@@ -46,21 +38,14 @@ impl ArrayEnd {
         }));
     }
 
-    async fn end(&self, name: &str, how: End) -> Result<(), AttributeError> {
+    async fn end(&self, name: &str, how: End, mut turn: Turn) -> Result<(), AttributeError> {
         let busy = |why: &dyn std::fmt::Display| {
             AttributeError::Busy(format!("{name} cannot be stopped: {why}"))
         };
-        let collector = std::pin::pin!(self.collector.lock());
-        let Some(mut collector) = timeout(PATIENCE, collector).await else {
-            return Err(busy(&"another change is under way"));
-        };
-        if self.ending.draining().is_stopped() {
-            return Err(about_to_end());
-        }
-        let Clients { devices: all, arrays, attributes, .. } = &*self.clients;
+        let Clients { devices: all, arrays, .. } = &*self.clients;
         if let Some(waiting) = arrays.find_waiting(name) {
             if how == End::Clear {
-                self.let_go(&collector.release(&waiting.name));
+                self.let_go(&turn.release(&waiting.name));
             }
             return Ok(());
         }
@@ -82,17 +67,15 @@ impl ArrayEnd {
             }
         };
         let Volume { name: full_name, view, bytes: _ } = volume;
-        let stopped = view.array().stop().await;
+        let stopped = view.stop(&turn).await;
         drop(hidden);
-        if how == End::Clear || !collector.keep_stopped(&full_name, view.array()).await {
-            collector.release(&full_name);
-            let members = view.array().members().iter().filter(|(_, rdev)| !rdev.is_removed());
+        if how == End::Clear || !turn.keep_stopped(&full_name, &view).await {
+            turn.release(&full_name);
+            let members = view.members().iter();
             let members: Vec<String> = members.map(|(_, rdev)| rdev.path().to_owned()).collect();
             self.let_go(&members);
         }
-        log_notes(&collector.take_notes());
-        // Refreshes the cached attribute tree, so that it no longer holds the array.
-        drop(attributes.lookup(""));
+        log_notes(&turn.take_notes());
         stopped.map_err(|status| {
             let why = format!("{name} has stopped, but could not be marked clean: {status}");
             tracing::error!("{why}");
@@ -106,15 +89,14 @@ impl ArrayEnd {
         for disk in disks.filter(|disk| paths.contains(&disk.path)) {
             self.clients.devices.remove(&disk.path);
         }
-        drop(self.clients.attributes.lookup(""));
     }
 }
 
 /// The larger device that a device with this role is part of, if any.
 fn belongs_to(role: Role) -> Option<&'static str> {
     match role {
-        Role::Volume | Role::Partitioned | Role::Refused => None,
-        Role::Member => Some("a member of another array"),
+        Role::Volume | Role::Partitioned | Role::Refused | Role::Former => None,
+        Role::Member(_) => Some("a member of another array"),
         Role::PhysicalVolume => Some("part of a volume group"),
         Role::Component => Some("part of a logical volume"),
         Role::PoolMember => Some("a member of a ZFS pool"),

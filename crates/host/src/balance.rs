@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) async fn balance_reads(stack: Arc<Stack>) {
     loop {
         for volume in stack.arrays.running() {
-            volume.view.array().balance_reads();
+            volume.view.balance_reads();
         }
         sleep(INTERVAL).await;
     }

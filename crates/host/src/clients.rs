@@ -93,7 +93,7 @@ impl Clients {
         }
         self.front_ends.follow();
         // The tree of attributes no longer holds them.
-        drop(self.attributes.lookup(""));
+        self.attributes.release_old();
         let hidden = HiddenDevices(devices);
         for device in &hidden.0 {
             if !withdraw(device).await {

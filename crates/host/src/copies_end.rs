@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ashlar_engine::sleep;
-use ashlar_stack::incremental::Collector;
+use ashlar_stack::turn::{NoTurn, Turn};
 use ashlar_stack::volume_groups::{MergeIdentity, MovingState, ServedMerge, ServedMove};
 
 use crate::groups::apply;
@@ -19,13 +19,13 @@ const BETWEEN_PIECES: Duration = Duration::from_millis(20);
 /// Records ends until the daemon is about to end.
 pub(crate) async fn record_ends(service: Rc<Service>) {
     loop {
-        // Holds the collector's lock: nothing else changes the stack meanwhile, and the daemon's end waits for a
-        // running commit.
-        let mut collector = service.collector.lock().await;
-        if service.ending.draining().is_stopped() {
-            return;
-        }
-        let (merging, moving) = (collector.merging(), collector.moving());
+        // The daemon's end waits for a running commit.
+        let mut turn = match service.turns.take().await {
+            Ok(turn) => turn,
+            Err(NoTurn::Busy) => continue,
+            Err(NoTurn::Ending | NoTurn::NotServed) => return,
+        };
+        let (merging, moving) = (turn.merging(), turn.moving());
         let merges = merging.iter().filter_map(|it| Some((it.name(), it.left?)));
         let moves = moving.iter().map(|it| (it.full_name(), it.total - it.done));
         service.speeds.borrow_mut().note(merges.chain(moves).collect(), Instant::now());
@@ -33,12 +33,12 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
             merging.into_iter().filter(ServedMerge::has_ended)
         {
             let MergeIdentity { group, origin, snapshot, .. } = &merged;
-            match end(&mut collector, &merged).await {
+            match end(&mut turn, &merged).await {
                 Ok(()) => tracing::info!(
                     "the merge of {group}/{snapshot} into {group}/{origin} has ended: the snapshot is removed"
                 ),
                 Err(why) => {
-                    collector.was_told(&copying);
+                    turn.was_told(&copying);
                     tracing::warn!(
                         "the merge of {group}/{snapshot} into {group}/{origin} has ended, but the snapshot could not be removed: \
                          {why}; once the daemon has stopped, this removes it: {}",
@@ -47,7 +47,7 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
                 }
             }
         }
-        collector.hide_put_off();
+        turn.hide_put_off();
         let interval = if moving.is_empty() { INTERVAL } else { BETWEEN_PIECES };
         for moving in moving.iter().filter(|it| it.state == MovingState::Copied) {
             // A paused move records nothing, lest it goes on with the next piece.
@@ -55,10 +55,10 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
                 continue;
             }
             let (name, source) = (moving.full_name(), &moving.source);
-            match advance(&mut collector, moving).await {
+            match advance(&mut turn, moving).await {
                 Ok(()) => tracing::info!("{name}: a piece of {source} has moved"),
                 Err(why) => {
-                    collector.was_told(&moving.copying);
+                    turn.was_told(&moving.copying);
                     tracing::warn!(
                         "{name}: a piece of {source} was copied, but could not be moved: {why}; ashlar lvm pvmove --abort gives \
                          the move up, and it goes on when the daemon is started again"
@@ -66,22 +66,22 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
                 }
             }
         }
-        drop(collector);
+        drop(turn);
         sleep(interval).await;
     }
 }
 
 /// Records that a piece of a move counts at its new place.
-async fn advance(collector: &mut Collector, moving: &ServedMove) -> Result<(), String> {
-    let change = collector.prepare_advance(moving)?;
-    let applied = apply(collector, change, &archive::command(), true).await?;
+async fn advance(turn: &mut Turn, moving: &ServedMove) -> Result<(), String> {
+    let change = turn.prepare_advance(moving)?;
+    let applied = apply(turn, change, &archive::command(), true).await?;
     applied.unsure.map_or(Ok(()), Err)
 }
 
 /// Removes a merged snapshot, and archives the metadata as the commands do.
-async fn end(collector: &mut Collector, merged: &MergeIdentity) -> Result<(), String> {
-    let change = collector.prepare_end(merged)?;
-    let applied = apply(collector, change, &archive::command(), true).await?;
+async fn end(turn: &mut Turn, merged: &MergeIdentity) -> Result<(), String> {
+    let change = turn.prepare_end(merged)?;
+    let applied = apply(turn, change, &archive::command(), true).await?;
     applied.unsure.map_or(Ok(()), Err)
 }
 

@@ -42,8 +42,8 @@ use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble,
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::pools;
+use ashlar_stack::turn::Turns;
 use futures_util::future::select;
-use futures_util::lock::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::acceptance::{check_started, refuse_image};
@@ -286,6 +286,8 @@ async fn run(
     let Means { config, access, models, places, confinement, identities, background, console } =
         means;
     let attributes = Arc::new(stack.attributes());
+    let draining = ending.draining();
+    let turns = Turns::new(collector, &attributes, move || draining.is_stopped());
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
         let path = path.trim_matches('/');
@@ -316,18 +318,13 @@ async fn run(
         mounted_at = Some(mounted.path().display().to_string());
         front_ends.push(Box::new(mounted));
     }
-    let collector = Arc::new(Mutex::new(collector));
     let clients = Arc::new(Clients {
         front_ends: FrontEnds::new(Arc::clone(&devices), front_ends),
         devices,
         arrays: Arc::clone(&stack.arrays),
         attributes: Arc::clone(&attributes),
     });
-    let array_end = Arc::new(ArrayEnd {
-        clients: Arc::clone(&clients),
-        collector: Arc::clone(&collector),
-        ending: ending.clone(),
-    });
+    let array_end = Arc::new(ArrayEnd { clients: Arc::clone(&clients) });
     array_end.begin();
     let service = Rc::new(Service {
         begun: Instant::now(),
@@ -344,7 +341,7 @@ async fn run(
         direct: !config.buffered,
         confinement,
         models,
-        collector,
+        turns,
         deferred: deferred.into(),
         identities: identities.into(),
         ending: ending.clone(),
@@ -395,7 +392,7 @@ async fn run(
     }
     service.scrubs.ended(ending.forced()).await;
     // An array that is just being started is stopped with the others.
-    select(service.collector.lock(), ending.forced()).await;
+    select(pin!(service.turns.look()), ending.forced()).await;
     ends.cancel().await;
     follower.cancel().await;
     watch.cancel().await;

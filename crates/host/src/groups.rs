@@ -6,7 +6,7 @@ use std::path::Path;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
-use ashlar_stack::incremental::Collector;
+use ashlar_stack::turn::Turn;
 use ashlar_stack::volume_groups::{Change, ChangeResult, Request};
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ pub(crate) fn sure(applied: Result<ChangeResult, String>) -> Result<ChangeResult
 /// # Errors
 /// The reason.
 pub(crate) async fn apply(
-    collector: &mut Collector,
+    turn: &mut Turn,
     change: Change,
     command: &str,
     keep: bool,
@@ -56,7 +56,7 @@ pub(crate) async fn apply(
     let archives = Archives::new(keep, command).map_err(text)?;
     archives.before(Some(&change.before)).map_err(text)?;
     let header = archive::header(format!("Write from {command}."));
-    let applied = collector.apply(change, header).await?;
+    let applied = turn.apply(change, header).await?;
     for (pv, status) in &applied.stale {
         tracing::warn!("PV {pv} still has the old metadata: {status}");
     }
@@ -72,17 +72,17 @@ pub(crate) async fn apply(
 impl Service {
     /// The volume groups.
     pub(crate) async fn groups(&self) -> Result<Value, Reply> {
-        let (physical, groups) = self.collector.lock().await.groups();
+        let (physical, groups) = self.turns.look().await.groups();
         reply(GroupsReply { physical, groups })
     }
 
     /// Changes a volume group.
     pub(crate) async fn lvm(&self, at: Lvm) -> Result<Value, Reply> {
-        let mut collector = self.collector().await?;
+        let mut turn = self.turn().await?;
         let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
         let physical = |path: &str| self.device_at(path);
         let request = Request { group: &at.group, command: &at.command, physical: &physical };
-        let change = collector.prepare(&request, &mut author);
+        let change = turn.prepare(&request, &mut author);
         let change = change.map_err(|why| refused(why, None))?;
         let effect = change.effect.clone();
         if let Some((volume, size)) = &effect.reduces {
@@ -127,18 +127,18 @@ impl Service {
                 let is_origin = open == format!("{}/{origin}", change.before.group.name);
                 let which = if is_origin { "origin" } else { "snapshot" };
                 let reason = format!("Delaying merge since {which} is open.");
-                let later = collector.put_off(change, &reason);
+                let later = turn.put_off(change, &reason);
                 (later.map_err(|why| refused(why, None))?, Vec::new())
             }
             (Err(busy), _, _) => return Err(busy),
         };
         let (notes, done) = (effect.notes, change.effect.done.clone());
         let keep = at.archive != Some(false);
-        let applied = apply(&mut collector, change, &at.line, keep).await;
+        let applied = apply(&mut turn, change, &at.line, keep).await;
         // Those that are gone are held by nothing that clients find.
         shut.into_iter().for_each(ClosedDevices::reopen);
-        collector.hide_put_off();
-        log_notes(&collector.take_notes());
+        turn.hide_put_off();
+        log_notes(&turn.take_notes());
         sure(applied)?;
         reply(LvmReply { notes, questions: Vec::new(), done })
     }
@@ -146,19 +146,19 @@ impl Service {
     /// Has volumes become active, or be active no more.
     pub(crate) async fn activate(&self, at: &Activate) -> Result<Value, Reply> {
         let Activate { group, volumes, active } = at;
-        let mut collector = self.collector().await?;
-        let change = collector.prepare_activation(group, volumes, *active);
+        let mut turn = self.turn().await?;
+        let change = turn.prepare_activation(group, volumes, *active);
         let change = change.map_err(|why| refused(why, None))?;
         let shut = self.shut(&change.shut, in_use).await?;
         let done = match active {
-            true => collector.activate(change).await,
-            false => collector.deactivate(change).await,
+            true => turn.activate(change).await,
+            false => turn.deactivate(change).await,
         };
         // Those that have ended are found by no client.
         shut.into_iter().for_each(ClosedDevices::reopen);
-        log_notes(&collector.take_notes());
+        log_notes(&turn.take_notes());
         done.map_err(|why| refused(why, None))?;
-        reply(ActivateReply { active: collector.active_volumes(group) as u64 })
+        reply(ActivateReply { active: turn.active_volumes(group) as u64 })
     }
 
     /// Lets no client open the devices that a change needs for itself; `busy` says which is in use, and by what.

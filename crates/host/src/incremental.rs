@@ -4,13 +4,13 @@
 //! cannot start, 2 for a member that an array does not accept.
 
 use ashlar_md::ondisk::{Role, Superblock};
-use ashlar_md::{AddOptions, Candidate, ManageError};
+use ashlar_md::{AddOptions, ManageError};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Note;
 use ashlar_stack::attributes::AttributeError;
-use ashlar_stack::incremental::{AttachOutcome, Collector};
+use ashlar_stack::incremental::AttachOutcome;
 use ashlar_stack::probe::Md;
-use futures_util::lock::MutexGuard;
+use ashlar_stack::turn::Turn;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -29,8 +29,8 @@ const NOT_TAKEN: Option<u8> = Some(2);
 impl Service {
     /// Adds a member.
     pub(crate) async fn attach(&self, at: &Attach, lent: &Lent) -> Result<Value, Reply> {
-        let mut collector = self.collector().await?;
-        let new = self.open(None, &at.disk, lent).await?;
+        let mut turn = self.turn().await?;
+        let new = self.open(&turn, None, &at.disk, lent).await?;
         let contents = new.contents().await?;
         if self.access == Access::Write {
             new.refuse_rivals(&contents).await?;
@@ -43,9 +43,11 @@ impl Service {
             }
         };
         let done = match self.stack.arrays.of(sb.set_uuid) {
-            Some(volume) => vec![self.join(&volume, new, sb).await?],
-            None => self.collect(&mut collector, new, sb, at.run == Some(true)).await?,
+            Some(volume) => vec![self.join(&turn, &volume, new, sb).await?],
+            None => self.collect(&mut turn, new, sb, at.run == Some(true)).await?,
         };
+        drop(turn);
+        self.set_deferred().await;
         done.iter().for_each(|line| tracing::info!("{line}"));
         reply(DoneReply { done })
     }
@@ -55,26 +57,25 @@ impl Service {
         &self,
         DiskReference { disk }: &DiskReference,
     ) -> Result<Value, Reply> {
-        let mut collector = self.collector().await?;
+        let mut turn = self.turn().await?;
         let waiting = self.stack.arrays.waiting();
         let mut paths = waiting.iter().flat_map(|array| &array.members).map(|member| &member.path);
         if let Some(path) = paths.find(|path| self.is_meant(path, disk))
-            && let Some(name) = collector.detach(path)
+            && let Some(name) = turn.detach(path)
         {
             self.forget(path);
             return reply(DoneReply { done: vec![format!("removed {path} from {}", name.path())] });
         }
         for volume in self.stack.arrays.running() {
-            let array = volume.view.array();
-            let members = array.status().await.members;
+            let members = volume.view.status().members;
             let Ok(member) = self.member(&volume, &members, disk) else { continue };
             let (index, path) = (index_of(member), member.path.clone().unwrap_or_default());
             let mut done = Vec::new();
             if !member.faulty {
-                array.fail(index).await.map_err(|error| not_done(&error))?;
+                volume.view.fail(&turn, index).await.map_err(|error| not_done(&error))?;
                 done.push(format!("set {path} faulty in {}", volume.name.path()));
             }
-            array.remove(index).await.map_err(|error| not_done(&error))?;
+            volume.view.remove(&turn, index).await.map_err(|error| not_done(&error))?;
             done.push(format!("hot removed {path} from {}", volume.name.path()));
             return reply(DoneReply { done });
         }
@@ -83,9 +84,9 @@ impl Service {
 
     /// Starts waiting arrays, if possible.
     pub(crate) async fn start_waiting(&self) -> Result<Value, Reply> {
-        let mut collector = self.collector().await?;
+        let mut turn = self.turn().await?;
         let (mut done, mut failed) = (Vec::new(), Vec::new());
-        for started in collector.start_waiting().await {
+        for started in turn.start_waiting().await {
             match started {
                 Ok(volume) => {
                     done.push(format!("started array {}", volume.name.path()));
@@ -96,18 +97,10 @@ impl Service {
                 }
             }
         }
-        self.serve_new(&mut collector).await;
+        self.serve_new(&mut turn);
+        drop(turn);
+        self.set_deferred().await;
         reply(StartedReply { done, failed })
-    }
-
-    /// The collector, locked for one change. Once the daemon is about to end no change may begin, so that no array is
-    /// left running.
-    pub(crate) async fn collector(&self) -> Result<MutexGuard<'_, Collector>, Reply> {
-        let collector = self.collector.lock().await;
-        if self.ending.draining().is_stopped() {
-            return Err(refused("the daemon is about to end", None));
-        }
-        Ok(collector)
     }
 
     /// Whether the disk at `path` is the one that the user named.
@@ -121,18 +114,16 @@ impl Service {
     /// Adds a member of an array that is not running.
     async fn collect(
         &self,
-        collector: &mut Collector,
+        turn: &mut Turn,
         new: NewDisk,
         sb: Box<Superblock>,
         run: bool,
     ) -> Result<Vec<String>, Reply> {
         let waiting = self.stack.arrays.waiting();
         let existing = waiting.iter().find(|array| array.uuid == sb.set_uuid);
-        let candidate = Candidate { gateway: new.gateway.clone(), path: new.path.clone(), sb };
         // The device must have a name when the array starts.
-        let was_held = new.is_held;
-        let path = self.keep(new);
-        let volume = match collector.attach(candidate, run).await {
+        let (path, mut claim) = (new.path.clone(), self.claim(turn, new, sb.set_uuid)?);
+        let volume = match turn.attach(&mut claim, sb, run).await {
             Ok(AttachOutcome::Started(volume)) => volume,
             Ok(AttachOutcome::NotEnough(name, count)) => {
                 let name = name.path();
@@ -145,9 +136,6 @@ impl Service {
                 return Ok(vec![format!("{path} attached to {name}, not enough to start safely.")]);
             }
             Err(error) => {
-                if !was_held {
-                    self.forget(&path);
-                }
                 return Err(match existing {
                     Some(array) => {
                         let name = array.name.path();
@@ -159,7 +147,7 @@ impl Service {
                 });
             }
         };
-        self.serve_new(collector).await;
+        self.serve_new(turn);
         let started = format!("{path} attached to {}, which has been started.", volume.name.path());
         Ok(std::iter::once(started).chain(volume.view.status().notes).collect())
     }
@@ -168,11 +156,11 @@ impl Service {
     /// spare would overwrite it.
     async fn join(
         &self,
+        turn: &Turn,
         volume: &Volume,
         new: NewDisk,
         sb: Box<Superblock>,
     ) -> Result<String, Reply> {
-        let array = volume.view.array();
         let path = new.path.clone();
         let options = AddOptions {
             device_uuid: Uuid::new_v4(),
@@ -182,19 +170,24 @@ impl Service {
         };
         let name = volume.name.path();
         let added = if options.spare_only {
-            let added = array.add(new.gateway.clone(), &path, options).await;
-            added.map(|_| self.keep(new))
+            let mut claim = self.claim(turn, new, sb.set_uuid)?;
+            volume.view.add(turn, &mut claim, options).await.map(|_| ())
         } else {
-            self.return_member(array, new, sb, options).await
+            let mut claim = self.claim(turn, new, sb.set_uuid)?;
+            volume.view.re_add(turn, &mut claim, sb, options).await.map(|_| ())
         };
-        let path = added.map_err(|error| not_taken(&path, &name, &error))?;
+        added.map_err(|error| not_taken(&path, &name, &error))?;
         Ok(format!("{path} attached to {name} which is already active."))
     }
 
-    /// Serves new devices, and sets their deferred attributes.
-    async fn serve_new(&self, collector: &mut Collector) {
-        log_notes(&collector.take_notes());
+    /// Serves new devices.
+    fn serve_new(&self, turn: &mut Turn) {
+        log_notes(&turn.take_notes());
         self.clients.front_ends.follow();
+    }
+
+    /// Sets attributes that were requested at the start and exist now. The caller holds no turn: some of them need one.
+    async fn set_deferred(&self) {
         for (path, value) in self.deferred.take() {
             match self.attributes.write(&path, &value).await {
                 Ok(()) => {}

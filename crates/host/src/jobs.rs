@@ -115,8 +115,8 @@ impl Service {
     async fn pause_move(&self, moving: &ServedMove, action: JobAction) -> Result<(), Reply> {
         let name = moving.full_name();
         // While this is locked, no other piece begins.
-        let collector = self.collector.lock().await;
-        let moving = collector.moving().into_iter().find(|moving| moving.full_name() == name);
+        let turn = self.turn().await?;
+        let moving = turn.moving().into_iter().find(|moving| moving.full_name() == name);
         let moving = moving.ok_or_else(|| refused(format_args!("{name} has ended"), None))?;
         let told = match action {
             JobAction::Pause => moving.copying.pause().await,
@@ -133,7 +133,7 @@ impl Service {
         });
         let mut all: Vec<(Job, Work)> = syncs.collect();
         let (merges, moves) = {
-            let collector = self.collector.lock().await;
+            let collector = self.turns.look().await;
             (collector.merging(), collector.moving())
         };
         for moving in moves {
@@ -285,7 +285,7 @@ fn sync_job(volume: &Volume) -> Option<Job> {
 }
 
 async fn control_sync(volume: &Volume, job: &Job, action: JobAction) -> Result<(), Reply> {
-    let array = volume.view.array();
+    let array = &volume.view;
     let request = match (action, job.kind) {
         (JobAction::Pause, _) => SyncRequest::Frozen,
         (JobAction::Resume, JobKind::Check) => SyncRequest::Check,

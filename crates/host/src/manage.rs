@@ -8,15 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Presence, Sectors};
+use ashlar_md::ondisk;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::ondisk::{self, Superblock};
-use ashlar_md::{
-    AddOptions, AddOutcome, Array, Candidate, GrowOptions, Index, ManageError, MemberStatus,
-};
+use ashlar_md::{AddOptions, AddOutcome, GrowOptions, Index, ManageError, MemberStatus};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
-use ashlar_stack::devices::{Device, Role};
+use ashlar_stack::devices::{Claim, Device, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
+use ashlar_stack::turn::Turn;
 use ashlar_stack::wipe;
 use serde_json::Value;
 use uuid::Uuid;
@@ -36,13 +35,14 @@ pub(crate) fn not_done(error: &ManageError) -> Reply {
 impl Service {
     /// Changes members.
     pub(crate) async fn manage(&self, at: &Manage, lent: &Lent) -> Result<Value, Reply> {
+        let turn = &self.turn().await?;
         let volume = &self.volume(&at.name)?;
         let done = match at.action {
-            ManageAction::Add => vec![self.add(volume, at, lent).await?],
-            ManageAction::ReAdd => vec![self.re_add(volume, at, lent).await?],
-            ManageAction::Fail => self.fail(volume, &at.disk).await?,
-            ManageAction::Remove => self.remove(volume, &at.disk).await?,
-            ManageAction::Replace => self.replace(volume, at).await?,
+            ManageAction::Add => vec![self.add(turn, volume, at, lent).await?],
+            ManageAction::ReAdd => vec![self.re_add(turn, volume, at, lent).await?],
+            ManageAction::Fail => self.fail(turn, volume, &at.disk).await?,
+            ManageAction::Remove => self.remove(turn, volume, &at.disk).await?,
+            ManageAction::Replace => self.replace(turn, volume, at).await?,
         };
         for line in &done {
             tracing::debug!(array = volume.name.device(), "{line}");
@@ -52,8 +52,8 @@ impl Service {
 
     /// Changes the size or the bitmap.
     pub(crate) async fn grow(&self, at: &Grow) -> Result<Value, Reply> {
-        let volume = self.volume(&at.name)?;
-        let array = volume.view.array();
+        let turn = self.turn().await?;
+        let array = self.volume(&at.name)?.view;
         if let Some(text) = &at.bitmap {
             let wanted = match text.as_str() {
                 "none" => NewBitmap::None,
@@ -61,10 +61,10 @@ impl Service {
                 "lockless" => NewBitmap::Lockless,
                 _ => return Err(Reply::invalid_parameter("bitmap")),
             };
-            array.set_bitmap(wanted).await.map_err(|error| not_done(&error))?;
+            array.set_bitmap(&turn, wanted).await.map_err(|error| not_done(&error))?;
         }
         if let Some(wanted) = at.raid_devices {
-            array.grow_devices(wanted).await.map_err(|error| not_done(&error))?;
+            array.grow_devices(&turn, wanted).await.map_err(|error| not_done(&error))?;
         }
         if let Some(text) = &at.size {
             let kib = |text: &str| text.parse::<u64>().ok()?.checked_mul(2).map(Sectors);
@@ -76,76 +76,78 @@ impl Service {
                 assume_clean: at.assume_clean == Some(true),
                 force: at.force == Some(true),
             };
-            array.grow_size(size, options).await.map_err(|error| not_done(&error))?;
+            array.grow_size(&turn, size, options).await.map_err(|error| not_done(&error))?;
         }
-        reply(SizeReply { size: array.status().await.size.bytes() })
+        reply(SizeReply { size: array.status().size.bytes() })
     }
 
-    async fn add(&self, volume: &Volume, at: &Manage, lent: &Lent) -> Result<String, Reply> {
-        let array = volume.view.array();
-        let new = self.open(Some(volume), &at.disk, lent).await?;
+    async fn add(
+        &self,
+        turn: &Turn,
+        volume: &Volume,
+        at: &Manage,
+        lent: &Lent,
+    ) -> Result<String, Reply> {
+        let (array, uuid) = (&volume.view, volume.view.status().uuid);
+        let new = self.open(turn, Some(volume), &at.disk, lent).await?;
         let contents = new.contents().await?;
         if at.force != Some(true) {
-            check_free(&new.path, &contents, array.status().await.uuid)?;
+            check_free(&new.path, &contents, uuid)?;
             new.refuse_rivals(&contents).await?;
         }
-        let (gateway, forced) = (new.gateway.clone(), at.force == Some(true));
-        let added = if forced && !is_only_member(&contents, array.status().await.uuid) {
-            let wiped = wipe::ranges(&gateway).await;
-            let wiped = wiped
-                .map_err(|status| refused(format!("cannot read {}: {status}", new.path), None))?;
-            array.add_over(gateway, &new.path, options(at), wiped).await
+        let path = new.path.clone();
+        let mut claim = self.claim(turn, new, uuid)?;
+        let added = if at.force == Some(true) && !is_only_member(&contents, uuid) {
+            let wiped = wipe::ranges(claim.gateway()).await;
+            let wiped =
+                wiped.map_err(|status| refused(format!("cannot read {path}: {status}"), None))?;
+            array.add_over(turn, &mut claim, options(at), wiped).await
         } else {
-            array.add(gateway, &new.path, options(at)).await
+            array.add(turn, &mut claim, options(at)).await
         };
         let added = added.map_err(|error| not_done(&error))?;
-        let path = self.keep(new);
         Ok(match added {
             AddOutcome::Spare(_) => format!("added {path}"),
             AddOutcome::Returned(_) => format!("re-added {path}"),
         })
     }
 
-    async fn re_add(&self, volume: &Volume, at: &Manage, lent: &Lent) -> Result<String, Reply> {
-        let array = volume.view.array();
-        let new = self.open(Some(volume), &at.disk, lent).await?;
+    async fn re_add(
+        &self,
+        turn: &Turn,
+        volume: &Volume,
+        at: &Manage,
+        lent: &Lent,
+    ) -> Result<String, Reply> {
+        let status = volume.view.status();
+        let new = self.open(turn, Some(volume), &at.disk, lent).await?;
         let contents = new.contents().await?;
         new.refuse_rivals(&contents).await?;
         let Md::Member(sb) = contents.md else {
-            let why =
-                format!("re-adding {} to {} is not possible", new.path, array.status().await.name);
+            let why = format!("re-adding {} to {} is not possible", new.path, status.name);
             return Err(refused(
                 why,
                 Some("it is no member of an array: ashlar md add makes it one"),
             ));
         };
-        let path = self.return_member(array, new, sb, options(at)).await;
-        Ok(format!("re-added {}", path.map_err(|error| not_done(&error))?))
-    }
-
-    /// Re-adds a former member, and keeps its disk; returns its path.
-    pub(crate) async fn return_member(
-        &self,
-        array: &Array,
-        new: NewDisk,
-        sb: Box<Superblock>,
-        options: AddOptions,
-    ) -> Result<String, ManageError> {
-        let candidate = Candidate { gateway: new.gateway.clone(), path: new.path.clone(), sb };
-        array.re_add(candidate, options).await?;
-        Ok(self.keep(new))
+        let path = new.path.clone();
+        let mut claim = self.claim(turn, new, status.uuid)?;
+        let added = volume.view.re_add(turn, &mut claim, sb, options(at)).await;
+        added.map_err(|error| not_done(&error))?;
+        Ok(format!("re-added {path}"))
     }
 
     /// Re-adds the disks on the network that an array was started without because they are behind: they were away when the daemon
     /// before this one ended.
     pub(crate) async fn re_add_left_out(&self, volume: &Volume) {
-        let (array, uuid) = (volume.view.array(), volume.view.status().uuid);
+        let uuid = volume.view.status().uuid;
         let is_far = |held: &Device| {
-            held.role == Role::Member && disks::is_on_network(Path::new(&held.path))
+            held.role == Role::Former && disks::is_on_network(Path::new(&held.path))
         };
         for held in self.stack.devices.all().into_iter().filter(is_far) {
+            let Ok(turn) = self.turn().await else { return };
             // One that is in use, or of another array, was not left out here.
-            let opened = self.open(Some(volume), &held.path, &Lent::default()).await;
+            let opened = self.open(&turn, Some(volume), &held.path, &Lent::default()).await;
             let Ok(new) = opened else { continue };
             let Ok(Contents { md: Md::Member(sb), .. }) = new.contents().await else { continue };
             if sb.set_uuid != uuid || sb.role() == ondisk::Role::Spare {
@@ -153,7 +155,8 @@ impl Service {
             }
             let (name, member) = (volume.name.device(), held.path);
             let options = AddOptions { device_uuid: Uuid::new_v4(), ..AddOptions::default() };
-            match self.return_member(array, new, sb, options).await {
+            let Ok(mut claim) = self.claim(&turn, new, uuid) else { continue };
+            match volume.view.re_add(&turn, &mut claim, sb, options).await {
                 Ok(_) => {
                     let what = "was behind, and lacks only what the bitmap marks";
                     tracing::info!(array = name, member, "{what}");
@@ -163,33 +166,38 @@ impl Service {
         }
     }
 
-    async fn fail(&self, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
+    async fn fail(&self, turn: &Turn, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
         let mut done = Vec::new();
         for (index, path) in self.chosen(volume, disk, false).await? {
-            volume.view.array().fail(index).await.map_err(|error| not_done(&error))?;
+            volume.view.fail(turn, index).await.map_err(|error| not_done(&error))?;
             done.push(format!("set {path} faulty in /dev/{}", volume.name.device()));
         }
         Ok(done)
     }
 
-    async fn remove(&self, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
+    async fn remove(&self, turn: &Turn, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
         let mut done = Vec::new();
         for (index, path) in self.chosen(volume, disk, true).await? {
-            volume.view.array().remove(index).await.map_err(|error| not_done(&error))?;
+            volume.view.remove(turn, index).await.map_err(|error| not_done(&error))?;
             done.push(format!("hot removed {path} from /dev/{}", volume.name.device()));
         }
         Ok(done)
     }
 
-    async fn replace(&self, volume: &Volume, at: &Manage) -> Result<Vec<String>, Reply> {
-        let members = volume.view.array().status().await.members;
+    async fn replace(
+        &self,
+        turn: &Turn,
+        volume: &Volume,
+        at: &Manage,
+    ) -> Result<Vec<String>, Reply> {
+        let members = volume.view.status().members;
         let device = volume.name.device();
         let old = self.member(volume, &members, &at.disk)?;
         let with =
             at.with.as_deref().map(|with| self.member(volume, &members, with)).transpose()?;
         let number = old.dev_number;
         let (index, with_index) = (index_of(old), with.map(index_of));
-        let replaced = volume.view.array().replace(index, with_index).await;
+        let replaced = volume.view.replace(turn, index, with_index).await;
         replaced.map_err(|error| not_done(&error))?;
         let path = |member: &MemberStatus| member.path.clone().unwrap_or_default();
         let mut done = vec![format!(
@@ -210,7 +218,7 @@ impl Service {
         disk: &str,
         failed: bool,
     ) -> Result<Vec<(Index, String)>, Reply> {
-        let members = volume.view.array().status().await.members;
+        let members = volume.view.status().members;
         let gone = |path: &String| {
             let now = disks::identity(Path::new(path));
             now.is_none() || now.as_ref() != self.identities.borrow().get(path)
@@ -253,6 +261,7 @@ impl Service {
     /// that is running.
     pub(crate) async fn open(
         &self,
+        _: &Turn,
         volume: Option<&Volume>,
         disk: &str,
         lent: &Lent,
@@ -264,7 +273,8 @@ impl Service {
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
         let Some(held) = held else { return self.open_new(disk, lent).await };
         let use_and_hint = match held.role {
-            Role::Member => None,
+            Role::Former | Role::Refused => None,
+            Role::Member(uuid) => Some(self.member_of(uuid, volume, &held.path)),
             Role::Volume => {
                 let hint = "leave it out of what is served at the start";
                 Some((format!("it is served as the volume {}", held.name), Some(hint)))
@@ -273,25 +283,9 @@ impl Service {
             Role::PhysicalVolume => Some(("it is part of a volume group".to_owned(), None)),
             Role::Component => Some(("it is part of a logical volume".to_owned(), None)),
             Role::PoolMember => Some(("it is a member of a ZFS pool".to_owned(), None)),
-            Role::Refused => Some(("what is on it is damaged".to_owned(), None)),
         };
         if let Some((what, hint)) = use_and_hint {
             return Err(refused(format!("{disk} is in use: {what}"), hint));
-        }
-        for other in self.stack.arrays.waiting() {
-            if other.members.iter().any(|member| member.path == held.path) {
-                let name = other.name.path();
-                let why = format!("{disk} is in use: it waits for the other members of {name}");
-                return Err(refused(why, None));
-            }
-        }
-        for other in self.stack.arrays.running() {
-            let has = |m: &MemberStatus| m.path.as_deref() == Some(held.path.as_str());
-            let Some(member) = other.view.status().members.into_iter().find(has) else { continue };
-            let ours = volume.is_some_and(|volume| Arc::ptr_eq(&other.view, &volume.view));
-            let hint = (member.faulty && ours).then_some("remove it first");
-            let why = format!("{disk} is in use: it is a member of /dev/{}", other.name.device());
-            return Err(refused(why, hint));
         }
         let gateway = held.gateway().clone();
         // A cluster that refuses this client refuses it until the image is opened again.
@@ -300,7 +294,27 @@ impl Service {
         {
             return self.open_new(&held.path, lent).await;
         }
-        Ok(NewDisk { path: held.path, gateway, identity: wanted, is_held: true })
+        Ok(NewDisk { path: held.path, gateway, identity: wanted, name: Some(held.name) })
+    }
+
+    /// How a disk is in use that the array `uuid` has, and what helps to add it to `volume`.
+    fn member_of(
+        &self,
+        uuid: Uuid,
+        volume: Option<&Volume>,
+        path: &str,
+    ) -> (String, Option<&'static str>) {
+        if let Some(other) = self.stack.arrays.waiting().into_iter().find(|it| it.uuid == uuid) {
+            return (format!("it waits for the other members of {}", other.name.path()), None);
+        }
+        let Some(other) = self.stack.arrays.of(uuid) else {
+            return ("it is a member of an array".to_owned(), None);
+        };
+        let ours = volume.is_some_and(|volume| Arc::ptr_eq(&other.view, &volume.view));
+        let members = other.view.status().members;
+        let failed = members.iter().any(|m| m.faulty && m.path.as_deref() == Some(path));
+        let what = format!("it is a member of /dev/{}", other.name.device());
+        (what, (ours && failed).then_some("remove it first"))
     }
 
     /// Opens a disk without waiting for it: that would block this thread's other work.
@@ -308,18 +322,24 @@ impl Service {
         let identity = lent.identity(path).or_else(|| disks::identity(Path::new(path)));
         let opened = self.open_or_take(Path::new(path), lent).await?;
         let gateway = self.models.wrap(opened).gateway;
-        Ok(NewDisk { path: path.to_owned(), gateway, identity, is_held: false })
+        Ok(NewDisk { path: path.to_owned(), gateway, identity, name: None })
     }
 
-    /// Keeps a disk that is now a member; returns its path.
-    pub(crate) fn keep(&self, new: NewDisk) -> String {
-        if !new.is_held {
-            // A former member with that path is now a different file.
-            self.stack.devices.remove(&new.path);
-            self.stack.devices.add_member(&new.path, new.gateway);
-            self.identities.borrow_mut().extend(new.identity.map(|id| (new.path.clone(), id)));
-        }
-        new.path
+    /// Claims a disk for the array `uuid`.
+    pub(crate) fn claim(&self, turn: &Turn, new: NewDisk, uuid: Uuid) -> Result<Claim, Reply> {
+        self.claim_as(turn, new, Role::Member(uuid))
+    }
+
+    /// Claims a disk for a use.
+    pub(crate) fn claim_as(&self, turn: &Turn, new: NewDisk, role: Role) -> Result<Claim, Reply> {
+        let (path, devices) = (&new.path, &self.stack.devices);
+        let claim = match &new.name {
+            Some(name) => devices.claim(turn, name, role).map_err(|_| ()),
+            None => devices.claim_new(turn, path, new.gateway, role).map_err(|_| ()),
+        };
+        let claim = claim.map_err(|()| refused(format!("{path} is in use"), None))?;
+        self.identities.borrow_mut().extend(new.identity.map(|id| (path.clone(), id)));
+        Ok(claim)
     }
 }
 
@@ -329,8 +349,8 @@ pub(crate) struct NewDisk {
     pub(crate) gateway: Gateway,
     /// The file or device that was opened, if it is known.
     pub(crate) identity: Option<Identity>,
-    /// Whether it was a member before.
-    pub(crate) is_held: bool,
+    /// Its name, if the daemon has had it already.
+    pub(crate) name: Option<String>,
 }
 
 impl NewDisk {

@@ -9,8 +9,8 @@ use ashlar_lvm::command::{Command, Effect, LayoutOptions, Membership, NewGroup, 
 use ashlar_lvm::format::{Layout, plan};
 use ashlar_lvm::{VolumeGroup, read_pv};
 use ashlar_stack::devices::{Device, Role};
-use ashlar_stack::incremental::Collector;
 use ashlar_stack::probe::probe;
+use ashlar_stack::turn::Turn;
 use ashlar_stack::volume_groups::{Request, new_member};
 use serde_json::Value;
 
@@ -50,30 +50,28 @@ enum Place {
 impl Service {
     /// Changes the physical volumes of a group.
     pub(crate) async fn lvm_members(&self, at: LvmMembers, lent: &Lent) -> Result<Value, Reply> {
-        let mut collector = self.collector().await?;
+        let mut turn = self.turn().await?;
         let done = match &at.command {
-            Membership::Create(new) => self.create_group(&mut collector, &at, new, lent).await,
+            Membership::Create(new) => self.create_group(&mut turn, &at, new, lent).await,
             Membership::Extend { physical, layout } => {
-                self.extend_group(&mut collector, &at, (physical, *layout), lent).await
+                self.extend_group(&mut turn, &at, (physical, *layout), lent).await
             }
-            Membership::Reduce { physical } => {
-                self.reduce_group(&mut collector, &at, physical).await
-            }
-            Membership::Remove { force } => self.remove_group(&mut collector, &at, *force).await,
+            Membership::Reduce { physical } => self.reduce_group(&mut turn, &at, physical).await,
+            Membership::Remove { force } => self.remove_group(&mut turn, &at, *force).await,
         };
-        log_notes(&collector.take_notes());
+        log_notes(&turn.take_notes());
         done
     }
 
     async fn create_group(
         &self,
-        collector: &mut Collector,
+        turn: &mut Turn,
         at: &LvmMembers,
         new: &NewGroup,
         lent: &Lent,
     ) -> Result<Value, Reply> {
         let name = &at.group;
-        if collector.has_group(name) {
+        if turn.has_group(name) {
             let why = format!("A volume group called {name} already exists.");
             return Err(refused(why, None));
         }
@@ -82,13 +80,13 @@ impl Service {
         group.check().map_err(|error| refused(format!("Cannot make VG: {name}: {error}"), None))?;
         let archives = Archives::new(at.archive != Some(false), &at.line).map_err(refused_by)?;
         archives.before(None).map_err(refused_by)?;
-        let candidates = self.candidates(collector, &at.directory, &new.physical, lent).await?;
+        let candidates = self.candidates(turn, &at.directory, &new.physical, lent).await?;
         if let Err(why) = check(&candidates, &group, new.layout.into()).await {
             return give_up(candidates, why);
         }
-        let (joining, mut done) = self.format(collector, candidates, new.layout.into()).await?;
+        let (joining, mut done) = self.format(turn, candidates, new.layout.into()).await?;
         let header = archive::header(format!("Write from {}.", at.line));
-        let created = collector.create_group(group, &joining, header).await;
+        let created = turn.create_group(group, &joining, header).await;
         let metadata = created.map_err(|why| refused(why, None))?;
         warn_if_failed(archives.after(&metadata));
         done.push(format!("  Volume group \"{name}\" successfully created"));
@@ -97,22 +95,22 @@ impl Service {
 
     async fn extend_group(
         &self,
-        collector: &mut Collector,
+        turn: &mut Turn,
         at: &LvmMembers,
         (physical, layout): (&[String], LayoutOptions),
         lent: &Lent,
     ) -> Result<Value, Reply> {
         // Refuses what can be refused before anything is written.
-        let trial = collector.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
-        let candidates = self.candidates(collector, &at.directory, physical, lent).await?;
+        let trial = turn.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
+        let candidates = self.candidates(turn, &at.directory, physical, lent).await?;
         if let Err(why) = check(&candidates, &trial.before.group, layout.into()).await {
             return give_up(candidates, why);
         }
         let name = trial.before.group.name.clone();
-        let (joining, mut done) = self.format(collector, candidates, layout.into()).await?;
-        let change = collector.prepare_extend(&at.group, &joining);
+        let (joining, mut done) = self.format(turn, candidates, layout.into()).await?;
+        let change = turn.prepare_extend(&at.group, &joining);
         let change = change.map_err(|why| refused(why, None))?;
-        let applied = apply(collector, change, &at.line, at.archive != Some(false)).await;
+        let applied = apply(turn, change, &at.line, at.archive != Some(false)).await;
         sure(applied)?;
         done.push(format!("  Volume group \"{name}\" successfully extended"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
@@ -120,7 +118,7 @@ impl Service {
 
     async fn reduce_group(
         &self,
-        collector: &mut Collector,
+        turn: &mut Turn,
         at: &LvmMembers,
         physical: &[String],
     ) -> Result<Value, Reply> {
@@ -129,7 +127,7 @@ impl Service {
             (device.unwrap_or_default(), path.clone())
         };
         let leaving: Vec<(String, String)> = physical.iter().map(named).collect();
-        let planned = collector.prepare_reduce(&at.group, &leaving);
+        let planned = turn.prepare_reduce(&at.group, &leaving);
         let (change, gone) = planned.map_err(|why| refused(why, None))?;
         let name = change.before.group.name.clone();
         if gone.is_empty() {
@@ -143,14 +141,14 @@ impl Service {
         };
         let line = |device| format!("  Removed \"{}\" from volume group \"{name}\"", path(device));
         let done = gone.iter().map(line).collect();
-        let applied = apply(collector, change, &at.line, at.archive != Some(false)).await;
+        let applied = apply(turn, change, &at.line, at.archive != Some(false)).await;
         sure(applied)?;
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
     }
 
     async fn remove_group(
         &self,
-        collector: &mut Collector,
+        turn: &mut Turn,
         at: &LvmMembers,
         force: bool,
     ) -> Result<Value, Reply> {
@@ -159,7 +157,7 @@ impl Service {
         let physical = |path: &str| self.device_in(&at.directory, path);
         let command = Command::Remove { volumes: Vec::new() };
         let request = Request { group: &at.group, command: &command, physical: &physical };
-        let trial = collector.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
+        let trial = turn.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
         let (name, visible) = {
             let group = &trial.before.group;
             (group.name.clone(), group.visible().into_iter().filter(|seen| *seen).count())
@@ -174,18 +172,18 @@ impl Service {
                 let questions = vec![Question { text, refusal }];
                 return reply(LvmReply { notes: Vec::new(), questions, done });
             }
-            let change = collector.prepare(&request, &mut author);
+            let change = turn.prepare(&request, &mut author);
             let change = change.map_err(|why| refused(why, None))?;
             let Effect { done: removed, .. } = change.effect.clone();
             let shut = self.shut(&change.shut, in_use).await?;
-            let applied = apply(collector, change, &at.line, keep).await;
+            let applied = apply(turn, change, &at.line, keep).await;
             shut.into_iter().for_each(ClosedDevices::reopen);
             last = sure(applied)?.metadata;
             done.extend(removed);
         }
         let archives = Archives::new(keep, &at.line).map_err(refused_by)?;
         archives.before(Some(&last)).map_err(refused_by)?;
-        collector.remove_group(&at.group).await.map_err(|why| refused(why, None))?;
+        turn.remove_group(&at.group).await.map_err(|why| refused(why, None))?;
         done.push(format!("  Volume group \"{name}\" successfully removed"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
     }
@@ -193,7 +191,7 @@ impl Service {
     /// The devices at `paths`, which are free, and which no client can open now.
     async fn candidates(
         &self,
-        collector: &Collector,
+        turn: &Turn,
         directory: &Path,
         paths: &[String],
         lent: &Lent,
@@ -209,7 +207,7 @@ impl Service {
             };
             let found = match paths[..at].iter().any(is_same) {
                 true => Err(refused(format!("{path} is named twice"), None)),
-                false => self.candidate(collector, directory, path, lent).await,
+                false => self.candidate(turn, directory, path, lent).await,
             };
             match found {
                 Ok(found) => all.push(found),
@@ -227,7 +225,7 @@ impl Service {
 
     async fn candidate(
         &self,
-        collector: &Collector,
+        turn: &Turn,
         directory: &Path,
         path: &str,
         lent: &Lent,
@@ -246,7 +244,7 @@ impl Service {
         let gateway = device.gateway().clone();
         match role {
             Role::PhysicalVolume => {
-                let free = collector.has_free_physical(name, path);
+                let free = turn.has_free_physical(name, path);
                 free.map_err(|why| refused(why, None))?;
                 let (path, place) = (path.to_owned(), Place::Known(name.clone()));
                 Ok(Candidate { path, place, gateway, is_physical: true })
@@ -266,7 +264,8 @@ impl Service {
                     }
                 }
             }
-            Role::Member
+            Role::Member(_)
+            | Role::Former
             | Role::Partitioned
             | Role::Component
             | Role::PoolMember
@@ -281,14 +280,14 @@ impl Service {
     /// users' paths, and lines for the user. What was made stays after an error, as free physical volumes.
     async fn format(
         &self,
-        collector: &mut Collector,
+        turn: &mut Turn,
         candidates: Vec<Candidate>,
         layout: Layout,
     ) -> Result<(Vec<(String, String)>, Vec<String>), Reply> {
         let (mut joining, mut done) = (Vec::new(), Vec::new());
         let mut left = candidates.into_iter();
         while let Some(candidate) = left.next() {
-            match self.format_one(collector, candidate, &layout, &mut done).await {
+            match self.format_one(turn, candidate, &layout, &mut done).await {
                 Ok(joins) => joining.push(joins),
                 Err(why) => return give_up(left, why),
             }
@@ -298,7 +297,7 @@ impl Service {
 
     async fn format_one(
         &self,
-        collector: &mut Collector,
+        turn: &mut Turn,
         candidate: Candidate,
         layout: &Layout,
         done: &mut Vec<String>,
@@ -319,11 +318,12 @@ impl Service {
                 done.push(format!(
                     "  {path} is a disk of the daemon now: name it when it is started again."
                 ));
-                let device = self.stack.devices.name(&self.keep(new));
-                device.ok_or_else(|| refused(format!("{path} is gone"), None))?
+                let mut claim = self.claim_as(turn, new, Role::PhysicalVolume)?;
+                claim.keep();
+                claim.name().to_owned()
             }
         };
-        let adopted = collector.adopt_physical(&device).await;
+        let adopted = turn.adopt_physical(&device).await;
         adopted.map_err(|why| refused(format!("{path} cannot be read back: {why}"), None))?;
         Ok((device, path))
     }

@@ -23,6 +23,7 @@ use ashlar_block::Presence;
 use ashlar_engine::{sleep, spawn};
 use ashlar_md::{ArrayState, Index, ManageError, MemberStatus, ProbeError};
 use ashlar_stack::arrays::Volume;
+use ashlar_stack::turn::NoTurn;
 use uuid::Uuid;
 
 use crate::service::Service;
@@ -44,7 +45,7 @@ pub(crate) async fn re_add_members(service: Rc<Service>) {
         // may have removed.)
         let mut before = std::mem::take(&mut started);
         for volume in service.stack.arrays.running() {
-            let (name, is_degraded) = (volume.name.device(), volume.view.array().degraded() > 0);
+            let (name, is_degraded) = (volume.name.device(), volume.view.degraded() > 0);
             let lacks_some = before.remove(&name).unwrap_or(is_degraded);
             let lacks_some = started.entry(name).or_insert(lacks_some);
             if !is_degraded {
@@ -63,9 +64,10 @@ pub(crate) async fn re_add_members(service: Rc<Service>) {
                 let Some(key) = Key::of(status.uuid, &member) else { continue };
                 if losses.borrow_mut().begin(&key, Instant::now()) {
                     let (volume, losses) = (volume.clone(), Rc::clone(&losses));
+                    let service = Rc::clone(&service);
                     // A device that does not answer keeps no other one waiting.
                     spawn(async move {
-                        if !re_add(&volume, &key).await {
+                        if !re_add(&service, &volume, &key).await {
                             losses.borrow_mut().ask_again(&key, Instant::now());
                         }
                     })
@@ -79,16 +81,30 @@ pub(crate) async fn re_add_members(service: Rc<Service>) {
 
 /// Tries to re-add a member; false if its device does not answer yet. Where it cannot be re-added, the log says why: a user has
 /// to decide.
-async fn re_add(volume: &Volume, key: &Key) -> bool {
-    let (array, member) = (volume.view.array(), &key.path);
-    let Some(rdev) = array.members().get(key.index) else { return true };
-    let device = rdev.gateway();
+async fn re_add(service: &Service, volume: &Volume, key: &Key) -> bool {
+    let (array, member) = (&volume.view, &key.path);
+    let Some(device) = array.members().get(key.index).map(|rdev| rdev.gateway().clone()) else {
+        return true;
+    };
     // Asking it would wait until its deadline.
     if device.disk().presence() == Presence::Silent || device.holds_changes() {
         return false;
     }
+    // Changes of other arrays do not wait for a device that may not answer.
+    if ashlar_md::probe(&device).await.is_err_and(|error| matches!(error, ProbeError::Read(_))) {
+        return false;
+    }
+    let turn = match service.turns.take().await {
+        Ok(turn) => turn,
+        Err(NoTurn::Busy) => return false,
+        Err(NoTurn::Ending | NoTurn::NotServed) => return true,
+    };
+    // A user may have failed or removed it meanwhile.
+    if !array.status().members.iter().any(|it| it.lost && it.index == Some(key.index)) {
+        return true;
+    }
     let name = volume.name.device();
-    match array.set_member_state(key.index, "re-add").await {
+    match array.set_member_state(&turn, key.index, "re-add").await {
         Ok(()) => {
             tracing::info!(array = name, member, "is back, and lacks only what the bitmap marks");
             true

@@ -8,8 +8,7 @@ use std::time::Instant;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::Attributes;
-use ashlar_stack::incremental::Collector;
-use futures_util::lock::Mutex;
+use ashlar_stack::turn::{Turn, Turns};
 use serde_json::json;
 
 use crate::clients::Clients;
@@ -42,8 +41,8 @@ pub(crate) struct Service {
     pub(crate) confinement: Confinement,
     /// The device models of disks.
     pub(crate) models: Arc<Models>,
-    /// Collects members of waiting arrays. Its lock is held during each change of the stack.
-    pub(crate) collector: Arc<Mutex<Collector>>,
+    /// Each change of the stack takes a turn.
+    pub(crate) turns: Arc<Turns>,
     /// Attributes to set once they exist, with their values.
     pub(crate) deferred: RefCell<Vec<(String, String)>>,
     /// The files and devices behind the disks' paths.
@@ -62,6 +61,11 @@ impl Service {
     /// Whether the disk that was opened by `path` is `wanted`, if that is known.
     pub(crate) fn is_opened_by(&self, path: &str, wanted: Option<&Identity>) -> bool {
         wanted.is_some() && self.identities.borrow().get(path) == wanted
+    }
+
+    /// The right to change the stack. Once the daemon is about to end none is given, so that no array is left running.
+    pub(crate) async fn turn(&self) -> Result<Turn, Reply> {
+        self.turns.take().await.map_err(|why| refused(why, None))
     }
 
     /// The running array with this name.

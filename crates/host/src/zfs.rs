@@ -240,7 +240,7 @@ impl Service {
     /// The user of a volume.
     async fn hide(&self, zvols: &[Arc<Zvol>]) -> Result<Vec<HiddenDevices>, String> {
         // Prevents new devices on them meanwhile.
-        let collector = self.collector.lock().await;
+        let turn = self.turns.take().await.map_err(|why| why.to_string())?;
         let mut all = Vec::new();
         for zvol in zvols {
             match self.hide_one(zvol).await {
@@ -251,7 +251,7 @@ impl Service {
                 }
             }
         }
-        drop(collector);
+        drop(turn);
         Ok(all)
     }
 
@@ -285,7 +285,7 @@ impl Service {
             self.identities.borrow_mut().remove(&member.path);
         }
         // Refreshes the cached attribute tree, so that it no longer holds a disk.
-        drop(self.attributes.lookup(""));
+        self.attributes.release_old();
         exported.map_err(|error| not_done(&error))?;
         self::reply(ZfsReply { reply: PoolReply::Done })
     }

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::attributes::AttributeError;
 use crate::names::ArrayName;
+use crate::turn::Turn;
 use crate::view::ArrayView;
 
 /// A running array.
@@ -98,7 +99,7 @@ pub enum End {
 
 /// Ends the array of this name, which runs or waits, if nothing uses it.
 pub type Ender =
-    dyn Fn(&str, End) -> LocalFuture<'static, Result<(), AttributeError>> + Send + Sync;
+    dyn Fn(&str, End, Turn) -> LocalFuture<'static, Result<(), AttributeError>> + Send + Sync;
 
 /// See the module text.
 #[derive(Default)]
@@ -150,9 +151,9 @@ impl Arrays {
     ///
     /// # Errors
     /// The array is in use, or there is no function that ends arrays.
-    pub(crate) async fn end(&self, name: &str, how: End) -> Result<(), AttributeError> {
+    pub(crate) async fn end(&self, name: &str, how: End, turn: Turn) -> Result<(), AttributeError> {
         match self.ender.get() {
-            Some(ender) => ender(name, how).await,
+            Some(ender) => ender(name, how, turn).await,
             None => Err(AttributeError::Busy(format!("{name} is not served yet"))),
         }
     }

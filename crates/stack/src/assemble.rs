@@ -153,6 +153,7 @@ pub async fn assemble(
         builder.add_disk(&disk.path.display().to_string(), &disk.gateway, contents);
     }
     builder.run().await;
+    builder.settle();
     let Builder {
         devices,
         arrays,

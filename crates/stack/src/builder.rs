@@ -1,7 +1,7 @@
 //! The work list: from devices to the devices on them, to any depth. The order and the rules are in
 //! docs/internals/stack.md.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use ashlar_block::disk::DeviceNumber;
@@ -283,7 +283,7 @@ impl Builder {
             },
             Claim::Refused(why) => return self.refuse(device, why),
             Claim::Member(sb) => {
-                self.devices.set_role(&device.name, Role::Member);
+                self.devices.set_role(&device.name, Role::Former);
                 if contents.foreign.iter().any(|found| found.name == "LVM2_member") {
                     self.groups.look_inside(device, sb.set_uuid).await;
                 }
@@ -508,6 +508,20 @@ impl Builder {
         let volume = Volume { name, view, bytes };
         self.arrays.start(uuid, volume.clone());
         volume
+    }
+
+    /// Has the registry say of each disk which array has it.
+    pub(crate) fn settle(&self) {
+        let mut owners = HashMap::new();
+        for volume in self.arrays.running() {
+            let uuid = volume.view.status().uuid;
+            let members = volume.view.members().iter();
+            owners.extend(members.map(|(_, rdev)| (rdev.path().to_owned(), uuid)));
+        }
+        for array in self.arrays.waiting() {
+            owners.extend(array.members.into_iter().map(|member| (member.path, array.uuid)));
+        }
+        self.devices.settle(&owners);
     }
 
     fn failure(&mut self, uuid: Uuid, error: AssembleError, candidates: Vec<Candidate>) -> Failure {

@@ -12,13 +12,16 @@ use ashlar_block::Runtime;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::{Metadata, VolumeGroup};
-use ashlar_md::{Array, AssembleError, Candidate, probe};
+use ashlar_md::ondisk::Superblock;
+use ashlar_md::{AssembleError, Candidate, probe};
 use uuid::Uuid;
 
 use crate::arrays::{Volume, WaitingArray};
 use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
+use crate::devices::Claim;
 use crate::names::{ArrayName, wanted_name};
+use crate::view::ArrayView;
 use crate::volume_groups::{
     Activation, Change, ChangeResult, CopyControl, MergeIdentity, Request, ServedGroup,
     ServedMerge, ServedMove, ServedPhysical,
@@ -92,7 +95,17 @@ impl Collector {
         for Failure { name, uuid, candidates, .. } in waiting {
             this.keep(uuid, name, candidates);
         }
+        this.settle();
         this
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.builder.runtime
+    }
+
+    /// Has the registry say of each disk which array has it. A member that an array dropped meanwhile has no owner then.
+    pub(crate) fn settle(&self) {
+        self.builder.settle();
     }
 
     /// The messages about new arrays since the last call.
@@ -300,18 +313,19 @@ impl Collector {
         groups.prepare_advance(moving, &site)
     }
 
-    /// Adds a member of an array that does not run; its device is already among the disks. With
-    /// `run`, the array starts as soon as all data is present.
+    /// Adds a member of an array that does not run. With `run`, the array starts as soon as all data is present.
     ///
     /// # Errors
     /// The member does not belong to the array of the waiting members, or the array can never
-    /// start. The member is not kept then.
+    /// start. The claim is not kept then.
     pub async fn attach(
         &mut self,
-        new: Candidate,
+        claim: &mut Claim,
+        sb: Box<Superblock>,
         run: bool,
     ) -> Result<AttachOutcome, AssembleError> {
-        let uuid = new.sb.set_uuid;
+        let uuid = sb.set_uuid;
+        let new = Candidate { gateway: claim.gateway().clone(), path: claim.path().to_owned(), sb };
         let mut members = Vec::new();
         if let Some((_, waiting)) = self.waiting.get(&uuid) {
             members.extend(waiting.iter().cloned());
@@ -320,18 +334,19 @@ impl Collector {
         members.push(new);
         let error = match self.try_start(uuid, &wanted, members, run).await {
             Ok(volume) => {
+                claim.keep();
                 self.look_into(volume.name.device()).await;
                 return Ok(AttachOutcome::Started(volume));
             }
             Err(error) => error,
         };
-        match (self.waiting.get(&uuid), lacks_members(&error)) {
-            (Some((name, _)), Some(Some(count))) => {
-                Ok(AttachOutcome::NotEnough(name.clone(), count))
-            }
-            (Some((name, _)), Some(None)) => Ok(AttachOutcome::NotSafe(name.clone())),
-            (Some(_) | None, None) | (None, Some(_)) => Err(error),
-        }
+        let outcome = match (self.waiting.get(&uuid), lacks_members(&error)) {
+            (Some((name, _)), Some(Some(count))) => AttachOutcome::NotEnough(name.clone(), count),
+            (Some((name, _)), Some(None)) => AttachOutcome::NotSafe(name.clone()),
+            (Some(_) | None, None) | (None, Some(_)) => return Err(error),
+        };
+        claim.keep();
+        Ok(outcome)
     }
 
     /// Starts all waiting arrays with enough members to hold all data (`mdadm --incremental --run
@@ -353,10 +368,10 @@ impl Collector {
 
     /// Makes a stopped array, which was removed from the stack, a waiting one, with the members that can be read. False
     /// if there are none.
-    pub async fn keep_stopped(&mut self, name: &ArrayName, array: &Array) -> bool {
-        let uuid = array.status().await.uuid;
+    pub async fn keep_stopped(&mut self, name: &ArrayName, array: &ArrayView) -> bool {
+        let uuid = array.status().uuid;
         let mut members = Vec::new();
-        for (_, rdev) in array.members().iter().filter(|(_, rdev)| !rdev.is_removed()) {
+        for (_, rdev) in array.members().iter() {
             match probe(rdev.gateway()).await {
                 Ok(Some(sb)) if sb.set_uuid == uuid => {
                     let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());

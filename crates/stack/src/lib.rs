@@ -44,6 +44,7 @@ pub mod scan;
 pub mod signature;
 pub mod stopping;
 pub mod trace;
+pub mod turn;
 pub mod view;
 pub mod volume_groups;
 pub mod wipe;

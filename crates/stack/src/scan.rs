@@ -78,7 +78,7 @@ fn node(stack: &Stack, device: &Device, probe: Option<&DeviceProbe>, notes: &[&s
         }
     };
     if let Some(DeviceProbe { contents, scheme, .. }) = probe {
-        if device.role == Role::Member
+        if device.role.is_of_md()
             && let Ok(Contents { md: Md::Member(sb), .. }) = contents
         {
             node = member_facts(node, sb);

@@ -107,7 +107,7 @@ impl Stack {
     async fn end(&self, device: &Device) -> Result<(), Status> {
         match &device.kind {
             Kind::Array => match self.arrays.find(&device.name) {
-                Some(volume) => volume.view.array().stop().await,
+                Some(volume) => volume.view.end().await,
                 None => Ok(()),
             },
             // A suspended device has nothing in flight, and its targets have written their state.

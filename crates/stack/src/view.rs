@@ -1,12 +1,23 @@
-//! A running array seen from outside: its status, which never waits, and its members' names.
+//! A running array: its status, which never waits, its members' names, and its changes.
+//!
+//! The array itself does not leave the view: whoever reads it needs nothing, and whoever changes it needs the [`Turn`] of the
+//! stack, and for a disk that joins the [`Claim`] of that disk.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use ashlar_md::{Array, ArrayStatus, BitmapKind, Index, MemberStatus};
+use ashlar_block::{BioResult, BlockDevice, Sector, Sectors};
+use ashlar_md::ondisk::Superblock;
+use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::{
+    AddOptions, AddOutcome, Array, ArrayState, ArrayStatus, Bitmap, BitmapKind, Candidate,
+    GrowOptions, Index, ManageError, MemberStatus, Members, SyncError, SyncRequest, SyncSettings,
+    SyncStatus,
+};
 
-use crate::devices::Devices;
+use crate::devices::{Claim, Devices};
 use crate::progress::Progress;
+use crate::turn::Turn;
 
 /// An array's bitmap.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,11 +83,6 @@ impl ArrayView {
         Arc::new(Self { array, devices, last })
     }
 
-    /// The array.
-    pub fn array(&self) -> &Arc<Array> {
-        &self.array
-    }
-
     /// The name under `sys/block` of a member.
     pub fn member_name(&self, member: &MemberStatus) -> Option<String> {
         self.devices.name(member.path.as_deref()?)
@@ -100,8 +106,7 @@ impl ArrayView {
 
     /// The current state of everything.
     pub fn snapshot(&self) -> Snapshot {
-        let bitmap = self.array.bitmap();
-        let bitmap = bitmap.map(|b| BitmapStatus { kind: b.kind(), mdstat: b.mdstat() });
+        let bitmap = self.bitmap().map(|b| BitmapStatus { kind: b.kind(), mdstat: b.mdstat() });
         Snapshot { status: self.status(), progress: self.progress(), bitmap }
     }
 
@@ -116,7 +121,192 @@ impl ArrayView {
                 replacement: member.replacement,
             })
         });
-        let bitmap = self.array.bitmap().map(|bitmap| bitmap.kind());
+        let bitmap = self.bitmap().map(|bitmap| bitmap.kind());
         ArrayShape { members: members.collect(), bitmap }
+    }
+}
+
+/// What can be read, and the array's own I/O.
+impl ArrayView {
+    /// Its state.
+    pub fn state(&self) -> ArrayState {
+        self.array.state()
+    }
+
+    /// Its members.
+    pub fn members(&self) -> &Members {
+        self.array.members()
+    }
+
+    /// How many slots have no member in sync.
+    pub fn degraded(&self) -> usize {
+        self.array.degraded()
+    }
+
+    /// Its bitmap.
+    pub fn bitmap(&self) -> Option<&Bitmap> {
+        self.array.bitmap()
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.array.disk().is_read_only()
+    }
+
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.array.is_unsynced()
+    }
+
+    pub(crate) fn in_sync_to(&self) -> Sectors {
+        self.array.in_sync_to()
+    }
+
+    /// Spreads reads over the members by what was measured since the last call.
+    pub fn balance_reads(&self) {
+        self.array.balance_reads();
+    }
+
+    /// The sync that runs or ran last.
+    pub fn sync_status(&self) -> SyncStatus {
+        self.array.sync_status()
+    }
+
+    /// The speeds and bounds of syncs.
+    pub fn sync_settings(&self) -> &SyncSettings {
+        self.array.sync_settings()
+    }
+
+    /// See [`Array::request_sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn request_sync(&self, request: SyncRequest) -> Result<(), SyncError> {
+        self.array.request_sync(request)
+    }
+
+    /// See [`Array::set_sync_bounds`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_sync_bounds(&self, min: Sectors, max: Sectors) -> Result<(), SyncError> {
+        self.array.set_sync_bounds(min, max)
+    }
+
+    /// Marks a range in the bitmap.
+    pub(crate) async fn mark(&self, at: Sector, len: Sectors) -> BioResult {
+        self.array.mark(at, len).await
+    }
+
+    pub(crate) async fn add_bad_blocks(&self, at: Index, line: &str) -> Result<(), ManageError> {
+        self.array.add_bad_blocks(at, line).await
+    }
+
+    /// Stops the array with the stack, when no change begins any more.
+    pub(crate) async fn end(&self) -> BioResult {
+        self.array.stop().await
+    }
+}
+
+/// Changes. Each has the errors of the function of [`Array`] with the same name.
+#[allow(clippy::missing_errors_doc)]
+impl ArrayView {
+    /// Adds a disk, as a spare or to its former slot. The claim lasts if it was added.
+    pub async fn add(
+        &self,
+        _: &Turn,
+        claim: &mut Claim,
+        options: AddOptions,
+    ) -> Result<AddOutcome, ManageError> {
+        let (gateway, path) = (claim.gateway().clone(), claim.path().to_owned());
+        let added = self.array.add(gateway, &path, options).await?;
+        claim.keep();
+        Ok(added)
+    }
+
+    /// The same for a disk with foreign signatures in the byte ranges `wiped`.
+    pub async fn add_over(
+        &self,
+        _: &Turn,
+        claim: &mut Claim,
+        options: AddOptions,
+        wiped: Vec<std::ops::Range<u64>>,
+    ) -> Result<AddOutcome, ManageError> {
+        let (gateway, path) = (claim.gateway().clone(), claim.path().to_owned());
+        let added = self.array.add_over(gateway, &path, options, wiped).await?;
+        claim.keep();
+        Ok(added)
+    }
+
+    /// Puts a former member back into its slot. The claim lasts if it was.
+    pub async fn re_add(
+        &self,
+        _: &Turn,
+        claim: &mut Claim,
+        sb: Box<Superblock>,
+        options: AddOptions,
+    ) -> Result<Index, ManageError> {
+        let (gateway, path) = (claim.gateway().clone(), claim.path().to_owned());
+        let index = self.array.re_add(Candidate { gateway, path, sb }, options).await?;
+        claim.keep();
+        Ok(index)
+    }
+
+    /// Fails a member.
+    pub async fn fail(&self, _: &Turn, index: Index) -> Result<(), ManageError> {
+        self.array.fail(index).await
+    }
+
+    /// Removes a member that has failed, or a spare.
+    pub async fn remove(&self, _: &Turn, index: Index) -> Result<(), ManageError> {
+        self.array.remove(index).await
+    }
+
+    /// Has a spare replace a member that works.
+    pub async fn replace(
+        &self,
+        _: &Turn,
+        index: Index,
+        with: Option<Index>,
+    ) -> Result<(), ManageError> {
+        self.array.replace(index, with).await
+    }
+
+    /// Does what the kernel does when the word is written to the member's `state`.
+    pub async fn set_member_state(
+        &self,
+        _: &Turn,
+        index: Index,
+        word: &str,
+    ) -> Result<(), ManageError> {
+        self.array.set_member_state(index, word).await
+    }
+
+    /// Does what the kernel does when the word is written to `array_state`, apart from those that end the array.
+    pub async fn set_state(&self, _: &Turn, word: &str) -> Result<(), ManageError> {
+        self.array.set_state(word).await
+    }
+
+    /// Adds, replaces or removes the bitmap.
+    pub async fn set_bitmap(&self, _: &Turn, wanted: NewBitmap) -> Result<(), ManageError> {
+        self.array.set_bitmap(wanted).await
+    }
+
+    /// Changes the number of slots.
+    pub async fn grow_devices(&self, _: &Turn, wanted: usize) -> Result<(), ManageError> {
+        self.array.grow_devices(wanted).await
+    }
+
+    /// Changes what the array uses of each member.
+    pub async fn grow_size(
+        &self,
+        _: &Turn,
+        size: Option<Sectors>,
+        options: GrowOptions,
+    ) -> Result<Sectors, ManageError> {
+        self.array.grow_size(size, options).await
+    }
+
+    /// Stops the array.
+    pub async fn stop(&self, _: &Turn) -> BioResult {
+        self.array.stop().await
     }
 }

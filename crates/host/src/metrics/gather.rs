@@ -91,7 +91,7 @@ fn operation(stats: &Stats, op: Op, group: GroupTotals) -> OperationSample {
 const fn usage(role: Role) -> &'static str {
     match role {
         Role::Volume => "volume",
-        Role::Member => "member",
+        Role::Member(_) | Role::Former => "member",
         Role::Partitioned => "partitioned",
         Role::PhysicalVolume => "physical-volume",
         Role::Component => "component",

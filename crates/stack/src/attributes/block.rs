@@ -210,7 +210,7 @@ mod tests {
         let gateway = gateway(limits());
         let tree = tree(&gateway);
         let set = |name: &str, value: &str| {
-            outcome(tree.write(&format!("sys/block/t/queue/{name}"), value))
+            outcome(tree.set(&format!("sys/block/t/queue/{name}"), value))
         };
         assert_eq!(set("discard_max_bytes", "524288\n"), Ok(()));
         assert_eq!(gateway.disk().max_discard(), Sectors(1024));
@@ -233,8 +233,8 @@ mod tests {
         let gateway = Gateway::new(Arc::new(queue));
         let tree = tree(&gateway);
         assert_eq!(tree.read(path), Ok("30000".to_owned()));
-        assert_eq!(outcome(tree.write(path, "0\n")).unwrap_err().errno(), 22);
-        assert_eq!(outcome(tree.write(path, "2500\n")), Ok(()));
+        assert_eq!(outcome(tree.set(path, "0\n")).unwrap_err().errno(), 22);
+        assert_eq!(outcome(tree.set(path, "2500\n")), Ok(()));
         assert_eq!(gateway.disk().io_timeout_ms(), Some(2500));
     }
 

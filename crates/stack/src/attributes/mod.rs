@@ -30,6 +30,8 @@ use thiserror::Error;
 pub(crate) use stack_source::StackSource;
 pub(crate) use tree::Tree;
 
+use crate::turn::{Turn, TurnSource};
+
 /// Why an attribute could not be read or written.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AttributeError {
@@ -92,10 +94,15 @@ pub(crate) type ImmediateSetter<T> = fn(&T, &str) -> Result<(), AttributeError>;
 pub(crate) type DeferredSetter<T> =
     for<'a> fn(&'a T, &'a str) -> LocalFuture<'a, Result<(), AttributeError>>;
 
+/// Changes the stack, within a turn.
+pub(crate) type Changer<T> =
+    for<'a> fn(&'a T, &'a str, Turn) -> LocalFuture<'a, Result<(), AttributeError>>;
+
 /// How a value is set. The caller has removed the final newline.
 pub(crate) enum Setter<T> {
     Now(ImmediateSetter<T>),
     Later(DeferredSetter<T>),
+    Change(Changer<T>),
 }
 
 // Derived impls would require `T: Clone` and `T: Copy`.
@@ -141,6 +148,11 @@ impl<T> Row<T> {
         Self { name, get: Some(get), set: Some(Setter::Later(set)) }
     }
 
+    /// A row that can be read, and whose writing changes the stack.
+    pub(crate) const fn change(name: &'static str, get: fn(&T) -> String, set: Changer<T>) -> Self {
+        Self { name, get: Some(get), set: Some(Setter::Change(set)) }
+    }
+
     /// A row that can only be written.
     pub(crate) const fn wo(name: &'static str, set: DeferredSetter<T>) -> Self {
         Self { name, get: None, set: Some(Setter::Later(set)) }
@@ -179,41 +191,76 @@ pub(crate) trait Source: Send + Sync + 'static {
 
 /// All attributes of a stack. Paths have no leading slash; the root is the empty path.
 pub struct Attributes {
-    tree: Box<dyn Fn() -> Arc<Tree> + Send + Sync>,
+    tree: Box<dyn CachedTree>,
+    turns: Arc<TurnSource>,
+}
+
+/// The tree for the present shape of its source.
+trait CachedTree: Send + Sync {
+    fn get(&self) -> Arc<Tree>;
+    /// Drops the tree of an earlier shape.
+    fn release_old(&self);
+}
+
+struct Cached<S: Source> {
+    source: S,
+    built: Mutex<Option<(S::Shape, Arc<Tree>)>>,
+}
+
+impl<S: Source> CachedTree for Cached<S> {
+    fn get(&self) -> Arc<Tree> {
+        let shape = self.source.shape();
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*built {
+            Some((of, tree)) if *of == shape => Arc::clone(tree),
+            Some(_) | None => {
+                let tree = Arc::new(self.source.build(&shape));
+                *built = Some((shape, Arc::clone(&tree)));
+                tree
+            }
+        }
+    }
+
+    fn release_old(&self) {
+        let shape = self.source.shape();
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = built.take_if(|(of, _)| *of != shape);
+        drop(built);
+        // What it alone held ends here, and that may ask for attributes.
+        drop(old);
+    }
 }
 
 impl Attributes {
     /// The attributes of `source`.
     pub(crate) fn new<S: Source>(source: S) -> Self {
-        let built: Mutex<Option<(S::Shape, Arc<Tree>)>> = Mutex::new(None);
-        let tree = move || {
-            let shape = source.shape();
-            let mut built = built.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*built {
-                Some((of, tree)) if *of == shape => Arc::clone(tree),
-                Some(_) | None => {
-                    let tree = Arc::new(source.build(&shape));
-                    *built = Some((shape, Arc::clone(&tree)));
-                    tree
-                }
-            }
-        };
-        Self { tree: Box::new(tree) }
+        let tree = Box::new(Cached { source, built: Mutex::new(None) });
+        Self { tree, turns: Arc::default() }
+    }
+
+    /// Where writes that change the stack get their turns.
+    pub(crate) fn turns(&self) -> &TurnSource {
+        &self.turns
+    }
+
+    /// Drops what the tree holds of devices and arrays that are gone: their disks are closed then.
+    pub fn release_old(&self) {
+        self.tree.release_old();
     }
 
     /// The node at `path`. Symlinks are not followed, neither at the end nor on the way.
     pub fn lookup(&self, path: &str) -> Option<NodeKind> {
-        (self.tree)().lookup(path)
+        self.tree.get().lookup(path)
     }
 
     /// `path` with all symlinks followed; `None` if they lead in circles.
     pub fn resolve(&self, path: &str) -> Option<String> {
-        (self.tree)().resolve(path)
+        self.tree.get().resolve(path)
     }
 
     /// The names in the directory at `path`, in the order they were added; empty if it is not a directory.
     pub fn list(&self, path: &str) -> Vec<String> {
-        (self.tree)().list(path)
+        self.tree.get().list(path)
     }
 
     /// The text of the attribute at `path`, symlinks followed.
@@ -221,7 +268,7 @@ impl Attributes {
     /// # Errors
     /// [`AttributeError`], as in sysfs.
     pub fn read(&self, path: &str) -> Result<String, AttributeError> {
-        let mut text = (self.tree)().read(path)?;
+        let mut text = self.tree.get().read(path)?;
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
@@ -230,7 +277,7 @@ impl Attributes {
 
     /// Sets the attribute at `path`, symlinks followed. One newline at the end of `value` is
     /// ignored. This call does what can be done at once; polling the future does the rest, and
-    /// needs a reactor.
+    /// needs a reactor. A write that changes the stack waits for its turn: the caller must not hold one.
     ///
     /// # Errors
     /// [`AttributeError`], as in sysfs; nothing was changed then, unless the text says otherwise.
@@ -239,7 +286,7 @@ impl Attributes {
         path: &str,
         value: &str,
     ) -> LocalFuture<'static, Result<(), AttributeError>> {
-        (self.tree)().write(path, value)
+        self.tree.get().write(path, value, &self.turns)
     }
 }
 

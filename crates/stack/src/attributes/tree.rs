@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ashlar_block::{ByteVolume, LocalFuture};
 
 use super::{AttributeError, NodeKind, Row, Setter};
+use crate::turn::TurnSource;
 
 /// The future result of a write.
 pub(super) type WriteFuture = LocalFuture<'static, Result<(), AttributeError>>;
@@ -37,7 +38,7 @@ trait Table: Send + Sync {
     /// Whether a row can be read, and whether it can be written.
     fn access(&self, row: usize) -> (bool, bool);
     fn read(&self, row: usize) -> Option<String>;
-    fn write(&self, row: usize, value: &str) -> Option<WriteFuture>;
+    fn write(&self, row: usize, value: &str, turns: &Arc<TurnSource>) -> Option<WriteFuture>;
 }
 
 struct Rows<T: 'static> {
@@ -58,12 +59,20 @@ impl<T: Send + Sync> Table for Rows<T> {
         self.rows[row].get.map(|get| get(&self.thing))
     }
 
-    fn write(&self, row: usize, value: &str) -> Option<WriteFuture> {
+    fn write(&self, row: usize, value: &str, turns: &Arc<TurnSource>) -> Option<WriteFuture> {
         Some(match self.rows[row].set? {
             Setter::Now(set) => ready(set(&self.thing, value)),
             Setter::Later(set) => {
                 let (thing, value) = (Arc::clone(&self.thing), value.to_owned());
                 Box::pin(async move { set(&thing, &value).await })
+            }
+            Setter::Change(set) => {
+                let (thing, value) = (Arc::clone(&self.thing), value.to_owned());
+                let turns = Arc::clone(turns);
+                Box::pin(async move {
+                    let turn = turns.take().await?;
+                    set(&thing, &value, turn).await
+                })
             }
         })
     }
@@ -201,10 +210,11 @@ impl Tree {
     }
 
     /// See [`Attributes::write`](super::Attributes::write).
-    pub(crate) fn write(&self, path: &str, value: &str) -> WriteFuture {
+    pub(crate) fn write(&self, path: &str, value: &str, turns: &Arc<TurnSource>) -> WriteFuture {
         match self.get(path) {
             Ok(Place::Row(table, row)) => {
-                let written = table.write(row, value.strip_suffix('\n').unwrap_or(value));
+                let value = value.strip_suffix('\n').unwrap_or(value);
+                let written = table.write(row, value, turns);
                 written.unwrap_or_else(|| ready(Err(AttributeError::NotWritable)))
             }
             Ok(Place::Node(Node::Attribute(_))) => ready(Err(AttributeError::NotWritable)),
@@ -286,6 +296,14 @@ fn within<'a>(name: &'a str, directory: &str) -> Option<&'a str> {
 }
 
 #[cfg(test)]
+impl Tree {
+    /// Writes what needs no turn.
+    pub(crate) fn set(&self, path: &str, value: &str) -> WriteFuture {
+        self.write(path, value, &Arc::default())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::super::{number, outcome};
     use super::*;
@@ -359,14 +377,14 @@ mod tests {
     fn values_are_read_and_written_through_symlinks_too() {
         let tree = tree();
         assert_eq!(tree.read("sys/a/deep/knob"), Ok("3".to_owned()));
-        assert_eq!(outcome(tree.write("sys/b/knob", "12\n")), Ok(()));
+        assert_eq!(outcome(tree.set("sys/b/knob", "12\n")), Ok(()));
         assert_eq!(tree.read("/sys//b/../deep/knob"), Ok("12".to_owned()));
     }
 
     #[test]
     fn what_can_only_be_written_cannot_be_read() {
         let tree = tree();
-        assert_eq!(outcome(tree.write("sys/a/add", "4")), Ok(()));
+        assert_eq!(outcome(tree.set("sys/a/add", "4")), Ok(()));
         assert_eq!(tree.read("sys/b/knob"), Ok("7".to_owned()));
         assert_eq!(tree.read("sys/a/add"), Err(AttributeError::NotReadable));
         let found = tree.lookup("sys/a/add");
@@ -377,12 +395,12 @@ mod tests {
     fn errors_are_those_of_sysfs() {
         let tree = tree();
         let errno = |written: WriteFuture| outcome(written).unwrap_err().errno();
-        assert_eq!(errno(tree.write("sys/a/fixed", "1")), 13);
-        assert_eq!(errno(tree.write("sys/a", "1")), 21);
-        assert_eq!(errno(tree.write("sys/a/none", "1")), 2);
+        assert_eq!(errno(tree.set("sys/a/fixed", "1")), 13);
+        assert_eq!(errno(tree.set("sys/a", "1")), 21);
+        assert_eq!(errno(tree.set("sys/a/none", "1")), 2);
         assert_eq!(tree.read("sys/loop"), Err(AttributeError::NotFound));
         for bad in ["", " 1", "-1", "1x", "0x10", "18446744073709551616", "1\n\n", "+"] {
-            assert_eq!(errno(tree.write("sys/b/knob", bad)), 22, "{bad:?}");
+            assert_eq!(errno(tree.set("sys/b/knob", bad)), 22, "{bad:?}");
         }
         assert_eq!(tree.read("sys/b/knob"), Ok("3".to_owned()));
     }

@@ -95,8 +95,8 @@ mod tests {
         tree.add_zfs_parameters(&Arc::default());
         let path = |name: &str| format!("sys/module/zfs/parameters/{name}");
         assert_eq!(tree.read(&path("zvol_blk_mq_blocks_per_thread")), Ok("8".to_owned()));
-        assert_eq!(outcome(tree.write(&path("zvol_use_blk_mq"), "1\n")), Ok(()));
+        assert_eq!(outcome(tree.set(&path("zvol_use_blk_mq"), "1\n")), Ok(()));
         assert_eq!(tree.read(&path("zvol_use_blk_mq")), Ok("1".to_owned()));
-        assert_eq!(outcome(tree.write(&path("zvol_use_blk_mq"), "2")).unwrap_err().errno(), 22);
+        assert_eq!(outcome(tree.set(&path("zvol_use_blk_mq"), "2")).unwrap_err().errno(), 22);
     }
 }

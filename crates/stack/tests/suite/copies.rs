@@ -221,7 +221,7 @@ fn a_scrub_repairs_what_one_copy_cannot_return_and_no_member_is_failed_for_it() 
         // The next scrub meets what is left.
         let (problems, _) = scrub(&sim, &volume).await;
         assert_eq!(problems.len(), 1);
-        let status = stack.arrays.running()[0].view.array().status().await;
+        let status = stack.arrays.running()[0].view.status();
         assert!(status.members.iter().all(|member| member.in_sync), "{status:?}");
         drop(volume);
         stack.stop().await.unwrap();

@@ -3,14 +3,17 @@
 use crate::common;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ashlar_block::{Buffer, Flags, Sector, Sectors};
+use ashlar_md::Candidate;
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
 use ashlar_stack::assemble::{Disk, Options, Stack, probe_all};
 use ashlar_stack::devices::Role;
 use ashlar_stack::incremental::{AttachOutcome, Collector};
 use ashlar_stack::scan::scan;
+use ashlar_stack::turn::Turns;
 
 use crate::common::{
     MIB, boot, device, media, mirror, notes, old_mirror, plain, role, run, volumes, write_mbr,
@@ -48,7 +51,7 @@ fn arrays_in_partitions_start_and_what_was_written_is_on_both_disks() {
         let stack = boot(&sim, &media, plain()).await;
         assert_eq!(volumes(&stack), ["md0", "md1"]);
         assert_eq!(role(&stack, "d0.img"), Role::Partitioned);
-        assert_eq!(role(&stack, "d1.img2"), Role::Member);
+        assert!(role(&stack, "d1.img2").is_of_md());
         write(&stack, "md1", 100, 7).await;
         stack.stop().await.unwrap();
         for media in &media {
@@ -206,7 +209,7 @@ fn an_array_that_does_not_start_does_not_hide_its_neighbours() {
         assert_eq!(volumes(&stack), ["d1.img2", "md0"]);
         let [failure] = stack.failures.as_slice() else { panic!("{}", stack.failures.len()) };
         assert!(failure.is_nested && failure.to_string().contains("host:1"), "{failure}");
-        assert_eq!(role(&stack, "d0.img2"), Role::Member);
+        assert!(role(&stack, "d0.img2").is_of_md());
         let stack = boot(&sim, &media, run()).await;
         assert_eq!(volumes(&stack), ["d1.img2", "md0", "md1"]);
     });
@@ -256,7 +259,7 @@ fn a_superblock_at_the_end_is_the_disks_unless_a_partition_has_it() {
             }
             let stack = boot(&sim, &disks, plain()).await;
             assert_eq!(role(&stack, "d0.img"), Role::Partitioned, "{version}");
-            assert_eq!(role(&stack, "d0.img1"), Role::Member, "{version}");
+            assert!(role(&stack, "d0.img1").is_of_md(), "{version}");
             assert_eq!(volumes(&stack).len(), 1, "{version}");
             let told = "the md superblock at the end is taken as that of partition 1";
             let is_told = notes(&stack).iter().any(|note| note.contains(told));
@@ -276,7 +279,7 @@ fn a_superblock_of_larger_members_than_the_partition_is_the_disks() {
         let len = (16 * MIB.0 - 2048) as u32;
         disks.iter().for_each(|media| write_mbr(media, &[(RAID, 2048, len)]));
         let stack = boot(&sim, &disks, plain()).await;
-        assert_eq!(role(&stack, "d0.img"), Role::Member);
+        assert!(role(&stack, "d0.img").is_of_md());
         // Seen through the array, this partition reaches beyond the end.
         assert_eq!(volumes(&stack), [""; 0]);
         let told = "md0: partition 1 left out: it reaches beyond the end of the device";
@@ -304,19 +307,24 @@ fn what_is_in_an_array_that_is_completed_later_is_looked_into() {
         let mut stack =
             boot(&sim, &[media[0].clone(), Media::new(MIB), media[2].clone()], plain()).await;
         assert_eq!(volumes(&stack), ["d1.img"]);
-        let mut collector = Collector::new(&mut stack, plain(), sim.runtime());
+        let collector = Collector::new(&mut stack, plain(), sim.runtime());
+        let turns = Turns::new(collector, &Arc::new(stack.attributes()), || false);
         assert_eq!(stack.arrays.waiting().len(), 2);
         let late = ashlar_sim::SimDisk::over("late", media[1].clone());
         let disk = Disk { path: "late.img".into(), gateway: late.gateway() };
         let probed = probe_all(vec![disk]).await;
-        stack.devices.add_member("late.img", late.gateway());
-        let attached = collector.attach(probed[0].candidate().unwrap(), false).await;
+        let Candidate { path, gateway, sb } = probed[0].candidate().unwrap();
+        let mut turn = turns.take().await.unwrap();
+        let role = Role::Member(sb.set_uuid);
+        let mut claim = stack.devices.claim_new(&turn, &path, gateway, role).ok().unwrap();
+        let attached = turn.attach(&mut claim, sb, false).await;
         assert!(
             matches!(attached, Ok(AttachOutcome::Started(volume)) if volume.name.device() == "md0")
         );
         assert_eq!(volumes(&stack), ["d1.img", "md0p1", "md7"]);
         assert_eq!(stack.arrays.waiting().len(), 0);
-        assert_eq!(collector.take_notes(), []);
+        assert_eq!(turn.take_notes(), []);
+        drop(turn);
         stack.stop().await.unwrap();
     });
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::{Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
+use ashlar_block::{Buffer, ByteVolume, Flags, Gateway, Runtime, Sector, Sectors, Status};
 use ashlar_dm::{Context, Device, Devices, Table, text};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use ashlar_stack::changes::{Change, Changes};
-use ashlar_stack::devices::Devices as Registry;
+use ashlar_stack::devices::{Device as Registered, Devices as Registry, Kind, Role};
 use ashlar_stack::partitions::Partition;
 
 struct LowerDevices([Gateway; 2]);
@@ -68,7 +68,16 @@ fn the_registry_tells_when_a_device_fails_and_when_it_answers_again() {
         let medium = Media::new(Sectors(4096));
         Sim::new(seed).block_on(async {
             let (devices, disk) = (Registry::default(), disk("disk", &medium));
-            let name = devices.add_member("disk", disk.clone());
+            let name = "disk".to_owned();
+            devices.put_back(Registered {
+                path: name.clone(),
+                name: name.clone(),
+                links: Vec::new(),
+                kind: Kind::Disk,
+                role: Role::Former,
+                below: Vec::new(),
+                bytes: Arc::new(ByteVolume::new(disk.clone())),
+            });
             let (_, mut known) = devices.changes_since(0);
             let mut write = async |expected| {
                 let mut data = Buffer::alloc(512);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ashlar_block::{BlockDevice, Sector, Sectors};
+use ashlar_block::{Sector, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{Bitmap, BitmapKind};
 
@@ -11,7 +11,7 @@ use crate::view::ArrayView;
 
 /// The bitmap types; brackets mark the one in use, as in the kernel.
 const TYPE: &[Row<ArrayView>] = &[Row::ro("bitmap_type", |view| {
-    let kind = view.array().bitmap().map(Bitmap::kind);
+    let kind = view.bitmap().map(Bitmap::kind);
     let types = [
         ("none", None),
         ("bitmap", Some(BitmapKind::Classic)),
@@ -26,10 +26,9 @@ const TYPE: &[Row<ArrayView>] = &[Row::ro("bitmap_type", |view| {
 /// Marks chunks by hand: any number of `NUMBER` and `FIRST-LAST`.
 const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
     Box::pin(async move {
-        let array = view.array();
         let invalid = |why: &str| AttributeError::Invalid(why.to_owned());
-        let bitmap = array.bitmap().ok_or_else(|| invalid("the array has no bitmap"))?;
-        if array.disk().is_read_only() {
+        let bitmap = view.bitmap().ok_or_else(|| invalid("the array has no bitmap"))?;
+        if view.is_read_only() {
             return Err(invalid("the array is read-only"));
         }
         let chunks = chunks(text, bitmap.chunks())?;
@@ -37,7 +36,7 @@ const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
             let start = Sector(u64::from(first) * bitmap.chunk().0);
             let end = ((u64::from(last) + 1) * bitmap.chunk().0).min(bitmap.size().0);
             // A failed write leaves its chunks marked until a sync.
-            let marked = array.mark(start, Sectors(end) - Sectors(start.0)).await;
+            let marked = view.mark(start, Sectors(end) - Sectors(start.0)).await;
             marked.map_err(|status| {
                 AttributeError::Busy(format!("the bitmap is not in use: {status}"))
             })?;
@@ -66,14 +65,14 @@ const CLASSIC: &[Row<ArrayView>] = &[
         of(view, |_| clear.to_string(), "")
     }),
     Row::ro("bitmap/chunksize", |view| of(view, |b| b.chunk().bytes().to_string(), "0")),
-    Row::act("bitmap/location", location, |view, text| {
+    Row::change("bitmap/location", location, |view, text, turn| {
         Box::pin(async move {
             // Unlike in the kernel, the user cannot choose an offset for the bitmap.
             if text != "none" {
                 let why = "only `none` can be written; ashlar md grow --bitmap adds one";
                 return Err(AttributeError::Invalid(why.to_owned()));
             }
-            Ok(view.array().set_bitmap(NewBitmap::None).await?)
+            Ok(view.set_bitmap(&turn, NewBitmap::None).await?)
         })
     }),
     Row::ro("bitmap/metadata", |_| "internal".to_owned()),
@@ -97,14 +96,14 @@ const LOCKLESS: &[Row<ArrayView>] = &[
 
 fn location(view: &ArrayView) -> String {
     match view.status().bitmap_offset {
-        Some(offset) if view.array().bitmap().is_some() => format!("{offset:+}"),
+        Some(offset) if view.bitmap().is_some() => format!("{offset:+}"),
         Some(_) | None => "none".to_owned(),
     }
 }
 
 /// The text of the bitmap, or `none` if there is no bitmap.
 fn of(view: &ArrayView, text: impl FnOnce(&Bitmap) -> String, none: &str) -> String {
-    view.array().bitmap().map_or_else(|| none.to_owned(), text)
+    view.bitmap().map_or_else(|| none.to_owned(), text)
 }
 
 fn metadata(bitmap: &Bitmap, offset: i32) -> String {

@@ -22,7 +22,7 @@ impl Member {
 
     /// Reads what the status does not contain.
     fn rdev<T: Default>(&self, look: impl FnOnce(&Rdev) -> T) -> T {
-        self.view.array().members().get(self.index).map(look).unwrap_or_default()
+        self.view.members().get(self.index).map(look).unwrap_or_default()
     }
 }
 
@@ -31,9 +31,7 @@ const ROWS: &[Row<Member>] = &[
         "bad_blocks",
         |member| member.rdev(|rdev| rdev.bad_blocks().text()),
         |member, line| {
-            Box::pin(
-                async move { Ok(member.view.array().add_bad_blocks(member.index, line).await?) },
-            )
+            Box::pin(async move { Ok(member.view.add_bad_blocks(member.index, line).await?) })
         },
     ),
     Row::ro("errors", |member| member.show(|m| m.corrected.to_string())),
@@ -53,12 +51,12 @@ const ROWS: &[Row<Member>] = &[
             None => "none".to_owned(),
         })
     }),
-    Row::act(
+    Row::change(
         "state",
         |member| member.show(state),
-        |member, word| {
+        |member, word, turn| {
             Box::pin(
-                async move { Ok(member.view.array().set_member_state(member.index, word).await?) },
+                async move { Ok(member.view.set_member_state(&turn, member.index, word).await?) },
             )
         },
     ),

@@ -69,14 +69,14 @@ impl From<ManageError> for AttributeError {
 const ROWS: &[Row<ArrayView>] = &[
     Row::ro("array_size", |_| "default".to_owned()),
     Row::ro("chunk_size", |view| view.status().chunk.bytes().to_string()),
-    Row::act(
+    Row::change(
         "component_size",
         |view| (view.status().used_dev_size.0 / 2).to_string(),
-        |view, text| {
+        |view, text, turn| {
             Box::pin(async move {
                 let kib = number::<u64>(text)?.checked_mul(2).map(Sectors);
                 let size = kib.ok_or_else(|| AttributeError::Invalid("too large".to_owned()))?;
-                view.array().grow_size(Some(size), GrowOptions::default()).await?;
+                view.grow_size(&turn, Some(size), GrowOptions::default()).await?;
                 Ok(())
             })
         },
@@ -86,22 +86,24 @@ const ROWS: &[Row<ArrayView>] = &[
     Row::ro("level", |view| view.status().level.to_string()),
     Row::rw(
         "max_read_errors",
-        |view| view.array().members().max_read_errors().to_string(),
+        |view| view.members().max_read_errors().to_string(),
         |view, text| {
-            view.array().members().set_max_read_errors(number(text)?);
+            view.members().set_max_read_errors(number(text)?);
             Ok(())
         },
     ),
     Row::ro("metadata_version", |view| view.status().version.to_string()),
-    Row::act(
+    Row::change(
         "raid_disks",
         |view| view.status().raid_disks.to_string(),
-        |view, text| Box::pin(async move { Ok(view.array().grow_devices(number(text)?).await?) }),
+        |view, text, turn| {
+            Box::pin(async move { Ok(view.grow_devices(&turn, number(text)?).await?) })
+        },
     ),
     Row::ro("reshape_position", |_| "none".to_owned()),
     Row::ro("resync_start", |view| {
-        let to = view.array().in_sync_to();
-        if view.array().is_unsynced() { to.to_string() } else { "none".to_owned() }
+        let to = view.in_sync_to();
+        if view.is_unsynced() { to.to_string() } else { "none".to_owned() }
     }),
     Row::ro("safe_mode_delay", |view| {
         let redundant = view.status().level.is_redundant();

@@ -7,6 +7,7 @@ use ashlar_md::ManageError;
 use crate::arrays::{Arrays, End};
 use crate::attributes::{AttributeError, Row, Tree};
 use crate::detail::INACTIVE;
+use crate::turn::Turn;
 use crate::view::ArrayView;
 
 /// An array by name, with its view if it is running.
@@ -17,12 +18,12 @@ struct NamedArray {
 }
 
 impl NamedArray {
-    async fn set(&self, word: &str) -> Result<(), AttributeError> {
+    async fn set(&self, word: &str, turn: Turn) -> Result<(), AttributeError> {
         match (word, &self.view) {
-            ("clear", _) => self.arrays.end(&self.name, End::Clear).await,
-            ("inactive", Some(_)) => self.arrays.end(&self.name, End::Inactive).await,
+            ("clear", _) => self.arrays.end(&self.name, End::Clear, turn).await,
+            ("inactive", Some(_)) => self.arrays.end(&self.name, End::Inactive, turn).await,
             ("inactive", None) => Ok(()),
-            (_, Some(view)) => Ok(view.array().set_state(word).await?),
+            (_, Some(view)) => Ok(view.set_state(&turn, word).await?),
             (_, None) => {
                 let (array, word) = (self.name.clone(), word.to_owned());
                 Err(ManageError::Inactive { array, word }.into())
@@ -31,13 +32,13 @@ impl NamedArray {
     }
 }
 
-const ROWS: &[Row<NamedArray>] = &[Row::act(
+const ROWS: &[Row<NamedArray>] = &[Row::change(
     "array_state",
     |array| match &array.view {
-        Some(view) => view.array().state().name().to_owned(),
+        Some(view) => view.state().name().to_owned(),
         None => INACTIVE.to_owned(),
     },
-    |array, word| Box::pin(array.set(word)),
+    |array, word, turn| Box::pin(array.set(word, turn)),
 )];
 
 impl Tree {

@@ -8,22 +8,22 @@ use crate::progress::{Step, last_name};
 use crate::view::ArrayView;
 
 pub(super) const ROWS: &[Row<ArrayView>] = &[
-    Row::ro("degraded", |view| view.array().degraded().to_string()),
+    Row::ro("degraded", |view| view.degraded().to_string()),
     Row::ro("last_sync_action", |view| last_name(&view.progress()).to_owned()),
     Row::ro("mismatch_cnt", |view| view.progress().mismatches.to_string()),
     // Not the kernel's.
     Row::rw(
         "read_hedge_us",
-        |view| view.array().members().read_hedge_us().to_string(),
+        |view| view.members().read_hedge_us().to_string(),
         |view, text| {
-            view.array().members().set_read_hedge_us(number(text)?);
+            view.members().set_read_hedge_us(number(text)?);
             Ok(())
         },
     ),
     Row::rw(
         "sync_action",
         |view| view.progress().action.name().to_owned(),
-        |view, word| Ok(view.array().request_sync(word.parse::<SyncRequest>()?)?),
+        |view, word| Ok(view.request_sync(word.parse::<SyncRequest>()?)?),
     ),
     Row::ro("sync_completed", |view| match view.progress().step {
         Step::None | Step::Pending => "none".to_owned(),
@@ -37,7 +37,7 @@ pub(super) const ROWS: &[Row<ArrayView>] = &[
         },
         |view, text| {
             let max = if text == "max" { Sectors::MAX } else { Sectors(number(text)?) };
-            Ok(view.array().set_sync_bounds(settings(view).sync_min(), max)?)
+            Ok(view.set_sync_bounds(settings(view).sync_min(), max)?)
         },
     ),
     Row::rw(
@@ -45,7 +45,7 @@ pub(super) const ROWS: &[Row<ArrayView>] = &[
         |view| settings(view).sync_min().to_string(),
         |view, text| {
             let min = Sectors(number(text)?);
-            Ok(view.array().set_sync_bounds(min, settings(view).sync_max())?)
+            Ok(view.set_sync_bounds(min, settings(view).sync_max())?)
         },
     ),
     Row::ro("sync_speed", |view| match view.progress().step {
@@ -71,7 +71,7 @@ pub(super) const ROWS: &[Row<ArrayView>] = &[
 ];
 
 fn settings(view: &ArrayView) -> &SyncSettings {
-    view.array().sync_settings()
+    view.sync_settings()
 }
 
 impl From<SyncError> for AttributeError {
