@@ -11,8 +11,8 @@
 //! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
 //!
 //! Invariants: a disk is opened once, and locked against other programs unless it is only looked at. A refused call has
-//! changed nothing. While the daemon ends no array starts: each change holds the lock of the collector, and the end
-//! waits for it. This crate knows neither options nor terminals: it never writes to the standard streams, but returns
+//! changed nothing. Each change of the stack holds its turn, from the first check to the last write. While the daemon ends no turn
+//! is given, and the end waits for the one under way. This crate knows neither options nor terminals: it never writes to the standard streams, but returns
 //! an [`error::Error`], calls a [`daemon::Console`], or logs.
 //!
 //! Ordering: a daemon first stops its clients, then the arrays, then the threads.

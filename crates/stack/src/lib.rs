@@ -10,7 +10,8 @@
 //!
 //! Invariants: nothing here writes to a disk, but for the metadata of a volume group that a client changes or whose merge has
 //! ended ([`incremental::Collector::apply`]); [`assemble`] starts the layers that do, which
-//! write by their own rules. Every name is unique, and a device has one use. The control socket, the
+//! write by their own rules. Every name is unique, and a device has one use. Changes happen one at a
+//! time ([`turn`]). The control socket, the
 //! FUSE tree and the command line are views of one table of
 //! attributes.
 //!

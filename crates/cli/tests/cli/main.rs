@@ -4,6 +4,7 @@ mod access;
 mod activation;
 mod array_end;
 mod arrays;
+mod at_once;
 mod background;
 mod btrfs_files;
 mod btrfs_get;
