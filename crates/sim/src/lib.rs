@@ -49,5 +49,5 @@ pub use model::{Model, Tail};
 pub use modelled::{ModelledDevice, modelled};
 pub use oracle::{Oracle, Value, Violation};
 pub use rng::{Rng, seeds};
-pub use scheduler::{JoinHandle, Sim, SimRuntime, Stop};
+pub use scheduler::{JoinHandle, Sim, SimRuntime, Standing, Stop, stand_still};
 pub use workload::{Mix, Workload};

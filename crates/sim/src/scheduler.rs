@@ -189,8 +189,9 @@ impl Core {
         if at_ns > self.now_ns() {
             self.now_ns.set(at_ns);
             self.steps_now.set(0);
-            clock::set_now_ns(at_ns);
         }
+        // After a stop the turns' clock is behind.
+        clock::set_now_ns(self.now_ns());
         assert!(
             at_ns <= self.limit_ns.get(),
             "simulation with seed {}: still running after {at_ns} ns of its time",
@@ -204,6 +205,23 @@ impl Core {
             }
         }
         true
+    }
+
+    /// Time passes in which no task runs. What is due meanwhile comes late.
+    fn stand_still(&self, duration: Duration, who: Standing) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.now_ns.set(self.now_ns().saturating_add(ns));
+        if who == Standing::Process {
+            return;
+        }
+        let mut all = self.due.borrow_mut();
+        for ((at_ns, id), due) in std::mem::take(&mut *all) {
+            let still_ns = match &due {
+                DueAction::Wake(_) => 0,
+                DueAction::Event(_) => ns,
+            };
+            all.insert((at_ns.saturating_add(still_ns), id), due);
+        }
     }
 
     fn next_due_ns(&self) -> Option<u64> {
@@ -483,6 +501,24 @@ impl Drop for SeedReminder {
             eprintln!("the simulation's seed: {}", self.0);
         }
     }
+}
+
+/// What stands still when the process does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// The process alone (SIGSTOP, a debugger): devices go on, and what they have done is found afterwards.
+    Process,
+    /// The machine with its devices (a virtual machine that is paused): they take as long as ever, from then on.
+    Machine,
+}
+
+/// The simulated process stands still for `duration`, in the middle of this turn: the tasks that run until the next event see the
+/// [`clock`] of before, and timers that end meanwhile wake their tasks late.
+///
+/// # Panics
+/// When no simulation runs.
+pub fn stand_still(duration: Duration, who: Standing) {
+    current().stand_still(duration, who);
 }
 
 /// The runtime of the simulation on the current thread.
