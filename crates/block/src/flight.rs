@@ -13,15 +13,26 @@
 //! # The timer
 //!
 //! As with the kernel's `blk_timeout`, requests have no timers of their own. A thread has one for each queue, while it has
-//! requests there: a task that sleeps until the earliest deadline and then looks at all of them. Later requests have
-//! later deadlines, so a new one concerns the timer only if there is none, or if the deadline was shortened: a request costs
-//! a comparison. When the timer ends, its thread may have been stopped (by a debugger, or with the
-//! machine) while completions arrived. So the timer gives the runtime [`GRACE`] to handle them first. Deadlines close to each other
-//! share a wake-up: one is noticed up to a 32nd of its length late.
+//! requests there: a task that sleeps for a [step](crate::patience) of the shortest deadline and then looks at all requests. A new one
+//! concerns the timer only if there is none, or if the deadline was shortened: a request costs a comparison. A deadline is noticed up to one
+//! step late.
+//!
+//! # The time that the thread has lived
+//!
+//! Deadlines are moments of a clock of their own, the time that the thread has *lived* while it had requests there. It is the clock of the thread's
+//! turns ([`clock`]), less all by which the timer woke later than planned: between the
+//! planned moment and the actual one it stands still. So a thread that was stopped, for however long, finds its requests no older than one
+//! step. A stop in the middle of a turn is no different: there is no second clock that has run on.
+//!
+//! When a deadline has passed, the runtime gets [`GRACE_NS`] to handle completions that have come, and after a stop as long as
+//! that was, up to a step: an answer may have to be received, handed from thread to thread, or sent once more.
+//!
+//! [`clock`]: crate::clock
 //!
 //! [`Disk::io_timeout_ms`]: crate::disk::Disk::io_timeout_ms
 //! [`Status::Timeout`]: crate::status::Status::Timeout
 
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,17 +43,17 @@ use smallvec::SmallVec;
 use crate::bio::Op;
 use crate::bounce::Memory;
 use crate::cache::Risk;
+use crate::clock;
 use crate::device::Completion;
+use crate::patience::step_ns;
 use crate::plug;
 use crate::presence::Footprint;
 use crate::request::{ReadTarget, Request};
 use crate::runtime::Runtime;
 use crate::units::Sectors;
 
-/// How long completions that have arrived are waited for before a deadline counts as missed.
-const GRACE: Duration = Duration::from_millis(1);
-/// The part of a deadline by which it may be noticed late.
-const SLACK: u64 = 32;
+/// How long completions that have arrived are waited for before a deadline counts as missed, in ns.
+const GRACE_NS: u64 = 1_000_000;
 /// The maximum of a queue's own memory that the reads of a thread use; a single read may use more. A fast device, whose requests
 /// take less than a millisecond, needs no more. Without the bound, clients with long reads would double the process's memory.
 const MAX_READS: Sectors = Sectors(8 << 11);
@@ -53,6 +64,8 @@ const NEVER_NS: u64 = u64::MAX;
 
 /// A request in time.
 pub(crate) struct Flight {
+    pub(crate) timeout_ns: u64,
+    /// By the time that the thread has lived; set when it begins.
     pub(crate) deadline_ns: u64,
     pub(crate) footprint: Footprint,
     /// The submitters' completions.
@@ -94,28 +107,68 @@ pub(crate) struct Flights {
 struct Timer {
     /// Distinguishes the timer from earlier ones.
     number: u64,
-    /// When it ends, or should.
+    /// When it wakes, or should.
     at_ns: u64,
     /// It is to be set.
     wanted: bool,
-    /// How late it may notice a deadline.
-    slack_ns: u64,
+    /// The length of its steps.
+    step_ns: u64,
+    /// By how much it has woken later than planned, in all.
+    still_ns: u64,
+    /// The part of the next step that it has waited for late completions.
+    grace_ns: u64,
 }
 
 impl Default for Timer {
     fn default() -> Self {
-        Self { number: 0, at_ns: NEVER_NS, wanted: false, slack_ns: 0 }
+        Self {
+            number: 0,
+            at_ns: NEVER_NS,
+            wanted: false,
+            step_ns: NEVER_NS,
+            still_ns: 0,
+            grace_ns: 0,
+        }
+    }
+}
+
+impl Timer {
+    /// The time that the thread has lived.
+    fn lived_ns(&self, now_ns: u64) -> u64 {
+        now_ns.min(self.at_ns).saturating_sub(self.still_ns)
+    }
+
+    /// Makes steps that are no longer than this.
+    fn require(&mut self, step_ns: u64, now_ns: u64) {
+        if step_ns >= self.step_ns {
+            return;
+        }
+        self.step_ns = step_ns;
+        let at_ns = now_ns.saturating_add(step_ns);
+        if at_ns < self.at_ns {
+            self.at_ns = at_ns;
+            self.wanted = true;
+        }
+    }
+
+    /// Counts as not lived by how much it is later than planned; returns that.
+    fn take_lateness(&mut self, now_ns: u64) -> u64 {
+        let late_ns = now_ns.saturating_sub(self.at_ns);
+        self.still_ns += late_ns;
+        self.at_ns = now_ns;
+        late_ns
+    }
+
+    fn stop(&mut self) {
+        (self.at_ns, self.step_ns) = (NEVER_NS, NEVER_NS);
     }
 }
 
 impl Flights {
-    /// Takes a request into account that is issued with `timeout_ns` until its deadline; returns its tag.
-    pub(crate) fn begin(&mut self, flight: Flight, timeout_ns: u64) -> u32 {
-        if flight.deadline_ns < self.timer.at_ns {
-            self.timer.at_ns = flight.deadline_ns;
-            self.timer.wanted = true;
-            self.timer.slack_ns = timeout_ns / SLACK;
-        }
+    /// Takes a request into account that is issued at `now_ns`; returns its tag.
+    pub(crate) fn begin(&mut self, mut flight: Flight, now_ns: u64) -> u32 {
+        flight.deadline_ns = self.timer.lived_ns(now_ns).saturating_add(flight.timeout_ns);
+        self.timer.require(step_ns(flight.timeout_ns), now_ns);
         if flight.is_bounced() {
             self.reads += flight.footprint.len();
         }
@@ -202,7 +255,7 @@ impl Flights {
                 }
             }
             let number = hold(footprint);
-            if let Slot::InTime(flight) = std::mem::replace(slot, Slot::Overdue(number)) {
+            if let Slot::InTime(flight) = mem::replace(slot, Slot::Overdue(number)) {
                 expired.push((tag as u32, flight));
             }
         }
@@ -210,40 +263,68 @@ impl Flights {
         expired
     }
 
-    /// The number of the timer to set, and when it ends, if one is wanted.
+    /// The number of the timer to set, and when it wakes, if one is wanted.
     pub(crate) fn wanted_timer(&mut self) -> Option<(u64, u64)> {
-        if !std::mem::take(&mut self.timer.wanted) {
+        if !mem::take(&mut self.timer.wanted) {
             return None;
         }
         self.timer.number += 1;
         if self.slots.is_empty() {
             // The driver has ended them at once.
-            self.timer.at_ns = NEVER_NS;
+            self.timer.stop();
             return None;
         }
         Some((self.timer.number, self.timer.at_ns))
     }
 
-    /// When the timer with that number, which has ended at `due_ns`, ends next; `None` if it is needed no longer.
-    fn next_ns(&mut self, number: u64, due_ns: u64) -> Option<u64> {
+    fn in_time(&self) -> impl Iterator<Item = &Flight> {
+        self.slots.iter().filter_map(|(_, slot)| match slot {
+            Slot::InTime(flight) => Some(flight),
+            Slot::Overdue(_) => None,
+        })
+    }
+
+    /// The timer with that number has woken. Returns what the thread has lived, and how long to wait before the deadlines until then
+    /// count as missed, if there are any; `None` if another timer has taken its place.
+    fn wake(&mut self, number: u64, now_ns: u64) -> Option<(u64, Option<u64>)> {
         if self.timer.number != number {
             return None;
         }
-        let earliest_ns = due_ns.saturating_add(self.timer.slack_ns);
-        let deadlines = self.slots.iter().filter_map(|(_, slot)| match slot {
-            Slot::InTime(flight) if flight.is_kept => Some(flight.deadline_ns),
-            Slot::InTime(flight) => Some(flight.deadline_ns.max(earliest_ns)),
-            Slot::Overdue(_) => None,
-        });
-        let next = deadlines.min();
-        self.timer.at_ns = next.unwrap_or(NEVER_NS);
-        next
+        let step_ns = self.timer.step_ns;
+        let late_ns = self.timer.take_lateness(now_ns);
+        let due_ns = self.timer.lived_ns(now_ns);
+        if self.in_time().all(|flight| flight.deadline_ns > due_ns) {
+            return Some((due_ns, None));
+        }
+        let grace_ns = late_ns.min(step_ns).max(GRACE_NS);
+        self.timer.at_ns = now_ns.saturating_add(grace_ns);
+        self.timer.grace_ns = grace_ns;
+        Some((due_ns, Some(grace_ns)))
+    }
+
+    /// How long the timer with that number sleeps next; `None` if it is needed no longer.
+    fn next_step(&mut self, number: u64, now_ns: u64) -> Option<u64> {
+        if self.timer.number != number {
+            return None;
+        }
+        self.timer.take_lateness(now_ns);
+        let Some(timeout_ns) = self.in_time().map(|flight| flight.timeout_ns).min() else {
+            self.timer.stop();
+            return None;
+        };
+        let kept = self.in_time().filter(|flight| flight.is_kept).map(|flight| flight.deadline_ns);
+        let until_kept = kept.min().map(|at_ns| at_ns.saturating_sub(self.timer.lived_ns(now_ns)));
+        self.timer.step_ns = step_ns(timeout_ns);
+        let left_ns = self.timer.step_ns.saturating_sub(mem::take(&mut self.timer.grace_ns));
+        let sleep_ns = left_ns.min(until_kept.unwrap_or(NEVER_NS));
+        self.timer.at_ns = now_ns.saturating_add(sleep_ns);
+        Some(sleep_ns)
     }
 
     /// The timer with that number does not run any more.
     fn stopped(&mut self, number: u64) {
         if self.timer.number == number {
-            self.timer.at_ns = NEVER_NS;
+            self.timer.stop();
         }
     }
 }
@@ -262,17 +343,24 @@ impl Drop for Watch {
 
 /// Sets the timer of the current thread for a queue. It does not keep the queue.
 pub(crate) fn set_timer(queue: usize, (number, at_ns): (u64, u64), runtime: &Arc<dyn Runtime>) {
-    let (watch, clock) = (Watch { queue, number }, Arc::clone(runtime));
+    let (watch, sleeper) = (Watch { queue, number }, Arc::clone(runtime));
     runtime.spawn(Box::pin(async move {
-        let (watch, runtime) = (watch, clock);
-        let mut next = Some(at_ns);
-        while let Some(at_ns) = next {
-            let left_ns = at_ns.saturating_sub(runtime.now_ns());
-            runtime.sleep(Duration::from_nanos(left_ns)).await;
-            let due_ns = runtime.now_ns();
-            runtime.sleep(GRACE).await;
-            plug::expire(watch.queue, due_ns);
-            next = plug::with_flights(watch.queue, |it| it.next_ns(watch.number, due_ns)).flatten();
+        // All of it, so that it is dropped with the task.
+        let watch = watch;
+        let (queue, number) = (watch.queue, watch.number);
+        let sleep = |ns| sleeper.sleep(Duration::from_nanos(ns));
+        let mut next = Some(at_ns.saturating_sub(clock::now_ns()));
+        while let Some(ns) = next {
+            sleep(ns).await;
+            let now_ns = clock::now_ns();
+            let woken = plug::with_flights(queue, |it| it.wake(number, now_ns)).flatten();
+            let Some((due_ns, grace_ns)) = woken else { return };
+            if let Some(ns) = grace_ns {
+                sleep(ns).await;
+                plug::expire(queue, due_ns);
+            }
+            let now_ns = clock::now_ns();
+            next = plug::with_flights(queue, |it| it.next_step(number, now_ns)).flatten();
         }
     }));
 }

@@ -40,6 +40,7 @@ pub mod gateway;
 pub mod latency;
 pub mod limits;
 pub mod merge;
+pub mod patience;
 pub mod percent;
 pub mod plug;
 pub mod presence;

@@ -71,7 +71,7 @@ pub(crate) trait Dispatch: Send + Sync {
     fn let_go(&self, id: RequestId) -> bool;
     /// How long a request may take; `None` on a queue without a deadline.
     fn timeout_ns(&self, op: Op) -> Option<u64>;
-    /// The clock of the deadlines.
+    /// What runs the timers of the deadlines.
     fn runtime(&self) -> Option<&Arc<dyn Runtime>>;
 }
 
@@ -337,7 +337,8 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
         Op::Flush | Op::Discard | Op::WriteZeroes => Memory::new(),
     };
     let flight = Flight {
-        deadline_ns: clock::now_ns().saturating_add(timeout_ns),
+        timeout_ns,
+        deadline_ns: u64::MAX,
         footprint: rq.footprint(queue.disk().limits()),
         owners: rq.0.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
         memory,
@@ -345,7 +346,7 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
         target: rq.0.target,
         is_kept: false,
     };
-    let tag = with_flights(rq.0.queue, |flights| flights.begin(flight, timeout_ns));
+    let tag = with_flights(rq.0.queue, |flights| flights.begin(flight, clock::now_ns()));
     rq.0.tag = tag;
     Some(rq)
 }

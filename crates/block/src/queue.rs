@@ -1,6 +1,7 @@
 //! The queue in front of a driver: merges bios into requests and bounds those in flight.
 
 use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::buffer::Segment;
 use crate::device::{BlockDevice, IoFuture, LocalFuture};
 use crate::disk::{DEFAULT_IO_TIMEOUT_MS, Disk};
 use crate::extent::Extents;
+use crate::patience;
 use crate::plug::{self, Dispatch};
 use crate::request::{Request, RequestId};
 use crate::runtime::Runtime;
@@ -127,7 +129,7 @@ impl<D: Driver> Queue<D> {
     }
 
     /// As [`Self::new`], for a driver whose device may fall silent: each request has a deadline, at first
-    /// [`DEFAULT_IO_TIMEOUT_MS`] ([`Disk::set_io_timeout_ms`] changes it), by the clock of `runtime`. At the deadline the
+    /// [`DEFAULT_IO_TIMEOUT_MS`] ([`Disk::set_io_timeout_ms`] changes it), in time that the thread has [lived](crate::patience). At the deadline the
     /// request fails with [`Status::Timeout`](crate::status::Status::Timeout), and the driver keeps its memory; so reads go
     /// to memory of the queue and are copied when they end, unless the driver can [let go](Driver::let_go) of their memory.
     pub fn with_deadline(disk: Disk, driver: D, runtime: Arc<dyn Runtime>) -> Self {
@@ -179,8 +181,9 @@ impl<D: Driver> BlockDevice for Queue<D> {
         else {
             return extents;
         };
-        let deadline = runtime.sleep(Duration::from_millis(timeout_ms.into()));
+        let timeout = Duration::from_millis(timeout_ms.into());
         Box::pin(async move {
+            let deadline = pin!(patience::wait(timeout, |step| runtime.sleep(step)));
             match select(extents, deadline).await {
                 Either::Left((extents, _)) => extents,
                 Either::Right(_) => Err(Status::Timeout),

@@ -9,7 +9,7 @@ use crate::device::LocalFuture;
 /// The handle is shared by all threads; `sleep` and `spawn` act on the reactor of the calling thread,
 /// and panic on a thread without one.
 pub trait Runtime: Send + Sync + 'static {
-    /// Nanoseconds on a monotonic clock.
+    /// Nanoseconds on a monotonic clock, which is that of [`clock`](crate::clock) too.
     fn now_ns(&self) -> u64;
 
     /// Time since the Unix epoch, for time stamps on disk.

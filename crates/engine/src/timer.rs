@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ashlar_block::patience;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::reactor::{self, Core};
@@ -111,10 +112,10 @@ impl Drop for Sleep {
     }
 }
 
-/// `future`'s output, or `None` if `limit` passes first.
+/// `future`'s output, or `None` if the thread has lived through `limit` first: see [`patience`].
 pub async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
-    let mut limit = std::pin::pin!(sleep(limit));
+    let mut limit = std::pin::pin!(patience::wait(limit, sleep));
     std::future::poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(output));

@@ -9,4 +9,5 @@ mod limits;
 mod losses;
 mod merging;
 mod read_memory;
+mod standing;
 mod tracing;
