@@ -221,6 +221,7 @@ impl ByteVolume {
     /// The first status of its parts.
     pub async fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
         self.check(offset, len, Status::NoSpace)?;
+        let losses = self.gateway.disk().losses();
         let inner = self.inner(offset, len);
         // FUA only on the last part would not cover the others: flush instead.
         let part_flags = flags - Flags::FUA;
@@ -238,7 +239,7 @@ impl ByteVolume {
                 self.write_locked(edge.start, n, zeroes, part_flags).await?;
             }
         }
-        if flags.contains(Flags::FUA) { self.flush().await } else { Ok(()) }
+        if flags.contains(Flags::FUA) { self.gateway.persist(losses).await } else { Ok(()) }
     }
 
     /// Makes all of `ranges` read as zeroes, durably.
@@ -246,11 +247,12 @@ impl ByteVolume {
     /// # Errors
     /// The first status of its parts; any of the ranges may then be unchanged.
     pub async fn wipe(&self, ranges: &[Range<u64>]) -> BioResult {
+        let losses = self.gateway.disk().losses();
         for range in ranges {
             let len = range.end.saturating_sub(range.start);
             self.write_zeroes(range.start, len, Flags::empty()).await?;
         }
-        if ranges.is_empty() { Ok(()) } else { self.flush().await }
+        if ranges.is_empty() { Ok(()) } else { self.gateway.persist(losses).await }
     }
 
     /// Discards the whole blocks within `[offset, offset + len)`.

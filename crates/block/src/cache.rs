@@ -100,6 +100,12 @@ impl Cache {
         waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// The losses so far, once all commands that may lose the cache, and were issued so far, have ended.
+    pub(crate) async fn settled_losses(&self) -> u64 {
+        self.settled().await;
+        self.losses()
+    }
+
     /// Waits until all commands that may lose the cache, and were issued so far, have ended.
     async fn settled(&self) {
         let before = lock(&self.state).next;
@@ -133,8 +139,7 @@ impl Cursor {
     /// Ends a flush of the opener that began when it knew of `known` losses. Returns whether there were more until now; the
     /// opener knows of them then.
     pub(crate) async fn is_news(&self, cache: &Cache, known: u64) -> bool {
-        cache.settled().await;
-        let losses = cache.losses();
+        let losses = cache.settled_losses().await;
         let mut state = lock(&cache.state);
         state.told = state.told.max(losses);
         drop(state);

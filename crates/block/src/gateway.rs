@@ -203,21 +203,42 @@ impl Gateway {
         io
     }
 
-    /// Flushes a device with a cache.
+    /// Flushes a device with a cache, for the opener: it is told of losses.
     fn flush_cache(&self, bio: Bio) -> IoFuture<'_> {
-        let (cache, known) = (self.disk().cache(), self.cursor.known());
+        let known = self.cursor.known();
         let flush = self.start(bio);
         IoFuture::boxed(async move {
-            let result = flush.await;
-            if let Err(status) = result
-                && !self.device.is_queue()
-                && cache::loses(Op::Flush, status)
-            {
-                cache.note_loss();
-            }
-            let is_news = self.cursor.is_news(cache, known).await;
+            let result = self.end_flush(flush.await);
+            let is_news = self.cursor.is_news(self.disk().cache(), known).await;
             if is_news { result.and(Err(Status::Io)) } else { result }
         })
+    }
+
+    /// Notes what a flush that has ended may have lost.
+    fn end_flush(&self, result: BioResult) -> BioResult {
+        if let Err(status) = result
+            && !self.device.is_queue()
+            && cache::loses(Op::Flush, status)
+        {
+            self.disk().cache().note_loss();
+        }
+        result
+    }
+
+    /// Makes durable what this opener has written since the device had `losses` ([`Disk::losses`]). Other than [`Self::flush`] it
+    /// answers for nothing else, so it tells the opener of no loss: whoever wrote before still learns of it from the next flush.
+    ///
+    /// # Errors
+    /// The flush's status; [`Status::Io`] if the device has lost something meanwhile.
+    pub(crate) async fn persist(&self, losses: u64) -> BioResult {
+        if !self.disk().limits().features.contains(Features::WRITE_CACHE) {
+            return Ok(());
+        }
+        let result = self.end_flush(self.start(Bio::flush()).await);
+        if self.disk().cache().settled_losses().await == losses {
+            return result;
+        }
+        result.and(Err(Status::Io))
     }
 
     /// Below the gateway only writes have an FUA form; a discard or write-zeroes with FUA is followed by
@@ -239,8 +260,9 @@ impl Gateway {
             return self.pass_on(bio).await;
         }
         bio.flags -= Flags::FUA;
+        let losses = self.disk().losses();
         self.pass_on(bio).await?;
-        self.flush_cache(Bio::flush()).await
+        self.persist(losses).await
     }
 
     async fn submit_split(&self, bio: Bio) -> BioResult {

@@ -3,8 +3,8 @@
 use std::pin::pin;
 
 use ashlar_block::{
-    Bio, BioResult, BlockDevice, Buffer, Disk, Features, Flags, Gateway, IoFuture, Limits, Op,
-    Runtime, Sector, Sectors, Status,
+    Bio, BioResult, BlockDevice, Buffer, ByteVolume, Disk, Features, Flags, Gateway, IoFuture,
+    Limits, Op, Runtime, Sector, Sectors, Status,
 };
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use futures_util::FutureExt;
@@ -83,6 +83,34 @@ fn an_emulated_durable_write_loses_nothing_unless_its_flush_fails() {
         assert_eq!(one.submit(write().with_flags(Flags::FUA)).await, LOST);
         assert_eq!(other.flush().await, LOST);
     });
+}
+
+/// The write answers for itself alone. Whoever wrote before, through the same opener, asks with a flush.
+#[test]
+fn an_emulated_durable_write_does_not_hide_a_loss_from_the_next_flush() {
+    for zeroes in [false, true] {
+        on_a_disk(false, async |media, other| {
+            let volume = ByteVolume::new(other.clone());
+            let data = || Buffer::from_slice(&[7; 4096]).into_whole();
+            let durable = async || match zeroes {
+                false => volume.write(0, [data()], Flags::FUA).await,
+                true => volume.write_zeroes(0, 4096, Flags::FUA).await,
+            };
+            for during in [false, true] {
+                volume.write(8192, [data()], Flags::empty()).await.unwrap();
+                if during {
+                    media.fail_nth_flush(0);
+                    assert_eq!(durable().await, LOST, "zeroes: {zeroes}");
+                } else {
+                    lose(media, &other, 0).await;
+                    assert_eq!(durable().await, Ok(()), "zeroes: {zeroes}");
+                }
+                assert_eq!(media.peek(Sector(16)), [0; 512], "not lost");
+                assert_eq!(volume.flush().await, LOST, "zeroes: {zeroes}, during: {during}");
+                assert_eq!(volume.flush().await, Ok(()));
+            }
+        });
+    }
 }
 
 /// The client's connection broke, for example: its future is gone, but the command goes on.
