@@ -114,7 +114,9 @@ impl Cache {
             if state.in_flight.iter().all(|number| *number >= before) {
                 return Poll::Ready(());
             }
-            state.waiting.push(cx.waker().clone());
+            if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                state.waiting.push(cx.waker().clone());
+            }
             Poll::Pending
         })
         .await;
@@ -198,7 +200,7 @@ impl Drop for Risk {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::task::Context;
+    use std::task::{Context, Wake};
 
     use super::*;
 
@@ -233,6 +235,29 @@ mod tests {
         assert_eq!(ready(opener.is_news(&cache, first)), Some(true));
         assert_eq!(ready(opener.is_news(&cache, second)), Some(true));
         assert_eq!(ready(opener.is_news(&cache, opener.known())), Some(false));
+    }
+
+    /// A waker is counted: each clone of it has a reference.
+    struct Counted;
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_flush_that_is_polled_often_waits_once() {
+        let cache = Cache::default();
+        let (before, counted) = (cache.begin(), Arc::new(Counted));
+        let waker = Waker::from(Arc::clone(&counted));
+        let mut settled = [Box::pin(cache.settled()), Box::pin(cache.settled())];
+        for _ in 0..100 {
+            for settled in &mut settled {
+                assert!(settled.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+        }
+        assert_eq!(Arc::strong_count(&counted), 2 + 1, "the cache keeps one");
+        cache.end(before, false);
+        assert_eq!(Arc::strong_count(&counted), 2);
     }
 
     #[test]

@@ -88,6 +88,12 @@ impl Completion {
             }
         }
     }
+
+    /// Has `waker` called at the end.
+    fn wait(&self, waker: &Waker) {
+        let kept = self.waker.take().filter(|kept| kept.will_wake(waker));
+        self.waker.set(Some(kept.unwrap_or_else(|| waker.clone())));
+    }
 }
 
 enum Inner<'a> {
@@ -152,7 +158,7 @@ impl Future for IoFuture<'_> {
             Inner::Completion(completion) => match completion.result.get() {
                 Some(result) => result,
                 None => {
-                    completion.waker.set(Some(cx.waker().clone()));
+                    completion.wait(cx.waker());
                     return Poll::Pending;
                 }
             },

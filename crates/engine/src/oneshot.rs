@@ -62,6 +62,9 @@ impl<T> Future for Receiver<T> {
         if slot.closed {
             return Poll::Ready(Err(ReceiveError));
         }
+        if slot.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
         let former = slot.waker.replace(cx.waker().clone());
         drop(slot);
         drop(former);
