@@ -113,6 +113,11 @@ thread_local! {
     static FREE: RefCell<[Vec<Block>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
 }
 
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    static LONGEST: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
+}
+
 fn class_of(len: usize) -> (usize, usize) {
     let capacity = len.max(1 << MIN_CLASS_SHIFT).next_power_of_two();
     ((capacity.trailing_zeros() - MIN_CLASS_SHIFT) as usize, capacity)
@@ -127,6 +132,10 @@ impl Block {
     /// `None` if out of memory.
     fn take(len: usize) -> Option<Self> {
         let (class, capacity) = class_of(len);
+        #[cfg(any(test, feature = "testing"))]
+        if capacity > LONGEST.get() {
+            return None;
+        }
         if class < CLASSES {
             let pooled = FREE.try_with(|free| free.borrow_mut()[class].pop());
             if let Ok(Some(block)) = pooled {
@@ -159,6 +168,12 @@ impl Drop for Block {
             }
         }
     }
+}
+
+/// For tests: this thread gets no longer blocks from now on, as if memory were short.
+#[cfg(any(test, feature = "testing"))]
+pub fn limit_blocks(bytes: usize) {
+    LONGEST.set(bytes);
 }
 
 /// Memory in bytes that a buffer of `len` bytes takes.

@@ -235,7 +235,8 @@ impl ByteVolume {
         for edge in edges.into_iter().take(if one_block { 1 } else { 2 }) {
             if edge.start < edge.end {
                 let n = edge.end - edge.start;
-                let zeroes: Segments = [Buffer::zeroed(n as usize).whole()].into();
+                let mut zeroes = Buffer::try_zeroed(n as usize).ok_or(Status::Resource)?;
+                let zeroes: Segments = [zeroes.whole()].into();
                 self.write_locked(edge.start, n, zeroes, part_flags).await?;
             }
         }

@@ -11,13 +11,14 @@
 //! truncated under us, and fails. Memory that O_DIRECT would refuse to write is bounced.
 
 use std::cell::RefCell;
+use std::iter;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ashlar_block::bio::{Flags, Op};
-use ashlar_block::buffer::{Buffer, Segment, gather};
+use ashlar_block::buffer::{Buffer, Segment, shared};
 use ashlar_block::request::Request;
 use ashlar_block::status::{BioResult, Status};
 use ashlar_block::sync::seats::Seat;
@@ -40,6 +41,9 @@ const MAX_SPARE: usize = 256;
 /// The most bytes that one system call transfers (`MAX_RW_COUNT`, rounded down to 1 MiB).
 const MAX_CALL_BYTES: u32 = 0x7ff0_0000;
 
+/// The smallest buffer for a part of a write: no block of a device is longer.
+const LEAST_BOUNCE: usize = 4096;
+
 thread_local! {
     /// Idle records for reuse, so that an I/O allocates nothing.
     #[expect(clippy::vec_box, reason = "the ring is given the boxes, whose addresses stay")]
@@ -58,11 +62,12 @@ pub(super) fn start(shared: &Arc<Seat<SharedFile>>, rq: Request) {
     }
     let spare = SPARE.with_borrow_mut(Vec::pop);
     let mut this = spare.unwrap_or_default();
-    if op.has_data() {
-        this.take_data(&rq, shared.direct);
-    }
+    let taken = if op.has_data() { this.take_data(&rq, shared.direct) } else { Ok(()) };
     this.job = Some(Job { shared: Arc::clone(shared), rq });
-    this.submit(&core);
+    match taken {
+        Ok(()) => this.submit(&core),
+        Err(status) => this.finish(Err(status)),
+    }
 }
 
 struct Job {
@@ -96,23 +101,41 @@ fn append(iov: &mut Vec<libc::iovec>, start: *mut u8, len: usize) {
 impl FileRequest {
     /// Lists the request's memory, or that of a bounce buffer if direct I/O would refuse to write it. (A read has memory of
     /// the queue, which is aligned.)
-    fn take_data(&mut self, rq: &Request, direct: Option<DirectAlign>) {
+    ///
+    /// # Errors
+    /// [`Status::Resource`]: there is not even a little memory.
+    fn take_data(&mut self, rq: &Request, direct: Option<DirectAlign>) -> BioResult {
         self.iov.clear();
         for segment in rq.segments() {
             append(&mut self.iov, segment.as_ptr(), segment.len());
         }
-        let Some(align) = direct.filter(|_| rq.op() == Op::Write) else { return };
+        let Some(align) = direct.filter(|_| rq.op() == Op::Write) else { return Ok(()) };
         let mask = align.memory as usize - 1;
         let refused = |piece: &libc::iovec| (piece.iov_base as usize | piece.iov_len) & mask != 0;
         if !self.iov.iter().any(refused) {
-            return;
+            return Ok(());
         }
-        let mut buffer = Buffer::alloc(rq.len().bytes() as usize);
-        gather(rq.segments(), buffer.as_mut_slice());
-        let all = buffer.into_whole();
+        let whole = rq.len().bytes() as usize;
+        self.bounce = Some(bounce_buffer(whole).ok_or(Status::Resource)?.into_whole());
+        self.fill_bounce(rq);
+        Ok(())
+    }
+
+    /// Lists the next part of a write that is bounced: all that is left, or what the bounce buffer holds.
+    fn fill_bounce(&mut self, rq: &Request) {
+        let Some(bounce) = &self.bounce else { return };
+        let (mut skip, mut at) = (self.done as usize, 0);
+        for segment in rq.segments() {
+            let start = skip.min(segment.len());
+            skip -= start;
+            let count = (segment.len() - start).min(bounce.len() - at);
+            let (from, to) = (segment.slice(start..start + count), bounce.slice(at..at + count));
+            shared::copy(from.bytes(), to.bytes());
+            at += count;
+        }
+        let start = bounce.as_ptr();
         self.iov.clear();
-        append(&mut self.iov, all.as_ptr(), all.len());
-        self.bounce = Some(all);
+        append(&mut self.iov, start, at);
     }
 
     /// Drops the first `count` bytes from the list.
@@ -227,6 +250,9 @@ impl FileRequest {
         self.advance((now - self.done) as usize);
         self.done = now;
         self.retries = 0;
+        if self.iov.is_empty() {
+            self.fill_bounce(&job.rq);
+        }
         None
     }
 
@@ -248,6 +274,16 @@ impl FileRequest {
         }
         rq.complete(result);
     }
+}
+
+/// Memory for a write of `len` bytes, or for a part of it while memory is short: of whole blocks of a device, because a smaller buffer has
+/// a power of two of at least [`LEAST_BOUNCE`] bytes.
+fn bounce_buffer(len: usize) -> Option<Buffer> {
+    let parts = iter::successors(Some(len), |len| {
+        let less = len.next_power_of_two() / 2;
+        (less >= LEAST_BOUNCE).then_some(less)
+    });
+    parts.into_iter().find_map(Buffer::try_alloc)
 }
 
 fn call_len(len: usize) -> u32 {
@@ -333,7 +369,8 @@ mod tests {
     use std::process::Command;
     use std::task::{Context, Waker};
 
-    use ashlar_block::bio::Bio;
+    use ashlar_block::bio::{Bio, Segments};
+    use ashlar_block::buffer;
     use ashlar_block::gateway::Gateway;
     use ashlar_block::units::{Sector, Sectors};
 
@@ -367,6 +404,43 @@ mod tests {
             assert_eq!(bytes(&one.iov), all[count..]);
             assert!(one.iov.iter().all(|piece| piece.iov_len > 0));
         }
+    }
+
+    #[test]
+    fn a_write_that_is_bounced_needs_little_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        Reactor::new(Default::default()).unwrap().block_on(async {
+            for (longest, expected) in
+                [(64 << 10, Ok(())), (4096, Ok(())), (0, Err(Status::Resource))]
+            {
+                std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+                let device = open(&path, &OpenOptions::default()).unwrap();
+                if device.driver().shared.direct.is_none() {
+                    return eprintln!("no direct I/O in {}", dir.path().display());
+                }
+                let disk = Gateway::new(Arc::new(device));
+                // At odd addresses, in pieces of which none is a block.
+                let data: Vec<u8> = (0..400 << 10).map(|n: u32| (n / 512 + n) as u8).collect();
+                let mut parts: Vec<_> = data
+                    .chunks(1000)
+                    .map(|part| {
+                        let mut buffer = Buffer::alloc(part.len() + 1);
+                        buffer.as_mut_slice()[1..].copy_from_slice(part);
+                        buffer
+                    })
+                    .collect();
+                let pieces = parts.iter_mut().map(|part| part.segment(1..part.len()));
+                let write = disk.submit(Bio::write(Sector(8), pieces.collect::<Segments>()));
+                buffer::limit_blocks(longest);
+                let written = write.await;
+                buffer::limit_blocks(usize::MAX);
+                assert_eq!(written, expected, "blocks of {longest}");
+                let stored = std::fs::read(&path).unwrap();
+                let is_there = stored[4096..][..data.len()] == data;
+                assert!(is_there == written.is_ok() && stored[..4096] == [0; 4096]);
+            }
+        });
     }
 
     #[test]
