@@ -6,6 +6,7 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use ashlar_block::request::RequestId;
@@ -56,14 +57,32 @@ pub(crate) struct Command {
     pub(crate) len: u32,
     /// The memory of a read or a write.
     pub(crate) segments: Memory,
-    /// The queue's request, if `segments` are its submitters' memory.
-    pub(crate) in_place: Option<RequestId>,
+    /// The request that it executes.
+    pub(crate) owner: Option<Owner>,
+}
+
+/// A request with a deadline, among those of all threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    thread: u64,
+    id: RequestId,
+}
+
+impl Owner {
+    /// The owner of a request of the current thread.
+    pub(crate) fn here(id: RequestId) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        thread_local! {
+            static THREAD: u64 = NEXT.fetch_add(1, Relaxed);
+        }
+        Self { thread: THREAD.with(|number| *number), id }
+    }
 }
 
 impl Command {
     /// A command without flags and memory.
     fn new(kind: u16, offset: u64, len: u32) -> Self {
-        Self { kind, flags: 0, offset, len, segments: Memory::new(), in_place: None }
+        Self { kind, flags: 0, offset, len, segments: Memory::new(), owner: None }
     }
 }
 
@@ -85,6 +104,13 @@ struct Pending {
     done: Sender<Reply>,
 }
 
+/// A command of which nothing has been sent.
+struct Unsent {
+    cookie: u64,
+    header: Vec<u8>,
+    data: Memory,
+}
+
 /// See the module text.
 pub(crate) struct Connection {
     socket: Socket,
@@ -95,10 +121,9 @@ pub(crate) struct Connection {
     /// The cookie of the next command.
     cookie: Cell<u64>,
     pending: RefCell<HashMap<u64, Pending>>,
-    /// Headers, and data, to be sent.
-    outgoing: RefCell<VecDeque<(Vec<u8>, Memory)>>,
-    /// The read in place whose reply the receiving task takes at the moment.
-    receiving: Cell<Option<RequestId>>,
+    outgoing: RefCell<VecDeque<Unsent>>,
+    /// The request whose reply the receiving task takes at the moment.
+    receiving: Cell<Option<Owner>>,
     more: Event,
     session: OnceCell<Arc<Session>>,
     state: Cell<State>,
@@ -262,16 +287,50 @@ impl Connection {
         let (done, reply) = oneshot::channel();
         let data =
             if command.kind == CMD_READ { SmallVec::new() } else { command.segments.clone() };
-        self.queue(header(&command, cookie), data);
+        let unsent = Unsent { cookie, header: header(&command, cookie), data };
+        self.outgoing.borrow_mut().push_back(unsent);
         let pending =
             Pending { command, received: 0, error: None, descriptors: Vec::new(), covers, done };
         self.pending.borrow_mut().insert(cookie, pending);
+        self.more.notify(1);
         reply.await.unwrap_or(Err(Status::Transport))
     }
 
-    fn queue(&self, header: Vec<u8>, data: Memory) {
-        self.outgoing.borrow_mut().push_back((header, data));
-        self.more.notify(1);
+    /// A request has reached its deadline. If this connection has sent it, no more commands are sent here: the server may execute it at
+    /// any time. One that was not sent fails, and one that other connections have, or that was answered meanwhile, means nothing here.
+    pub(crate) fn abort(&self, owner: Owner) {
+        let cookie = {
+            let pending = self.pending.borrow();
+            let its = pending.iter().find(|(_, pending)| pending.command.owner == Some(owner));
+            its.map(|(cookie, _)| *cookie)
+        };
+        if cookie.is_none() && self.receiving.get() != Some(owner) {
+            return;
+        }
+        if let Some(cookie) = cookie
+            && self.take_unsent(cookie)
+        {
+            return self.fail(cookie, Status::Timeout);
+        }
+        if self.is_open() {
+            tracing::warn!("no reply from an NBD server within the deadline");
+            self.drain();
+        }
+    }
+
+    /// Takes back a command of which nothing has been sent; false if there is none.
+    fn take_unsent(&self, cookie: u64) -> bool {
+        let mut outgoing = self.outgoing.borrow_mut();
+        let place = outgoing.iter().position(|unsent| unsent.cookie == cookie);
+        place.and_then(|place| outgoing.remove(place)).is_some()
+    }
+
+    /// Ends a command that the server does not execute.
+    fn fail(&self, cookie: u64, status: Status) {
+        let pending = self.pending.borrow_mut().remove(&cookie);
+        if let Some(pending) = pending {
+            pending.done.send(Err(status));
+        }
     }
 
     /// Tells the server that no more commands come, and ends the connection.
@@ -283,7 +342,8 @@ impl Connection {
         self.close();
     }
 
-    /// Sends no more commands. Those that wait for replies still get them, until the server has closed its end.
+    /// Sends no more commands, and fails those that were not sent. Those that wait for replies still get them, until the server
+    /// has closed its end.
     pub(crate) fn drain(&self) {
         if self.is_open() {
             self.end(State::Draining);
@@ -293,9 +353,11 @@ impl Connection {
 
     fn end(&self, state: State) {
         self.state.set(state);
-        self.outgoing.borrow_mut().clear();
         if let Some(session) = self.session.get() {
             session.end();
+        }
+        for unsent in self.outgoing.take() {
+            self.fail(unsent.cookie, Status::Transport);
         }
         self.more.notify(usize::MAX);
         self.ended.notify(usize::MAX);
@@ -318,7 +380,7 @@ impl Connection {
         let mut chunks = ChunkList::new();
         while self.is_open() {
             let more = self.more.listen();
-            for (header, data) in self.outgoing.borrow_mut().drain(..) {
+            for Unsent { header, data, .. } in self.outgoing.borrow_mut().drain(..) {
                 chunks.push_bytes(header);
                 data.into_iter().for_each(|segment| chunks.push_segment(segment));
             }
@@ -443,7 +505,7 @@ impl Connection {
     fn take(&self, cookie: u64) -> Result<Pending, EndReason> {
         let pending = self.pending.borrow_mut().remove(&cookie);
         let pending = pending.ok_or(EndReason::Protocol("a reply without a request"))?;
-        self.receiving.set(pending.command.in_place);
+        self.receiving.set(pending.command.owner);
         Ok(pending)
     }
 
@@ -490,11 +552,11 @@ impl Connection {
     }
 
     /// See [`Driver::let_go`](ashlar_block::queue::Driver::let_go).
-    pub(crate) fn let_go(&self, id: RequestId) -> bool {
+    pub(crate) fn let_go(&self, owner: Owner) -> bool {
         let mut pending = self.pending.borrow_mut();
         let mut reads = pending.values_mut().map(|pending| &mut pending.command);
-        let read = reads.find(|command| command.in_place == Some(id));
-        if read.is_none() && self.receiving.get() != Some(id) {
+        let read = reads.find(|command| command.owner == Some(owner));
+        if read.is_none() && self.receiving.get() != Some(owner) {
             return false;
         }
         if let Some(read) = read

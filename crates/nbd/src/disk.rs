@@ -13,7 +13,7 @@ use ashlar_block::units::{Sector, Sectors};
 use ashlar_block::{Features, Limits};
 use ashlar_engine::{EngineRuntime, spawn};
 
-use crate::connection::{Command, Descriptor};
+use crate::connection::{Command, Descriptor, Owner};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::lanes::Lanes;
 use crate::link::LinkHandle;
@@ -144,7 +144,7 @@ impl Driver for NbdDriver {
             flags,
             offset: if kind == CMD_FLUSH { 0 } else { rq.sector().bytes() },
             len: rq.len().bytes() as u32,
-            in_place: rq.id().filter(|_| rq.is_in_place()),
+            owner: rq.id().map(Owner::here),
             segments: rq.take_segments(),
         };
         if let Some(connection) = self.lanes.as_ref().and_then(Lanes::here) {
@@ -172,7 +172,7 @@ impl Driver for NbdDriver {
     }
 
     fn let_go(&self, id: RequestId) -> bool {
-        self.lanes.as_ref().is_some_and(|lanes| lanes.let_go(id))
+        self.lanes.as_ref().is_some_and(|lanes| lanes.let_go(Owner::here(id)))
     }
 
     /// What the server tells of `base:allocation`.
@@ -192,9 +192,14 @@ impl Driver for NbdDriver {
         })
     }
 
-    /// The request stays overdue until the server has closed the connection.
-    fn abort(&self, _: RequestId) {
-        self.link.reset();
+    /// The request stays overdue until the server has closed the connection that has it. No other connection is concerned, above all no
+    /// newer one.
+    fn abort(&self, id: RequestId) {
+        let owner = Owner::here(id);
+        if let Some(connection) = self.lanes.as_ref().and_then(|lanes| lanes.current()) {
+            connection.abort(owner);
+        }
+        self.link.abort(owner);
     }
 }
 

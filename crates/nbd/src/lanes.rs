@@ -17,11 +17,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{self, Arc};
 use std::time::Duration;
 
-use ashlar_block::request::RequestId;
 use ashlar_engine::{sleep, spawn};
 use futures_util::future::{Either, select};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Owner};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::link::LinkThread;
 use crate::uri::Uri;
@@ -79,11 +78,16 @@ impl Lanes {
 
     /// Whether the current thread has a connection.
     pub(crate) fn are_here(&self) -> bool {
-        self.lane().and_then(|lane| lane.current()).is_some()
+        self.current().is_some()
+    }
+
+    /// The connection of the current thread.
+    pub(crate) fn current(&self) -> Option<Rc<Connection>> {
+        self.lane().and_then(|lane| lane.current())
     }
 
     /// See [`Driver::let_go`](ashlar_block::queue::Driver::let_go).
-    pub(crate) fn let_go(&self, id: RequestId) -> bool {
+    pub(crate) fn let_go(&self, owner: Owner) -> bool {
         let Some(lane) = self.lane() else { return false };
         let connection = lane.connection.borrow().clone();
         lane.former
@@ -91,7 +95,7 @@ impl Lanes {
             .iter()
             .filter_map(Weak::upgrade)
             .chain(connection)
-            .any(|it| it.let_go(id))
+            .any(|it| it.let_go(owner))
     }
 
     /// The connection of the current thread, if there is one.

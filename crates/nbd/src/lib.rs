@@ -12,7 +12,9 @@
 //!
 //! A request that reaches its deadline cannot be cancelled: the server may execute it later. So the link takes a new connection,
 //! and sends nothing more on the old one, which the server closes once it has executed or dropped what it got. Until then the
-//! request is overdue, and the block layer lets no later change overtake it. (A server that is cut off counts as one that
+//! request is overdue, and the block layer lets no later change overtake it. Only the connection that has sent the request is left: requests of
+//! former connections become late one after the other, and say nothing of the present one. What was not sent when a connection is left can never be
+//! executed, and fails at once, as does a request that reaches its deadline before it is sent. (A server that is cut off counts as one that
 //! has closed once TCP gives up; nothing tells whether it will still execute what it got.)
 //!
 //! The server is not trusted with memory: replies must fit their requests, messages are bounded.

@@ -14,7 +14,7 @@ use ashlar_engine::{Handle, Reactor, sleep};
 use event_listener::Event;
 use futures_util::future::{Either, select};
 
-use crate::connection::{Command, Connection, Descriptor};
+use crate::connection::{Command, Connection, Descriptor, Owner};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::session::{Losses, Session};
 use crate::uri::Uri;
@@ -99,12 +99,10 @@ impl LinkHandle {
         told.await.unwrap_or(Err(Status::Transport))
     }
 
-    /// Sends no more commands in the present session: the server has not answered one in time.
-    pub(crate) fn reset(&self) {
-        drop(self.0.on_connection(|connection| async move {
-            tracing::warn!("no reply from an NBD server within the deadline");
-            connection.drain();
-        }));
+    /// See [`Connection::abort`]. A thread's messages arrive in their order: by then the connection has the command if it gets it at
+    /// all, and not yet another one of the same owner. A former connection needs no message: it sends nothing any more.
+    pub(crate) fn abort(&self, owner: Owner) {
+        drop(self.0.on_connection(async move |connection| connection.abort(owner)));
     }
 }
 

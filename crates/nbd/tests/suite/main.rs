@@ -3,5 +3,6 @@
 mod disk_checks;
 mod kit;
 mod lanes;
+mod late;
 mod servers;
 mod violations;

@@ -61,7 +61,7 @@ pub(crate) fn handshake_with(flags: u16) -> Vec<u8> {
 }
 
 /// Runs `client` with a server that handles each connection by `serve`, which gets its number.
-fn with_connections<T>(
+pub(crate) fn with_connections<T>(
     serve: impl Fn(usize, UnixStream) + Send + 'static,
     client: impl FnOnce(&Uri) -> T,
 ) -> T {
