@@ -30,7 +30,7 @@ mod odd;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
-use odd::{disagreement, is_impossible, leave_out_odd};
+use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd, leave_out_unrecordable};
 
 /// How to assemble.
 #[derive(Clone, Copy, Default, Debug)]
@@ -84,6 +84,7 @@ pub async fn plan(
     let newest = newest(&candidates).ok_or(AssembleError::NoMembers)?;
     let (mut freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
     check_supported(&freshest)?;
+    check_same_roles(&candidates, newest)?;
     take_back_spares(&mut freshest, &candidates);
 
     let mut others = Vec::new();
@@ -99,7 +100,11 @@ pub async fn plan(
                 continue;
             }
         };
-        candidate.sb.follow(&freshest);
+        if let Err(error) = candidate.sb.follow(&freshest) {
+            notes.push(format!("{} left out: {error}", candidate.path));
+            others.push(candidate);
+            continue;
+        }
         let Place::Slot(slot) = place else {
             beside.push((candidate, place));
             continue;
@@ -126,6 +131,7 @@ pub async fn plan(
     drop_doubles(&slots, &mut beside, &mut notes);
 
     if !options.read_only {
+        leave_out_unrecordable(&freshest, &mut slots, &mut beside, &mut notes);
         finish_replacements(&mut slots, &mut beside, &mut notes);
     }
     let personality = Personality::new(&freshest, slots.len(), || {
@@ -393,8 +399,11 @@ fn place_of(
     }
     if known == Role::Spare && sb.role() == Role::Spare {
         return Ok(match options.read_only {
-            false => Ok(Place::Spare),
             true => Err("it is a spare".to_owned()),
+            false if sb.version != freshest.version => {
+                Err(format!("its superblock has version {}", sb.version))
+            }
+            false => Ok(Place::Spare),
         });
     }
     if sb.events.saturating_add(1) < freshest.events {

@@ -157,6 +157,10 @@ impl Array {
         let model =
             self.core.model(superblocks).ok_or_else(|| ManageError::Version(self.name()))?;
         let number = superblocks.free_number(self.core.members.slots());
+        let number = number.ok_or_else(|| {
+            let why = "the superblocks of the members have no room for another one";
+            ManageError::Misfit { path: path.clone(), why }
+        })?;
         let sb = change::join(model, number, &member).map_err(|error| {
             if matches!(error, CreateError::TooSmall { .. }) {
                 ManageError::TooSmall(path.clone())

@@ -119,6 +119,9 @@ impl Array {
         if self.core.members.iter().any(|(_, rdev)| rdev.number() == sb.dev_number) {
             return Err("another member has its number");
         }
+        if !superblocks.have_room_for(sb.dev_number) || sb.room() < superblocks.roles_in_use() {
+            return Err("the superblocks have no room for the numbers of all members");
+        }
         let taken = slot >= self.core.members.slots()
             || self.core.members.both(slot).any(|(_, rdev)| !rdev.is_faulty());
         if taken { Err("its slot is taken") } else { Ok(slot) }

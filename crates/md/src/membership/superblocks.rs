@@ -43,6 +43,7 @@ use crate::canary::{Rule, broken};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Members, Place};
 use crate::metadata::write_within;
+use crate::ondisk::fields::{MAX_ROLES, in_use};
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
 use crate::probe::read_around;
 
@@ -108,7 +109,7 @@ impl Superblocks {
             clean: freshest.is_clean(),
         };
         for block in &mut this.blocks {
-            block.roles.clone_from(&freshest.roles);
+            block.set_roles(&freshest.roles);
             block.events = events;
         }
         this
@@ -139,13 +140,22 @@ impl Superblocks {
         self.blocks.iter_mut().for_each(change);
     }
 
-    /// A number for a new member: if possible one that no member has or had.
-    pub(crate) fn free_number(&self, slots: usize) -> u32 {
+    /// A number for a new member, which no member has or had; `None` if a superblock has no room for another role.
+    pub(crate) fn free_number(&self, slots: usize) -> Option<u32> {
         let taken = |number: usize| self.blocks.iter().any(|b| b.dev_number as usize == number);
-        let unused = |number: &usize| self.roles[*number] == Role::Spare && !taken(*number);
-        let found = (slots..self.roles.len()).find(unused);
-        let last = self.blocks.iter().map(|b| b.dev_number as usize + 1).max().unwrap_or(0);
-        found.unwrap_or_else(|| self.roles.len().max(slots).max(last)) as u32
+        let unused = |number: usize| self.roles.get(number).is_none_or(|r| *r == Role::Spare);
+        let number = (slots..MAX_ROLES).find(|number| unused(*number) && !taken(*number))? as u32;
+        self.have_room_for(number).then_some(number)
+    }
+
+    /// Whether all superblocks can record a role for this number.
+    pub(crate) fn have_room_for(&self, number: u32) -> bool {
+        self.blocks.iter().all(|block| (number as usize) < block.room())
+    }
+
+    /// How many roles a superblock must be able to record.
+    pub(crate) fn roles_in_use(&self) -> usize {
+        in_use(&self.roles)
     }
 
     /// Writes the superblock of a new member, with the others' event count, before any of their
@@ -273,7 +283,7 @@ impl Superblocks {
         let utime = Timestamp::from_seconds(facts.now.as_secs());
         for (index, rdev) in facts.members.iter() {
             let Some(block) = self.blocks.get_mut(index as usize) else { continue };
-            block.roles.clone_from(&self.roles);
+            block.set_roles(&self.roles);
             block.events = number;
             block.utime = utime;
             block.resync_offset = if self.clean { facts.in_sync_to } else { Sectors::ZERO };

@@ -11,6 +11,11 @@ pub const MAGIC: u32 = 0xa92b_4efc;
 /// Most entries of the role table of a version 1 superblock.
 pub const MAX_ROLES: usize = 1920;
 
+/// How long a table of roles must be: up to the last one that is not a spare, which is also the role of a number outside the table.
+pub fn in_use(roles: &[Role]) -> usize {
+    roles.iter().rposition(|role| *role != Role::Spare).map_or(0, |last| last + 1)
+}
+
 /// Space reserved at the end of a device for a 0.90 superblock, and its alignment (64 KiB).
 const RESERVED_0_90: u64 = 128;
 

@@ -11,7 +11,7 @@ use super::fields::{
     DeviceFlags, Features, Level, MAX_ROLES, Role, Timestamp, Version, swap_words,
 };
 use super::superblock_0_90::{self, Block090};
-use super::superblock_1::Block1;
+use super::superblock_1::{self, Block1};
 use super::{text, validate};
 
 /// The block as read.
@@ -267,14 +267,48 @@ impl Superblock {
         })
     }
 
-    /// Copies the shape of a redundant array from a fresher superblock: the number of members, the used size of
-    /// each, and the place of the bitmap. (0.90 cannot record changes of these, so they never change.)
-    pub fn follow(&mut self, fresher: &Self) {
-        if self.version != Version::V0_90 && self.level.is_redundant() {
+    /// Copies what an update of the array may have changed from a fresher superblock of the same version: of a redundant array
+    /// the number of members, the used size of each, and the place of the bitmap. [`encode`](Self::encode) cannot record
+    /// changes of a 0.90 superblock, so that of the fresher member replaces the block; this one's roles, events and state stay.
+    ///
+    /// # Errors
+    /// The fresher 0.90 superblock is impossible on this member.
+    pub fn follow(&mut self, fresher: &Self) -> Result<(), SuperblockError> {
+        if let (RawBlock::V090(own), RawBlock::V090(other)) = (&self.raw, &fresher.raw) {
+            let followed = Self::from_block_0_90(own.following(other), self.device)?;
+            let roles = std::mem::take(&mut self.roles);
+            let Self { events, resync_offset, utime, .. } = *self;
+            *self = Self { roles, events, resync_offset, utime, ..followed };
+        } else if self.level.is_redundant() {
             self.raid_disks = fresher.raid_disks;
             self.size = fresher.size;
             self.bitmap_offset = fresher.bitmap_offset;
         }
+        Ok(())
+    }
+
+    /// How many roles this superblock can record: its table ends at the latest where the next structure on the device begins.
+    pub fn room(&self) -> usize {
+        if self.version == Version::V0_90 {
+            return superblock_0_90::MAX_DISKS;
+        }
+        let places = [
+            Some(self.data_offset),
+            self.bitmap_start(),
+            self.bad_block_log_start(),
+            Some(self.device.as_end()),
+        ];
+        let behind = places.into_iter().flatten().filter(|at| *at > self.super_offset).min();
+        let bytes = behind.map_or(0, |end| (end - self.super_offset).bytes() as usize);
+        let fit = bytes.saturating_sub(superblock_1::HEADER_SIZE) / size_of::<u16>();
+        fit.min(MAX_ROLES).max(self.roles.len())
+    }
+
+    /// Sets the role of each number. Those for which there is no [`room`](Self::room) must be spares, and are left out.
+    pub(crate) fn set_roles(&mut self, roles: &[Role]) {
+        let room = self.room().min(roles.len());
+        self.roles.clear();
+        self.roles.extend_from_slice(&roles[..room]);
     }
 
     /// The role of the member with this number, by this superblock. A number outside the table is a spare.
@@ -341,8 +375,8 @@ impl Superblock {
     /// `block_size`. An unchanged superblock returns the bytes that it was read from.
     ///
     /// Version 1 records every field except `version`, `super_offset`, `reshape` and
-    /// `logical_block_size`. 0.90 records `events`, `resync_offset`, whole seconds of `utime` and
-    /// members that turned [`Role::Faulty`].
+    /// `logical_block_size`. 0.90 records `events`, `resync_offset`, whole seconds of `utime`,
+    /// members that turned [`Role::Faulty`], and active ones that are a [`Role::Spare`].
     ///
     /// # Errors
     /// [`Defect::NotRecordable`] for a change the version cannot record; any other defect if the
@@ -458,10 +492,13 @@ impl Superblock {
             if role == old_role {
                 continue;
             }
-            if *role != Role::Faulty {
-                return Err(not_recordable("a member that became active or spare"));
+            match (role, old_role) {
+                (Role::Faulty, _) => block.fail_member(number),
+                (Role::Spare, Role::Active(_)) => block.make_spare(number),
+                (Role::Active(_) | Role::Spare | Role::Journal, _) => {
+                    return Err(not_recordable("a member that became active, or a spare again"));
+                }
             }
-            block.fail_member(number);
         }
         if let Some(own) = block.disks.get(self.dev_number as usize) {
             block.this_disk = own.clone();

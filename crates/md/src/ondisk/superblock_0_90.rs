@@ -3,7 +3,7 @@
 //!
 //! 4096 bytes, 1024 words of 32 bits in the byte order of the machine that wrote them. Only
 //! little-endian ones are read; a big-endian one is recognised and reported. For arrays that it
-//! runs, ashlar updates only the clean state and failed members.
+//! runs, ashlar updates only the clean state and members that failed or turned out to be spares.
 
 use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::U32;
@@ -40,6 +40,8 @@ pub mod disk {
     pub const WRITE_MOSTLY: u32 = 1 << 9;
     /// Fail at the first error.
     pub const FAILFAST: u32 = 1 << 10;
+    /// What a member's own superblock decides.
+    pub(super) const OWN: u32 = WRITE_MOSTLY | FAILFAST;
 }
 
 /// Description of one member.
@@ -294,6 +296,39 @@ impl Block090 {
         entry.raid_disk = slot.into();
         entry.state = (disk::FAULTY | disk::REMOVED).into();
         self.recount();
+    }
+
+    /// Records that the active member with this number is a spare, as the kernel writes it.
+    pub fn make_spare(&mut self, number: usize) {
+        let slot = u32::try_from(number).unwrap_or(u32::MAX);
+        let Some(entry) = self.disks.get_mut(number) else { return };
+        entry.number = slot.into();
+        entry.raid_disk = slot.into();
+        entry.state = (entry.state.get() & disk::OWN).into();
+        self.recount();
+    }
+
+    /// The block that this member has after an update by an array whose freshest member has the block `fresher`: as the kernel
+    /// writes it, the same on all members, but for what is known of this one alone.
+    pub fn following(&self, fresher: &Self) -> Box<Self> {
+        let mut block = Box::new(fresher.clone());
+        let number = self.this_disk.number.get();
+        block.this_disk = self.this_disk.clone();
+        if let (Some(own), Some(entry)) =
+            (self.disks.get(number as usize), block.disks.get_mut(number as usize))
+        {
+            // The fresher one need not list a spare.
+            if entry.role() == Role::Spare {
+                (entry.number, entry.raid_disk) = (number.into(), number.into());
+            }
+            (entry.major, entry.minor) = (own.major, own.minor);
+            let flags = own.state.get() & disk::OWN;
+            entry.state = (entry.state.get() & !disk::OWN | flags).into();
+            block.this_disk = entry.clone();
+        }
+        block.recount();
+        block.seal();
+        block
     }
 
     /// Computes the counts of members from the table.

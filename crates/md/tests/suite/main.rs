@@ -18,6 +18,7 @@ mod geometry_raid10;
 mod hosts;
 mod interleavings;
 mod manage;
+mod roles;
 mod silent;
 mod simulation;
 mod superblocks;

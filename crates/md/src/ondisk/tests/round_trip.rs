@@ -191,6 +191,28 @@ fn a_0_90_array_records_a_failed_member_as_the_kernel_does() {
     assert_eq!(after.nr_disks.get(), 26);
 }
 
+/// The rebuild of a member ended, and power failed before its own superblock said so.
+#[test]
+fn a_0_90_array_records_that_a_member_is_a_spare_as_the_kernel_does() {
+    let mut superblock = old();
+    let number = superblock.roles.iter().rposition(|role| matches!(role, Role::Active(_))).unwrap();
+    superblock.roles[number] = Role::Spare;
+    let read = reread(&superblock);
+    assert_same(superblock.clone(), &read);
+    let (before, after) = (superblock.block_0_90().unwrap(), read.block_0_90().unwrap());
+    let (was, entry) = (&before.disks[number], &after.disks[number]);
+    let flags = disk::WRITE_MOSTLY | disk::FAILFAST;
+    assert_eq!(entry.state.get(), was.state.get() & flags);
+    assert_eq!([entry.number, entry.raid_disk].map(|n| n.get()), [number as u32; 2]);
+    assert_eq!((entry.major, entry.minor), (was.major, was.minor));
+    let all = [after.active_disks, after.spare_disks].map(|n| n.get()).iter().sum::<u32>();
+    assert_eq!(after.working_disks.get(), all);
+    superblock = read;
+    superblock.roles[number] = Role::Active(0);
+    let defect = superblock.encode(512).unwrap_err().defect;
+    assert!(matches!(defect, Defect::NotRecordable { .. }), "{defect}");
+}
+
 #[test]
 fn a_0_90_array_records_nothing_else() {
     let refused = |change: &dyn Fn(&mut Superblock)| {
@@ -203,7 +225,6 @@ fn a_0_90_array_records_nothing_else() {
     refused(&|sb| sb.name = "x".to_owned());
     refused(&|sb| sb.recovery_offset = Some(Sectors(1)));
     refused(&|sb| sb.roles[4] = Role::Active(4));
-    refused(&|sb| sb.roles[0] = Role::Spare);
     refused(&|sb| sb.roles.truncate(3));
     refused(&|sb| sb.utime = Timestamp::from_seconds(1 << 32));
 }
