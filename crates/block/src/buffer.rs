@@ -50,6 +50,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
+use crate::canary::broken;
+
 pub use foreign::ForeignMemory;
 
 /// Alignment of every buffer's first byte.
@@ -238,6 +240,10 @@ impl Drop for Inner {
     }
 }
 
+/// The memory that [`Buffer::try_alloc`] asks for is there, unless a test [breaks](crate::canary) this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryIsThere;
+
 /// Owned data memory; see the module text.
 pub struct Buffer {
     inner: Arc<Inner>,
@@ -249,11 +255,15 @@ impl Buffer {
     ///
     /// Aborts the process if out of memory. Use [`Self::try_alloc`] for sizes that a client chooses.
     pub fn alloc(len: usize) -> Self {
-        Self::try_alloc(len).unwrap_or_else(|| handle_alloc_error(Block::layout(footprint(len))))
+        Self::take(len).unwrap_or_else(|| handle_alloc_error(Block::layout(footprint(len))))
     }
 
     /// As [`Self::alloc`]; `None` if out of memory.
     pub fn try_alloc(len: usize) -> Option<Self> {
+        if broken(MemoryIsThere) { None } else { Self::take(len) }
+    }
+
+    fn take(len: usize) -> Option<Self> {
         let block = Block::take(len)?;
         let ptr = block.ptr;
         Some(Self { inner: Arc::new(Inner::new(ptr, Owner::Buffer(Some(block)))), len })

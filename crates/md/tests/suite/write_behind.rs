@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{DATA, Shape, disks, gateway, make_with, media, spec, stamped, start, write};
+use ashlar_block::buffer::MemoryIsThere;
+use ashlar_block::canary::break_rule;
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{DeviceFlags, Level};
@@ -50,6 +52,29 @@ fn a_write_is_acknowledged_before_the_slow_member_has_it_and_a_flush_is_not() {
         volume.flush().await.unwrap();
         assert!(sector(&media[1], 0) == stamped(0, 1, 2), "a flush left a write behind");
         assert!(sim.runtime().now_ns() - began > 10 * took);
+        array.stop().await.unwrap();
+    });
+}
+
+/// The copy was allocated whether there was memory or not, which aborts the process.
+#[test]
+fn a_write_without_memory_for_its_copy_waits_for_the_slow_member() {
+    let media = media(2, DISK);
+    let sim = Sim::new(7);
+    sim.block_on(async {
+        let (_disks, array) = behind(&sim, &media).await;
+        let volume = gateway(&array);
+        media[1].slow_down(SLOW);
+        let short = break_rule(MemoryIsThere);
+        write(&volume, 0, 8, 2).await.unwrap();
+        drop(short);
+        assert!(sector(&media[1], 0) == stamped(0, 1, 2), "it is acknowledged before its end");
+        // One that no member in sync takes fails at its end.
+        media.iter().for_each(|medium| medium.fail_writes(DATA..DATA + 8));
+        let short = break_rule(MemoryIsThere);
+        assert!(write(&volume, 0, 8, 3).await.is_err());
+        drop(short);
+        media.iter().for_each(Media::heal);
         array.stop().await.unwrap();
     });
 }

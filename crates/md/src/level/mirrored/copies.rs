@@ -333,10 +333,14 @@ impl Mirror {
     }
 
     /// Reads data back that was written over a read error. A member that cannot return it fails, unless
-    /// it must stay.
+    /// it must stay. Without memory for it the write counts, but not as a correction.
     pub(super) async fn verify(&self, source: Source<'_>, part: Part) -> Result<(), Status> {
-        let mut check = Buffer::alloc(part.len.bytes() as usize);
         let at = source.at + part.into;
+        let Some(mut check) = Buffer::try_alloc(part.len.bytes() as usize) else {
+            let member = source.rdev.path();
+            rate_limited!(warn, array = self.core.name(), member, sector = %at, "no memory to read back what was written over a read error");
+            return Ok(());
+        };
         match source.rdev.submit(Bio::read_into(at, &mut check)).await {
             Ok(()) => {
                 source.rdev.count_corrected(part.len);

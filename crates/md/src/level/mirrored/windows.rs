@@ -32,7 +32,7 @@ impl Mirror {
         range: Range<Sector>,
         pieces: Vec<Piece>,
     ) -> Result<Sectors, Trouble> {
-        let mut buffer = Buffer::alloc((range.end - range.start).bytes() as usize);
+        let mut buffer = memory(range.end - range.start)?;
         let copies = pieces.iter().map(|piece| {
             let data = buffer.segment(piece.bytes_from(range.start));
             self.spread(*piece, data)
@@ -81,7 +81,7 @@ impl Mirror {
     /// Copies to the targets of a group what they lack.
     pub(super) async fn rebuild(&self, group: &Rebuild<'_>) -> Result<Sectors, Trouble> {
         let start = group.range.start;
-        let mut buffer = Buffer::alloc((group.range.end - start).bytes() as usize);
+        let mut buffer = memory(group.range.end - start)?;
         let window = &buffer.whole();
         let reads = group.spots.iter().map(|spot| {
             let data = on_member(spot, start, window);
@@ -209,12 +209,13 @@ impl Mirror {
                     || !source.rdev.state().contains(State::WRITE_ERROR))
         };
         let reads = self.sources(piece.at).into_iter().filter(able).map(|source| async move {
-            let mut data = Buffer::alloc(piece.len.bytes() as usize);
+            let mut data = Buffer::try_alloc(piece.len.bytes() as usize).ok_or(Status::Resource)?;
             let fetched = self.fetch(&[source], &data.whole()).await;
-            (source, data, fetched)
+            Ok((source, data, fetched))
         });
         let mut copies = Vec::new();
-        for (source, data, fetched) in join_all(reads).await {
+        for read in join_all(reads).await {
+            let (source, data, fetched) = read?;
             fetched.count_errors(&[source]);
             match fetched.gone.first() {
                 // It may have failed just now because it returns old data.
@@ -266,6 +267,11 @@ impl Mirror {
 /// The part of a window's buffer for a piece, by its place on the member.
 fn on_member(spot: &Spot, start: Sector, window: &Segment) -> Segment {
     slice(window, Part { into: spot.on_member - start, len: spot.piece.len })
+}
+
+/// The memory of a window; without it the window's part is not synced.
+fn memory(len: Sectors) -> Result<Buffer, Trouble> {
+    Buffer::try_alloc(len.bytes() as usize).ok_or(Trouble::Incomplete(Status::Resource))
 }
 
 fn sum(moved: Vec<Result<Sectors, Trouble>>) -> Result<Sectors, Trouble> {

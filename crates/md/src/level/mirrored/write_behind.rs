@@ -59,8 +59,12 @@ impl Mirror {
             write.mark(&bio).await?;
         }
         let map = self.core.personality();
+        // Without memory for a copy the client waits for all members.
         let mut copy = copy_of(&bio);
-        let kept = Bio { segments: [copy.whole()].into(), ..bio.clone() };
+        let kept = match &mut copy {
+            Some(copy) => Bio { segments: [copy.whole()].into(), ..bio.clone() },
+            None => bio.clone(),
+        };
         let (mut first, mut last) = (Parts::default(), Parts::default());
         self.send(&bio, map, |rdev| !rdev.is_write_mostly(), &mut first);
         self.send(&kept, map, Rdev::is_write_mostly, &mut last);
@@ -72,7 +76,7 @@ impl Mirror {
         let in_sync = |index: &Index| self.core.members.get(*index).is_some_and(Rdev::is_in_sync);
         let took = answers.iter().filter(|(_, result)| result.is_ok()).map(|(index, _)| *index);
         let held: SmallVec<[Index; 4]> = took.filter(in_sync).collect();
-        let early = !held.is_empty();
+        let early = copy.is_some() && !held.is_empty();
         if early {
             answers = self.keep_with_bad_blocks(&bio, answers, false).await;
             acknowledged.complete(self.judge(answers.clone()).await);
@@ -104,9 +108,9 @@ impl Mirror {
     }
 }
 
-/// A copy of a write's data, which outlives the owner's buffer.
-fn copy_of(bio: &Bio) -> Buffer {
-    let mut copy = Buffer::alloc(bio.len.bytes() as usize);
+/// A copy of a write's data, which outlives the owner's buffer; `None` if out of memory.
+fn copy_of(bio: &Bio) -> Option<Buffer> {
+    let mut copy = Buffer::try_alloc(bio.len.bytes() as usize)?;
     buffer::gather(&bio.segments, copy.as_mut_slice());
-    copy
+    Some(copy)
 }
