@@ -157,6 +157,12 @@ async fn merge_batch(
         ListEnd::Nothing => return Ok(false),
         ListEnd::InArea(_) => return Err(Status::Io),
     };
+    // What is read once more may have changed on the disk: nothing is computed from other numbers.
+    let known = |(old, new)| snapshot.exceptions.shard(old).complete.get(old) == Some(new);
+    if !runs.iter().flat_map(Run::chunks).all(known) {
+        error!(cow = snapshot.cow.disk().name(), "an exception that is on disk is not known");
+        return Err(Status::Io);
+    }
     let _pass = origin.enter().await;
     if !broken(Rule::MergeIsAWrite) {
         let range = |run: &Run| (geometry.sector(run.old), snapshot.len_of(geometry, run));
@@ -167,14 +173,9 @@ async fn merge_batch(
     Ok(true)
 }
 
-/// Merges runs that end the list.
+/// Merges runs that end the list, and are known.
 async fn merge_runs(snapshot: &Snapshot, loaded: &LoadedState, runs: &[Run]) -> BioResult {
     let Snapshot { exceptions, merge, .. } = snapshot;
-    let known = |(old, new)| exceptions.shard(old).complete.get(old) == Some(new);
-    if !runs.iter().flat_map(Run::chunks).all(known) {
-        error!(cow = snapshot.cow.disk().name(), "an exception that is on disk is not known");
-        return Err(Status::Io);
-    }
     if !broken(Rule::MergeHoldsWrites) {
         exceptions.set_window(&Window::of(runs.iter().map(|run| run.old..run.old + run.len)));
         until(&merge.task.changed, || exceptions.window_is_idle()).await;

@@ -85,7 +85,8 @@ pub(super) struct Run {
 impl Run {
     /// Each chunk, and its copy.
     pub(super) fn chunks(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
-        (self.old..self.old + self.len).zip(self.new..)
+        let Self { old, new, len } = *self;
+        (0..len).map(move |n| (old + n, new + n))
     }
 }
 

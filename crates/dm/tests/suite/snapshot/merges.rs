@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use ashlar_block::{Bio, Gateway, Op, Runtime, Sector, Sectors, Status};
 use ashlar_dm::snapshot::examine;
+use ashlar_dm::snapshot::ondisk::Exception;
 use ashlar_dm::{Device, Devices};
 use ashlar_sim::{Media, Mix, Oracle, Rng, Sim, SimRuntime, Stop, Value, Workload};
 use futures_util::future::{join, join_all};
+use zerocopy::IntoBytes;
 
 use crate::snapshot::rig::{Rig, fill, filled, read, status};
 
@@ -282,6 +284,43 @@ fn a_run_that_cannot_be_copied_does_not_keep_those_behind_it() {
         assert_eq!(filled(&gateway, 29 * 37 % 50 * 2 * 8, 8).await, Ok(99));
         assert_eq!(filled(&gateway, 4 * 8, 8).await, Ok(5));
     });
+}
+
+/// The merge computed with what it read once more, and asked the origin's other snapshots for exceptions there, before it compared it with
+/// what it knows.
+#[test]
+fn a_list_that_has_changed_on_the_disk_ends_the_merge_and_changes_nothing() {
+    const CHUNKS: u64 = 1000;
+    for (old, new) in [(u64::MAX, 257), (1 << 60, 257), (900, 257), (255 * 3, u64::MAX)] {
+        let (sim, rig) = (Sim::new(8), Rig::default());
+        let [real, cow, other] = [(); 3].map(|()| Media::new(Sectors(CHUNKS * 8)));
+        rig.disk("real", &real);
+        rig.disk("cow", &cow);
+        rig.disk("other", &other);
+        cow.poke(Sector(0), b"SnAp\x01\0\0\0\x01\0\0\0\x08\0\0\0");
+        let entry = |n: u64| Exception::new(n * 3, n + 2 + n / 256);
+        let first: Vec<_> = (0..256).map(entry).collect();
+        cow.poke(Sector(8), first.as_bytes());
+        cow.poke(Sector(8 * 258), entry(256).as_bytes());
+        sim.block_on(async {
+            let (beside, _) = rig.device("beside", "0 8000 snapshot real other P 8").await;
+            real.slow_down(50);
+            let (merge, gateway) = rig.device("merge", "0 8000 snapshot-merge real cow P 8").await;
+            // The list is known, and its last area is merged first.
+            let mut last = cow.peek(Sector(15)).to_vec();
+            last[496..].copy_from_slice(Exception::new(old, new).as_bytes());
+            cow.poke(Sector(15), &last);
+            while status(&merge) != "Merge failed" {
+                pause().await;
+            }
+            // The copy of one chunk.
+            assert_eq!(status(&beside), "24/8000 16", "{old}, {new}");
+            let written = real.log().into_iter().filter(|command| command.op == Op::Write);
+            let written: Vec<_> = written.flat_map(|command| command.ranges.clone()).collect();
+            assert_eq!(written, [768 * 8..769 * 8], "{old}, {new}");
+            assert_eq!(filled(&gateway, 900 * 8, 8).await, Ok(0));
+        });
+    }
 }
 
 /// A snapshot with copies at random places, and a merge beside writes until a power cut after `steps`. Afterwards, what
