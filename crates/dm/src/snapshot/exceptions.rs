@@ -2,101 +2,31 @@
 //!
 //! Everything known about a chunk is in one shard, under one lock that is held for a few
 //! instructions: so a decision based on it is consistent. Neighbouring chunks share a shard, so
-//! that a run of them can be one entry.
+//! that a run of them can be one entry of its [`Runs`].
 //!
 //! Life of a chunk: *shared* (no entry; reads go to the origin and are tracked), *pending* (its
 //! copy is being made; still read from the origin), *draining* (copied and committed, so read from
 //! the COW device; but earlier reads of the origin are still in flight, and the origin must not
 //! change: still pending, too), *complete*. A merge makes complete chunks shared again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
 
 use ashlar_block::sync::{lock, until};
 use event_listener::Event;
 
+use super::runs::{Entry, Runs};
+
 /// log2 of the number of consecutive chunks per shard.
 const GROUP_SHIFT: u32 = 6;
-const SHARDS: usize = 16;
-
-/// A map from chunks to chunks that stores runs (both sides consecutive) as one entry.
-#[derive(Default)]
-pub(super) struct Runs {
-    runs: BTreeMap<u64, Run>,
-}
-
-#[derive(Clone, Copy)]
-struct Run {
-    new: u64,
-    len: u64,
-}
-
-impl Runs {
-    fn run_of(&self, old: u64) -> Option<(u64, Run)> {
-        let (&first, &run) = self.runs.range(..=old).next_back()?;
-        (old - first < run.len).then_some((first, run))
-    }
-
-    /// The chunk that `old` maps to.
-    pub(super) fn get(&self, old: u64) -> Option<u64> {
-        self.run_of(old).map(|(first, run)| run.new + (old - first))
-    }
-
-    /// Whether every chunk of a range is in the map.
-    pub(super) fn covers(&self, range: Range<u64>) -> bool {
-        let mut at = range.start;
-        while at < range.end {
-            let Some((first, run)) = self.run_of(at) else { return false };
-            at = first + run.len;
-        }
-        true
-    }
-
-    /// Inserts a chunk; false if it exists.
-    pub(super) fn insert(&mut self, old: u64, new: u64) -> bool {
-        if self.get(old).is_some() {
-            return false;
-        }
-        let (mut first, mut run) = (old, Run { new, len: 1 });
-        if let Some((&at, before)) = self.runs.range(..old).next_back()
-            && at + before.len == old
-            && before.new + before.len == new
-        {
-            (first, run) = (at, Run { new: before.new, len: before.len + 1 });
-        }
-        if let Some(after) = old.checked_add(1).and_then(|next| self.runs.get(&next)).copied()
-            && after.new == new + 1
-        {
-            self.runs.remove(&(old + 1));
-            run.len += after.len;
-        }
-        self.runs.insert(first, run);
-        true
-    }
-
-    /// Removes a chunk; false if it is missing.
-    pub(super) fn remove(&mut self, old: u64) -> bool {
-        let Some((first, run)) = self.run_of(old) else { return false };
-        let before = old - first;
-        self.runs.remove(&first);
-        if before > 0 {
-            self.runs.insert(first, Run { new: run.new, len: before });
-        }
-        let after = run.len - before - 1;
-        if after > 0 {
-            self.runs.insert(old + 1, Run { new: run.new + before + 1, len: after });
-        }
-        true
-    }
-
-    /// The number of entries.
-    #[cfg(test)]
-    fn entries(&self) -> usize {
-        self.runs.len()
-    }
-}
+/// So many that a list from a disk is sorted in short steps.
+const SHARDS: usize = 256;
+/// A step of this many entries is followed by other tasks.
+const LONG_STEP: usize = 1024;
 
 const WAITING: u8 = 0;
 const MADE: u8 = 1;
@@ -179,16 +109,79 @@ impl Shard {
     }
 }
 
+fn shard_of(chunk: u64) -> usize {
+    (chunk >> GROUP_SHIFT) as usize % SHARDS
+}
+
+/// Complete exceptions as they come from a disk: 16 bytes for each.
+pub(super) struct List(Vec<Vec<Entry>>);
+
+impl Default for List {
+    fn default() -> Self {
+        Self(vec![Vec::new(); SHARDS])
+    }
+}
+
+impl List {
+    pub(super) fn push(&mut self, old: u64, new: u64) {
+        let part = &mut self.0[shard_of(old)];
+        if part.len() == part.capacity() {
+            // Twice as much would be unused half of the time.
+            part.reserve_exact(64.max(part.len() / 8));
+        }
+        part.push(Entry::new(old, new));
+    }
+
+    /// The table of them. Other tasks run meanwhile.
+    ///
+    /// # Errors
+    /// A chunk that has two.
+    pub(super) async fn sorted(self) -> Result<Table, u64> {
+        let mut table = Vec::with_capacity(SHARDS);
+        for part in self.0 {
+            let long = part.len() >= LONG_STEP;
+            table.push(Runs::of(part)?);
+            if long {
+                let mut resumed = false;
+                poll_fn(|cx| {
+                    if std::mem::replace(&mut resumed, true) {
+                        return Poll::Ready(());
+                    }
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
+            }
+        }
+        Ok(Table(table))
+    }
+}
+
+/// The complete exceptions of each shard.
+pub(super) struct Table(Vec<Runs>);
+
 /// The chunks of a snapshot.
-#[derive(Default)]
 pub(super) struct Exceptions {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: Box<[Mutex<Shard>]>,
+}
+
+impl Default for Exceptions {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
 }
 
 impl Exceptions {
     /// The shard of a chunk.
     pub(super) fn shard(&self, chunk: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[(chunk >> GROUP_SHIFT) as usize % SHARDS])
+        lock(&self.shards[shard_of(chunk)])
+    }
+
+    /// Makes these the complete ones.
+    pub(super) fn set_complete(&self, table: Table) {
+        for (mut shard, complete) in self.shards().zip(table.0) {
+            shard.complete = complete;
+        }
     }
 
     /// Whether all chunks of a range have copies, and no reads of them from the origin are in flight.
@@ -228,50 +221,6 @@ impl Exceptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn consecutive_chunks_are_one_entry() {
-        let mut runs = Runs::default();
-        for chunk in [5, 3, 4, 7, 6] {
-            assert!(runs.insert(chunk, chunk + 100));
-        }
-        assert_eq!(runs.entries(), 1);
-        assert!(!runs.insert(5, 9) && runs.covers(3..8) && !runs.covers(3..9));
-        assert!(runs.insert(8, 300));
-        assert_eq!((runs.entries(), runs.get(8), runs.get(9)), (2, Some(300), None));
-    }
-
-    #[test]
-    fn a_run_is_cut_where_a_chunk_is_taken_out() {
-        let mut runs = Runs::default();
-        (0..10).for_each(|chunk| assert!(runs.insert(chunk, chunk + 20)));
-        assert!(runs.remove(4) && !runs.remove(4));
-        assert_eq!((runs.get(3), runs.get(4), runs.get(5)), (Some(23), None, Some(25)));
-        assert!(runs.remove(0) && runs.remove(9));
-        assert_eq!((runs.entries(), runs.get(1), runs.get(8)), (2, Some(21), Some(28)));
-    }
-
-    #[test]
-    fn a_map_of_runs_is_a_map() {
-        let mut model = BTreeMap::new();
-        let mut runs = Runs::default();
-        let mut word = 1_u64;
-        for _ in 0..20_000 {
-            word = word
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let (old, new) = (word >> 59, (word >> 40) % 3 * 100 + (word >> 59));
-            if word >> 33 & 1 == 0 {
-                assert_eq!(runs.insert(old, new), !model.contains_key(&old));
-                model.entry(old).or_insert(new);
-            } else {
-                assert_eq!(runs.remove(old), model.remove(&old).is_some());
-            }
-            (0..33).for_each(|old| assert_eq!(runs.get(old), model.get(&old).copied()));
-            let covered = (0..8).all(|old| model.contains_key(&old));
-            assert_eq!(runs.covers(0..8), covered);
-        }
-    }
 
     #[test]
     fn a_window_is_what_its_ranges_cover() {

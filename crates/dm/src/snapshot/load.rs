@@ -10,8 +10,11 @@ use thiserror::Error;
 use zerocopy::FromBytes;
 use zerocopy::IntoBytes;
 
-use super::exceptions::Runs;
-use super::ondisk::{ChunkSizeError, DEFAULT_CHUNK, Exception, Geometry, Header, MAGIC, VERSION};
+use super::exceptions::{List, Table};
+use super::ondisk::{
+    ChunkSizeError, DEFAULT_CHUNK, Exception, Geometry, Header, MAGIC, MOST_CHUNKS, VERSION,
+};
+use super::runs::Runs;
 use super::store::Area;
 
 /// Areas read ahead, as the kernel does (`DM_PREFETCH_CHUNKS`).
@@ -135,8 +138,7 @@ pub(super) struct Contents {
     pub(super) area: Area,
     /// The chunk after the highest one in use.
     pub(super) next_free: u64,
-    /// All exceptions, as pairs of old and new chunk.
-    pub(super) exceptions: Vec<(u64, u64)>,
+    pub(super) exceptions: Table,
 }
 
 /// A summary of an exception store.
@@ -156,15 +158,15 @@ pub struct Summary {
 /// # Errors
 /// The store is unusable.
 pub async fn examine(cow: &Gateway, origin_len: Sectors) -> Result<Option<Summary>, StoreError> {
-    Ok(match find(cow, Sectors::ZERO, cow.disk().limits().logical_block(), origin_len).await? {
-        CowContents::New(_) => None,
-        CowContents::Invalid(geometry) => {
-            Some(Summary { chunk: geometry.chunk(), valid: false, exceptions: Vec::new() })
-        }
-        CowContents::Valid(Contents { geometry, exceptions, .. }) => {
-            Some(Summary { chunk: geometry.chunk(), valid: true, exceptions })
-        }
-    })
+    let block = cow.disk().limits().logical_block();
+    let mut exceptions = Vec::new();
+    let seen = |old, new| exceptions.push((old, new));
+    let (geometry, valid) = match find_each(cow, Sectors::ZERO, block, origin_len, seen).await? {
+        CowContents::New(_) => return Ok(None),
+        CowContents::Invalid(geometry) => (geometry, false),
+        CowContents::Valid(Contents { geometry, .. }) => (geometry, true),
+    };
+    Ok(Some(Summary { chunk: geometry.chunk(), valid, exceptions }))
 }
 
 fn name(cow: &Gateway) -> String {
@@ -183,6 +185,17 @@ pub(super) async fn find(
     chunk: Sectors,
     block: Sectors,
     origin_len: Sectors,
+) -> Result<CowContents, StoreError> {
+    find_each(cow, chunk, block, origin_len, |_, _| {}).await
+}
+
+/// As [`find`]; `seen` gets each exception of a valid store, in the order of the list.
+async fn find_each(
+    cow: &Gateway,
+    chunk: Sectors,
+    block: Sectors,
+    origin_len: Sectors,
+    seen: impl FnMut(u64, u64),
 ) -> Result<CowContents, StoreError> {
     let chunk = if chunk.is_zero() { Sectors(DEFAULT_CHUNK.0.max(block.0)) } else { chunk };
     let geometry = |chunk: Sectors| {
@@ -214,13 +227,14 @@ pub(super) async fn find(
     if header.valid.get() == 0 {
         return Ok(CowContents::Invalid(geometry));
     }
-    Ok(CowContents::Valid(read_areas(cow, geometry, origin_len).await?))
+    Ok(CowContents::Valid(read_areas(cow, geometry, origin_len, seen).await?))
 }
 
 async fn read_areas(
     cow: &Gateway,
     geometry: Geometry,
     origin_len: Sectors,
+    mut seen: impl FnMut(u64, u64),
 ) -> Result<Contents, StoreError> {
     let total = geometry.chunks_in(cow.capacity());
     let numbers = (0..).take_while(|area| geometry.area_chunk(*area) < total);
@@ -229,41 +243,72 @@ async fn read_areas(
         (area, read(cow, at, geometry.chunk()).await)
     });
     let mut reads = stream::iter(reads).buffered(READ_AHEAD);
-    let mut list = List::new(cow, geometry, origin_len);
+    let mut scan = Scan::new(cow, geometry, origin_len);
     let mut areas = 0;
     while let Some((number, bytes)) = reads.next().await {
         areas = number + 1;
-        if let Some(area) = list.take_area(number, bytes?.as_slice())? {
-            let List { next_free, exceptions, .. } = list;
-            return Ok(Contents { geometry, area, next_free, exceptions });
+        if let Some(area) = scan.take_area(number, bytes?.as_slice(), &mut seen)? {
+            let Scan { list, next_free, .. } = scan;
+            return match list.sorted().await {
+                Ok(exceptions) => Ok(Contents { geometry, area, next_free, exceptions }),
+                Err(old) => Err(second(cow, geometry, old).await),
+            };
         }
     }
     Err(StoreError::NoEnd { device: name(cow), area: areas })
 }
 
+/// The error of a chunk that has two exceptions: the place of the second one.
+async fn second(cow: &Gateway, geometry: Geometry, old: u64) -> StoreError {
+    let total = geometry.chunks_in(cow.capacity());
+    let mut found = 0;
+    for area in (0..).take_while(|area| geometry.area_chunk(*area) < total) {
+        let at = geometry.sector(geometry.area_chunk(area));
+        let bytes = match read(cow, at, geometry.chunk()).await {
+            Ok(bytes) => bytes,
+            Err(error) => return error,
+        };
+        for (index, entry) in bytes.as_slice().chunks_exact(size_of::<Exception>()).enumerate() {
+            let exception = Exception::read_from_bytes(entry).unwrap_or_default();
+            found += usize::from(exception.old_chunk.get() == old);
+            if found == 2 {
+                let fault = Fault::OldTwice(old);
+                return StoreError::Exception { device: name(cow), area, index, fault };
+            }
+        }
+    }
+    // Another host has changed it since.
+    StoreError::NoEnd { device: name(cow), area: total }
+}
+
 /// The exceptions read so far.
-struct List<'a> {
+struct Scan<'a> {
     cow: &'a Gateway,
     geometry: Geometry,
     /// Number of chunks of each device.
     origin: u64,
     total: u64,
-    old: Runs,
+    list: List,
+    /// The new chunks, each mapped to itself: they are consecutive but for the areas.
     new: Runs,
     next_free: u64,
-    exceptions: Vec<(u64, u64)>,
 }
 
-impl<'a> List<'a> {
+impl<'a> Scan<'a> {
     fn new(cow: &'a Gateway, geometry: Geometry, origin_len: Sectors) -> Self {
-        let origin = origin_len.0.div_ceil(geometry.chunk().0);
+        let origin = origin_len.0.div_ceil(geometry.chunk().0).min(MOST_CHUNKS);
         let total = geometry.chunks_in(cow.capacity());
-        let (old, new, exceptions) = (Runs::default(), Runs::default(), Vec::new());
-        Self { cow, geometry, origin, total, old, new, next_free: 2, exceptions }
+        let (list, new) = (List::default(), Runs::default());
+        Self { cow, geometry, origin, total, list, new, next_free: 2 }
     }
 
     /// Adds the exceptions of the next area; returns the area if the list ends in it.
-    fn take_area(&mut self, number: u64, bytes: &[u8]) -> Result<Option<Area>, StoreError> {
+    fn take_area(
+        &mut self,
+        number: u64,
+        bytes: &[u8],
+        seen: &mut impl FnMut(u64, u64),
+    ) -> Result<Option<Area>, StoreError> {
         let mut area = Area::first(self.geometry);
         area.number = number;
         for (index, entry) in bytes.chunks_exact(size_of::<Exception>()).enumerate() {
@@ -281,6 +326,7 @@ impl<'a> List<'a> {
                 index,
                 fault,
             })?;
+            seen(old, new);
             area.entries[index] = exception;
         }
         Ok(None)
@@ -296,17 +342,14 @@ impl<'a> List<'a> {
         if self.geometry.is_metadata(new) {
             return Err(Fault::InMetadata(new));
         }
-        if !self.old.insert(old, new) {
-            return Err(Fault::OldTwice(old));
-        }
-        if !self.new.insert(new, old) {
+        if !self.new.insert(new, new) {
             return Err(Fault::NewTwice(new));
         }
+        self.list.push(old, new);
         self.next_free = self.next_free.max(new + 1);
         if self.geometry.is_metadata(self.next_free) {
             self.next_free += 1;
         }
-        self.exceptions.push((old, new));
         Ok(())
     }
 }

@@ -12,7 +12,7 @@
 //! | [`ondisk`] | the bytes of the store |
 //! | [`load`] | reads and checks a store, creates a new one |
 //! | `store` | allocates chunks, and orders the writes of exceptions |
-//! | `exceptions` | the state of each chunk, in memory |
+//! | `exceptions`, `runs` | the state of each chunk, in memory; a compact map of chunks |
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
 //! | `origin`, `target`, `merge` | the three targets |
 //! | `task` | whether the task of a merge runs |
@@ -31,6 +31,7 @@ pub mod load;
 mod merge;
 pub mod ondisk;
 mod origin;
+mod runs;
 mod state;
 mod store;
 mod target;

@@ -10,6 +10,8 @@ use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::runs::CHUNK_BITS;
+
 /// "SnAp".
 pub const MAGIC: u32 = 0x7041_6e53;
 /// The only existing version.
@@ -18,6 +20,9 @@ pub const VERSION: u32 = 1;
 pub const DEFAULT_CHUNK: Sectors = Sectors(32);
 /// The maximum chunk size, 16 MiB: LVM makes none above 512 KiB, and a whole area is held in memory.
 pub const MAX_CHUNK: Sectors = Sectors(32_768);
+
+/// Chunks of a device that have numbers, as in the kernel.
+pub(super) const MOST_CHUNKS: u64 = 1 << CHUNK_BITS;
 
 /// The start of chunk 0.
 #[derive(
@@ -179,9 +184,10 @@ impl Geometry {
         Sectors(sector.0 & (self.chunk().0 - 1))
     }
 
-    /// Number of whole chunks in a device.
+    /// Number of whole chunks in a device, and of these at most as many as have numbers.
     pub const fn chunks_in(self, len: Sectors) -> u64 {
-        len.0 >> self.shift
+        let chunks = len.0 >> self.shift;
+        if chunks < MOST_CHUNKS { chunks } else { MOST_CHUNKS }
     }
 }
 

@@ -172,9 +172,7 @@ impl Snapshot {
                     (geometry, Store::persistent(geometry, Area::first(geometry), 2), INVALID)
                 }
                 CowContents::Valid(found) => {
-                    for (old, new) in found.exceptions {
-                        self.exceptions.shard(old).complete.insert(old, new);
-                    }
+                    self.exceptions.set_complete(found.exceptions);
                     let geometry = found.geometry;
                     (geometry, Store::persistent(geometry, found.area, found.next_free), VALID)
                 }
