@@ -4,9 +4,36 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use ashlar_host::error::{Error, Result};
 
+use crate::visible;
+
 /// Standard output with a large buffer.
 pub fn output() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(256 << 10, io::stdout().lock())
+}
+
+/// As [`output`], for text with names that come from disks: as with [`print`](crate::print) no control character but newlines and tabs
+/// reaches a terminal, nor does a byte that is no text.
+pub fn text_output() -> VisibleText<BufWriter<StdoutLock<'static>>> {
+    VisibleText(output())
+}
+
+/// Escapes what [`text_output`] says. A character must not be divided among writes.
+pub struct VisibleText<W>(W);
+
+impl<W: Write> Write for VisibleText<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for chunk in bytes.utf8_chunks() {
+            self.0.write_all(visible(chunk.valid()).as_bytes())?;
+            for byte in chunk.invalid() {
+                write!(self.0, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Why output ended early.
@@ -58,4 +85,18 @@ pub fn zeroes(out: &mut impl Write, mut len: u64) -> io::Result<()> {
         len -= part;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_large_outputs_are_no_commands_to_the_terminal() {
+        let mut text = VisibleText(Vec::new());
+        text.write_all("\tname: caf\u{e9} \u{1b}[2J\u{7f}\u{9b}1m\n".as_bytes()).unwrap();
+        text.write_all(b"\x9b\xff\r").unwrap();
+        let expected = "\tname: caf\u{e9} \\u001b[2J\\u007f\\u009b1m\n\\x9b\\xff\\u000d";
+        assert_eq!(String::from_utf8(text.0).unwrap(), expected);
+    }
 }

@@ -101,7 +101,7 @@ impl Top {
 }
 
 fn batch(client: &mut Client, options: &Options, count: Option<u64>) -> Result<()> {
-    let mut out = bulk::output();
+    let mut out = bulk::text_output();
     let mut before = client.sample()?;
     let mut printed = 0;
     while count.is_none_or(|count| printed < count) {

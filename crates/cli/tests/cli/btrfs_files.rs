@@ -78,6 +78,45 @@ fn texts_are_those_of_btrfs_progs() {
     ashlar_in(dir.path(), &none).fails(1, &["there is no tree 99"]);
 }
 
+/// The remainder of CRC-32C.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let bit = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+    let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc));
+    !bytes.iter().fold(!0, byte)
+}
+
+/// The names were printed as they are on the disk.
+#[test]
+fn a_name_on_a_disk_is_no_command_to_the_terminal() {
+    let (dir, devices) = unpacked("single-16k");
+    let mut image = fs::read(dir.path().join("0.img")).unwrap();
+    let (name, evil) = (&b"inline"[..], b"\x1b[2J\x9b\n");
+    let mut changed = 0;
+    for at in (0..image.len() - (16 << 10)).step_by(4096) {
+        let node = &mut image[at..at + (16 << 10)];
+        if node[..4] == [0; 4]
+            || !node.windows(name.len()).any(|bytes| bytes == name)
+            || node[..4] != crc32c(&node[32..]).to_le_bytes()
+        {
+            continue;
+        }
+        while let Some(at) = node.windows(name.len()).position(|bytes| bytes == name) {
+            node[at..at + evil.len()].copy_from_slice(evil);
+        }
+        let sum = crc32c(&node[32..]);
+        node[..4].copy_from_slice(&sum.to_le_bytes());
+        changed += 1;
+    }
+    assert!(changed > 0, "the name is in no tree block");
+    fs::write(dir.path().join("0.img"), image).unwrap();
+    for args in [&["btrfs", "inspect", "tree"][..], &["btrfs", "ls", "-R", "/"]] {
+        let output = program().args(with(args, &devices)).current_dir(dir.path()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let shown = text.contains("\\u001b[2J\\x9b") || text.contains("\\x1b[2J\\x9b");
+        assert!(shown && !text.contains('\u{1b}'), "{args:?}: {text}");
+    }
+}
+
 #[test]
 fn what_is_no_superblock_is_said_so() {
     let dir = TempDir::new().unwrap();

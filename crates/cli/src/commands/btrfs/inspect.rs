@@ -10,7 +10,7 @@ use ashlar_btrfs::units::Logical;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_host::sandbox::Sandbox;
-use ashlar_terminal::bulk::{output, written};
+use ashlar_terminal::bulk::{text_output, written};
 use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;
@@ -92,7 +92,7 @@ impl Super {
         let wanted = usize::from(self.which);
         let offsets = if self.all { &OFFSETS[..] } else { &OFFSETS[wanted..=wanted] };
         let kind = if self.full { SuperblockKind::Full } else { SuperblockKind::Fields };
-        let (mut out, mut code) = (output(), ExitCode::SUCCESS);
+        let (mut out, mut code) = (text_output(), ExitCode::SUCCESS);
         for disk in opened {
             let name = disk.path.display().to_string();
             for at in offsets {
@@ -157,7 +157,7 @@ pub(crate) struct Tree {
 impl Tree {
     fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
-            let mut out = output();
+            let mut out = text_output();
             let dumped = match (self.block, self.tree) {
                 (Some(at), _) => inspect::block(fs, Logical(at), self.follow, &mut out).await,
                 (None, Some(id)) => inspect::tree(fs, id, &mut out).await,
@@ -199,7 +199,7 @@ pub(crate) struct Chunks {
 impl Chunks {
     fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
-            let mut out = output();
+            let mut out = text_output();
             written(inspect::chunks(fs, &mut out).and_then(|()| out.flush()))?;
             Ok(ExitCode::SUCCESS)
         })
@@ -222,7 +222,7 @@ pub(crate) struct Usage {
 impl Usage {
     fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
-            let mut out = output();
+            let mut out = text_output();
             let result = inspect::usage(fs, &mut out).await;
             let flushed = out.flush();
             told(result)?;

@@ -7,7 +7,7 @@ use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk, trimmed};
 use ashlar_btrfs::ondisk::items::FileType;
 use ashlar_host::btrfs::listing::ListedFile;
 use ashlar_host::error::{Error, FAILURE, Result};
-use ashlar_terminal::bulk::{BulkError, output, written};
+use ashlar_terminal::bulk::{BulkError, text_output, written};
 use clap::Args;
 
 use super::volumes::FileSystemArgs;
@@ -55,7 +55,7 @@ impl Ls {
     pub(super) fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
             let files = self.top.files(fs).await?;
-            let mut out = output();
+            let mut out = text_output();
             let mut listing = Listing { ls: &self, files, first: true, damaged: false };
             let listed = listing.all(&mut out).await;
             if !matches!(listed, Err(BulkError::Gone)) {

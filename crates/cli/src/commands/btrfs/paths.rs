@@ -8,7 +8,7 @@ use ashlar_btrfs::error::TreeError;
 use ashlar_btrfs::inspect::{self, InspectError};
 use ashlar_btrfs::units::Logical;
 use ashlar_host::error::{Error, Result};
-use ashlar_terminal::bulk::{output, written};
+use ashlar_terminal::bulk::{text_output, written};
 use clap::Args;
 
 use super::volumes::FileSystemArgs;
@@ -49,7 +49,7 @@ impl Paths {
                 let text = format!("nobody has the bytes at {}", self.logical);
                 return Err(Error::failed(text));
             }
-            let mut out = output();
+            let mut out = text_output();
             for owned in &all {
                 match inspect::owners(fs, owned, &mut out).await {
                     Ok(()) => {}

@@ -10,6 +10,7 @@ use ashlar_plot::FileRow;
 use ashlar_stack::trace::Summary;
 use ashlar_stack::trace::binary::Item;
 use ashlar_stack::trace::text::{Names, line};
+use ashlar_terminal::bulk::{VisibleText, text_output};
 use serde_json::json;
 
 use super::files::{self, FileSums};
@@ -22,7 +23,7 @@ pub(super) struct Printer {
     /// The time of the first record; times are relative to it.
     start_ns: Option<u64>,
     summary: Summary,
-    out: BufWriter<StdoutLock<'static>>,
+    out: VisibleText<BufWriter<StdoutLock<'static>>>,
 }
 
 impl Printer {
@@ -34,7 +35,7 @@ impl Printer {
             start_ns: None,
             summary: Summary::new(devices.clone()),
             devices: devices.into_iter().collect(),
-            out: BufWriter::new(io::stdout().lock()),
+            out: text_output(),
         }
     }
 
