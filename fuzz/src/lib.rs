@@ -16,6 +16,7 @@ pub mod dm_thin_metadata;
 pub mod fuse_request;
 pub mod lvm_label;
 pub mod lvm_text;
+pub mod md_assembly;
 pub mod md_superblock;
 pub mod mutate;
 pub mod nbd_client;
@@ -54,6 +55,7 @@ pub const TARGETS: &[Target] = &[
     target!(fuse_request, 10_000),
     target!(lvm_label, 200_000),
     target!(lvm_text, 8_000),
+    target!(md_assembly, 1_000),
     target!(md_superblock, 60_000),
     target!(nbd_client, 300),
     target!(nbd_handshake, 200_000),

@@ -73,6 +73,52 @@ pub fn btrfs_structs() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// Changes of a member's superblock of each version: its number, events and the role table.
+pub fn md_assembly() -> Vec<Vec<u8>> {
+    let change = |place: u16, word: u32| join(&[&place.to_le_bytes(), &word.to_le_bytes()]);
+    let mut seeds = Vec::new();
+    for flags in [0, 1, 2, 4, 5, 6, 8, 9, 10, 14] {
+        // dev_number, events, resync_offset, roles, raid_disks, max_dev, bitmap_offset, features, and the log's place.
+        for (place, word) in [
+            (160, 0),
+            (160, 2),
+            (160, 1000),
+            (160, 1920),
+            (160, 0x8000_0000),
+            (200, 20),
+            (208, 8),
+            (256, 0xffff_0000),
+            (256, 0x0001_fffe),
+            (92, 3),
+            (220, 1920),
+            (96, 9),
+            (8, 2),
+            (188, 4),
+        ] {
+            seeds.push(join(&[&[flags], &change(place, word)]));
+        }
+    }
+    for (place, word) in [
+        (3968, 0),
+        (3968, 2),
+        (3968, 27),
+        (3968, 0x8000_0000),
+        (156, 39),
+        (156, 41),
+        (132, 0),
+        (512 + 16, 0),
+        (512 + 16, 9),
+        (512 + 128 + 16, 0),
+        (512 + 256 + 16, 6),
+        (512 + 128 + 12, 3),
+        (40, 3),
+    ] {
+        seeds.push(join(&[&[3], &change(place, word)]));
+        seeds.push(join(&[&[3], &change(156, 39), &change(place, word)]));
+    }
+    seeds
+}
+
 /// Superblocks, bitmaps and bad block logs of md.
 pub fn md_superblock() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();

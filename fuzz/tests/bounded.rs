@@ -70,6 +70,7 @@ tests! {
     fuse_request
     lvm_label
     lvm_text
+    md_assembly
     md_superblock
     nbd_client
     nbd_handshake
