@@ -113,32 +113,51 @@ fn shard_of(chunk: u64) -> usize {
     (chunk >> GROUP_SHIFT) as usize % SHARDS
 }
 
-/// Complete exceptions as they come from a disk: 16 bytes for each.
-pub(super) struct List(Vec<Vec<Entry>>);
+/// Pairs of chunks as they come from a disk, in any order: 16 bytes for each run.
+pub(super) struct List {
+    parts: Vec<Vec<Entry>>,
+    /// The run that may become longer.
+    last: Option<Entry>,
+}
 
 impl Default for List {
     fn default() -> Self {
-        Self(vec![Vec::new(); SHARDS])
+        Self { parts: vec![Vec::new(); SHARDS], last: None }
     }
 }
 
 impl List {
     pub(super) fn push(&mut self, old: u64, new: u64) {
-        let part = &mut self.0[shard_of(old)];
+        let entry = Entry::new(old, new);
+        // A run stays in its shard.
+        let begins_group = old.is_multiple_of(1 << GROUP_SHIFT);
+        match self.last.filter(|_| !begins_group).and_then(|last| last.with(entry)) {
+            Some(run) => self.last = Some(run),
+            None => {
+                let ended = self.last.replace(entry);
+                ended.into_iter().for_each(|run| self.keep(run));
+            }
+        }
+    }
+
+    fn keep(&mut self, run: Entry) {
+        let part = &mut self.parts[shard_of(run.old())];
         if part.len() == part.capacity() {
             // Twice as much would be unused half of the time.
             part.reserve_exact(64.max(part.len() / 8));
         }
-        part.push(Entry::new(old, new));
+        part.push(run);
     }
 
     /// The table of them. Other tasks run meanwhile.
     ///
     /// # Errors
-    /// A chunk that has two.
-    pub(super) async fn sorted(self) -> Result<Table, u64> {
+    /// A chunk that is there twice.
+    pub(super) async fn sorted(mut self) -> Result<Table, u64> {
+        let last = self.last.take();
+        last.into_iter().for_each(|run| self.keep(run));
         let mut table = Vec::with_capacity(SHARDS);
-        for part in self.0 {
+        for part in self.parts {
             let long = part.len() >= LONG_STEP;
             table.push(Runs::of(part)?);
             if long {

@@ -14,7 +14,6 @@ use super::exceptions::{List, Table};
 use super::ondisk::{
     ChunkSizeError, DEFAULT_CHUNK, Exception, Geometry, Header, MAGIC, MOST_CHUNKS, VERSION,
 };
-use super::runs::Runs;
 use super::store::Area;
 
 /// Areas read ahead, as the kernel does (`DM_PREFETCH_CHUNKS`).
@@ -248,18 +247,21 @@ async fn read_areas(
     while let Some((number, bytes)) = reads.next().await {
         areas = number + 1;
         if let Some(area) = scan.take_area(number, bytes?.as_slice(), &mut seen)? {
-            let Scan { list, next_free, .. } = scan;
-            return match list.sorted().await {
+            let Scan { old, new, next_free, .. } = scan;
+            if let Err(new) = new.sorted().await {
+                return Err(second(cow, geometry, Fault::NewTwice(new)).await);
+            }
+            return match old.sorted().await {
                 Ok(exceptions) => Ok(Contents { geometry, area, next_free, exceptions }),
-                Err(old) => Err(second(cow, geometry, old).await),
+                Err(old) => Err(second(cow, geometry, Fault::OldTwice(old)).await),
             };
         }
     }
     Err(StoreError::NoEnd { device: name(cow), area: areas })
 }
 
-/// The error of a chunk that has two exceptions: the place of the second one.
-async fn second(cow: &Gateway, geometry: Geometry, old: u64) -> StoreError {
+/// The error of a chunk that is in two exceptions: the place of the second one.
+async fn second(cow: &Gateway, geometry: Geometry, fault: Fault) -> StoreError {
     let total = geometry.chunks_in(cow.capacity());
     let mut found = 0;
     for area in (0..).take_while(|area| geometry.area_chunk(*area) < total) {
@@ -270,9 +272,9 @@ async fn second(cow: &Gateway, geometry: Geometry, old: u64) -> StoreError {
         };
         for (index, entry) in bytes.as_slice().chunks_exact(size_of::<Exception>()).enumerate() {
             let exception = Exception::read_from_bytes(entry).unwrap_or_default();
-            found += usize::from(exception.old_chunk.get() == old);
+            let (old, new) = (exception.old_chunk.get(), exception.new_chunk.get());
+            found += usize::from(fault == Fault::OldTwice(old) || fault == Fault::NewTwice(new));
             if found == 2 {
-                let fault = Fault::OldTwice(old);
                 return StoreError::Exception { device: name(cow), area, index, fault };
             }
         }
@@ -288,9 +290,10 @@ struct Scan<'a> {
     /// Number of chunks of each device.
     origin: u64,
     total: u64,
-    list: List,
+    old: List,
     /// The new chunks, each mapped to itself: they are consecutive but for the areas.
-    new: Runs,
+    new: List,
+    count: u64,
     next_free: u64,
 }
 
@@ -298,11 +301,11 @@ impl<'a> Scan<'a> {
     fn new(cow: &'a Gateway, geometry: Geometry, origin_len: Sectors) -> Self {
         let origin = origin_len.0.div_ceil(geometry.chunk().0).min(MOST_CHUNKS);
         let total = geometry.chunks_in(cow.capacity());
-        let (list, new) = (List::default(), Runs::default());
-        Self { cow, geometry, origin, total, list, new, next_free: 2 }
+        let (old, new) = (List::default(), List::default());
+        Self { cow, geometry, origin, total, old, new, count: 0, next_free: 2 }
     }
 
-    /// Adds the exceptions of the next area; returns the area if the list ends in it.
+    /// Adds the exceptions of the next area; returns the area if the list ends in it, or one of its chunks is there twice.
     fn take_area(
         &mut self,
         number: u64,
@@ -329,7 +332,9 @@ impl<'a> Scan<'a> {
             seen(old, new);
             area.entries[index] = exception;
         }
-        Ok(None)
+        // With more than the origin has chunks one is there twice: the rest of the device would only take memory.
+        self.count += self.geometry.per_area();
+        Ok((self.count > self.origin).then_some(area))
     }
 
     fn take(&mut self, old: u64, new: u64) -> Result<(), Fault> {
@@ -342,10 +347,8 @@ impl<'a> Scan<'a> {
         if self.geometry.is_metadata(new) {
             return Err(Fault::InMetadata(new));
         }
-        if !self.new.insert(new, new) {
-            return Err(Fault::NewTwice(new));
-        }
-        self.list.push(old, new);
+        self.old.push(old, new);
+        self.new.push(new, new);
         self.next_free = self.next_free.max(new + 1);
         if self.geometry.is_metadata(self.next_free) {
             self.next_free += 1;

@@ -32,6 +32,11 @@ impl Entry {
         Self { old, new_and_more: new | (len - 1) << CHUNK_BITS }
     }
 
+    /// The first chunk.
+    pub(super) fn old(self) -> u64 {
+        self.old
+    }
+
     fn new_chunk(self) -> u64 {
         self.new_and_more & ((1 << CHUNK_BITS) - 1)
     }
@@ -45,7 +50,7 @@ impl Entry {
     }
 
     /// This run and the next as one, if they are.
-    fn with(self, next: Self) -> Option<Self> {
+    pub(super) fn with(self, next: Self) -> Option<Self> {
         let len = self.len() + next.len();
         let follows = self.end() == next.old && self.new_chunk() + self.len() == next.new_chunk();
         (follows && len <= LONGEST).then(|| Self::run(self.old, self.new_chunk(), len))
