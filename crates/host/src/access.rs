@@ -2,7 +2,8 @@
 //!
 //! The mode of the socket's file already says who may connect. But a user may change it by mistake, and a connection
 //! may be passed on from a process that opened the socket for another user: what the daemon checks is the user that
-//! connected.
+//! connected. Each of its calls carries the [`Caller`]: a member of the group may control the daemon, but may not open files
+//! and make connections with the daemon's rights.
 
 use std::cell::Cell;
 use std::io;
@@ -62,6 +63,18 @@ impl Group {
     }
 }
 
+/// For whom a call is carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Caller {
+    /// Root, the daemon's user, or the daemon itself: the daemon opens for them what it can open.
+    Owner,
+    /// Another user, as a member of the control group: the daemon opens nothing for this user.
+    Member {
+        /// The user.
+        user: u32,
+    },
+}
+
 /// Who may control the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Access {
@@ -80,9 +93,13 @@ impl Access {
         Ok(Self { user: rustix::process::geteuid().as_raw(), group })
     }
 
-    fn allows(&self, peer: &Credentials) -> bool {
+    /// For whom this peer calls, if it may.
+    fn caller(&self, peer: &Credentials) -> Option<Caller> {
+        if peer.user == 0 || peer.user == self.user {
+            return Some(Caller::Owner);
+        }
         let is_member = self.group.as_ref().is_some_and(|group| peer.has_group(group.id));
-        peer.user == 0 || peer.user == self.user || is_member
+        is_member.then_some(Caller::Member { user: peer.user })
     }
 
     /// `root`, `root and user 1000`, `root, user 1000 and members of the group disk`.
@@ -100,13 +117,16 @@ impl Access {
     ///
     /// # Errors
     /// The reply for a peer that may not control the daemon.
-    pub(crate) fn check(&self, socket: &impl AsFd) -> std::result::Result<(), Reply> {
+    pub(crate) fn check(&self, socket: &impl AsFd) -> std::result::Result<Caller, Reply> {
         let user = match credentials(socket) {
-            Ok(peer) if self.allows(&peer) => return Ok(()),
-            Ok(Credentials { pid, user, group, .. }) => {
-                rate_limited!(warn, pid, user, group, "refused to control the daemon");
-                format!("user {user}")
-            }
+            Ok(peer) => match self.caller(&peer) {
+                Some(caller) => return Ok(caller),
+                None => {
+                    let Credentials { pid, user, group, .. } = peer;
+                    rate_limited!(warn, pid, user, group, "refused to control the daemon");
+                    format!("user {user}")
+                }
+            },
             Err(error) => {
                 rate_limited!(warn, %error, "who connected is not known");
                 "an unknown user".to_owned()
@@ -258,20 +278,24 @@ mod tests {
 
     #[test]
     fn root_the_user_and_the_group_may_and_no_other_user() {
+        const OWNER: Option<Caller> = Some(Caller::Owner);
+        const MEMBER: Option<Caller> = Some(Caller::Member { user: 1001 });
         let (alone, with) = (access(1000, None), access(1000, Some(27)));
         let cases = [
-            (peer(0, 0, &[]), true, true),
-            (peer(1000, 1000, &[]), true, true),
-            (peer(1001, 27, &[]), false, true),
-            (peer(1001, 1001, &[5, 27]), false, true),
-            (peer(1001, 1001, &[5]), false, false),
+            (peer(0, 0, &[]), OWNER, OWNER),
+            (peer(1000, 1000, &[]), OWNER, OWNER),
+            // The daemon's user remains that as a member, too.
+            (peer(1000, 27, &[]), OWNER, OWNER),
+            (peer(1001, 27, &[]), None, MEMBER),
+            (peer(1001, 1001, &[5, 27]), None, MEMBER),
+            (peer(1001, 1001, &[5]), None, None),
             // Root's group makes no user root, and the number of the user is none of a group.
-            (peer(1001, 0, &[0, 1000]), false, false),
-            (peer(27, 1001, &[]), false, false),
+            (peer(1001, 0, &[0, 1000]), None, None),
+            (peer(27, 1001, &[]), None, None),
         ];
         for (peer, may_alone, may_with) in cases {
             assert_eq!(
-                (alone.allows(&peer), with.allows(&peer)),
+                (alone.caller(&peer), with.caller(&peer)),
                 (may_alone, may_with),
                 "{peer:?}"
             );

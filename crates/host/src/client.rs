@@ -526,7 +526,7 @@ fn refused(name: &str, parameters: &Value) -> Error {
     }
     let place = text("path").or(text("parameter")).or(text("method")).unwrap_or_default();
     let why = match own_error(name) {
-        Some("NotOpened") => "it is in its sandbox, and cannot open this; --no-sandbox lets it",
+        Some("NotOpened") => "it does not open this itself, and its client did not lend it",
         Some("NotFound") => "there is no such thing",
         Some("IsDirectory") => "is a directory",
         Some("NotReadable") => "cannot be read",

@@ -185,14 +185,23 @@ impl Service {
     /// The name of the device at a path that a client gave.
     pub(crate) fn device_at(&self, path: &str) -> Option<String> {
         let wanted = disks::identity(Path::new(path));
-        let is = |device: &Device| {
-            let below_dev = path.strip_prefix("/dev/").unwrap_or(path);
+        let below_dev = path.strip_prefix("/dev/").unwrap_or(path);
+        let all = self.stack.devices.all();
+        let known = self.identities.borrow();
+        // The path of a disk may be the word of a client that lent it, or have another file by now; and its name is made of the path.
+        let is_another = |device: &Device| {
+            let held = known.get(&device.path);
+            device.kind.is_disk() && path != device.name && held.is_some() && wanted.is_some()
+        };
+        let is_named = |device: &Device| {
             device.path == path
                 || device.name == below_dev
                 || device.links.iter().any(|link| link == below_dev)
-                || self.is_opened_by(&device.path, wanted.as_ref())
         };
-        let found = self.stack.devices.all().into_iter().find(|device| is(device));
-        found.map(|device| device.name)
+        let is_it =
+            |device: &&Device| wanted.is_some() && known.get(&device.path) == wanted.as_ref();
+        let found = all.iter().find(is_it);
+        let found = found.or_else(|| all.iter().find(|it| is_named(it) && !is_another(it)));
+        found.map(|device| device.name.clone())
     }
 }

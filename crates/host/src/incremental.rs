@@ -106,9 +106,7 @@ impl Service {
     /// Whether the disk at `path` is the one that the user named.
     fn is_meant(&self, path: &str, disk: &str) -> bool {
         let wanted = disks::identity(disk.as_ref());
-        path == disk
-            || self.stack.devices.name(path).as_deref() == Some(disk)
-            || self.is_opened_by(path, wanted.as_ref())
+        self.is_called(path, disk, wanted.as_ref())
     }
 
     /// Adds a member of an array that is not running.

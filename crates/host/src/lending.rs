@@ -1,4 +1,5 @@
-//! Disks that clients lend to a daemon in its sandbox, which can open none.
+//! Disks that clients lend to a daemon that cannot open them: in its sandbox it can open none, and outside it opens none for a
+//! [member](Caller::Member) of the control group, who could otherwise have any file of root's overwritten.
 //!
 //! ```text
 //! client                                        daemon
@@ -11,6 +12,9 @@
 //!
 //! A client lends only a disk that its user named in this call: a daemon that has been taken over gets no other file. The lock
 //! and the claim belong to the open file, so the disk is never without them.
+//!
+//! The path of a lent disk is its client's word. It names a file, which is this one wherever the daemon can see it, and by which the
+//! daemon has nothing else that is in use. The daemon makes no RAM disk and no connection for a member.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,6 +25,7 @@ use ashlar_engine::net::MAX_FILES;
 use ashlar_stack::assemble::Disk;
 use serde_json::json;
 
+use crate::access::Caller;
 use crate::disks::{self, Access, Identity};
 use crate::interface::{control_error, refused, refused_by};
 use crate::service::Service;
@@ -29,29 +34,44 @@ use crate::varlink::Reply;
 /// The most descriptors in a call.
 pub(crate) const MAX_LENT: usize = MAX_FILES;
 
-/// The descriptors of a call, by the paths that they were opened by.
-#[derive(Debug, Default)]
-pub(crate) struct Lent(RefCell<HashMap<String, OwnedFd>>);
+/// The descriptors of a call, by the paths that they were opened by, and for whom the call is.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    caller: Caller,
+    disks: RefCell<HashMap<String, OwnedFd>>,
+}
 
 impl Lent {
     /// The descriptors that came with a call that says what they are.
     ///
     /// # Errors
     /// The reply to a call that says something else.
-    pub(crate) fn new(paths: &[String], descriptors: Vec<OwnedFd>) -> Result<Self, Reply> {
-        if paths.len() != descriptors.len() {
+    pub(crate) fn new(
+        paths: &[String],
+        descriptors: Vec<OwnedFd>,
+        caller: Caller,
+    ) -> Result<Self, Reply> {
+        // What stands for a RAM disk or a connection is no name of a file: by that name the daemon would open it later.
+        let is_file = |path: &String| !disks::is_no_file(Path::new(path));
+        if paths.len() != descriptors.len() || !paths.iter().all(is_file) {
             return Err(Reply::invalid_parameter("lent"));
         }
-        Ok(Self(RefCell::new(paths.iter().cloned().zip(descriptors).collect())))
+        let disks = RefCell::new(paths.iter().cloned().zip(descriptors).collect());
+        Ok(Self { caller, disks })
+    }
+
+    /// What the daemon opens by itself: a disk that its owner has named before.
+    pub(crate) fn by_daemon() -> Self {
+        Self { caller: Caller::Owner, disks: RefCell::default() }
     }
 
     /// The identity of the disk that was opened by `path`.
     pub(crate) fn identity(&self, path: &str) -> Option<Identity> {
-        self.0.borrow().get(path).and_then(disks::identity_of)
+        self.disks.borrow().get(path).and_then(disks::identity_of)
     }
 
     fn take(&self, path: &str) -> Option<OwnedFd> {
-        self.0.borrow_mut().remove(path)
+        self.disks.borrow_mut().remove(path)
     }
 }
 
@@ -63,19 +83,56 @@ impl Service {
     pub(crate) async fn open_or_take(&self, path: &Path, lent: &Lent) -> Result<Disk, Reply> {
         let shown = path.display();
         if let Some(descriptor) = lent.take(&shown.to_string()) {
+            let seen = disks::identity(path);
+            if seen.is_some() && seen != disks::identity_of(&descriptor) {
+                let why = format!("cannot use {shown}: the daemon sees another file there");
+                return Err(refused(why, None));
+            }
             return disks::adopt(descriptor, path, self.access, self.direct).map_err(refused_by);
         }
-        if !self.confinement.is_on() || disks::is_ram(path) {
-            let opened = disks::open_in_task(path, self.access, self.direct).await;
-            return opened.map_err(refused_by);
-        }
-        if disks::is_on_network(path) {
-            let why = format!(
-                "cannot open {shown}: the daemon is in its sandbox, and connects to nothing"
-            );
-            return Err(refused(why, Some("serve it from the start, or with --no-sandbox")));
+        match lent.caller {
+            Caller::Member { user } if disks::is_no_file(path) => {
+                let what = if disks::is_ram(path) { "take memory for" } else { "connect to" };
+                let why = format!("user {user} may not have this daemon {what} {shown}");
+                return Err(refused(why, Some("only root and the daemon's user may")));
+            }
+            Caller::Owner if !self.confinement.is_on() || disks::is_ram(path) => {
+                let opened = disks::open_in_task(path, self.access, self.direct).await;
+                return opened.map_err(refused_by);
+            }
+            Caller::Owner if disks::is_on_network(path) => {
+                let why = format!(
+                    "cannot open {shown}: the daemon is in its sandbox, and connects to nothing"
+                );
+                return Err(refused(why, Some("serve it from the start, or with --no-sandbox")));
+            }
+            Caller::Owner | Caller::Member { .. } => {}
         }
         let access = if self.access == Access::Write { "write" } else { "read" };
         Err(control_error("NotOpened", json!({ "path": shown.to_string(), "access": access })))
+    }
+
+    /// Whether the disk held as `path` is what a user calls `disk`, which is `wanted` as far as the daemon sees it. If the daemon has that
+    /// file or device, it alone is meant: the path of another one may be the word of the client that lent it.
+    pub(crate) fn is_called(&self, path: &str, disk: &str, wanted: Option<&Identity>) -> bool {
+        let known = self.identities.borrow();
+        if wanted.is_some() && known.values().any(|held| Some(held) == wanted) {
+            return known.get(path) == wanted;
+        }
+        path == disk || self.stack.devices.name(path).as_deref() == Some(disk)
+    }
+
+    /// Refuses a new disk by the path of one that is in use: the daemon would forget that one. (One that has failed may be replaced.)
+    ///
+    /// # Errors
+    /// It has such a disk.
+    pub(crate) fn refuse_namesake(&self, path: &str) -> Result<(), Reply> {
+        let is_file = !disks::is_no_file(Path::new(path));
+        let all = self.stack.devices.all();
+        if is_file && all.iter().any(|held| held.path == path && !held.role.is_free()) {
+            let why = format!("{path} is in use: by that path the daemon has another disk");
+            return Err(refused(why, None));
+        }
+        Ok(())
     }
 }

@@ -147,7 +147,7 @@ impl Service {
         for held in self.stack.devices.all().into_iter().filter(is_far) {
             let Ok(turn) = self.turn().await else { return };
             // One that is in use, or of another array, was not left out here.
-            let opened = self.open(&turn, Some(volume), &held.path, &Lent::default()).await;
+            let opened = self.open(&turn, Some(volume), &held.path, &Lent::by_daemon()).await;
             let Ok(new) = opened else { continue };
             let Ok(Contents { md: Md::Member(sb), .. }) = new.contents().await else { continue };
             if sb.set_uuid != uuid || sb.role() == ondisk::Role::Spare {
@@ -245,11 +245,8 @@ impl Service {
     ) -> Result<&'a MemberStatus, Reply> {
         let wanted = disks::identity(Path::new(disk));
         let is_meant = |member: &&MemberStatus| {
-            let Some(path) = member.path.as_deref() else { return false };
-            let name = self.stack.devices.name(path);
-            path == disk
-                || name.as_deref() == Some(disk)
-                || self.is_opened_by(path, wanted.as_ref())
+            let path = member.path.as_deref();
+            path.is_some_and(|path| self.is_called(path, disk, wanted.as_ref()))
         };
         members.iter().find(is_meant).ok_or_else(|| {
             let device = volume.name.device();
@@ -269,9 +266,13 @@ impl Service {
         let wanted = lent.identity(disk).or_else(|| disks::identity(Path::new(disk)));
         let same = |path: &str| self.is_opened_by(path, wanted.as_ref());
         // A device made of other devices has no file to compare.
-        let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
+        let is_lent = lent.identity(disk).is_some();
+        let made = |held: &Device| !is_lent && !held.kind.is_disk() && held.path == disk;
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
-        let Some(held) = held else { return self.open_new(disk, lent).await };
+        let Some(held) = held else {
+            self.refuse_namesake(disk)?;
+            return self.open_new(disk, lent).await;
+        };
         let use_and_hint = match held.role {
             Role::Former | Role::Refused => None,
             Role::Member(uuid) => Some(self.member_of(uuid, volume, &held.path)),
@@ -292,7 +293,7 @@ impl Service {
         if disks::is_on_network(Path::new(&held.path))
             && gateway.disk().presence() == Presence::Gone
         {
-            return self.open_new(&held.path, lent).await;
+            return self.open_new(&held.path, &Lent::by_daemon()).await;
         }
         Ok(NewDisk { path: held.path, gateway, identity: wanted, name: Some(held.name) })
     }

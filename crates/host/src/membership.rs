@@ -232,8 +232,9 @@ impl Service {
     ) -> Result<Candidate, Reply> {
         let device = self.device_in(directory, path);
         let Some(device) = device.and_then(|name| self.stack.devices.find(&name)) else {
-            let whole = disks::in_directory(directory, path);
-            let new = self.open_new(&whole.display().to_string(), lent).await?;
+            let whole = disks::in_directory(directory, path).display().to_string();
+            self.refuse_namesake(&whole)?;
+            let new = self.open_new(&whole, lent).await?;
             let gateway = new.gateway.clone();
             new.refuse_rivals(&new.contents().await?).await?;
             let is_physical = examine(path, &gateway).await?;

@@ -103,7 +103,7 @@ impl Role {
     }
 
     /// Whether nothing has it, so that it can be claimed.
-    const fn is_free(self) -> bool {
+    pub const fn is_free(self) -> bool {
         matches!(self, Self::Former | Self::Refused)
     }
 }

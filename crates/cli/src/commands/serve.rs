@@ -201,6 +201,9 @@ pub(crate) struct ServeOptions {
 
     /// Let the members of a group control the daemon, by its name or number: the control socket belongs to it, with
     /// mode 660. Otherwise only root and the daemon's user may
+    ///
+    /// Members may change, overwrite and end everything that the daemon serves, and add disks that they can open themselves. For
+    /// them the daemon opens no file and connects to no server.
     #[arg(long, value_name = "GROUP")]
     control_group: Option<Group>,
 }

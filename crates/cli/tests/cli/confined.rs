@@ -1,10 +1,17 @@
 //! The daemon in its sandbox: disks that clients lend it, the keeper of its mount and sockets, and what it says of itself.
 
 use std::fs::{self, File, Permissions};
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde_json::{Value, json};
 
 use super::early::{can_mount, is_mounted};
 use super::in_use::Loop;
@@ -118,6 +125,118 @@ fn a_client_that_may_not_open_a_disk_cannot_have_it_added() {
     run(command).fails(1, &["d2", "Permission denied"]);
     let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
     assert!(!detail.lines().any(|line| line.ends_with("/d2")), "{detail}");
+    daemon.end();
+}
+
+/// It controls arrays, but it borrows no right of root's: outside of the sandbox, too, it lends what it can open.
+#[test]
+fn a_member_of_the_control_group_has_no_file_of_roots_overwritten_and_nothing_connected_to() {
+    let images = Images::new(4, 16 * MIB);
+    let create = ["md", "create", "--homehost=any", "-l1", "-n2"];
+    images.run(&create, &["d0", "d1"]).ok();
+    if as_user(&images, USER, USER, &[]).is_none() {
+        return;
+    }
+    fs::set_permissions(images.path("d2"), Permissions::from_mode(0o600)).unwrap();
+    let secret = fs::read(images.path("d2")).unwrap();
+    let group = USER.to_string();
+    let args = ["--no-sandbox", "--control-group", &group, "d0", "d1"];
+    let daemon = Daemon::start(images.dir.path(), &args);
+    let by_member = |args: &[&str]| {
+        let mut command = as_user(&images, USER, USER, &[]).unwrap();
+        command.args(args).args(["--control", "control"]);
+        run(command)
+    };
+    for change in [&["md", "add", "md0", "d2"][..], &["md", "re-add", "md0", "d2"]] {
+        by_member(change).fails(1, &["d2", "Permission denied"]);
+    }
+    by_member(&["md", "incremental", "d2"]).fails(1, &["d2", "Permission denied"]);
+    assert!(fs::read(images.path("d2")).unwrap() == secret, "it was written to");
+    // A server that only root may reach.
+    let place = images.path("server");
+    let server = UnixListener::bind(&place).unwrap();
+    server.set_nonblocking(true).unwrap();
+    fs::set_permissions(&place, Permissions::from_mode(0o600)).unwrap();
+    let uri = format!("nbd+unix:///?socket={}", place.display());
+    for far in [&*uri, "rbd:rbd/image", "ram:16M"] {
+        by_member(&["md", "add", "md0", far]).fails(1, &["user 54321 may not have", far]);
+    }
+    assert_eq!(server.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "it was called");
+    // What the member can open, it lends; and what the daemon has, it controls.
+    chown(images.path("d3"), Some(USER), Some(USER)).unwrap();
+    by_member(&["md", "add", "md0", "d3"]).ok();
+    let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
+    assert!(detail.lines().any(|line| line.ends_with("/d3")), "{detail}");
+    by_member(&["md", "fail", "md0", "d3"]).ok();
+    // Root's own calls are carried out with the daemon's rights, as before.
+    daemon.client(&["md", "add", "md0", "d2"]).ok();
+    daemon.end();
+}
+
+/// Sends a call with descriptors, as no client of ours would; returns the reply.
+fn lend(daemon: &Daemon, disk: &str, label: &str, file: &File) -> Value {
+    let stream = UnixStream::connect(&daemon.control).unwrap();
+    let parameters = json!({ "name": "md0", "action": "add", "disk": disk });
+    let method = "io.ashlar.Control.Manage";
+    let call = json!({ "method": method, "parameters": parameters, "lent": [label] });
+    let message = format!("{call}\0");
+    let files = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    let bytes = [IoSlice::new(message.as_bytes())];
+    let sent = sendmsg(&stream, &bytes, &mut control, SendFlags::empty()).unwrap();
+    assert_eq!(sent, message.len());
+    let mut said = Vec::new();
+    BufReader::new(&stream).read_until(0, &mut said).unwrap();
+    serde_json::from_slice(said.strip_suffix(b"\0").unwrap()).unwrap()
+}
+
+/// A path that the daemon would take for something else later: what root's client then names by it is not this file.
+#[test]
+fn the_path_of_a_lent_disk_is_no_other_disk_and_no_connection() {
+    let images = Images::new(4, 16 * MIB);
+    images.run(&["md", "create", "--homehost=any", "-l1", "-n2"], &["d0", "d1"]).ok();
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d1"]);
+    let file = File::options().read(true).write(true).open(images.path("d2")).unwrap();
+    let before = fs::read(images.path("d2")).unwrap();
+    let path = |name: &str| images.path(name).to_str().unwrap().to_owned();
+    let gone = path("moved");
+    fs::rename(images.path("d1"), &gone).unwrap();
+    let cases = [
+        // Another file is there.
+        (path("d3"), "the daemon sees another file there"),
+        // Nothing is there, and the daemon has a member by that path.
+        ("d1".to_owned(), "by that path the daemon has another disk"),
+        ("nbd+unix:///?socket=/run/none".to_owned(), "lent"),
+        ("ram:16M".to_owned(), "lent"),
+    ];
+    for (label, why) in cases {
+        let reply = lend(&daemon, &label, &label, &file);
+        assert!(reply["error"].is_string() && reply.to_string().contains(why), "{label}: {reply}");
+    }
+    let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
+    assert!(detail.contains("State : clean") || detail.contains("State : active"), "{detail}");
+    assert!(fs::read(images.path("d2")).unwrap() == before, "it was written to");
+    assert!(lend(&daemon, &path("d2"), &path("d2"), &file)["error"].is_null());
+    daemon.end();
+}
+
+/// The path of a lent disk is its client's word: it does not hide the disk that others find there.
+#[test]
+fn a_member_is_found_by_what_its_path_leads_to_before_the_word_of_a_client() {
+    let images = Images::new(3, 16 * MIB);
+    images.run(&["md", "create", "--homehost=any", "-l1", "-n2"], &["d0", "d1"]).ok();
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d1"]);
+    let file = File::options().read(true).write(true).open(images.path("d2")).unwrap();
+    let label = images.path("label").to_str().unwrap().to_owned();
+    assert!(lend(&daemon, &label, &label, &file)["error"].is_null());
+    for change in ["fail", "remove", "add"] {
+        daemon.client(&["md", change, "md0", "d1"]).ok();
+    }
+    fs::hard_link(images.path("d1"), &label).unwrap();
+    let done = daemon.client(&["md", "fail", "md0", &label]).ok();
+    assert!(done.out.contains("d1 faulty") || done.err.contains("d1 faulty"), "{done:?}");
     daemon.end();
 }
 

@@ -345,7 +345,7 @@ method List(path: string) -> (entries: []Entry)
 # process ends.
 method Stop(force: ?bool) -> (waits_for: []string, failure: ?string)
 
-# The daemon is in its sandbox, and cannot open a disk: the call may be sent again with its descriptor, see docs/internals/control.md.
+# The daemon cannot open a disk, or not for this caller: the call may be sent again with its descriptor, see docs/internals/control.md.
 error NotOpened (path: string, access: (read, write))
 
 error NotFound (path: string)

@@ -3,7 +3,6 @@
 //! A peer that sends invalid varlink loses its connection and affects no other; at most one message is buffered for it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use ashlar_engine::net::{Listener, Socket};
@@ -12,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::{Call, Frames, MAX_CALL, Reply, encode};
-use crate::access::Refusals;
+use crate::access::{Caller, Refusals};
 use crate::lending::{Lent, MAX_LENT};
 
 /// The most concurrent connections; more are closed at once.
@@ -27,8 +26,8 @@ pub(crate) trait Interface {
     /// Its types, methods and errors, in varlink's language.
     const DESCRIPTION: &'static str;
 
-    /// The replies to a call of one of its methods, with descriptors that may have come with it: one, unless the caller accepts more; `None` once it has ended, which closes the
-    /// connection.
+    /// The replies to a call of one of its methods: one, unless the caller accepts more; `None` once it has ended, which closes the
+    /// connection. `lent` says for whom, and has the descriptors that came with the call.
     async fn answer(&self, method: &str, call: Call, lent: &Lent) -> Option<Vec<Reply>>;
 
     /// Uses the connection for the replies to a call, until it ends; returns a call that is none for this.
@@ -57,7 +56,7 @@ pub(crate) fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
 /// Answers all connections that `admit` lets in, while the socket listens; it returns the reply for the others.
 pub(crate) async fn serve<I: Interface + 'static>(
     listener: Listener,
-    admit: impl Fn(&Socket) -> Result<(), Reply>,
+    admit: impl Fn(&Socket) -> Result<Caller, Reply>,
     interface: Rc<I>,
 ) {
     let refusals = Refusals::default();
@@ -65,19 +64,22 @@ pub(crate) async fn serve<I: Interface + 'static>(
     loop {
         match listener.next(passing).await {
             Ok(socket) => {
-                if let Err(reply) = admit(&socket) {
-                    if let Some(refusal) = refusals.one_more() {
-                        spawn(refusal.tell(socket, reply)).detach();
+                let caller = match admit(&socket) {
+                    Ok(caller) => caller,
+                    Err(reply) => {
+                        if let Some(refusal) = refusals.one_more() {
+                            spawn(refusal.tell(socket, reply)).detach();
+                        }
+                        continue;
                     }
-                    continue;
-                }
+                };
                 // Each connection holds a reference, beside those of others.
                 if Rc::strong_count(&interface) > MAX_CONNECTIONS {
                     tracing::warn!("too many control connections");
                     continue;
                 }
                 let interface = Rc::clone(&interface);
-                spawn(async move { converse(&socket, &*interface).await }).detach();
+                spawn(async move { converse(&socket, caller, &*interface).await }).detach();
             }
             Err(error) => return tracing::error!(%error, "no more control connections"),
         }
@@ -85,7 +87,7 @@ pub(crate) async fn serve<I: Interface + 'static>(
 }
 
 /// Serves one connection, until it ends.
-async fn converse<I: Interface>(socket: &Socket, interface: &I) {
+async fn converse<I: Interface>(socket: &Socket, caller: Caller, interface: &I) {
     let mut frames = Frames::new(MAX_CALL);
     let (mut buffer, mut files) = (vec![0; 4096], Vec::new());
     loop {
@@ -99,7 +101,8 @@ async fn converse<I: Interface>(socket: &Socket, interface: &I) {
                 Ok(call) => call,
                 Err(error) => return tracing::info!(%error, "control connection dropped"),
             };
-            match exchange(socket, interface, call, std::mem::take(&mut files)).await {
+            let lent = Lent::new(&call.lent, std::mem::take(&mut files), caller);
+            match exchange(socket, interface, call, lent).await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => return tracing::debug!(%error, "control connection lost"),
@@ -123,14 +126,14 @@ async fn exchange<I: Interface>(
     socket: &Socket,
     interface: &I,
     call: Call,
-    files: Vec<OwnedFd>,
+    lent: Result<Lent, Reply>,
 ) -> io::Result<bool> {
     let Some(call) = interface.take_over(socket, call).await? else { return Ok(false) };
     let oneway = call.oneway;
     let replies = match call.method.rsplit_once('.') {
         Some((name, method)) if name == I::NAME => {
             let method = method.to_owned();
-            match Lent::new(&call.lent, files) {
+            match lent {
                 Ok(lent) => interface.answer(&method, call, &lent).await,
                 Err(reply) => Some(vec![reply]),
             }

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::origin::Origin;
 use super::records::ScrubRecord;
+use crate::access::Caller;
 use crate::client::receive;
 use crate::disks;
 use crate::error::{Error, Result};
@@ -96,7 +97,8 @@ pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
             let served = async {
                 let bound = Bound::listening(fd);
                 let bound = bound.map_err(|error| Error::plain("cannot listen", error))?;
-                let serving = pin!(server::serve(bound.into(), |_| Ok(()), Rc::new(controls)));
+                let serving =
+                    pin!(server::serve(bound.into(), |_| Ok(Caller::Owner), Rc::new(controls)));
                 select(serving, until).await;
                 Ok(())
             };
