@@ -35,7 +35,7 @@ serve() {
 	local _
 	mkdir -p "$mount"
 	: >"$WORK/log" # or the last one's is looked at, if the new one is slow
-	"${program[@]}" serve "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
+	"${program[@]}" serve --no-sandbox "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
 		--set "sys/module/zfs/parameters/zvol_use_blk_mq=$queue" "$@" >"$WORK/log" 2>&1 </dev/null &
 	echo $! >"$WORK/pid"
 	for _ in $(seq 600); do

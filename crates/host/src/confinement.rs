@@ -2,10 +2,12 @@
 //!
 //! What it keeps from whom: docs/internals/sandbox.md. The daemon confines its main thread before it starts another, and seals all of
 //! them once it has its rings. What it needs rights for after that, others do: the keeper ends its mount, clients lend it disks.
+//!
+//! Whether there is a sandbox, the configuration says, and no byte of a disk: an image must not choose where it is parsed.
 
-use std::fs::{DirBuilder, File, FileType};
+use std::fs::DirBuilder;
 use std::net::TcpListener;
-use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use ashlar_engine::memory::{address_space_bytes, available_bytes};
@@ -34,14 +36,6 @@ const RESERVED_BYTES: u64 = 8 << 30;
 /// The permissions of our directory for states.
 const STATE_MODE: u32 = 0o700;
 
-/// The labels of ZFS at the start of a disk, and their blocks with a magic number (OpenZFS's `vdev_impl.h`).
-const LABEL_BYTES: u64 = 256 << 10;
-/// Where OpenZFS begins the partition that it makes on a whole disk, bytes.
-const PARTITION: u64 = 1 << 20;
-const UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
-const UBERBLOCK_BYTES: usize = 1 << 10;
-const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
-
 /// See the module text.
 pub(crate) struct Confinement(std::result::Result<Policy, String>);
 
@@ -51,11 +45,9 @@ impl Confinement {
         let is_far = |path: &&PathBuf| disks::is_on_network(path);
         let why = if config.no_sandbox || is_switched_off() {
             Some("--no-sandbox".to_owned())
-        } else if let Some(disk) = config.disks.iter().find(is_far) {
-            Some(format!("{} may have to be connected to again", disk.display()))
         } else {
-            let pool = config.disks.iter().find(|path| !config.whole && has_pool(path));
-            pool.map(|disk| format!("the pool on {} needs a process of its own", disk.display()))
+            let disk = config.disks.iter().find(is_far);
+            disk.map(|disk| format!("{} may have to be connected to again", disk.display()))
         };
         if let Some(why) = why {
             tracing::info!(why, "no sandbox");
@@ -146,46 +138,4 @@ fn states() -> Vec<PathBuf> {
         made.is_ok()
     });
     all
-}
-
-/// Whether a disk begins with a label of ZFS, or with a partition that does where OpenZFS makes one. Numbers at fixed places are
-/// compared, and nothing is parsed: this is before the sandbox. A pool elsewhere is found later, and refused.
-fn has_pool(path: &Path) -> bool {
-    // Opening anything else may wait.
-    let is_disk = |kind: FileType| kind.is_file() || kind.is_block_device();
-    if !std::fs::metadata(path).is_ok_and(|found| is_disk(found.file_type())) {
-        return false;
-    }
-    let Ok(file) = File::open(path) else { return false };
-    let magic = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-    let is_magic =
-        |number: u64| number == UBERBLOCK_MAGIC || number.swap_bytes() == UBERBLOCK_MAGIC;
-    [0, LABEL_BYTES, PARTITION, PARTITION + LABEL_BYTES].into_iter().any(|label| {
-        let mut blocks = vec![0; (UBERBLOCKS.end - UBERBLOCKS.start) as usize];
-        file.read_exact_at(&mut blocks, label + UBERBLOCKS.start).is_ok()
-            && blocks.chunks(UBERBLOCK_BYTES).filter_map(magic).any(is_magic)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_with_a_label_of_zfs_is_told_from_others() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("d");
-        let file = File::create(&path).unwrap();
-        assert!(!has_pool(&path) && !has_pool(dir.path()) && !has_pool(Path::new("/no/such")));
-        file.set_len(2 << 20).unwrap();
-        assert!(!has_pool(&path));
-        let swapped = UBERBLOCK_MAGIC.swap_bytes();
-        for (at, number) in [(131_072, UBERBLOCK_MAGIC), (520_192, swapped), (1_179_648, swapped)] {
-            file.write_all_at(&number.to_le_bytes(), at).unwrap();
-            assert!(has_pool(&path), "{at}");
-            file.write_all_at(&[0; 8], at).unwrap();
-        }
-        file.write_all_at(&UBERBLOCK_MAGIC.to_le_bytes(), 4096).unwrap();
-        assert!(!has_pool(&path), "it is at another place");
-    }
 }

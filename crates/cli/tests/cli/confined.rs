@@ -4,7 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -237,6 +237,25 @@ fn a_member_is_found_by_what_its_path_leads_to_before_the_word_of_a_client() {
     fs::hard_link(images.path("d1"), &label).unwrap();
     let done = daemon.client(&["md", "fail", "md0", &label]).ok();
     assert!(done.out.contains("d1 faulty") || done.err.contains("d1 faulty"), "{done:?}");
+    daemon.end();
+}
+
+/// The author of an image does not choose where it is parsed.
+#[test]
+fn no_byte_of_a_disk_switches_the_sandbox_off() {
+    let images = Images::array(2, 16 * MIB, &["-l1"]);
+    let plain = File::create(images.path("plain")).unwrap();
+    plain.set_len(16 * MIB).unwrap();
+    // A uberblock of ZFS, in the first and the second label, of the disk and of its first partition.
+    let magic = 0x00ba_b10c_u64.to_le_bytes();
+    for at in [128 << 10, 384 << 10, (1 << 20) + (128 << 10), (1 << 20) + (384 << 10)] {
+        plain.write_all_at(&magic, at).unwrap();
+    }
+    let member = File::options().write(true).open(images.path("d0")).unwrap();
+    member.write_all_at(&magic, 128 << 10).unwrap();
+    let daemon = images.serve(&["plain"]);
+    let status = daemon.client(&["status"]).ok().out;
+    assert!(status.contains("sandbox: on\n"), "{status}");
     daemon.end();
 }
 

@@ -52,6 +52,14 @@ pub(crate) fn mounted(images: &Images, args: &[&str]) -> Daemon {
     images.serve(&[&["--mount", "mnt"], args].concat())
 }
 
+/// What a daemon that serves pools must be told: it starts a process for each, which it cannot in its sandbox.
+pub(crate) const WITH_POOLS: &str = "--no-sandbox";
+
+/// As [`mounted`], with pools.
+pub(crate) fn mounted_pool(images: &Images, args: &[&str]) -> Daemon {
+    mounted(images, &[&[WITH_POOLS], args].concat())
+}
+
 pub(crate) fn has_fuse(test: &str) -> bool {
     let found = fs::metadata("/dev/fuse").is_ok();
     if !found {
@@ -152,7 +160,7 @@ fn volumes_are_served_by_their_names_and_follow_what_is_done() {
     }
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
-    let daemon = mounted(&images, &[]);
+    let daemon = mounted_pool(&images, &[]);
     assert!(daemon.greeting.contains("tank: zpool of 2 devices"), "{}", daemon.greeting);
     assert!(daemon.greeting.contains("zvol/tank/vol: zvol 16M"), "{}", daemon.greeting);
     let volume = images.path("mnt/dev/zvol/tank/vol");
@@ -227,7 +235,7 @@ fn the_queue_is_set_for_each_volume_while_it_is_used() {
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "-b", "16K", "tank/vol"]).ok();
     let parameter = "sys/module/zfs/parameters/zvol_use_blk_mq=1";
-    let daemon = mounted(&images, &["--set", parameter]);
+    let daemon = mounted_pool(&images, &["--set", parameter]);
     let get = |path: &str| daemon.client(&["get", path]).ok().out.trim().to_owned();
     assert_eq!(get("sys/block/zd0/zvol/name"), "tank/vol");
     assert_eq!(get("sys/block/zd0/zvol/use_blk_mq"), "1");
@@ -259,7 +267,7 @@ fn a_pools_process_that_dies_takes_nothing_with_it() {
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
     File::create(images.path("plain")).unwrap().set_len(MIB).unwrap();
-    let daemon = mounted(&images, &["plain"]);
+    let daemon = mounted_pool(&images, &["plain"]);
     let volume = OpenOptions::new()
         .read(true)
         .write(true)
@@ -290,7 +298,7 @@ fn a_pools_process_that_dies_takes_nothing_with_it() {
     daemon.signal("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "the pool was not exported: {log}");
-    let daemon = mounted(&images, &[]);
+    let daemon = mounted_pool(&images, &[]);
     let volume = File::open(images.path("mnt/dev/zvol/tank/vol")).unwrap();
     let mut back = vec![0; 1 << 20];
     volume.read_exact_at(&mut back, MIB).unwrap();
@@ -308,7 +316,7 @@ fn a_pool_that_is_only_read_is_not_changed() {
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
     let before = images.bytes();
-    let daemon = mounted(&images, &["--read-only"]);
+    let daemon = mounted_pool(&images, &["--read-only"]);
     let path = images.path("mnt/dev/zvol/tank/vol");
     assert!(OpenOptions::new().write(true).open(&path).is_err());
     let mut block = [1; 4096];
@@ -334,20 +342,20 @@ fn what_is_on_a_volume_is_served_too() {
     images
         .run(&["lvm", "lvcreate", "-A", "n", "-n", "lv", "-L", "16M", "vg", "--devices"], &["pv"])
         .ok();
-    let daemon = mounted(&images, &[]);
+    let daemon = mounted_pool(&images, &[]);
     let pv = OpenOptions::new().write(true).open(images.path("mnt/dev/zvol/tank/pv")).unwrap();
     pv.write_all_at(&fs::read(&disk).unwrap(), 0).unwrap();
     pv.sync_all().unwrap();
     drop(pv);
     daemon.end();
-    let daemon = mounted(&images, &[]);
+    let daemon = mounted_pool(&images, &[]);
     assert!(daemon.greeting.contains("vg/lv: lvm 16M"), "{}", daemon.greeting);
     let lv = OpenOptions::new().read(true).write(true).open(images.path("mnt/dev/vg/lv")).unwrap();
     lv.write_all_at(b"through all layers", 4096).unwrap();
     drop(lv);
     daemon.client(&["zpool", "export", "tank"]).fails(1, &["pool is busy", "is made of 'tank/pv'"]);
     daemon.end();
-    let daemon = mounted(&images, &[]);
+    let daemon = mounted_pool(&images, &[]);
     let mut back = [0; 18];
     File::open(images.path("mnt/dev/vg/lv")).unwrap().read_exact_at(&mut back, 4096).unwrap();
     assert_eq!(&back, b"through all layers");
@@ -390,7 +398,7 @@ fn pools_on_partitions_of_an_image_are_served() {
     let list = on(&disk, &["zvol", "list", "-H", "-o", "name"]).ok().out;
     assert_eq!(list, "boot/vol\ntank/vol\n");
     for round in 0..2 {
-        let daemon = mounted(&disk, &[]);
+        let daemon = mounted_pool(&disk, &[]);
         let status = daemon.client(&["zpool", "status", "tank"]).ok().out;
         assert!(status.contains("/d0p2 "), "{status}");
         for pool in ["boot", "tank"] {
@@ -417,31 +425,39 @@ fn pools_on_partitions_of_an_image_are_served() {
     zdb_agrees(&made);
 }
 
-/// The daemon enters its sandbox unless there is a pool where OpenZFS makes one, and here there is none.
+/// Whatever is on its disks, a daemon enters its sandbox unless its user says otherwise: where OpenZFS makes a pool, and elsewhere.
 #[test]
 fn a_pool_that_is_found_in_the_sandbox_is_refused_and_served_without() {
     const SIZE: u64 = 64 * MIB;
-    const PLACE: u64 = 4 * MIB;
     if !has_libzpool("a pool in the sandbox") {
         return;
     }
     let made = Images::new(1, SIZE);
     made.run(&["zpool", "create", "tank"], &["d0"]).ok();
-    let disk = Images::new(1, SIZE + 2 * PLACE);
-    let image = OpenOptions::new().write(true).open(disk.path("d0")).unwrap();
-    let table = [((PLACE / 512) as u32, (SIZE / 512) as u32)];
-    image.write_all_at(&boot_sector(&table), 0).unwrap();
-    image.write_all_at(&fs::read(made.path("d0")).unwrap(), PLACE).unwrap();
-    let before = disk.bytes();
-    let refused = disk.run(&["serve", "--control", "control"], &["d0"]);
-    refused.fails(
-        1,
-        &["cannot serve a pool", "in its sandbox", "hint: ashlar serve --no-sandbox imports it"],
-    );
-    assert_eq!(disk.bytes(), before);
-    let daemon = disk.serve(&["--no-sandbox"]);
-    assert!(daemon.greeting.contains("tank: zpool of 1 device"), "{}", daemon.greeting);
-    daemon.end();
+    let pool = fs::read(made.path("d0")).unwrap();
+    for place in [0, 4 * MIB] {
+        let disk = Images::new(1, SIZE + 2 * place);
+        let image = OpenOptions::new().write(true).open(disk.path("d0")).unwrap();
+        image.write_all_at(&pool, place).unwrap();
+        if place > 0 {
+            let table = [((place / 512) as u32, (SIZE / 512) as u32)];
+            image.write_all_at(&boot_sector(&table), 0).unwrap();
+        }
+        let before = disk.bytes();
+        let refused = disk.run(&["serve", "--control", "control"], &["d0"]);
+        refused.fails(
+            1,
+            &[
+                "cannot serve a pool",
+                "in its sandbox",
+                "hint: ashlar serve --no-sandbox imports it",
+            ],
+        );
+        assert_eq!(disk.bytes(), before);
+        let daemon = disk.serve(&["--no-sandbox"]);
+        assert!(daemon.greeting.contains("tank: zpool of 1 device"), "{}", daemon.greeting);
+        daemon.end();
+    }
 }
 
 /// A refused command changes no setting, and a renamed volume keeps its device and partitions.
@@ -455,7 +471,7 @@ fn a_volume_stays_the_device_that_it_is() {
     on(&images, &["zvol", "create", "-V", "1M", "tank/other"]).ok();
     // A disk with a volume's device name.
     File::create(images.path("zd0")).unwrap().set_len(MIB).unwrap();
-    let daemon = mounted(&images, &[]);
+    let daemon = mounted_pool(&images, &[]);
     let volume = images.path("mnt/dev/zvol/tank/vol");
     OpenOptions::new()
         .write(true)
@@ -464,7 +480,7 @@ fn a_volume_stays_the_device_that_it_is() {
         .write_all_at(&boot_sector(&[(2048, 4096)]), 0)
         .unwrap();
     daemon.end();
-    let daemon = mounted(&images, &["zd0"]);
+    let daemon = mounted_pool(&images, &["zd0"]);
     assert!(daemon.greeting.contains("zd0: disk 1M\n"), "{}", daemon.greeting);
     let get = |path: &str| daemon.client(&["get", path]).ok().out.trim().to_owned();
     let names = ["zd16", "zd32"].map(|zd| get(&format!("sys/block/{zd}/zvol/name")));
@@ -514,7 +530,7 @@ fn readonly_takes_effect_at_once() {
     }
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
-    let daemon = mounted(&images, &[]);
+    let daemon = mounted_pool(&images, &[]);
     let path = images.path("mnt/dev/zvol/tank/vol");
     let volume = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     volume.write_all_at(b"before", 0).unwrap();
@@ -577,7 +593,7 @@ fn thousands_of_snapshots_are_listed() {
     const VOLUMES: usize = 100;
     const ROUNDS: usize = 30;
     let images = pool();
-    let daemon = images.serve(&["--nbd", "unix:nbd"]);
+    let daemon = images.serve(&[WITH_POOLS, "--nbd", "unix:nbd"]);
     for volume in 0..VOLUMES {
         let name = format!("tank/v{volume}");
         daemon.client(&["zvol", "create", "-s", "-V", "1M", &name]).ok();

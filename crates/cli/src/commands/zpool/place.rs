@@ -62,7 +62,7 @@ impl PoolArgs {
     ) -> Result<T> {
         if self.devices.is_empty() {
             let client = self.daemon.connect().map_err(|error| {
-                error.hint("name its disks with --devices, or start a daemon with ashlar serve")
+                error.hint("name its disks with --devices, or start a daemon with ashlar serve --no-sandbox")
             })?;
             return work(&mut Session::Daemon(client));
         }
