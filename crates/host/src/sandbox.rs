@@ -76,6 +76,8 @@ impl Sandbox {
         };
         // The target may be another user's. If it is missing, the copy says so.
         let policy = policy.keep(CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER);
+        // Those of symbolic links.
+        let policy = policy.times(true);
         Self(Some(match directory.is_dir() {
             true => policy.write_below(directory),
             false => policy.changes(true),

@@ -49,7 +49,6 @@ const FILES: &[c_long] = &[
     libc::SYS_fstatfs,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
-    libc::SYS_openat,
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
@@ -130,7 +129,6 @@ const PROCESS: &[c_long] = &[
 /// Calls that only older machines have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[c_long] = &[
-    libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
@@ -155,23 +153,18 @@ const LEGACY: &[c_long] = &[];
 
 /// Changes of what is below the directories that may be written to, which landlock judges, and of files that are open.
 const CHANGES: &[c_long] = &[
-    libc::SYS_mkdirat,
     libc::SYS_unlinkat,
     libc::SYS_renameat2,
     libc::SYS_linkat,
     libc::SYS_symlinkat,
-    libc::SYS_fchmod,
     libc::SYS_fchown,
     libc::SYS_fgetxattr,
     libc::SYS_flistxattr,
     libc::SYS_fsetxattr,
-    // Of times, by path as well: there is no other way for a symbolic link.
-    libc::SYS_utimensat,
 ];
 /// The same, on machines that have them.
 #[cfg(target_arch = "x86_64")]
 const LEGACY_CHANGES: &[c_long] = &[
-    libc::SYS_mkdir,
     libc::SYS_rmdir,
     libc::SYS_unlink,
     libc::SYS_rename,
@@ -184,6 +177,24 @@ const LEGACY_CHANGES: &[c_long] = &[
 const LEGACY_CHANGES: &[c_long] = &[38];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LEGACY_CHANGES: &[c_long] = &[];
+
+/// The calls that give a file its mode, with the argument that has the mode, and the one with flags without which there is none.
+const OPENS: &[(c_long, u8, u8)] = &[(libc::SYS_openat, 3, 2)];
+#[cfg(target_arch = "x86_64")]
+const LEGACY_OPENS: &[(c_long, u8, u8)] = &[(libc::SYS_open, 2, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY_OPENS: &[(c_long, u8, u8)] = &[];
+/// The same, of changes. (mkdir(2) takes no such bits, but this is no reason to pass them.)
+const MODES: &[(c_long, u8)] = &[(libc::SYS_fchmod, 1), (libc::SYS_mkdirat, 2)];
+#[cfg(target_arch = "x86_64")]
+const LEGACY_MODES: &[(c_long, u8)] = &[(libc::SYS_mkdir, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY_MODES: &[(c_long, u8)] = &[];
+
+/// Of a program that runs with the rights of its owner or group: a set-uid program of root's is a way out of every sandbox.
+const PRIVILEGED_MODES: u64 = (libc::S_ISUID | libc::S_ISGID) as u64;
+/// Of open(2), with a mode: O_CREAT, and O_TMPFILE without the bit of O_DIRECTORY that it includes.
+const CREATES: u64 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
 
 /// Owners and attributes by path.
 const OWNERS: &[c_long] = &[libc::SYS_fchownat, libc::SYS_lsetxattr];
@@ -301,6 +312,9 @@ fn rules(policy: &Policy) -> Compiled<Rules> {
     if policy.changes {
         [CHANGES, LEGACY_CHANGES].into_iter().for_each(&mut allow);
     }
+    if policy.times {
+        allow(&[libc::SYS_utimensat]);
+    }
     if policy.owners {
         [OWNERS, LEGACY_OWNERS].into_iter().for_each(&mut allow);
     }
@@ -326,6 +340,23 @@ fn rules(policy: &Policy) -> Compiled<Rules> {
         // To the peer only: a datagram socket that was connected before, a service manager's, could send to any path.
         let peer = SeccompRule::new(vec![null(4)?])?;
         rules.insert(libc::SYS_sendto, vec![peer]);
+    }
+    if policy.changes && !policy.times {
+        // Of an open file: landlock does not judge those by path.
+        let open = SeccompRule::new(vec![null(1)?])?;
+        rules.insert(libc::SYS_utimensat, vec![open]);
+    }
+    // The owner's rights are what --owners restores.
+    let modes = if policy.owners { 0 } else { PRIVILEGED_MODES };
+    for (call, mode, flags) in [OPENS, LEGACY_OPENS].concat() {
+        let without = SeccompRule::new(vec![masked(flags, CREATES, 0)?])?;
+        let plain = SeccompRule::new(vec![masked(mode, modes, 0)?])?;
+        rules.insert(call, vec![without, plain]);
+    }
+    for (call, mode) in [MODES, LEGACY_MODES].concat() {
+        if policy.changes {
+            rules.insert(call, vec![SeccompRule::new(vec![masked(mode, modes, 0)?])?]);
+        }
     }
     let small = |value: &i32| *value as u64;
     rules.insert(libc::SYS_fcntl, one_of(1, FCNTL.iter().map(small))?);
@@ -381,7 +412,91 @@ mod tests {
     use super::*;
 
     fn all() -> Policy {
-        Policy::new().write_below("/").sockets(Sockets::Connect).owners(true)
+        Policy::new().write_below("/").sockets(Sockets::Connect).owners(true).times(true)
+    }
+
+    /// Whether a filter lets a call of this machine pass: its instructions as the kernel executes them. (Sources: seccomp(2);
+    /// `include/uapi/linux/bpf_common.h`, `include/uapi/linux/seccomp.h`.)
+    fn passes(filter: &BpfProgram, call: c_long, arguments: [u64; 6]) -> bool {
+        const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        let words: Vec<u32> = [call as u32, ARCH, 0, 0]
+            .into_iter()
+            .chain(
+                arguments.iter().flat_map(|argument| [*argument as u32, (argument >> 32) as u32]),
+            )
+            .collect();
+        let (mut a, mut at) = (0, 0);
+        loop {
+            let step = &filter[at];
+            at += 1;
+            let jump = |holds: bool| usize::from(if holds { step.jt } else { step.jf });
+            match step.code {
+                0x20 => a = words[step.k as usize / 4],
+                0x54 => a &= step.k,
+                0x05 => at += step.k as usize,
+                0x15 => at += jump(a == step.k),
+                0x25 => at += jump(a > step.k),
+                0x35 => at += jump(a >= step.k),
+                0x06 => return step.k == 0x7fff_0000,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    /// The filter of a policy.
+    fn filter(policy: &Policy) -> BpfProgram {
+        compile(rules(policy).unwrap(), SeccompAction::Errno(1), SeccompAction::Allow).unwrap()
+    }
+
+    #[test]
+    fn no_file_gets_the_bits_of_a_set_uid_program() {
+        // What registers have beside the low bits, the kernel ignores.
+        const NOISE: u64 = 0xdead_beef_ff00_0000;
+        let (looks, writes) = (Policy::new(), Policy::new().write_below("/"));
+        let (restores, all) = (writes.clone().times(true), all());
+        let creating = [libc::O_CREAT | libc::O_WRONLY, libc::O_TMPFILE | libc::O_RDWR];
+        for policy in [&looks, &writes, &restores, &all] {
+            let filter = filter(policy);
+            let opens = |flags: i32, mode: u64| {
+                let arguments = [3, 4, flags as u64 | 0xdead_beef << 32, mode, 0, 0];
+                let at = passes(&filter, libc::SYS_openat, arguments);
+                #[cfg(target_arch = "x86_64")]
+                {
+                    let [_, path, flags, mode, ..] = arguments;
+                    let old = passes(&filter, libc::SYS_open, [path, flags, mode, 0, 0, 0]);
+                    assert_eq!(at, old);
+                }
+                at
+            };
+            // Without O_CREAT the register has anything.
+            assert!(opens(libc::O_RDONLY, u64::MAX) && opens(libc::O_DIRECTORY, u64::MAX));
+            for flags in creating {
+                assert!(opens(flags, 0o1777 | NOISE), "{policy:?}");
+                for mode in [0o4755, 0o2755, 0o6000, 0o4000 | NOISE] {
+                    assert_eq!(opens(flags, mode), policy.owners, "{mode:o} {policy:?}");
+                }
+            }
+            let sets = |mode: u64| passes(&filter, libc::SYS_fchmod, [3, mode, 0, 0, 0, 0]);
+            assert_eq!(sets(0o1777 | NOISE), policy.changes);
+            assert_eq!(sets(0o4755), policy.owners);
+            assert_eq!(sets(0o2755 | NOISE), policy.owners);
+            let makes = |mode: u64| passes(&filter, libc::SYS_mkdirat, [3, 4, mode, 0, 0, 0]);
+            assert_eq!((makes(0o777), makes(0o2777)), (policy.changes, policy.owners));
+        }
+    }
+
+    #[test]
+    fn times_are_changed_by_path_only_where_a_policy_says_so() {
+        let writes = Policy::new().write_below("/");
+        for (policy, of_open, by_path) in [
+            (Policy::new(), false, false),
+            (writes.clone(), true, false),
+            (writes.times(true), true, true),
+        ] {
+            let filter = filter(&policy);
+            let may = |path: u64| passes(&filter, libc::SYS_utimensat, [3, path, 5, 0, 0, 0]);
+            assert_eq!((may(0), may(0x7fff_0000_0000), may(4)), (of_open, by_path, by_path));
+        }
     }
 
     #[test]
@@ -419,6 +534,8 @@ mod tests {
             libc::SYS_userfaultfd,
             libc::SYS_open_by_handle_at,
             libc::SYS_fchmodat,
+            libc::SYS_openat2,
+            libc::SYS_mknodat,
             libc::SYS_seccomp,
         ] {
             assert!(!rules.contains_key(&call), "{call}");

@@ -60,6 +60,7 @@ pub struct Policy {
     keeps: CapabilitySet,
     changes: bool,
     owners: bool,
+    times: bool,
     memory: Option<MemoryLimit>,
 }
 
@@ -128,6 +129,7 @@ impl Policy {
             keeps: CapabilitySet::empty(),
             changes: false,
             owners: false,
+            times: false,
             memory: None,
         }
     }
@@ -170,11 +172,18 @@ impl Policy {
     }
 
     /// Allows changes of owners and of extended attributes by path, too. Landlock does not judge these calls: a process
-    /// that may make them may make them on all files. Modes, and owners and attributes of open files, may be changed wherever
-    /// something may be written.
+    /// that may make them may make them on all files. Modes, times, and owners and attributes of open files, may be changed wherever
+    /// something may be written; but no file gets a set-user-ID or set-group-ID bit without this.
     #[must_use]
     pub fn owners(mut self, allowed: bool) -> Self {
         self.owners = allowed;
+        self
+    }
+
+    /// Allows changes of times by path, too, which landlock does not judge: there is no other way for a symbolic link.
+    #[must_use]
+    pub fn times(mut self, allowed: bool) -> Self {
+        self.times = allowed;
         self
     }
 

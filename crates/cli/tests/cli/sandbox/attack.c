@@ -32,6 +32,9 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
 #ifndef IORING_SETUP_NO_SQARRAY
 #define IORING_SETUP_NO_SQARRAY (1U << 16)
 #endif
@@ -77,6 +80,9 @@ static const char *at(const char *name)
 
 static void files(void)
 {
+	/* CAP_SYS_ADMIN, effective and permitted: struct vfs_cap_data. */
+	static const uint32_t capability[5] = { 0x02000001, 1 << 21 };
+
 	closed("open-read", open(at("other"), O_RDONLY));
 	closed("open-write", open(at("other"), O_WRONLY));
 	closed("openat2", real_syscall(SYS_openat2, AT_FDCWD, at("other"), &(uint64_t[3]){ O_RDWR }, 24));
@@ -95,6 +101,14 @@ static void files(void)
 	said("truncate", truncate(at("other"), 3));
 	said("chmod", chmod(at("other"), 0777));
 	said("chown", chown(at("other"), 0, 0));
+	/* Of a file that is open: the disks are. */
+	said("fchmod-setuid", fchmod(report, S_ISUID | 0755));
+	said("fchmod-setgid", fchmod(report, S_ISGID | 0755));
+	closed("creat-setuid", open(at("program"), O_CREAT | O_WRONLY, S_ISUID | 0755));
+	said("fchmodat", real_syscall(SYS_fchmodat, AT_FDCWD, at("other"), S_ISUID | 0755));
+	said("fchmodat2", real_syscall(SYS_fchmodat2, AT_FDCWD, at("other"), S_ISUID | 0755, 0));
+	said("fsetxattr-capability", real_syscall(SYS_fsetxattr, report, "security.capability", capability, sizeof capability, 0));
+	said("times", utimensat(AT_FDCWD, at("other"), NULL, 0));
 	said("setxattr", real_syscall(SYS_setxattr, at("other"), "user.mine", "1", 1, 0));
 	said("chdir", chdir(directory));
 }
