@@ -3,7 +3,7 @@
 //! # Theory
 //!
 //! A daemon in its sandbox can neither unmount nor remove files. It starts the keeper before it enters the sandbox, tells it
-//! on its command line what to keep, and asks it later, by words of two bytes on a pair of sockets. What the keeper
+//! on its command line what to keep, and asks it later, by words of three bytes on a pair of sockets: a letter and a number. What the keeper
 //! can do was fixed when it started, so a daemon that has been taken over can end its own mount and remove its own
 //! sockets' files, and nothing else.
 //!
@@ -63,6 +63,14 @@ const DONE: u8 = 0;
 const BUSY: u8 = 1;
 const FAILED: u8 = 2;
 
+/// What the daemon asks: a letter, and a number (little endian).
+type Word = [u8; 3];
+
+fn word(letter: u8, number: u16) -> Word {
+    let [low, high] = number.to_le_bytes();
+    [letter, low, high]
+}
+
 /// What a keeper keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Charge {
@@ -112,13 +120,14 @@ impl Charge {
     /// The reply to a word.
     fn obey(&self, word: &[u8]) -> Vec<u8> {
         let done = match (word, &self.mount) {
-            ([UNMOUNT, _], Some(mount)) => mount.end(false),
-            ([DETACH, _], Some(mount)) => mount.end(true),
-            ([USERS, _], Some(mount)) => {
+            ([UNMOUNT, _, _], Some(mount)) => mount.end(false),
+            ([DETACH, _, _], Some(mount)) => mount.end(true),
+            ([USERS, _, _], Some(mount)) => {
                 return reply(DONE, &users::users(mount).join("\n"));
             }
-            ([REMOVE, index], _) => {
-                if let Some((path, identity)) = self.files.get(usize::from(*index)) {
+            ([REMOVE, low, high], _) => {
+                let index = usize::from(u16::from_le_bytes([*low, *high]));
+                if let Some((path, identity)) = self.files.get(index) {
                     socket_file::remove(path, *identity);
                 }
                 Ok(())
@@ -156,7 +165,7 @@ pub fn run(charge: &Charge) -> Result<ExitCode> {
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
             Err(errno) => return Err(failed(errno.into())),
         }
-        let mut word = [0; 3];
+        let mut word = [0; 4];
         match recv(stdin(), &mut word[..], RecvFlags::empty()) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
             Ok((_, len)) => said = charge.obey(word.get(..len).unwrap_or_default()),
@@ -210,7 +219,7 @@ impl Keeper {
     /// It is in use, or cannot be ended.
     pub(crate) fn end_mount(&self, lazy: bool) -> std::result::Result<(), MountError> {
         let Some(mount) = &self.charge.mount else { return Ok(()) };
-        let Some(said) = self.ask(if lazy { DETACH } else { UNMOUNT }, 0) else {
+        let Some(said) = self.ask(word(if lazy { DETACH } else { UNMOUNT }, 0)) else {
             return mount.end(lazy).map_err(|error| {
                 if matches!(error, MountError::Busy { .. }) {
                     return error;
@@ -235,7 +244,7 @@ impl Keeper {
     /// What uses the mount.
     pub(crate) fn users(&self) -> Vec<String> {
         let Some(mount) = &self.charge.mount else { return Vec::new() };
-        match self.ask(USERS, 0) {
+        match self.ask(word(USERS, 0)) {
             Some(said) => {
                 let text = String::from_utf8_lossy(said.get(1..).unwrap_or_default());
                 text.lines().map(str::to_owned).collect()
@@ -248,8 +257,8 @@ impl Keeper {
     pub(crate) fn remove(&self, path: &Path, identity: Identity) {
         let is_it = |file: &(PathBuf, Identity)| file.0 == path && file.1 == identity;
         let index = self.charge.files.iter().position(is_it);
-        let index = index.and_then(|index| u8::try_from(index).ok());
-        if index.and_then(|index| self.ask(REMOVE, index)).is_none() {
+        let index = index.and_then(|index| u16::try_from(index).ok());
+        if index.and_then(|index| self.ask(word(REMOVE, index))).is_none() {
             socket_file::remove(path, identity);
         }
     }
@@ -262,9 +271,9 @@ impl Keeper {
             Err(TryLockError::WouldBlock) => return,
         };
         let Some(socket) = &*socket else { return };
-        let mount = self.charge.mount.iter().map(|_| [DETACH, 0]);
-        let files = (0..self.charge.files.len()).filter_map(|index| u8::try_from(index).ok());
-        for word in mount.chain(files.map(|index| [REMOVE, index])) {
+        let mount = self.charge.mount.iter().map(|_| word(DETACH, 0));
+        let files = (0..self.charge.files.len()).filter_map(|index| u16::try_from(index).ok());
+        for word in mount.chain(files.map(|index| word(REMOVE, index))) {
             let said = send(socket, &word, SendFlags::NOSIGNAL).map_err(io::Error::from);
             if said.and_then(|_| hear(socket, BRIEF)).is_err() {
                 return;
@@ -273,9 +282,9 @@ impl Keeper {
     }
 
     /// The reply to a word; `None` if the keeper is gone.
-    fn ask(&self, word: u8, index: u8) -> Option<Vec<u8>> {
+    fn ask(&self, word: Word) -> Option<Vec<u8>> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = send(socket.as_ref()?, &[word, index], SendFlags::NOSIGNAL);
+        let said = send(socket.as_ref()?, &word, SendFlags::NOSIGNAL);
         let said = said.map_err(io::Error::from).and_then(|_| {
             let heard = socket.as_ref().map(|socket| hear(socket, PATIENCE));
             heard.transpose().map(Option::flatten)
@@ -309,6 +318,8 @@ fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -333,15 +344,57 @@ mod tests {
         file.removed_by(Box::new(|| {}));
         let identity = file.identity();
         let charge = Charge { mount: None, files: vec![(path.clone(), identity)] };
-        for word in [&b""[..], b"r", b"u\0", b"d\0", b"w\0", b"x\0", b"r\0\0"] {
+        let words = [&b""[..], b"r", b"r\0", b"u\0\0", b"d\0\0", b"w\0\0", b"x\0\0", b"r\0\0\0"];
+        for word in words {
             assert_eq!(charge.obey(word).first(), Some(&FAILED), "{word:?}");
         }
-        assert_eq!(charge.obey(b"r\x01"), [DONE]);
-        assert!(path.exists());
-        assert_eq!(charge.obey(b"r\0"), [DONE]);
+        for other in [1, 256] {
+            assert_eq!(charge.obey(&word(REMOVE, other)), [DONE]);
+            assert!(path.exists());
+        }
+        assert_eq!(charge.obey(&word(REMOVE, 0)), [DONE]);
         assert!(!path.exists());
         std::fs::write(&path, "another").unwrap();
-        assert_eq!(charge.obey(b"r\0"), [DONE]);
+        assert_eq!(charge.obey(&word(REMOVE, 0)), [DONE]);
         assert!(path.exists(), "it has another inode");
+    }
+
+    /// The keeper at the other end of a pair of sockets, on a thread.
+    #[test]
+    fn more_sockets_than_a_byte_can_count_are_all_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |number: u32| {
+            let path = dir.path().join(number.to_string());
+            std::fs::write(&path, "").unwrap();
+            let found = std::fs::metadata(&path).unwrap();
+            (path, (found.dev(), found.ino()))
+        };
+        let files: Vec<(PathBuf, Identity)> = (0..300).map(make).collect();
+        let charge = Charge { mount: None, files: files.clone() };
+        let pair =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.unwrap();
+        let keeper = Keeper { charge: charge.clone(), socket: Mutex::new(Some(ours)) };
+        let told = std::thread::spawn(move || {
+            let mut count = 0;
+            loop {
+                let mut word = [0; 4];
+                let (_, len) = recv(&theirs, &mut word[..], RecvFlags::empty()).unwrap();
+                if len == 0 {
+                    return count;
+                }
+                count += 1;
+                send(&theirs, &charge.obey(&word[..len]), SendFlags::NOSIGNAL).unwrap();
+            }
+        });
+        let (by_one, at_the_end) = files.split_at(270);
+        for (path, identity) in by_one {
+            keeper.remove(path, *identity);
+            assert!(!path.exists(), "{}", path.display());
+        }
+        keeper.clear_away();
+        assert!(at_the_end.iter().all(|(path, _)| !path.exists()));
+        drop(keeper);
+        assert_eq!(told.join().unwrap(), 270 + 300, "the daemon itself removed some");
     }
 }
