@@ -63,6 +63,21 @@ impl ChunkList {
         self.chunks.iter().map(Chunk::len).sum()
     }
 
+    /// A copy of all bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        let mut rest = &mut bytes[..];
+        for chunk in &self.chunks {
+            let (part, more) = rest.split_at_mut(chunk.len());
+            match chunk {
+                Chunk::Bytes(bytes) => part.copy_from_slice(bytes),
+                Chunk::Segment(segment) => segment.copy_to(part),
+            }
+            rest = more;
+        }
+        bytes
+    }
+
     /// Whether it contains no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

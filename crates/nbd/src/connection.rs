@@ -3,26 +3,29 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::ToSocketAddrs;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use ashlar_block::canary::broken;
 use ashlar_block::request::RequestId;
 use ashlar_block::sync::until;
-use ashlar_block::{BioResult, Buffer, Segment, Status};
-use ashlar_engine::net::Socket;
+use ashlar_block::{BioResult, Buffer, Segment, Status, patience};
+use ashlar_engine::ChunkList;
 use ashlar_engine::oneshot::{self, Sender};
-use ashlar_engine::{ChunkList, blocking, spawn, timeout};
 use event_listener::Event;
-use rustix::net::{Shutdown as Direction, sockopt};
+use futures_util::future::{Either, select};
+use rustix::net::Shutdown as Direction;
 use smallvec::SmallVec;
 
+use crate::canary::Rule;
 use crate::handshake::{ConnectError, ExportInfo, Failure, negotiate};
 use crate::input::Input;
+use crate::network::{Network, Stream};
 use crate::session::Session;
-use crate::uri::{Address, Uri};
+use crate::uri::Uri;
 use crate::wire::{
     CMD_BLOCK_STATUS, CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header,
     MAX_STRING, REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_FLAG_ERROR, REPLY_TYPE_NONE,
@@ -31,12 +34,6 @@ use crate::wire::{
 
 /// How long connecting and the handshake may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A peer that is gone without a word is noticed by probes when nothing is sent, and otherwise by data that are not
-/// acknowledged in this time.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_COUNT: u32 = 3;
-const USER_TIMEOUT_MS: u32 = 25_000;
 /// `ESHUTDOWN`: the server is about to end.
 const SHUTDOWN: u32 = 108;
 /// The most descriptors of a reply (the protocol's bound is 2^20).
@@ -112,8 +109,8 @@ struct Unsent {
 }
 
 /// See the module text.
-pub(crate) struct Connection {
-    socket: Socket,
+pub(crate) struct Connection<N: Network> {
+    stream: N::Stream,
     is_structured: bool,
     has_cache: bool,
     /// The identifier of the context that tells of holes.
@@ -148,33 +145,7 @@ enum EndReason {
     Protocol(&'static str),
 }
 
-async fn connect(address: &Address) -> io::Result<Socket> {
-    match address {
-        Address::Unix(path) => Socket::connect_unix(path).await,
-        Address::Tcp(host, port) => {
-            let mut last = io::Error::from(io::ErrorKind::NotFound);
-            let (host, port) = (host.clone(), *port);
-            // Blocks while the name is looked up.
-            let look_up = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
-            for address in blocking::run(look_up).await.map_err(io::Error::other)?? {
-                match Socket::connect_tcp(address).await {
-                    Ok(socket) => {
-                        sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
-                        sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
-                        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_COUNT)?;
-                        sockopt::set_socket_keepalive(&socket, true)?;
-                        sockopt::set_tcp_user_timeout(&socket, USER_TIMEOUT_MS)?;
-                        return Ok(socket);
-                    }
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
-        }
-    }
-}
-
-impl Connection {
+impl<N: Network> Connection<N> {
     /// Connects to a server, and chooses the export. Commands can be sent once the connection has joined a session.
     ///
     /// # Errors
@@ -182,17 +153,19 @@ impl Connection {
     pub(crate) async fn open(uri: &Uri) -> Result<(Rc<Self>, ExportInfo), ConnectError> {
         let Uri { address, export } = uri;
         let opening = async {
-            let socket = connect(address).await?;
+            let stream = N::connect(address).await?;
             let mut input = Input::new();
-            let info = negotiate(&socket, &mut input, export).await?;
-            Ok((socket, input, info))
+            let info = negotiate(&stream, &mut input, export).await?;
+            Ok((stream, input, info))
         };
-        let opened = timeout(PATIENCE, opening).await;
-        let opened = opened.ok_or_else(|| ConnectError::Silent(address.clone()))?;
-        let (socket, input, info) =
+        let too_long = pin!(patience::wait(PATIENCE, N::sleep));
+        let Either::Left((opened, _)) = select(pin!(opening), too_long).await else {
+            return Err(ConnectError::Silent(address.clone()));
+        };
+        let (stream, input, info) =
             opened.map_err(|failure: Failure| failure.at(address, export))?;
         let this = Rc::new(Self {
-            socket,
+            stream,
             is_structured: info.is_structured,
             cookie: Cell::new(0),
             pending: RefCell::default(),
@@ -205,8 +178,8 @@ impl Connection {
             state: Cell::new(State::Open),
             ended: Event::new(),
         });
-        spawn(Rc::clone(&this).send()).detach();
-        spawn(Rc::clone(&this).receive(input)).detach();
+        N::spawn(Rc::clone(&this).send());
+        N::spawn(Rc::clone(&this).receive(input));
         Ok((this, info))
     }
 
@@ -229,15 +202,14 @@ impl Connection {
             return;
         }
         let this = Rc::clone(self);
-        spawn(async move {
+        N::spawn(async move {
             session.ended().await;
             if session.has_left() {
                 this.leave().await;
             } else {
                 this.drain();
             }
-        })
-        .detach();
+        });
     }
 
     /// Its session, as long as commands can be sent.
@@ -304,7 +276,8 @@ impl Connection {
             let its = pending.iter().find(|(_, pending)| pending.command.owner == Some(owner));
             its.map(|(cookie, _)| *cookie)
         };
-        if cookie.is_none() && self.receiving.get() != Some(owner) {
+        let is_here = cookie.is_some() || self.receiving.get() == Some(owner);
+        if !is_here && !broken(Rule::AbortReachesItsConnectionOnly) {
             return;
         }
         if let Some(cookie) = cookie
@@ -337,7 +310,7 @@ impl Connection {
     pub(crate) async fn leave(&self) {
         if self.is_open() {
             let leave = header(&Command::new(CMD_DISC, 0, 0), 0);
-            let (Ok(()) | Err(_)) = self.socket.send_all(leave).await.0;
+            let (Ok(()) | Err(_)) = self.stream.send_all(leave).await;
         }
         self.close();
     }
@@ -347,7 +320,7 @@ impl Connection {
     pub(crate) fn drain(&self) {
         if self.is_open() {
             self.end(State::Draining);
-            let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.socket, Direction::Write);
+            self.stream.end(Direction::Write);
         }
     }
 
@@ -369,8 +342,8 @@ impl Connection {
             return;
         }
         self.end(State::Closed);
-        // A task that uses the socket ends, too.
-        let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.socket, Direction::Both);
+        // A task that uses the stream ends, too.
+        self.stream.end(Direction::Both);
         for (_, pending) in self.pending.take() {
             pending.done.send(Err(Status::Transport));
         }
@@ -388,7 +361,7 @@ impl Connection {
                 more.await;
                 continue;
             }
-            let (sent, same) = self.socket.send_vectored(chunks).await;
+            let (sent, same) = self.stream.send_vectored(chunks).await;
             chunks = same;
             chunks.clear();
             // What was sent before the drain may still be answered.
@@ -416,10 +389,10 @@ impl Connection {
 
     /// Receives a reply, or a chunk of one.
     async fn reply(&self, input: &mut Input) -> Result<(), EndReason> {
-        let socket = &self.socket;
-        match u32::from_be_bytes(input.array(socket).await?) {
+        let stream = &self.stream;
+        match u32::from_be_bytes(input.array(stream).await?) {
             SIMPLE_REPLY_MAGIC => {
-                let header: [u8; 12] = input.array(socket).await?;
+                let header: [u8; 12] = input.array(stream).await?;
                 let mut fields = Fields(&header);
                 let error = fields.u32().unwrap_or_default();
                 let mut pending = self.take(fields.u64().unwrap_or_default())?;
@@ -440,8 +413,8 @@ impl Connection {
     }
 
     async fn chunk(&self, input: &mut Input) -> Result<(), EndReason> {
-        let socket = &self.socket;
-        let header: [u8; 16] = input.array(socket).await?;
+        let stream = &self.stream;
+        let header: [u8; 16] = input.array(stream).await?;
         let mut fields = Fields(&header);
         let (flags, kind) = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
         let (cookie, len) = (fields.u64().unwrap_or_default(), fields.u32().unwrap_or_default());
@@ -449,24 +422,24 @@ impl Connection {
         match kind {
             REPLY_TYPE_NONE if len == 0 && flags & REPLY_FLAG_DONE != 0 => {}
             REPLY_TYPE_OFFSET_DATA if len > 8 => {
-                let at = u64::from_be_bytes(input.array(socket).await?);
+                let at = u64::from_be_bytes(input.array(stream).await?);
                 self.data(input, &mut pending, at, len - 8).await?;
             }
             REPLY_TYPE_OFFSET_HOLE if len == 12 => {
-                let at = u64::from_be_bytes(input.array(socket).await?);
-                let len = u32::from_be_bytes(input.array(socket).await?);
+                let at = u64::from_be_bytes(input.array(stream).await?);
+                let len = u32::from_be_bytes(input.array(stream).await?);
                 for segment in pending.part(at, len)? {
                     segment.fill_zero();
                 }
             }
             REPLY_TYPE_BLOCK_STATUS if pending.command.kind == CMD_BLOCK_STATUS && len % 8 == 4 => {
-                let context = u32::from_be_bytes(input.array(socket).await?);
+                let context = u32::from_be_bytes(input.array(stream).await?);
                 let is_first = pending.descriptors.is_empty();
                 if Some(context) != self.allocation || len / 8 > MAX_DESCRIPTORS || !is_first {
                     return Err(EndReason::Protocol("descriptors that were not asked for"));
                 }
                 for _ in 0..len / 8 {
-                    let bytes: [u8; 8] = input.array(socket).await?;
+                    let bytes: [u8; 8] = input.array(stream).await?;
                     let mut fields = Fields(&bytes);
                     pending.descriptors.extend(fields.u32().zip(fields.u32()));
                 }
@@ -475,7 +448,7 @@ impl Connection {
                 if error & REPLY_TYPE_FLAG_ERROR != 0
                     && (6..=MAX_ERROR).contains(&(len as usize)) =>
             {
-                let bytes = input.bytes(socket, len as usize).await?;
+                let bytes = input.bytes(stream, len as usize).await?;
                 let mut fields = Fields(&bytes);
                 let number = fields.u32().unwrap_or_default();
                 let len = u32::from(fields.u16().unwrap_or_default());
@@ -546,7 +519,7 @@ impl Connection {
         len: u32,
     ) -> Result<(), EndReason> {
         for segment in pending.part(at, len)? {
-            input.fill(&self.socket, segment).await?;
+            input.fill(&self.stream, segment).await?;
         }
         Ok(())
     }
@@ -567,7 +540,7 @@ impl Connection {
             return true;
         }
         // Ends what is being received.
-        let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.socket, Direction::Both);
+        self.stream.end(Direction::Both);
         false
     }
 }

@@ -10,13 +10,14 @@ use ashlar_block::queue::{Driver, Queue, ReadMemory};
 use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
 use ashlar_block::units::{Sector, Sectors};
-use ashlar_block::{Features, Limits};
-use ashlar_engine::{EngineRuntime, spawn};
+use ashlar_block::{Features, Limits, Runtime};
+use ashlar_engine::EngineRuntime;
 
 use crate::connection::{Command, Descriptor, Owner};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::lanes::Lanes;
 use crate::link::LinkHandle;
+use crate::network::{Internet, Network};
 use crate::session::Losses;
 use crate::uri::{Address, Uri};
 use crate::wire::{
@@ -33,8 +34,8 @@ const MAX_KIB: u64 = 256;
 pub type NbdDisk = Queue<NbdDriver>;
 
 /// The driver of an export. Requests must be submitted on a reactor's thread.
-pub struct NbdDriver {
-    link: Arc<LinkHandle>,
+pub struct NbdDriver<N: Network = Internet> {
+    link: Arc<LinkHandle<N>>,
     /// If the server promises that connections share a cache.
     lanes: Option<Arc<Lanes>>,
 }
@@ -47,11 +48,40 @@ pub struct NbdDriver {
 pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectError> {
     let losses = Arc::<Losses>::default();
     let (link, info) = LinkHandle::start(uri.clone(), Arc::clone(&losses))?;
-    let limits = limits(&info, &uri.address)?;
+    let disk = disk(&info, &uri.address, name, read_only)?;
+    let lanes = info.has(FLAG_CAN_MULTI_CONN).then(|| {
+        let block_bytes = disk.limits().logical_block_bytes;
+        Lanes::new(uri.clone(), info, link.thread(), block_bytes)
+    });
+    Ok(queue(disk, link, lanes, &losses, Arc::new(EngineRuntime)))
+}
+
+/// The disk of a link, with its lanes.
+pub(crate) fn queue<N: Network>(
+    disk: Disk,
+    link: LinkHandle<N>,
+    lanes: Option<Arc<Lanes>>,
+    losses: &Losses,
+    runtime: Arc<dyn Runtime>,
+) -> Queue<NbdDriver<N>> {
+    let driver = NbdDriver { link: Arc::new(link), lanes };
+    let queue = Queue::with_deadline(disk, driver, runtime);
+    losses.set_report(Box::new(queue.loss_reporter()));
+    queue
+}
+
+/// What an export is as a disk.
+pub(crate) fn disk(
+    info: &ExportInfo,
+    address: &Address,
+    name: &str,
+    read_only: bool,
+) -> Result<Disk, ConnectError> {
+    let limits = limits(info, address)?;
     let is_sealed = info.has(FLAG_READ_ONLY);
     if is_sealed && !read_only {
         let why = "the server exports it read-only".to_owned();
-        return Err(ConnectError::Unsuitable(uri.address.clone(), why));
+        return Err(ConnectError::Unsuitable(address.clone(), why));
     }
     let block = u64::from(limits.logical_block_bytes);
     let capacity = Sectors::from_bytes_floor(info.size_bytes - info.size_bytes % block);
@@ -60,14 +90,7 @@ pub fn open(uri: &Uri, name: &str, read_only: bool) -> Result<NbdDisk, ConnectEr
     disk.set_shared(true);
     // This fails if the server's own limit is lower, which then stays.
     let (Ok(()) | Err(_)) = disk.set_max_sectors_kb(MAX_KIB);
-    let lanes = info.has(FLAG_CAN_MULTI_CONN).then(|| {
-        let block_bytes = disk.limits().logical_block_bytes;
-        Lanes::new(uri.clone(), info, link.thread(), block_bytes)
-    });
-    let driver = NbdDriver { link: Arc::new(link), lanes };
-    let queue = Queue::with_deadline(disk, driver, Arc::new(EngineRuntime));
-    losses.set_report(Box::new(queue.loss_reporter()));
-    Ok(queue)
+    Ok(disk)
 }
 
 fn limits(info: &ExportInfo, address: &Address) -> Result<Limits, ConnectError> {
@@ -124,7 +147,7 @@ fn extents(at: Sector, bytes: u32, descriptors: &[Descriptor]) -> Extents {
     }
 }
 
-impl Driver for NbdDriver {
+impl<N: Network> Driver for NbdDriver<N> {
     fn queue_rq(&self, mut rq: Request) {
         let (kind, mut flags) = match rq.op() {
             Op::Read => (CMD_READ, 0),
@@ -148,19 +171,17 @@ impl Driver for NbdDriver {
             segments: rq.take_segments(),
         };
         if let Some(connection) = self.lanes.as_ref().and_then(Lanes::here) {
-            spawn(async move { rq.complete(connection.execute(command).await) }).detach();
-            return;
+            return N::spawn(async move { rq.complete(connection.execute(command).await) });
         }
         if rq.is_in_place() {
             // The connection has just ended; the link's thread could not let go of the memory.
             return rq.complete(Err(Status::Transport));
         }
         let link = Arc::clone(&self.link);
-        spawn(async move {
+        N::spawn(async move {
             let result = link.execute(command).await;
             rq.complete(result);
-        })
-        .detach();
+        });
     }
 
     /// A connection of the thread itself can let go of memory.

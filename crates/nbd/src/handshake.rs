@@ -2,10 +2,10 @@
 
 use std::io;
 
-use ashlar_engine::net::Socket;
 use thiserror::Error;
 
 use crate::input::Input;
+use crate::network::Stream;
 use crate::uri::Address;
 use crate::wire::{
     ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, FLAG_READ_ONLY, Fields,
@@ -131,16 +131,20 @@ struct OptionReply {
     data: Vec<u8>,
 }
 
-async fn send(socket: &Socket, option: u32, data: &[u8]) -> io::Result<()> {
+async fn send(stream: &impl Stream, option: u32, data: &[u8]) -> io::Result<()> {
     let mut message = OPTS_MAGIC.to_be_bytes().to_vec();
     message.extend(option.to_be_bytes());
     message.extend((data.len() as u32).to_be_bytes());
     message.extend(data);
-    socket.send_all(message).await.0
+    stream.send_all(message).await
 }
 
-async fn reply(socket: &Socket, input: &mut Input, option: u32) -> Result<OptionReply, Failure> {
-    let header: [u8; 20] = input.array(socket).await?;
+async fn reply(
+    stream: &impl Stream,
+    input: &mut Input,
+    option: u32,
+) -> Result<OptionReply, Failure> {
+    let header: [u8; 20] = input.array(stream).await?;
     let mut fields = Fields(&header);
     let (magic, its) = (fields.u64(), fields.u32());
     let (kind, len) = (fields.u32().unwrap_or_default(), fields.u32().unwrap_or_default() as usize);
@@ -150,16 +154,16 @@ async fn reply(socket: &Socket, input: &mut Input, option: u32) -> Result<Option
     if len > MAX_REPLY {
         return Err(Failure::Protocol("a reply to an option that is too long"));
     }
-    Ok(OptionReply { kind, data: input.bytes(socket, len).await? })
+    Ok(OptionReply { kind, data: input.bytes(stream, len).await? })
 }
 
 /// Negotiates with a server that has just accepted the connection; transmission follows.
 pub(crate) async fn negotiate(
-    socket: &Socket,
+    stream: &impl Stream,
     input: &mut Input,
     export: &str,
 ) -> Result<ExportInfo, Failure> {
-    let greeting: [u8; 18] = match input.array(socket).await {
+    let greeting: [u8; 18] = match input.array(stream).await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Failure::Foreign),
         greeting => greeting?,
     };
@@ -170,25 +174,25 @@ pub(crate) async fn negotiate(
         return Err(Failure::Foreign);
     }
     let own = server & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
-    socket.send_all(u32::from(own).to_be_bytes().to_vec()).await.0?;
+    stream.send_all(u32::from(own).to_be_bytes().to_vec()).await?;
 
-    send(socket, OPT_STRUCTURED_REPLY, &[]).await?;
-    let is_structured = reply(socket, input, OPT_STRUCTURED_REPLY).await?.kind == REP_ACK;
+    send(stream, OPT_STRUCTURED_REPLY, &[]).await?;
+    let is_structured = reply(stream, input, OPT_STRUCTURED_REPLY).await?.kind == REP_ACK;
 
     let allocation = match is_structured {
-        true => allocation_context(socket, input, export).await?,
+        true => allocation_context(stream, input, export).await?,
         false => None,
     };
 
     let mut choice = counted(export);
     choice.extend(1_u16.to_be_bytes());
     choice.extend(INFO_BLOCK_SIZE.to_be_bytes());
-    send(socket, OPT_GO, &choice).await?;
+    send(stream, OPT_GO, &choice).await?;
     let mut chosen = None;
     // What a client may assume that knows nothing of blocks.
     let mut blocks = (1, 4096, MAX_PAYLOAD);
     for _ in 0..MAX_REPLIES {
-        let OptionReply { kind, data } = reply(socket, input, OPT_GO).await?;
+        let OptionReply { kind, data } = reply(stream, input, OPT_GO).await?;
         let mut fields = Fields(&data);
         match kind {
             REP_ACK => {
@@ -209,7 +213,7 @@ pub(crate) async fn negotiate(
                 None => return Err(Failure::Protocol("information without a type")),
             },
             REP_ERR_UNSUP => {
-                let (size_bytes, flags) = by_name(socket, input, export, own).await?;
+                let (size_bytes, flags) = by_name(stream, input, export, own).await?;
                 return Ok(info(size_bytes, flags, blocks, is_structured, None));
             }
             error if error & REP_FLAG_ERROR != 0 => {
@@ -249,16 +253,16 @@ fn counted(text: &str) -> Vec<u8> {
 
 /// Has the server tell of holes; the identifier of that context, if it does.
 async fn allocation_context(
-    socket: &Socket,
+    stream: &impl Stream,
     input: &mut Input,
     export: &str,
 ) -> Result<Option<u32>, Failure> {
     let query =
         [counted(export), 1_u32.to_be_bytes().to_vec(), counted(ALLOCATION_CONTEXT)].concat();
-    send(socket, OPT_SET_META_CONTEXT, &query).await?;
+    send(stream, OPT_SET_META_CONTEXT, &query).await?;
     let mut context = None;
     for _ in 0..MAX_REPLIES {
-        let OptionReply { kind, data } = reply(socket, input, OPT_SET_META_CONTEXT).await?;
+        let OptionReply { kind, data } = reply(stream, input, OPT_SET_META_CONTEXT).await?;
         let mut fields = Fields(&data);
         match kind {
             REP_ACK => return Ok(context),
@@ -277,20 +281,20 @@ async fn allocation_context(
 
 /// Chooses an export of a server that is too old for `GO`: it ends the connection if it has none of that name.
 async fn by_name(
-    socket: &Socket,
+    stream: &impl Stream,
     input: &mut Input,
     export: &str,
     own: u16,
 ) -> Result<(u64, u16), Failure> {
-    send(socket, OPT_EXPORT_NAME, export.as_bytes()).await?;
-    let about: [u8; 10] = match input.array(socket).await {
+    send(stream, OPT_EXPORT_NAME, export.as_bytes()).await?;
+    let about: [u8; 10] = match input.array(stream).await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             return Err(Failure::Refused("it ended the connection".to_owned()));
         }
         about => about?,
     };
     if own & FLAG_NO_ZEROES == 0 {
-        let _: [u8; 124] = input.array(socket).await?;
+        let _: [u8; 124] = input.array(stream).await?;
     }
     let mut fields = Fields(&about);
     fields.u64().zip(fields.u16()).ok_or(Failure::Protocol("an export without a size"))

@@ -4,7 +4,8 @@ use std::io;
 
 use ashlar_block::Segment;
 use ashlar_block::buffer::{Buffer, shared};
-use ashlar_engine::net::Socket;
+
+use crate::network::Stream;
 
 /// How much is received at a time, beside data that go to the memory of their request directly.
 const CAPACITY: usize = 64 << 10;
@@ -28,7 +29,7 @@ impl Input {
     }
 
     /// Receives until `count` bytes, at most [`CAPACITY`], are there.
-    async fn need(&mut self, socket: &Socket, count: usize) -> io::Result<()> {
+    async fn need(&mut self, stream: &impl Stream, count: usize) -> io::Result<()> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start + count > CAPACITY {
@@ -39,8 +40,7 @@ impl Input {
         }
         while self.end - self.start < count {
             let until = (self.start + self.ahead.max(count)).min(CAPACITY);
-            let (received, _) = socket.recv(self.memory.slice(self.end..until)).await;
-            match received {
+            match stream.recv(self.memory.slice(self.end..until)).await {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.end += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -54,9 +54,12 @@ impl Input {
     ///
     /// # Errors
     /// Those of receiving, and `UnexpectedEof`.
-    pub(crate) async fn array<const N: usize>(&mut self, socket: &Socket) -> io::Result<[u8; N]> {
+    pub(crate) async fn array<const N: usize>(
+        &mut self,
+        stream: &impl Stream,
+    ) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
-        self.need(socket, N).await?;
+        self.need(stream, N).await?;
         self.memory.slice(self.start..self.start + N).copy_to(&mut bytes);
         self.start += N;
         Ok(bytes)
@@ -66,9 +69,9 @@ impl Input {
     ///
     /// # Errors
     /// As there.
-    pub(crate) async fn bytes(&mut self, socket: &Socket, len: usize) -> io::Result<Vec<u8>> {
+    pub(crate) async fn bytes(&mut self, stream: &impl Stream, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        self.need(socket, len).await?;
+        self.need(stream, len).await?;
         self.memory.slice(self.start..self.start + len).copy_to(&mut bytes);
         self.start += len;
         Ok(bytes)
@@ -78,7 +81,7 @@ impl Input {
     ///
     /// # Errors
     /// As there.
-    pub(crate) async fn fill(&mut self, socket: &Socket, memory: Segment) -> io::Result<()> {
+    pub(crate) async fn fill(&mut self, stream: &impl Stream, memory: Segment) -> io::Result<()> {
         self.ahead = if memory.len() < LONG { CAPACITY } else { HEADERS };
         let here = memory.len().min(self.end - self.start);
         let from = self.memory.slice(self.start..self.start + here);
@@ -88,9 +91,9 @@ impl Input {
             // Small rests come together with what follows them.
             let rest = memory.slice(here..memory.len());
             if rest.len() >= LONG {
-                return socket.recv_exact(rest).await.0;
+                return stream.recv_exact(rest).await;
             }
-            self.need(socket, rest.len()).await?;
+            self.need(stream, rest.len()).await?;
             let from = self.memory.slice(self.start..self.start + rest.len());
             shared::copy(from.bytes(), rest.bytes());
             self.start += rest.len();

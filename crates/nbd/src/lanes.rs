@@ -23,6 +23,7 @@ use futures_util::future::{Either, select};
 use crate::connection::{Connection, Owner};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::link::LinkThread;
+use crate::network::Internet;
 use crate::uri::Uri;
 
 /// The most connections of a disk, beside that of the link. Threads without one use the link.
@@ -40,16 +41,16 @@ thread_local! {
 /// The connection of one thread.
 struct Lane {
     disk: sync::Weak<Lanes>,
-    connection: RefCell<Option<Rc<Connection>>>,
+    connection: RefCell<Option<Rc<Connection<Internet>>>>,
     /// Those before it that may still receive something.
-    former: RefCell<Vec<Weak<Connection>>>,
+    former: RefCell<Vec<Weak<Connection<Internet>>>>,
     requests: Cell<u32>,
     is_opening: Cell<bool>,
 }
 
 impl Lane {
     /// The connection, as long as commands can be sent.
-    fn current(&self) -> Option<Rc<Connection>> {
+    fn current(&self) -> Option<Rc<Connection<Internet>>> {
         self.connection.borrow().as_ref().filter(|it| it.session().is_some()).cloned()
     }
 }
@@ -59,14 +60,19 @@ pub(crate) struct Lanes {
     number: usize,
     uri: Uri,
     info: ExportInfo,
-    link: LinkThread,
+    link: LinkThread<Internet>,
     /// What the link reads to vouch for a connection.
     block_bytes: u32,
     count: AtomicUsize,
 }
 
 impl Lanes {
-    pub(crate) fn new(uri: Uri, info: ExportInfo, link: LinkThread, block_bytes: u32) -> Arc<Self> {
+    pub(crate) fn new(
+        uri: Uri,
+        info: ExportInfo,
+        link: LinkThread<Internet>,
+        block_bytes: u32,
+    ) -> Arc<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, SeqCst);
         Arc::new(Self { number, uri, info, link, block_bytes, count: AtomicUsize::new(0) })
@@ -82,7 +88,7 @@ impl Lanes {
     }
 
     /// The connection of the current thread.
-    pub(crate) fn current(&self) -> Option<Rc<Connection>> {
+    pub(crate) fn current(&self) -> Option<Rc<Connection<Internet>>> {
         self.lane().and_then(|lane| lane.current())
     }
 
@@ -99,7 +105,7 @@ impl Lanes {
     }
 
     /// The connection of the current thread, if there is one.
-    pub(crate) fn here(self: &Arc<Self>) -> Option<Rc<Connection>> {
+    pub(crate) fn here(self: &Arc<Self>) -> Option<Rc<Connection<Internet>>> {
         let lane = self.lane().or_else(|| self.add())?;
         if let Some(connection) = lane.current() {
             return Some(connection);
@@ -147,7 +153,7 @@ impl Lanes {
     }
 
     /// A connection that has joined the present session.
-    async fn connect(&self) -> Result<Option<Rc<Connection>>, ConnectError> {
+    async fn connect(&self) -> Result<Option<Rc<Connection<Internet>>>, ConnectError> {
         let Some(session) = self.link.session().await else { return Ok(None) };
         let (connection, info) = Connection::open(&self.uri).await?;
         let suits = async {

@@ -17,17 +17,24 @@
 //! executed, and fails at once, as does a request that reaches its deadline before it is sent. (A server that is cut off counts as one that
 //! has closed once TCP gives up; nothing tells whether it will still execute what it got.)
 //!
+//! Connections, sessions and the link are generic over byte streams, tasks and threads ([`network`]): the module `simulation`
+//! runs them on virtual time, with servers that hang and restart, and a process that stands still.
+//!
 //! The server is not trusted with memory: replies must fit their requests, messages are bounded.
 
 #![forbid(unsafe_code)]
 
+mod canary;
 mod connection;
 mod disk;
 mod handshake;
 mod input;
 mod lanes;
 mod link;
+mod network;
 mod session;
+#[cfg(test)]
+mod simulation;
 mod uri;
 pub mod wire;
 

@@ -1,5 +1,6 @@
 //! The connection of a disk, and its successors, on a thread of their own.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::pin;
@@ -10,12 +11,13 @@ use std::time::Duration;
 
 use ashlar_block::sync::until;
 use ashlar_block::{BioResult, Status};
-use ashlar_engine::{Handle, Reactor, sleep};
+use ashlar_engine::{Handle, Reactor};
 use event_listener::Event;
 use futures_util::future::{Either, select};
 
 use crate::connection::{Command, Connection, Descriptor, Owner};
 use crate::handshake::{ConnectError, ExportInfo};
+use crate::network::{Internet, Network};
 use crate::session::{Losses, Session};
 use crate::uri::Uri;
 
@@ -24,27 +26,32 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// The link of this thread.
-    static LINK: RefCell<Option<Rc<Link>>> = const { RefCell::new(None) };
+    /// The link of this thread, a [`Link`].
+    static LINK: RefCell<Option<Rc<dyn Any>>> = const { RefCell::new(None) };
 }
 
-struct Link {
+struct Link<N: Network> {
     uri: Uri,
     info: ExportInfo,
-    connection: RefCell<Option<Rc<Connection>>>,
+    connection: RefCell<Option<Rc<Connection<N>>>>,
     losses: Arc<Losses>,
     is_over: Cell<bool>,
     over: Event,
 }
 
 /// The thread of a link, as other threads see it.
-#[derive(Clone)]
-pub(crate) struct LinkThread(Handle);
+pub(crate) struct LinkThread<N: Network>(N::Thread);
+
+impl<N: Network> Clone for LinkThread<N> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 /// The link of a disk, which ends when this is dropped.
-pub(crate) struct LinkHandle(LinkThread);
+pub(crate) struct LinkHandle<N: Network>(LinkThread<N>);
 
-impl LinkHandle {
+impl LinkHandle<Internet> {
     /// Connects, and keeps connected until this is dropped. Blocks until the first connection stands.
     ///
     /// # Errors
@@ -55,11 +62,9 @@ impl LinkHandle {
         let (sender, started) = mpsc::channel();
         let run = move || match Reactor::new(Default::default()) {
             Ok(reactor) => reactor.block_on(async {
-                match Connection::open(&uri).await {
-                    Ok((connection, info)) => {
-                        let link = Rc::new(Link::new(uri, info, connection, losses));
-                        LINK.set(Some(Rc::clone(&link)));
-                        if sender.send(Ok((Handle::current(), info))).is_ok() {
+                match Link::<Internet>::begin(uri, losses).await {
+                    Ok(link) => {
+                        if sender.send(Ok((Handle::current(), link.info))).is_ok() {
                             link.keep().await;
                         }
                         LINK.set(None);
@@ -78,8 +83,23 @@ impl LinkHandle {
         let (handle, info) = started.recv().map_err(died)??;
         Ok((Self(LinkThread(handle)), info))
     }
+}
 
-    pub(crate) fn thread(&self) -> LinkThread {
+impl<N: Network> LinkHandle<N> {
+    /// As [`LinkHandle::start`], on the current thread.
+    #[cfg(test)]
+    pub(crate) async fn here(
+        uri: Uri,
+        thread: N::Thread,
+        losses: Arc<Losses>,
+    ) -> Result<(Self, ExportInfo), ConnectError> {
+        let link = Link::<N>::begin(uri, losses).await?;
+        let info = link.info;
+        N::spawn(async move { link.keep().await });
+        Ok((Self(LinkThread(thread)), info))
+    }
+
+    pub(crate) fn thread(&self) -> LinkThread<N> {
         self.0.clone()
     }
 
@@ -106,19 +126,19 @@ impl LinkHandle {
     }
 }
 
-impl LinkThread {
+impl<N: Network> LinkThread<N> {
     /// Does something with the present connection, if there is one; it is begun even if the result is dropped.
     fn on_connection<F, Fut>(
         &self,
         work: F,
-    ) -> impl Future<Output = Option<Fut::Output>> + use<F, Fut>
+    ) -> impl Future<Output = Option<Fut::Output>> + use<N, F, Fut>
     where
-        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        F: FnOnce(Rc<Connection<N>>) -> Fut + Send + 'static,
         Fut: Future + 'static,
         Fut::Output: Send + 'static,
     {
-        let done = self.0.spawn_on(move || async move {
-            let link = LINK.with_borrow(Clone::clone);
+        let done = N::run_on(&self.0, move || async move {
+            let link = Link::<N>::here();
             let connection = link.and_then(|link| link.connection.borrow().clone())?;
             Some(work(connection).await)
         });
@@ -140,10 +160,10 @@ impl LinkThread {
     }
 }
 
-impl Drop for LinkHandle {
+impl<N: Network> Drop for LinkHandle<N> {
     fn drop(&mut self) {
-        drop(self.0.0.spawn_on(|| async {
-            if let Some(link) = LINK.with_borrow(Clone::clone) {
+        drop(N::run_on(&self.0.0, || async {
+            if let Some(link) = Link::<N>::here() {
                 link.is_over.set(true);
                 link.over.notify(usize::MAX);
             }
@@ -151,17 +171,26 @@ impl Drop for LinkHandle {
     }
 }
 
-impl Link {
-    fn new(uri: Uri, info: ExportInfo, connection: Rc<Connection>, losses: Arc<Losses>) -> Self {
+impl<N: Network> Link<N> {
+    /// That of this thread.
+    fn here() -> Option<Rc<Self>> {
+        LINK.with_borrow(Clone::clone)?.downcast().ok()
+    }
+
+    /// Connects, and becomes the link of this thread.
+    async fn begin(uri: Uri, losses: Arc<Losses>) -> Result<Rc<Self>, ConnectError> {
+        let (connection, info) = Connection::open(&uri).await?;
         connection.join(Session::new(Arc::clone(&losses)));
-        Self {
+        let this = Rc::new(Self {
             uri,
             info,
             connection: RefCell::new(Some(connection)),
             losses,
             is_over: Cell::new(false),
             over: Event::new(),
-        }
+        });
+        LINK.set(Some(Rc::<Self>::clone(&this)));
+        Ok(this)
     }
 
     /// Keeps a connection until the end.
@@ -191,11 +220,11 @@ impl Link {
         until(&self.over, || self.is_over.get()).await;
     }
 
-    async fn connect_again(&self) -> Rc<Connection> {
+    async fn connect_again(&self) -> Rc<Connection<N>> {
         let (mut wait, server) = (FIRST_WAIT, &self.uri.address);
         let mut is_told = false;
         loop {
-            sleep(wait).await;
+            N::sleep(wait).await;
             match Connection::open(&self.uri).await {
                 Ok((connection, info)) => {
                     let Some(why) = self.info.misfit(&info) else {

@@ -96,7 +96,7 @@ fn an_emulated_durable_write_does_not_hide_a_loss_from_the_next_flush() {
                 false => volume.write(0, [data()], Flags::FUA).await,
                 true => volume.write_zeroes(0, 4096, Flags::FUA).await,
             };
-            for during in [false, true] {
+            for during in [true, false] {
                 volume.write(8192, [data()], Flags::empty()).await.unwrap();
                 if during {
                     media.fail_nth_flush(0);

@@ -118,7 +118,9 @@ async fn fill(server: &Server, disk: &Gateway, timeouts: [u64; 2]) -> [Result<()
         assert_eq!(server.connections.load(SeqCst), 1);
         if timeouts[1] < timeouts[0] {
             // It is not kept, as one would be that may still be executed.
+            let since = Instant::now();
             while disk.disk().presence() != Presence::Answering {
+                assert!(since.elapsed() < Duration::from_secs(2), "it is kept");
                 sleep(Duration::from_millis(1)).await;
             }
         }
