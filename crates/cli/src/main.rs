@@ -63,8 +63,10 @@ fn main() -> ExitCode {
     if cli.no_sandbox {
         sandbox::switch_off();
     }
-    match cli.command.run() {
+    let code = match cli.command.run() {
         Ok(code) => code,
         Err(error) => ExitCode::from(output::report(&sandbox::explained(error))),
-    }
+    };
+    output::end();
+    code
 }

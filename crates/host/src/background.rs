@@ -102,6 +102,8 @@ pub(crate) struct Background {
     command: File,
     /// `/dev/null`.
     nothing: File,
+    /// Whether standard error stays where it is.
+    pub(crate) keeps_stderr: bool,
 }
 
 impl Background {
@@ -118,7 +120,7 @@ impl Background {
             setsid()?;
             // The program was started by the name /proc/self/exe, which is not what users look for.
             rustix::thread::set_name(c"ashlar")?;
-            Ok(Self { command, nothing })
+            Ok(Self { command, nothing, keeps_stderr: false })
         };
         begin().map_err(failed)
     }
@@ -131,13 +133,16 @@ impl Background {
         chdir("/").map_err(|error| failed(error.into()))
     }
 
-    /// Lets the command return, and tells it `message`, a line. Standard output and error lead nowhere from now on.
+    /// Lets the command return, and tells it `message`, a line. Standard output and error lead nowhere from now on, unless the
+    /// log is meant to stay there.
     ///
     /// # Errors
     /// The command is gone: the process is not wanted any more.
     pub(crate) fn ready(&self, message: &str) -> io::Result<()> {
         dup2_stdout(&self.nothing)?;
-        dup2_stderr(&self.nothing)?;
+        if !self.keeps_stderr {
+            dup2_stderr(&self.nothing)?;
+        }
         (&self.command).write_all(format!("{message}\n").as_bytes())
     }
 }

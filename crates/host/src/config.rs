@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::options::{
-    Assignment, BackEnd, Bytes, Group, Listen, MetricsAddress, Mode, ReAddPolicy,
+    Assignment, BackEnd, Bytes, Group, Listen, LogPlace, MetricsAddress, Mode, ReAddPolicy,
 };
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
@@ -69,6 +69,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// The group whose members may control the daemon, by its name or number.
     pub control_group: Option<Group>,
+    /// The place of the log; without one, that of the console, or for a daemon in the background the system's log.
+    pub log: Option<LogPlace>,
     /// The device models that give disks their timing: the last one for a disk counts.
     pub models: Vec<Assignment>,
     /// Attributes to set before anything is served: path and value. The last one for a path counts.

@@ -65,7 +65,7 @@ use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
 use crate::metrics::http::Limits;
 use crate::models::Models;
-use crate::options::{BackEnd, ReAddPolicy};
+use crate::options::{BackEnd, LogPlace, ReAddPolicy};
 use crate::places::Places;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
@@ -75,6 +75,16 @@ use crate::{balance, copies_end, disks, metrics, notify, pools_end, returns, wat
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
+    /// Has the log written to `place` from now on; with `and_stderr` also to standard error, which may lead nowhere later.
+    ///
+    /// # Errors
+    /// The place cannot be opened.
+    fn open_log(&mut self, place: &LogPlace, and_stderr: bool) -> Result<()>;
+
+    /// Has a thread write the log from now on, so that nothing that serves waits for a reader of the log. Returns what waits
+    /// briefly until everything is written.
+    fn hand_over_log(&mut self) -> fn();
+
     /// Everything is served: `text` has a line for each array, pool and volume, and then `ready`.
     ///
     /// # Errors
@@ -115,7 +125,11 @@ pub fn serve(
     console: &mut dyn Console,
 ) -> Result<ExitCode> {
     config.io.unwrap_or(BackEnd::Auto).choose();
-    let background = config.background.then(Background::begin).transpose()?;
+    open_log(config, console)?;
+    let mut background = config.background.then(Background::begin).transpose()?;
+    if let Some(background) = &mut background {
+        background.keeps_stderr = config.log == Some(LogPlace::Stderr);
+    }
     background.as_ref().map_or(Ok(()), Background::leave_directory)?;
     // Before any other thread is started, so that all of them inherit the blocked signals.
     let deaf = |error| Error::plain("cannot wait for signals", error);
@@ -141,6 +155,8 @@ pub fn serve(
     }
     notify::connect();
     confinement.confine_files(&places.budget)?;
+    // Only from now on do threads begin inside.
+    ending.log_is_written_by(console.hand_over_log());
     if confinement.is_on() {
         ending.listen().map_err(deaf)?;
     }
@@ -231,6 +247,25 @@ pub fn serve(
     });
     drop(reactor);
     result
+}
+
+/// Opens the log: that of a daemon in the background is the system's, unless its user has chosen another.
+///
+/// # Errors
+/// The log that the user has chosen cannot be opened.
+fn open_log(config: &Config, console: &mut dyn Console) -> Result<()> {
+    match &config.log {
+        Some(place) => console.open_log(place, config.background),
+        None if config.background => {
+            if let Err(error) = console.open_log(&LogPlace::Syslog, true) {
+                tracing::warn!(
+                    "{error}: this daemon logs nowhere once it serves; --log FILE has it write a file"
+                );
+            }
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Raises the limit of open files as far as the process may: each disk and each client takes one.

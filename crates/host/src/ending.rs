@@ -77,6 +77,8 @@ struct State {
     waiting: Mutex<Obstacle>,
     keeper: OnceLock<Arc<Keeper>>,
     failure: Mutex<Option<String>>,
+    /// Waits until the log is written.
+    written: OnceLock<fn()>,
 }
 
 /// Logs on another thread: a log that nothing reads must not block the end.
@@ -135,6 +137,12 @@ impl Ending {
         let (Ok(()) | Err(_)) = self.0.keeper.set(Arc::clone(keeper));
     }
 
+    /// Has the process wait until the log is written, before it exits at once.
+    pub(crate) fn log_is_written_by(&self, written: fn()) {
+        // There is one.
+        let (Ok(()) | Err(_)) = self.0.written.set(written);
+    }
+
     /// What uses the mount, as far as it can be seen.
     pub(crate) fn users(&self) -> Vec<String> {
         self.0.keeper.get().map(|keeper| keeper.users()).unwrap_or_default()
@@ -182,6 +190,9 @@ impl Ending {
         });
         if let Some(keeper) = self.0.keeper.get() {
             keeper.clear_away();
+        }
+        if let Some(written) = self.0.written.get() {
+            written();
         }
         std::process::exit(self.code().into());
     }

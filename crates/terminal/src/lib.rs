@@ -10,7 +10,8 @@
 //! neither in the output nor in the log; JSON stays JSON. A failure is one line, with its advice in a second one. A
 //! reader that goes away, and a closed terminal, end nothing.
 //!
-//! Ordering: each text is flushed before the function returns, so output and log of one thread are in order.
+//! Ordering: each text is flushed before the function returns, so output and log of one thread are in order. A daemon's log is
+//! written by a thread of its own: nothing that serves waits for a reader of it.
 //!
 //! Assumptions: one program is one process. Options belong to the programs; the crates below write nothing, but
 //! return an [`Error`], call a [`Console`], or log.
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bulk;
+mod log;
 pub mod progress;
 pub mod table;
 
@@ -30,6 +32,7 @@ use std::sync::OnceLock;
 
 use ashlar_host::daemon::Console;
 use ashlar_host::error::{Error, Result};
+use ashlar_host::options::LogPlace;
 use ashlar_md::ondisk::text::one_line;
 use serde::Serialize;
 use tracing::field::Field;
@@ -110,8 +113,12 @@ pub fn note(text: &str) {
 
 /// Writes `text` to standard error and ignores failures: a closed terminal must not end the program.
 pub fn to_stderr(text: &str) {
-    // There is no place to report a failure.
-    let (Ok(()) | Err(_)) = io::stderr().lock().write_all(visible(text).as_bytes());
+    log::to_stderr(&visible(text));
+}
+
+/// Waits until the log is written, as far as it is read. To be called before the process ends.
+pub fn end() {
+    log::flush();
 }
 
 /// Prints a failure to standard error: its message as one line, and its advice. Returns the exit code.
@@ -119,15 +126,25 @@ pub fn report(error: &Error) -> u8 {
     // One line, even if a layer's message has several.
     let text = error.to_string();
     let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    log::log_said(|| tracing::error!(hint = error.advice(), "{text}"));
     let hint = error.advice().map_or_else(String::new, |hint| format!("hint: {hint}\n"));
     to_stderr(&format!("{}: {text}\n{hint}", voice().program));
     error.exit_code()
 }
 
-/// Standard output and standard error, for a daemon.
+/// Standard output, standard error and the log, for a daemon.
 pub struct Terminal;
 
 impl Console for Terminal {
+    fn open_log(&mut self, place: &LogPlace, and_stderr: bool) -> Result<()> {
+        log::open(place, and_stderr, voice().program)
+    }
+
+    fn hand_over_log(&mut self) -> fn() {
+        log::hand_over();
+        end
+    }
+
     fn announce(&mut self, text: &str) -> Result<()> {
         tell(text)
     }
@@ -170,11 +187,11 @@ pub fn begin(voice: Voice) {
     let terminal = io::IsTerminal::is_terminal(&io::stderr());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(log::Lines)
         .fmt_fields(format::debug_fn(write_field).delimited(" "))
         .with_ansi(terminal)
         .with_target(false)
-        // It would report the error to standard error, which has just failed, and panic.
+        // It would report the error to standard error, and panic if that fails.
         .log_internal_errors(false)
         .init();
     if daemon {
@@ -206,6 +223,8 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     if backtrace.status() == BacktraceStatus::Captured {
         to_stderr(&backtrace.to_string());
     }
+    // The process may be about to end.
+    end();
 }
 
 #[cfg(test)]

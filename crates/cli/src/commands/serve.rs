@@ -7,7 +7,8 @@ use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::options::{
-    self, Assignment, BackEnd, Bytes, FileOptions, Group, Listen, MetricsAddress, Mode, ReAddPolicy,
+    self, Assignment, BackEnd, Bytes, FileOptions, Group, Listen, LogPlace, MetricsAddress, Mode,
+    ReAddPolicy,
 };
 use ashlar_host::{background, disks};
 use clap::Args;
@@ -72,8 +73,8 @@ pub(crate) struct Serve {
     force: bool,
 
     /// Serve in the background: return once everything is served, or with the error and the exit code of a
-    /// daemon that could not start. It belongs to no terminal, and logs nowhere once it serves. Units of a service
-    /// manager do without (Type=notify), and have its log
+    /// daemon that could not start. It belongs to no terminal, and has the system's log unless --log says otherwise. A
+    /// unit of a service manager needs no --daemon (Type=notify), and has the log of the service manager
     #[arg(long)]
     daemon: bool,
 
@@ -194,6 +195,12 @@ pub(crate) struct ServeOptions {
     #[serde(deserialize_with = "options::models")]
     model: Vec<Assignment>,
 
+    /// Where to log: a file, to which lines are added, syslog or stderr. Lines that a slow reader has no room for are
+    /// counted and left out; the daemon never waits for it. Programs that rotate the file copy and cut it (copytruncate)
+    /// [default: stderr, with --daemon syslog]
+    #[arg(long, value_name = "FILE|syslog|stderr")]
+    log: Option<LogPlace>,
+
     /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
     /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
     #[arg(long, value_name = "PATH")]
@@ -214,9 +221,10 @@ impl FileOptions for ServeOptions {
             Listen::Unix(path) => Some(path),
             Listen::Tcp(_) => None,
         });
+        let log = self.log.iter_mut().filter_map(LogPlace::file_mut);
         let modelled = self.model.iter_mut().filter_map(|model| model.disk.as_mut());
         let others = self.disks.iter_mut().chain(&mut self.mount).chain(&mut self.control);
-        others.chain(unix).chain(modelled).collect()
+        others.chain(unix).chain(log).chain(modelled).collect()
     }
 }
 
@@ -248,6 +256,7 @@ impl ServeOptions {
             spin: self.spin.or(file.spin),
             io: self.io.or(file.io),
             model: [file.model, self.model].concat(),
+            log: self.log.or(file.log),
             control: self.control.or(file.control),
             control_group: self.control_group.or(file.control_group),
         }
@@ -282,6 +291,7 @@ impl ServeOptions {
             threads: self.threads,
             spin: self.spin,
             io: self.io,
+            log: self.log,
             control: self.control,
             control_group: self.control_group,
             models: self.model,
@@ -373,6 +383,7 @@ mod tests {
             nbd_idle_timeout = 600
             nbd_memory = "256M"
             metrics = "tcp:9100"
+            log = "ashlar.log"
             control = "control.sock"
             control_group = "disk"
             threads = 2
@@ -391,6 +402,7 @@ mod tests {
         assert_eq!((options.nbd_max_connections, options.nbd_idle_timeout), (Some(16), Some(600)));
         assert_eq!(options.nbd_memory, Some(Bytes(256 << 20)));
         assert_eq!(options.metrics, "tcp:127.0.0.1:9100".parse().ok());
+        assert_eq!(options.log, Some(LogPlace::File("/etc/ashlar/ashlar.log".into())));
         assert_eq!(options.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
         assert_eq!(options.control_group, Some(Group("disk".to_owned())));
         let numbered = parse("control_group = 6").unwrap();

@@ -273,3 +273,31 @@ fn a_pool_is_served_in_the_background_too() {
     stop(&images);
     assert!(!daemon.is_running() && !worker.is_running());
 }
+
+#[test]
+fn its_log_is_in_the_file_of_its_user_and_the_failure_of_its_start_too() {
+    let images = Images::new(1, 8 * MIB);
+    fs::write(images.path("log"), "before\n").unwrap();
+    let args = ["--log", "log", "--nbd", "unix:nbd", "d0"];
+    run(serve(&images, &args)).ok();
+    // Another one cannot have the disk.
+    let mut other = program();
+    other.args(["serve", "--daemon", "--control", "other", "--log", "log", "d0"]);
+    let refused = run({
+        other.current_dir(images.dir.path());
+        other
+    });
+    assert!(refused.code == Some(1) && refused.err.matches("in use").count() == 1, "{refused:?}");
+    let mut client = Nbd::open(&images.path("nbd"), "d0");
+    client.write(0, &[7; 4096]);
+    assert_eq!(client.reply(), 0);
+    drop(client);
+    stop(&images);
+    let log = fs::read_to_string(images.path("log")).unwrap();
+    assert!(log.starts_with("before\n") && !log.contains('\u{1b}'), "{log}");
+    for part in [" ERROR ", "in use", " INFO stopping\n"] {
+        assert!(log.contains(part), "no {part:?} in {log}");
+    }
+    let nowhere = run(serve(&images, &["--log", "no/such/log", "d0"]));
+    nowhere.fails(1, &["cannot write the log", "no/such/log"]);
+}
