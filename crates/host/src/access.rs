@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use crate::control_path;
 use crate::error::{Error, Result};
 use crate::interface::refused;
+use crate::seats::Rank;
 use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 
 /// The mode of the socket for the daemon's user alone.
@@ -73,6 +74,16 @@ pub(crate) enum Caller {
         /// The user.
         user: u32,
     },
+}
+
+impl Caller {
+    /// The rank among those that want a place at the control socket.
+    pub(crate) fn rank(self) -> Rank {
+        match self {
+            Self::Owner => Rank::Owner,
+            Self::Member { .. } => Rank::Guest,
+        }
+    }
 }
 
 /// Who may control the daemon.

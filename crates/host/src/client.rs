@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ashlar_engine::net::{Socket, send_with_files};
-use ashlar_engine::process;
+use ashlar_engine::process::{self, credentials};
 use ashlar_lvm::command::Membership;
 use ashlar_stack::detail::Detail;
 use ashlar_zfs::protocol::{Command, Reply as PoolReply};
@@ -302,6 +302,8 @@ impl Client {
         self.set_patience(None)?;
         self.begin("Stop", json!({ "force": force }), true).map_err(|error| self.lost(error))?;
         let mut waits_for = Vec::new();
+        // Until the first message the daemon may not know of the call at all.
+        let mut is_heard = false;
         // The daemon's last message; after it the connection has no more messages.
         let mut end = None;
         loop {
@@ -335,9 +337,13 @@ impl Client {
                     }
                     is_last.then_some(reply.failure)
                 }
+                Err(error) if !is_heard && !is_gone(process.as_ref()) => {
+                    return Err(self.lost(error));
+                }
                 // It ended without a final message.
                 Err(_) => Some(Some("it ended before all was stopped: see its log".to_owned())),
             };
+            is_heard = true;
         }
         match end.flatten() {
             None => Ok(()),
@@ -404,6 +410,23 @@ impl Client {
         reply.map_err(|error| self.lost(error))
     }
 
+    /// Connects again if the daemon has closed the connection: it does with those that call nothing for long.
+    fn renew(&mut self) -> io::Result<()> {
+        // No reply is due, so there is nothing to read but the end.
+        if !readable_until(self.stream.as_fd(), Some(Instant::now()))? {
+            return Ok(());
+        }
+        let new = UnixStream::connect(&self.path)?;
+        // To another daemon the call could mean something else.
+        if credentials(&new)?.pid != credentials(&self.stream)?.pid {
+            return Err(io::Error::other("another daemon listens there now"));
+        }
+        new.set_read_timeout(self.stream.read_timeout()?)?;
+        new.set_write_timeout(Some(PATIENCE))?;
+        self.stream = new;
+        Ok(())
+    }
+
     /// Sends a call.
     fn begin(&mut self, method: &str, parameters: Value, more: bool) -> io::Result<()> {
         self.begin_lending(method, parameters, more, &[])
@@ -432,18 +455,29 @@ impl Client {
         if message.len() > MAX_CALL {
             return Err(io::Error::other("the call is longer than a daemon accepts"));
         }
+        self.renew()?;
         let files: Vec<BorrowedFd<'_>> = lent.iter().map(|(_, disk)| disk.as_fd()).collect();
         send_with_files(&self.stream, &message, &files)
     }
 
     fn next_reply(&mut self) -> io::Result<Reply> {
         let reply = receive(&mut self.stream, &mut self.frames)?;
-        reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        reply.ok_or_else(|| {
+            let why = "it closed the connection without an answer";
+            io::Error::new(io::ErrorKind::UnexpectedEof, why)
+        })
     }
 
     fn understand<T: DeserializeOwned>(&self, reply: Reply) -> Result<T> {
         understand(&self.path, reply)
     }
+}
+
+/// Whether a process is known to have ended.
+fn is_gone(process: Option<&OwnedFd>) -> bool {
+    process.is_some_and(|process| {
+        readable_until(process.as_fd(), Some(Instant::now())).is_ok_and(|it| it)
+    })
 }
 
 /// Waits until `fd` is readable, or closed; false if `deadline` comes first.

@@ -385,7 +385,8 @@ async fn run(
         farewells: farewells.clone(),
     });
     let admit = move |peer: &Socket| access.check(peer);
-    let control = spawn(server::serve(control.into(), admit, Rc::clone(&service)));
+    let limits = server::Limits::default();
+    let control = spawn(server::serve(control.into(), limits, admit, Rc::clone(&service)));
     let metrics = metrics.map(|bound| {
         let service = Rc::clone(&service);
         let page = async move || service.metrics().await;

@@ -65,6 +65,7 @@ mod pools_end;
 mod returns;
 pub mod sandbox;
 mod scrubs;
+mod seats;
 mod service;
 pub mod size;
 mod speeds;

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -200,21 +200,30 @@ fn calls_may_be_cut_and_joined_and_oneway() {
 }
 
 #[test]
-fn more_connections_than_are_taken_are_turned_away() {
+fn connections_without_calls_keep_no_command_out() {
     let (_images, daemon) = daemon();
     let mut many: Vec<RawConnection> = (0..80).map(|_| RawConnection::to(&daemon)).collect();
-    assert!(many.last_mut().unwrap().is_closed());
-    assert!(many[0].call(&own("Status"), json!({}))["error"].is_null());
-    drop(many);
-    // The daemon notices that they ended one after the other.
-    let again = (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(20));
-        let mut raw = RawConnection::to(&daemon);
-        raw.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        raw.0.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    // Those that have waited longest have given their places to later ones.
+    assert!(many[0].is_closed());
+    assert!(many[79].call(&own("Status"), json!({}))["error"].is_null());
+    daemon.client(&["status"]).ok();
+    daemon.client(&["stop", "--timeout", "10"]).ok();
+    assert_eq!(daemon.wait().0.code(), Some(0));
+}
+
+/// As one may that has no place for it: this is not the daemon's end.
+#[test]
+fn stop_fails_when_it_is_not_answered_at_all() {
+    let images = Images::new(0, 0);
+    let listener = UnixListener::bind(images.path("control")).unwrap();
+    let closing = std::thread::spawn(move || {
+        // The command tries again once.
+        listener.incoming().take(2).for_each(drop);
     });
-    assert!(again, "no connection is taken any more");
-    daemon.end();
+    let stopped = images.run(&["stop", "--control", "control", "--timeout", "5"], &[]);
+    stopped.fails(1, &["cannot talk to the daemon"]);
+    drop(UnixStream::connect(images.path("control")));
+    closing.join().unwrap();
 }
 
 #[test]

@@ -16,6 +16,7 @@ use ashlar_engine::{spawn, timeout};
 use super::head::{Head, Refusal, Wanted};
 use crate::error::{Error, Result};
 use crate::options::MetricsAddress;
+use crate::seats::{Rank, Seat, Seats};
 
 /// What is received at once, bytes.
 const PART: usize = 2048;
@@ -28,7 +29,7 @@ const PLAIN_TYPE: &str = "text/plain; charset=utf-8";
 /// What clients may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The most concurrent connections; more are closed at once.
+    /// The most concurrent connections; a newcomer gets the place of the one that has waited longest for its client.
     pub(crate) connections: usize,
     /// The time from a connection's start to its end.
     pub(crate) deadline: Duration,
@@ -70,32 +71,33 @@ pub(crate) async fn serve<P>(listener: Listener, limits: Limits, page: P)
 where
     P: AsyncFn() -> Option<String> + 'static,
 {
-    // Each connection holds a reference, beside this one.
     let page = Rc::new(page);
+    let seats = Seats::new(limits.connections, 0);
     let passing = |error: &io::Error| rate_limited!(warn, %error, "accepting a reader of metrics");
     loop {
-        match listener.next(passing).await {
-            Ok(_) if Rc::strong_count(&page) > limits.connections => {
-                rate_limited!(warn, most = limits.connections, "too many readers of metrics");
-            }
-            Ok(socket) => {
-                let page = Rc::clone(&page);
-                spawn(async move {
-                    match timeout(limits.deadline, pin!(converse(&socket, &*page))).await {
-                        Some(Ok(())) => {}
-                        Some(Err(error)) => tracing::debug!(%error, "a reader of metrics is lost"),
-                        None => tracing::debug!("a reader of metrics took too long"),
-                    }
-                })
-                .detach();
-            }
+        let socket = match listener.next(passing).await {
+            Ok(socket) => socket,
             Err(error) => return tracing::error!(%error, "no more readers of metrics"),
-        }
+        };
+        let Ok(seat) = seats.take(socket, Rank::Guest) else {
+            rate_limited!(warn, most = limits.connections, "too many readers of metrics");
+            continue;
+        };
+        let page = Rc::clone(&page);
+        spawn(async move {
+            match timeout(limits.deadline, pin!(converse(&seat, &*page))).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%error, "a reader of metrics is lost"),
+                None => tracing::debug!("a reader of metrics took too long"),
+            }
+        })
+        .detach();
     }
 }
 
 /// Serves one connection.
-async fn converse(socket: &Socket, page: &impl AsyncFn() -> Option<String>) -> io::Result<()> {
+async fn converse(seat: &Seat, page: &impl AsyncFn() -> Option<String>) -> io::Result<()> {
+    let socket: &Socket = seat;
     let mut head = Head::default();
     let mut buffer = vec![0; PART];
     let wanted = loop {
@@ -110,6 +112,9 @@ async fn converse(socket: &Socket, page: &impl AsyncFn() -> Option<String>) -> i
             }
         }
     };
+    if !seat.work() {
+        return Ok(());
+    }
     let response = match wanted {
         Wanted::Page | Wanted::PageHead => match page().await {
             Some(text) => response("200 OK", PAGE_TYPE, "", &text, wanted == Wanted::Page),
@@ -117,6 +122,8 @@ async fn converse(socket: &Socket, page: &impl AsyncFn() -> Option<String>) -> i
         },
         Wanted::Refusal(refusal) => refused(refusal),
     };
+    // It is the client's turn again: one that does not take its answer keeps no other out.
+    seat.rest();
     socket.send_all(response).await.0?;
     // A connection that is closed while there is something to receive is reset, and the client might not see the answer.
     socket.shutdown(Shutdown::Write).await?;
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_clients_end_at_the_deadline_and_do_not_keep_others_out_for_longer() {
+    fn slow_clients_keep_no_other_out_and_end_at_the_deadline() {
         let limits = Limits { connections: 3, deadline: Duration::from_millis(800) };
         // More than sockets hold.
         let text = "y".repeat(64 << 20);
@@ -258,15 +265,22 @@ mod tests {
             slow.write_all(b"GET /metr").unwrap();
             let mut deaf = connect(address);
             deaf.write_all(GET).unwrap();
-            // There is no place for a fourth.
-            assert_eq!(rest(connect(address)), "");
-            assert_eq!((rest(silent), rest(slow)), (String::new(), String::new()));
-            assert!(begun.elapsed() >= limits.deadline);
-            while !ask(address, b"GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 ") {
-                assert!(begun.elapsed() < Duration::from_secs(20), "no place becomes free");
-                std::thread::sleep(Duration::from_millis(10));
+            // The first byte of the page: it is the client's turn to take the rest.
+            deaf.read_exact(&mut [0]).unwrap();
+            // Others get the places of those that have waited longest.
+            for _ in 0..3 {
+                let answer = ask(address, b"GET / HTTP/1.0\r\n\r\n");
+                assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
             }
+            assert_eq!(rest(silent), "");
+            // One that keeps its place ends, too.
+            let late = connect(address);
+            let since = Instant::now();
+            assert_eq!(rest(late), "");
+            assert!(since.elapsed() >= limits.deadline);
+            assert_eq!(rest(slow), "");
             assert!(rest(deaf).len() < 64 << 20, "what it did not take in time is lost");
+            assert!(begun.elapsed() < Duration::from_secs(20));
         });
     }
 }

@@ -1,21 +1,43 @@
 //! A varlink service on a reactor: `org.varlink.service`, and one interface of ours.
 //!
-//! A peer that sends invalid varlink loses its connection and affects no other; at most one message is buffered for it.
+//! A peer that sends invalid varlink loses its connection and affects no other; at most one message is buffered for it. One
+//! that calls nothing loses it to a newcomer that finds no place, and in any case after a while ([`Limits`]).
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
+use ashlar_block::rate_limited;
 use ashlar_engine::net::{Listener, Socket};
-use ashlar_engine::spawn;
+use ashlar_engine::{spawn, timeout};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::{Call, Frames, MAX_CALL, Reply, encode};
 use crate::access::{Caller, Refusals};
+use crate::interface::refused;
 use crate::lending::{Lent, MAX_LENT};
+use crate::seats::{Seat, Seats};
 
-/// The most concurrent connections; more are closed at once.
-const MAX_CONNECTIONS: usize = 64;
+/// What clients may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The most concurrent connections.
+    pub(crate) connections: usize,
+    /// How many of them are for owners alone.
+    pub(crate) reserved: usize,
+    /// How long a connection may be open without a call under way.
+    pub(crate) idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 64, reserved: 8, idle: Duration::from_secs(600) }
+    }
+}
+
 /// The interface that every varlink service has.
 const SERVICE: &str = "org.varlink.service";
 
@@ -56,68 +78,115 @@ pub(crate) fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
 /// Answers all connections that `admit` lets in, while the socket listens; it returns the reply for the others.
 pub(crate) async fn serve<I: Interface + 'static>(
     listener: Listener,
+    limits: Limits,
     admit: impl Fn(&Socket) -> Result<Caller, Reply>,
     interface: Rc<I>,
 ) {
     let refusals = Refusals::default();
-    let passing = |error: &io::Error| tracing::warn!(%error, "accepting a control connection");
+    let seats = Seats::new(limits.connections, limits.reserved);
+    let passing = |error: &io::Error| rate_limited!(warn, %error, "accepting a control connection");
     loop {
-        match listener.next(passing).await {
-            Ok(socket) => {
-                let caller = match admit(&socket) {
-                    Ok(caller) => caller,
-                    Err(reply) => {
-                        if let Some(refusal) = refusals.one_more() {
-                            spawn(refusal.tell(socket, reply)).detach();
-                        }
-                        continue;
-                    }
-                };
-                // Each connection holds a reference, beside those of others.
-                if Rc::strong_count(&interface) > MAX_CONNECTIONS {
-                    tracing::warn!("too many control connections");
+        let socket = match listener.next(passing).await {
+            Ok(socket) => socket,
+            Err(error) => return tracing::error!(%error, "no more control connections"),
+        };
+        let (socket, reply) = match admit(&socket) {
+            Err(reply) => (socket, reply),
+            Ok(caller) => match seats.take(socket, caller.rank()) {
+                Ok(seat) => {
+                    let interface = Rc::clone(&interface);
+                    let converse =
+                        async move { converse(&seat, caller, limits.idle, &*interface).await };
+                    spawn(converse).detach();
                     continue;
                 }
-                let interface = Rc::clone(&interface);
-                spawn(async move { converse(&socket, caller, &*interface).await }).detach();
+                Err(socket) => {
+                    rate_limited!(warn, most = limits.connections, "too many control connections");
+                    (socket, refused("too many calls are under way", Some("try again later")))
+                }
+            },
+        };
+        if let Some(refusal) = refusals.one_more() {
+            spawn(refusal.tell(socket, reply)).detach();
+        }
+    }
+}
+
+/// Why a connection ends before its client ends it.
+enum Dropped {
+    /// It failed.
+    Lost(io::Error),
+    /// What the client sends is not varlink.
+    Garbage(String),
+}
+
+impl From<io::Error> for Dropped {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error)
+    }
+}
+
+/// The state of a connection between two calls.
+struct Conversation {
+    frames: Frames,
+    buffer: Vec<u8>,
+    /// Descriptors that came with the next call.
+    files: Vec<OwnedFd>,
+}
+
+impl Conversation {
+    /// Receives the next call; `None` once the client has closed the connection.
+    async fn next_call(&mut self, socket: &Socket) -> Result<Option<Call>, Dropped> {
+        let garbage = |error: &dyn std::fmt::Display| Dropped::Garbage(error.to_string());
+        loop {
+            if let Some(message) = self.frames.next_message().map_err(|error| garbage(&error))? {
+                return serde_json::from_slice(&message).map_err(|error| garbage(&error)).map(Some);
             }
-            Err(error) => return tracing::error!(%error, "no more control connections"),
+            let buffer = std::mem::take(&mut self.buffer);
+            let (received, buffer) = socket.recv_with_files(buffer, &mut self.files).await;
+            self.buffer = buffer;
+            match received? {
+                0 => return Ok(None),
+                _ if self.files.len() > MAX_LENT => return Err(garbage(&"too many descriptors")),
+                len => self.frames.push(&self.buffer[..len]),
+            }
         }
     }
 }
 
 /// Serves one connection, until it ends.
-async fn converse<I: Interface>(socket: &Socket, caller: Caller, interface: &I) {
-    let mut frames = Frames::new(MAX_CALL);
-    let (mut buffer, mut files) = (vec![0; 4096], Vec::new());
+async fn converse<I: Interface>(seat: &Seat, caller: Caller, idle: Duration, interface: &I) {
+    match answer_all(seat, caller, idle, interface).await {
+        Ok(()) => {}
+        Err(Dropped::Lost(error)) => tracing::debug!(%error, "control connection lost"),
+        Err(Dropped::Garbage(error)) => rate_limited!(info, error, "control connection dropped"),
+    }
+}
+
+async fn answer_all<I: Interface>(
+    seat: &Seat,
+    caller: Caller,
+    idle: Duration,
+    interface: &I,
+) -> Result<(), Dropped> {
+    let mut conversation =
+        Conversation { frames: Frames::new(MAX_CALL), buffer: vec![0; 4096], files: Vec::new() };
     loop {
-        loop {
-            let message = match frames.next_message() {
-                Ok(Some(message)) => message,
-                Ok(None) => break,
-                Err(error) => return tracing::info!(%error, "control connection dropped"),
-            };
-            let call = match serde_json::from_slice::<Call>(&message) {
-                Ok(call) => call,
-                Err(error) => return tracing::info!(%error, "control connection dropped"),
-            };
-            let lent = Lent::new(&call.lent, std::mem::take(&mut files), caller);
-            match exchange(socket, interface, call, lent).await {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => return tracing::debug!(%error, "control connection lost"),
-            }
+        let Some(call) = timeout(idle, pin!(conversation.next_call(seat))).await else {
+            tracing::debug!("a control connection without calls is closed");
+            return Ok(());
+        };
+        let Some(call) = call? else { return Ok(()) };
+        // A call that came too late for a connection that has lost its place is not begun: nothing could answer it.
+        if !seat.work() {
+            tracing::debug!("a control connection without calls has given its place to another");
+            return Ok(());
         }
-        let (received, same) = socket.recv_with_files(buffer, &mut files).await;
-        buffer = same;
-        match received {
-            Ok(0) => return,
-            Ok(_) if files.len() > MAX_LENT => {
-                return tracing::info!("control connection dropped: too many descriptors");
-            }
-            Ok(len) => frames.push(&buffer[..len]),
-            Err(error) => return tracing::debug!(%error, "control connection lost"),
+        let lent = Lent::new(&call.lent, std::mem::take(&mut conversation.files), caller);
+        if !exchange(seat, interface, call, lent).await? {
+            return Ok(());
         }
+        seat.rest();
     }
 }
 
@@ -197,5 +266,122 @@ fn describe<I: Interface>(parameters: &Map<String, Value>) -> Result<Value, Repl
         Some(name) if name == I::NAME => Ok(json!({ "description": I::DESCRIPTION })),
         Some(other) => Err(Reply::interface_not_found(other)),
         None => Err(Reply::invalid_parameter("interface")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::{BufReader, Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use super::*;
+    use crate::disks;
+    use crate::stop::Stop;
+
+    /// An interface with a method that never answers.
+    struct Deaf;
+
+    impl Interface for Deaf {
+        const NAME: &'static str = "a.b";
+        const DESCRIPTION: &'static str = "";
+
+        async fn answer(&self, method: &str, _: Call, _: &Lent) -> Option<Vec<Reply>> {
+            match method {
+                "Wait" => std::future::pending().await,
+                _ => Some(vec![Reply::ok(json!({}))]),
+            }
+        }
+    }
+
+    /// Serves while `clients` runs: connections are of these callers, in order.
+    fn with_server(limits: Limits, callers: Vec<Caller>, clients: impl FnOnce(&Path)) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let stop = Stop::default();
+        std::thread::scope(|scope| {
+            let ended = stop.clone();
+            scope.spawn(move || {
+                disks::reactor().unwrap().block_on(async {
+                    let bound = ashlar_engine::net::Bound::listening(listener.into()).unwrap();
+                    let next = Cell::new(0);
+                    let admit = move |_: &Socket| Ok(callers[next.replace(next.get() + 1)]);
+                    let server = spawn(serve(bound.into(), limits, admit, Rc::new(Deaf)));
+                    ended.await;
+                    server.cancel().await;
+                });
+            });
+            // Ends the server if a client panics, too.
+            struct Ends(Stop);
+            impl Drop for Ends {
+                fn drop(&mut self) {
+                    self.0.stop();
+                }
+            }
+            let ends = Ends(stop);
+            clients(&path);
+            drop(ends);
+        });
+    }
+
+    fn connect(path: &Path) -> UnixStream {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    fn send(mut stream: &UnixStream, method: &str) {
+        stream.write_all(format!("{{\"method\":\"a.b.{method}\"}}\0").as_bytes()).unwrap();
+    }
+
+    /// The next reply; empty at the end of the connection.
+    fn reply(stream: &UnixStream) -> String {
+        let bytes =
+            BufReader::new(stream).bytes().map_while(Result::ok).take_while(|byte| *byte != 0);
+        String::from_utf8(bytes.collect()).unwrap()
+    }
+
+    #[test]
+    fn calls_under_way_leave_a_place_for_owners_and_others_are_refused_with_a_word() {
+        let limits = Limits { connections: 3, reserved: 1, idle: Duration::from_secs(60) };
+        let member = Caller::Member { user: 7 };
+        let callers = [[member; 3], [Caller::Owner; 3]].concat();
+        with_server(limits, callers, |path| {
+            let guests = [connect(path), connect(path)];
+            guests.iter().for_each(|guest| send(guest, "Wait"));
+            let refused = connect(path);
+            send(&refused, "Say");
+            let text = reply(&refused);
+            assert!(text.contains(".Refused\"") && text.contains("calls are under way"), "{text}");
+            assert_eq!(reply(&refused), "");
+            let owner = connect(path);
+            send(&owner, "Say");
+            assert_eq!(reply(&owner), r#"{"parameters":{}}"#);
+            // Without a call it gives its place to the next one.
+            let next = connect(path);
+            send(&next, "Say");
+            assert_eq!(reply(&next), r#"{"parameters":{}}"#);
+            assert_eq!(reply(&owner), "");
+            send(&next, "Wait");
+            let last = connect(path);
+            send(&last, "Say");
+            assert!(reply(&last).contains(".Refused\""));
+        });
+    }
+
+    #[test]
+    fn a_connection_without_a_call_under_way_is_closed_after_a_while() {
+        let limits = Limits { connections: 3, reserved: 1, idle: Duration::from_millis(100) };
+        with_server(limits, vec![Caller::Owner; 3], |path| {
+            let (silent, half, busy) = (connect(path), connect(path), connect(path));
+            send(&busy, "Wait");
+            (&half).write_all(b"{").unwrap();
+            assert_eq!((reply(&silent), reply(&half)), (String::new(), String::new()));
+            busy.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            let error = (&busy).read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        });
     }
 }

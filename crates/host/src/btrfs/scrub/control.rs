@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
-use ashlar_engine::net::Bound;
+use ashlar_engine::net::{Bound, Socket};
 use ashlar_engine::socket_file::{self, SocketFile};
 use futures_util::future::select;
 use serde::{Deserialize, Serialize};
@@ -97,8 +97,10 @@ pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
             let served = async {
                 let bound = Bound::listening(fd);
                 let bound = bound.map_err(|error| Error::plain("cannot listen", error))?;
-                let serving =
-                    pin!(server::serve(bound.into(), |_| Ok(Caller::Owner), Rc::new(controls)));
+                let (limits, controls) = (server::Limits::default(), Rc::new(controls));
+                // The mode of the file lets in this user and root alone.
+                let admit = |_: &Socket| Ok(Caller::Owner);
+                let serving = pin!(server::serve(bound.into(), limits, admit, controls));
                 select(serving, until).await;
                 Ok(())
             };
