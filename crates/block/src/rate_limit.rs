@@ -60,11 +60,17 @@ impl RateLimit {
         Some(std::mem::take(&mut state.suppressed))
     }
 
-    /// Ends the interval early; returns how many messages were suppressed since the last one.
-    pub fn restart(&self) -> u64 {
+    /// Takes the number of messages suppressed since the last one, if the interval is over at `now_ns` or there is no
+    /// `now_ns`; otherwise 0. A new interval begins with the next message, but none early.
+    pub fn take_suppressed(&self, now_ns: Option<u64>) -> u64 {
         let mut state = lock(&self.state);
-        state.told = 0;
-        std::mem::take(&mut state.suppressed)
+        let is_over = |now_ns: u64| now_ns.saturating_sub(state.begin_ns) >= self.interval_ns;
+        if now_ns.is_none_or(is_over) { std::mem::take(&mut state.suppressed) } else { 0 }
+    }
+
+    /// Whether messages were suppressed since the last one.
+    pub fn is_behind(&self) -> bool {
+        lock(&self.state).suppressed > 0
     }
 }
 
@@ -103,8 +109,13 @@ mod tests {
         // Another clock.
         next[0] = 1000 - u64::from(BURST);
         assert_eq!(told(3), next);
-        // An interval that ends early.
-        assert_eq!(limit.restart(), 1000 - u64::from(BURST));
-        assert_eq!(told(3), [0; BURST as usize]);
+        // Saying how many were suppressed makes no room for others.
+        assert!(limit.is_behind());
+        assert_eq!(limit.take_suppressed(Some(3 + INTERVAL_NS - 1)), 0);
+        assert_eq!(limit.take_suppressed(None), 1000 - u64::from(BURST));
+        assert!(told(3).is_empty());
+        assert_eq!(limit.take_suppressed(Some(3 + INTERVAL_NS)), 1000);
+        assert!(!limit.is_behind());
+        assert_eq!(told(3 + INTERVAL_NS), [0; BURST as usize]);
     }
 }

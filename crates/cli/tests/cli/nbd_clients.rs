@@ -174,7 +174,11 @@ fn clients_cannot_flood_the_log() {
     let images = Images::new(1, MIB);
     let daemon = images.serve(&["--nbd", "unix:nbd.sock"]);
     let begun = Instant::now();
-    for _ in 0..200 {
+    for n in 0..200 {
+        // A client that comes and goes: at times there is no connection at all.
+        if n % 40 == 39 {
+            std::thread::sleep(Duration::from_millis(400));
+        }
         let mut client = UnixStream::connect(images.path("nbd.sock")).unwrap();
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut greeting = Vec::new();
@@ -189,7 +193,8 @@ fn clients_cannot_flood_the_log() {
     assert_eq!(told + left_out, 200, "{log}");
     // A machine may be stopped meanwhile: then another window of ten seconds begins.
     let windows = begun.elapsed().as_secs() as usize / 10 + 1;
-    assert!(told <= 20 * windows, "{told} in {windows} windows: {log}");
+    let lines = told + log.matches("left_out=").count();
+    assert!(lines <= 20 * windows, "{lines} in {windows} windows: {log}");
 }
 
 #[test]

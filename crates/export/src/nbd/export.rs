@@ -7,6 +7,7 @@ use ashlar_block::limits::Features;
 use thiserror::Error;
 
 use super::info::{BlockSize, ExportInfo};
+use super::throttle::Throttle;
 use ashlar_nbd::wire::{
     FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_CACHE,
     FLAG_SEND_FAST_ZERO, FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
@@ -137,6 +138,8 @@ impl OpenExport {
 #[derive(Default)]
 pub struct Exports {
     list: RwLock<Vec<Arc<Export>>>,
+    /// The log messages that clients of all servers cause.
+    pub(crate) throttle: Throttle,
 }
 
 impl Exports {

@@ -63,7 +63,7 @@ pub async fn listen(
     config: Config,
     stop: impl Future<Output = ()> + Clone + 'static,
 ) -> io::Result<()> {
-    let peers = Peers::new(config, budget);
+    let peers = Peers::new(config, budget, Arc::clone(&exports));
     let accept_all = async {
         let passing = |error: &io::Error| {
             peers.say(Topic::Accepting, || tracing::warn!(%error, "accepting an NBD connection"));

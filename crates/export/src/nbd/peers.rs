@@ -22,10 +22,11 @@ use ashlar_engine::{ReceiveError, blocking, memory, now_ns, sleep, spawn};
 use rustix::net::Shutdown;
 
 use super::budget::Budget;
+use super::export::Exports;
 use super::listen::Config;
 use super::peer::{Peer, Room};
 use super::server::Disconnect;
-use super::throttle::{Throttle, Topic};
+use super::throttle::Topic;
 
 /// The longest round of the watching task.
 const ROUND: Duration = Duration::from_secs(1);
@@ -69,13 +70,14 @@ pub(crate) struct Peers {
     /// Whether a connection that had much memory has ended.
     memory_came_back: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
-    throttle: Throttle,
+    exports: Arc<Exports>,
 }
 
 impl Peers {
-    pub(crate) fn new(config: Config, budget: Arc<Budget>) -> Rc<Self> {
+    /// For the connections of one listener to `exports`.
+    pub(crate) fn new(config: Config, budget: Arc<Budget>, exports: Arc<Exports>) -> Rc<Self> {
         let room = Rc::new(Room { most: config.max_connections, served: Cell::default() });
-        let (clock_ns, connections, next, is_watched, memory_came_back, waiting, throttle) =
+        let (clock_ns, connections, next, is_watched, memory_came_back, waiting) =
             Default::default();
         Rc::new(Self {
             config,
@@ -87,7 +89,7 @@ impl Peers {
             is_watched,
             memory_came_back,
             waiting,
-            throttle,
+            exports,
         })
     }
 
@@ -121,15 +123,15 @@ impl Peers {
             Poll::Pending
         })
         .await;
-        self.throttle.tell();
+        self.exports.throttle.end();
     }
 
     /// Calls `message` to log, unless clients have caused too many messages.
     pub(crate) fn say(&self, topic: Topic, message: impl FnOnce()) {
-        self.throttle.say(topic, now_ns(), message);
+        self.exports.throttle.say(topic, now_ns(), message);
     }
 
-    /// Starts the watching task, which ends when no connection is left.
+    /// Starts the watching task, which ends when no connection is left, and nothing that they caused.
     fn watch(self: &Rc<Self>) {
         self.clock_ns.set(now_ns());
         if self.is_watched.replace(true) {
@@ -139,11 +141,14 @@ impl Peers {
         let round = peers.round();
         let watch = async move {
             // A client may also end while the allocator returns memory.
-            while !peers.connections.borrow().is_empty() || peers.memory_came_back.get() {
+            while !peers.connections.borrow().is_empty()
+                || peers.memory_came_back.get()
+                || peers.exports.throttle.is_behind()
+            {
                 sleep(round).await;
                 peers.look_after().await;
+                peers.exports.throttle.catch_up(now_ns());
             }
-            peers.throttle.tell();
             peers.is_watched.set(false);
         };
         spawn(watch).detach();
@@ -221,7 +226,7 @@ mod tests {
     fn memory_that_comes_back_while_the_allocator_is_asked_is_given_back_too() {
         Reactor::new(ReactorConfig::default()).unwrap().block_on(async {
             let config = Config { patience: Duration::from_millis(4), ..Config::default() };
-            let peers = Peers::new(config, Arc::new(Budget::new(MIN_BUDGET_BYTES)));
+            let peers = Peers::new(config, Arc::new(Budget::new(MIN_BUDGET_BYTES)), Arc::default());
             let [first, last] = [(); 2].map(|()| {
                 let (ours, _) = UnixStream::pair().unwrap();
                 let seat = peers.admit(Socket::from_fd(ours.into()));

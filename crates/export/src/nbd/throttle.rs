@@ -1,13 +1,19 @@
-//! Limits the log messages that clients can cause at will.
+//! Limits the log messages that clients can cause at will: at most [`MOST`] lines in a [`WINDOW`], of all servers together.
+//!
+//! Each topic has a share, so that a client in the handshake cannot hide what becomes of those in transmission. A window
+//! begins with a message and nothing ends it early: a client that comes and goes gets no further lines.
 
 use std::time::Duration;
 
 use ashlar_block::rate_limit::RateLimit;
 
-/// The most messages in a window of time; further ones are only counted.
-const MOST: u32 = 20;
 /// The window.
 const WINDOW: Duration = Duration::from_secs(10);
+/// The topics' messages in a window. Each has one more line, which counts those that were left out.
+const SHARES: [u32; 4] = [1, 3, 5, 7];
+/// The most lines in a window.
+#[cfg(test)]
+const MOST: u32 = 20;
 
 /// The topic of a message. Each topic is limited separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,13 +29,13 @@ pub(crate) enum Topic {
 }
 
 /// See the module text. The number of messages left out is logged with the first message of the next window, or by
-/// [`Throttle::tell`].
+/// [`Throttle::catch_up`] and [`Throttle::end`].
 #[derive(Debug)]
 pub(crate) struct Throttle([RateLimit; 4]);
 
 impl Default for Throttle {
     fn default() -> Self {
-        Self([const { RateLimit::of(MOST, WINDOW.as_nanos() as u64) }; 4])
+        Self(SHARES.map(|most| RateLimit::of(most, WINDOW.as_nanos() as u64)))
     }
 }
 
@@ -42,9 +48,19 @@ impl Throttle {
         }
     }
 
-    /// Logs how many messages were left out, and restarts the counts.
-    pub(crate) fn tell(&self) {
-        self.0.iter().map(RateLimit::restart).for_each(tell);
+    /// Whether messages were left out that are not counted in the log yet.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.0.iter().any(RateLimit::is_behind)
+    }
+
+    /// Logs how many messages were left out in windows that are over.
+    pub(crate) fn catch_up(&self, now_ns: u64) {
+        self.0.iter().map(|limit| limit.take_suppressed(Some(now_ns))).for_each(tell);
+    }
+
+    /// Logs how many messages were left out, at the end.
+    pub(crate) fn end(&self) {
+        self.0.iter().map(|limit| limit.take_suppressed(None)).for_each(tell);
     }
 }
 
@@ -64,11 +80,22 @@ mod tests {
     fn messages_of_a_window_are_few_and_the_next_window_has_as_many() {
         let (throttle, said) = (Throttle::default(), Cell::new(0));
         let say = |topic, now_ns| throttle.say(topic, now_ns, || said.set(said.get() + 1));
-        (0..1000).for_each(|now_ns| say(Topic::Handshake, 5 + now_ns));
-        assert_eq!(said.take(), MOST);
-        say(Topic::Transmission, 2000);
-        assert_eq!(said.take(), 1);
-        say(Topic::Handshake, 5 + WINDOW.as_nanos() as u64);
-        assert_eq!(said.take(), 1);
+        let window_ns = WINDOW.as_nanos() as u64;
+        for begin_ns in [5, 5 + window_ns] {
+            let mut lines = 0;
+            let topics = [Topic::Accepting, Topic::Refused, Topic::Handshake, Topic::Transmission];
+            for topic in topics {
+                (0..1000).for_each(|step_ns| say(topic, begin_ns + step_ns));
+                assert_eq!(said.get(), SHARES[topic as usize], "{topic:?}");
+                lines += said.take() + 1;
+            }
+            assert_eq!(lines, MOST);
+            // Clients that come and go end no window.
+            throttle.catch_up(begin_ns + window_ns - 1);
+            say(Topic::Handshake, begin_ns + window_ns - 1);
+            assert!(said.take() == 0 && throttle.is_behind());
+        }
+        throttle.catch_up(5 + 3 * window_ns);
+        assert!(!throttle.is_behind());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ashlar_block::LocalFuture;
+use ashlar_block::{LocalFuture, rate_limited};
 use ashlar_export::fuse::tree::{Access, Entry, Namespace};
 use ashlar_stack::attributes::{AttributeError, Attributes, NodeKind};
 use rustix::io::Errno;
@@ -46,7 +46,7 @@ impl Namespace for View {
         Box::pin(async move {
             written.await.map_err(|error| {
                 // write(2) can only return an errno: log the reason.
-                tracing::info!(path, %error, "not set");
+                rate_limited!(info, path, %error, "not set");
                 errno(&error)
             })
         })
