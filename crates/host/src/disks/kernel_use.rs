@@ -3,13 +3,19 @@
 //! `/proc` and sysfs show the uses, as far as they are visible to this process. Whether a device is used at all, in any
 //! namespace, is tested by opening it with O_EXCL: a mount, swap space, and each device made of it have claimed it or a
 //! partition of it, and then the kernel refuses with EBUSY (open(2)).
+//!
+//! No file system is asked but that of the image itself, which has answered before: a silent server of FUSE or NFS elsewhere on the
+//! machine would keep the whole process from ending.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
+use std::sync::mpsc;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
 
 use ashlar_engine::file::{device_writer, loop_backing_file};
 use rustix::fs::{Mode, OFlags, major, minor};
@@ -129,39 +135,149 @@ impl Device {
 
 /// The loop devices over a file.
 fn loop_devices(file: Identity) -> impl Iterator<Item = Device> {
-    entries("/sys/block").filter_map(move |directory| {
+    let all = entries("/sys/block").filter_map(|directory| {
         let name = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
+        Some((directory, PathBuf::from(name.trim_end_matches('\n'))))
+    });
+    let all: Vec<(PathBuf, PathBuf)> = all.collect();
+    // Most machines have none: then no other process's mounts need to be read.
+    let namespaces: Vec<Vec<Mount>> = match all.as_slice() {
+        [] => Vec::new(),
+        [..] => namespaces().map(|(_, mountinfo)| Mount::all(&mountinfo)).collect(),
+    };
+    let deadline = Instant::now() + PATIENCE;
+    all.into_iter().filter_map(move |(directory, name)| {
+        if !may_be_on_the_file_system_of(&file, &name, &namespaces) {
+            return None;
+        }
         let device = Device::at(&directory)?;
-        let backing = match open(&device.node(), OFlags::empty()) {
+        (backing_file(device.node(), name, deadline)? == file).then_some(device)
+    })
+}
+
+/// How long the file systems of all files behind loop devices may take to say which files these are.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long each may take in any case.
+const LEAST_PATIENCE: Duration = Duration::from_millis(50);
+
+/// The file behind a loop device, to which `name` was given; `None` if its file system does not say in time.
+///
+/// The kernel asks the file system, which may wait for its server for as long as it likes, and another mount namespace may hide
+/// that it has one: so it is a thread that asks.
+fn backing_file(node: PathBuf, name: PathBuf, deadline: Instant) -> Option<Identity> {
+    let shown = node.display().to_string();
+    let (say, said) = mpsc::channel();
+    let ask = move || {
+        let file = match open(&node, OFlags::empty()) {
             Ok(node) => {
                 loop_backing_file(node.as_fd()).ok().map(|(dev, ino)| Identity::File(dev, ino))
             }
             // Without permission to open it, only the file name given at attachment is known.
-            Err(_) => identity(Path::new(name.trim_end_matches('\n'))),
+            Err(_) => identity(&name),
         };
-        (backing? == file).then_some(device)
+        // It may be too late to be of interest.
+        let (Ok(()) | Err(_)) = say.send(file);
+    };
+    thread::Builder::new().name("ashlar-loop".to_owned()).spawn(ask).ok()?;
+    let left = deadline.saturating_duration_since(Instant::now()).max(LEAST_PATIENCE);
+    // The file system of the file that is looked for has answered before.
+    said.recv_timeout(left).unwrap_or_else(|_| {
+        tracing::debug!(device = shown, "the file system behind a loop device is silent");
+        None
     })
 }
 
-/// Where a device is mounted, in this mount namespace or any other that is visible.
-fn mounted(number: &str, node: &Path) -> Option<String> {
-    let find = |process: &Path| {
-        let mounts = fs::read_to_string(process.join("mountinfo")).ok()?;
-        mounts.lines().find_map(|line| mount_point(line, number, node).map(str::to_owned))
-    };
-    let own = Path::new("/proc/self");
-    if let Some(place) = find(own) {
-        return Some(place);
+/// A mount, as mountinfo shows it (proc(5)).
+#[derive(Debug)]
+struct Mount {
+    place: PathBuf,
+    /// `major:minor`.
+    number: String,
+    kind: String,
+}
+
+impl Mount {
+    fn all(mountinfo: &str) -> Vec<Self> {
+        mountinfo.lines().filter_map(Self::parse).collect()
     }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (fields, source) = line.split_once(" - ")?;
+        let mut fields = fields.split(' ').skip(2);
+        let (number, _, place) = (fields.next()?, fields.next()?, fields.next()?);
+        let kind = source.split(' ').next()?;
+        Some(Self { place: unescaped(place), number: number.to_owned(), kind: kind.to_owned() })
+    }
+
+    /// The mount that `path` is on: of those on one place, the last.
+    fn of<'a>(path: &Path, all: &'a [Self]) -> Option<&'a Self> {
+        let above = all.iter().filter(|mount| path.starts_with(&mount.place));
+        above.max_by_key(|mount| mount.place.as_os_str().len())
+    }
+
+    /// Whether stat(2) may show other device numbers of its files than mountinfo.
+    fn has_other_numbers(&self) -> bool {
+        ["bcachefs", "btrfs", "overlay"].contains(&self.kind.as_str())
+    }
+
+    /// Whether its files are those of a process or of another machine, which may be silent.
+    fn has_server(&self) -> bool {
+        const KINDS: [&str; 15] = [
+            "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "gpfs", "lustre", "nfs",
+            "nfs4", "orangefs", "smb3", "vboxsf", "virtiofs",
+        ];
+        // Also fuseblk and fuse.sshfs.
+        self.kind.starts_with("fuse") || KINDS.contains(&self.kind.as_str())
+    }
+}
+
+/// A path in mountinfo, which has spaces and the like as three octal digits behind a backslash.
+fn unescaped(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((byte, behind)) = rest.split_first() {
+        let code = behind.get(..3).filter(|_| *byte == b'\\');
+        let code = code.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(*byte));
+        rest = if code.is_some() { &behind[3..] } else { behind };
+    }
+    OsString::from_vec(bytes).into()
+}
+
+/// Whether the file called `name`, in one of these mount namespaces, may be on the file system of `file`. Compares texts, and asks no
+/// file system: one with a server may be silent. (`name` is behind a loop device, which no namespace has.)
+fn may_be_on_the_file_system_of(file: &Identity, name: &Path, namespaces: &[Vec<Mount>]) -> bool {
+    let Identity::File(device, _) = file else { return false };
+    let number = format!("{}:{}", major(*device), minor(*device));
+    let on: Vec<&Mount> = namespaces.iter().filter_map(|all| Mount::of(name, all)).collect();
+    let is_its = |mount: &&Mount| mount.number == number || mount.has_other_numbers();
+    on.iter().any(is_its) || !on.iter().any(|mount| mount.has_server())
+}
+
+/// The mountinfo of this mount namespace, and of all others that are visible, with a process of each.
+fn namespaces() -> impl Iterator<Item = (Option<u32>, String)> {
+    let mounts = |process: &Path| fs::read_to_string(process.join("mountinfo")).ok();
+    let own = Path::new("/proc/self");
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let mut seen: HashSet<PathBuf> = namespace(own).into_iter().collect();
-    entries("/proc").find_map(|process| {
+    let others = entries("/proc").filter_map(move |process| {
         let pid: u32 = process.file_name()?.to_str()?.parse().ok()?;
         if !seen.insert(namespace(&process)?) {
             return None;
         }
-        let place = find(&process)?;
-        Some(format!("{place} in the mount namespace of process {pid}"))
+        Some((Some(pid), mounts(&process)?))
+    });
+    mounts(own).map(|own| (None, own)).into_iter().chain(others)
+}
+
+/// Where a device is mounted, in this mount namespace or any other that is visible.
+fn mounted(number: &str, node: &Path) -> Option<String> {
+    namespaces().find_map(|(process, mounts)| {
+        let place = mounts.lines().find_map(|line| mount_point(line, number, node))?;
+        Some(match process {
+            None => place.to_owned(),
+            Some(pid) => format!("{place} in the mount namespace of process {pid}"),
+        })
     })
 }
 
@@ -188,5 +304,41 @@ mod tests {
         assert_eq!(of("98:1", "/dev/vdb"), Some("/mnt"));
         assert_eq!(of("98:1", "/dev/vdb1"), None);
         assert_eq!(mount_point("", "98:0", Path::new("/dev/vdb")), None);
+    }
+
+    const OWN: &str = "\
+22 1 98:0 / / rw - ext4 /dev/vda rw
+23 22 0:40 / /mnt/a\\040b rw shared:1 - fuse.ashlar ashlar rw
+24 22 0:41 / /mnt/nfs rw - nfs4 server:/ rw
+25 24 98:1 / /mnt/nfs/local rw - xfs /dev/vdb rw
+26 22 0:42 / /btrfs rw - btrfs /dev/vdc rw
+27 26 0:43 / /btrfs rw - fuseblk /dev/vdd rw
+";
+
+    #[test]
+    fn a_file_system_with_a_server_is_asked_only_for_its_own_files() {
+        let own = Mount::all(OWN);
+        let elsewhere = Mount::all("30 1 0:44 / / rw - fuse ashlar rw\n");
+        let device = |major, minor| Identity::File(rustix::fs::makedev(major, minor), 7);
+        let (local, hung, nfs) = (device(98, 0), device(0, 40), device(0, 41));
+        let asked = |file: &Identity, name: &str, namespaces: &[Vec<Mount>]| {
+            may_be_on_the_file_system_of(file, Path::new(name), namespaces)
+        };
+        let own = [own];
+        for name in ["/mnt/a b/dev/md0", "/mnt/nfs/x (deleted)", "/btrfs/x"] {
+            assert!(!asked(&local, name, &own), "{name}");
+        }
+        // Local file systems are asked in any case.
+        for name in ["/x", "/mnt/a bc", "/mnt/nfs/local/x", "/btrfsx"] {
+            assert!(asked(&local, name, &own) && asked(&device(0, 50), name, &own), "{name}");
+        }
+        assert!(asked(&hung, "/mnt/a b/dev/md0", &own) && !asked(&hung, "/mnt/nfs/x", &own));
+        assert!(asked(&nfs, "/mnt/nfs/x", &own));
+        // A name means something else elsewhere: there it may have a server.
+        let both = [Mount::all(OWN), elsewhere];
+        assert!(asked(&local, "/x", &both) && !asked(&device(0, 50), "/x", &both));
+        assert!(asked(&device(0, 44), "/x", &both) && asked(&local, "/x", &[]));
+        let btrfs = [Mount::all("26 0 0:42 / / rw - btrfs /dev/vdc rw"), Mount::all(OWN)];
+        assert!(asked(&device(0, 50), "/mnt/nfs/x", &btrfs), "its numbers tell nothing");
     }
 }
