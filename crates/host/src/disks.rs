@@ -5,13 +5,15 @@ use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ashlar_block::{Gateway, Runtime, Status};
 use ashlar_engine::file::{Kind, OpenError, OpenOptions};
-use ashlar_engine::{EngineRuntime, RamDevice, Reactor, blocking};
+use ashlar_engine::{EngineRuntime, RamDevice, Reactor, blocking, timeout};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::owners;
 use ashlar_stack::probe::Contents;
@@ -27,6 +29,10 @@ use network::NetworkDisk;
 /// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
 /// on a slow disk.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a file system may take to answer a reactor's task.
+const ANSWER: Duration = Duration::from_secs(10);
+/// The most questions that wait for file systems at a time.
+const MOST_ASKED: usize = 8;
 /// How often to check this.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -117,13 +123,63 @@ fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     try_open(path, access, direct).map_err(|failed| failed.error)
 }
 
-/// As [`open_now`], for a reactor's task: connecting to a network disk does not hold up the thread's other work.
+/// Has a thread of the pool do what waits for the file system of `path`: that may have a server which is silent for ever, and
+/// nothing that serves must wait for it.
 ///
 /// # Errors
-/// As there.
+/// No answer came in time. It may still come: what `ask` returns then is dropped.
+pub(crate) async fn asked<T, F>(path: &Path, ask: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce(&Path) -> T + Send + 'static,
+{
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    struct Place;
+    impl Drop for Place {
+        fn drop(&mut self) {
+            ASKED.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let asking = async {
+        // File systems that do not answer keep their threads: others are left for the pool's other work.
+        while ASKED.load(Ordering::Relaxed) >= MOST_ASKED {
+            ashlar_engine::sleep(RETRY).await;
+        }
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        let (place, wanted) = (Place, path.to_owned());
+        blocking::run(move || {
+            let answer = ask(&wanted);
+            drop(place);
+            answer
+        })
+        .await
+    };
+    match timeout(ANSWER, pin!(asking)).await {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(why)) => Err(Error::new("cannot ask for", path.display(), why)),
+        None => {
+            let why = format!("no answer within {} s", ANSWER.as_secs());
+            let error = Error::new("its file system is silent", path.display(), why);
+            Err(error.hint("the server of this mount does not answer: findmnt -T PATH shows it"))
+        }
+    }
+}
+
+/// As [`identity`], for a reactor's task.
+///
+/// # Errors
+/// As [`asked`].
+pub(crate) async fn identity_in_task(path: &Path) -> Result<Option<Identity>> {
+    asked(path, identity).await
+}
+
+/// As [`open_now`], for a reactor's task: neither a file system nor connecting to a network disk holds up the thread's other work.
+///
+/// # Errors
+/// As there, and as [`asked`].
 pub(crate) async fn open_in_task(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     if NetworkDisk::at(path).is_none() {
-        return open_now(path, access, direct);
+        return asked(path, move |path| open_now(path, access, direct)).await?;
     }
     let wanted = path.to_owned();
     let opened = blocking::run(move || open_now(&wanted, access, direct)).await;
@@ -386,4 +442,27 @@ pub fn no_io_uring(error: std::io::Error) -> Error {
 /// The runtime of the layers.
 pub fn runtime() -> Arc<dyn Runtime> {
     Arc::new(EngineRuntime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// What waits holds up neither the reactor nor, once its answer comes, a later question.
+    #[test]
+    fn a_question_to_a_file_system_leaves_the_reactor_free() {
+        reactor().unwrap().block_on(async {
+            let (answer, answered) = mpsc::channel();
+            let path = Path::new("/some/where");
+            let asking = asked(path, move |path| (path.to_owned(), answered.recv()));
+            let mut asking = pin!(asking);
+            assert!(timeout(Duration::from_millis(1), asking.as_mut()).await.is_none());
+            answer.send(7).unwrap();
+            assert_eq!(asking.await.unwrap(), (path.to_owned(), Ok(7)));
+            for _ in 0..2 * MOST_ASKED {
+                assert!(identity_in_task(Path::new("/proc/self")).await.unwrap().is_some());
+            }
+        });
+    }
 }

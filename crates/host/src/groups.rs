@@ -1,6 +1,7 @@
 //! Changes of volume groups that clients request, and what clients see of groups.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::path::Path;
 
 use ashlar_lvm::change::Author;
@@ -11,7 +12,7 @@ use ashlar_stack::volume_groups::{Change, ChangeResult, Request};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
-use crate::disks;
+use crate::disks::{self, Identity};
 use crate::error::Error;
 use crate::incremental::log_notes;
 use crate::interface::{
@@ -54,7 +55,7 @@ pub(crate) async fn apply(
 ) -> Result<ChangeResult, String> {
     let text = |error: Error| error.into_parts().0;
     let archives = Archives::new(keep, command).map_err(text)?;
-    archives.before(Some(&change.before)).map_err(text)?;
+    archives.before_in_task(Some(&change.before)).await.map_err(text)?;
     let header = archive::header(format!("Write from {command}."));
     let applied = turn.apply(change, header).await?;
     for (pv, status) in &applied.stale {
@@ -63,7 +64,7 @@ pub(crate) async fn apply(
     for note in &applied.notes {
         tracing::error!("{note}");
     }
-    if let Err(error) = archives.after(&applied.metadata) {
+    if let Err(error) = archives.after_in_task(&applied.metadata).await {
         tracing::warn!("{}", text(error));
     }
     Ok(applied)
@@ -80,10 +81,11 @@ impl Service {
     pub(crate) async fn lvm(&self, at: Lvm) -> Result<Value, Reply> {
         let mut turn = self.turn().await?;
         let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
-        let physical = |path: &str| self.device_at(path);
-        let request = Request { group: &at.group, command: &at.command, physical: &physical };
-        let change = turn.prepare(&request, &mut author);
-        let change = change.map_err(|why| refused(why, None))?;
+        let change = self.with_devices(None, |physical| {
+            let request = Request { group: &at.group, command: &at.command, physical };
+            turn.prepare(&request, &mut author)
+        });
+        let change = change.await.map_err(|why| refused(why, None))?;
         let effect = change.effect.clone();
         if let Some((volume, size)) = &effect.reduces {
             let name = format!("{}/{volume}", change.before.group.name);
@@ -182,9 +184,44 @@ impl Service {
         Ok(all)
     }
 
-    /// The name of the device at a path that a client gave.
-    pub(crate) fn device_at(&self, path: &str) -> Option<String> {
-        let wanted = disks::identity(Path::new(path));
+    /// Calls `prepare` with the names of the devices at paths that a client gave, in `directory` if there is one; again for each path
+    /// once its file system has been asked.
+    pub(crate) async fn with_devices<T>(
+        &self,
+        directory: Option<&Path>,
+        mut prepare: impl FnMut(&dyn Fn(&str) -> Option<String>) -> T,
+    ) -> T {
+        let mut asked: HashMap<String, Option<String>> = HashMap::new();
+        loop {
+            let unknown = RefCell::new(None);
+            let prepared = prepare(&|path| match asked.get(path) {
+                Some(found) => found.clone(),
+                None => {
+                    *unknown.borrow_mut() = Some(path.to_owned());
+                    None
+                }
+            });
+            let Some(path) = unknown.take() else { return prepared };
+            let found = self.device_at(directory, &path).await;
+            asked.insert(path, found);
+        }
+    }
+
+    /// The name of the device at a path that a client gave, in `directory` if there is one.
+    pub(crate) async fn device_at(&self, directory: Option<&Path>, path: &str) -> Option<String> {
+        let inside = directory.map(|directory| disks::in_directory(directory, path));
+        let inside = inside.as_deref().and_then(Path::to_str).filter(|inside| *inside != path);
+        for path in [Some(path), inside].into_iter().flatten() {
+            let wanted = self.seen(Path::new(path)).await;
+            if let Some(found) = self.device_called(path, wanted.as_ref()) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// The name of the device at a path where `wanted` is, as far as that is known.
+    fn device_called(&self, path: &str, wanted: Option<&Identity>) -> Option<String> {
         let below_dev = path.strip_prefix("/dev/").unwrap_or(path);
         let all = self.stack.devices.all();
         let known = self.identities.borrow();
@@ -198,8 +235,7 @@ impl Service {
                 || device.name == below_dev
                 || device.links.iter().any(|link| link == below_dev)
         };
-        let is_it =
-            |device: &&Device| wanted.is_some() && known.get(&device.path) == wanted.as_ref();
+        let is_it = |device: &&Device| wanted.is_some() && known.get(&device.path) == wanted;
         let found = all.iter().find(is_it);
         let found = found.or_else(|| all.iter().find(|it| is_named(it) && !is_another(it)));
         found.map(|device| device.name.clone())

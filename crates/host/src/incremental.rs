@@ -3,6 +3,8 @@
 //! The messages are mdadm's, and so are the exit codes of refusals: 1 for a disk that is not a member or an array that
 //! cannot start, 2 for a member that an array does not accept.
 
+use std::path::Path;
+
 use ashlar_md::ondisk::{Role, Superblock};
 use ashlar_md::{AddOptions, ManageError};
 use ashlar_stack::arrays::Volume;
@@ -14,7 +16,7 @@ use ashlar_stack::turn::Turn;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::disks::{self, Access};
+use crate::disks::Access;
 use crate::interface::{
     Attach, DiskReference, DoneReply, StartedReply, refused, refused_with, reply,
 };
@@ -58,9 +60,11 @@ impl Service {
         DiskReference { disk }: &DiskReference,
     ) -> Result<Value, Reply> {
         let mut turn = self.turn().await?;
+        let wanted = self.seen(Path::new(disk)).await;
+        let is_meant = |path: &str| self.is_called(path, disk, wanted.as_ref());
         let waiting = self.stack.arrays.waiting();
         let mut paths = waiting.iter().flat_map(|array| &array.members).map(|member| &member.path);
-        if let Some(path) = paths.find(|path| self.is_meant(path, disk))
+        if let Some(path) = paths.find(|path| is_meant(path))
             && let Some(name) = turn.detach(path)
         {
             self.forget(path);
@@ -68,8 +72,10 @@ impl Service {
         }
         for volume in self.stack.arrays.running() {
             let members = volume.view.status().members;
-            let Ok(member) = self.member(&volume, &members, disk) else { continue };
-            let (index, path) = (index_of(member), member.path.clone().unwrap_or_default());
+            let mut paths =
+                members.iter().filter_map(|member| Some((member, member.path.clone()?)));
+            let Some((member, path)) = paths.find(|(_, path)| is_meant(path)) else { continue };
+            let index = index_of(member);
             let mut done = Vec::new();
             if !member.faulty {
                 volume.view.fail(&turn, index).await.map_err(|error| not_done(&error))?;
@@ -101,12 +107,6 @@ impl Service {
         drop(turn);
         self.set_deferred().await;
         reply(StartedReply { done, failed })
-    }
-
-    /// Whether the disk at `path` is the one that the user named.
-    fn is_meant(&self, path: &str, disk: &str) -> bool {
-        let wanted = disks::identity(disk.as_ref());
-        self.is_called(path, disk, wanted.as_ref())
     }
 
     /// Adds a member of an array that is not running.

@@ -83,7 +83,7 @@ impl Service {
     pub(crate) async fn open_or_take(&self, path: &Path, lent: &Lent) -> Result<Disk, Reply> {
         let shown = path.display();
         if let Some(descriptor) = lent.take(&shown.to_string()) {
-            let seen = disks::identity(path);
+            let seen = disks::identity_in_task(path).await.map_err(refused_by)?;
             if seen.is_some() && seen != disks::identity_of(&descriptor) {
                 let why = format!("cannot use {shown}: the daemon sees another file there");
                 return Err(refused(why, None));

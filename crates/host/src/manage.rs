@@ -4,6 +4,7 @@
 //! member is found by its path, by its name under `sys/block`, or because the given path is the file or device that was
 //! opened for it. (After a disk failed, another may have appeared under its path.)
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -192,9 +193,11 @@ impl Service {
     ) -> Result<Vec<String>, Reply> {
         let members = volume.view.status().members;
         let device = volume.name.device();
-        let old = self.member(volume, &members, &at.disk)?;
-        let with =
-            at.with.as_deref().map(|with| self.member(volume, &members, with)).transpose()?;
+        let old = self.member(volume, &members, &at.disk).await?;
+        let with = match &at.with {
+            Some(with) => Some(self.member(volume, &members, with).await?),
+            None => None,
+        };
         let number = old.dev_number;
         let (index, with_index) = (index_of(old), with.map(index_of));
         let replaced = volume.view.replace(turn, index, with_index).await;
@@ -219,16 +222,24 @@ impl Service {
         failed: bool,
     ) -> Result<Vec<(Index, String)>, Reply> {
         let members = volume.view.status().members;
-        let gone = |path: &String| {
-            let now = disks::identity(Path::new(path));
-            now.is_none() || now.as_ref() != self.identities.borrow().get(path)
-        };
+        let mut gone = HashSet::new();
+        if disk == "detached" {
+            for path in members.iter().filter_map(|member| member.path.as_ref()) {
+                // A device whose file system is silent may be there.
+                let Ok(now) = disks::identity_in_task(Path::new(path)).await else { continue };
+                if now.is_none() || now.as_ref() != self.identities.borrow().get(path) {
+                    gone.insert(path.clone());
+                }
+            }
+        }
+        let is_gone =
+            |member: &MemberStatus| member.path.as_ref().is_some_and(|path| gone.contains(path));
         let is_chosen: &dyn Fn(&MemberStatus) -> bool = match disk {
             "failed" if failed => &|member| member.faulty,
-            "detached" if failed => &|member| member.path.as_ref().is_some_and(gone),
-            "detached" => &|member| !member.faulty && member.path.as_ref().is_some_and(gone),
+            "detached" if failed => &is_gone,
+            "detached" => &|member| !member.faulty && is_gone(member),
             _ => {
-                let member = self.member(volume, &members, disk)?;
+                let member = self.member(volume, &members, disk).await?;
                 return Ok(vec![(index_of(member), member.path.clone().unwrap_or_default())]);
             }
         };
@@ -237,13 +248,13 @@ impl Service {
     }
 
     /// The member that the user named.
-    pub(crate) fn member<'a>(
+    pub(crate) async fn member<'a>(
         &self,
         volume: &Volume,
         members: &'a [MemberStatus],
         disk: &str,
     ) -> Result<&'a MemberStatus, Reply> {
-        let wanted = disks::identity(Path::new(disk));
+        let wanted = self.seen(Path::new(disk)).await;
         let is_meant = |member: &&MemberStatus| {
             let path = member.path.as_deref();
             path.is_some_and(|path| self.is_called(path, disk, wanted.as_ref()))
@@ -263,7 +274,7 @@ impl Service {
         disk: &str,
         lent: &Lent,
     ) -> Result<NewDisk, Reply> {
-        let wanted = lent.identity(disk).or_else(|| disks::identity(Path::new(disk)));
+        let wanted = self.identity_with(disk, lent).await?;
         let same = |path: &str| self.is_opened_by(path, wanted.as_ref());
         // A device made of other devices has no file to compare.
         let is_lent = lent.identity(disk).is_some();
@@ -318,11 +329,22 @@ impl Service {
         (what, (ours && failed).then_some("remove it first"))
     }
 
+    /// The file or device that a client lent by a path, or that is there.
+    async fn identity_with(&self, path: &str, lent: &Lent) -> Result<Option<Identity>, Reply> {
+        match lent.identity(path) {
+            Some(lent) => Ok(Some(lent)),
+            None => self.identity(Path::new(path)).await,
+        }
+    }
+
     /// Opens a disk without waiting for it: that would block this thread's other work.
     pub(crate) async fn open_new(&self, path: &str, lent: &Lent) -> Result<NewDisk, Reply> {
-        let identity = lent.identity(path).or_else(|| disks::identity(Path::new(path)));
+        let identity = self.identity_with(path, lent).await?;
         let opened = self.open_or_take(Path::new(path), lent).await?;
-        let gateway = self.models.wrap(opened).gateway;
+        // A model may be for a disk by another path, which is asked for.
+        let models = Arc::clone(&self.models);
+        let wrapped = disks::asked(Path::new(path), move |_| models.wrap(opened)).await;
+        let gateway = wrapped.map_err(refused_by)?.gateway;
         Ok(NewDisk { path: path.to_owned(), gateway, identity, name: None })
     }
 

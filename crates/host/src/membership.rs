@@ -15,7 +15,7 @@ use ashlar_stack::volume_groups::{Request, new_member};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
-use crate::disks;
+use crate::disks::{self, Identity};
 use crate::error::Error;
 use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
@@ -79,7 +79,7 @@ impl Service {
         (group.max_lv, group.max_pv, group.tags) = (new.max_lv, new.max_pv, new.tags.clone());
         group.check().map_err(|error| refused(format!("Cannot make VG: {name}: {error}"), None))?;
         let archives = Archives::new(at.archive != Some(false), &at.line).map_err(refused_by)?;
-        archives.before(None).map_err(refused_by)?;
+        archives.before_in_task(None).await.map_err(refused_by)?;
         let candidates = self.candidates(turn, &at.directory, &new.physical, lent).await?;
         if let Err(why) = check(&candidates, &group, new.layout.into()).await {
             return give_up(candidates, why);
@@ -88,7 +88,7 @@ impl Service {
         let header = archive::header(format!("Write from {}.", at.line));
         let created = turn.create_group(group, &joining, header).await;
         let metadata = created.map_err(|why| refused(why, None))?;
-        warn_if_failed(archives.after(&metadata));
+        warn_if_failed(archives.after_in_task(&metadata).await);
         done.push(format!("  Volume group \"{name}\" successfully created"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
     }
@@ -122,11 +122,11 @@ impl Service {
         at: &LvmMembers,
         physical: &[String],
     ) -> Result<Value, Reply> {
-        let named = |path: &String| {
-            let device = self.device_in(&at.directory, path);
-            (device.unwrap_or_default(), path.clone())
-        };
-        let leaving: Vec<(String, String)> = physical.iter().map(named).collect();
+        let mut leaving: Vec<(String, String)> = Vec::new();
+        for path in physical {
+            let device = self.device_at(Some(&at.directory), path).await;
+            leaving.push((device.unwrap_or_default(), path.clone()));
+        }
         let planned = turn.prepare_reduce(&at.group, &leaving);
         let (change, gone) = planned.map_err(|why| refused(why, None))?;
         let name = change.before.group.name.clone();
@@ -154,9 +154,7 @@ impl Service {
     ) -> Result<Value, Reply> {
         let keep = at.archive != Some(false);
         let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
-        let physical = |path: &str| self.device_in(&at.directory, path);
         let command = Command::Remove { volumes: Vec::new() };
-        let request = Request { group: &at.group, command: &command, physical: &physical };
         let trial = turn.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
         let (name, visible) = {
             let group = &trial.before.group;
@@ -172,8 +170,11 @@ impl Service {
                 let questions = vec![Question { text, refusal }];
                 return reply(LvmReply { notes: Vec::new(), questions, done });
             }
-            let change = turn.prepare(&request, &mut author);
-            let change = change.map_err(|why| refused(why, None))?;
+            let change = self.with_devices(Some(&at.directory), |physical| {
+                let request = Request { group: &at.group, command: &command, physical };
+                turn.prepare(&request, &mut author)
+            });
+            let change = change.await.map_err(|why| refused(why, None))?;
             let Effect { done: removed, .. } = change.effect.clone();
             let shut = self.shut(&change.shut, in_use).await?;
             let applied = apply(turn, change, &at.line, keep).await;
@@ -182,7 +183,7 @@ impl Service {
             done.extend(removed);
         }
         let archives = Archives::new(keep, &at.line).map_err(refused_by)?;
-        archives.before(Some(&last)).map_err(refused_by)?;
+        archives.before_in_task(Some(&last)).await.map_err(refused_by)?;
         turn.remove_group(&at.group).await.map_err(|why| refused(why, None))?;
         done.push(format!("  Volume group \"{name}\" successfully removed"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
@@ -197,17 +198,24 @@ impl Service {
         lent: &Lent,
     ) -> Result<Vec<Candidate>, Reply> {
         let mut all: Vec<Candidate> = Vec::new();
-        for (at, path) in paths.iter().enumerate() {
-            let identity = |path: &String| disks::identity(&disks::in_directory(directory, path));
-            let device = |path: &String| self.device_in(directory, path);
-            let is_same = |other: &String| {
-                other == path
-                    || identity(other).is_some_and(|id| Some(id) == identity(path))
-                    || device(other).is_some_and(|name| Some(name) == device(path))
-            };
-            let found = match paths[..at].iter().any(is_same) {
-                true => Err(refused(format!("{path} is named twice"), None)),
-                false => self.candidate(turn, directory, path, lent).await,
+        let mut places = Vec::new();
+        for path in paths {
+            let found = match self.place(directory, path).await {
+                Ok(place) => {
+                    let is_same =
+                        |(other, known): (&String, &(Option<Identity>, Option<String>))| {
+                            other == path
+                                || (known.0.is_some() && known.0 == place.0)
+                                || (known.1.is_some() && known.1 == place.1)
+                        };
+                    let is_known = paths.iter().zip(&places).any(is_same);
+                    places.push(place);
+                    match is_known {
+                        true => Err(refused(format!("{path} is named twice"), None)),
+                        false => self.candidate(turn, directory, path, lent).await,
+                    }
+                }
+                Err(why) => Err(why),
             };
             match found {
                 Ok(found) => all.push(found),
@@ -217,10 +225,18 @@ impl Service {
         Ok(all)
     }
 
-    /// The name of the device at a path that a user gave in a directory.
-    fn device_in(&self, directory: &Path, path: &str) -> Option<String> {
-        let whole = disks::in_directory(directory, path);
-        self.device_at(path).or_else(|| self.device_at(whole.to_str()?))
+    /// The name of the device at a path that a user gave in a directory; otherwise the file or device that is there.
+    async fn place(
+        &self,
+        directory: &Path,
+        path: &str,
+    ) -> Result<(Option<Identity>, Option<String>), Reply> {
+        let device = self.device_at(Some(directory), path).await;
+        let identity = match &device {
+            Some(_) => None,
+            None => self.identity(&disks::in_directory(directory, path)).await?,
+        };
+        Ok((identity, device))
     }
 
     async fn candidate(
@@ -230,7 +246,7 @@ impl Service {
         path: &str,
         lent: &Lent,
     ) -> Result<Candidate, Reply> {
-        let device = self.device_in(directory, path);
+        let device = self.device_at(Some(directory), path).await;
         let Some(device) = device.and_then(|name| self.stack.devices.find(&name)) else {
             let whole = disks::in_directory(directory, path).display().to_string();
             self.refuse_namesake(&whole)?;

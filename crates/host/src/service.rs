@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,9 +14,9 @@ use serde_json::json;
 
 use crate::clients::Clients;
 use crate::confinement::Confinement;
-use crate::disks::{Access, Identity};
+use crate::disks::{self, Access, Identity};
 use crate::ending::Ending;
-use crate::interface::{control_error, refused};
+use crate::interface::{control_error, refused, refused_by};
 use crate::models::Models;
 use crate::scrubs::Scrubs;
 use crate::speeds::Speeds;
@@ -61,6 +62,19 @@ impl Service {
     /// Whether the disk that was opened by `path` is `wanted`, if that is known.
     pub(crate) fn is_opened_by(&self, path: &str, wanted: Option<&Identity>) -> bool {
         wanted.is_some() && self.identities.borrow().get(path) == wanted
+    }
+
+    /// The file or device at a path that a client gave, if there is one.
+    pub(crate) async fn identity(&self, path: &Path) -> Result<Option<Identity>, Reply> {
+        disks::identity_in_task(path).await.map_err(refused_by)
+    }
+
+    /// As [`Self::identity`], for a disk that the daemon may have: if its file system is silent, its names alone count.
+    pub(crate) async fn seen(&self, path: &Path) -> Option<Identity> {
+        disks::identity_in_task(path).await.unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            None
+        })
     }
 
     /// The right to change the stack. Once the daemon is about to end none is given, so that no array is left running.

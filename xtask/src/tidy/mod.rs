@@ -4,6 +4,7 @@
 //! fail the run, warnings are only printed.
 
 mod arrows;
+mod blocking;
 mod docs;
 mod lex;
 mod modules;
@@ -29,6 +30,7 @@ const RULES: &[(&str, Rule)] = &[
     ("arrows", arrows::dependencies),
     ("lints", arrows::lints),
     ("std-use", arrows::standard_library),
+    ("blocking", blocking::off_reactors),
     ("unsafe", unsafety::allowed_places),
     ("unsafe-attribute", unsafety::crate_attributes),
     ("modules", modules::reachable),

@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use ashlar_lvm::metadata::{Creation, Header, Metadata};
 use ashlar_lvm::text::Form;
 
+use crate::disks;
 use crate::error::{Error, Result};
 
 /// The most characters of a command in a description.
 const MAX_COMMAND: usize = 1000;
 
 /// The copies of the descriptions that a command changes.
+#[derive(Clone)]
 pub struct Archives {
     /// The directory for copies, if any are kept.
     root: Option<PathBuf>,
@@ -87,6 +89,31 @@ impl Archives {
         let Some(root) = &self.root else { return Ok(()) };
         let path = root.join("backup").join(&metadata.group.name);
         self.keep(&path, metadata, "after").map_err(|error| cannot_keep(&path, error))
+    }
+
+    /// As [`Self::before`], for a reactor's task.
+    ///
+    /// # Errors
+    /// As there, or the file system is silent.
+    pub(crate) async fn before_in_task(&self, metadata: Option<&Metadata>) -> Result<()> {
+        let (this, metadata) = (self.clone(), metadata.cloned());
+        self.asked(move || this.before(metadata.as_ref())).await
+    }
+
+    /// As [`Self::after`], for a reactor's task.
+    ///
+    /// # Errors
+    /// As there, or the file system is silent.
+    pub(crate) async fn after_in_task(&self, metadata: &Metadata) -> Result<()> {
+        let (this, metadata) = (self.clone(), metadata.clone());
+        self.asked(move || this.after(&metadata)).await
+    }
+
+    async fn asked(&self, keep: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        match &self.root {
+            Some(root) => disks::asked(root, |_| keep()).await?,
+            None => Ok(()),
+        }
     }
 
     /// Writes the present state to a file of the user's, and replaces it.
