@@ -292,15 +292,32 @@ impl Client {
     /// # Errors
     /// The daemon did not end in time, or not cleanly.
     pub fn stop_and_wait(
-        mut self,
+        self,
         force: bool,
+        patience: Option<Duration>,
+        told: impl FnMut(&[String]),
+    ) -> Result<()> {
+        self.end(json!({ "force": force }), patience, told)
+    }
+
+    /// As [`Self::stop_and_wait`], unless a client has a volume open.
+    ///
+    /// # Errors
+    /// As there, and if a volume is open.
+    pub fn stop_unused(self, told: impl FnMut(&[String])) -> Result<()> {
+        self.end(json!({ "unused": true }), None, told)
+    }
+
+    fn end(
+        mut self,
+        parameters: Value,
         patience: Option<Duration>,
         mut told: impl FnMut(&[String]),
     ) -> Result<()> {
         let process = process::peer(&self.stream).map_err(|error| self.lost(error))?;
         let deadline = patience.map(|patience| Instant::now() + patience);
         self.set_patience(None)?;
-        self.begin("Stop", json!({ "force": force }), true).map_err(|error| self.lost(error))?;
+        self.begin("Stop", parameters, true).map_err(|error| self.lost(error))?;
         let mut waits_for = Vec::new();
         // Until the first message the daemon may not know of the call at all.
         let mut is_heard = false;

@@ -77,6 +77,22 @@ impl Clients {
         Ok(shut)
     }
 
+    /// Lets no client open any volume from now on.
+    ///
+    /// # Errors
+    /// The volume that a client uses: all can be opened.
+    pub(crate) async fn shut_all(&self) -> Result<(), String> {
+        let mut shut = ClosedDevices(Vec::new());
+        for device in self.devices.volumes() {
+            if !withdraw(&device).await {
+                shut.reopen();
+                return Err(format!("'{}' is open", device.export_name()));
+            }
+            shut.0.push(device);
+        }
+        Ok(())
+    }
+
     /// Hides the device for which `is_meant` holds, which users know as `called`, and its partitions from clients: all of
     /// them, or none if a client has one open. The caller makes sure that no device is made of them meanwhile.
     ///

@@ -40,7 +40,7 @@ impl Interface for Service {
                 .map(|()| None);
         }
         if stopping::is_asked_for(&call) {
-            return stopping::follow(socket, &self.ending, &self.farewells, call)
+            return stopping::follow(socket, &self.ending, &self.clients, &self.farewells, call)
                 .await
                 .map(|()| None);
         }
@@ -124,7 +124,7 @@ impl Service {
             },
             "Trace" => Err(Reply::expected_more()),
             "List" => parse(call.parameters).and_then(|at| self.list(&at)),
-            "Stop" => stopping::begin(&self.ending, call.parameters),
+            "Stop" => stopping::begin(&self.ending, &self.clients, call.parameters).await,
             _ => Err(Reply::method_not_found(&call.method)),
         };
         result.map_or_else(|error| error, Reply::ok)

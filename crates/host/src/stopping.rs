@@ -11,8 +11,9 @@ use ashlar_engine::{sleep, timeout};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
+use crate::clients::Clients;
 use crate::ending::Ending;
-use crate::interface::{self, Stop, StopReply};
+use crate::interface::{self, Stop, StopReply, refused};
 use crate::varlink::server::parse;
 use crate::varlink::{Call, Reply, encode};
 
@@ -62,9 +63,17 @@ pub(crate) fn is_asked_for(call: &Call) -> bool {
 /// Begins the end, or forces it.
 ///
 /// # Errors
-/// The parameters are invalid.
-pub(crate) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<Value, Reply> {
-    let Stop { force } = parse(parameters)?;
+/// The parameters are invalid; a client has a volume open, and the caller wants no end then.
+pub(crate) async fn begin(
+    ending: &Ending,
+    clients: &Clients,
+    parameters: Map<String, Value>,
+) -> Result<Value, Reply> {
+    let Stop { force, unused } = parse(parameters)?;
+    if unused.unwrap_or_default() && !ending.draining().is_stopped() {
+        // From now on no client can open one.
+        clients.shut_all().await.map_err(|busy| refused(format!("not stopped: {busy}"), None))?;
+    }
     if force.unwrap_or_default() {
         ending.force()
     } else {
@@ -80,10 +89,11 @@ pub(crate) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<V
 pub(crate) async fn follow(
     socket: &Socket,
     ending: &Ending,
+    clients: &Clients,
     farewells: &Farewells,
     call: Call,
 ) -> io::Result<()> {
-    if let Err(reply) = begin(ending, call.parameters) {
+    if let Err(reply) = begin(ending, clients, call.parameters).await {
         return send(socket, &reply).await;
     }
     let _told = farewells.one_more();

@@ -159,6 +159,27 @@ fn a_running_array_is_told_managed_and_stopped_in_mdadms_words() {
 }
 
 #[test]
+fn the_only_array_is_not_stopped_while_a_client_has_it_and_an_action_returns_at_once() {
+    let images = Images::array(2, 32 * MIB, &["-l1", "--name=one"]);
+    let nbd = ["d0", "d1", "--nbd", "unix:nbd", "--model", "d1=custom:bandwidth=1M"];
+    let daemon = Daemon::start(images.dir.path(), &nbd);
+    let mut client = Nbd::open(&images.path("nbd"), "md/one");
+    for stop in [&["md", "--stop", "md127"][..], &["md", "-S", "--scan"]] {
+        daemon.client(stop).fails(1, &["'md/one' is open"]);
+    }
+    client.write(0, &[7; 4096]);
+    assert_eq!(client.reply(), 0);
+    // As mdadm's, which --wait waits for.
+    daemon.client(&["md", "--action=check", "md127"]).ok();
+    let action = daemon.client(&["get", "sys/block/md127/md/sync_action"]).ok().out;
+    assert_eq!(action, "check\n");
+    daemon.client(&["md", "--action=idle", "md127"]).ok();
+    drop(client);
+    daemon.client(&["md", "--stop", "md127"]).ok();
+    assert_eq!(daemon.wait().0.code(), Some(0));
+}
+
+#[test]
 fn one_of_several_volumes_is_stopped_alone_unless_a_client_has_it() {
     let images = Images::new(3, 32 * MIB);
     images.run(&["md", "-C", "md0", "-l1", "-n2", "--homehost=any"], &["d0", "d1"]).ok();
@@ -171,8 +192,11 @@ fn one_of_several_volumes_is_stopped_alone_unless_a_client_has_it() {
     assert_eq!(stopped, "stopped /dev/md0\n");
     // Its disks are free, the other volume is served.
     images.run(&["md", "create", "-l1", "-n2", "--homehost=any", "--force"], &["d0", "d1"]).ok();
-    drop(Nbd::open(&images.path("nbd"), "d2"));
+    let client = Nbd::open(&images.path("nbd"), "d2");
     daemon.client(&["md", "--stop", "md0"]).fails(1, &["md0"]);
+    daemon.client(&["md", "--stop", "--scan"]).fails(1, &["'d2' is open"]);
+    // It is served on, also to others.
+    drop((client, Nbd::open(&images.path("nbd"), "d2")));
     daemon.client(&["md", "--stop", "--scan"]).ok();
     assert_eq!(daemon.wait().0.code(), Some(0));
 }

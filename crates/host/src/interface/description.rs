@@ -340,10 +340,11 @@ method Trace(
 # What is in a directory.
 method List(path: string) -> (entries: []Entry)
 
-# Stop as on SIGTERM; with force as on a second one. The answer comes before the daemon has stopped. To a call with more there is a
+# Stop as on SIGTERM; with force as on a second one; with unused only if no client has a volume open, and otherwise the answer is
+# Refused. The answer comes before the daemon has stopped. To a call with more there is a
 # reply whenever what the end waits for changes, and a last one when all is stopped: failure tells what was not in good order. Then the
 # process ends.
-method Stop(force: ?bool) -> (waits_for: []string, failure: ?string)
+method Stop(force: ?bool, unused: ?bool) -> (waits_for: []string, failure: ?string)
 
 # The daemon cannot open a disk, or not for this caller: the call may be sent again with its descriptor, see docs/internals/control.md.
 error NotOpened (path: string, access: (read, write))

@@ -433,6 +433,9 @@ pub(crate) struct Stop {
     /// Whether to end by force, without waiting for clients.
     #[serde(default)]
     pub(crate) force: Option<bool>,
+    /// Whether to end only if no client has a volume open.
+    #[serde(default)]
+    pub(crate) unused: Option<bool>,
 }
 
 /// An answer of `Stop`.

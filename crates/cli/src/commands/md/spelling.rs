@@ -71,7 +71,9 @@ fn translate(mut words: Vec<OsString>) -> Vec<OsString> {
             return given(ours).into_iter().chain(behind).collect();
         }
         if let Some(action) = name.strip_prefix("action=") {
-            return given(&["action"]).into_iter().chain(behind).chain([action.into()]).collect();
+            // mdadm --action returns at once; --wait waits.
+            let behind = behind.into_iter().chain([action.into(), "--no-wait".into()]);
+            return given(&["action"]).into_iter().chain(behind).collect();
         }
     }
     if CHANGES.contains(&word.as_str()) {
@@ -134,7 +136,7 @@ mod tests {
             ("ashlar md --follow -1", "ashlar md monitor -1"),
             ("ashlar md -IRs", "ashlar md incremental -Rs"),
             ("ashlar md -W md0", "ashlar md wait md0"),
-            ("ashlar md --action=check md0", "ashlar md action md0 check"),
+            ("ashlar md --action=check md0", "ashlar md action md0 check --no-wait"),
         ] {
             assert_eq!(translated(theirs), expected);
         }

@@ -13,8 +13,8 @@ use crate::output;
 
 /// Stop arrays of a running daemon, as mdadm --stop does
 ///
-/// An array that is in use is not stopped. A stopped array is marked clean, and its disks are free. With
-/// its last array or volume, or with --scan, the daemon ends, as by `ashlar stop`.
+/// An array that is in use is not stopped: the command fails, and the array is served on. A stopped array is marked clean, and
+/// its disks are free. With its last array or volume, or with --scan, the daemon ends, unless a volume of it is in use.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 stopped, 1 refused or failed, 2 wrong usage.
@@ -44,7 +44,7 @@ impl Stop {
             output::tell(&format!("stopped {device}\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        client.stop_and_wait(false, None, tell)?;
+        client.stop_unused(tell)?;
         Ok(ExitCode::SUCCESS)
     }
 }
