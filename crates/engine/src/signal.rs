@@ -4,6 +4,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
+use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
 
@@ -45,6 +46,30 @@ pub fn receive(signals: &[Signal]) -> io::Result<i32> {
     let set = set_of(signals);
     // SAFETY: `set` is a valid signal set; the siginfo is not requested.
     uninterrupted(|| unsafe { libc::sigwaitinfo(&raw const set, ptr::null_mut()) })
+}
+
+/// As [`receive`], for at most `time`; `None` if none of them arrives. One that is already pending is received in any case.
+///
+/// # Errors
+/// Those of sigtimedwait(2), except EINTR and EAGAIN.
+pub fn receive_within(signals: &[Signal], time: Duration) -> io::Result<Option<i32>> {
+    let set = set_of(signals);
+    let deadline = Instant::now() + time;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = libc::timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        // SAFETY: `set` is a valid signal set and `left` a valid time; the siginfo is not requested.
+        let got = unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const left) };
+        match checked(got) {
+            Ok(number) => return Ok(Some(number)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Whether this process was started with `signal` ignored, as nohup(1) does with SIGHUP.

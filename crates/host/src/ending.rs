@@ -8,6 +8,11 @@
 //! | SIGTERM, SIGINT, `Stop` | the first begins the end |
 //! | a second signal, `Stop` with force | forces it: stops waiting for clients |
 //! | a third signal | ends the process at once |
+//! | a signal less than [`SAME`] after the last step | nothing: it is the same request |
+//!
+//! Programs send one request several times: timeout(1) signals its child and then the group of processes, and ^C reaches a
+//! daemon from the terminal and again from the program that started it. Only a user who has seen that the daemon still
+//! runs asks for more. What arrives while the step is taken, or while the process stands still, is not counted either.
 //!
 //! Effect of a forced end on writes in flight: writes that an array has begun are still completed, because its copies
 //! only agree once all writes have ended; clients get no more replies. A device that takes longer than [`STEP`] is
@@ -18,7 +23,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +43,8 @@ const STEP: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long to wait for clients after a thread has panicked, which no longer answers its clients.
 const WITHOUT_A_THREAD: Duration = Duration::from_secs(10);
+/// How long after a request signals count as the same one.
+const SAME: Duration = Duration::from_secs(1);
 /// How long writing a log line may delay the end.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the end may be delayed before this is logged.
@@ -71,14 +78,52 @@ struct State {
     draining: Stop,
     panicked: Stop,
     over: Stop,
-    /// Whether the next signal is the second one.
-    is_asked_for: AtomicBool,
+    requests: Mutex<Requests>,
     code: AtomicU8,
     waiting: Mutex<Obstacle>,
     keeper: OnceLock<Arc<Keeper>>,
     failure: Mutex<Option<String>>,
     /// Waits until the log is written.
     written: OnceLock<fn()>,
+}
+
+/// How far the requests for the end have come.
+#[derive(Default)]
+struct Requests {
+    stage: Stage,
+    /// When it was reached.
+    since: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Stage {
+    #[default]
+    Serving,
+    Asked,
+    Forced,
+    /// The process exits.
+    Abandoned,
+}
+
+impl Requests {
+    /// Takes note of a request that reaches `stage` by itself.
+    fn reach(&mut self, stage: Stage, now: Instant) {
+        if stage > self.stage {
+            *self = Self { stage, since: Some(now) };
+        }
+    }
+
+    /// The stage that a signal asks for; `None` if it is the same request as the last one.
+    fn next(&self, now: Instant) -> Option<Stage> {
+        if self.since.is_some_and(|since| now.saturating_duration_since(since) < SAME) {
+            return None;
+        }
+        match self.stage {
+            Stage::Serving => Some(Stage::Asked),
+            Stage::Asked => Some(Stage::Forced),
+            Stage::Forced | Stage::Abandoned => Some(Stage::Abandoned),
+        }
+    }
 }
 
 /// Logs on another thread: a log that nothing reads must not block the end.
@@ -92,6 +137,10 @@ fn say(log: impl FnOnce() + Send + 'static) {
         // Whether or not the line was written, the end continues.
         let (Ok(()) | Err(_)) = saying.recv_timeout(LOG_PATIENCE);
     }
+}
+
+fn say_same() {
+    say(|| tracing::info!("a signal within a second of the last one is the same request"));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -121,10 +170,8 @@ impl Ending {
         let hearing = self.clone();
         let hear = move || {
             loop {
-                match signal::receive(&hearing.0.signals) {
-                    Ok(number) if number == Signal::HUP.as_raw() => hearing.0.wanted.stop(),
-                    Ok(_) => hearing.next_signal(),
-                    Err(error) => return tracing::error!(%error, "waiting for signals"),
+                if let Err(error) = hearing.hear() {
+                    return tracing::error!(%error, "waiting for signals");
                 }
             }
         };
@@ -148,22 +195,48 @@ impl Ending {
         self.0.keeper.get().map(|keeper| keeper.users()).unwrap_or_default()
     }
 
-    fn next_signal(&self) {
-        if self.0.forced.is_stopped() {
-            self.abandon("a third signal: what was not stopped is left as it is");
+    /// Waits for a signal, and takes the step that it asks for; then receives those that belong to the same request.
+    fn hear(&self) -> io::Result<()> {
+        let is_hup = |number| number == Signal::HUP.as_raw();
+        let number = signal::receive(&self.0.signals)?;
+        if is_hup(number) {
+            self.0.wanted.stop();
+            return Ok(());
         }
-        if self.0.is_asked_for.load(Ordering::SeqCst) { self.force() } else { self.ask() }
+        let next = lock(&self.0.requests).next(Instant::now());
+        match next {
+            None => {
+                say_same();
+                return Ok(());
+            }
+            Some(Stage::Serving | Stage::Asked) => self.ask(),
+            Some(Stage::Forced) => self.force(),
+            Some(Stage::Abandoned) => {
+                self.abandon("a third signal: what was not stopped is left as it is");
+            }
+        }
+        // The clock alone would not do: a process that stood still receives a signal long after it was sent.
+        let (heard, mut is_said) = (Instant::now(), false);
+        while let Some(number) =
+            signal::receive_within(&self.0.signals, SAME.saturating_sub(heard.elapsed()))?
+        {
+            if !is_hup(number) && !std::mem::replace(&mut is_said, true) {
+                say_same();
+            }
+        }
+        Ok(())
     }
 
     /// Begins the end.
     pub(crate) fn ask(&self) {
-        self.0.is_asked_for.store(true, Ordering::SeqCst);
+        lock(&self.0.requests).reach(Stage::Asked, Instant::now());
         self.0.wanted.stop();
     }
 
     /// Forces the end: the process ends within [`LIMIT`].
     pub(crate) fn force(&self) {
         self.ask();
+        lock(&self.0.requests).reach(Stage::Forced, Instant::now());
         if self.0.forced.is_stopped() {
             return;
         }
@@ -355,5 +428,22 @@ mod tests {
 
         ending.wait_for(Obstacle::Clients("[::1]:7".to_owned()));
         assert_eq!(ending.delayed_by(begun), ["NBD clients at [::1]:7"]);
+    }
+
+    #[test]
+    fn a_signal_soon_after_a_step_asks_for_no_other() {
+        let (mut requests, begun) = (Requests::default(), Instant::now());
+        assert_eq!(requests.next(begun), Some(Stage::Asked));
+        for (stage, next) in [(Stage::Asked, Stage::Forced), (Stage::Forced, Stage::Abandoned)] {
+            let at = begun + SAME * 2 * stage as u32;
+            requests.reach(stage, at);
+            // A step that was taken before is not taken anew.
+            requests.reach(stage, at + SAME / 2);
+            requests.reach(Stage::Asked, at + SAME / 2);
+            for soon in [Duration::ZERO, SAME - Duration::from_nanos(1)] {
+                assert_eq!(requests.next(at + soon), None, "{stage:?}");
+            }
+            assert_eq!(requests.next(at + SAME), Some(next));
+        }
     }
 }

@@ -23,8 +23,8 @@ use crate::output::Terminal;
 /// foreground, or with --daemon in the background, until SIGTERM, SIGINT, `ashlar stop`, or until its mount is
 /// unmounted. Prints a line for each volume and then `ready`. It keeps serving while the mount is in use (an open file,
 /// a loop device); a second signal forces it to end within 10 seconds: devices that have not stopped by then are left
-/// as after a power cut. A third signal does that at once. SIGHUP, from a closed terminal, counts as a first SIGTERM;
-/// under nohup it is ignored.
+/// as after a power cut. A third signal does that at once. Signals within a second are one, since programs such as
+/// timeout send one twice. SIGHUP, from a closed terminal, counts as a first SIGTERM; under nohup it is ignored.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The mount looks like a Linux root: DIR/dev/md0 is the volume, DIR/sys/block/md0/queue/nomerges an

@@ -68,7 +68,7 @@ fn a_second_signal_ends_it_whatever_keeps_an_array_busy_and_stops_the_others() {
         deaf.request(0, n % 16 * MIB, MIB as u32);
     }
     signal_and_hear(&daemon, "TERM");
-    daemon.signal("TERM");
+    daemon.signal_again("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     for part in ["the end is forced", "not stopped cleanly", "did not stop in time", "resync"] {
@@ -88,12 +88,40 @@ fn a_third_signal_ends_it_at_once() {
     let mut client = Nbd::open(&images.path("nbd"), "md/one");
     client.write(0, &[2; 4096]);
     await_write(&daemon);
-    for _ in 0..3 {
-        signal_and_hear(&daemon, "INT");
+    signal_and_hear(&daemon, "INT");
+    for _ in 0..2 {
+        daemon.signal_again("INT");
     }
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(log.contains("a third signal"), "{log}");
+}
+
+/// As from timeout(1), which signals its child and then its group, and from ^C in a terminal.
+#[test]
+fn signals_at_once_are_one_request_and_wait_for_clients() {
+    let images = Images::array(1, 32 * MIB, &["--level=1", "--force", "--name=one"]);
+    let daemon = images.serve(&["--nbd", "unix:nbd", "--model", "d0=custom:write=200ms"]);
+    let mut client = Nbd::open(&images.path("nbd"), "md/one");
+    client.write(0, &[2; 4096]);
+    await_write(&daemon);
+    for name in ["TERM", "TERM", "INT"] {
+        signal_and_hear(&daemon, name);
+    }
+    assert_eq!(client.reply(), 0);
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("is the same request") && !log.contains("forced"), "{log}");
+    assert_clean(&images, &["d0"]);
+}
+
+#[test]
+fn a_forced_end_names_no_clients_when_there_are_none() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
+    let daemon = images.serve(&["--nbd", "unix:nbd"]);
+    daemon.client(&["stop", "--force"]).ok();
+    let log = daemon.wait().1;
+    assert!(log.contains("the end is forced") && !log.contains("NBD clients"), "{log}");
 }
 
 /// A set of signals from the process's status.

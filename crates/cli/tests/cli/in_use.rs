@@ -354,7 +354,7 @@ fn a_forced_end_does_not_wait_for_a_volume_open_in_a_copy_of_the_mount() {
     let Some((daemon, copy)) = copied(&images, OPEN) else { return };
     daemon.signal("TERM");
     until(Duration::from_secs(20), "it is unmounted", || !images.path("mnt/dev").exists());
-    daemon.signal("TERM");
+    daemon.signal_again("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(log.contains("ended by force while in use"), "{log}");

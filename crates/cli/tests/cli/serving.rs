@@ -117,7 +117,7 @@ fn a_second_signal_ends_it_by_force() {
     daemon.signal("INT");
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert!(daemon.is_running());
-    daemon.signal("INT");
+    daemon.signal_again("INT");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(log.contains("ended by force"), "{log}");
@@ -148,8 +148,7 @@ fn copies_are_the_same_after_an_end_by_force_amid_writes() {
         .collect();
     std::thread::sleep(std::time::Duration::from_millis(300));
     daemon.signal("TERM");
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    daemon.signal("TERM");
+    daemon.signal_again("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     for writer in writers {

@@ -15,6 +15,9 @@ pub(crate) use super::run::{Run, run};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
+/// After this time a signal is another request, and not the last one again.
+const ANOTHER: Duration = Duration::from_millis(1050);
+
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ashlar"));
     command.env_remove("ASHLAR_LOG").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
@@ -184,6 +187,12 @@ impl Daemon {
         let pid = self.pid().to_string();
         let status = Command::new("kill").args(["-s", name, &pid]).status().unwrap();
         assert!(status.success());
+    }
+
+    /// As [`Self::signal`], late enough to be another request than the signal before.
+    pub(crate) fn signal_again(&self, name: &str) {
+        std::thread::sleep(ANOTHER);
+        self.signal(name);
     }
 
     pub(crate) fn is_running(&mut self) -> bool {

@@ -136,7 +136,7 @@ fn a_second_signal_ends_a_pool_that_does_not() {
     }
     array_is_clean(&images);
     assert!(daemon.is_running(), "it waits for its pool");
-    daemon.signal("TERM");
+    daemon.signal_again("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(log.contains("pool given up") && log.contains("a second signal ends this"), "{log}");

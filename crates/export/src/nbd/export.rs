@@ -1,5 +1,6 @@
 //! Exports: volumes under names.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
@@ -34,6 +35,8 @@ pub struct Export {
     description: String,
     volume: Arc<ByteVolume>,
     read_only: bool,
+    /// The count of its [`Exports`].
+    clients: Arc<AtomicUsize>,
 }
 
 impl Export {
@@ -48,7 +51,8 @@ impl Export {
     ) -> Result<Self, ExportError> {
         let (name, volume) = (name.into(), volume.into());
         string(name.as_bytes()).ok_or(ExportError::BadString)?;
-        Ok(Self { name, description: String::new(), volume, read_only: false })
+        let clients = Arc::default();
+        Ok(Self { name, description: String::new(), volume, read_only: false, clients })
     }
 
     /// Sets the text that clients show to people.
@@ -80,7 +84,9 @@ impl Export {
 
     /// The export for one connection; `None` if its volume is withdrawn.
     pub(crate) fn open(&self) -> Option<OpenExport> {
-        Some(OpenExport { name: self.name.clone(), volume: self.volume.open()? })
+        let volume = self.volume.open()?;
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        Some(OpenExport { name: self.name.clone(), volume, clients: Arc::clone(&self.clients) })
     }
 
     /// What the handshake reports to a client that connects now.
@@ -119,6 +125,13 @@ pub(crate) struct OpenExport {
     name: String,
     /// This connection's opener: its next flush fails if the volume lost writes.
     volume: OpenVolume,
+    clients: Arc<AtomicUsize>,
+}
+
+impl Drop for OpenExport {
+    fn drop(&mut self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl OpenExport {
@@ -138,6 +151,8 @@ impl OpenExport {
 #[derive(Default)]
 pub struct Exports {
     list: RwLock<Vec<Arc<Export>>>,
+    /// The connections that use an export, also one that was removed.
+    clients: Arc<AtomicUsize>,
     /// The log messages that clients of all servers cause.
     pub(crate) throttle: Throttle,
 }
@@ -152,7 +167,8 @@ impl Exports {
     ///
     /// # Errors
     /// The name is taken.
-    pub fn add(&self, export: Export) -> Result<(), ExportError> {
+    pub fn add(&self, mut export: Export) -> Result<(), ExportError> {
+        export.clients = Arc::clone(&self.clients);
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         if list.iter().any(|other| other.name == export.name) {
             return Err(ExportError::Exists(export.name));
@@ -166,6 +182,11 @@ impl Exports {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let index = list.iter().position(|export| export.name == name)?;
         Some(list.remove(index))
+    }
+
+    /// How many connections use an export now, of all servers.
+    pub fn clients(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
     }
 
     /// The current exports.

@@ -133,7 +133,13 @@ impl FrontEnd for Nbd {
         Box::pin(async move {
             let served = pin!(Self::served(servers, ending));
             if let Either::Right(_) = select(served, ending.forced()).await {
-                tracing::error!("ended by force while NBD clients were served");
+                match self.exports.clients() {
+                    // The servers had only to be told of the end.
+                    0 => {}
+                    clients => {
+                        tracing::error!(clients, "ended by force while NBD clients were served");
+                    }
+                }
             }
         })
     }
