@@ -55,8 +55,7 @@ impl Core {
 
     /// Fails a member if it may fail; true if it is failed then. What acknowledgements depend on is to be recorded.
     pub(super) fn try_fail(&self, rdev: &Rdev, why: FailureCause) -> bool {
-        let failed =
-            self.members.try_fail(rdev, || self.may_fail(rdev), || self.set_faulty(rdev, why));
+        let failed = self.fail_if_it_may(rdev, || self.set_faulty(rdev, why));
         if !failed {
             rdev.accept_losses();
         }
@@ -65,24 +64,34 @@ impl Core {
 
     /// As [`Self::try_fail`], for the thread that is writing the superblocks, and so records the failure.
     pub(super) fn try_fail_recording(&self, rdev: &Rdev, status: Status) -> bool {
-        let fail = || {
+        self.fail_if_it_may(rdev, || {
             rdev.set_faulty(FailureCause::Device(status));
-        };
-        self.members.try_fail(rdev, || self.may_fail(rdev), fail)
+        })
+    }
+
+    /// Fails a member with `fail` if it may fail; true if it is failed then.
+    fn fail_if_it_may(&self, rdev: &Rdev, fail: impl FnOnce()) -> bool {
+        self.lifecycle.records.one_at_a_time(|| {
+            // Another thread may have failed it first.
+            if rdev.is_faulty() {
+                return true;
+            }
+            let may = self.may_fail(rdev);
+            if may {
+                fail();
+            }
+            may
+        })
     }
 
     fn set_faulty(&self, rdev: &Rdev, why: FailureCause) {
         error!(array = self.name(), member = rdev.path(), status = %why, "member failed");
-        let recorded = self.is_writable() && !broken(Rule::FailuresAreRecorded);
-        // Before the member is left out, so that no write that skips it is acknowledged early; and
-        // after, so that superblocks already on their way do not count.
-        if recorded {
+        // Before the member is left out, so that no write that skips it is acknowledged early. Superblocks already on their way do not
+        // count: see `records`.
+        if self.is_writable() && !broken(Rule::FailuresAreRecorded) {
             self.lifecycle.must_record();
         }
         rdev.set_faulty(why);
-        if recorded {
-            self.lifecycle.must_record();
-        }
         self.news.wake();
     }
 

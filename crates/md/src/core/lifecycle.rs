@@ -1,4 +1,4 @@
-//! Whether an array is active, clean or stopped, and whether the superblocks have what acknowledgements depend on.
+//! Whether an array is active, clean or stopped, and whether the superblocks [have](Records) what acknowledgements depend on.
 //!
 //! # States
 //!
@@ -26,13 +26,15 @@
 #[cfg(test)]
 mod model;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use ashlar_block::sync::flow::{self, Flow};
 use ashlar_block::sync::{Shards, Std, Word};
 use ashlar_block::{BioResult, Status};
 use async_lock::OnceCell;
+
+use super::records::Records;
 
 /// How long an array stays active without a write (the kernel's `safe_mode_delay`, in seconds its
 /// "0.200").
@@ -140,11 +142,7 @@ pub(crate) struct Lifecycle {
     stopped: AtomicBool,
     /// The result of the stop.
     end: OnceCell<BioResult>,
-    /// Counts the changes that acknowledgements depend on.
-    changes: AtomicU64,
-    /// How many of `changes` are in the superblocks. The rest are on their way or could not be
-    /// recorded.
-    recorded: AtomicU64,
+    pub(super) records: Records,
 }
 
 impl Lifecycle {
@@ -219,27 +217,15 @@ impl Lifecycle {
     }
 
     /// Requires that the caller's change is recorded before any write is acknowledged. Call it after
-    /// the change, so that superblocks written without it do not count.
+    /// the change, so that superblocks written without it do not count; see [`Records`] for failures of members.
     pub(crate) fn must_record(&self) {
-        self.changes.fetch_add(1, SeqCst);
-    }
-
-    /// The changes that superblocks written from now on contain.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(SeqCst)
-    }
-
-    /// Notes that the superblocks have `changes`.
-    pub(crate) fn set_recorded(&self, changes: u64) {
-        self.recorded.fetch_max(changes, SeqCst);
+        self.records.must_record();
     }
 
     /// Whether the superblocks record all failures of members and all other changes that
     /// acknowledgements depend on.
     #[inline]
     pub(crate) fn is_recorded(&self) -> bool {
-        // In this order: `recorded` never exceeds `changes`.
-        let recorded = self.recorded.load(SeqCst);
-        recorded == self.changes.load(SeqCst)
+        self.records.is_recorded()
     }
 }

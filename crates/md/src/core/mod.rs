@@ -2,8 +2,9 @@
 //!
 //! | part | decides |
 //! |---|---|
-//! | [`lifecycle`] | active, clean, stopped; whether everything is recorded |
-//! | [`membership`](crate::membership) | slots, superblocks, and that of two copies only one may fail |
+//! | [`lifecycle`] | active, clean, stopped |
+//! | [`records`] | whether everything is recorded; that of two copies only one may fail |
+//! | [`membership`](crate::membership) | slots, superblocks |
 //! | [`bitmap`](crate::bitmap) | which chunks may differ |
 //! | [`barrier`](crate::barrier) | which I/O may pass |
 //! | [`bound`] | how far copies are the same |
@@ -34,6 +35,7 @@ pub(crate) mod lifecycle;
 mod nearness;
 mod news;
 mod record;
+mod records;
 mod spares;
 mod tend;
 mod write;

@@ -35,11 +35,11 @@ impl Core {
     pub(crate) async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
         self.lifecycle.must_record();
         // Later changes may or may not be in the superblocks that are now written.
-        let changes = self.lifecycle.changes();
+        let changes = self.lifecycle.records.changes();
         superblocks
             .update(self.facts(), change, |rdev, why| self.try_fail_recording(rdev, why))
             .await?;
-        self.lifecycle.set_recorded(changes);
+        self.lifecycle.records.set_recorded(changes);
         Ok(())
     }
 

@@ -10,11 +10,8 @@
 //! its slot does not go to it; recovery copies its data later, because it raises the barrier, which
 //! waits for writes in flight. So I/O must read the slots *after* it passed the barrier.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-
-use ashlar_block::sync::lock;
 
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::read_errors;
@@ -70,9 +67,6 @@ pub struct Members {
     /// As many as an array can ever have, so that they stay in place when the array grows.
     slots: Box<[Slot]>,
     count: AtomicUsize,
-    /// Held while a thread checks whether a member may fail, and fails it: of two members that
-    /// hold the same data only one may fail.
-    failing: Mutex<()>,
     /// Counts the data that members lack although they stay in the array.
     lacking: AtomicU64,
     max_read_errors: AtomicU32,
@@ -86,7 +80,6 @@ impl Members {
             table: boxcar::Vec::new(),
             slots: std::iter::repeat_with(Slot::new).take(slots.max(MAX_ROLES)).collect(),
             count: AtomicUsize::new(slots),
-            failing: Mutex::default(),
             lacking: AtomicU64::new(0),
             max_read_errors: read_errors::DEFAULT_MAX.into(),
             read_hedge_us: AtomicU32::new(0),
@@ -235,25 +228,6 @@ impl Members {
     pub fn spares(&self) -> impl Iterator<Item = (Index, &Rdev)> {
         let able = |rdev: &Rdev| !rdev.state().intersects(State::FAULTY | State::REMOVED);
         self.iter().filter(move |(index, rdev)| able(rdev) && self.place(*index) == Place::Spare)
-    }
-
-    /// Fails a member with `fail` if it `may` fail; true if it is failed then.
-    pub(crate) fn try_fail(
-        &self,
-        rdev: &Rdev,
-        may: impl FnOnce() -> bool,
-        fail: impl FnOnce(),
-    ) -> bool {
-        let _one_at_a_time = lock(&self.failing);
-        // Another thread may have failed it first.
-        if rdev.is_faulty() {
-            return true;
-        }
-        let may = may();
-        if may {
-            fail();
-        }
-        may
     }
 
     /// Counts data that a member lacks although it stays. Called before the write ends.
