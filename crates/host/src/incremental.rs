@@ -172,7 +172,7 @@ impl Service {
             volume.view.add(turn, &mut claim, options).await.map(|_| ())
         } else {
             let mut claim = self.claim(turn, new, sb.set_uuid)?;
-            volume.view.re_add(turn, &mut claim, sb, options).await.map(|_| ())
+            volume.view.re_add(turn, &mut claim, sb, options, None).await.map(|_| ())
         };
         added.map_err(|error| not_taken(&path, &name, &error))?;
         Ok(format!("{path} attached to {name} which is already active."))

@@ -121,7 +121,13 @@ impl Service {
         lent: &Lent,
     ) -> Result<String, Reply> {
         let status = volume.view.status();
-        let new = self.open(turn, Some(volume), &at.disk, lent).await?;
+        // A member that failed need not be removed first: it gets its new membership in one step.
+        let failed = self.member(volume, &status.members, &at.disk).await.ok();
+        let failed = failed.filter(|member| member.faulty);
+        let new = match failed.and_then(|member| member.path.as_deref()) {
+            Some(path) => self.open_failed(path, &at.disk, lent).await?,
+            None => self.open(turn, Some(volume), &at.disk, lent).await?,
+        };
         let contents = new.contents().await?;
         new.refuse_rivals(&contents).await?;
         let Md::Member(sb) = contents.md else {
@@ -133,7 +139,8 @@ impl Service {
         };
         let path = new.path.clone();
         let mut claim = self.claim(turn, new, status.uuid)?;
-        let added = volume.view.re_add(turn, &mut claim, sb, options(at)).await;
+        let failed = failed.map(index_of);
+        let added = volume.view.re_add(turn, &mut claim, sb, options(at), failed).await;
         added.map_err(|error| not_done(&error))?;
         Ok(format!("re-added {path}"))
     }
@@ -157,7 +164,7 @@ impl Service {
             let (name, member) = (volume.name.device(), held.path);
             let options = AddOptions { device_uuid: Uuid::new_v4(), ..AddOptions::default() };
             let Ok(mut claim) = self.claim(&turn, new, uuid) else { continue };
-            match volume.view.re_add(&turn, &mut claim, sb, options).await {
+            match volume.view.re_add(&turn, &mut claim, sb, options, None).await {
                 Ok(_) => {
                     let what = "was behind, and lacks only what the bitmap marks";
                     tracing::info!(array = name, member, "{what}");
@@ -299,6 +306,26 @@ impl Service {
         if let Some((what, hint)) = use_and_hint {
             return Err(refused(format!("{disk} is in use: {what}"), hint));
         }
+        self.take_held(held, wanted).await
+    }
+
+    /// Opens the disk of a failed member, known by `path`: the one that is open for it, unless the user names another by now.
+    async fn open_failed(&self, path: &str, disk: &str, lent: &Lent) -> Result<NewDisk, Reply> {
+        let wanted = self.identity_with(disk, lent).await?;
+        let held = self.stack.devices.all().into_iter().find(|held| held.path == path);
+        let is_meant = |held: &Device| match &wanted {
+            Some(wanted) => self.is_opened_by(path, Some(wanted)),
+            // Named otherwise than by a path.
+            None => disk != path || !held.kind.is_disk() || disks::is_on_network(Path::new(path)),
+        };
+        match held.filter(is_meant) {
+            Some(held) => self.take_held(held, wanted).await,
+            None => self.open_new(disk, lent).await,
+        }
+    }
+
+    /// Takes a device that is held, or opens it anew if that is why it is gone.
+    async fn take_held(&self, held: Device, identity: Option<Identity>) -> Result<NewDisk, Reply> {
         let gateway = held.gateway().clone();
         // A cluster that refuses this client refuses it until the image is opened again.
         if disks::is_on_network(Path::new(&held.path))
@@ -306,7 +333,7 @@ impl Service {
         {
             return self.open_new(&held.path, &Lent::by_daemon()).await;
         }
-        Ok(NewDisk { path: held.path, gateway, identity: wanted, name: Some(held.name) })
+        Ok(NewDisk { path: held.path, gateway, identity, name: Some(held.name) })
     }
 
     /// How a disk is in use that the array `uuid` has, and what helps to add it to `volume`.
@@ -326,7 +353,11 @@ impl Service {
         let members = other.view.status().members;
         let failed = members.iter().any(|m| m.faulty && m.path.as_deref() == Some(path));
         let what = format!("it is a member of /dev/{}", other.name.device());
-        (what, (ours && failed).then_some("remove it first"))
+        (
+            what,
+            (ours && failed)
+                .then_some("re-add it, which copies what it missed, or remove it first"),
+        )
     }
 
     /// The file or device that a client lent by a path, or that is there.

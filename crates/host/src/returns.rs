@@ -104,8 +104,8 @@ async fn re_add(service: &Service, volume: &Volume, key: &Key) -> bool {
         return true;
     }
     let name = volume.name.device();
-    match array.set_member_state(&turn, key.index, "re-add").await {
-        Ok(()) => {
+    match array.re_add_lost(&turn, key.index).await {
+        Ok(_) => {
             tracing::info!(array = name, member, "is back, and lacks only what the bitmap marks");
             true
         }

@@ -102,9 +102,16 @@ impl Role {
         matches!(self, Self::Member(_) | Self::Former)
     }
 
-    /// Whether nothing has it, so that it can be claimed.
+    /// Whether nothing has it.
     pub const fn is_free(self) -> bool {
         matches!(self, Self::Former | Self::Refused)
+    }
+
+    /// Whether a device with this use can be claimed for another one: nothing has it, or it is a failed member that returns to its
+    /// array.
+    fn may_become(self, wanted: Self) -> bool {
+        self.is_free()
+            || matches!((self, wanted), (Self::Member(has), Self::Member(wants)) if has == wants)
     }
 }
 

@@ -236,18 +236,28 @@ impl ArrayView {
         Ok(added)
     }
 
-    /// Puts a former member back into its slot. The claim lasts if it was.
+    /// Puts a former member back into its slot, or the `failed` one that has not been removed. The claim lasts if it is back.
     pub async fn re_add(
         &self,
         _: &Turn,
         claim: &mut Claim,
         sb: Box<Superblock>,
         options: AddOptions,
+        failed: Option<Index>,
     ) -> Result<Index, ManageError> {
         let (gateway, path) = (claim.gateway().clone(), claim.path().to_owned());
-        let index = self.array.re_add(Candidate { gateway, path, sb }, options).await?;
+        let candidate = Candidate { gateway, path, sb };
+        let index = match failed {
+            Some(failed) => self.array.re_add_failed(failed, candidate, options).await?,
+            None => self.array.re_add(candidate, options).await?,
+        };
         claim.keep();
         Ok(index)
+    }
+
+    /// Puts a member back that was lost, unless a user has failed or removed it since.
+    pub async fn re_add_lost(&self, _: &Turn, index: Index) -> Result<Index, ManageError> {
+        self.array.re_add_lost(index).await
     }
 
     /// Fails a member.

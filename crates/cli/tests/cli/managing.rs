@@ -135,7 +135,7 @@ fn what_would_do_harm_is_refused_with_the_reason() {
     assert!(images.bytes() == before, "something was written");
     md(&["fail", "md0", "d1"]).ok();
     md(&["fail", "md0", "d0"]).fails(1, &["set device faulty failed for d0"]);
-    md(&["add", "md0", "d1"]).fails(1, &["d1 is in use", "hint: remove it first"]);
+    md(&["add", "md0", "d1"]).fails(1, &["d1 is in use", "or remove it first"]);
     md(&["add", "md0", "d2", "--force"]).ok();
     settle(&daemon);
     assert_eq!(attribute(&daemon, "md/degraded"), "0");
@@ -176,6 +176,13 @@ fn a_member_that_was_away_comes_back_by_the_bitmap() {
     assert_eq!(attribute(&daemon, "md/dev-d1/state"), "in_sync,write_mostly");
     daemon.client(&["set", "sys/block/md0/md/dev-d1/state", "-writemostly"]).ok();
     assert_eq!(attribute(&daemon, "md/dev-d1/state"), "in_sync");
+    // It need not be removed first.
+    daemon.client(&["md", "re-add", "md0", "d1"]).fails(1, &["d1 is in use"]);
+    out(&["fail", "md0", "d1"]);
+    assert_eq!(out(&["re-add", "md0", "d1"]), "re-added d1\n");
+    settle(&daemon);
+    assert_eq!(members(&daemon), ["0 0 active sync d0", "1 1 active sync d1"]);
+    daemon.client(&["md", "re-add", "md0", "d1"]).fails(1, &["d1 is in use"]);
     daemon.end();
 }
 

@@ -435,8 +435,8 @@ fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, Stri
     Ok(if replaces { Place::Replacement(slot) } else { Place::Slot(slot) })
 }
 
-/// Leaves out a spare whose number another device got in its absence: superblocks record roles by
-/// number, so the spare would get the other device's role.
+/// Leaves out a spare or an incomplete replacement whose number another device has, for example because it got it in the spare's
+/// absence: superblocks record roles by number, so it would get the other device's role.
 fn drop_doubles(
     slots: &[Option<Candidate>],
     beside: &mut Vec<(Candidate, Place)>,
@@ -445,7 +445,8 @@ fn drop_doubles(
     let mut taken: Vec<u32> = slots.iter().flatten().map(|c| c.sb.dev_number).collect();
     beside.sort_by_key(|(_, place)| *place == Place::Spare);
     beside.retain(|(Candidate { path, sb, .. }, place)| {
-        let double = *place == Place::Spare && taken.contains(&sb.dev_number);
+        let is_beside = *place == Place::Spare || sb.recovery_offset.is_some();
+        let double = is_beside && taken.contains(&sb.dev_number);
         if double {
             let number = sb.dev_number;
             notes.push(format!("{path} left out: another member has its number {number}; add it"));

@@ -40,7 +40,8 @@ impl Core {
         }
         let mut superblocks = self.superblocks().await;
         let recordable = self.model(&superblocks).is_some_and(|sb| sb.version != Version::V0_90);
-        if !recordable || self.lifecycle.is_stopped() {
+        // Asked again: it may have been made read-only meanwhile.
+        if !recordable || !self.is_changeable() {
             return false;
         }
         self.take_all(&mut superblocks).await

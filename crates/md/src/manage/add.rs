@@ -111,19 +111,19 @@ impl Array {
         self.check_manageable()?;
         forget_losses(&gateway).await;
         let mut superblocks = self.superblocks_to_change().await?;
-        self.check_device(&gateway, &path)?;
-        let old = match probe(&gateway).await {
-            Ok(old) => old,
-            // A damaged superblock is overwritten.
-            Err(ProbeError::Superblock(_)) => None,
-            Err(error @ ProbeError::Read(_)) => return Err(ManageError::Probe { path, error }),
-        };
-        if let Some(sb) = old {
-            self.check_new(&superblocks, &sb, &path)?;
+        if let Some(sb) = self.former(&superblocks, &gateway, &path).await?
+            && !options.spare_only
+        {
             let candidate = Candidate { gateway: gateway.clone(), path: path.clone(), sb };
-            if !options.spare_only && self.slot_for(&superblocks, &candidate).is_ok() {
+            if self.slot_for(&superblocks, &candidate, None).is_ok() {
                 drop(superblocks);
-                return Ok(AddOutcome::Returned(self.re_add_now(candidate, options).await?));
+                match self.re_add_now(candidate, options, None).await {
+                    // Another change came first, and it cannot return any more.
+                    Err(ManageError::ReAdd { .. }) => {}
+                    returned => return Ok(AddOutcome::Returned(returned?)),
+                }
+                superblocks = self.superblocks_to_change().await?;
+                self.former(&superblocks, &gateway, &path).await?;
             }
         }
         self.check_recordable(&superblocks)?;
@@ -138,6 +138,28 @@ impl Array {
         drop(superblocks);
         self.core.news.wake();
         Ok(AddOutcome::Spare(index))
+    }
+
+    /// Checks that a device is no member, and that the array's I/O fits it; returns the superblock that it has.
+    async fn former(
+        &self,
+        superblocks: &Superblocks,
+        gateway: &Gateway,
+        path: &str,
+    ) -> Result<Option<Box<Superblock>>, ManageError> {
+        self.check_device(gateway, path, None)?;
+        let old = match probe(gateway).await {
+            Ok(old) => old,
+            // A damaged superblock is overwritten.
+            Err(ProbeError::Superblock(_)) => None,
+            Err(error @ ProbeError::Read(_)) => {
+                return Err(ManageError::Probe { path: path.to_owned(), error });
+            }
+        };
+        if let Some(sb) = &old {
+            self.check_new(superblocks, sb, path, None)?;
+        }
+        Ok(old)
     }
 
     /// Writes a new member's metadata, durably, its superblock last, and records it on the others.
@@ -181,7 +203,7 @@ impl Array {
         };
         info!(array = self.core.name(), member = path, "added");
         let rdev = Rdev::new(gateway, path, &sb, State::empty(), bad);
-        let index = self.join(superblocks, rdev, Place::Spare, sb);
+        let index = self.join(superblocks, rdev, Place::Spare, sb)?;
         if let Err(error) = self.record(superblocks).await {
             self.drop_member(index);
             return Err(error);

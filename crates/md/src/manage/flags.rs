@@ -2,12 +2,10 @@
 
 use futures_util::future::OptionFuture;
 
-use super::{AddOptions, ManageError};
+use super::ManageError;
 use crate::array::Array;
 use crate::membership::rdev::State;
 use crate::membership::slots::{Index, Place};
-use crate::probe::Candidate;
-use crate::probe::probe;
 
 /// A flag of a member that a user may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,9 +97,7 @@ impl Array {
         match word {
             "faulty" => self.fail(index).await,
             "remove" => self.remove(index).await,
-            "re-add" => {
-                self.change(move |array| async move { array.re_add_failed(index).await }).await
-            }
+            "re-add" => self.re_add_in_place(index).await.map(|_| ()),
             "-blocked" => self.member(index).map(|_| ()),
             "in_sync" | "insync" if self.member(index)?.is_in_sync() => Ok(()),
             _ => match FlagChange::from_word(word) {
@@ -109,28 +105,5 @@ impl Array {
                 None => Err(ManageError::Word(word.to_owned())),
             },
         }
-    }
-
-    /// Re-adds a failed member that has not been removed.
-    async fn re_add_failed(&self, index: Index) -> Result<(), ManageError> {
-        self.check_manageable()?;
-        let rdev = self.member(index)?;
-        if !rdev.is_faulty() {
-            return Err(ManageError::Word("re-add".to_owned()));
-        }
-        let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());
-        let found = probe(&gateway).await;
-        let found = found.map_err(|error| ManageError::Probe { path: path.clone(), error })?;
-        let array = self.name();
-        let no_superblock = "it has no superblock";
-        let sb =
-            found.ok_or(ManageError::ReAdd { path: path.clone(), array, why: no_superblock })?;
-        // So that it does not conflict with itself.
-        rdev.set(State::REMOVED);
-        let result = self.re_add_now(Candidate { gateway, path, sb }, AddOptions::default()).await;
-        if result.is_err() {
-            rdev.clear(State::REMOVED);
-        }
-        result.map(|_| ())
     }
 }

@@ -12,16 +12,21 @@ use crate::ondisk::Superblock;
 
 impl Array {
     /// Adds a member to the table.
+    ///
+    /// # Errors
+    /// [`ManageError::IsMember`]: the device is a member already. (The callers' checks have a better message for each case.)
     pub(super) fn join(
         &self,
         superblocks: &mut Superblocks,
         rdev: Rdev,
         place: Place,
         sb: Superblock,
-    ) -> Index {
+    ) -> Result<Index, ManageError> {
         self.stack_limits(&rdev);
+        let path = rdev.path().to_owned();
+        let index = self.core.members.add(rdev, place).ok_or(ManageError::IsMember(path))?;
         superblocks.push(sb);
-        self.core.members.add(rdev, place)
+        Ok(index)
     }
 
     /// Narrows the array's limits to those of a new member, as the kernel's `mddev_stack_new_rdev`. I/O in flight needs none
@@ -47,10 +52,20 @@ impl Array {
         }
     }
 
-    /// Checks that the device is no member yet and that the array's I/O fits it.
-    pub(super) fn check_device(&self, gateway: &Gateway, path: &str) -> Result<(), ManageError> {
-        let same = |rdev: &Rdev| std::ptr::eq(rdev.gateway().disk(), gateway.disk());
-        if self.core.members.iter().any(|(_, rdev)| same(rdev) || rdev.path() == path) {
+    /// The members besides the failed one that a device replaces, if it does.
+    pub(super) fn others(&self, replaced: Option<Index>) -> impl Iterator<Item = (Index, &Rdev)> {
+        self.core.members.iter().filter(move |(index, _)| Some(*index) != replaced)
+    }
+
+    /// Checks that the device is no member yet, besides the failed one that it replaces, and that the array's I/O fits it.
+    pub(super) fn check_device(
+        &self,
+        gateway: &Gateway,
+        path: &str,
+        replaced: Option<Index>,
+    ) -> Result<(), ManageError> {
+        let same = |rdev: &Rdev| rdev.is_on(gateway.disk()) || rdev.path() == path;
+        if self.others(replaced).any(|(_, rdev)| same(rdev)) {
             return Err(ManageError::IsMember(path.to_owned()));
         }
         if gateway.disk().is_read_only() {
@@ -81,12 +96,13 @@ impl Array {
         Ok(())
     }
 
-    /// Checks that the device is not a member under another path.
+    /// Checks that the device is not a member under another path, besides the failed one that it replaces.
     pub(super) fn check_new(
         &self,
         superblocks: &Superblocks,
         sb: &Superblock,
         path: &str,
+        replaced: Option<Index>,
     ) -> Result<(), ManageError> {
         let known = |index| {
             superblocks.of(index).is_some_and(|known| {
@@ -95,7 +111,7 @@ impl Array {
                     && !known.device_uuid.is_nil()
             })
         };
-        match self.core.members.iter().any(|(index, _)| known(index)) {
+        match self.others(replaced).any(|(index, _)| known(index)) {
             true => Err(ManageError::IsMember(path.to_owned())),
             false => Ok(()),
         }

@@ -91,6 +91,14 @@ pub enum ManageError {
     /// The device is already in the array.
     #[error("{0} is a member already")]
     IsMember(String),
+    /// The failed member that was to be re-added has been removed since.
+    #[error("{path} was removed from {array} before it could be re-added")]
+    Removed {
+        /// The device.
+        path: String,
+        /// The array.
+        array: String,
+    },
     /// The device has less room than the array uses of its members.
     #[error("{0} not large enough to join array")]
     TooSmall(String),
@@ -315,6 +323,7 @@ impl Array {
         }
     }
 
+    /// The member with an index. Ask again after each await without the superblocks' lock: it may have been removed.
     fn member(&self, index: Index) -> Result<&Rdev, ManageError> {
         let here = self.core.members.get(index).filter(|rdev| !rdev.is_removed());
         here.ok_or_else(|| ManageError::NoMember { array: self.name(), index })

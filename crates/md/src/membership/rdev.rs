@@ -10,6 +10,7 @@ use bitflags::bitflags;
 use event_listener::Event;
 use futures_util::future::{Either, select};
 use thiserror::Error;
+use uuid::Uuid;
 
 use crate::badblocks::BadBlocks;
 use crate::canary::{Rule, broken};
@@ -75,6 +76,7 @@ impl FailureCause {
 pub struct Rdev {
     gateway: Gateway,
     path: String,
+    device_uuid: Uuid,
     number: u32,
     data_offset: Sectors,
     data_size: Sectors,
@@ -118,6 +120,7 @@ impl Rdev {
         Self {
             gateway,
             path,
+            device_uuid: sb.device_uuid,
             number: sb.dev_number,
             data_offset: Sectors(sb.data_offset.0),
             data_size: sb.data_size,
@@ -141,9 +144,19 @@ impl Rdev {
         &self.gateway
     }
 
+    /// Whether its device is the one with this disk.
+    pub(crate) fn is_on(&self, disk: &Disk) -> bool {
+        std::ptr::eq(self.gateway.disk(), disk)
+    }
+
     /// The path of the device.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Its identity; nil where the superblocks record none (version 0.90).
+    pub fn device_uuid(&self) -> Uuid {
+        self.device_uuid
     }
 
     /// Its number in the superblocks.

@@ -6,6 +6,10 @@
 //! slot changes, and I/O reads it with one load. A removed member is marked `REMOVED` and, like any other failed
 //! member, receives no I/O.
 //!
+//! A device has one membership: the table refuses a second one of the same disk, of the same identity or with the same number, until the
+//! first one is removed. Otherwise superblocks, which know members by their numbers, would record the state of one of them as that of the
+//! other.
+//!
 //! Slots change only under the superblocks' lock. A write that began before a member entered
 //! its slot does not go to it; recovery copies its data later, because it raises the barrier, which
 //! waits for writes in flight. So I/O must read the slots *after* it passed the barrier.
@@ -84,8 +88,9 @@ impl Members {
             max_read_errors: read_errors::DEFAULT_MAX.into(),
             read_hedge_us: AtomicU32::new(0),
         };
+        // The assembly has checked that no number occurs twice.
         for (rdev, place) in members {
-            this.add(rdev, place);
+            this.enter(rdev, place);
         }
         this
     }
@@ -107,8 +112,14 @@ impl Members {
         self.slots.get(..self.slots())?.get(slot)
     }
 
-    /// Adds a member; returns its index.
-    pub(crate) fn add(&self, rdev: Rdev, place: Place) -> Index {
+    /// Adds a member; returns its index, or `None` if the device is a member already.
+    #[must_use = "a device that is a member already is not added"]
+    pub(crate) fn add(&self, rdev: Rdev, place: Place) -> Option<Index> {
+        let is_double = self.iter().any(|(_, other)| is_double(&rdev, other));
+        (!is_double).then(|| self.enter(rdev, place))
+    }
+
+    fn enter(&self, rdev: Rdev, place: Place) -> Index {
         let index = self.table.push(rdev) as Index;
         self.put(index, place);
         index
@@ -260,4 +271,10 @@ impl Members {
     pub fn set_read_hedge_us(&self, bound_us: u32) {
         self.read_hedge_us.store(bound_us, Relaxed);
     }
+}
+
+/// Whether two memberships are of one device, or the superblocks cannot tell them apart.
+fn is_double(one: &Rdev, other: &Rdev) -> bool {
+    let is_same_device = !one.device_uuid().is_nil() && one.device_uuid() == other.device_uuid();
+    one.number() == other.number() || is_same_device || one.is_on(other.gateway().disk())
 }

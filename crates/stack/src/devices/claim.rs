@@ -22,7 +22,7 @@ impl Devices {
     ) -> Result<Claim, Option<Role>> {
         let before = self.change(|table, changed| {
             let device = table.iter_mut().rfind(|device| device.name == name).ok_or(None)?;
-            if !device.role.is_free() {
+            if !device.role.may_become(role) {
                 return Err(Some(device.role));
             }
             let before = device.clone();
@@ -48,7 +48,8 @@ impl Devices {
     ) -> Result<Claim, Role> {
         let (device, before) = self.change(|table, changed| {
             let known = table.iter().position(|device| device.path == path);
-            if let Some(used) = known.map(|at| table[at].role).filter(|role| !role.is_free()) {
+            if let Some(used) = known.map(|at| table[at].role).filter(|used| !used.may_become(role))
+            {
                 return Err(used);
             }
             let before = known.map(|at| table.remove(at));

@@ -132,7 +132,7 @@ impl Add {
     }
 }
 
-/// Re-add former members to a running array
+/// Re-add former members to a running array, or members that have failed
 ///
 /// They return to their slots and get the missing chunks by the bitmap. If that is impossible, this
 /// is refused; `ashlar md add` makes them spares instead.

@@ -2,6 +2,7 @@
 //! cuts at any step of that.
 
 mod bitmaps;
+mod concurrent;
 mod crashes;
 mod creation;
 mod flags;

@@ -7,7 +7,9 @@ use ashlar_md::{AddOptions, AddOutcome, Candidate, ManageError, probe};
 
 use ashlar_sim::{Model, Sim, SimDisk};
 
-use crate::common::{DATA, Shape, candidates, gateway, make_with, media, spec, start, write};
+use crate::common::{
+    DATA, SUPERBLOCK, Shape, candidates, gateway, make_with, media, spec, start, write,
+};
 use crate::manage::world::{RUN, RW, Recipe, World, options};
 
 fn recipes() -> Vec<Recipe> {
@@ -69,6 +71,102 @@ fn a_failed_member_may_come_back_by_a_word_in_sysfs() {
         world.array.set_member_state(1, "re-add").await.unwrap();
         world.settle().await;
         assert_eq!(world.member(1).await.slot, Some(1));
+    });
+}
+
+/// Its disk was full; a user has made room.
+#[test]
+fn a_failed_member_that_was_not_lost_returns_without_being_removed_first() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal();
+    recipe.run(async |_, world| {
+        world.media[1].fail_writes(0..8192);
+        world.write(0, 64, 2).await;
+        let failed = world.member(1).await;
+        assert!(failed.faulty && !failed.lost);
+        world.media[1].heal();
+        let index = world.array.re_add_failed(1, candidate(world, 1).await, options(9)).await;
+        let index = index.unwrap();
+        world.settle().await;
+        let member = world.member(1).await;
+        assert_eq!((member.index, member.slot, member.dev_number), (Some(index), Some(1), 1));
+        // Whoever still means the old membership.
+        let again = world.array.re_add_failed(1, candidate(world, 1).await, options(9)).await;
+        assert!(matches!(again, Err(ManageError::IsMember(_))), "{again:?}");
+        let again = world.array.re_add_failed(index, candidate(world, 1).await, options(9)).await;
+        assert!(matches!(again, Err(ManageError::IsMember(_))), "{again:?}");
+        world.check(0, 64, 2).await;
+    });
+}
+
+#[test]
+fn a_failed_member_that_cannot_return_stays_the_failed_member_that_it_was() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal();
+    recipe.run(async |_, world| {
+        world.array.fail(1).await.unwrap();
+        world.write(0, 64, 2).await;
+        // Another disk has its path.
+        let mut other = candidate(world, 1).await;
+        other.sb.device_uuid = uuid::Uuid::from_u128(5);
+        let refused = world.array.re_add_failed(1, other, options(9)).await;
+        assert!(matches!(refused, Err(ManageError::ReAdd { .. })), "{refused:?}");
+        let (mut refusals, mut index) = ([0; 2], 1);
+        for nth in 0..6 {
+            world.media[1].fail_nth_fua(nth);
+            let refused = world.array.set_member_state(index, "re-add").await;
+            world.media[1].heal();
+            match refused {
+                Err(ManageError::Device { .. }) => refusals[0] += 1,
+                Err(ManageError::Record { .. }) => refusals[1] += 1,
+                other => {
+                    other.unwrap();
+                    index = world.index(1).await;
+                    if !world.member(1).await.faulty {
+                        world.array.fail(index).await.unwrap();
+                    }
+                }
+            }
+            let member = world.member(1).await;
+            assert_eq!((member.index, member.faulty), (Some(index), true), "{nth}");
+            assert!(world.array.status().await.members.len() <= 3, "a slot, two members");
+            world.write(0, 64, 2).await;
+        }
+        assert!(refusals[0] > 0 && refusals[1] > 0, "{refusals:?}");
+        // It can be read and not written.
+        world.media[1].fail_writes(SUPERBLOCK);
+        let members = || world.array.members().get(index + 1).is_some();
+        let before = members();
+        for _ in 0..3 {
+            let refused = world.array.set_member_state(index, "re-add").await;
+            assert!(matches!(refused, Err(ManageError::Device { .. })), "{refused:?}");
+        }
+        assert_eq!(members(), before, "the table grows");
+        world.media[1].heal();
+        world.array.set_member_state(index, "re-add").await.unwrap();
+        world.settle().await;
+        world.check(0, 64, 2).await;
+        // Removed while the device was read.
+        world.array.fail(world.index(1).await).await.unwrap();
+        let (index, old) = (world.index(1).await, candidate(world, 1).await);
+        world.array.remove(index).await.unwrap();
+        let refused = world.array.re_add_failed(index, old, options(9)).await.unwrap_err();
+        assert_eq!(refused.to_string(), "d1 was removed from md0 before it could be re-added");
+    });
+}
+
+/// The superblock that a caller has read may be old: the one on the disk counts.
+#[test]
+fn a_device_that_changed_after_it_was_read_is_judged_by_what_it_has_now() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal();
+    recipe.run(async |sim, world| {
+        world.array.fail(1).await.unwrap();
+        world.array.remove(1).await.unwrap();
+        let old = candidate(world, 1).await;
+        let alone = start(sim, &world.disks[1..2], &RUN).await.unwrap();
+        write(&gateway(&alone), 0, 64, 9).await.unwrap();
+        alone.stop().await.unwrap();
+        let refused = world.array.re_add(old, options(9)).await;
+        assert!(matches!(refused, Err(ManageError::ReAdd { .. })), "{refused:?}");
+        world.check(0, 64, 1).await;
     });
 }
 

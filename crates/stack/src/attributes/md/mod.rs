@@ -35,6 +35,7 @@ impl From<ManageError> for AttributeError {
             | ManageError::Level { .. }
             | ManageError::Version(_)
             | ManageError::NoMember { .. }
+            | ManageError::Removed { .. }
             | ManageError::TooSmall(_)
             | ManageError::ReadOnlyDevice(_)
             | ManageError::Misfit { .. }
