@@ -162,8 +162,11 @@ impl Superblocks {
     /// superblocks lists it.
     ///
     /// # Errors
-    /// The member's error.
+    /// The member's error, or that it has failed by now: it must not learn that from its own superblock, which would keep it from returning.
     pub(crate) async fn introduce(&mut self, index: Index, facts: Facts<'_>) -> Result<(), Status> {
+        if facts.members.get(index).is_some_and(Rdev::is_faulty) {
+            return Err(Status::Offline);
+        }
         if self.describe(facts, self.events) {
             self.goal = self.tried.saturating_add(2);
         }
@@ -230,7 +233,7 @@ impl Superblocks {
     ) -> Result<bool, Status> {
         for (rdev, status) in self.taken(facts.members).await {
             let member = rdev.path();
-            rate_limited!(error, member, %status, "the superblock is not what this array has written");
+            rate_limited!(error, member, %status, "{}", why_taken(status));
             if !fail(rdev, status) {
                 return Err(status);
             }
@@ -371,6 +374,16 @@ impl Superblocks {
     }
 }
 
+/// What [`Superblocks::taken`] has found out about a member, for the log.
+fn why_taken(status: Status) -> &'static str {
+    match status == Status::Conflict {
+        true => {
+            "the superblock is not what this array has written: another host uses the array, or the device for another one"
+        }
+        false => "the superblock is not written: the device is gone or does not answer",
+    }
+}
+
 /// Writes whole blocks of metadata, durably.
 async fn write_at(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let mut buffer = Buffer::from_slice(bytes);
@@ -378,4 +391,17 @@ async fn write_at(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let fua = if durable { Flags::FUA } else { Flags::empty() };
     let bio = Bio::write_from(at, &mut buffer).with_flags(fua | Flags::META | Flags::SYNC);
     rdev.gateway().submit(bio).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_superblock_that_was_read_is_said_to_be_another_one() {
+        for status in [Status::Offline, Status::Timeout, Status::Transport] {
+            assert!(status.is_gone() && why_taken(status).contains("gone"), "{status}");
+        }
+        assert!(!Status::Conflict.is_gone() && why_taken(Status::Conflict).contains("not what"));
+    }
 }
