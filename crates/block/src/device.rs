@@ -64,6 +64,11 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.disk().holds_changes()
     }
 
+    /// Gives back what the device holds of the system, such as an open file with its claim and its lock, although there are references
+    /// to the device. For one that nothing uses any more: I/O under way ends as it would have, later I/O fails. Layers do not pass this
+    /// on: their lower devices may have other users.
+    fn release(&self) {}
+
     /// Whether the device is a queue: it fires the trace points of completions and notes the losses of its cache itself,
     /// for its requests. For layers the gateway does both, for its bios.
     fn is_queue(&self) -> bool {

@@ -96,6 +96,11 @@ impl Gateway {
         self.device.holds_changes()
     }
 
+    /// Has the device give back what it holds of the system; see [`BlockDevice::release`].
+    pub fn release(&self) {
+        self.device.release();
+    }
+
     /// The copies of a range for a reader that tries or verifies each of them; none where there is
     /// only one, which every plain read returns.
     pub fn alternates(&self, at: Sector, len: Sectors) -> impl Iterator<Item = CopyNumber> + use<> {

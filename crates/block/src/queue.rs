@@ -55,6 +55,9 @@ pub trait Driver: Send + Sync + 'static {
         Box::pin(ready(Ok(Extents::data(at, len))))
     }
 
+    /// Gives back what the driver holds of the system; see [`BlockDevice::release`].
+    fn release(&self) {}
+
     /// Whether an operation may take [`SLOW`] times the deadline: how much work it is does not show in it.
     fn is_slow(&self, op: Op) -> bool {
         matches!(op, Op::Discard | Op::WriteZeroes)
@@ -189,6 +192,10 @@ impl<D: Driver> BlockDevice for Queue<D> {
                 Either::Right(_) => Err(Status::Timeout),
             }
         })
+    }
+
+    fn release(&self) {
+        self.inner.driver.release();
     }
 
     fn is_queue(&self) -> bool {

@@ -2,17 +2,24 @@
 //!
 //! A [`RingFile`] is shared by all reactors and gets a slot in each ring that uses it. Each ring keeps the file open
 //! until it is told that the file is gone.
+//!
+//! A file can be closed although it is shared: another file takes its number, one that can be neither read nor written, and the rings
+//! forget it. Operations under way hold the file open, and so its lock, until they end. The slots stay empty, because entries that name
+//! them may be on their way.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ashlar_block::sync::lock;
 use io_uring::{squeue, types};
+use rustix::fs::{Mode, OFlags};
 
 use crate::mailbox::{Mailbox, Message};
 use crate::reactor::{self, Core};
 use crate::ring::Ring;
+use crate::sys::checked;
 
 /// How a ring knows a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +116,8 @@ impl RingFile {
     fn register(&self, core: &Core) -> Place {
         let mut files = core.files.borrow_mut();
         let mut place = Place::Unregistered;
+        // Locked first: a file that is closed meanwhile is not registered, or is forgotten by this ring, too.
+        let mut known_to = lock(&self.known_to);
         if let Some(slot) = files.free.pop() {
             match core.ring().register_file(slot, Some(self.fd.as_fd())) {
                 Ok(()) => place = Place::Slot(slot),
@@ -119,21 +128,50 @@ impl RingFile {
             }
         }
         *files.place(self.id) = place;
-        let mut known_to = lock(&self.known_to);
         known_to.push(Arc::clone(&core.mailbox));
         place
+    }
+}
+
+impl RingFile {
+    /// Closes the file: later operations fail.
+    ///
+    /// # Errors
+    /// There is no descriptor left for the moment: the file stays open.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        let nowhere = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let mut known_to = lock(&self.known_to);
+        // SAFETY: dup3 replaces the file behind a number that this value owns, and goes on to own.
+        checked(unsafe { libc::dup3(nowhere.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) })?;
+        tell(&mut known_to, self.id, forget);
+        Ok(())
     }
 }
 
 impl Drop for RingFile {
     fn drop(&mut self) {
         let id = self.id;
-        let known_to = self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for mailbox in known_to.drain(..) {
-            let release = move || release(&reactor::current(), id);
-            // A reactor that has ended has closed its ring, and with it the files.
-            let (Ok(()) | Err(_)) = mailbox.send(Message::Call(Box::new(release)));
-        }
+        tell(self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner), id, release);
+    }
+}
+
+/// Has reactors do `work` for the file `id`.
+fn tell(reactors: &mut Vec<Arc<Mailbox>>, id: usize, work: fn(&Core, usize)) {
+    for mailbox in reactors.drain(..) {
+        let call = move || work(&reactor::current(), id);
+        // A reactor that has ended has closed its ring, and with it the files.
+        let (Ok(()) | Err(_)) = mailbox.send(Message::Call(Box::new(call)));
+    }
+}
+
+/// Empties the slot of file `id`, which stays taken: entries that name it may be on their way.
+fn forget(core: &Core, id: usize) {
+    let mut files = core.files.borrow_mut();
+    let place = std::mem::replace(files.place(id), Place::Unregistered);
+    if let Place::Slot(slot) = place
+        && let Err(error) = core.ring().register_file(slot, None)
+    {
+        tracing::warn!(%error, "file stays registered with the ring");
     }
 }
 

@@ -99,6 +99,11 @@ impl Driver for ModelledDriver {
             rq.complete(result);
         }));
     }
+
+    /// Nothing else uses the device below.
+    fn release(&self) {
+        self.lower.release();
+    }
 }
 
 /// Submits a request to the device below. Only a discard may have several ranges.

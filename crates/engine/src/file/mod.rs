@@ -62,6 +62,8 @@ struct SharedFile {
     flush_failed: AtomicBool,
     errors: AtomicU64,
     locked: bool,
+    /// The file was closed before its last user is gone.
+    closed: AtomicBool,
 }
 
 impl SharedFile {
@@ -79,6 +81,7 @@ impl Drop for SharedFile {
     fn drop(&mut self) {
         // The rings may hold the file open a little longer; they must not hold its lock too.
         if self.locked
+            && !self.closed.load(Ordering::Relaxed)
             && let Err(error) = lock::release(self.file.fd())
         {
             tracing::warn!(path = %self.path.display(), %error, "unlocking");
@@ -131,6 +134,16 @@ impl Driver for FileDriver {
         let shared = self.shared.take();
         let found = blocking::run(move || extents::find(shared.file.fd().as_fd(), at, len));
         Box::pin(async { found.await.unwrap_or(Err(Status::Resource)) })
+    }
+
+    fn release(&self) {
+        if self.shared.closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.shared.file.close() {
+            self.shared.closed.store(false, Ordering::Relaxed);
+            tracing::warn!(path = %self.path().display(), %error, "stays open and locked");
+        }
     }
 
     /// A flush of the page cache writes back as much as others have written.

@@ -198,6 +198,7 @@ fn device(disk: OpenDisk, path: &Path, options: &OpenOptions) -> Result<FileDevi
         flush_failed: AtomicBool::new(false),
         errors: AtomicU64::new(0),
         locked,
+        closed: AtomicBool::new(false),
     };
     let driver = FileDriver { shared: Seats::new(Arc::new(shared)) };
     Ok(FileDevice::with_deadline(disk, driver, Arc::new(EngineRuntime)))

@@ -297,6 +297,43 @@ fn a_lock_ends_with_the_device_even_after_it_was_used_by_several_reactors() {
 }
 
 #[test]
+fn a_device_that_is_released_is_free_for_others_though_it_is_still_referenced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), MIB);
+    let engine = Engine::start(2).unwrap();
+    run(async {
+        let disk = open_rw(&path);
+        let mut data = Buffer::from_slice(&[7; 4096]);
+        disk.write(Sector(0), &mut data, Flags::empty()).await.unwrap();
+        for handle in engine.handles() {
+            let disk = disk.clone();
+            let read = handle.spawn_on(move || async move {
+                disk.read(Sector(0), Sectors(8)).await.map(|_| ())
+            });
+            read.await.unwrap().unwrap();
+        }
+        assert!(open(&path, &OpenOptions::default()).is_err());
+        disk.release();
+        disk.release();
+        // The rings of other threads close it when they get to it.
+        let other = loop {
+            match open(&path, &OpenOptions::default()) {
+                Ok(other) => break gateway(other),
+                Err(OpenError::InUse { .. }) => sleep(Duration::from_millis(1)).await,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let before = fs::read(&path).unwrap();
+        assert!(disk.read(Sector(0), Sectors(8)).await.is_err());
+        assert!(disk.write(Sector(0), &mut data, Flags::empty()).await.is_err());
+        assert!(fs::read(&path).unwrap() == before, "it was written after its release");
+        assert_eq!(other.read(Sector(0), Sectors(8)).await.unwrap().as_slice(), [7; 4096]);
+        drop(disk);
+        assert!(open(&path, &OpenOptions::default()).is_err(), "the other one's lock");
+    });
+}
+
+#[test]
 fn a_read_only_device_refuses_writes() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path(), MIB);
