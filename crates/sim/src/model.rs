@@ -98,6 +98,24 @@ pub struct Model {
     pub seek: Option<Seek>,
     /// The cap on I/Os, if there is one.
     pub iops_cap: Option<IopsCap>,
+    /// The sectors that cannot be read, if there are any: of a device in front of another one only.
+    pub unreadable: Option<Unreadable>,
+}
+
+/// Sectors that cannot be read. They do not concern the time of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unreadable {
+    /// The first one.
+    pub start: Sector,
+    /// How many there are.
+    pub len: Sectors,
+}
+
+impl Unreadable {
+    /// Whether a read of `len` sectors from `at` on needs one of them.
+    pub fn is_in(self, at: Sector, len: Sectors) -> bool {
+        at < self.start + self.len && self.start < at + len
+    }
 }
 
 impl Model {
@@ -115,6 +133,7 @@ impl Model {
             tail: None,
             seek: None,
             iops_cap: None,
+            unreadable: None,
         }
     }
 
@@ -146,6 +165,7 @@ impl Model {
             tail: None,
             seek: Some(Seek { min_ns: MS, full_stroke_ns: 16 * MS, turn_ns: 8_333_333 }),
             iops_cap: None,
+            unreadable: None,
         }
     }
 
@@ -181,6 +201,7 @@ impl Model {
             tail: None,
             seek: None,
             iops_cap: None,
+            unreadable: None,
         }
     }
 

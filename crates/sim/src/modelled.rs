@@ -3,7 +3,8 @@
 //!
 //! A request is passed down at once, as one I/O, and ends when both the real I/O and the model's have ended. So the
 //! device below may be slower than the model, never faster. The queue in front has its own settings and counters: it
-//! merges and issues what the modelled device would see, whatever lies below.
+//! merges and issues what the modelled device would see, whatever lies below. A model may have sectors that cannot be read; they
+//! can be written, but stay unreadable.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,9 +16,9 @@ use ashlar_block::limits::{Features, Limits};
 use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::Request;
 use ashlar_block::runtime::Runtime;
-use ashlar_block::status::BioResult;
+use ashlar_block::status::{BioResult, Status};
 
-use crate::model::{Clockwork, Model};
+use crate::model::{Clockwork, Model, Unreadable};
 
 /// A device with the timing of a model.
 pub type ModelledDevice = Queue<ModelledDriver>;
@@ -34,6 +35,7 @@ pub struct ModelledDriver {
     lower: Gateway,
     runtime: Arc<dyn Runtime>,
     clock: Mutex<Clock>,
+    unreadable: Option<Unreadable>,
 }
 
 /// `lower` with the timing of `model`. Name, size and limits are those of `lower`; in addition, a model whose flushes
@@ -53,7 +55,8 @@ pub fn modelled(lower: Gateway, model: Model, runtime: Arc<dyn Runtime>) -> Mode
         tracing::warn!(disk = below.name(), %error, "below a device model");
     }
     let clock = Clock { clockwork: Clockwork::new(model, below.capacity()), chance: 1 };
-    ModelledDevice::new(disk, ModelledDriver { lower, runtime, clock: Mutex::new(clock) })
+    let (clock, unreadable) = (Mutex::new(clock), model.unreadable);
+    ModelledDevice::new(disk, ModelledDriver { lower, runtime, clock, unreadable })
 }
 
 /// The largest allowed `nr_requests`.
@@ -90,8 +93,10 @@ impl Driver for ModelledDriver {
         let now_ns = self.runtime.now_ns();
         let end_ns = self.clock.lock().unwrap_or_else(PoisonError::into_inner).end_ns(now_ns, &rq);
         let (lower, runtime) = (self.lower.clone(), Arc::clone(&self.runtime));
+        let fails = rq.op() == Op::Read
+            && self.unreadable.is_some_and(|lost| lost.is_in(rq.sector(), rq.len()));
         self.runtime.spawn(Box::pin(async move {
-            let result = execute(&lower, &rq).await;
+            let result = if fails { Err(Status::Medium) } else { execute(&lower, &rq).await };
             let left_ns = end_ns.saturating_sub(runtime.now_ns());
             if left_ns > 0 {
                 runtime.sleep(Duration::from_nanos(left_ns)).await;

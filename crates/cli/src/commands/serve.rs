@@ -190,7 +190,8 @@ pub(crate) struct ServeOptions {
     /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
     /// repeated). The models nvme, sata-ssd, hdd, gp2 and custom (which takes no time) are adjusted
     /// after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
-    /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%
+    /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%,
+    /// unreadable=1M+4K (4 KiB at 1 MiB)
     #[arg(long, value_name = "[DISK=]MODEL")]
     #[serde(deserialize_with = "options::models")]
     model: Vec<Assignment>,

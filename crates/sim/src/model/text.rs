@@ -7,9 +7,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use ashlar_block::size::Notation;
+use ashlar_block::{Sector, Sectors};
 use thiserror::Error;
 
-use super::{IopsCap, MAX_PARALLELISM, MS, Model, SECOND, US};
+use super::{IopsCap, MAX_PARALLELISM, MS, Model, SECOND, US, Unreadable};
 
 /// The presets, by name.
 pub const PRESETS: [(&str, Model); 5] = [
@@ -22,7 +23,8 @@ pub const PRESETS: [(&str, Model); 5] = [
 
 /// Examples of adjustments after a preset.
 pub const EXAMPLES: &str = "3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms, \
-                            flush=1ms, discard=1ms, bandwidth=250M, parallelism=64, jitter=10%";
+                            flush=1ms, discard=1ms, bandwidth=250M, parallelism=64, jitter=10%, \
+                            unreadable=1M+4K";
 
 /// The longest time of a command.
 const MAX_NS: u64 = 60 * SECOND;
@@ -157,6 +159,10 @@ fn adjust(model: &mut Model, text: &str) -> Result<(), ModelError> {
             let percent = value.strip_suffix('%').and_then(|n| number(n, 0, MAX_JITTER));
             model.jitter_percent = percent.ok_or_else(|| bad("0% to 1000%"))?;
         }
+        "unreadable" => {
+            let wanted = "a place and a length in bytes, multiples of 512, as in 1M+4K";
+            model.unreadable = Some(sectors(value).ok_or_else(|| bad(wanted))?);
+        }
         _ => return Err(ModelError::Adjustment(key.to_owned())),
     }
     Ok(())
@@ -170,6 +176,16 @@ fn number(text: &str, min: u64, max: u64) -> Option<u64> {
 /// Bytes, not zero.
 fn size(text: &str) -> Option<u64> {
     Notation::BANDWIDTH.parse(text).ok().filter(|bytes| *bytes > 0)
+}
+
+/// Sectors: where they begin, and how many bytes they have.
+fn sectors(text: &str) -> Option<Unreadable> {
+    let (start, len) = text.split_once('+')?;
+    let start = if start == "0" { 0 } else { size(start)? };
+    let len = size(len)?;
+    let end = start.checked_add(len)?;
+    let is_whole = start.is_multiple_of(512) && end.is_multiple_of(512);
+    is_whole.then_some(Unreadable { start: Sector(start / 512), len: Sectors(len / 512) })
 }
 
 /// Nanoseconds.
@@ -211,7 +227,7 @@ mod tests {
     #[test]
     fn every_adjustment_changes_its_own_figure() {
         let all = "custom:500iops,burst=3,unit=16K,read=1.5ms,write=900us,flush=2s,discard=7ns,\
-                   bandwidth=250M,parallelism=64,jitter=10%";
+                   bandwidth=250M,parallelism=64,jitter=10%,unreadable=0+512";
         let expected = Model {
             parallelism: 64,
             read_ns: 1_500_000,
@@ -224,6 +240,7 @@ mod tests {
             tail: None,
             seek: None,
             iops_cap: Some(IopsCap { per_second: 500, burst: 3, unit_bytes: 16 << 10 }),
+            unreadable: Some(Unreadable { start: Sector::ZERO, len: Sectors(1) }),
         };
         assert_eq!(model(all), expected);
         assert_eq!(all.parse::<NamedModel>().unwrap().to_string(), all);
@@ -267,6 +284,9 @@ mod tests {
             ("nvme:bandwidth=99999999999999G", "not possible for bandwidth"),
             ("nvme:parallelism=1025", "1 to 1024"),
             ("nvme:jitter=5", "0% to 1000%"),
+            ("nvme:unreadable=4K", "a place and a length"),
+            ("nvme:unreadable=4K+0", "not possible for unreadable"),
+            ("nvme:unreadable=100+512", "not possible for unreadable"),
         ];
         for (text, expected) in cases {
             let error = text.parse::<NamedModel>().unwrap_err().to_string();
