@@ -39,10 +39,17 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
     }
     // With read-only access everything usable is served, if there is anything.
     let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
-    let refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
-    if let Some(disk) = refused.into_iter().find(|disk| !disk.is_left_out) {
+    let mut refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
+    let unreadable: Vec<String> = refused
+        .extract_if(.., |disk| disk.is_left_out)
+        .filter(|disk| disk.is_unreadable)
+        .map(|disk| disk.path)
+        .collect();
+    if let Some(disk) = refused.into_iter().next() {
         let error = Error::new("cannot serve", disk.path, disk.why);
         return Err(match disk.is_member {
+            _ if disk.is_unreadable && md.read_only => error,
+            _ if disk.is_unreadable => error.hint("--read-only gives access to what can be read"),
             true if md.run => error.hint("--read-only leaves out what is damaged"),
             true => error.hint(
                 "--run starts a redundant array without it; --read-only leaves out what is damaged",
@@ -63,6 +70,10 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
     };
     let error = Error::new("cannot start", failure, &failure.error);
     Err(match failure.error {
+        AssembleError::NeedsRun { .. } if !unreadable.is_empty() => {
+            let disks = unreadable.join(", ");
+            error.hint(format_args!("{disks} cannot be read: --run starts it without them"))
+        }
         AssembleError::NeedsRun { .. } => {
             error.hint("if the others are gone for good, --run starts it without them")
         }

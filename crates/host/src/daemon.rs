@@ -181,7 +181,7 @@ pub fn serve(
                     refuse_image(disk, config.raw)?;
                 }
                 // Its array may run without it, or access is read-only: the other disks may suffice.
-                Err(MembershipError::Damaged(_)) => {}
+                Err(MembershipError::Damaged(_) | MembershipError::Unreadable(_)) => {}
                 Err(why) => {
                     return Err(Error::new("cannot serve", disk.disk.path.display(), why));
                 }
@@ -296,7 +296,8 @@ fn accept(config: &Config, stack: &mut Stack, options: assemble::Options) -> Res
 fn log_findings(stack: &Stack, run: bool) {
     log_notes(&stack.notes);
     for disk in stack.refused(run).iter().filter(|disk| disk.is_left_out) {
-        tracing::warn!(disk = disk.path, "left out of its array");
+        let what = if disk.is_unreadable { "left out" } else { "left out of its array" };
+        tracing::warn!(disk = disk.path, "{what}");
     }
     for failure in stack.failures.iter().filter(|failure| failure.is_nested) {
         tracing::error!(error = %failure.error, "cannot start: {failure}");

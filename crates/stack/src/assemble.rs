@@ -4,6 +4,7 @@
 //! writable groups, stores of new snapshots get their headers, and started merges continue:
 //! so a stack must be stopped, not dropped.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::devices::{Device, Devices, Role};
 pub use crate::findings::{DeviceProbe, Failure, Note, Options};
 use crate::names::Names;
 use crate::pools::{Pools, RefusedPool};
-use crate::probe::{Contents, Md, probe};
+use crate::probe::{Contents, Md, probe_readable};
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
 
 /// An open disk.
@@ -56,6 +57,8 @@ pub struct Stack {
     pub pools: Arc<Pools>,
     /// The pools that could not be imported.
     pub refused_pools: Vec<RefusedPool>,
+    /// The devices of which too much cannot be read.
+    pub(crate) unreadable: BTreeSet<String>,
     /// The names in use.
     pub(crate) names: Names,
     /// The physical volumes that were found.
@@ -71,7 +74,10 @@ pub struct RefusedDisk {
     pub why: String,
     /// Whether it is a member of an array, with a damaged md superblock.
     pub is_member: bool,
-    /// Whether its array runs without it and was allowed to.
+    /// Whether it cannot be read, or a part of it that may say whose it is.
+    pub is_unreadable: bool,
+    /// Whether all else can be served without it: its array runs without it and was allowed to, or it cannot be read and there is
+    /// something else.
     pub is_left_out: bool,
 }
 
@@ -123,8 +129,11 @@ impl ProbedDisk {
             Ok(Contents { md: Md::Damaged(error), .. }) => {
                 Err(MembershipError::Damaged(error.clone()))
             }
-            Ok(contents @ Contents { md: Md::None, .. }) => {
-                Err(MembershipError::Foreign(contents.claims()))
+            Ok(contents @ Contents { md: Md::None, unread, .. }) => {
+                match unread.as_ref().filter(|unread| unread.hidden_owner(true).is_some()) {
+                    Some(unread) => Err(MembershipError::Unreadable(unread.status())),
+                    None => Err(MembershipError::Foreign(contents.claims())),
+                }
             }
         }
     }
@@ -134,7 +143,7 @@ impl ProbedDisk {
 pub async fn probe_all(disks: Vec<Disk>) -> Vec<ProbedDisk> {
     let mut probed = Vec::new();
     for disk in disks {
-        let contents = probe(&disk.gateway).await;
+        let contents = probe_readable(&disk.gateway).await;
         probed.push(ProbedDisk { disk, contents });
     }
     probed
@@ -160,6 +169,7 @@ pub async fn assemble(
         pools,
         names,
         groups,
+        unreadable,
         failures,
         refused_volumes,
         refused_pools,
@@ -176,6 +186,7 @@ pub async fn assemble(
         refused_volumes,
         pools,
         refused_pools,
+        unreadable,
         names,
         groups,
     }
@@ -195,14 +206,22 @@ impl Stack {
         let refused = refused.into_iter().map(|device| {
             let about = self.notes.iter().filter(|note| note.device == device.name);
             let mut why = about.map(|note| note.text.as_str()).collect::<Vec<_>>().join("; ");
+            let is_unreadable = self.unreadable.contains(&device.name);
             let need = self.need(&device, run);
             if let Need::Fresher { member, array } = need {
                 why += &format!("; it is fresher (events {member}) than the others ({array})");
             }
             let is_member = need != Need::Unknown;
-            RefusedDisk { path: device.path, why, is_member, is_left_out: need == Need::None }
+            let is_left_out = need == Need::None || is_unreadable && self.is_anything();
+            RefusedDisk { path: device.path, why, is_member, is_unreadable, is_left_out }
         });
         refused.collect()
+    }
+
+    /// Whether there is something to serve, or may be when more members arrive.
+    fn is_anything(&self) -> bool {
+        let has_arrays = !self.failures.is_empty() || !self.arrays.waiting().is_empty();
+        has_arrays || !self.devices.volumes().is_empty() || !self.pools.all().is_empty()
     }
 
     /// Whether an array needs a disk with a damaged md superblock. An array that runs without it

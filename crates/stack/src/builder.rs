@@ -1,7 +1,7 @@
 //! The work list: from devices to the devices on them, to any depth. The order and the rules are in
 //! docs/internals/stack.md.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use ashlar_block::disk::DeviceNumber;
@@ -20,7 +20,7 @@ use crate::owners;
 use crate::partitions::{Partition, Table};
 use crate::pool_members::{Members as PoolMembers, lower_disk};
 use crate::pools::{Pools, RefusedPool};
-use crate::probe::{Contents, probe};
+use crate::probe::{Contents, Md, probe_readable};
 use crate::view::ArrayView;
 use crate::volume_groups::{RefusedVolume, Site, VolumeGroups};
 
@@ -33,13 +33,30 @@ struct Work {
     depth: usize,
     /// Its contents, if already probed.
     contents: Option<Result<Contents, Status>>,
+    /// Whether all devices are known whose contents say what they are.
+    is_last: bool,
 }
 
 /// The present members of an array, and the depth of the deepest.
 #[derive(Default)]
 struct Members {
     candidates: Vec<Candidate>,
+    /// The paths of those that may have another owner, in a part that cannot be read.
+    unsure: BTreeSet<String>,
     depth: usize,
+}
+
+impl Members {
+    /// The members that the array may start with. One that may have another owner counts if a member that has none is not fresher:
+    /// a superblock that another owner left behind has not seen the array since.
+    fn usable(&self) -> Vec<Candidate> {
+        let is_sure = |member: &&Candidate| !self.unsure.contains(&member.path);
+        let newest = self.candidates.iter().filter(is_sure).map(|member| member.sb.events).max();
+        let is_usable = |member: &&Candidate| {
+            is_sure(member) || newest.is_some_and(|events| member.sb.events + 1 >= events)
+        };
+        self.candidates.iter().filter(is_usable).cloned().collect()
+    }
 }
 
 /// See the module text.
@@ -56,6 +73,10 @@ pub(crate) struct Builder {
     pool_members: PoolMembers,
     /// The pools that could not be imported.
     pub(crate) refused_pools: Vec<RefusedPool>,
+    /// The devices of which too much cannot be read: whoever owns them may have written it there.
+    pub(crate) unreadable: BTreeSet<String>,
+    /// The devices that are looked at when no more can be made of the others.
+    last: Vec<Work>,
     /// The arrays that did not start.
     pub(crate) failures: Vec<Failure>,
     /// The logical volumes that could not be activated.
@@ -86,6 +107,8 @@ impl Builder {
             queue: VecDeque::new(),
             members: BTreeMap::new(),
             groups: VolumeGroups::default(),
+            unreadable: BTreeSet::new(),
+            last: Vec::new(),
             failures: Vec::new(),
             refused_volumes: Vec::new(),
             notes: Vec::new(),
@@ -101,12 +124,13 @@ impl Builder {
         contents: &Result<Contents, Status>,
     ) {
         let name = self.devices.add_disk(path, gateway.clone(), Role::Volume);
-        self.queue.push_back(Work { name, depth: 0, contents: Some(contents.clone()) });
+        let contents = Some(contents.clone());
+        self.queue.push_back(Work { name, depth: 0, contents, is_last: false });
     }
 
     /// Adds a device made of others to the list.
     pub(crate) fn add(&mut self, name: String, depth: usize) {
-        self.queue.push_back(Work { name, depth, contents: None });
+        self.queue.push_back(Work { name, depth, contents: None, is_last: false });
     }
 
     /// Adds an array that was started later to the list.
@@ -133,6 +157,10 @@ impl Builder {
                 || self.activate(true).await
                 || self.import(true).await
             {
+                continue;
+            }
+            if let Some(work) = self.last.pop() {
+                self.queue.push_back(work);
                 continue;
             }
             for (device, text) in self.groups.leftovers() {
@@ -212,7 +240,7 @@ impl Builder {
     }
 
     /// Probes one device.
-    async fn look(&mut self, Work { name, depth, contents }: Work) {
+    async fn look(&mut self, Work { name, depth, contents, is_last }: Work) {
         let Some(device) = self.devices.find(&name) else { return };
         if depth > MAX_DEPTH {
             return self
@@ -220,29 +248,76 @@ impl Builder {
         }
         let contents = match contents {
             Some(known) => known,
-            None => probe(device.gateway()).await,
+            None => probe_readable(device.gateway()).await,
         };
         let scheme = match &contents {
-            Ok(contents) => self.give_role(&device, contents, depth).await,
-            Err(status) => {
-                // The option with which the user gets the readable part.
-                let (option, is_given) = match &device.kind {
-                    kind if kind.is_logical() => ("--partial", self.options.partial),
-                    kind if kind.is_array() => ("--whole", self.options.whole),
-                    _ => ("", false),
-                };
-                if is_given {
-                    self.note(&name, format!("cannot be read everywhere: {status}"));
-                    None
-                } else if option.is_empty() {
-                    self.refuse(&device, format!("cannot be read: {status}"))
-                } else {
-                    let advice = format!("{option} serves it as it is");
-                    self.refuse(&device, format!("cannot be read: {status}; {advice}"))
+            Ok(contents) => {
+                if let Some(unread) = &contents.unread {
+                    self.note(&name, unread.to_string());
+                }
+                match contents.hidden_owner(self.options.whole) {
+                    // Its array may have other members, which say more.
+                    Some(_) if !matches!(contents.md, Md::None) => {
+                        self.give_role(&device, contents, depth).await
+                    }
+                    None => self.give_role(&device, contents, depth).await,
+                    Some(owner) if !self.options.md.read_only => {
+                        self.refuse_unread(&device, format!("{owner} may be there"))
+                    }
+                    Some(_) if !is_last => {
+                        let contents = Some(Ok(contents.clone()));
+                        return self.last.push(Work { name, depth, contents, is_last: true });
+                    }
+                    Some(_) if self.lacks_members() => {
+                        let why =
+                            "may be a member of an array that lacks one: it is a volume as it is";
+                        self.note(&name, why);
+                        None
+                    }
+                    Some(_) => self.give_role(&device, contents, depth).await,
                 }
             }
+            Err(status) => self.refuse_unread(&device, format!("cannot be read: {status}")),
         };
         self.probes.push(DeviceProbe { name, contents, scheme });
+    }
+
+    /// Whether an array runs without some members, or does not start.
+    fn lacks_members(&self) -> bool {
+        let is_degraded = |volume: &Volume| volume.view.degraded() > 0;
+        !self.failures.is_empty() || self.arrays.running().iter().any(is_degraded)
+    }
+
+    /// Refuses a device because what is on it cannot be read, unless the user wants it as it is.
+    fn refuse_unread(&mut self, device: &Device, why: String) -> Option<&'static str> {
+        // The option with which the user gets the readable part.
+        let (option, is_given) = match &device.kind {
+            kind if kind.is_logical() => ("--partial", self.options.partial),
+            kind if kind.is_array() => ("--whole", self.options.whole),
+            _ => ("", false),
+        };
+        if is_given {
+            self.note(&device.name, why);
+            return None;
+        }
+        self.unreadable.insert(device.name.clone());
+        match option {
+            "" => self.refuse(device, why),
+            _ => self.refuse(device, format!("{why}; {option} serves it as it is")),
+        }
+    }
+
+    /// Refuses a device that holds what cannot be used.
+    fn refuse_contents(
+        &mut self,
+        device: &Device,
+        contents: &Contents,
+        why: String,
+    ) -> Option<&'static str> {
+        match (&contents.md, &contents.unread) {
+            (Md::None | Md::Member(_), Some(_)) => self.refuse_unread(device, why),
+            _ => self.refuse(device, why),
+        }
     }
 
     fn refuse(&mut self, device: &Device, why: String) -> Option<&'static str> {
@@ -260,7 +335,9 @@ impl Builder {
     ) -> Option<&'static str> {
         let report = match claim::read(device.gateway(), contents, self.options.whole).await {
             Ok(report) => report,
-            Err(status) => return self.refuse(device, format!("cannot be read: {status}")),
+            Err(status) => {
+                return self.refuse_unread(device, format!("cannot be read: {status}"));
+            }
         };
         for note in report.notes {
             self.note(&device.name, note);
@@ -272,16 +349,18 @@ impl Builder {
                     self.note(&device.name, rivals.to_string());
                 }
                 Ok(Some(rivals)) => return self.refuse(device, rivals.to_string()),
-                Err(status) => return self.refuse(device, format!("cannot be read: {status}")),
+                Err(status) => {
+                    return self.refuse_unread(device, format!("cannot be read: {status}"));
+                }
             }
         }
         match report.claim {
             Claim::Volume => self.join_pool(device, contents, depth),
             Claim::PhysicalVolume => match self.groups.add(device, depth).await {
                 Ok(()) => self.devices.set_role(&device.name, Role::PhysicalVolume),
-                Err(why) => return self.refuse(device, why),
+                Err(why) => return self.refuse_contents(device, contents, why),
             },
-            Claim::Refused(why) => return self.refuse(device, why),
+            Claim::Refused(why) => return self.refuse_contents(device, contents, why),
             Claim::Member(sb) => {
                 self.devices.set_role(&device.name, Role::Former);
                 if contents.foreign.iter().any(|found| found.name == "LVM2_member") {
@@ -297,6 +376,10 @@ impl Builder {
                 }
                 let members = self.members.entry(sb.set_uuid).or_default();
                 members.depth = members.depth.max(depth);
+                let is_unsure = contents.hidden_owner(self.options.whole).is_some();
+                if is_unsure && !self.options.md.read_only {
+                    members.unsure.insert(device.path.clone());
+                }
                 let (gateway, path) = (device.gateway().clone(), device.path.clone());
                 members.candidates.push(Candidate { gateway, path, sb });
             }
@@ -401,8 +484,8 @@ impl Builder {
         let options = self.options.md;
         let (mut able, mut failed) = (Vec::new(), Vec::new());
         for uuid in self.uuids() {
-            let Some(Members { candidates, .. }) = self.members.get(&uuid) else { continue };
-            match ashlar_md::plan(candidates.clone(), &options).await {
+            let Some(members) = self.members.get(&uuid) else { continue };
+            match ashlar_md::plan(members.usable(), &options).await {
                 Ok(_) => able.push(uuid),
                 Err(error) => failed.push((uuid, error)),
             }
@@ -416,9 +499,11 @@ impl Builder {
             return self.try_start(uuid, &options).await;
         }
         for (uuid, error) in failed {
-            let Some(Members { candidates, .. }) = self.members.remove(&uuid) else { continue };
-            let failure = self.failure(uuid, error, candidates);
-            self.failures.push(failure);
+            let candidates = self.take_members(uuid);
+            if !candidates.is_empty() {
+                let failure = self.failure(uuid, error, candidates);
+                self.failures.push(failure);
+            }
         }
         false
     }
@@ -426,10 +511,10 @@ impl Builder {
     /// Whether an array that may start is itself a member of an array that waits for it. To find
     /// out, the array is started read-only, for this one probe.
     async fn holds_a_member(&mut self, uuid: Uuid) -> bool {
-        let Some(Members { candidates, .. }) = self.members.get(&uuid) else { return false };
-        let name = name_of(&mut self.names, uuid, candidates);
+        let Some(members) = self.members.get(&uuid) else { return false };
+        let name = name_of(&mut self.names, uuid, &members.candidates);
         let options = ashlar_md::Options { run: true, read_only: true };
-        let Ok(plan) = ashlar_md::plan(candidates.clone(), &options).await else { return false };
+        let Ok(plan) = ashlar_md::plan(members.usable(), &options).await else { return false };
         let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
         let found = ashlar_md::probe(&Gateway::new(Arc::clone(&array) as _)).await;
         // Nothing was written, so nothing can fail.
@@ -448,23 +533,39 @@ impl Builder {
     async fn try_start(&mut self, uuid: Uuid, options: &ashlar_md::Options) -> bool {
         let Some(members) = self.members.get(&uuid) else { return false };
         let name = name_of(&mut self.names, uuid, &members.candidates);
-        let (candidates, depth) = (members.candidates.clone(), members.depth);
+        let (candidates, depth) = (members.usable(), members.depth);
         let paths = candidates.iter().map(|member| member.path.clone()).collect::<Vec<_>>();
         let plan = match self.plan(candidates.clone(), options).await {
             Ok(plan) => plan,
             Err(error @ AssembleError::UsedElsewhere(_)) => {
-                self.members.remove(&uuid);
+                let candidates = self.take_members(uuid);
                 let failure = self.failure(uuid, error, candidates);
                 self.failures.push(failure);
                 return true;
             }
             Err(_) => return false,
         };
-        self.members.remove(&uuid);
+        self.take_members(uuid);
         let device = name.device();
         self.start(uuid, plan, name, &paths).await;
         self.add(device, depth + 1);
         true
+    }
+
+    /// Takes the members of an array that it may start with; refuses the others.
+    fn take_members(&mut self, uuid: Uuid) -> Vec<Candidate> {
+        let Some(members) = self.members.remove(&uuid) else { return Vec::new() };
+        let usable = members.usable();
+        for member in &members.candidates {
+            let is_used = usable.iter().any(|used| used.path == member.path);
+            let name = self.devices.name(&member.path).filter(|_| !is_used);
+            if let Some(device) = name.and_then(|name| self.devices.find(&name)) {
+                let why = "the signature of another owner may be there, and no member of its array says that it is still one; \
+                           --read-only uses it";
+                self.refuse_unread(&device, why.to_owned());
+            }
+        }
+        usable
     }
 
     /// The plan of an array that is to start.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::partitions::{self, mbr};
-use crate::probe::{Contents, Md, probe};
+use crate::probe::{Contents, Md, probe_readable};
 use crate::scan::layout_name;
 
 /// Why a device was not examined.
@@ -65,8 +65,10 @@ pub struct ExaminedDevice {
 pub async fn examine(path: String, gateway: Gateway) -> Result<ExaminedDevice, ExamineError> {
     let unreadable =
         |path: &str, status| ExamineError::Unreadable { path: path.to_owned(), status };
-    let contents = probe(&gateway).await;
-    let Contents { md, foreign, .. } = contents.map_err(|status| unreadable(&path, status))?;
+    let contents = probe_readable(&gateway).await;
+    let contents = contents.map_err(|status| unreadable(&path, status))?;
+    refuse_hidden(&contents).map_err(|status| unreadable(&path, status))?;
+    let Contents { md, foreign, .. } = contents;
     let mut found = ExaminedDevice { table: String::new(), places: Vec::new() };
     if matches!(md, Md::None)
         && let partitions::TableState::Table(table) = partitions::read(&gateway, &foreign)
@@ -78,8 +80,10 @@ pub async fn examine(path: String, gateway: Gateway) -> Result<ExaminedDevice, E
         found.table = format!("{path}:\n{}", mbr_text(&sector));
         for entry in table.entries {
             let (path, gateway) = entry.open(&path, &gateway);
-            let contents = probe(&gateway).await;
-            let md = contents.map_err(|status| unreadable(&path, status))?.md;
+            let contents = probe_readable(&gateway).await;
+            let contents = contents.map_err(|status| unreadable(&path, status))?;
+            refuse_hidden(&contents).map_err(|status| unreadable(&path, status))?;
+            let md = contents.md;
             if !matches!(md, Md::None) {
                 found.places.push(ExaminedPlace { path, gateway, md });
             }
@@ -89,6 +93,14 @@ pub async fn examine(path: String, gateway: Gateway) -> Result<ExaminedDevice, E
         found.places.push(ExaminedPlace { path, gateway, md });
     }
     Ok(found)
+}
+
+/// Fails if there is no md superblock, but one may be where the device cannot be read.
+fn refuse_hidden(contents: &Contents) -> Result<(), Status> {
+    match (&contents.md, &contents.unread) {
+        (Md::None, Some(unread)) if unread.hidden_owner(true).is_some() => Err(unread.status()),
+        _ => Ok(()),
+    }
 }
 
 impl ExaminedPlace {

@@ -46,6 +46,7 @@ pub mod signature;
 pub mod stopping;
 pub mod trace;
 pub mod turn;
+pub mod unread;
 pub mod view;
 pub mod volume_groups;
 pub mod wipe;

@@ -1,11 +1,16 @@
 //! Probes a device: an md superblock, ZFS labels, foreign signatures, several of these or nothing.
+//!
+//! A device may have sectors that cannot be read. [`probe`] fails then: what decides that a device is free has to see all of it.
+//! [`probe_readable`] reads the rest, and keeps what is missing ([`Unread`]), for those who can use a device without it.
 
-use ashlar_block::{Gateway, Sector, Sectors, Status};
+use ashlar_block::{Gateway, Status};
+use ashlar_md::ondisk::probe::{identify, probe_ranges};
 use ashlar_md::ondisk::{Superblock, SuperblockError, Version};
 use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::ondisk::layout::LABEL_BYTES;
 
 use crate::signature::{Image, Signature, ZFS_MEMBER, detect};
+use crate::unread::{self, Unread};
 
 /// The md superblock of a device.
 #[derive(Clone, Debug)]
@@ -29,9 +34,16 @@ pub struct Contents {
     pub zfs: Option<Box<DeviceLabels>>,
     /// Other signatures. On an md member, they are stale or part of the array's data.
     pub foreign: Vec<Signature>,
+    /// The probed parts that cannot be read, if there are any.
+    pub unread: Option<Unread>,
 }
 
 impl Contents {
+    /// The owner whose signature may be in a part that cannot be read; with `whole`, only arrays count as owners.
+    pub fn hidden_owner(&self, whole: bool) -> Option<&'static str> {
+        self.unread.as_ref()?.hidden_owner(whole)
+    }
+
     /// Whether no signature was found.
     pub fn is_empty(&self) -> bool {
         matches!(self.md, Md::None) && self.other_md.is_empty() && self.foreign.is_empty()
@@ -92,19 +104,32 @@ pub(crate) fn display_name(sb: &Superblock) -> &str {
 /// Probes a device. Reads only.
 ///
 /// # Errors
-/// It cannot be read.
+/// Some of what has to be probed cannot be read.
 pub async fn probe(gateway: &Gateway) -> Result<Contents, Status> {
-    let probed = ashlar_md::probe_all(gateway).await?;
+    let contents = probe_readable(gateway).await?;
+    contents.unread.as_ref().map_or(Ok(()), |unread| Err(unread.status()))?;
+    Ok(contents)
+}
+
+/// Probes what can be read of a device. Reads only.
+///
+/// # Errors
+/// Nothing can be read, or the device does not answer.
+pub async fn probe_readable(gateway: &Gateway) -> Result<Contents, Status> {
+    let (image, unread) = unread::read_image(gateway).await?;
+    let size = gateway.capacity();
+    let ranges = probe_ranges(size).into_iter();
+    let superblocks = ranges.filter_map(|(at, len)| Some((at, image.bytes(at, len)?)));
+    let probed = identify(size, &superblocks.collect::<Vec<_>>());
     let md = match probed.preferred {
         None => Md::None,
         Some(Ok(sb)) => Md::Member(sb),
         Some(Err(error)) => Md::Damaged(error),
     };
-    let image = read_image(gateway).await?;
     let labels =
         DeviceLabels::parse(image.size(), |at| image.bytes(at, LABEL_BYTES)?.first_chunk());
     let zfs = labels.is_any().then(|| Box::new(labels));
-    Ok(Contents { md, other_md: probed.others, zfs, foreign: detect(&image) })
+    Ok(Contents { md, other_md: probed.others, zfs, foreign: detect(&image), unread })
 }
 
 /// The foreign signatures on a device. Reads only.
@@ -125,14 +150,8 @@ pub async fn file_system_bytes(gateway: &Gateway) -> Result<Option<(&'static str
 
 /// The parts of a device that may contain signatures.
 pub(crate) async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
-    let size = gateway.capacity().bytes();
-    let block = gateway.disk().limits().logical_block();
-    let mut image = Image::new(size);
-    for range in Image::wanted(size) {
-        let from = Sector::from_bytes_floor(range.start).round_down(block);
-        let len = Sectors::from_bytes_ceil(range.end) - Sectors(from.0);
-        let buffer = gateway.read(from, len).await?;
-        image.add(from.bytes(), buffer.as_slice().to_vec());
+    match unread::read_image(gateway).await? {
+        (image, None) => Ok(image),
+        (_, Some(unread)) => Err(unread.status()),
     }
-    Ok(image)
 }

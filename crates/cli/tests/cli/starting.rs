@@ -49,6 +49,50 @@ fn an_array_that_is_looked_into_has_its_name_in_the_log() {
     assert!(log.contains("md127") && !log.contains("md?"), "{log}");
 }
 
+/// A model of `disk` with 4 KiB that cannot be read.
+fn unreadable(disk: &str, at: &str) -> String {
+    format!("--model={disk}=custom:unreadable={at}+4K")
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_keeps_no_other_disk_from_being_served() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data"]);
+    fs::File::create(images.path("plain")).unwrap().set_len(32 * MIB).unwrap();
+    let disks = ["d0", "d1", "plain"];
+    let serve = |options: &[&str], model: &str| {
+        let daemon = Daemon::start(images.dir.path(), &[options, &[model], &disks].concat());
+        let greeting = daemon.greeting.clone();
+        (greeting, daemon.end())
+    };
+    // A member of a mirror is one, wherever it cannot be read but in its superblock.
+    for at in ["0", "512K", "32696K"] {
+        let (greeting, log) = serve(&[], &unreadable("d1", at));
+        assert!(greeting.contains("2 of 2 devices"), "{at}: {greeting}");
+        assert!(log.contains("cannot be read at 0x"), "{at}: {log}");
+    }
+    let model = unreadable("d1", "4K");
+    for options in [&["--run"][..], &["--run", "--whole"], &["--run", "--read-only"]] {
+        let (greeting, log) = serve(options, &model);
+        assert!(
+            greeting.contains("1 of 2 devices") && log.contains("cannot be read at 0x1000"),
+            "{greeting}{log}"
+        );
+    }
+    let run =
+        |args: &[&str]| images.run(&[&["serve", "--control", "control"], args].concat(), &disks);
+    run(&[&model]).fails(1, &["cannot start: array", "d1 cannot be read: --run starts it without"]);
+    // Another disk is a volume, unless it may be a member.
+    for (at, is_served) in [("64K", true), ("4K", false)] {
+        let (greeting, log) = serve(&[], &unreadable("plain", at));
+        assert!(greeting.contains("2 of 2 devices"), "{greeting}");
+        assert_eq!(greeting.contains("plain: "), is_served, "{at}: {greeting}");
+        assert!(log.contains("cannot be read at 0x"), "{log}");
+    }
+    let alone = ["serve", "--control", "control", &unreadable("plain", "4K"), "plain"];
+    let hint = "--read-only gives access to what can be read";
+    images.run(&alone, &[]).fails(1, &["cannot serve: plain: cannot be read at 0x1000", hint]);
+}
+
 #[test]
 fn a_pool_without_volumes_says_that_nothing_is_served() {
     if !has_libzpool("a pool without volumes") {

@@ -71,7 +71,7 @@ pub async fn try_to_assemble(
     for disk in &probed {
         match disk.candidate() {
             // The array may be able to do without it.
-            Ok(_) | Err(MembershipError::Damaged(_)) => {}
+            Ok(_) | Err(MembershipError::Damaged(_) | MembershipError::Unreadable(_)) => {}
             Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
         }
     }
@@ -131,6 +131,12 @@ pub async fn update(
     for probed in probe_all(disks::open_all(devices, Access::Write)?).await {
         if filter.accepts(&probed) {
             let path = probed.disk.path.display();
+            if let Ok(contents) = &probed.contents
+                && let Some(unread) =
+                    contents.unread.as_ref().filter(|u| u.hidden_owner(true).is_some())
+            {
+                return Err(Error::plain(path, unread));
+            }
             members.push(probed.candidate().map_err(|why| Error::plain(path, why))?);
         }
     }

@@ -1,6 +1,6 @@
 //! The GUID partition table (UEFI specification 2.10, 5.3): headers and entries as bytes.
 
-use ashlar_block::{Sector, Sectors};
+use ashlar_block::{Sector, Sectors, Status};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -28,6 +28,9 @@ pub enum Defect {
     /// The entries were damaged.
     #[error("the checksum of the entries is wrong")]
     EntriesChecksum,
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(Status),
 }
 
 /// A header whose checksum is right and whose numbers are possible.

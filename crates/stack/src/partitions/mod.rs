@@ -177,7 +177,7 @@ pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<TableSt
     let sector = read_block(gateway, unit, 0).await?;
     let Some(records) = mbr::records(&sector) else { return Ok(TableState::Nothing(None)) };
     if !records.iter().any(mbr::Record::is_protective) {
-        let mut table = read_dos(gateway, unit, &records).await?;
+        let mut table = read_dos(gateway, unit, &records).await;
         if has("gpt") {
             let note = "there is a GPT too, but the MBR does not name it: the MBR counts";
             table.notes.insert(0, note.to_owned());
@@ -187,7 +187,7 @@ pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<TableSt
     let is_hybrid = records.iter().any(|record| record.is_used() && !record.is_protective());
     let mut defects = Vec::new();
     for unit in units {
-        match read_gpt(gateway, unit).await? {
+        match read_gpt(gateway, unit).await {
             Ok((entries, mut notes)) => {
                 if is_hybrid {
                     notes.push("hybrid MBR: only the GPT's partitions count".to_owned());
@@ -242,24 +242,26 @@ async fn read_bytes(
     Ok(bytes[..len.min(bytes.len())].to_vec())
 }
 
-async fn read_dos(
-    gateway: &Gateway,
-    unit: Unit,
-    records: &[mbr::Record; 4],
-) -> Result<Table, Status> {
+async fn read_dos(gateway: &Gateway, unit: Unit, records: &[mbr::Record; 4]) -> Table {
     let (mut entries, chains) = mbr::primary(records, unit);
     let mut notes = Vec::new();
     let mut number = mbr::FIRST_LOGICAL;
     for mut chain in chains {
         while let Some(at) = chain.next() {
-            let link = read_block(gateway, unit, at).await?;
+            let link = match read_block(gateway, unit, at).await {
+                Ok(link) => link,
+                Err(status) => {
+                    chain.end(format!("block {at} cannot be read: {status}"));
+                    break;
+                }
+            };
             let found = chain.take(&link, number, unit);
             number += found.len() as u32;
             entries.extend(found);
         }
         notes.extend(chain.defect().map(|why| format!("the extended partition is damaged: {why}")));
     }
-    Ok(Table::new(Scheme::Dos, entries, gateway.capacity(), notes))
+    Table::new(Scheme::Dos, entries, gateway.capacity(), notes)
 }
 
 /// A copy of a GPT: its header and entries.
@@ -267,16 +269,13 @@ type Copy = Result<(Header, Vec<Entry>), Defect>;
 
 /// The entries of the GPT in these units, with the defects of its copies; or the defects of both
 /// copies if neither can be used.
-async fn read_gpt(
-    gateway: &Gateway,
-    unit: Unit,
-) -> Result<Result<(Vec<Entry>, Vec<String>), [Defect; 2]>, Status> {
+async fn read_gpt(gateway: &Gateway, unit: Unit) -> Result<(Vec<Entry>, Vec<String>), [Defect; 2]> {
     let last = (gateway.capacity().0 / unit.sectors(1)).saturating_sub(1);
-    let primary = read_copy(gateway, unit, 1, last).await?;
+    let primary = read_copy(gateway, unit, 1, last).await;
     // On a disk that has grown, the backup is at the primary's alternate location.
     let backup_at = primary.as_ref().map_or(last, |(header, _)| header.alternate.min(last));
-    let backup = read_copy(gateway, unit, backup_at, last).await?;
-    Ok(match (primary, backup) {
+    let backup = read_copy(gateway, unit, backup_at, last).await;
+    match (primary, backup) {
         (Ok((ours, entries)), Ok((theirs, others))) => {
             let same = ours.disk == theirs.disk && entries == others;
             let note = "the two copies of the GPT differ: the primary counts";
@@ -289,15 +288,13 @@ async fn read_gpt(
             Ok((entries, vec![format!("the primary GPT is damaged ({why}); the backup is used")]))
         }
         (Err(primary), Err(backup)) => Err([primary, backup]),
-    })
+    }
 }
 
-async fn read_copy(gateway: &Gateway, unit: Unit, at: u64, last: u64) -> Result<Copy, Status> {
-    let block = read_block(gateway, unit, at).await?;
-    let header = match Header::parse(&block, at, last) {
-        Ok(header) => header,
-        Err(defect) => return Ok(Err(defect)),
-    };
-    let bytes = read_bytes(gateway, unit, header.entries_at, header.entries_bytes()).await?;
-    Ok(header.entries(&bytes, unit).map(|entries| (header, entries)))
+async fn read_copy(gateway: &Gateway, unit: Unit, at: u64, last: u64) -> Copy {
+    let block = read_block(gateway, unit, at).await.map_err(Defect::Unreadable)?;
+    let header = Header::parse(&block, at, last)?;
+    let bytes = read_bytes(gateway, unit, header.entries_at, header.entries_bytes()).await;
+    let entries = header.entries(&bytes.map_err(Defect::Unreadable)?, unit)?;
+    Ok((header, entries))
 }

@@ -13,5 +13,6 @@ mod nesting;
 mod partitions;
 mod signatures;
 mod silent;
+mod unread;
 mod volume_groups;
 mod zpools;

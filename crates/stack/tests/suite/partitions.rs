@@ -87,6 +87,11 @@ fn load(bytes: &[u8]) -> Media {
     media
 }
 
+/// A disk of `mib` MiB whose table sfdisk makes.
+pub(crate) fn gpt_disk(mib: u64, script: &str) -> Media {
+    load(&Image::sfdisk(mib * MIB, script).bytes())
+}
+
 /// Changes a byte of a disk.
 fn flip(media: &Media, at: usize, bits: u8) {
     let sector = Sector(at as u64 / 512);
