@@ -71,7 +71,7 @@ use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
 use crate::varlink::server;
-use crate::{balance, copies_end, disks, metrics, notify, pools_end, returns, watch};
+use crate::{absent, balance, copies_end, disks, metrics, notify, pools_end, returns, watch};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -105,6 +105,8 @@ struct Means<'a> {
     confinement: Confinement,
     /// The files and devices behind the disks' paths.
     identities: HashMap<String, Identity>,
+    /// The disks that were not there at the start.
+    absent: Vec<PathBuf>,
     /// The command that waits until everything is served.
     background: Option<Background>,
     console: &'a mut dyn Console,
@@ -145,7 +147,7 @@ pub fn serve(
     }
     let pools = pools::Options { is_confined: confinement.is_on(), ..config.pools()? };
     let access = config.check_surroundings()?;
-    let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
+    let (disks, absent) = absent::open(config)?;
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let disks = disks.into_iter().map(|disk| models.wrap(disk)).collect();
@@ -216,6 +218,7 @@ pub fn serve(
                     places,
                     confinement,
                     identities,
+                    absent,
                     background,
                     console,
                 };
@@ -319,8 +322,17 @@ async fn run(
     ending: &Ending,
     farewells: &Farewells,
 ) -> Result<()> {
-    let Means { config, access, models, places, confinement, identities, background, console } =
-        means;
+    let Means {
+        config,
+        access,
+        models,
+        places,
+        confinement,
+        identities,
+        absent,
+        background,
+        console,
+    } = means;
     let attributes = Arc::new(stack.attributes());
     let draining = ending.draining();
     let turns = Turns::new(collector, &attributes, move || draining.is_stopped());
@@ -396,8 +408,10 @@ async fn run(
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let balance = spawn(balance::balance_reads(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
-    let re_adds = (config.readd.unwrap_or_default() == ReAddPolicy::Auto)
-        .then(|| spawn(returns::re_add_members(Rc::clone(&service))));
+    let re_adds = (config.readd.unwrap_or_default() == ReAddPolicy::Auto).then(|| {
+        absent::take_when_there(&service, &absent);
+        spawn(returns::re_add_members(Rc::clone(&service)))
+    });
     let keeping = Arc::clone(&clients);
     let follower = spawn(async move { keeping.front_ends.keep_up().await });
     // The process that started this one may be gone, and with it its terminal.

@@ -64,25 +64,49 @@ pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> 
     paths.iter().map(|path| open(path, access, direct)).collect()
 }
 
+/// The disks that could be opened, and the paths of those that are absent, with the error.
+pub(crate) struct Opened {
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) absent: Vec<(PathBuf, Error)>,
+}
+
+/// As [`open_all_with`], but without disks that are absent: files and devices that do not exist, disks on the network that cannot be
+/// reached.
+///
+/// # Errors
+/// One cannot be opened for another reason, or is given twice.
+pub(crate) fn open_present(paths: &[PathBuf], access: Access, direct: bool) -> Result<Opened> {
+    check_twice(paths)?;
+    let mut opened = Opened { disks: Vec::new(), absent: Vec::new() };
+    for path in paths {
+        match patiently(path, || try_open(path, access, direct)) {
+            Ok(disk) => opened.disks.push(disk),
+            Err(failed) if failed.is_absent => opened.absent.push((path.clone(), failed.error)),
+            Err(failed) => return Err(failed.error),
+        }
+    }
+    Ok(opened)
+}
+
 /// Opens one disk, with direct I/O where possible, or through the page cache. If a process that has just ended still
 /// holds it, waits for it up to 5 s.
 ///
 /// # Errors
 /// It cannot be opened.
 pub fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
-    patiently(path, || try_open(path, access, direct))
+    patiently(path, || try_open(path, access, direct)).map_err(|failed| failed.error)
 }
 
 fn patiently<T>(
     path: &Path,
     attempt: impl Fn() -> std::result::Result<T, OpenFailure>,
-) -> Result<T> {
+) -> std::result::Result<T, OpenFailure> {
     let deadline = Instant::now() + PATIENCE;
     let mut is_told = false;
     loop {
         match attempt() {
             Err(failed) if failed.is_left && Instant::now() < deadline => {}
-            other => return other.map_err(|failed| failed.error),
+            other => return other,
         }
         if !is_told {
             let path = path.display();
@@ -98,11 +122,12 @@ fn patiently<T>(
 /// # Errors
 /// As there.
 pub(crate) fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
-    patiently(path, || {
+    let opened = patiently(path, || {
         try_open_with(path, access, true, |options| {
             ashlar_engine::file::open_to_lend(path, options)
         })
-    })
+    });
+    opened.map_err(|failed| failed.error)
 }
 
 /// Uses a disk that a client has lent.
@@ -207,15 +232,28 @@ struct OpenFailure {
     /// It is in use, but no living process or visible use is the cause. The kernel keeps locks and claims of a killed
     /// process until it has finished the process's I/O in flight.
     is_left: bool,
+    /// It does not exist, or cannot be reached: it may be there later.
+    is_absent: bool,
+}
+
+impl OpenFailure {
+    /// A failure that another attempt does not change.
+    fn certain(error: Error) -> Self {
+        Self { error, is_left: false, is_absent: false }
+    }
+
+    /// The disk is absent.
+    fn absent(error: Error) -> Self {
+        Self { error, is_left: false, is_absent: true }
+    }
 }
 
 fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, OpenFailure> {
-    let certain = |error| OpenFailure { error, is_left: false };
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
-        return open_ram(path, size).map_err(certain);
+        return open_ram(path, size).map_err(OpenFailure::certain);
     }
     if let Some(disk) = NetworkDisk::at(path) {
-        return disk.open(access).map_err(certain);
+        return disk.open(access);
     }
     let device = try_open_with(path, access, direct, |options| {
         let device = ashlar_engine::file::open(path, options)?;
@@ -241,11 +279,10 @@ fn try_open_with<T>(
     direct: bool,
     open: impl FnOnce(&OpenOptions) -> std::result::Result<(T, Kind), OpenError>,
 ) -> std::result::Result<T, OpenFailure> {
-    let certain = |error| OpenFailure { error, is_left: false };
     let kernel_user = || identity(path).and_then(kernel_use::user);
     let in_use = |user: String| {
         let failed = Error::new("in use by the kernel", path.display(), user);
-        certain(failed.hint("unmount it or stop what uses it first"))
+        OpenFailure::certain(failed.hint("unmount it or stop what uses it first"))
     };
     let (opened, kind) = match open(&options(access, direct)) {
         Ok(opened) => opened,
@@ -255,8 +292,8 @@ fn try_open_with<T>(
             {
                 return Err(in_use(user));
             }
-            let unseen = OpenError::has_unseen_user;
-            return Err(OpenFailure { error: open_error(&error), is_left: unseen(&error) });
+            let (is_left, is_absent) = (error.has_unseen_user(), is_absent(&error));
+            return Err(OpenFailure { error: open_error(&error), is_left, is_absent });
         }
     };
     // The engine has claimed a device that it may write to. But it cannot see that an image is used by a loop device,
@@ -268,9 +305,16 @@ fn try_open_with<T>(
     }
     if !is_safe && is_device && kernel_use::is_claimed(path) {
         let claimed = OpenError::Claimed { path: path.to_owned(), holder: None };
-        return Err(certain(open_error(&claimed)));
+        return Err(OpenFailure::certain(open_error(&claimed)));
     }
     Ok(opened)
+}
+
+/// Whether a disk could not be opened because it is not there.
+fn is_absent(error: &OpenError) -> bool {
+    let OpenError::Io { source, .. } = error else { return false };
+    let code = source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM))
 }
 
 /// The path as seen from any directory.

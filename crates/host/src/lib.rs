@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod absent;
 pub mod acceptance;
 mod access;
 mod announcement;

@@ -292,8 +292,11 @@ impl Service {
             return self.open_new(disk, lent).await;
         };
         let use_and_hint = match held.role {
-            Role::Former | Role::Refused => None,
+            Role::Former => None,
             Role::Member(uuid) => Some(self.member_of(uuid, volume, &held.path)),
+            // It has no other use, and what is on it is checked as on any new disk.
+            Role::Refused if is_free(&held, &self.stack.devices.all()) => None,
+            Role::Refused => Some(("what is on it is damaged".to_owned(), None)),
             Role::Volume => {
                 let hint = "leave it out of what is served at the start";
                 Some((format!("it is served as the volume {}", held.name), Some(hint)))
@@ -395,6 +398,16 @@ impl Service {
         self.identities.borrow_mut().extend(new.identity.map(|id| (path.clone(), id)));
         Ok(claim)
     }
+}
+
+/// Whether a device that was refused can be a member: it is a disk or a partition of one, and no other device is made of it.
+fn is_free(refused: &Device, all: &[Device]) -> bool {
+    let is_disk =
+        |name: &String| all.iter().any(|lower| lower.name == *name && lower.kind.is_disk());
+    let is_above = |device: &Device| device.below.contains(&refused.name);
+    (refused.kind.is_disk() || !refused.below.is_empty() && refused.below.iter().all(is_disk))
+        && refused.kind.is_disk_or_partition()
+        && !all.iter().any(is_above)
 }
 
 /// A disk to be added.

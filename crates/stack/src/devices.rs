@@ -48,6 +48,11 @@ impl Kind {
         matches!(self, Self::Disk)
     }
 
+    /// Whether it is one of the user's disks, or a partition.
+    pub const fn is_disk_or_partition(&self) -> bool {
+        matches!(self, Self::Disk | Self::Partition(_))
+    }
+
     /// Whether it is an md array.
     pub const fn is_array(&self) -> bool {
         matches!(self, Self::Array)

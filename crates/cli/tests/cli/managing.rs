@@ -205,6 +205,29 @@ fn a_disk_of_the_same_name_as_one_that_was_removed_is_another_disk() {
 }
 
 #[test]
+fn a_member_that_was_damaged_at_the_start_is_added_again() {
+    let images = array(2, 2, &["--level=1", "--assume-clean"]);
+    let file = fs::OpenOptions::new().read(true).write(true).open(images.path("d1")).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 4096 + 100).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x41], 4096 + 100).unwrap();
+    let daemon = serve(&images, &["--run", "d0", "d1"]);
+    let md = |args: &[&str]| daemon.client(&[&["md"], args].concat());
+    let hint = "--force overwrites what is there";
+    md(&["add", "md0", "d1"]).fails(1, &["d1 has md member, damaged", hint]);
+    md(&["re-add", "md0", "d1"]).fails(1, &["is no member of an array"]);
+    assert_eq!(md(&["add", "--force", "md0", "d1"]).ok().out, "added d1\n");
+    settle(&daemon);
+    assert_eq!(attribute(&daemon, "md/degraded"), "0");
+    md(&["add", "--force", "md0", "d1"]).fails(1, &["d1 is in use: it is a member of /dev/md0"]);
+    daemon.end();
+    assert!(contents(&images, "d0") == contents(&images, "d1"));
+    let daemon = serve(&images, &["d0", "d1"]);
+    assert!(daemon.greeting.contains("2 of 2 devices"), "{}", daemon.greeting);
+    daemon.end();
+}
+
+#[test]
 fn a_check_finds_what_differs_and_a_repair_makes_it_the_same() {
     let images = array(2, 2, &["--level=1", "--assume-clean"]);
     fill(&images, &["d0", "d1"]);

@@ -133,6 +133,41 @@ fn a_member_that_was_away_when_the_last_daemon_ended_is_re_added() {
     holds_alone(dir, &uri, [1, 2]);
 }
 
+/// The daemon starts while the server is away.
+#[test]
+fn a_member_that_is_away_when_the_daemon_starts_is_taken_when_it_is_back() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let server = Nbdkit::start(dir, "far", "d1");
+    let uri = server.uri.clone();
+    mirror(dir, &uri);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &uri]);
+    clear_bits(dir, &mut Nbd::open(&dir.join("nbd"), "md/data"));
+    daemon.end();
+    drop(server);
+    let refused = ashlar_in(dir, &["serve", "--control", "control", "d0", &uri]);
+    refused.fails(1, &["cannot open", &uri, "hint: --run starts without it"]);
+    let daemon = Daemon::start(dir, &["--run", "--nbd", "unix:nbd", "d0", &uri]);
+    let has = |count: &str| daemon.client(&["status"]).ok().out.contains(count);
+    assert!(has("1 of 2 devices"));
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    volume.write_at(0, &[1; 4096]);
+    volume.flush();
+    let server = Nbdkit::start(dir, "far", "d1");
+    volume.write_at(4096, &[2; 4096]);
+    volume.flush();
+    until(PATIENCE, "the member comes back", || has("2 of 2 devices"));
+    // Exits with 1 if the recovery has ended.
+    daemon.client(&["md", "wait", "md/data"]);
+    let copied = written(&daemon, "far");
+    assert!(copied < 4 * MIB, "{copied} bytes copied");
+    drop(volume);
+    let log = daemon.end();
+    assert_eq!(log.matches("absent: the daemon starts without it").count(), 1, "{log}");
+    holds_alone(dir, &uri, [1, 2]);
+    drop(server);
+}
+
 /// It is behind, like a member that was away, but a user has taken it out.
 #[test]
 fn a_member_that_a_user_has_removed_stays_removed() {

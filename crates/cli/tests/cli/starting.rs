@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::support::{Daemon, Images, MIB, Run, as_user, program};
+use super::support::{Daemon, Images, MIB, Nbd, Run, as_user, program};
 use super::zvol::{WITH_POOLS, has_libzpool, pool};
 
 #[test]
@@ -91,6 +91,31 @@ fn a_sector_that_cannot_be_read_keeps_no_other_disk_from_being_served() {
     let alone = ["serve", "--control", "control", &unreadable("plain", "4K"), "plain"];
     let hint = "--read-only gives access to what can be read";
     images.run(&alone, &[]).fails(1, &["cannot serve: plain: cannot be read at 0x1000", hint]);
+}
+
+#[test]
+fn a_file_that_is_missing_at_the_start_is_a_member_later() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--bitmap=internal", "--assume-clean"]);
+    fs::rename(images.path("d1"), images.path("away")).unwrap();
+    let serve = ["serve", "--control", "control"];
+    let hint = "--run starts without it";
+    images.run(&serve, &["d0", "d1"]).fails(1, &["cannot open: d1: No such file", hint]);
+    images.run(&serve, &["--run", "d1"]).fails(1, &["cannot open: d1: No such file"]);
+    let daemon = images.serve(&["--run", "--nbd", "unix:nbd"]);
+    assert!(daemon.greeting.contains("1 of 2 devices"), "{}", daemon.greeting);
+    let mut volume = Nbd::open(&images.path("nbd"), "md0");
+    volume.write_at(0, &[1; 4096]);
+    volume.flush();
+    fs::rename(images.path("away"), images.path("d1")).unwrap();
+    daemon.client(&["md", "incremental", "d1"]).ok();
+    let status = daemon.client(&["status"]).ok().out;
+    assert!(status.contains("sandbox"), "{status}");
+    daemon.client(&["md", "wait", "md0"]);
+    assert!(daemon.client(&["status"]).ok().out.contains("2 of 2 devices"));
+    drop(volume);
+    let log = daemon.end();
+    assert_eq!(log.matches("absent: the daemon starts without it").count(), 1, "{log}");
+    images.run(&["scan"], &["d0", "d1"]).ok();
 }
 
 #[test]

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::Gateway;
+use ashlar_nbd::ConnectError;
+use ashlar_rbd::OpenError as RbdError;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::names::unique_name;
 
-use super::{Access, Identity};
-use crate::error::{Error, Result};
+use super::{Access, Identity, OpenFailure};
+use crate::error::Error;
 
 /// What a URI is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +49,7 @@ impl<'a> NetworkDisk<'a> {
     ///
     /// # Errors
     /// The URI is invalid, or the disk cannot be opened.
-    pub(super) fn open(self, access: Access) -> Result<Disk> {
+    pub(super) fn open(self, access: Access) -> Result<Disk, OpenFailure> {
         let read_only = access != Access::Write;
         let disk = match self {
             Self::Nbd(uri) => open_nbd(uri, read_only),
@@ -65,26 +67,48 @@ fn failed(uri: &str, why: impl Display) -> Error {
     Error::new("cannot open", uri, why)
 }
 
-fn open_nbd(uri: &str, read_only: bool) -> Result<Disk> {
+fn open_nbd(uri: &str, read_only: bool) -> Result<Disk, OpenFailure> {
     let parsed = ashlar_nbd::Uri::parse(uri).map_err(|why| {
-        failed(uri, why).hint("nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH")
+        let hint = "nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH";
+        OpenFailure::certain(failed(uri, why).hint(hint))
     })?;
     let path = Path::new(uri);
     // As under sys/block.
     let name = unique_name(path, |_| false);
-    let device = ashlar_nbd::open(&parsed, &name, read_only).map_err(|why| failed(uri, why))?;
+    let device = ashlar_nbd::open(&parsed, &name, read_only).map_err(|why| match why {
+        ConnectError::Io { .. } | ConnectError::Silent(_) | ConnectError::Refused { .. } => {
+            OpenFailure::absent(failed(uri, why))
+        }
+        ConnectError::Foreign(_) | ConnectError::Protocol(..) | ConnectError::Unsuitable(..) => {
+            OpenFailure::certain(failed(uri, why))
+        }
+    })?;
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 
-fn open_rbd(uri: &str, read_only: bool) -> Result<Disk> {
+fn open_rbd(uri: &str, read_only: bool) -> Result<Disk, OpenFailure> {
     let parsed = ashlar_rbd::Uri::parse(uri).map_err(|why| {
-        failed(uri, why).hint("rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][?conf=FILE&id=USER]")
+        let hint = "rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][?conf=FILE&id=USER]";
+        OpenFailure::certain(failed(uri, why).hint(hint))
     })?;
     let device = ashlar_rbd::open(&parsed, read_only).map_err(|why| {
         let error = failed(uri, &why);
-        match why.hint() {
+        let error = match why.hint() {
             Some(hint) => error.hint(hint),
             None => error,
+        };
+        match why {
+            RbdError::Connect { .. } | RbdError::Silent(_) | RbdError::NoImage(_) => {
+                OpenFailure::absent(error)
+            }
+            RbdError::Load(_)
+            | RbdError::Configuration { .. }
+            | RbdError::NoPool(_)
+            | RbdError::Snapshot
+            | RbdError::Locked(_)
+            | RbdError::Objects(_)
+            | RbdError::Call { .. }
+            | RbdError::Thread(_) => OpenFailure::certain(error),
         }
     })?;
     Ok(Disk { path: uri.into(), gateway: Gateway::new(device) })
