@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ashlar_engine::net::Socket;
-use ashlar_engine::{Engine, ReactorConfig, spawn};
+use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
@@ -137,6 +137,7 @@ pub fn serve(
     let deaf = |error| Error::plain("cannot wait for signals", error);
     let ending = Ending::block().map_err(deaf)?;
     raise_open_files();
+    serve_writers(config);
     let models = Arc::new(Models::new(config.models.clone()));
     if !config.incremental {
         models.check(&config.disks)?;
@@ -279,6 +280,25 @@ fn raise_open_files() {
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
         tracing::debug!(%error, ?limit, "the limit of open files stays");
+    }
+}
+
+/// Has the kernel keep this daemon from waiting for its own clients when memory is short: docs/internals/memory.md. Before any other
+/// thread is started, so that all of them inherit it.
+fn serve_writers(config: &Config) {
+    if config.mount.is_some()
+        && let Err(error) = memory::keep_program()
+    {
+        tracing::debug!(%error, "the program is not kept in memory");
+    }
+    let Err(error) = memory::serve_writers() else { return };
+    if config.mount.is_some() && memory::left_in_groups().is_some() {
+        tracing::warn!(
+            %error,
+            "writers to the mount in the same memory limit can bring this daemon to a stop: give it CAP_SYS_RESOURCE, or a limit of its own"
+        );
+    } else {
+        tracing::debug!(%error, "when memory is short, this daemon may wait for its own clients");
     }
 }
 
