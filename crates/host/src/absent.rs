@@ -78,7 +78,7 @@ async fn take(service: Rc<Service>, path: PathBuf) {
             return tracing::warn!(disk = shown, "{what}");
         };
         let attach = Attach { disk: shown.clone(), run: None };
-        let Err(refused) = service.attach(&attach, &Lent::default()).await else { return };
+        let Err(refused) = service.attach(&attach, &Lent::by_daemon()).await else { return };
         let why = refused.parameters["reason"].as_str().unwrap_or("refused").to_owned();
         // It may have gone again.
         if find_array(&service, &path).await.is_some() {

@@ -53,7 +53,8 @@ impl Members {
         let is_sure = |member: &&Candidate| !self.unsure.contains(&member.path);
         let newest = self.candidates.iter().filter(is_sure).map(|member| member.sb.events).max();
         let is_usable = |member: &&Candidate| {
-            is_sure(member) || newest.is_some_and(|events| member.sb.events.saturating_add(1) >= events)
+            is_sure(member)
+                || newest.is_some_and(|events| member.sb.events.saturating_add(1) >= events)
         };
         self.candidates.iter().filter(is_usable).cloned().collect()
     }
