@@ -1,6 +1,8 @@
 //! The work list: from devices to the devices on them, to any depth. The order and the rules are in
 //! docs/internals/stack.md.
 
+mod doubt;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe_readable};
 use crate::view::ArrayView;
 use crate::volume_groups::{RefusedVolume, Site, VolumeGroups};
+use doubt::Members;
 
 /// Devices nested deeper than this are not probed; the disks are level 0.
 pub(crate) const MAX_DEPTH: usize = 16;
@@ -35,29 +38,6 @@ struct Work {
     contents: Option<Result<Contents, Status>>,
     /// Whether all devices are known whose contents say what they are.
     is_last: bool,
-}
-
-/// The present members of an array, and the depth of the deepest.
-#[derive(Default)]
-struct Members {
-    candidates: Vec<Candidate>,
-    /// The paths of those that may have another owner, in a part that cannot be read.
-    unsure: BTreeSet<String>,
-    depth: usize,
-}
-
-impl Members {
-    /// The members that the array may start with. One that may have another owner counts if a member that has none is not fresher:
-    /// a superblock that another owner left behind has not seen the array since.
-    fn usable(&self) -> Vec<Candidate> {
-        let is_sure = |member: &&Candidate| !self.unsure.contains(&member.path);
-        let newest = self.candidates.iter().filter(is_sure).map(|member| member.sb.events).max();
-        let is_usable = |member: &&Candidate| {
-            is_sure(member)
-                || newest.is_some_and(|events| member.sb.events.saturating_add(1) >= events)
-        };
-        self.candidates.iter().filter(is_usable).cloned().collect()
-    }
 }
 
 /// See the module text.
@@ -281,44 +261,6 @@ impl Builder {
             Err(status) => self.refuse_unread(&device, format!("cannot be read: {status}")),
         };
         self.probes.push(DeviceProbe { name, contents, scheme });
-    }
-
-    /// Whether an array runs without some members, or does not start.
-    fn lacks_members(&self) -> bool {
-        let is_degraded = |volume: &Volume| volume.view.degraded() > 0;
-        !self.failures.is_empty() || self.arrays.running().iter().any(is_degraded)
-    }
-
-    /// Refuses a device because what is on it cannot be read, unless the user wants it as it is.
-    fn refuse_unread(&mut self, device: &Device, why: String) -> Option<&'static str> {
-        // The option with which the user gets the readable part.
-        let (option, is_given) = match &device.kind {
-            kind if kind.is_logical() => ("--partial", self.options.partial),
-            kind if kind.is_array() => ("--whole", self.options.whole),
-            _ => ("", false),
-        };
-        if is_given {
-            self.note(&device.name, why);
-            return None;
-        }
-        self.unreadable.insert(device.name.clone());
-        match option {
-            "" => self.refuse(device, why),
-            _ => self.refuse(device, format!("{why}; {option} serves it as it is")),
-        }
-    }
-
-    /// Refuses a device that holds what cannot be used.
-    fn refuse_contents(
-        &mut self,
-        device: &Device,
-        contents: &Contents,
-        why: String,
-    ) -> Option<&'static str> {
-        match (&contents.md, &contents.unread) {
-            (Md::None | Md::Member(_), Some(_)) => self.refuse_unread(device, why),
-            _ => self.refuse(device, why),
-        }
     }
 
     fn refuse(&mut self, device: &Device, why: String) -> Option<&'static str> {
@@ -551,22 +493,6 @@ impl Builder {
         self.start(uuid, plan, name, &paths).await;
         self.add(device, depth + 1);
         true
-    }
-
-    /// Takes the members of an array that it may start with; refuses the others.
-    fn take_members(&mut self, uuid: Uuid) -> Vec<Candidate> {
-        let Some(members) = self.members.remove(&uuid) else { return Vec::new() };
-        let usable = members.usable();
-        for member in &members.candidates {
-            let is_used = usable.iter().any(|used| used.path == member.path);
-            let name = self.devices.name(&member.path).filter(|_| !is_used);
-            if let Some(device) = name.and_then(|name| self.devices.find(&name)) {
-                let why = "the signature of another owner may be there, and no member of its array says that it is still one; \
-                           --read-only uses it";
-                self.refuse_unread(&device, why.to_owned());
-            }
-        }
-        usable
     }
 
     /// The plan of an array that is to start.

@@ -1,0 +1,92 @@
+//! Devices that cannot be read everywhere: whether they may have another owner, and what becomes of them.
+//!
+//! The rules are in docs/internals/stack.md; [`crate::unread`] says which owner may be hidden.
+
+use std::collections::BTreeSet;
+
+use ashlar_md::Candidate;
+use uuid::Uuid;
+
+use super::Builder;
+use crate::arrays::Volume;
+use crate::devices::Device;
+use crate::probe::{Contents, Md};
+
+/// The present members of an array, and the depth of the deepest.
+#[derive(Default)]
+pub(super) struct Members {
+    pub(super) candidates: Vec<Candidate>,
+    /// The paths of those that may have another owner, in a part that cannot be read.
+    pub(super) unsure: BTreeSet<String>,
+    pub(super) depth: usize,
+}
+
+impl Members {
+    /// The members that the array may start with. One that may have another owner counts if a member that has none is not fresher:
+    /// a superblock that another owner left behind has not seen the array since.
+    pub(super) fn usable(&self) -> Vec<Candidate> {
+        let is_sure = |member: &&Candidate| !self.unsure.contains(&member.path);
+        let newest = self.candidates.iter().filter(is_sure).map(|member| member.sb.events).max();
+        let is_usable = |member: &&Candidate| {
+            is_sure(member)
+                || newest.is_some_and(|events| member.sb.events.saturating_add(1) >= events)
+        };
+        self.candidates.iter().filter(is_usable).cloned().collect()
+    }
+}
+
+impl Builder {
+    /// Whether an array runs without some members, or does not start.
+    pub(super) fn lacks_members(&self) -> bool {
+        let is_degraded = |volume: &Volume| volume.view.degraded() > 0;
+        !self.failures.is_empty() || self.arrays.running().iter().any(is_degraded)
+    }
+
+    /// Refuses a device because what is on it cannot be read, unless the user wants it as it is.
+    pub(super) fn refuse_unread(&mut self, device: &Device, why: String) -> Option<&'static str> {
+        // The option with which the user gets the readable part.
+        let (option, is_given) = match &device.kind {
+            kind if kind.is_logical() => ("--partial", self.options.partial),
+            kind if kind.is_array() => ("--whole", self.options.whole),
+            _ => ("", false),
+        };
+        if is_given {
+            self.note(&device.name, why);
+            return None;
+        }
+        self.unreadable.insert(device.name.clone());
+        match option {
+            "" => self.refuse(device, why),
+            _ => self.refuse(device, format!("{why}; {option} serves it as it is")),
+        }
+    }
+
+    /// Refuses a device that holds what cannot be used.
+    pub(super) fn refuse_contents(
+        &mut self,
+        device: &Device,
+        contents: &Contents,
+        why: String,
+    ) -> Option<&'static str> {
+        match (&contents.md, &contents.unread) {
+            (Md::None | Md::Member(_), Some(_)) => self.refuse_unread(device, why),
+            _ => self.refuse(device, why),
+        }
+    }
+
+    /// Takes the members of an array that it may start with; refuses the others.
+    pub(super) fn take_members(&mut self, uuid: Uuid) -> Vec<Candidate> {
+        let Some(members) = self.members.remove(&uuid) else { return Vec::new() };
+        let usable = members.usable();
+        for member in &members.candidates {
+            let is_used = usable.iter().any(|used| used.path == member.path);
+            let name = self.devices.name(&member.path).filter(|_| !is_used);
+            if let Some(device) = name.and_then(|name| self.devices.find(&name)) {
+                let why = "the signature of another owner may be there, and no member of its array says that it is still one; \
+                           --read-only uses it";
+                self.refuse_unread(&device, why.to_owned());
+            }
+        }
+        usable
+    }
+}
