@@ -38,7 +38,16 @@ impl ArrayEnd {
         }));
     }
 
-    async fn end(&self, name: &str, how: End, mut turn: Turn) -> Result<(), AttributeError> {
+    /// Ends the array called `name`, on the thread that ends arrays.
+    ///
+    /// # Errors
+    /// It is in use, or could not be marked clean.
+    pub(crate) async fn end(
+        &self,
+        name: &str,
+        how: End,
+        mut turn: Turn,
+    ) -> Result<(), AttributeError> {
         let busy = |why: &dyn std::fmt::Display| {
             AttributeError::Busy(format!("{name} cannot be stopped: {why}"))
         };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ashlar_block::Runtime;
 use ashlar_block::byte_volume::ClaimedVolume;
-use ashlar_engine::sleep;
 use ashlar_stack::arrays::Arrays;
 use ashlar_stack::attributes::Attributes;
 use ashlar_stack::devices::{Device, Devices};
@@ -32,6 +32,7 @@ impl ClosedDevices {
 
 /// The places where clients find devices.
 pub(crate) struct Clients {
+    pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) arrays: Arc<Arrays>,
     pub(crate) attributes: Arc<Attributes>,
@@ -67,7 +68,7 @@ impl Clients {
     pub(crate) async fn shut(&self, name: &str, called: &str) -> Result<ClosedDevices, String> {
         let mut shut = ClosedDevices(Vec::new());
         for device in self.free(|device| device.name == name, called)? {
-            if !withdraw(&device).await {
+            if !withdraw(&self.runtime, &device).await {
                 let open = if device.name == name { called } else { device.export_name() };
                 shut.reopen();
                 return Err(format!("'{open}' is open"));
@@ -84,7 +85,7 @@ impl Clients {
     pub(crate) async fn shut_all(&self) -> Result<(), String> {
         let mut shut = ClosedDevices(Vec::new());
         for device in self.devices.volumes() {
-            if !withdraw(&device).await {
+            if !withdraw(&self.runtime, &device).await {
                 shut.reopen();
                 return Err(format!("'{}' is open", device.export_name()));
             }
@@ -112,7 +113,7 @@ impl Clients {
         self.attributes.release_old();
         let hidden = HiddenDevices(devices);
         for device in &hidden.0 {
-            if !withdraw(device).await {
+            if !withdraw(&self.runtime, device).await {
                 let open = if is_meant(device) { called } else { device.export_name() };
                 let busy = format!("'{open}' is open");
                 self.show(hidden);
@@ -133,23 +134,23 @@ impl Clients {
 }
 
 /// Lets no client open a device from now on; false if a client keeps it open.
-async fn withdraw(device: &Device) -> bool {
-    once_closed(|| device.bytes.withdraw().then_some(())).await.is_some()
+async fn withdraw(runtime: &Arc<dyn Runtime>, device: &Device) -> bool {
+    once_closed(runtime, || device.bytes.withdraw().then_some(())).await.is_some()
 }
 
 /// Opens a device so that no client can open it; `None` if a client keeps it open.
-pub(crate) async fn claim(device: &Device) -> Option<ClaimedVolume> {
-    once_closed(|| device.bytes.claim()).await
+pub(crate) async fn claim(runtime: &Arc<dyn Runtime>, device: &Device) -> Option<ClaimedVolume> {
+    once_closed(runtime, || device.bytes.claim()).await
 }
 
 /// Tries again for a while: the kernel reports closing a file with a delay.
-async fn once_closed<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
+async fn once_closed<T>(runtime: &Arc<dyn Runtime>, attempt: impl Fn() -> Option<T>) -> Option<T> {
     for _ in 0..RELEASES {
         let result = attempt();
         if result.is_some() {
             return result;
         }
-        sleep(RELEASE).await;
+        runtime.sleep(RELEASE).await;
     }
     None
 }

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ashlar_engine::sleep;
 use ashlar_stack::turn::{NoTurn, Turn};
 use ashlar_stack::volume_groups::{MergeIdentity, MovingState, ServedMerge, ServedMove};
 
@@ -67,7 +66,7 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
             }
         }
         drop(turn);
-        sleep(interval).await;
+        service.machine.runtime().sleep(interval).await;
     }
 }
 

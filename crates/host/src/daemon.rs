@@ -63,6 +63,7 @@ use crate::front_ends::mount::ServedMount;
 use crate::front_ends::nbd::Nbd;
 use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::incremental::log_notes;
+use crate::machine::{Machine, ThisMachine};
 use crate::metrics::http::Limits;
 use crate::models::Models;
 use crate::options::{BackEnd, LogPlace, ReAddPolicy};
@@ -386,7 +387,9 @@ async fn run(
         mounted_at = Some(mounted.path().display().to_string());
         front_ends.push(Box::new(mounted));
     }
+    let machine = ThisMachine::default();
     let clients = Arc::new(Clients {
+        runtime: Arc::clone(machine.runtime()),
         front_ends: FrontEnds::new(Arc::clone(&devices), front_ends),
         devices,
         arrays: Arc::clone(&stack.arrays),
@@ -396,6 +399,7 @@ async fn run(
     array_end.begin();
     let service = Rc::new(Service {
         begun: Instant::now(),
+        machine: Box::new(machine),
         stack: Arc::clone(stack),
         attributes,
         mount: mounted_at,

@@ -16,10 +16,9 @@
 //! | scrub of btrfs | ending it early: its volumes can be opened | where it was; by a new scrub that resumes when the daemon has ended | ending it early |
 
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ashlar_block::Sectors;
-use ashlar_engine::sleep;
 use ashlar_lvm::command::Command as LvmCommand;
 use ashlar_md::{SyncAction, SyncRequest};
 use ashlar_stack::arrays::Volume;
@@ -31,6 +30,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs, refused};
+use crate::machine::now;
 use crate::service::Service;
 use crate::varlink::Reply;
 
@@ -80,7 +80,7 @@ impl Service {
             return Err(refuse(&job, *action));
         }
         match work {
-            Work::Sync(volume) => control_sync(&volume, &job, *action).await?,
+            Work::Sync(volume) => self.control_sync(&volume, &job, *action).await?,
             Work::Merge(merging) => {
                 let told = match action {
                     JobAction::Pause => merging.copying.pause().await,
@@ -146,7 +146,7 @@ impl Service {
         let pools = self.stack.pools.all();
         let scans = join_all(pools.iter().map(|served| async {
             let status = pin!(served.pool.call(Command::PoolStatus));
-            match select(status, pin!(sleep(PATIENCE))).await {
+            match select(status, self.machine.runtime().sleep(PATIENCE)).await {
                 Either::Left((Ok(protocol::Reply::Pool(pool)), _)) => {
                     scan_job(&pool.name, &pool.scan?)
                 }
@@ -160,6 +160,36 @@ impl Service {
         all.extend(scans.await.into_iter().flatten().map(|job| (job, Work::Scan)));
         all.extend(self.scrubs.jobs().into_iter().map(|(job, fsid)| (job, Work::Scrub(fsid))));
         all
+    }
+
+    async fn control_sync(
+        &self,
+        volume: &Volume,
+        job: &Job,
+        action: JobAction,
+    ) -> Result<(), Reply> {
+        let array = &volume.view;
+        let request = match (action, job.kind) {
+            (JobAction::Pause, _) => SyncRequest::Frozen,
+            (JobAction::Resume, JobKind::Check) => SyncRequest::Check,
+            (JobAction::Resume, JobKind::Repair) => SyncRequest::Repair,
+            (JobAction::Resume | JobAction::Cancel, _) => SyncRequest::Idle,
+        };
+        let failed = |error: ashlar_md::SyncError| refused(error, None);
+        array.request_sync(request).map_err(failed)?;
+        if action != JobAction::Cancel {
+            return Ok(());
+        }
+        // The check that ends writes down where it was.
+        let runtime = self.machine.runtime();
+        let end = now(runtime) + END;
+        while matches!(array.sync_status().action, SyncAction::Check | SyncAction::Repair) {
+            if now(runtime) > end {
+                return Err(refused("it has not ended yet: a member does not answer", None));
+            }
+            runtime.sleep(LOOK).await;
+        }
+        array.set_sync_bounds(Sectors::ZERO, array.sync_settings().sync_max()).map_err(failed)
     }
 
     async fn move_job(&self, moving: &ServedMove) -> Job {
@@ -282,30 +312,6 @@ fn sync_job(volume: &Volume) -> Option<Job> {
             false => vec![change, JobAction::Cancel],
         },
     })
-}
-
-async fn control_sync(volume: &Volume, job: &Job, action: JobAction) -> Result<(), Reply> {
-    let array = &volume.view;
-    let request = match (action, job.kind) {
-        (JobAction::Pause, _) => SyncRequest::Frozen,
-        (JobAction::Resume, JobKind::Check) => SyncRequest::Check,
-        (JobAction::Resume, JobKind::Repair) => SyncRequest::Repair,
-        (JobAction::Resume | JobAction::Cancel, _) => SyncRequest::Idle,
-    };
-    let failed = |error: ashlar_md::SyncError| refused(error, None);
-    array.request_sync(request).map_err(failed)?;
-    if action != JobAction::Cancel {
-        return Ok(());
-    }
-    // The check that ends writes down where it was.
-    let since = Instant::now();
-    while matches!(array.sync_status().action, SyncAction::Check | SyncAction::Repair) {
-        if since.elapsed() > END {
-            return Err(refused("it has not ended yet: a member does not answer", None));
-        }
-        sleep(LOOK).await;
-    }
-    array.set_sync_bounds(Sectors::ZERO, array.sync_settings().sync_max()).map_err(failed)
 }
 
 /// The scrub or resilver of a pool, if it has not ended.

@@ -83,7 +83,7 @@ impl Service {
     pub(crate) async fn open_or_take(&self, path: &Path, lent: &Lent) -> Result<Disk, Reply> {
         let shown = path.display();
         if let Some(descriptor) = lent.take(&shown.to_string()) {
-            let seen = disks::identity_in_task(path).await.map_err(refused_by)?;
+            let seen = self.machine.identity(path).await.map_err(refused_by)?;
             if seen.is_some() && seen != disks::identity_of(&descriptor) {
                 let why = format!("cannot use {shown}: the daemon sees another file there");
                 return Err(refused(why, None));
@@ -97,7 +97,7 @@ impl Service {
                 return Err(refused(why, Some("only root and the daemon's user may")));
             }
             Caller::Owner if !self.confinement.is_on() || disks::is_ram(path) => {
-                let opened = disks::open_in_task(path, self.access, self.direct).await;
+                let opened = self.machine.open(path, self.access, self.direct).await;
                 return opened.map_err(refused_by);
             }
             Caller::Owner if disks::is_on_network(path) => {

@@ -53,6 +53,7 @@ mod jobs;
 pub mod keeper;
 mod lending;
 pub mod lvm;
+mod machine;
 mod manage;
 pub mod md;
 mod membership;

@@ -233,7 +233,7 @@ impl Service {
         if disk == "detached" {
             for path in members.iter().filter_map(|member| member.path.as_ref()) {
                 // A device whose file system is silent may be there.
-                let Ok(now) = disks::identity_in_task(Path::new(path)).await else { continue };
+                let Ok(now) = self.machine.identity(Path::new(path)).await else { continue };
                 if now.is_none() || now.as_ref() != self.identities.borrow().get(path) {
                     gone.insert(path.clone());
                 }
@@ -375,10 +375,14 @@ impl Service {
     pub(crate) async fn open_new(&self, path: &str, lent: &Lent) -> Result<NewDisk, Reply> {
         let identity = self.identity_with(path, lent).await?;
         let opened = self.open_or_take(Path::new(path), lent).await?;
-        // A model may be for a disk by another path, which is asked for.
-        let models = Arc::clone(&self.models);
-        let wrapped = disks::asked(Path::new(path), move |_| models.wrap(opened)).await;
-        let gateway = wrapped.map_err(refused_by)?.gateway;
+        let gateway = if self.models.is_empty() {
+            opened.gateway
+        } else {
+            // A model may be for a disk by another path, which is asked for.
+            let models = Arc::clone(&self.models);
+            let wrapped = disks::asked(Path::new(path), move |_| models.wrap(opened)).await;
+            wrapped.map_err(refused_by)?.gateway
+        };
         Ok(NewDisk { path: path.to_owned(), gateway, identity, name: None })
     }
 

@@ -33,6 +33,11 @@ impl Models {
         Self { assignments, used: Mutex::default() }
     }
 
+    /// Whether no disk has a model.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.assignments.is_empty()
+    }
+
     /// Checks that every disk with its own model is one of `disks`.
     ///
     /// # Errors

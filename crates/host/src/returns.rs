@@ -17,15 +17,16 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ashlar_block::Presence;
-use ashlar_engine::{sleep, spawn};
 use ashlar_md::{ArrayState, Index, ManageError, MemberStatus, ProbeError};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::turn::NoTurn;
 use uuid::Uuid;
 
+use crate::machine::now;
 use crate::service::Service;
 
 /// How often the arrays are looked at.
@@ -40,6 +41,7 @@ const CALM: Duration = Duration::from_secs(600);
 pub(crate) async fn re_add_members(service: Rc<Service>) {
     let mut started = HashMap::new();
     let losses = Rc::new(RefCell::new(Losses::default()));
+    let runtime = Arc::clone(service.machine.runtime());
     loop {
         // Of each running array, whether it was started without disks that are still to be tried. (Those that it lacks later, a user
         // may have removed.)
@@ -58,24 +60,23 @@ pub(crate) async fn re_add_members(service: Rc<Service>) {
             }
             if std::mem::take(lacks_some) {
                 let (service, volume) = (Rc::clone(&service), volume.clone());
-                spawn(async move { service.re_add_left_out(&volume).await }).detach();
+                runtime.spawn(Box::pin(async move { service.re_add_left_out(&volume).await }));
             }
             for member in status.members.into_iter().filter(|member| member.lost) {
                 let Some(key) = Key::of(status.uuid, &member) else { continue };
-                if losses.borrow_mut().begin(&key, Instant::now()) {
+                if losses.borrow_mut().begin(&key, now(&runtime)) {
                     let (volume, losses) = (volume.clone(), Rc::clone(&losses));
-                    let service = Rc::clone(&service);
+                    let (service, clock) = (Rc::clone(&service), Arc::clone(&runtime));
                     // A device that does not answer keeps no other one waiting.
-                    spawn(async move {
+                    runtime.spawn(Box::pin(async move {
                         if !re_add(&service, &volume, &key).await {
-                            losses.borrow_mut().ask_again(&key, Instant::now());
+                            losses.borrow_mut().ask_again(&key, now(&clock));
                         }
-                    })
-                    .detach();
+                    }));
                 }
             }
         }
-        sleep(INTERVAL).await;
+        runtime.sleep(INTERVAL).await;
     }
 }
 
@@ -141,8 +142,9 @@ struct Loss {
     index: Index,
     /// How many there were without a calm between them.
     count: u32,
-    noticed: Instant,
-    due: Instant,
+    /// On the machine's clock, as `due`.
+    noticed: Duration,
+    due: Duration,
     /// Whether an attempt is under way, or was the last one for this loss.
     is_closed: bool,
 }
@@ -159,12 +161,12 @@ struct Losses(HashMap<(Uuid, String), Loss>);
 
 impl Losses {
     /// Notes that a member is lost; true if it is to be asked now.
-    fn begin(&mut self, key: &Key, now: Instant) -> bool {
+    fn begin(&mut self, key: &Key, now: Duration) -> bool {
         let first =
             || Loss { index: key.index, count: 0, noticed: now, due: now, is_closed: false };
         let loss = self.0.entry((key.array, key.path.clone())).or_insert_with(first);
         if loss.count == 0 || loss.index != key.index {
-            let is_calm = now.duration_since(loss.noticed) >= CALM;
+            let is_calm = now.saturating_sub(loss.noticed) >= CALM;
             loss.count = if is_calm { 1 } else { loss.count.saturating_add(1) };
             (loss.index, loss.noticed, loss.is_closed) = (key.index, now, false);
             loss.due = now + loss.wait();
@@ -175,7 +177,7 @@ impl Losses {
     }
 
     /// Has a member be asked again, whose device did not answer.
-    fn ask_again(&mut self, key: &Key, now: Instant) {
+    fn ask_again(&mut self, key: &Key, now: Duration) {
         if let Some(loss) = self.0.get_mut(&(key.array, key.path.clone())) {
             (loss.is_closed, loss.due) = (false, now + INTERVAL);
         }
@@ -191,13 +193,13 @@ mod tests {
     }
 
     /// Seconds from `start` on until a loss that is noticed then is to be tried.
-    fn wait(losses: &mut Losses, index: Index, start: Instant) -> u64 {
+    fn wait(losses: &mut Losses, index: Index, start: Duration) -> u64 {
         (0..).find(|s| losses.begin(&key(index), start + Duration::from_secs(*s))).unwrap()
     }
 
     #[test]
     fn a_device_that_comes_and_goes_waits_longer_each_time() {
-        let (mut losses, mut now) = (Losses::default(), Instant::now());
+        let (mut losses, mut now) = (Losses::default(), Duration::ZERO);
         for (index, expected) in
             [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300].into_iter().enumerate()
         {
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_device_is_asked_until_it_answers() {
-        let (mut losses, now) = (Losses::default(), Instant::now());
+        let (mut losses, now) = (Losses::default(), Duration::ZERO);
         assert_eq!(wait(&mut losses, 0, now), 1);
         let later = now + CALM * 2;
         assert!(!losses.begin(&key(0), later), "one attempt at a time");

@@ -278,7 +278,7 @@ impl ScrubTask {
                 let error = Error::new("cannot scrub", name, "it is open");
                 error.hint("disconnect its clients; ashlar jobs shows whether it is being scrubbed")
             };
-            claimed.push(claim(device).await.ok_or_else(busy)?);
+            claimed.push(claim(&disks::runtime(), device).await.ok_or_else(busy)?);
         }
         let fs = selection.open_devices(&devices, stack, !options.read_only).await?;
         directory.create()?;

@@ -14,9 +14,10 @@ use serde_json::json;
 
 use crate::clients::Clients;
 use crate::confinement::Confinement;
-use crate::disks::{self, Access, Identity};
+use crate::disks::{Access, Identity};
 use crate::ending::Ending;
 use crate::interface::{control_error, refused, refused_by};
+use crate::machine::Machine;
 use crate::models::Models;
 use crate::scrubs::Scrubs;
 use crate::speeds::Speeds;
@@ -27,6 +28,8 @@ use crate::varlink::Reply;
 pub(crate) struct Service {
     /// When it began to serve.
     pub(crate) begun: Instant,
+    /// What it runs on.
+    pub(crate) machine: Box<dyn Machine>,
     pub(crate) stack: Arc<Stack>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
@@ -66,12 +69,12 @@ impl Service {
 
     /// The file or device at a path that a client gave, if there is one.
     pub(crate) async fn identity(&self, path: &Path) -> Result<Option<Identity>, Reply> {
-        disks::identity_in_task(path).await.map_err(refused_by)
+        self.machine.identity(path).await.map_err(refused_by)
     }
 
     /// As [`Self::identity`], for a disk that the daemon may have: if its file system is silent, its names alone count.
     pub(crate) async fn seen(&self, path: &Path) -> Option<Identity> {
-        disks::identity_in_task(path).await.unwrap_or_else(|error| {
+        self.machine.identity(path).await.unwrap_or_else(|error| {
             tracing::warn!("{error}");
             None
         })

@@ -1,0 +1,70 @@
+//! The machine under a daemon, as its control plane uses it: time, tasks, and disks by their paths.
+//!
+//! The daemon has [`ThisMachine`]. The tests of the control plane have one on the simulator's time with its disks: so handlers of
+//! calls, and the tasks beside them, ask no other clock and open no disk by another way.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_block::{LocalFuture, Runtime};
+use ashlar_stack::assemble::Disk;
+
+use crate::disks::{self, Access, Identity};
+use crate::error::Result;
+
+/// See the module text.
+pub(crate) trait Machine {
+    /// Its time, and the tasks of the main thread.
+    fn runtime(&self) -> &Arc<dyn Runtime>;
+
+    /// The identity of the disk at `path`; `None` if it has none, or nothing is there.
+    ///
+    /// # Errors
+    /// Its file system does not answer.
+    fn identity<'a>(&'a self, path: &'a Path) -> LocalFuture<'a, Result<Option<Identity>>>;
+
+    /// Opens the disk at `path`, with direct I/O where possible if `direct`.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn open<'a>(
+        &'a self,
+        path: &'a Path,
+        access: Access,
+        direct: bool,
+    ) -> LocalFuture<'a, Result<Disk>>;
+}
+
+/// The machine that this process runs on.
+pub(crate) struct ThisMachine(Arc<dyn Runtime>);
+
+impl Default for ThisMachine {
+    fn default() -> Self {
+        Self(disks::runtime())
+    }
+}
+
+impl Machine for ThisMachine {
+    fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+
+    fn identity<'a>(&'a self, path: &'a Path) -> LocalFuture<'a, Result<Option<Identity>>> {
+        Box::pin(disks::identity_in_task(path))
+    }
+
+    fn open<'a>(
+        &'a self,
+        path: &'a Path,
+        access: Access,
+        direct: bool,
+    ) -> LocalFuture<'a, Result<Disk>> {
+        Box::pin(disks::open_in_task(path, access, direct))
+    }
+}
+
+/// The time of a machine since its clock began.
+pub(crate) fn now(runtime: &Arc<dyn Runtime>) -> Duration {
+    Duration::from_nanos(runtime.now_ns())
+}
