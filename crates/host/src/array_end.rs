@@ -53,8 +53,9 @@ impl ArrayEnd {
         };
         let Clients { devices: all, arrays, .. } = &*self.clients;
         if let Some(waiting) = arrays.find_waiting(name) {
+            // The end of the turn closes the disks.
             if how == End::Clear {
-                self.let_go(&turn.release(&waiting.name));
+                turn.release(&waiting.name);
             }
             return Ok(());
         }
@@ -80,9 +81,6 @@ impl ArrayEnd {
         drop(hidden);
         if how == End::Clear || !turn.keep_stopped(&full_name, &view).await {
             turn.release(&full_name);
-            let members = view.members().iter();
-            let members: Vec<String> = members.map(|(_, rdev)| rdev.path().to_owned()).collect();
-            self.let_go(&members);
         }
         log_notes(&turn.take_notes());
         stopped.map_err(|status| {
@@ -90,14 +88,6 @@ impl ArrayEnd {
             tracing::error!("{why}");
             AttributeError::Invalid(why)
         })
-    }
-
-    /// Releases disks that were members, with their locks. Other devices stay: they are members of no array.
-    fn let_go(&self, paths: &[String]) {
-        let disks = self.clients.devices.all().into_iter().filter(|device| device.kind.is_disk());
-        for disk in disks.filter(|disk| paths.contains(&disk.path)) {
-            self.clients.devices.remove(&disk.path);
-        }
     }
 }
 

@@ -7,6 +7,7 @@ use ashlar_block::Runtime;
 use ashlar_block::byte_volume::ClaimedVolume;
 use ashlar_stack::arrays::Arrays;
 use ashlar_stack::attributes::Attributes;
+use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::devices::{Device, Devices};
 
 use crate::front_ends::FrontEnds;
@@ -135,7 +136,8 @@ impl Clients {
 
 /// Lets no client open a device from now on; false if a client keeps it open.
 async fn withdraw(runtime: &Arc<dyn Runtime>, device: &Device) -> bool {
-    once_closed(runtime, || device.bytes.withdraw().then_some(())).await.is_some()
+    let is_withdrawn = || device.bytes.withdraw() || broken(Rule::UsedArraysRun);
+    once_closed(runtime, || is_withdrawn().then_some(())).await.is_some()
 }
 
 /// Opens a device so that no client can open it; `None` if a client keeps it open.

@@ -57,6 +57,12 @@ impl Confinement {
         Self(Ok(policy()))
     }
 
+    /// None.
+    #[cfg(test)]
+    pub(crate) fn off() -> Self {
+        Self(Err("a test".to_owned()))
+    }
+
     /// Whether there is one.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_ok()

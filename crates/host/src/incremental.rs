@@ -67,7 +67,6 @@ impl Service {
         if let Some(path) = paths.find(|path| is_meant(path))
             && let Some(name) = turn.detach(path)
         {
-            self.forget(path);
             return reply(DoneReply { done: vec![format!("removed {path} from {}", name.path())] });
         }
         for volume in self.stack.arrays.running() {
@@ -193,12 +192,6 @@ impl Service {
                 Err(error) => tracing::error!(path, %error, "not set"),
             }
         }
-    }
-
-    /// Forgets an unused disk.
-    fn forget(&self, path: &str) {
-        self.stack.devices.remove(path);
-        self.identities.borrow_mut().remove(path);
     }
 }
 

@@ -69,6 +69,8 @@ pub mod sandbox;
 mod scrubs;
 mod seats;
 mod service;
+#[cfg(test)]
+mod simulation;
 pub mod size;
 mod speeds;
 mod stop;

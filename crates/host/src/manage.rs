@@ -14,6 +14,7 @@ use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{AddOptions, AddOutcome, GrowOptions, Index, ManageError, MemberStatus};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
+use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::devices::{Claim, Device, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
 use ashlar_stack::turn::Turn;
@@ -186,7 +187,9 @@ impl Service {
     async fn remove(&self, turn: &Turn, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
         let mut done = Vec::new();
         for (index, path) in self.chosen(volume, disk, true).await? {
-            volume.view.remove(turn, index).await.map_err(|error| not_done(&error))?;
+            if !broken(Rule::AnswersComeLast) {
+                volume.view.remove(turn, index).await.map_err(|error| not_done(&error))?;
+            }
             done.push(format!("hot removed {path} from /dev/{}", volume.name.device()));
         }
         Ok(done)
@@ -293,6 +296,7 @@ impl Service {
         };
         let use_and_hint = match held.role {
             Role::Former => None,
+            Role::Member(_) if broken(Rule::OneUse) => None,
             Role::Member(uuid) => Some(self.member_of(uuid, volume, &held.path)),
             // It has no other use, and what is on it is checked as on any new disk.
             Role::Refused if is_free(&held, &self.stack.devices.all()) => None,
@@ -399,7 +403,9 @@ impl Service {
             None => devices.claim_new(turn, path, new.gateway, role).map_err(|_| ()),
         };
         let claim = claim.map_err(|()| refused(format!("{path} is in use"), None))?;
-        self.identities.borrow_mut().extend(new.identity.map(|id| (path.clone(), id)));
+        if !broken(Rule::IdentitiesAreKept) {
+            self.identities.borrow_mut().extend(new.identity.map(|id| (path.clone(), id)));
+        }
         Ok(claim)
     }
 }
@@ -465,7 +471,9 @@ fn check_free(path: &str, contents: &Contents, uuid: Uuid) -> Result<(), Reply> 
     match &contents.md {
         // Signatures in its data area are part of the array's data.
         Md::Member(sb) if sb.set_uuid == uuid => Ok(()),
-        Md::None | Md::Member(_) | Md::Damaged(_) if !contents.is_empty() => {
+        Md::None | Md::Member(_) | Md::Damaged(_)
+            if !contents.is_empty() && !broken(Rule::OtherContentsAreKept) =>
+        {
             let why = format!("{path} has {}", contents.claims().join(", "));
             Err(refused(why, hint))
         }

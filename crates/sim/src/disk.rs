@@ -1,5 +1,6 @@
 //! A simulated disk: a [`Driver`] on virtual time behind the block layer's own [`Queue`].
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub struct SimDriver {
     media: Media,
     limits: Limits,
     clockwork: Mutex<Clockwork>,
+    /// Whether it has given back what it had of the system.
+    is_released: Arc<AtomicBool>,
 }
 
 impl Driver for SimDriver {
@@ -27,6 +30,9 @@ impl Driver for SimDriver {
         let core = scheduler::current();
         if core.is_stopping() {
             return rq.complete(Err(Status::Offline));
+        }
+        if self.is_released.load(Relaxed) {
+            return rq.complete(Err(Status::Io));
         }
         core.attach(&self.media);
         let issued_ns = core.now_ns();
@@ -49,6 +55,10 @@ impl Driver for SimDriver {
                 is_late: false,
             }),
         );
+    }
+
+    fn release(&self) {
+        self.is_released.store(true, Relaxed);
     }
 
     fn abort(&self, id: RequestId) {
@@ -252,7 +262,10 @@ impl SimDisk {
         let capacity = media.capacity();
         media.set_volatile(limits.features.contains(Features::WRITE_CACHE));
         let clockwork = Mutex::new(Clockwork::new(model, capacity));
-        (Disk::new(name, capacity, limits), SimDriver { media, limits, clockwork })
+        (
+            Disk::new(name, capacity, limits),
+            SimDriver { media, limits, clockwork, is_released: Arc::default() },
+        )
     }
 
     /// The gateway to submit bios to the disk.
@@ -268,6 +281,11 @@ impl SimDisk {
     /// Name, settings, counters.
     pub fn disk(&self) -> &Disk {
         self.queue.disk()
+    }
+
+    /// Whether it has given back what it had of the system, as seen from outside of its device.
+    pub fn released(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.queue.driver().is_released)
     }
 
     /// Its contents and faults.

@@ -16,6 +16,7 @@ use ashlar_zfs::client::Zvol;
 use event_listener::EventListener;
 use uuid::Uuid;
 
+use crate::canary::{Rule, broken};
 use crate::changes::{Change, Changes, Log};
 use crate::names::{ArrayName, partition_suffix, unique_name};
 use crate::partitions::Entry;
@@ -108,8 +109,9 @@ impl Role {
     }
 
     /// Whether nothing has it.
-    pub const fn is_free(self) -> bool {
-        matches!(self, Self::Former | Self::Refused)
+    pub fn is_free(self) -> bool {
+        let has_none = matches!(self, Self::Former | Self::Refused);
+        has_none || matches!(self, Self::Member(_)) && broken(Rule::OneUse)
     }
 
     /// Whether a device with this use can be claimed for another one: nothing has it, or it is a failed member that returns to its

@@ -393,14 +393,14 @@ impl Collector {
         true
     }
 
-    /// Forgets a waiting or stopped array and its name; returns the paths of the members that waited.
-    pub fn release(&mut self, name: &ArrayName) -> Vec<String> {
+    /// Forgets a waiting or stopped array and its name. Its disks are closed at the end of the turn.
+    pub fn release(&mut self, name: &ArrayName) {
         self.builder.names.take_back(name);
         let found = self.waiting.iter().find(|(_, (other, _))| other == name);
-        let Some(uuid) = found.map(|(uuid, _)| *uuid) else { return Vec::new() };
-        self.builder.arrays.forget(uuid);
-        let members = self.waiting.remove(&uuid).map_or(Vec::new(), |(_, members)| members);
-        members.into_iter().map(|member| member.path).collect()
+        if let Some(uuid) = found.map(|(uuid, _)| *uuid) {
+            self.builder.arrays.forget(uuid);
+            self.waiting.remove(&uuid);
+        }
     }
 
     /// Removes the member at `path` from a waiting array; returns the name of that array.

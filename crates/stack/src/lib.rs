@@ -24,6 +24,8 @@ pub mod arrays;
 pub mod assemble;
 pub mod attributes;
 mod builder;
+#[doc(hidden)]
+pub mod canary;
 pub mod changes;
 mod claim;
 pub mod detail;

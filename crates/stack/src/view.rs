@@ -15,6 +15,7 @@ use ashlar_md::{
     SyncStatus,
 };
 
+use crate::canary::{Rule, broken};
 use crate::devices::{Claim, Devices};
 use crate::progress::Progress;
 use crate::turn::Turn;
@@ -218,7 +219,9 @@ impl ArrayView {
     ) -> Result<AddOutcome, ManageError> {
         let (gateway, path) = (claim.gateway().clone(), claim.path().to_owned());
         let added = self.array.add(gateway, &path, options).await?;
-        claim.keep();
+        if !broken(Rule::MembersKeepTheirClaim) {
+            claim.keep();
+        }
         Ok(added)
     }
 

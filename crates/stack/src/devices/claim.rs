@@ -7,6 +7,7 @@ use ashlar_block::Gateway;
 use uuid::Uuid;
 
 use super::{Device, Devices, Role, disk};
+use crate::canary::{self, broken};
 use crate::turn::Turn;
 
 impl Devices {
@@ -63,7 +64,8 @@ impl Devices {
         Ok(Claim { devices: Arc::clone(self), device, before, is_kept: false })
     }
 
-    /// Notes which arrays have which disks: `owners` has the identities of the arrays by the paths of their members.
+    /// Notes which arrays have which disks: `owners` has the identities of the arrays by the paths of their members. A disk that
+    /// was taken out of its array is forgotten and closed, as after `mdadm --remove`; a device made of others stays.
     pub(crate) fn settle(&self, owners: &HashMap<String, Uuid>) {
         let now = |device: &Device| match owners.get(&device.path) {
             Some(array) => Role::Member(*array),
@@ -73,12 +75,20 @@ impl Devices {
         if !self.read(|table| table.iter().any(is_old)) {
             return;
         }
-        self.change(|table, changed| {
+        let is_free = |device: &mut Device| device.kind.is_disk() && now(device) == Role::Former;
+        let gone = self.change(|table, changed| {
             for device in table.iter_mut().filter(|device| is_old(device)) {
-                device.role = now(device);
                 changed.push(device.name.clone());
+                // Until it has none, it says who had it.
+                if !is_free(device) || broken(canary::Rule::DetachedDisksAreClosed) {
+                    device.role = now(device);
+                }
             }
+            table.extract_if(.., |device| is_old(device) && is_free(device)).collect::<Vec<_>>()
         });
+        for disk in gone {
+            disk.gateway().release();
+        }
     }
 }
 
@@ -108,30 +118,39 @@ impl Claim {
         &self.device.name
     }
 
-    /// Leaves the device with the use that it was claimed for.
+    /// Leaves the device with the use that it was claimed for. What was open by its path before is closed.
     pub fn keep(&mut self) {
         self.is_kept = true;
+        let is_another = |before: &mut Device| !Arc::ptr_eq(&before.bytes, &self.device.bytes);
+        if let Some(before) = self.before.take_if(is_another) {
+            before.gateway().release();
+        }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.is_kept {
+        if self.is_kept || broken(canary::Rule::ClaimsAreTakenBack) {
             return;
         }
-        let (name, before) = (&self.device.name, self.before.take());
+        let (claimed, before) = (&self.device, self.before.take());
+        let same = |device: &Device| Arc::ptr_eq(&device.bytes, &claimed.bytes);
+        let is_new = !before.as_ref().is_some_and(same);
         self.devices.change(|table, changed| {
-            let known = table.iter().rposition(|device| device.name == *name);
-            match (known, before) {
-                (Some(at), Some(before)) if before.name == *name => table[at].role = before.role,
-                (Some(at), before) => {
+            let Some(at) = table.iter().position(same) else { return };
+            changed.push(claimed.name.clone());
+            match before {
+                Some(before) if !is_new => table[at].role = before.role,
+                before => {
                     table.remove(at);
                     changed.extend(before.iter().map(|device| device.name.clone()));
                     table.extend(before);
                 }
-                (None, _) => return,
             }
-            changed.push(name.clone());
         });
+        // What refused it may still refer to it.
+        if is_new {
+            claimed.gateway().release();
+        }
     }
 }
