@@ -387,7 +387,15 @@ impl Service {
             let wrapped = disks::asked(Path::new(path), move |_| models.wrap(opened)).await;
             wrapped.map_err(refused_by)?.gateway
         };
-        Ok(NewDisk { path: path.to_owned(), gateway, identity, name: None })
+        let path = self.former_path(identity.as_ref()).unwrap_or_else(|| path.to_owned());
+        Ok(NewDisk { path, gateway, identity, name: None })
+    }
+
+    /// The path by which the daemon had a disk that it has closed since: its users know it by that.
+    fn former_path(&self, identity: Option<&Identity>) -> Option<String> {
+        let known = self.identities.borrow();
+        let mut closed = known.iter().filter(|(path, _)| self.stack.devices.name(path).is_none());
+        closed.find(|(_, known)| Some(*known) == identity).map(|(path, _)| path.clone())
     }
 
     /// Claims a disk for the array `uuid`.

@@ -35,7 +35,7 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/host/src/sandbox.rs", "commands"),
     ("crates/host/src/trace/files.rs", "commands"),
     ("crates/host/src/users.rs", "the keeper"),
-    ("crates/nbd/src/connection.rs", "in the pool, which looks names up"),
+    ("crates/nbd/src/network.rs", "in the pool, which looks names up"),
 ];
 
 /// Calls that wait; those of a module are recognised by its name and a function's.

@@ -25,6 +25,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/md/create.rs", &["md create"]),
     ("commands/serve.rs", &["serve"]),
     ("commands/zpool/place.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
+    ("host/src/absent.rs", &["serve", "md assemble"]),
     ("host/src/access.rs", &["serve", "md assemble"]),
     ("host/src/acceptance.rs", &["serve"]),
     ("host/src/btrfs/scrub", &["btrfs scrub start"]),

@@ -28,13 +28,19 @@ const IO_TIMEOUT: Duration = Duration::from_secs(1);
 /// What was in flight on a disk that was silent ends within this time after it answers.
 const LATE: Duration = Duration::from_millis(20);
 
+/// The device that was opened last for a disk.
+struct Opened {
+    device: Weak<dyn BlockDevice>,
+    /// Whether it has given back its file.
+    is_released: Arc<AtomicBool>,
+}
+
 /// A disk of the machine.
 pub(super) struct SimulatedDisk {
     pub(super) path: String,
     pub(super) media: Media,
     number: u64,
-    /// The device that was opened last, and whether it was released.
-    opened: RefCell<Option<(Weak<dyn BlockDevice>, Arc<AtomicBool>)>>,
+    opened: RefCell<Option<Opened>>,
     /// Until then it may execute what it received before.
     busy_until_ns: Cell<u64>,
 }
@@ -62,10 +68,9 @@ impl SimulatedDisk {
     /// Whether a program has it open.
     pub(super) fn is_open(&self) -> bool {
         let opened = self.opened.borrow();
-        let holds = |(device, is_released): &(Weak<dyn BlockDevice>, Arc<AtomicBool>)| {
-            device.strong_count() > 0 && !is_released.load(Relaxed)
-        };
-        opened.as_ref().is_some_and(holds)
+        opened
+            .as_ref()
+            .is_some_and(|it| it.device.strong_count() > 0 && !it.is_released.load(Relaxed))
     }
 
     /// It is not open, and nothing is in flight, in a new simulation.
@@ -86,7 +91,8 @@ impl SimulatedDisk {
             IO_TIMEOUT,
         );
         let device = disk.device();
-        *self.opened.borrow_mut() = Some((Arc::downgrade(&device), disk.released()));
+        *self.opened.borrow_mut() =
+            Some(Opened { device: Arc::downgrade(&device), is_released: disk.released() });
         Gateway::new(device)
     }
 

@@ -141,9 +141,12 @@ fn a_member_without_room_for_the_roles_of_the_others_is_left_out() {
     });
 }
 
+/// A member's number, its events, and the slot and the state of each descriptor.
+type Table<'a> = (u32, u64, &'a [(u32, u32)]);
+
 /// The 0.90 superblocks of a RAID1: `tables[n]` has the state of each descriptor on disk n, and its events; the member's number is n, or
 /// as given.
-fn old(media: &[Media], tables: &[(u32, u64, &[(u32, u32)])]) {
+fn old(media: &[Media], tables: &[Table]) {
     let place = Version::V0_90.super_offset(DISK).unwrap();
     for (medium, (number, events, table)) in media.iter().zip(tables) {
         let mut block = Block090::from_bytes(&[0; 4096]).unwrap();
@@ -174,7 +177,7 @@ const SPARE: u32 = 0;
 const GONE: u32 = disk::FAULTY | disk::REMOVED;
 
 /// A test on disks with these superblocks.
-fn on_old(tables: &[(u32, u64, &[(u32, u32)])], test: impl AsyncFnOnce(&Sim, &[SimDisk])) {
+fn on_old(tables: &[Table], test: impl AsyncFnOnce(&Sim, &[SimDisk])) {
     let media = media(tables.len(), DISK);
     old(&media, tables);
     let sim = Sim::new(1);
