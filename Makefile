@@ -96,6 +96,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"thin volumes of the kernel" "timeout 600 tests/interop/dm-thin.sh" \
 		"RAID volumes of LVM" "timeout 600 tests/interop/dm-raid.sh" \
 		"a silent file system elsewhere" "timeout 300 tests/interop/silent-mount.sh" \
+		"a daemon whose memory is short" "timeout 600 tests/e2e/memory.sh" \
 		"snapshots of file systems in use" "timeout 900 tests/e2e/snapshots.sh -r 50" \
 		"file systems whose daemon is killed" "timeout 1200 tests/e2e/kill.sh" \
 		"arrays on NBD servers" "timeout 900 tests/e2e/nbd-members.sh -r 5" \

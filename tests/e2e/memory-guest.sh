@@ -66,4 +66,4 @@ umount $W/files
 losetup -d "$loop"
 timeout 60 "$ashlar" stop --control $W/control
 wait $daemon || { echo "the daemon failed"; exit 1; }
-echo done
+echo "done"

@@ -31,7 +31,7 @@ for version in "${versions[@]}"; do
 	for right in yes no; do
 		rm -f "$W/disk"
 		truncate -s 512M "$W/disk"
-		guest=("$here/memory-guest.sh" "$ashlar" "$version" "$right" $LIMIT_MIB)
+		guest=("$here/memory-guest.sh" "$ashlar" "$version" "$right" "$LIMIT_MIB")
 		"$root/tests/oracle/uml-run" --timeout 280 --disk "$W/disk" "${guest[@]}" >"$W/log" 2>"$W/kernel" || {
 			cat "$W/kernel" "$W/log"
 			echo "memory.sh: version $version, right $right: the guest failed" >&2
@@ -39,7 +39,7 @@ for version in "${versions[@]}"; do
 		}
 		warned=no
 		! grep -q "$warning" "$W/log" || warned=yes
-		if [ "$(tail -n 1 "$W/log")" != done ] || [ $warned = $right ]; then
+		if [ "$(tail -n 1 "$W/log")" != "done" ] || [ $warned = $right ]; then
 			cat "$W/log"
 			echo "memory.sh: version $version, right $right: not as it should be" >&2
 			exit 1
