@@ -12,7 +12,8 @@ pub fn output() -> BufWriter<StdoutLock<'static>> {
 }
 
 /// As [`output`], for text with names that come from disks: as with [`print`](crate::print) no control character but newlines and tabs
-/// reaches a terminal, nor does a byte that is no text.
+/// reaches a terminal, nor does a byte that is one in an encoding of eight bits. Other bytes that are no text stay, as in the output of
+/// btrfs-progs.
 pub fn text_output() -> VisibleText<BufWriter<StdoutLock<'static>>> {
     VisibleText(output())
 }
@@ -25,7 +26,10 @@ impl<W: Write> Write for VisibleText<W> {
         for chunk in bytes.utf8_chunks() {
             self.0.write_all(visible(chunk.valid()).as_bytes())?;
             for byte in chunk.invalid() {
-                write!(self.0, "\\x{byte:02x}")?;
+                match byte {
+                    0x80..=0x9f => write!(self.0, "\\x{byte:02x}")?,
+                    _ => self.0.write_all(&[*byte])?,
+                }
             }
         }
         Ok(bytes.len())
@@ -96,7 +100,9 @@ mod tests {
         let mut text = VisibleText(Vec::new());
         text.write_all("\tname: caf\u{e9} \u{1b}[2J\u{7f}\u{9b}1m\n".as_bytes()).unwrap();
         text.write_all(b"\x9b\xff\r").unwrap();
-        let expected = "\tname: caf\u{e9} \\u001b[2J\\u007f\\u009b1m\n\\x9b\\xff\\u000d";
-        assert_eq!(String::from_utf8(text.0).unwrap(), expected);
+        let mut expected =
+            "\tname: caf\u{e9} \\u001b[2J\\u007f\\u009b1m\n\\x9b".as_bytes().to_vec();
+        expected.extend(b"\xff\\u000d");
+        assert_eq!(text.0, expected);
     }
 }

@@ -136,3 +136,21 @@ fn a_member_that_is_detached_from_an_inactive_array_is_closed_at_once() {
     assert!(!is_open(&daemon, &images, "d0"));
     daemon.end();
 }
+
+#[test]
+fn a_member_that_was_removed_is_closed_at_once_and_may_come_back() {
+    let (images, daemon) = failed_mirror();
+    assert!(is_open(&daemon, &images, "d1"));
+    daemon.client(&["md", "remove", "md0", "d1"]).ok();
+    assert!(!is_open(&daemon, &images, "d1"));
+    // Nothing keeps other programs from it.
+    images.run(&["md", "create", "--force", "-l1", "-n2", "d1", "missing"], &[]).ok();
+    daemon.client(&["md", "add", "md0", "d1"]).fails(1, &["d1 has", "--force"]);
+    daemon.client(&["md", "add", "--force", "md0", "d1"]).ok();
+    daemon.client(&["md", "wait", "md0"]);
+    assert_eq!(daemon.client(&["get", "sys/block/md0/md/degraded"]).ok().out, "0\n");
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    assert!(client.read_at(0, 4096) == [2; 4096]);
+    drop(client);
+    daemon.end();
+}

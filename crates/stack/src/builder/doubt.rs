@@ -83,7 +83,7 @@ impl Builder {
             let name = self.devices.name(&member.path).filter(|_| !is_used);
             if let Some(device) = name.and_then(|name| self.devices.find(&name)) {
                 let why = "the signature of another owner may be there, and no member of its array says that it is still one; \
-                           --read-only uses it";
+                           ashlar serve --read-only uses it";
                 self.refuse_unread(&device, why.to_owned());
             }
         }
