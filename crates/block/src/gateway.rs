@@ -208,7 +208,7 @@ impl Gateway {
         io
     }
 
-    /// Flushes a device with a cache, for the opener: it is told of losses.
+    /// Flushes a device with a cache, for the opener, which learns of losses.
     fn flush_cache(&self, bio: Bio) -> IoFuture<'_> {
         let known = self.cursor.known();
         let flush = self.start(bio);

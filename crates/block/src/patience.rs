@@ -1,6 +1,6 @@
 //! Deadlines of a process that may stand still.
 //!
-//! A thread stands still for as long as somebody likes: with its process (SIGSTOP, a debugger, a frozen container), with its
+//! A thread may stand still for any time: with its process (SIGSTOP, a debugger, a frozen container), with its
 //! machine (a virtual machine that is paused or moved), or because it gets no processor. Meanwhile it takes no answers, and where the machine
 //! stands still, nothing answers. Such time must not count.
 //!

@@ -141,7 +141,7 @@ impl RingFile {
     pub(crate) fn close(&self) -> io::Result<()> {
         let nowhere = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let mut known_to = lock(&self.known_to);
-        // SAFETY: dup3 replaces the file behind a number that this value owns, and goes on to own.
+        // SAFETY: dup3 replaces the file behind a number that this value owns, and still owns afterwards.
         checked(unsafe { libc::dup3(nowhere.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) })?;
         tell(&mut known_to, self.id, forget);
         Ok(())
