@@ -1,6 +1,6 @@
 //! What must hold: at any time, after a start, and once everything has come to rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Arguments, Write};
 
 use ashlar_block::{Runtime, Sector, Sectors};
@@ -114,7 +114,25 @@ impl World {
         self.check_owners(daemon);
     }
 
+    /// After a crash the copies of what was not flushed may differ, until a resync: the first copy is read. A member that fails before
+    /// takes what was read with it, as with Linux.
+    pub(super) fn check_sync(&self, daemon: &Daemon) {
+        for made in &self.arrays {
+            let Some(volume) = daemon.service.stack.arrays.of(made.uuid) else { continue };
+            let status = volume.view.status();
+            let in_sync = status.members.iter().filter(|member| member.in_sync && !member.faulty);
+            let in_sync: BTreeSet<String> = in_sync.map(|member| path(member).to_owned()).collect();
+            let mut differing = made.differing.borrow_mut();
+            if differing.as_ref().is_some_and(|before| !before.is_subset(&in_sync)) {
+                self.trace(format_args!("{} lost a copy before the resync", made.name));
+                made.is_known.set(false);
+            }
+            *differing = status.unsynced.then_some(in_sync);
+        }
+    }
+
     async fn check_data(&self, daemon: &Daemon, volume: &Volume) {
+        self.check_sync(daemon);
         let uuid = volume.view.status().uuid;
         let Some(made) = self.array(uuid).filter(|made| made.is_known.get()) else { return };
         let all = Workload::over(0..made.size);

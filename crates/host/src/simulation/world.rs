@@ -1,6 +1,7 @@
 //! Random arrays on a set of disks, and the lives of daemons that serve them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(super) struct MadeArray {
     pub(super) oracle: Oracle,
     /// Whether its data is known. A user who starts an array from a member that lacks what was written later gets old data.
     pub(super) is_known: Cell<bool>,
+    /// The members in sync while their copies may differ.
+    pub(super) differing: RefCell<Option<BTreeSet<String>>>,
 }
 
 /// See the module text.
@@ -155,6 +158,7 @@ impl World {
             size: size.0,
             oracle: Oracle::new(self.seed ^ number, Value::Zeroes),
             is_known: Cell::new(true),
+            differing: RefCell::default(),
         }
     }
 
@@ -313,6 +317,7 @@ impl World {
         self.trace(format_args!("I/O on {}", made.name));
         let done = workload.run(gateway, &made.oracle, rng).await;
         self.trace(format_args!("I/O on {} has ended: {done:?}", made.name));
+        self.check_sync(daemon);
         if let Err(violation) = done
             && made.is_known.get()
         {
@@ -335,6 +340,7 @@ impl World {
         for _ in 0..40 {
             SimRuntime.sleep(Duration::from_micros(rng.below(20_000))).await;
             self.check_owners(daemon);
+            self.check_sync(daemon);
         }
     }
 
