@@ -117,8 +117,14 @@ impl World {
     /// After a crash the copies of what was not flushed may differ, until a resync: the first copy is read. A member that fails before
     /// takes what was read with it, as with Linux.
     pub(super) fn check_sync(&self, daemon: &Daemon) {
-        for made in &self.arrays {
-            let Some(volume) = daemon.service.stack.arrays.of(made.uuid) else { continue };
+        for volume in daemon.service.stack.arrays.running() {
+            self.check_sync_of(&volume);
+        }
+    }
+
+    /// The same for one array, which may be about to end.
+    pub(super) fn check_sync_of(&self, volume: &Volume) {
+        if let Some(made) = self.array(volume.view.status().uuid) {
             let status = volume.view.status();
             let in_sync = status.members.iter().filter(|member| member.in_sync && !member.faulty);
             let in_sync: BTreeSet<String> = in_sync.map(|member| path(member).to_owned()).collect();

@@ -12,6 +12,7 @@ use ashlar_md::ondisk::create::{CreateSpec, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use ashlar_sim::scheduler::{JoinHandle, start};
 use ashlar_sim::{Mix, Oracle, Rng, Sim, SimDisk, SimRuntime, Stop, Value, Workload};
+use ashlar_stack::arrays::Volume;
 use uuid::Uuid;
 
 use super::daemon::Daemon;
@@ -291,7 +292,7 @@ impl World {
             let made = &self.arrays[rng.index(self.arrays.len())];
             let Some(volume) = daemon.service.stack.arrays.of(made.uuid) else { continue };
             let Some(open) = volume.bytes.open() else { continue };
-            self.work(daemon, (made, part, USE), open.gateway(), &mut rng).await;
+            self.work(daemon, (made, part, USE), (&volume, open.gateway()), &mut rng).await;
             let is_over = daemon.service.ending.draining().is_stopped();
             let stopped = volume.view.state() == ArrayState::Inactive;
             assert!(is_over || !stopped, "{} was stopped while a client has it open", made.name);
@@ -303,7 +304,7 @@ impl World {
         &self,
         daemon: &Daemon,
         (made, part, mix): (&MadeArray, u64, Mix),
-        gateway: &Gateway,
+        (volume, gateway): (&Volume, &Gateway),
         rng: &mut Rng,
     ) {
         let workload = Workload {
@@ -317,7 +318,7 @@ impl World {
         self.trace(format_args!("I/O on {}", made.name));
         let done = workload.run(gateway, &made.oracle, rng).await;
         self.trace(format_args!("I/O on {} has ended: {done:?}", made.name));
-        self.check_sync(daemon);
+        self.check_sync_of(volume);
         if let Err(violation) = done
             && made.is_known.get()
         {
@@ -351,7 +352,8 @@ impl World {
         let mut rng = self.draw(Rng::fork);
         for volume in daemon.service.stack.arrays.running() {
             if let Some(made) = self.array(volume.view.status().uuid) {
-                self.work(daemon, (made, 0, WRITES), volume.bytes.gateway(), &mut rng).await;
+                self.work(daemon, (made, 0, WRITES), (&volume, volume.bytes.gateway()), &mut rng)
+                    .await;
             }
         }
         let begun_ns = SimRuntime.now_ns();
