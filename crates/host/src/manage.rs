@@ -387,7 +387,12 @@ impl Service {
             let wrapped = disks::asked(Path::new(path), move |_| models.wrap(opened)).await;
             wrapped.map_err(refused_by)?.gateway
         };
-        let path = self.former_path(identity.as_ref()).unwrap_or_else(|| path.to_owned());
+        let former = self.former_path(identity.as_ref());
+        let path = match former {
+            // The number of a file that is gone may be that of another one now.
+            Some(former) if self.seen(Path::new(&former)).await == identity => former,
+            Some(_) | None => path.to_owned(),
+        };
         Ok(NewDisk { path, gateway, identity, name: None })
     }
 
