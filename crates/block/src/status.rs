@@ -101,6 +101,11 @@ impl Status {
         matches!(self, Self::Timeout | Self::Transport | Self::Offline)
     }
 
+    /// Whether the same I/O may succeed later, without a repair: the device may be back, or there is room again.
+    pub const fn may_pass(self) -> bool {
+        self.is_gone() || matches!(self, Self::NoSpace | Self::Resource | Self::Again)
+    }
+
     /// Whether another path or copy may succeed where this one failed (all errors except those of the
     /// request itself), like the kernel's `blk_path_error`.
     pub const fn is_retryable_elsewhere(self) -> bool {

@@ -1,9 +1,10 @@
 //! From clean to active with the first write, and back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use ashlar_block::{BioResult, Status, rate_limited};
+use ashlar_block::{BioResult, LocalFuture, Status, rate_limited};
 use tracing::info;
 
 use super::Core;
@@ -11,6 +12,9 @@ use super::lifecycle::SAFE_MODE_DELAY;
 use crate::assemble::elsewhere::RENEWAL;
 use crate::canary::{Rule, broken};
 use crate::membership::superblocks::{Change, Superblocks};
+
+/// The longest pause before a failed attempt to mark the array clean is repeated.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Core {
     /// For a write that found the array not active.
@@ -40,19 +44,33 @@ impl Core {
         }
     }
 
-    /// Starts a task that marks the array clean once it is idle.
+    /// Starts the task that marks the array clean once it is idle, if it is not running.
     pub(crate) fn watch(&self) {
-        if let Some(core) = self.me() {
-            self.runtime.spawn(Box::pin(core.watch_idle()));
+        if let Some(core) = self.me()
+            && !self.watched.swap(true, SeqCst)
+        {
+            self.runtime.spawn(core.watch_idle());
         }
     }
 
+    fn watch_idle(self: Arc<Self>) -> LocalFuture<'static, ()> {
+        Box::pin(async move {
+            self.mark_clean_when_idle().await;
+            self.watched.store(false, SeqCst);
+            // A write that saw the task running a moment ago relies on it.
+            if self.lifecycle.activity.is_active() && !self.lifecycle.is_stopped() {
+                self.watch();
+            }
+        })
+    }
+
     /// Marks the array clean once it has been idle for [`SAFE_MODE_DELAY`], then ends.
-    async fn watch_idle(self: Arc<Self>) {
+    async fn mark_clean_when_idle(&self) {
         let mut seen = self.lifecycle.writes_begun();
         let mut renewed_ns = self.runtime.now_ns();
+        let mut pause = SAFE_MODE_DELAY;
         loop {
-            self.doze(SAFE_MODE_DELAY).await;
+            self.doze(pause).await;
             if self.lifecycle.is_stopped() {
                 return;
             }
@@ -60,10 +78,12 @@ impl Core {
             if now == seen && self.lifecycle.activity.is_idle() {
                 match self.go_clean().await {
                     Ok(true) => return,
-                    Ok(false) => {}
+                    Ok(false) => pause = SAFE_MODE_DELAY,
+                    // A member that must stay did not answer: it may be back later, and no write may follow that begins
+                    // another watch.
                     Err(status) => {
                         rate_limited!(error, array = self.name(), %status, "cannot mark the array clean");
-                        return;
+                        pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                 }
             }

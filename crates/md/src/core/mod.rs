@@ -73,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) barrier: Barrier,
     pub(crate) bound: Bound,
     pub(crate) news: News,
+    /// A task that marks the array clean once it is idle is running.
+    watched: AtomicBool,
     /// A task that clears marks of the bitmap is running.
     tended: AtomicBool,
     /// The array's reads when they were last balanced.
@@ -108,6 +110,7 @@ impl Core {
             barrier: Barrier::default(),
             bound: Bound::new(start.in_sync_to),
             news: News::default(),
+            watched: false.into(),
             tended: false.into(),
             reads_seen: AtomicU64::new(0),
             writable: start.writable,

@@ -29,25 +29,28 @@ impl Core {
         self.moves().next().is_some() || self.orphans().next().is_some()
     }
 
-    /// Puts spares into slots without a working member, then beside members to be replaced. Returns
-    /// true if places have changed; the superblocks then record that.
+    /// Puts spares into slots without a working member, then beside members to be replaced, and records that in the
+    /// superblocks.
     ///
     /// A failed member leaves its slot, but stays in the array as a failed member. If it has a
     /// replacement, the replacement becomes the slot's member.
-    pub(crate) async fn take_spares(&self) -> bool {
+    ///
+    /// # Errors
+    /// The superblocks cannot record it: the spares stay spares.
+    pub(crate) async fn take_spares(&self) -> BioResult {
         if !self.is_changeable() || !self.wants_spares() {
-            return false;
+            return Ok(());
         }
         let mut superblocks = self.superblocks().await;
         let recordable = self.model(&superblocks).is_some_and(|sb| sb.version != Version::V0_90);
         // Asked again: it may have been made read-only meanwhile.
         if !recordable || !self.is_changeable() {
-            return false;
+            return Ok(());
         }
         self.take_all(&mut superblocks).await
     }
 
-    async fn take_all(&self, superblocks: &mut Superblocks) -> bool {
+    async fn take_all(&self, superblocks: &mut Superblocks) -> BioResult {
         let mut changed = false;
         while let Some(failed) = self.orphans().next() {
             self.vacate(failed);
@@ -65,16 +68,14 @@ impl Core {
             taken.push(index);
         }
         if !changed && taken.is_empty() {
-            return false;
+            return Ok(());
         }
-        match self.settle_in(superblocks, None).await {
-            Ok(()) => true,
-            Err(status) => {
-                error!(array = self.name(), %status, "spares cannot be put to use");
-                taken.into_iter().for_each(|index| self.take_back(index));
-                false
-            }
+        let settled = self.settle_in(superblocks, None).await;
+        if let Err(status) = settled {
+            error!(array = self.name(), %status, "spares cannot be put to use");
+            taken.into_iter().for_each(|index| self.take_back(index));
         }
+        settled
     }
 
     /// Failed members in slots that also have a working replacement.

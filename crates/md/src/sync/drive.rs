@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use ashlar_block::sync::lock;
-use ashlar_block::{BioResult, LocalFuture, Sector, Sectors};
+use ashlar_block::{BioResult, LocalFuture, Sector, Sectors, Status};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
@@ -56,15 +56,15 @@ pub(super) enum SyncEnd {
     Interrupted,
     /// The array has changed: the sync must begin again.
     Overtaken,
-    /// Part of it failed.
-    Failed,
+    /// Part of it failed. The error of a member that may be back soon, if there was one; else the first error.
+    Failed(Status),
 }
 
 impl SyncEnd {
     /// The overall result, with the result of the final work.
     pub(super) fn with(self, result: BioResult) -> Self {
         match (self, result) {
-            (Self::Complete, Err(_)) => Self::Failed,
+            (Self::Complete, Err(status)) => Self::Failed(status),
             (ended, _) => ended,
         }
     }
@@ -186,6 +186,7 @@ impl Engine {
         let mut checkpoints = Checkpoints::new(start..end, self.core.runtime.now_ns());
         // Start of the first failed window: progress beyond it does not count.
         let mut undone = Sector(u64::MAX);
+        let mut failure = None;
         let mut ended = SyncEnd::Complete;
         loop {
             let listener = settings.changed.listen();
@@ -251,7 +252,7 @@ impl Engine {
                         // A failed flush counts as a change of the array. Don't restart the sync for it:
                         // it would restart forever.
                         if matches!(ended, SyncEnd::Complete | SyncEnd::Overtaken) {
-                            ended = SyncEnd::Failed;
+                            ended = SyncEnd::Failed(status);
                         }
                     }
                 }
@@ -261,6 +262,11 @@ impl Engine {
                 }
                 Some(Event::Window(number, start, Err(trouble))) => {
                     undone = undone.min(start);
+                    if let Trouble::Incomplete(status) = trouble
+                        && failure.is_none_or(|first: Status| !first.may_pass())
+                    {
+                        failure = Some(status);
+                    }
                     queue.end(number);
                     if let Some(found) = self.heed(trouble)
                         && ended == SyncEnd::Complete
@@ -270,7 +276,10 @@ impl Engine {
                 }
             }
         }
-        if ended == SyncEnd::Complete && undone < end { SyncEnd::Failed } else { ended }
+        match failure {
+            Some(status) if ended == SyncEnd::Complete && undone < end => SyncEnd::Failed(status),
+            _ => ended,
+        }
     }
 
     /// How a trouble ends the sync, if it does.
@@ -284,7 +293,7 @@ impl Engine {
             }
             Trouble::Failed(status) => {
                 warn!(array = self.core.name(), %status, "the sync cannot go on");
-                Some(SyncEnd::Failed)
+                Some(SyncEnd::Failed(status))
             }
         }
     }

@@ -13,7 +13,8 @@
 //! | a request of the user | check, repair |
 //!
 //! *idle* ends the running action, and a necessary one starts again, as in the kernel; *frozen* prevents
-//! new actions. An action that could not complete is not retried until the state changes.
+//! new actions. An action that could not complete is retried when the state changes. If a member did not answer, or had
+//! no room, that may pass without any news: then it is retried after a pause, which grows from 5 seconds to 5 minutes.
 //!
 //! A sync is divided into windows of 1 MiB or more, several of them in flight. Each raises the
 //! barrier for its own part of the array only, reads the slots, reads, writes, and lowers it.
@@ -119,8 +120,27 @@ struct Orders {
     interrupted: bool,
     /// The count of news when spares were last put into slots.
     spares_seen: Option<u64>,
-    /// An action that did not succeed, and the count of news before it.
-    gave_up: Option<(SyncAction, u64)>,
+    gave_up: Option<GaveUp>,
+    /// The pause before spares that could not be put to use are tried again.
+    spares_pause: Option<Duration>,
+}
+
+/// An action that did not succeed, or that is running. It begins again when the array has changed, or after a pause.
+#[derive(Clone, Copy)]
+struct GaveUp {
+    action: SyncAction,
+    /// The count of news before it.
+    news: u64,
+    /// The pause before it is tried again without news; zero for a first try.
+    pause: Duration,
+    /// When it is tried again without news; `None` if its error cannot pass by itself.
+    again_ns: Option<u64>,
+}
+
+impl GaveUp {
+    fn lets_begin(&self, action: SyncAction, news: u64, now_ns: u64) -> bool {
+        self.action != action || self.news != news || self.again_ns.is_some_and(|at| at <= now_ns)
+    }
 }
 
 /// Progress of the running action.
@@ -308,17 +328,25 @@ impl Engine {
         orders.interrupted || self.stands(&orders) || self.core.lifecycle.is_stopped()
     }
 
-    /// The next action; `None` if there is none, or it failed and nothing has changed since.
-    fn next_action(&self) -> Option<SyncAction> {
-        let necessary = if self.core.members.to_rebuild().next().is_some() {
+    /// What the state of the array needs.
+    fn necessary(&self) -> Option<SyncAction> {
+        if self.core.members.to_rebuild().next().is_some() {
             Some(SyncAction::Recover)
         } else if self.wants_resync() && !self.core.has_late_changes() {
             Some(SyncAction::Resync)
         } else {
             None
-        };
+        }
+    }
+
+    /// The next action; `None` if there is none, or it failed, and nothing has changed and no pause has ended since.
+    fn next_action(&self) -> Option<SyncAction> {
+        let necessary = self.necessary();
         let orders = lock(&self.orders);
-        let able = |action: &SyncAction| orders.gave_up != Some((*action, self.core.news.count()));
+        let (news, now_ns) = (self.core.news.count(), self.core.runtime.now_ns());
+        let able = |action: &SyncAction| {
+            orders.gave_up.is_none_or(|gave_up| gave_up.lets_begin(*action, news, now_ns))
+        };
         necessary.filter(able).or(orders.requested)
     }
 

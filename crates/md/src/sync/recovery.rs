@@ -71,7 +71,7 @@ impl Engine {
         let ended = self.drive(&job).await;
         let result = match ended {
             SyncEnd::Complete => job.complete().await,
-            SyncEnd::Interrupted | SyncEnd::Failed | SyncEnd::Overtaken => {
+            SyncEnd::Interrupted | SyncEnd::Failed(_) | SyncEnd::Overtaken => {
                 self.core.checkpoint().await
             }
         };

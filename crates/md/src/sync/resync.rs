@@ -41,7 +41,7 @@ impl Engine {
         let ended = self.drive(&job).await;
         let result = match ended {
             SyncEnd::Complete => job.complete().await,
-            SyncEnd::Interrupted | SyncEnd::Failed => self.core.checkpoint().await,
+            SyncEnd::Interrupted | SyncEnd::Failed(_) => self.core.checkpoint().await,
             SyncEnd::Overtaken => Ok(()),
         };
         if let Some(bitmap) = job.bitmap {

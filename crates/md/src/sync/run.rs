@@ -4,12 +4,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_block::sync::lock;
-use ashlar_block::{Sectors, rate_limited};
+use ashlar_block::{Sectors, Status, rate_limited};
 use futures_util::future::select;
-use tracing::error;
+use tracing::{error, warn};
 
 use super::drive::SyncEnd;
-use super::{Engine, Progress, SyncAction};
+use super::{Engine, GaveUp, Progress, SyncAction};
 
 impl Engine {
     /// Starts the task, on the current reactor.
@@ -32,7 +32,12 @@ impl Engine {
                 orders.interrupted = false;
                 orders.spares_seen = Some(self.core.news.count());
             }
-            self.core.take_spares().await;
+            let taken = self.core.take_spares().await;
+            {
+                let pause = &mut lock(&self.orders).spares_pause;
+                let passes = taken.is_err_and(Status::may_pass);
+                *pause = passes.then(|| longer(pause.unwrap_or_default()));
+            }
             let action = self.begin_sync();
             if let Some(action) = action {
                 let ended = match action {
@@ -63,7 +68,13 @@ impl Engine {
         }
         orders.running = Some(action);
         orders.last = action;
-        orders.gave_up = Some((action, self.core.news.count()));
+        let before = orders.gave_up.filter(|gave_up| gave_up.action == action);
+        orders.gave_up = Some(GaveUp {
+            action,
+            news: self.core.news.count(),
+            pause: before.map_or(Duration::ZERO, |gave_up| gave_up.pause),
+            again_ns: None,
+        });
         if matches!(action, SyncAction::Check | SyncAction::Repair) {
             orders.requested = None;
             orders.gave_up = None;
@@ -94,7 +105,22 @@ impl Engine {
                 settings.set_sync_max(Sectors::MAX);
                 orders.gave_up = None;
             }
-            SyncEnd::Failed => error!(array = self.core.name(), action = action.name(), "gave up"),
+            SyncEnd::Failed(status) => {
+                let (array, action) = (self.core.name(), action.name());
+                let now_ns = self.core.runtime.now_ns();
+                match orders.gave_up.as_mut().filter(|_| status.may_pass()) {
+                    Some(gave_up) => {
+                        let pause = longer(gave_up.pause);
+                        gave_up.pause = pause;
+                        gave_up.again_ns = Some(now_ns + pause.as_nanos() as u64);
+                        warn!(array, action, %status, ?pause, "the sync ends, and is tried again after a pause");
+                    }
+                    None if asked_for => error!(array, action, %status, "the sync ends"),
+                    None => {
+                        error!(array, action, %status, "the sync ends until the array changes");
+                    }
+                }
+            }
             SyncEnd::Interrupted | SyncEnd::Overtaken => {
                 if asked_for {
                     settings.set_sync_min(done.min(settings.sync_max()));
@@ -103,6 +129,28 @@ impl Engine {
             }
         }
     }
+
+    /// The time until what failed is tried again; `None` if only news starts it.
+    fn retry_in(&self) -> Option<Duration> {
+        let necessary = self.necessary();
+        let orders = lock(&self.orders);
+        if self.stands(&orders) {
+            return None;
+        }
+        let gave_up = orders.gave_up.filter(|gave_up| Some(gave_up.action) == necessary);
+        let at = gave_up.and_then(|gave_up| gave_up.again_ns);
+        let left = at.map(|at| at.saturating_sub(self.core.runtime.now_ns()));
+        left.map(Duration::from_nanos).into_iter().chain(orders.spares_pause).min()
+    }
+}
+
+/// Pause before a sync is tried again that failed because a member did not answer, or had no room.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// Each further pause is twice as long, up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The pause after the one before.
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)
 }
 
 /// How often the task checks whether the members have answered their late writes.
@@ -111,22 +159,23 @@ const LATE_INTERVAL: Duration = Duration::from_secs(1);
 /// See the module text. While it waits, it does not keep the array alive.
 async fn task(engine: Weak<Engine>) {
     loop {
-        let (changed, later) = {
+        let (changed, late, later) = {
             let Some(engine) = engine.upgrade() else { return };
             let changed = engine.settings.changed.listen();
             engine.sync_all().await;
             if engine.core.lifecycle.is_stopped() {
                 return;
             }
-            let waits = engine.wants_resync() && engine.core.has_late_changes();
-            (changed, waits.then(|| engine.core.runtime.sleep(LATE_INTERVAL)))
+            let late = engine.wants_resync() && engine.core.has_late_changes();
+            let pause = if late { Some(LATE_INTERVAL) } else { engine.retry_in() };
+            (changed, late, pause.map(|pause| engine.core.runtime.sleep(pause)))
         };
         let Some(later) = later else {
             changed.await;
             continue;
         };
         select(changed, later).await;
-        if let Some(engine) = engine.upgrade() {
+        if late && let Some(engine) = engine.upgrade() {
             let array = engine.core.name();
             if engine.core.has_late_changes() {
                 rate_limited!(warn, array, "a resync waits until a member has answered its writes");

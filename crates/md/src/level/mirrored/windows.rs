@@ -132,7 +132,8 @@ impl Mirror {
     }
 
     /// Blocks that no source can return are listed as bad on the targets that have a log. A target
-    /// without a log would return wrong data there, so it fails.
+    /// without a log would return wrong data there, so it fails. A source that cannot be reached still has
+    /// its data: the targets lack it until a later recovery, and are blamed for nothing.
     async fn miss(
         &self,
         group: &Rebuild<'_>,
@@ -140,6 +141,11 @@ impl Mirror {
         fetched: &FetchResult,
     ) -> Result<(), Trouble> {
         for (part, status) in &fetched.lost {
+            match *status {
+                Some(status) if status.is_gone() => return Err(Trouble::Failed(status)),
+                Some(status) if status.may_pass() => return Err(Trouble::Incomplete(status)),
+                Some(_) | None => {}
+            }
             for target in &group.targets {
                 let at = Source { index: target.index, rdev: target.rdev, at: spot.on_member };
                 if target.rdev.is_faulty() || self.note_bad(at, *part) {
