@@ -32,6 +32,7 @@ mod array_end;
 pub mod background;
 mod balance;
 pub mod btrfs;
+mod claimed;
 pub mod client;
 mod clients;
 pub mod config;

@@ -15,13 +15,14 @@ use ashlar_md::{AddOptions, AddOutcome, GrowOptions, Index, ManageError, MemberS
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::canary::{Rule, broken};
-use ashlar_stack::devices::{Claim, Device, Role};
+use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
 use ashlar_stack::turn::Turn;
 use ashlar_stack::wipe;
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::claimed::Claimed;
 use crate::disks::{self, Identity};
 use crate::interface::{
     DoneReply, Grow, Manage, ManageAction, SizeReply, refused, refused_by, reply,
@@ -404,22 +405,29 @@ impl Service {
     }
 
     /// Claims a disk for the array `uuid`.
-    pub(crate) fn claim(&self, turn: &Turn, new: NewDisk, uuid: Uuid) -> Result<Claim, Reply> {
+    pub(crate) fn claim(
+        &self,
+        turn: &Turn,
+        new: NewDisk,
+        uuid: Uuid,
+    ) -> Result<Claimed<'_>, Reply> {
         self.claim_as(turn, new, Role::Member(uuid))
     }
 
     /// Claims a disk for a use.
-    pub(crate) fn claim_as(&self, turn: &Turn, new: NewDisk, role: Role) -> Result<Claim, Reply> {
+    pub(crate) fn claim_as(
+        &self,
+        turn: &Turn,
+        new: NewDisk,
+        role: Role,
+    ) -> Result<Claimed<'_>, Reply> {
         let (path, devices) = (&new.path, &self.stack.devices);
         let claim = match &new.name {
             Some(name) => devices.claim(turn, name, role).map_err(|_| ()),
             None => devices.claim_new(turn, path, new.gateway, role).map_err(|_| ()),
         };
         let claim = claim.map_err(|()| refused(format!("{path} is in use"), None))?;
-        if !broken(Rule::IdentitiesAreKept) {
-            self.identities.borrow_mut().extend(new.identity.map(|id| (path.clone(), id)));
-        }
-        Ok(claim)
+        Ok(Claimed::new(claim, new.identity, &self.identities))
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the daemon knows and has: the state behind its control socket.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +11,7 @@ use ashlar_stack::attributes::Attributes;
 use ashlar_stack::turn::{Turn, Turns};
 use serde_json::json;
 
+use crate::claimed::Identities;
 use crate::clients::Clients;
 use crate::confinement::Confinement;
 use crate::disks::{Access, Identity};
@@ -50,7 +50,7 @@ pub(crate) struct Service {
     /// Attributes to set once they exist, with their values.
     pub(crate) deferred: RefCell<Vec<(String, String)>>,
     /// The files and devices behind the disks' paths.
-    pub(crate) identities: RefCell<HashMap<String, Identity>>,
+    pub(crate) identities: Identities,
     /// The daemon's end, which `Stop` begins. Once it has begun no array is started any more.
     pub(crate) ending: Ending,
     /// The speed of merges.

@@ -227,6 +227,28 @@ fn a_member_that_was_damaged_at_the_start_is_added_again() {
     daemon.end();
 }
 
+/// The refused file had the path's identity from then on: the next add by that path took the old file, which has no name.
+#[test]
+fn a_disk_that_was_refused_is_not_taken_for_another_one_of_its_path() {
+    let images = array(2, 2, &["--level=1", "--assume-clean"]);
+    let file = OpenOptions::new().write(true).open(images.path("d1")).unwrap();
+    file.write_all_at(b"damaged", 4096 + 100).unwrap();
+    // As clients name it: the same path in another spelling would be another one.
+    let path = images.path("d1").display().to_string();
+    let daemon = serve(&images, &["--run", "d0", &path]);
+    let md = |args: &[&str]| daemon.client(&[&["md"], args].concat());
+    fs::remove_file(images.path("d1")).unwrap();
+    let file = File::create(images.path("d1")).unwrap();
+    file.set_len(MIB).unwrap();
+    md(&["add", "md0", "d1"]).fails(1, &["d1 not large enough to join array"]);
+    file.set_len(32 * MIB).unwrap();
+    assert_eq!(md(&["add", "md0", "d1"]).ok().out, format!("added {path}\n"));
+    settle(&daemon);
+    assert_eq!(attribute(&daemon, "md/degraded"), "0");
+    daemon.end();
+    assert!(contents(&images, "d0") == contents(&images, "d1"));
+}
+
 #[test]
 fn a_check_finds_what_differs_and_a_repair_makes_it_the_same() {
     let images = array(2, 2, &["--level=1", "--assume-clean"]);

@@ -118,6 +118,11 @@ impl Claim {
         &self.device.name
     }
 
+    /// Whether the device has the use that it was claimed for.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// Leaves the device with the use that it was claimed for. What was open by its path before is closed.
     pub fn keep(&mut self) {
         self.is_kept = true;
