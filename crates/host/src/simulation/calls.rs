@@ -173,13 +173,20 @@ impl World {
         freshest.map(|(_, disk)| disk)
     }
 
+    /// Whether no array that waits lacks its freshest disk.
+    fn all_are_fresh(&self, daemon: &Daemon) -> bool {
+        let waiting = daemon.service.stack.arrays.waiting();
+        waiting.iter().all(|array| self.freshest(daemon, array.uuid).is_none())
+    }
+
     /// Hands in what an array that waits lacks.
     async fn complete(&self, daemon: &Daemon, array: &str, rng: &mut Rng) {
         let waiting = daemon.service.stack.arrays.find_waiting(array);
         let Some(uuid) = waiting.map(|waiting| waiting.uuid) else { return };
         match self.freshest(daemon, uuid) {
             Some(disk) => self.attach(daemon, disk).await,
-            None if rng.chance(1, 2) => {
+            // It starts all that wait: one that lacks its freshest disk would go on with older data.
+            None if rng.chance(1, 2) && self.all_are_fresh(daemon) => {
                 self.ask(daemon, "StartWaiting", json!({})).await;
                 self.check_freshness(daemon, uuid);
             }

@@ -163,15 +163,15 @@ impl World {
         }
     }
 
-    /// Whether nothing goes on. Arrays that `may_be_active` need not be clean.
-    pub(super) fn is_calm(&self, daemon: &Daemon, may_be_active: bool) -> bool {
+    /// Whether nothing is under way: no sync, no member to rebuild, every array clean.
+    pub(super) fn is_calm(&self, daemon: &Daemon) -> bool {
         daemon.service.stack.arrays.running().iter().all(|volume| {
             let is_idle = volume.view.sync_status().action == SyncAction::Idle;
             let status = volume.view.status();
             let rebuilds =
                 |m: &MemberStatus| m.slot.is_some() && m.path.is_some() && !m.in_sync && !m.faulty;
             let is_clean = status.state != ArrayState::Active;
-            is_idle && (is_clean || may_be_active) && !status.members.iter().any(rebuilds)
+            is_idle && is_clean && !status.members.iter().any(rebuilds)
         })
     }
 

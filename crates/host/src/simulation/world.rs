@@ -35,7 +35,7 @@ const SPLIT: &str = "used without the other";
 /// The longest life.
 const LIFE: Duration = Duration::from_secs(3600);
 /// How long an array may take to come to rest once nothing happens to it.
-const CALM: Duration = Duration::from_secs(120);
+const CALM: Duration = Duration::from_secs(200);
 
 /// An array of the world.
 pub(super) struct MadeArray {
@@ -62,9 +62,6 @@ pub(super) struct World {
     /// Whether a user has to decide which disk an array goes on with.
     pub(super) is_over: Cell<bool>,
 }
-
-/// After so long without I/O an array whose last member failed to record something may still be active.
-const ACTIVE: Duration = Duration::from_secs(30);
 
 /// How a life ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -348,7 +345,7 @@ impl World {
     /// Waits until nothing goes on any more, and checks everything.
     async fn come_to_rest(&self, daemon: &Daemon) {
         self.disks.iter().for_each(|disk| disk.media.heal());
-        // An array whose last member did not take that it is clean tries again after its next write.
+        // Writes go on after all that happened.
         let mut rng = self.draw(Rng::fork);
         for volume in daemon.service.stack.arrays.running() {
             if let Some(made) = self.array(volume.view.status().uuid) {
@@ -358,7 +355,7 @@ impl World {
         }
         let begun_ns = SimRuntime.now_ns();
         let lasts = |limit: Duration| SimRuntime.now_ns() - begun_ns > limit.as_nanos() as u64;
-        while !self.is_calm(daemon, lasts(ACTIVE)) {
+        while !self.is_calm(daemon) {
             assert!(!lasts(CALM), "no rest after {CALM:?}: {}", self.state(daemon));
             SimRuntime.sleep(Duration::from_millis(500)).await;
         }

@@ -13,8 +13,8 @@
 //! | a request of the user | check, repair |
 //!
 //! *idle* ends the running action, and a necessary one starts again, as in the kernel; *frozen* prevents
-//! new actions. An action that could not complete is retried when the state changes. If a member did not answer, or had
-//! no room, that may pass without any news: then it is retried after a pause, which grows from 5 seconds to 5 minutes.
+//! new actions. An action that could not complete is retried when the state changes, or after a pause that grows: from 5 seconds
+//! to a minute if a member did not answer or had no room, which may pass soon; otherwise from a minute to an hour.
 //!
 //! A sync is divided into windows of 1 MiB or more, several of them in flight. Each raises the
 //! barrier for its own part of the array only, reads the slots, reads, writes, and lowers it.
@@ -133,7 +133,7 @@ struct GaveUp {
     news: u64,
     /// The pause before it is tried again without news; zero for a first try.
     pause: Duration,
-    /// When it is tried again without news; `None` if its error cannot pass by itself.
+    /// When it is tried again without news; `None` while it runs.
     again_ns: Option<u64>,
 }
 

@@ -35,8 +35,7 @@ impl Engine {
             let taken = self.core.take_spares().await;
             {
                 let pause = &mut lock(&self.orders).spares_pause;
-                let passes = taken.is_err_and(Status::may_pass);
-                *pause = passes.then(|| longer(pause.unwrap_or_default()));
+                *pause = taken.err().map(|status| longer(pause.unwrap_or_default(), status));
             }
             let action = self.begin_sync();
             if let Some(action) = action {
@@ -68,10 +67,11 @@ impl Engine {
         }
         orders.running = Some(action);
         orders.last = action;
-        let before = orders.gave_up.filter(|gave_up| gave_up.action == action);
+        let news = self.core.news.count();
+        let before = orders.gave_up.filter(|before| before.action == action && before.news == news);
         orders.gave_up = Some(GaveUp {
             action,
-            news: self.core.news.count(),
+            news,
             pause: before.map_or(Duration::ZERO, |gave_up| gave_up.pause),
             again_ns: None,
         });
@@ -108,17 +108,14 @@ impl Engine {
             SyncEnd::Failed(status) => {
                 let (array, action) = (self.core.name(), action.name());
                 let now_ns = self.core.runtime.now_ns();
-                match orders.gave_up.as_mut().filter(|_| status.may_pass()) {
+                match orders.gave_up.as_mut() {
                     Some(gave_up) => {
-                        let pause = longer(gave_up.pause);
+                        let pause = longer(gave_up.pause, status);
                         gave_up.pause = pause;
                         gave_up.again_ns = Some(now_ns + pause.as_nanos() as u64);
                         warn!(array, action, %status, ?pause, "the sync ends, and is tried again after a pause");
                     }
-                    None if asked_for => error!(array, action, %status, "the sync ends"),
-                    None => {
-                        error!(array, action, %status, "the sync ends until the array changes");
-                    }
+                    None => error!(array, action, %status, "the sync ends"),
                 }
             }
             SyncEnd::Interrupted | SyncEnd::Overtaken => {
@@ -144,13 +141,11 @@ impl Engine {
     }
 }
 
-/// Pause before a sync is tried again that failed because a member did not answer, or had no room.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// Each further pause is twice as long, up to this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// The pause after the one before.
-fn longer(pause: Duration) -> Duration {
-    (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+/// The pause before what failed with `status` is tried again; `before` is the pause before that try. A member that did not answer, or had
+/// no room, may be well again soon; another error may have had no cause that lasts, but a whole array is not read again for it all day.
+fn longer(before: Duration, status: Status) -> Duration {
+    let (first, longest) = if status.may_pass() { (5, 60) } else { (60, 3600) };
+    (before * 2).clamp(Duration::from_secs(first), Duration::from_secs(longest))
 }
 
 /// How often the task checks whether the members have answered their late writes.
