@@ -58,6 +58,7 @@ mod two_members;
 
 use std::time::Duration;
 
+use ashlar_engine::arenas::Arenas;
 use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
@@ -102,5 +103,7 @@ fn main() -> Outcome {
     if args.next().is_some() || run.is_zero() || rounds == 0 {
         return Err(usage().into());
     }
+    // As the daemon does.
+    Arenas::serve_buffers();
     bench(Settings { run, rounds })
 }

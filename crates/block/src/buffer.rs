@@ -10,7 +10,7 @@
 //! Memory comes from lists of free blocks, one set per thread, in classes of powers of two from
 //! 4 KiB; it is 4096-aligned (which satisfies O_DIRECT on all known devices). A recycled block keeps
 //! its old contents: a reader that got fewer bytes than requested must not look at the rest.
-//! The allocator makes blocks, or a [`Source`], for memory that another process can see.
+//! The allocator makes blocks, or a [`Source`]: for memory that another process can see, or in huge pages.
 //!
 //! # Why safe code cannot cause undefined behaviour
 //!
@@ -90,12 +90,27 @@ pub unsafe trait Source: fmt::Debug + Send + Sync {
 
 static SOURCE: OnceLock<&'static dyn Source> = OnceLock::new();
 
-/// Allocates buffers of up to 8 MiB from `source` while it has blocks; existing buffers are unaffected.
+/// A source of the larger blocks, and the size from which on it is asked.
+static LARGE: OnceLock<(usize, &'static dyn Source)> = OnceLock::new();
+
+/// Allocates buffers of up to 8 MiB from `source` while it has blocks; existing buffers are unaffected. It is asked before a
+/// source of [`set_large_source`].
 ///
 /// # Errors
 /// A source was already set, and stays.
 pub fn set_source(source: &'static dyn Source) -> Result<(), &'static dyn Source> {
     SOURCE.set(source)
+}
+
+/// Allocates buffers of `from_bytes` to 8 MiB from `source` while it has blocks; existing buffers are unaffected.
+///
+/// # Errors
+/// A source of large blocks was already set, and stays.
+pub fn set_large_source(
+    from_bytes: usize,
+    source: &'static dyn Source,
+) -> Result<(), (usize, &'static dyn Source)> {
+    LARGE.set((from_bytes, source))
 }
 
 /// An aligned block of initialised memory. Dropping it returns it to its source.
@@ -143,10 +158,11 @@ impl Block {
             if let Ok(Some(block)) = pooled {
                 return Some(block);
             }
-            if let Some(source) = SOURCE.get()
-                && let Some(ptr) = source.take(capacity)
-            {
-                return Some(Self { ptr, capacity, source: Some(*source) });
+            let large = LARGE.get().filter(|(from, _)| capacity >= *from);
+            for source in SOURCE.get().into_iter().chain(large.map(|(_, source)| source)) {
+                if let Some(ptr) = source.take(capacity) {
+                    return Some(Self { ptr, capacity, source: Some(*source) });
+                }
             }
         }
         // SAFETY: the layout has a non-zero size.
@@ -154,9 +170,11 @@ impl Block {
         Some(Self { ptr: NonNull::new(ptr)?, capacity, source: None })
     }
 
-    /// Whether it comes from where [`Block::take`] allocates now.
+    /// Whether it comes from where [`Block::take`] allocates first.
     fn is_current(&self) -> bool {
-        self.source.is_some() == SOURCE.get().is_some()
+        SOURCE.get().is_none_or(|wanted| {
+            self.source.is_some_and(|source| std::ptr::addr_eq(source, *wanted))
+        })
     }
 }
 

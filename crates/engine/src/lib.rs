@@ -45,6 +45,7 @@
 
 pub mod accounts;
 pub mod activation;
+pub mod arenas;
 pub mod blocking;
 mod chunk_list;
 mod compute;

@@ -1,7 +1,8 @@
 //! A RAM disk: sparse, volatile, and every I/O ends before its submission returns.
 //!
-//! The memory is one anonymous mapping, which the kernel fills page by page as it is written; a discard returns whole
-//! pages (MADV_DONTNEED) and zeroes the rest, so it reads as zeroes.
+//! The memory is one anonymous mapping, which the kernel fills as it is written; a discard returns whole pages
+//! (MADV_DONTNEED) and zeroes the rest, so it reads as zeroes. The kernel is asked for huge pages: the first write to each 2 MiB
+//! takes all of them, and a discard of less splits them.
 //!
 //! Several threads may copy to and from the contents at once, as on any disk: the contract orders nothing between I/Os
 //! in flight, so overlapping reads and writes of one block may get either value. To keep that defined in Rust too, the
@@ -41,6 +42,8 @@ impl Memory {
         let start = unsafe {
             mmap_anonymous(std::ptr::null_mut(), len, protection, flags | MapFlags::NORESERVE)
         }?;
+        // SAFETY: the advice does not change the contents. A kernel without huge pages refuses it, and uses others.
+        let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len })
     }

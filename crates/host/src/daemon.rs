@@ -36,6 +36,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ashlar_engine::arenas::Arenas;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
@@ -139,6 +140,7 @@ pub fn serve(
     let ending = Ending::block().map_err(deaf)?;
     raise_open_files();
     serve_writers(config);
+    Arenas::serve_buffers();
     let models = Arc::new(Models::new(config.models.clone()));
     if !config.incremental {
         models.check(&config.disks)?;

@@ -13,7 +13,6 @@ use super::records::{DeviceState, ScrubRecord};
 struct Part {
     counters: Counters,
     total_bytes: u64,
-    passed_bytes: u64,
     state: DeviceState,
 }
 
@@ -71,7 +70,6 @@ fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String 
         let part = Part {
             counters: record.counters(),
             total_bytes: record.total_bytes(),
-            passed_bytes: record.passed_bytes(),
             state: worst(record),
         };
         text += &part_text(record, &part, form.raw, occasion);
@@ -89,7 +87,6 @@ fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String 
         let part = Part {
             counters: device.counters,
             total_bytes: device.total_bytes,
-            passed_bytes: device.passed_bytes,
             state: device.state,
         };
         text += &part_text(record, &part, form.raw, occasion);
@@ -154,8 +151,10 @@ fn part_text(record: &ScrubRecord, part: &Part, raw: bool, occasion: Occasion) -
     }
     line(&mut text, format_args!("Total to scrub:   {}", size(part.total_bytes as f64)));
     if part.state != DeviceState::Finished {
-        let percent = percent(part.passed_bytes, part.total_bytes);
-        let done = size(part.counters.bytes() as f64);
+        // As btrfs-progs: of the bytes to scrub, not of the way through the devices.
+        let done = part.counters.bytes();
+        let percent = percent(done, part.total_bytes);
+        let done = size(done as f64);
         line(&mut text, format_args!("Bytes scrubbed:   {done}  ({percent:.2}%)"));
     }
     let limit = match occasion {
@@ -166,10 +165,11 @@ fn part_text(record: &ScrubRecord, part: &Part, raw: bool, occasion: Occasion) -
     };
     let rate = size(rate(part.counters.bytes(), record.duration));
     line(&mut text, format_args!("Rate:             {rate}/s{limit}"));
-    text + &summary(&part.counters)
+    text + &summary(&part.counters, record.read_only)
 }
 
-fn summary(counters: &Counters) -> String {
+/// The errors; a scrub that is `read_only` has corrected nothing.
+fn summary(counters: &Counters, read_only: bool) -> String {
     if !counters.has_errors() {
         return "Error summary:    no errors found\n".to_owned();
     }
@@ -185,8 +185,9 @@ fn summary(counters: &Counters) -> String {
         .map(|(name, count)| format!("{name}={count}"))
         .collect();
     format!(
-        "Error summary:    {}\n  Corrected:      {}\n  Uncorrectable:  {}\n  Unverified:     {}\n",
+        "Error summary:    {}\n  {:<16}{}\n  Uncorrectable:  {}\n  Unverified:     {}\n",
         kinds.join(" "),
+        if read_only { "Correctable:" } else { "Corrected:" },
         counters.corrected_errors,
         counters.uncorrectable_errors,
         counters.unverified_errors,
