@@ -245,16 +245,19 @@ mod tests {
             unsafe { arenas.give(block) };
         };
         let blocks: Vec<_> = (0..64).map(|_| arenas.take(1 << 20).unwrap()).collect();
-        assert_eq!(lock(&arenas.state).arenas.len(), 32);
+        let mapped = || {
+            let state = lock(&arenas.state);
+            (state.arenas.len(), state.idle_bytes)
+        };
+        assert_eq!(mapped(), (32, 0));
         // An arena with one used block stays as it is.
         blocks.iter().step_by(2).for_each(|block| give(*block));
-        assert_eq!((lock(&arenas.state).arenas.len(), lock(&arenas.state).idle_bytes), (32, 0));
+        assert_eq!(mapped(), (32, 0));
         blocks.iter().skip(1).step_by(2).for_each(|block| give(*block));
         let kept = KEEP_BYTES / HUGE_BYTES;
-        assert_eq!(lock(&arenas.state).arenas.len(), kept);
-        assert_eq!(lock(&arenas.state).idle_bytes, KEEP_BYTES);
+        assert_eq!(mapped(), (kept, KEEP_BYTES));
         let again: Vec<_> = (0..2 * kept).map(|_| arenas.take(1 << 20).unwrap()).collect();
-        assert_eq!((lock(&arenas.state).arenas.len(), lock(&arenas.state).idle_bytes), (kept, 0));
+        assert_eq!(mapped(), (kept, 0));
         again.into_iter().for_each(give);
     }
 
