@@ -23,6 +23,10 @@ pub(crate) const PARAMETERS: &str = "sys/module/zfs/parameters/";
 /// The longest time to poll for completions, microseconds.
 pub const MAX_SPIN_US: u32 = 10_000;
 
+/// The most threads that do the I/O, unless a number is given. As many have counters of their own in each device
+/// (`ashlar_block::shard`); more threads share cache lines, and each may keep some ten MiB of buffers.
+pub const MAX_THREADS: usize = 16;
+
 /// The least memory for the requests of all NBD clients, bytes.
 const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
 
@@ -59,7 +63,7 @@ pub struct Config {
     pub partial: bool,
     /// Whether to import pools that another host used last.
     pub force: bool,
-    /// The threads that do the I/O; without a number as many as there are processors, at most 4.
+    /// The threads that do the I/O; without a number as many as there are processors for the process, at most [`MAX_THREADS`].
     pub threads: Option<u16>,
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps.
     pub spin: Option<u32>,
@@ -108,7 +112,8 @@ impl Config {
 
     /// The threads that do the I/O.
     pub(crate) fn threads(&self) -> usize {
-        let default = || available_parallelism().map_or(1, |n| n.get().min(4));
+        // The affinity and the quota of a control group are considered.
+        let default = || available_parallelism().map_or(1, |n| n.get().min(MAX_THREADS));
         self.threads.map_or_else(default, usize::from)
     }
 

@@ -160,6 +160,8 @@ pub fn serve(
         ending.kept_by(&keeper);
     }
     notify::connect();
+    // Inside, the limits of control groups cannot be read.
+    let threads = config.threads();
     confinement.confine_files(&places.budget)?;
     // Only from now on do threads begin inside.
     ending.log_is_written_by(console.hand_over_log());
@@ -168,7 +170,7 @@ pub fn serve(
     }
     let reactor = disks::reactor()?;
     let reactors = ReactorConfig { spin: config.spin(), ..ReactorConfig::default() };
-    let engine = Engine::with_config(config.threads(), reactors);
+    let engine = Engine::with_config(threads, reactors);
     let mut engine = engine.map_err(disks::no_io_uring)?;
     confinement.seal()?;
     let result = reactor.block_on(async {

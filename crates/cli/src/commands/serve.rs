@@ -173,7 +173,7 @@ pub(crate) struct ServeOptions {
     #[arg(short = 'P', long)]
     partial: bool,
 
-    /// Threads that do the I/O [default: one for each processor, at most 4]
+    /// Threads that do the I/O [default: one for each processor that the process may use, at most 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
