@@ -67,6 +67,15 @@ impl Fd {
         Self { core: reactor::current(), fd: Rc::new(fd) }
     }
 
+    /// Gives the descriptor away, for instance to another reactor.
+    ///
+    /// # Errors
+    /// There is a clone, or an operation in flight: this one.
+    pub fn into_fd(self) -> Result<OwnedFd, Self> {
+        let Self { core, fd } = self;
+        Rc::try_unwrap(fd).map_err(|fd| Self { core, fd })
+    }
+
     fn number(&self) -> types::Fd {
         types::Fd(self.fd.as_raw_fd())
     }

@@ -227,6 +227,14 @@ impl Socket {
         Self { fd: Fd::new(fd) }
     }
 
+    /// Gives the descriptor away; [`Self::from_fd`] on another reactor goes on with it.
+    ///
+    /// # Errors
+    /// An operation is in flight: the socket.
+    pub fn into_fd(self) -> Result<OwnedFd, Self> {
+        self.fd.into_fd().map_err(|fd| Self { fd })
+    }
+
     /// Connects to a Unix socket.
     ///
     /// # Errors

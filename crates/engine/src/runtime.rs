@@ -85,7 +85,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts `count` reactors, named `ashlar-0` and so on.
+    /// Starts `count` reactors, on threads named [`Self::thread_name`].
     ///
     /// # Errors
     /// Those of [`Reactor::new`] and of starting threads; reactors that were already started are ended.
@@ -108,7 +108,7 @@ impl Engine {
             let (stop, stopped) = oneshot::channel();
             let (panicked, panics) = oneshot::channel();
             let (started, handle) = mpsc::sync_channel(1);
-            let thread = format!("ashlar-{index}");
+            let thread = Self::thread_name(index);
             let name = thread.clone();
             let body = move || {
                 if let Some(message) = serve(config, &started, stopped) {
@@ -122,6 +122,11 @@ impl Engine {
             engine.handles.push(handle.recv().map_err(ended)??);
         }
         Ok(engine)
+    }
+
+    /// The name of the thread of one of [`Self::handles`].
+    pub fn thread_name(index: usize) -> String {
+        format!("ashlar-{index}")
     }
 
     /// The reactors, in order.

@@ -13,6 +13,7 @@ use ashlar_engine::ram::RamDevice;
 use ashlar_engine::{Reactor, ReactorConfig, blocking};
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::{Config, listen};
+use ashlar_export::nbd::placement::Placement;
 use futures_util::FutureExt;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     reactor.block_on(async {
         let stop = blocking::run(|| std::io::stdin().read_to_end(&mut Vec::new()));
         let stop = stop.map(|_ended_or_failed| ()).shared();
-        listen(Listener::bind_unix(&path, 0o600)?, exports, Arc::default(), Config::default(), stop)
-            .await
+        let listener = Listener::bind_unix(&path, 0o600)?;
+        listen(listener, exports, Arc::default(), Placement::here(), Config::default(), stop).await
     })?;
     Ok(())
 }

@@ -39,6 +39,7 @@ use std::time::Instant;
 use ashlar_engine::arenas::Arenas;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
+use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
@@ -383,7 +384,8 @@ async fn run(
     let Places { mount, control, metrics, nbd, budget } = places;
     let devices = Arc::clone(&stack.devices);
     let addresses = nbd.iter().map(|(address, _)| address.to_string()).collect();
-    let nbd = Nbd::start(engine, config, nbd, &budget, &devices, ending)?;
+    let placement = Placement::on(engine.handles());
+    let nbd = Nbd::start(engine, &placement, config, nbd, &budget, &devices, ending)?;
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
     let mut mounted_at = None;
     if let Some(mount) = mount {
@@ -408,6 +410,7 @@ async fn run(
         attributes,
         mount: mounted_at,
         nbd: addresses,
+        placement: Some(placement),
         metrics: metrics
             .as_ref()
             .and_then(|bound| bound.local_addr().ok())

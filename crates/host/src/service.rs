@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::Attributes;
@@ -34,6 +35,8 @@ pub(crate) struct Service {
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
+    /// The connections of NBD clients on each thread, if threads serve them.
+    pub(crate) placement: Option<Arc<Placement>>,
     /// The address at which metrics are served.
     pub(crate) metrics: Option<String>,
     pub(crate) clients: Arc<Clients>,

@@ -60,6 +60,7 @@ fn sample(times: u64) -> Sample {
         now_ns: 5_000_000_000 + times * 1_000_000_000,
         uptime_ns: times * 1_000_000_000,
         latency_bounds_us: BOUNDS.to_vec(),
+        threads: Vec::new(),
         devices,
         arrays: vec![ArraySample {
             device: "md0".to_owned(),

@@ -36,6 +36,7 @@ mod metrics;
 mod models;
 mod nbd_clients;
 mod nbd_disks;
+mod nbd_threads;
 mod nesting;
 mod rbd_disks;
 mod refused;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::support::{Daemon, Images, MIB, Nbd, ashlar_in, program};
 
 /// A sample of the daemon.
-fn sample(daemon: &Daemon) -> Value {
+pub(super) fn sample(daemon: &Daemon) -> Value {
     let mut control = UnixStream::connect(&daemon.control).unwrap();
     control.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let call = json!({ "method": "io.ashlar.Control.Sample" });

@@ -38,6 +38,14 @@ impl<'a, S: Stream> Input<'a, S> {
         Some(Self { stream, buffer, start: 0, end: 0, window: MIN_WINDOW })
     }
 
+    /// As [`Self::new`], with what another one has received and not consumed.
+    pub(crate) fn resume(stream: &'a S, received: &[u8]) -> Option<Self> {
+        let mut input = Self::new(stream)?;
+        input.buffer.as_mut_slice()[..received.len()].copy_from_slice(received);
+        input.end = received.len();
+        Some(input)
+    }
+
     /// The bytes received but not consumed.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer.as_slice()[self.start..self.end]

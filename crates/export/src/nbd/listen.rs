@@ -1,4 +1,8 @@
-//! Accepting connections on a reactor.
+//! Accepting connections on a reactor, and serving them on several.
+//!
+//! The reactor that accepts runs the handshakes, too: a client that never chooses an export weighs on no other thread and counts as no
+//! load, and the limit on handshakes needs no lock. Once a client has chosen, its socket goes to the thread where the fewest
+//! connections are in transmission ([`placement`](super::placement)), and stays there. The handshake's task waits for its end.
 
 use std::future::Future;
 use std::io;
@@ -8,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_engine::net::Listener;
-use ashlar_engine::{sleep, spawn};
+use ashlar_engine::{ReceiveError, sleep, spawn};
 use futures_util::future::{Either, select};
 
 use super::budget::Budget;
 use super::export::Exports;
-use super::peers::{Peers, Seat};
-use super::server::{Disconnect, serve};
+use super::peers::{Departed, Peers, Seat, Shared};
+use super::placement::{Place, Placement};
+use super::server::{Begun, Disconnect, End, begin, resume};
 use super::throttle::Topic;
 
 /// The settings of a listener.
@@ -48,8 +53,9 @@ impl Default for Config {
     }
 }
 
-/// Serves `exports` to the clients that connect to `listener`, on the current reactor, until `stop`; then waits for the
-/// connections to end. Requests hold memory of `budget`. When `stop` ends, all its clones must end, too.
+/// Accepts the clients that connect to `listener` on the current reactor, and serves `exports` to them on the threads of `placement`,
+/// until `stop`; then waits for the connections to end. Requests hold memory of `budget`. When `stop` ends, all its clones must
+/// end, too.
 ///
 /// # Errors
 /// The listening socket failed. Existing connections were not disturbed, and have ended.
@@ -60,19 +66,23 @@ pub async fn listen(
     listener: Listener,
     exports: Arc<Exports>,
     budget: Arc<Budget>,
+    placement: Arc<Placement>,
     config: Config,
-    stop: impl Future<Output = ()> + Clone + 'static,
+    stop: impl Future<Output = ()> + Clone + Send + 'static,
 ) -> io::Result<()> {
-    let peers = Peers::new(config, budget, Arc::clone(&exports));
+    let shared = Shared::new(config, budget, exports);
+    let peers = Peers::new(Arc::clone(&shared));
     let accept_all = async {
         let passing = |error: &io::Error| {
-            peers.say(Topic::Accepting, || tracing::warn!(%error, "accepting an NBD connection"));
+            let say = || tracing::warn!(%error, "accepting an NBD connection");
+            shared.say(Topic::Accepting, say);
         };
         loop {
             match listener.next(passing).await {
                 Ok(socket) => {
-                    let seat = peers.admit(socket);
-                    spawn(connection(seat, Arc::clone(&exports), config, stop.clone())).detach();
+                    let seat = peers.admit(socket, None);
+                    let (shared, placement) = (Arc::clone(&shared), Arc::clone(&placement));
+                    spawn(connection(seat, shared, placement, stop.clone())).detach();
                 }
                 Err(error) => return error,
             }
@@ -88,18 +98,56 @@ pub async fn listen(
     result
 }
 
-/// Serves one connection and closes it.
+/// The handshake of a connection, and then its transmission on the thread where it is placed.
 async fn connection(
     seat: Seat,
-    exports: Arc<Exports>,
-    config: Config,
+    shared: Arc<Shared>,
+    placement: Arc<Placement>,
+    stop: impl Future<Output = ()> + Clone + Send + 'static,
+) {
+    let config = shared.config;
+    let (socket, peer, patience) = (&seat.socket, &seat.peer, sleep(config.handshake));
+    // Boxed: its state is not needed while the transmission runs.
+    let handshake = Box::pin(begin(socket, &shared.exports, peer, stop.clone(), patience));
+    let outcome = handshake.await;
+    if peer.was_refused() {
+        let (why, most) =
+            ("NBD client refused: there are as many as may be", config.max_connections);
+        shared.say(Topic::Refused, || tracing::warn!(most, "{why}"));
+    }
+    let topic = if peer.is_served() { Topic::Transmission } else { Topic::Handshake };
+    let begun = match seat.dropped().map_or(outcome, Err) {
+        Ok(Ok(begun)) => begun,
+        Ok(Err(end)) => return log_end(&shared, topic, Ok(end)),
+        Err(why) => return log_end(&shared, topic, Err(why)),
+    };
+    let (departed, away) = match seat.depart() {
+        Ok(departed) => departed,
+        Err(why) => return log_end(&shared, topic, Err(why)),
+    };
+    let place = placement.place();
+    let thread = place.thread();
+    let served = thread.spawn_on(move || transmission(departed, begun, shared, place, stop));
+    if let Err(ReceiveError) = served.await {
+        tracing::debug!("an NBD connection has ended with its thread or by a panic");
+    }
+    drop(away);
+}
+
+/// Serves a connection whose transmission has begun, and closes it.
+async fn transmission(
+    departed: Departed,
+    begun: Begun,
+    shared: Arc<Shared>,
+    place: Place,
     stop: impl Future<Output = ()> + Clone,
 ) {
-    let (socket, peer) = (&seat.socket, &seat.peer);
-    let served = pin!(serve(socket, &exports, peer, stop.clone(), sleep(config.handshake)));
+    let seat = departed.arrive(&shared);
+    let (socket, grace) = (&seat.socket, shared.config.grace);
+    let served = pin!(resume(socket, begun, &seat.peer, stop.clone()));
     let deadline = pin!(async {
         stop.await;
-        sleep(config.grace).await;
+        sleep(grace).await;
     });
     let result = match select(served, deadline).await {
         Either::Left((result, _)) => result,
@@ -111,22 +159,25 @@ async fn connection(
             served.await
         }
     };
-    let peers = seat.peers();
-    if peer.was_refused() {
-        let (why, most) =
-            ("NBD client refused: there are as many as may be", config.max_connections);
-        peers.say(Topic::Refused, || tracing::warn!(most, "{why}"));
-    }
-    let topic = if peer.is_served() { Topic::Transmission } else { Topic::Handshake };
-    match seat.dropped().map_or(result, Err) {
+    log_end(&shared, Topic::Transmission, seat.dropped().map_or(result, Err));
+    // Before the client sees the end, with the socket.
+    drop(place);
+}
+
+fn log_end(shared: &Shared, topic: Topic, result: Result<End, Disconnect>) {
+    match result {
         Ok(end) => tracing::debug!(?end, "NBD connection ended"),
         Err(error @ (Disconnect::Io(_) | Disconnect::Truncated)) => {
-            peers.say(topic, || tracing::info!(%error, "NBD connection lost"));
+            shared.say(topic, || tracing::info!(%error, "NBD connection lost"));
         }
-        Err(error) => peers.say(topic, || tracing::warn!(%error, "NBD connection dropped")),
+        Err(error) => shared.say(topic, || tracing::warn!(%error, "NBD connection dropped")),
     }
 }
 
 #[cfg(test)]
 #[path = "listen_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "listen_threads_tests.rs"]
+mod thread_tests;

@@ -2,12 +2,14 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ashlar_block::byte_volume::ByteVolume;
 use ashlar_block::gateway::Gateway;
 use ashlar_block::units::Sectors;
-use ashlar_engine::{RamDevice, Reactor, ReactorConfig, oneshot};
+use ashlar_engine::net::Bound;
+use ashlar_engine::oneshot::{self, Sender};
+use ashlar_engine::{Engine, RamDevice};
 use futures_util::FutureExt;
 
 use super::super::budget::MIN_BUDGET_BYTES;
@@ -17,31 +19,60 @@ use super::*;
 
 const MIB: u32 = 1 << 20;
 
-/// Runs `clients` on a thread against a listener, and passes it the listener's path.
-fn against(config: Config, clients: impl FnOnce(&Path) + Send + 'static) {
+/// A listener on the first of two threads that serve.
+pub(super) struct Server {
+    pub(super) path: PathBuf,
+    pub(super) placement: Arc<Placement>,
+    pub(super) budget: Arc<Budget>,
+    stop: Option<Sender<()>>,
+}
+
+impl Server {
+    /// Begins the end.
+    pub(super) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+}
+
+/// Runs `clients` against a listener that exports `volume` as `ram0`, and then ends it.
+pub(super) fn with_server(volume: ByteVolume, config: Config, clients: impl FnOnce(&mut Server)) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    Reactor::new(ReactorConfig::default()).unwrap().block_on(async {
-        let ram = RamDevice::new("ram0", Sectors(u64::from(32 * MIB) / 512)).unwrap();
-        let volume = ByteVolume::new(Gateway::new(Arc::new(ram)));
-        let exports = Arc::new(Exports::new());
-        exports.add(Export::new("ram0", volume).unwrap()).unwrap();
-        let listener = Listener::bind_unix(&path, 0o600).unwrap();
-        let (tell, told) = oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            clients(&path);
-            tell.send(());
-        });
-        let stop = async move { assert!(told.await.is_ok(), "a client panicked") }.shared();
-        let budget = Arc::new(Budget::new(MIN_BUDGET_BYTES));
-        listen(listener, exports, Arc::clone(&budget), config, stop).await.unwrap();
-        thread.join().unwrap();
-        assert_eq!(budget.used_bytes(), 0, "everything was given back");
-    });
+    let bound = Bound::unix(&path, 0o600, None).unwrap();
+    let engine = Engine::start(2).unwrap();
+    let exports = Arc::new(Exports::new());
+    exports.add(Export::new("ram0", volume).unwrap()).unwrap();
+    let placement = Placement::on(engine.handles());
+    let (stop, stopped) = oneshot::channel::<()>();
+    // Dropping the sender is enough.
+    let stopped = stopped.map(|_| ()).shared();
+    let budget = Arc::new(Budget::new(MIN_BUDGET_BYTES));
+    let (on, from) = (Arc::clone(&placement), Arc::clone(&budget));
+    let served = engine.handles()[0]
+        .spawn_on(move || listen(bound.into(), exports, from, on, config, stopped));
+    let mut server = Server { path, placement, budget, stop: Some(stop) };
+    clients(&mut server);
+    server.stop();
+    wait_for(served).unwrap();
+    assert_eq!(server.budget.used_bytes(), 0, "everything was given back");
+    assert_eq!(server.placement.connections(), [0, 0]);
+}
+
+/// Waits for the end of a listener.
+fn wait_for<T>(receiver: ashlar_engine::Receiver<io::Result<T>>) -> io::Result<T> {
+    let reactor = ashlar_engine::Reactor::new(Default::default()).unwrap();
+    reactor.block_on(receiver).expect("the listener does not panic")
+}
+
+/// Runs `clients` against a listener with a RAM disk, and passes it the listener's path.
+fn against(config: Config, clients: impl FnOnce(&Path)) {
+    let ram = RamDevice::new("ram0", Sectors(u64::from(32 * MIB) / 512)).unwrap();
+    let volume = ByteVolume::new(Gateway::new(Arc::new(ram)));
+    with_server(volume, config, |server| clients(&server.path));
 }
 
 /// A client in the handshake.
-fn greet(path: &Path) -> UnixStream {
+pub(super) fn greet(path: &Path) -> UnixStream {
     let mut client = UnixStream::connect(path).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client.read_exact(&mut [0; 18]).unwrap();
@@ -50,30 +81,30 @@ fn greet(path: &Path) -> UnixStream {
 }
 
 /// Chooses the export with EXPORT_NAME.
-fn choose(client: &mut UnixStream) {
+pub(super) fn choose(client: &mut UnixStream) {
     client.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\x04ram0").unwrap();
 }
 
 /// A client in transmission.
-fn connect(path: &Path) -> UnixStream {
+pub(super) fn connect(path: &Path) -> UnixStream {
     let mut client = greet(path);
     choose(&mut client);
     client.read_exact(&mut [0; 10]).unwrap();
     client
 }
 
-fn request(client: &mut UnixStream, command: Command, length: u32) {
+pub(super) fn request(client: &mut UnixStream, command: Command, length: u32) {
     let header = Header { flags: 0, number: command as u16, cookie: 1, offset: 0, length };
     client.write_all(&header.encode()).unwrap();
 }
 
-fn read(client: &mut UnixStream, length: u32) {
+pub(super) fn read(client: &mut UnixStream, length: u32) {
     request(client, Command::Read, length);
     client.read_exact(&mut vec![0; 16 + length as usize]).unwrap();
 }
 
 /// Whether the server closes the connection, after everything it sent was read.
-fn is_closed(client: &mut UnixStream) -> bool {
+pub(super) fn is_closed(client: &mut UnixStream) -> bool {
     match client.read_to_end(&mut Vec::new()) {
         Ok(_) => true,
         // A reset: the server closed with requests not received.

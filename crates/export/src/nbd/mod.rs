@@ -39,6 +39,7 @@ mod opt_structured_reply;
 mod option;
 pub mod peer;
 mod peers;
+pub mod placement;
 pub mod reply_simple;
 pub mod reply_structured;
 pub mod server;

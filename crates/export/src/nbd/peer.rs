@@ -3,9 +3,10 @@
 //! The protocol code never reads a clock: times are those of the watching task's last round. This costs a request
 //! nothing and is exact to one round.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use super::budget::Budget;
@@ -14,11 +15,29 @@ use super::budget::Budget;
 /// transfer holds.
 const LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 
-/// How many connections of a listener are in transmission, and the most allowed.
+/// How many connections of a listener are in transmission, on all threads, and the most allowed. Only the thread that accepts
+/// them lets further ones in.
 #[derive(Debug)]
 pub(crate) struct Room {
-    pub(crate) most: usize,
-    pub(crate) served: Cell<usize>,
+    most: usize,
+    served: AtomicUsize,
+}
+
+impl Room {
+    /// For at most `most` connections.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, served: AtomicUsize::new(0) })
+    }
+}
+
+/// A connection's part of the room, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted(Arc<Room>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.served.fetch_sub(1, SeqCst);
+    }
 }
 
 /// A transfer that waits for the client: replies for the client to take, or a payload for it to send.
@@ -41,10 +60,11 @@ pub(crate) enum Direction {
 #[derive(Debug)]
 pub struct Peer {
     budget: Arc<Budget>,
-    room: Rc<Room>,
+    room: Arc<Room>,
     /// The watching task's time.
     clock_ns: Rc<Cell<u64>>,
-    is_served: Cell<bool>,
+    /// Since its transmission began.
+    admitted: RefCell<Option<Admitted>>,
     was_refused: Cell<bool>,
     /// Memory held by its requests.
     held_bytes: Cell<usize>,
@@ -58,19 +78,18 @@ pub struct Peer {
 impl Peer {
     /// The only connection of its listener.
     pub fn alone(budget: Arc<Budget>) -> Self {
-        let room = Rc::new(Room { most: 1, served: Cell::default() });
-        Self::new(budget, room, Rc::default())
+        Self::new(budget, Room::new(1), Rc::default())
     }
 
-    pub(crate) fn new(budget: Arc<Budget>, room: Rc<Room>, clock_ns: Rc<Cell<u64>>) -> Self {
+    pub(crate) fn new(budget: Arc<Budget>, room: Arc<Room>, clock_ns: Rc<Cell<u64>>) -> Self {
         let active_ns = Cell::new(clock_ns.get());
-        let (is_served, was_refused, held_bytes, most_held_bytes, running, transfers) =
+        let (admitted, was_refused, held_bytes, most_held_bytes, running, transfers) =
             Default::default();
         Self {
             budget,
             room,
             clock_ns,
-            is_served,
+            admitted,
             was_refused,
             held_bytes,
             most_held_bytes,
@@ -86,7 +105,7 @@ impl Peer {
 
     /// Whether the limit on served connections leaves room for this one.
     pub(crate) fn has_room(&self) -> bool {
-        self.room.served.get() < self.room.most
+        self.room.served.load(SeqCst) < self.room.most
     }
 
     /// Records that it was refused for lack of room.
@@ -101,14 +120,24 @@ impl Peer {
 
     /// Records that its transmission begins.
     pub(crate) fn begin(&self) {
-        self.is_served.set(true);
-        self.room.served.set(self.room.served.get() + 1);
+        self.room.served.fetch_add(1, SeqCst);
+        self.resume(Admitted(Arc::clone(&self.room)));
+    }
+
+    /// Records that its transmission, which began on another thread, goes on here.
+    pub(crate) fn resume(&self, admitted: Admitted) {
+        *self.admitted.borrow_mut() = Some(admitted);
         self.touch();
+    }
+
+    /// Takes its part of the room, for the thread on which it goes on.
+    pub(crate) fn leave(self) -> Option<Admitted> {
+        self.admitted.into_inner()
     }
 
     /// Whether its transmission has begun.
     pub(crate) fn is_served(&self) -> bool {
-        self.is_served.get()
+        self.admitted.borrow().is_some()
     }
 
     /// Memory held by its requests, bytes.
@@ -174,13 +203,5 @@ impl Peer {
         self.budget.is_short()
             && self.held_bytes() >= self.budget.fair_share()
             && self.transfers.iter().filter_map(Cell::get).any(is_late)
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        if self.is_served() {
-            self.room.served.set(self.room.served.get() - 1);
-        }
     }
 }

@@ -1,4 +1,6 @@
-//! The connections of a listener, and the task that watches them.
+//! The connections of a listener on a thread, and the task that watches them.
+//!
+//! The thread that accepts has those in the handshake; those in transmission are on the threads that serve them.
 //!
 //! In each round it looks for clients that block others: those idle for longer than allowed, and those that neither
 //! take their replies nor send their payload while memory is short. It shuts their sockets down, which ends their
@@ -10,8 +12,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::io;
 use std::ops::Deref;
-use std::rc::Rc;
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -24,7 +28,7 @@ use rustix::net::Shutdown;
 use super::budget::Budget;
 use super::export::Exports;
 use super::listen::Config;
-use super::peer::{Peer, Room};
+use super::peer::{Admitted, Peer, Room};
 use super::server::Disconnect;
 use super::throttle::Topic;
 
@@ -33,10 +37,36 @@ const ROUND: Duration = Duration::from_secs(1);
 /// If an ended connection had this much memory, the allocator is asked to return what it keeps, bytes.
 const MUCH_BYTES: usize = 1 << 20;
 
+thread_local! {
+    /// Those in transmission on this thread, of each listener.
+    static HERE: RefCell<Vec<Weak<Peers>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the connections of a listener share on all threads.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) exports: Arc<Exports>,
+    budget: Arc<Budget>,
+    room: Arc<Room>,
+}
+
+impl Shared {
+    /// For the connections of one listener to `exports`.
+    pub(crate) fn new(config: Config, budget: Arc<Budget>, exports: Arc<Exports>) -> Arc<Self> {
+        Arc::new(Self { config, exports, budget, room: Room::new(config.max_connections) })
+    }
+
+    /// Calls `message` to log, unless clients have caused too many messages.
+    pub(crate) fn say(&self, topic: Topic, message: impl FnOnce()) {
+        self.exports.throttle.say(topic, now_ns(), message);
+    }
+}
+
 /// A connection.
 pub(crate) struct Connection {
-    pub(crate) socket: Socket,
+    /// Before the socket: a client that sees the end of its connection finds room for another.
     pub(crate) peer: Peer,
+    pub(crate) socket: Socket,
     dropped: RefCell<Option<Disconnect>>,
 }
 
@@ -59,53 +89,66 @@ impl Connection {
 
 /// See the module text.
 pub(crate) struct Peers {
-    config: Config,
-    budget: Arc<Budget>,
-    room: Rc<Room>,
+    pub(crate) shared: Arc<Shared>,
     clock_ns: Rc<Cell<u64>>,
     /// By age.
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next: Cell<u64>,
+    /// How many have left this thread and not ended.
+    away: Cell<usize>,
     is_watched: Cell<bool>,
     /// Whether a connection that had much memory has ended.
     memory_came_back: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
-    exports: Arc<Exports>,
 }
 
 impl Peers {
-    /// For the connections of one listener to `exports`.
-    pub(crate) fn new(config: Config, budget: Arc<Budget>, exports: Arc<Exports>) -> Rc<Self> {
-        let room = Rc::new(Room { most: config.max_connections, served: Cell::default() });
-        let (clock_ns, connections, next, is_watched, memory_came_back, waiting) =
+    /// Those of a listener in the handshake.
+    pub(crate) fn new(shared: Arc<Shared>) -> Rc<Self> {
+        let (clock_ns, connections, next, away, is_watched, memory_came_back, waiting) =
             Default::default();
         Rc::new(Self {
-            config,
-            budget,
-            room,
+            shared,
             clock_ns,
             connections,
             next,
+            away,
             is_watched,
             memory_came_back,
             waiting,
-            exports,
         })
     }
 
-    /// Adds a connection. If too many are in the handshake, the oldest of them is dropped.
-    pub(crate) fn admit(self: &Rc<Self>, socket: Socket) -> Seat {
+    /// Those of a listener in transmission on the current thread.
+    pub(crate) fn here(shared: &Arc<Shared>) -> Rc<Self> {
+        HERE.with_borrow_mut(|all| {
+            all.retain(|peers| peers.strong_count() > 0);
+            let mut known = all.iter().filter_map(Weak::upgrade);
+            known.find(|peers| Arc::ptr_eq(&peers.shared, shared)).unwrap_or_else(|| {
+                let new = Self::new(Arc::clone(shared));
+                all.push(Rc::downgrade(&new));
+                new
+            })
+        })
+    }
+
+    /// Adds a connection, which begins its handshake, or goes on with its transmission. If too many are in the handshake, the
+    /// oldest of them is dropped.
+    pub(crate) fn admit(self: &Rc<Self>, socket: Socket, admitted: Option<Admitted>) -> Seat {
         self.watch();
-        let peer =
-            Peer::new(Arc::clone(&self.budget), Rc::clone(&self.room), Rc::clone(&self.clock_ns));
-        let connection = Rc::new(Connection { socket, peer, dropped: RefCell::default() });
+        let Shared { config, budget, room, .. } = &*self.shared;
+        let peer = Peer::new(Arc::clone(budget), Arc::clone(room), Rc::clone(&self.clock_ns));
+        if let Some(admitted) = admitted {
+            peer.resume(admitted);
+        }
+        let connection = Rc::new(Connection { peer, socket, dropped: RefCell::default() });
         let number = self.next.replace(self.next.get() + 1);
         let mut connections = self.connections.borrow_mut();
         connections.insert(number, Rc::clone(&connection));
         let in_handshake = |connection: &&Rc<Connection>| {
             !connection.peer.is_served() && connection.dropped.borrow().is_none()
         };
-        if connections.values().filter(in_handshake).count() > self.config.max_handshakes
+        if connections.values().filter(in_handshake).count() > config.max_handshakes
             && let Some(oldest) = connections.values().find(in_handshake)
         {
             oldest.drop_for(Disconnect::Crowded);
@@ -113,22 +156,24 @@ impl Peers {
         Seat { peers: Rc::clone(self), number, connection }
     }
 
-    /// Ends when no connection is left.
+    /// Ends when no connection is left, here or on the threads to which they went.
     pub(crate) async fn all_gone(&self) {
         poll_fn(|cx| {
-            if self.connections.borrow().is_empty() {
+            if self.connections.borrow().is_empty() && self.away.get() == 0 {
                 return Poll::Ready(());
             }
             *self.waiting.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;
-        self.exports.throttle.end();
+        self.shared.exports.throttle.end();
     }
 
-    /// Calls `message` to log, unless clients have caused too many messages.
-    pub(crate) fn say(&self, topic: Topic, message: impl FnOnce()) {
-        self.exports.throttle.say(topic, now_ns(), message);
+    /// Lets [`Self::all_gone`] look again.
+    fn tell(&self) {
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
     }
 
     /// Starts the watching task, which ends when no connection is left, and nothing that they caused.
@@ -140,14 +185,15 @@ impl Peers {
         let peers = Rc::clone(self);
         let round = peers.round();
         let watch = async move {
+            let throttle = &peers.shared.exports.throttle;
             // A client may also end while the allocator returns memory.
             while !peers.connections.borrow().is_empty()
                 || peers.memory_came_back.get()
-                || peers.exports.throttle.is_behind()
+                || throttle.is_behind()
             {
                 sleep(round).await;
                 peers.look_after().await;
-                peers.exports.throttle.catch_up(now_ns());
+                throttle.catch_up(now_ns());
             }
             peers.is_watched.set(false);
         };
@@ -156,16 +202,18 @@ impl Peers {
 
     /// A quarter of the shortest time limit.
     fn round(&self) -> Duration {
-        let shortest = self.config.idle.unwrap_or(ROUND).min(self.config.patience);
+        let Config { idle, patience, .. } = self.shared.config;
+        let shortest = idle.unwrap_or(ROUND).min(patience);
         (shortest / 4).clamp(Duration::from_millis(1), ROUND)
     }
 
     async fn look_after(&self) {
+        let Config { idle, patience, .. } = self.shared.config;
         self.clock_ns.set(now_ns());
         for connection in self.connections.borrow().values() {
-            if self.config.idle.is_some_and(|idle| connection.peer.is_idle_for(idle)) {
+            if idle.is_some_and(|idle| connection.peer.is_idle_for(idle)) {
                 connection.drop_for(Disconnect::Idle);
-            } else if connection.peer.is_in_the_way(self.config.patience) {
+            } else if connection.peer.is_in_the_way(patience) {
                 connection.drop_for(Disconnect::Slow);
             }
         }
@@ -179,7 +227,7 @@ impl Peers {
     }
 }
 
-/// A connection's entry in the listener's table; dropping it removes the entry.
+/// A connection's entry in the table of its thread; dropping it removes the entry.
 pub(crate) struct Seat {
     peers: Rc<Peers>,
     number: u64,
@@ -187,8 +235,53 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(crate) fn peers(&self) -> &Peers {
-        &self.peers
+    /// Takes the connection, whose transmission has begun, away from this thread.
+    ///
+    /// # Errors
+    /// It was dropped from outside meanwhile.
+    pub(crate) fn depart(self) -> Result<(Departed, Away), Disconnect> {
+        let away = Away::new(Rc::clone(&self.peers));
+        let connection = Rc::clone(&self.connection);
+        drop(self);
+        // Nothing else has it, and the handshake has left nothing in flight.
+        let Some(Connection { peer, socket, dropped }) = Rc::into_inner(connection) else {
+            return Err(io::Error::other("the connection is in use").into());
+        };
+        match (dropped.into_inner(), peer.leave(), socket.into_fd()) {
+            (None, Some(admitted), Ok(fd)) => Ok((Departed { admitted, fd }, away)),
+            (Some(why), ..) => Err(why),
+            (None, ..) => Err(io::Error::other("the connection is in its handshake").into()),
+        }
+    }
+}
+
+/// A connection between two threads.
+pub(crate) struct Departed {
+    admitted: Admitted,
+    fd: OwnedFd,
+}
+
+impl Departed {
+    /// Goes on with it on the current thread.
+    pub(crate) fn arrive(self, shared: &Arc<Shared>) -> Seat {
+        Peers::here(shared).admit(Socket::from_fd(self.fd), Some(self.admitted))
+    }
+}
+
+/// A connection that has left this thread; dropped when it has ended.
+pub(crate) struct Away(Rc<Peers>);
+
+impl Away {
+    fn new(peers: Rc<Peers>) -> Self {
+        peers.away.set(peers.away.get() + 1);
+        Self(peers)
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.0.away.set(self.0.away.get() - 1);
+        self.0.tell();
     }
 }
 
@@ -206,9 +299,7 @@ impl Drop for Seat {
         if self.connection.peer.most_held_bytes() >= MUCH_BYTES {
             self.peers.memory_came_back.set(true);
         }
-        if let Some(waker) = self.peers.waiting.take() {
-            waker.wake();
-        }
+        self.peers.tell();
     }
 }
 
@@ -226,10 +317,11 @@ mod tests {
     fn memory_that_comes_back_while_the_allocator_is_asked_is_given_back_too() {
         Reactor::new(ReactorConfig::default()).unwrap().block_on(async {
             let config = Config { patience: Duration::from_millis(4), ..Config::default() };
-            let peers = Peers::new(config, Arc::new(Budget::new(MIN_BUDGET_BYTES)), Arc::default());
+            let budget = Arc::new(Budget::new(MIN_BUDGET_BYTES));
+            let peers = Peers::new(Shared::new(config, budget, Arc::default()));
             let [first, last] = [(); 2].map(|()| {
                 let (ours, _) = UnixStream::pair().unwrap();
-                let seat = peers.admit(Socket::from_fd(ours.into()));
+                let seat = peers.admit(Socket::from_fd(ours.into()), None);
                 seat.peer.hold(MUCH_BYTES);
                 seat.peer.release(MUCH_BYTES);
                 seat

@@ -69,18 +69,18 @@ pub enum Disconnect {
     Crowded,
 }
 
-/// Serves one client on `stream`: handshake, transmission, and the end of every request that was started. The caller
-/// closes the stream afterwards.
-///
-/// `stop` ends the connection early: requests in flight are finished and answered, requests received after them get
-/// `ESHUTDOWN`, and no more are received. A client that does not take its replies can delay that; the caller sets the
-/// deadline and closes the socket. When `patience` ends, a client that has not chosen an export is dropped.
-///
-/// The future must be polled to its end (spawned), not dropped: dropping it abandons requests half way. `peer` is the
-/// state that the listener's watching task sees meanwhile.
+/// A client that has chosen an export: what its transmission needs, on any thread.
+pub(crate) struct Begun {
+    export: OpenExport,
+    terms: Terms,
+    /// What the client has sent without waiting for the end of the handshake.
+    received: Vec<u8>,
+}
+
+/// Serves one client on `stream`, on one thread: [`begin`] and [`resume`].
 ///
 /// # Errors
-/// The client broke the protocol or the connection failed. Requests in flight were still finished.
+/// Those of both.
 pub async fn serve<S: Stream>(
     stream: &S,
     exports: &Exports,
@@ -88,6 +88,27 @@ pub async fn serve<S: Stream>(
     stop: impl Future<Output = ()>,
     patience: impl Future<Output = ()>,
 ) -> Result<End, Disconnect> {
+    let mut stop = pin!(stop);
+    match begin(stream, exports, peer, stop.as_mut(), patience).await? {
+        Ok(begun) => resume(stream, begun, peer, stop).await,
+        Err(end) => Ok(end),
+    }
+}
+
+/// The handshake: ends when the client has chosen an export, and knows it, or with the normal end of the connection.
+///
+/// `stop` ends the connection. When `patience` ends, a client that has not chosen an export is dropped. `peer` is the state that
+/// the listener's watching task sees meanwhile.
+///
+/// # Errors
+/// The client broke the protocol or the connection failed.
+pub(crate) async fn begin<S: Stream>(
+    stream: &S,
+    exports: &Exports,
+    peer: &Peer,
+    stop: impl Future<Output = ()>,
+    patience: impl Future<Output = ()>,
+) -> Result<Result<Begun, End>, Disconnect> {
     let (mut stop, mut patience) = (pin!(stop), pin!(patience));
     // A client in its handshake uses nothing: what is removed meanwhile may end.
     let (list, infos): (Vec<Weak<Export>>, Vec<ExportInfo>) =
@@ -105,14 +126,36 @@ pub async fn serve<S: Stream>(
         });
         match outcome.await {
             Some(Ok(Ok(begun))) => begun,
-            Some(Ok(Err(end))) => return Ok(end),
+            Some(Ok(Err(end))) => return Ok(Err(end)),
             Some(Err(disconnect)) => return Err(disconnect),
-            None => return Ok(End::Stopped),
+            None => return Ok(Err(End::Stopped)),
         }
     };
     let Session { export: chosen, structured, allocation } = session;
     let terms = Terms::new(&infos[chosen], structured, allocation);
     tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
+    Ok(Ok(Begun { export, terms, received: input.bytes().to_vec() }))
+}
+
+/// The transmission, and the end of every request that was started. The caller closes the stream afterwards.
+///
+/// `stop` ends the connection early: requests in flight are finished and answered, requests received after them get
+/// `ESHUTDOWN`, and no more are received. A client that does not take its replies can delay that; the caller sets the
+/// deadline and closes the socket.
+///
+/// The future must be polled to its end (spawned), not dropped: dropping it abandons requests half way.
+///
+/// # Errors
+/// The client broke the protocol or the connection failed. Requests in flight were still finished.
+pub(crate) async fn resume<S: Stream>(
+    stream: &S,
+    begun: Begun,
+    peer: &Peer,
+    stop: impl Future<Output = ()>,
+) -> Result<End, Disconnect> {
+    let Begun { export, terms, received } = begun;
+    let input = Input::resume(stream, &received).ok_or(Disconnect::NoMemory)?;
+    drop(received);
     let result = transmit(stream, input, &export, terms, peer, stop).await;
     tracing::debug!(export = export.name(), ?result, "nbd connection ends");
     result

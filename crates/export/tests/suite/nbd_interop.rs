@@ -19,6 +19,7 @@ use ashlar_engine::ram::RamDevice;
 use ashlar_engine::{Reactor, ReactorConfig};
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::{Config, listen};
+use ashlar_export::nbd::placement::Placement;
 
 const SIZE: usize = 32 << 20;
 
@@ -87,7 +88,8 @@ impl Server {
                     (Listener::bind_unix(path, 0o600)?, None)
                 };
                 ready.send(port).unwrap();
-                listen(listener, exports, Arc::default(), Config::default(), stopped).await
+                let (config, budget) = (Config::default(), Arc::default());
+                listen(listener, exports, budget, Placement::here(), config, stopped).await
             })
         });
         let port = started.recv().expect("the server starts");

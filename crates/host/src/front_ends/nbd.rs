@@ -13,6 +13,7 @@ use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
 use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
+use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::devices::{Device, Devices};
 use futures_util::future::{Either, select};
 
@@ -40,12 +41,14 @@ pub(crate) struct Nbd {
 }
 
 impl Nbd {
-    /// Exports the volumes among `devices` to the clients that connect to `listening`.
+    /// Exports the volumes among `devices` to the clients that connect to `listening`. Their connections are spread by `placement` over
+    /// the threads of `engine`, which also accept them: those of each address on one thread.
     ///
     /// # Errors
     /// Two volumes have one name.
     pub(crate) fn start(
         engine: &Engine,
+        placement: &Arc<Placement>,
         config: &Config,
         listening: Vec<(Listen, Bound)>,
         budget: &Arc<Budget>,
@@ -60,9 +63,10 @@ impl Nbd {
         for (index, (address, bound)) in listening.into_iter().enumerate() {
             let handle = &engine.handles()[index % engine.handles().len()];
             let (limits, budget) = (config.nbd_options.listener(), Arc::clone(budget));
-            let (exports, stop) = (Arc::clone(&this.exports), ending.draining());
-            let server =
-                handle.spawn_on(move || listen(bound.into(), exports, budget, limits, stop));
+            let (exports, placement) = (Arc::clone(&this.exports), Arc::clone(placement));
+            let stop = ending.draining();
+            let server = handle
+                .spawn_on(move || listen(bound.into(), exports, budget, placement, limits, stop));
             lock(&this.servers).push((address, server));
         }
         Ok(this)

@@ -287,6 +287,12 @@ type ArraySample (
   members: []MemberSample
 )
 
+# A thread that serves clients, and its connections of NBD clients that have chosen an export.
+type ThreadSample (
+  name: string,
+  nbd_connections: int
+)
+
 # Everything at one moment: now, on a monotonic clock. The bounds are those of the ranges of latencies, inclusive; a last range has none.
 # There are no jobs if they could not be listed in time.
 type Sample (
@@ -295,6 +301,7 @@ type Sample (
   now_ns: int,
   uptime_ns: int,
   latency_bounds_us: []int,
+  threads: []ThreadSample,
   devices: []DeviceSample,
   arrays: []ArraySample,
   pools: []Pool,

@@ -23,6 +23,7 @@ pub(crate) use replies::{control_error, refused, refused_by, refused_with, reply
 pub(crate) use sample::SampleReply;
 pub use sample::{
     ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
+    ThreadSample,
 };
 
 /// The interface's name.
@@ -200,12 +201,15 @@ mod tests {
             flush: operation,
         };
         check("DeviceSample", serde_json::to_value(&device).unwrap());
+        let thread = ThreadSample { name: String::new(), nbd_connections: 0 };
+        check("ThreadSample", serde_json::to_value(&thread).unwrap());
         let sample = Sample {
             version: String::new(),
             io: String::new(),
             now_ns: 0,
             uptime_ns: 0,
             latency_bounds_us: Sample::bounds_us(),
+            threads: vec![thread],
             devices: vec![device],
             arrays: vec![array],
             pools: Vec::new(),

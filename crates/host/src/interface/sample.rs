@@ -18,6 +18,8 @@ pub struct Sample {
     pub uptime_ns: u64,
     /// The upper bounds of the ranges of latencies in microseconds, inclusive; a last range has no bound.
     pub latency_bounds_us: Vec<u64>,
+    /// The threads that serve clients.
+    pub threads: Vec<ThreadSample>,
     /// All block devices, those below others before them.
     pub devices: Vec<DeviceSample>,
     /// The md arrays, also those that wait for members.
@@ -33,6 +35,15 @@ impl Sample {
     pub(crate) fn bounds_us() -> Vec<u64> {
         BOUNDS_US.to_vec()
     }
+}
+
+/// A thread that serves clients, at one moment.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct ThreadSample {
+    /// Its name.
+    pub name: String,
+    /// Connections of NBD clients that have chosen an export, of all addresses.
+    pub nbd_connections: u64,
 }
 
 /// A block device at one moment.

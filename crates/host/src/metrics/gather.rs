@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ashlar_block::stats::{GroupTotals, Stats};
 use ashlar_block::{Op, Presence, Sectors};
-use ashlar_engine::timeout;
+use ashlar_engine::{Engine, timeout};
 use ashlar_md::MemberStatus;
 use ashlar_stack::arrays::{Volume, WaitingArray};
 use ashlar_stack::detail::INACTIVE;
@@ -14,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::interface::{
     ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
+    ThreadSample,
 };
 use crate::options::BackEnd;
 use crate::service::Service;
@@ -34,11 +35,21 @@ impl Service {
             now_ns: monotonic_ns(),
             uptime_ns: nanoseconds(self.begun.elapsed()),
             latency_bounds_us: Sample::bounds_us(),
+            threads: self.threads(),
             devices: self.stack.devices.all().iter().map(device).collect(),
             arrays: running.iter().map(array).chain(waiting.iter().map(waiting_array)).collect(),
             pools: self.pool_statuses(),
             jobs,
         }
+    }
+
+    fn threads(&self) -> Vec<ThreadSample> {
+        let connections = self.placement.iter().flat_map(|placement| placement.connections());
+        let thread = |(index, count)| ThreadSample {
+            name: Engine::thread_name(index),
+            nbd_connections: count as u64,
+        };
+        connections.enumerate().map(thread).collect()
     }
 }
 

@@ -36,6 +36,7 @@ impl Collector for Page {
         let (Self(sample), encoder) = (self, &mut encoder);
         encode_all(encoder, &[Build])?;
         encode_all(encoder, &[Backend(sample.io.clone())])?;
+        encode_all(encoder, &sample.threads)?;
         let infos: Vec<DeviceInfo> = sample.devices.iter().map(DeviceInfo::from).collect();
         encode_all(encoder, &infos)?;
         encode_all(encoder, &sample.devices)?;

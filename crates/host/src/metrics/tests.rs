@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use prometheus_client::metrics::MetricType;
 
 use super::*;
-use crate::interface::{ArraySample, DeviceSample, Job, JobAction, JobKind, JobState, PoolStatus};
+use crate::interface::{
+    ArraySample, DeviceSample, Job, JobAction, JobKind, JobState, PoolStatus, ThreadSample,
+};
 
 const MANUAL: &str = include_str!("../../../../docs/metrics.md");
 const DASHBOARD: &str = include_str!("../../../../docs/grafana/ashlar.json");
@@ -35,6 +37,7 @@ fn page() -> Page {
         now_ns: 1,
         uptime_ns: 2,
         latency_bounds_us: Sample::bounds_us(),
+        threads: vec![ThreadSample { name: "ashlar-0".to_owned(), nbd_connections: 3 }],
         devices: vec![device::tests::sample("md0"), device::tests::sample("a\"b\\c\nd")],
         arrays: vec![array::tests::recovering()],
         pools: vec![pool],
@@ -66,6 +69,7 @@ fn rows<T: page::Subject>() -> impl Iterator<Item = Metric> {
 fn metrics() -> Vec<Metric> {
     rows::<Build>()
         .chain(rows::<Backend>())
+        .chain(rows::<ThreadSample>())
         .chain(rows::<DeviceInfo>())
         .chain(rows::<DeviceSample>())
         .chain(rows::<ArraySample>())
@@ -116,6 +120,7 @@ fn values_are_in_seconds_and_bytes() {
     let cases = [
         (version.as_str(), 1.0),
         ("ashlar_io_backend{backend=\"io_uring\"}", 1.0),
+        ("ashlar_nbd_connections{thread=\"ashlar-0\"}", 3.0),
         (
             "ashlar_device_info{device=\"md0\",path=\"/dev/md0\",alias=\"md/data\",type=\"md\",use=\"volume\"}",
             1.0,
@@ -167,6 +172,7 @@ fn values_are_in_seconds_and_bytes() {
 #[test]
 fn what_does_not_apply_is_left_out() {
     let empty = Sample {
+        threads: Vec::new(),
         devices: Vec::new(),
         arrays: Vec::new(),
         pools: Vec::new(),

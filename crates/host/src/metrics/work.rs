@@ -1,6 +1,6 @@
-//! Metrics of the daemon, its long work and its ZFS pools.
+//! Metrics of the daemon, its threads, its long work and its ZFS pools.
 
-use crate::interface::{Job, JobState, PoolStatus};
+use crate::interface::{Job, JobState, PoolStatus, ThreadSample};
 
 use super::page::{Labels, Row, Subject, Values};
 
@@ -32,6 +32,18 @@ impl Subject for Backend {
 
     fn labels(&self) -> Labels {
         vec![("backend", self.0.clone())]
+    }
+}
+
+impl Subject for ThreadSample {
+    const ROWS: &'static [Row<Self>] = &[Row::gauge(
+        "ashlar_nbd_connections",
+        "Connections on which the thread serves NBD clients, those in the handshake not counted.",
+        |thread| Values::One(thread.nbd_connections.into()),
+    )];
+
+    fn labels(&self) -> Labels {
+        vec![("thread", self.name.clone())]
     }
 }
 

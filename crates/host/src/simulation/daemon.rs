@@ -128,6 +128,7 @@ impl Daemon {
             attributes,
             mount: None,
             nbd: Vec::new(),
+            placement: None,
             metrics: None,
             clients: Arc::clone(&clients),
             access: Access::Write,
