@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ashlar_block::Buffer;
 use ashlar_engine::net::{Bound, Listener, Socket};
-use ashlar_engine::{ChunkList, Reactor, spawn, timeout};
+use ashlar_engine::{ChunkList, Engine, Reactor, spawn, timeout, yield_now};
 
 fn run(test: impl Future<Output = ()>) {
     Reactor::new(Default::default()).unwrap().block_on(async {
@@ -207,5 +207,36 @@ fn a_connection_accepted_for_a_dropped_future_is_closed() {
             }
         }
         assert!(closed > 0, "the case was never met");
+    });
+}
+
+#[test]
+fn a_socket_goes_on_at_another_reactor_unless_an_operation_is_in_flight() {
+    let engine = Engine::start(1).unwrap();
+    run(async {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (ours, theirs) = (Socket::from_fd(ours.into()), Socket::from_fd(theirs.into()));
+        let receiving = Box::pin(theirs.recv(vec![0; 1]));
+        assert!(timeout(Duration::from_millis(1), receiving).await.is_none());
+        // The kernel may still use it.
+        let mut theirs = theirs.into_fd().expect_err("a receive is in flight");
+        let fd = loop {
+            match theirs.into_fd() {
+                Ok(fd) => break fd,
+                Err(same) => theirs = same,
+            }
+            yield_now().await;
+        };
+        ours.send_all(vec![7; 3]).await.0.unwrap();
+        let elsewhere = engine.handles()[0].spawn_on(move || async move {
+            let socket = Socket::from_fd(fd);
+            let (got, buf) = socket.recv_exact(vec![0; 3]).await;
+            got.unwrap();
+            socket.send_all(buf).await.0.unwrap();
+        });
+        let (got, buf) = ours.recv_exact(vec![0; 3]).await;
+        got.unwrap();
+        assert_eq!(buf, [7; 3]);
+        elsewhere.await.unwrap();
     });
 }
