@@ -71,6 +71,7 @@ impl World {
         self.trace(format_args!("> {method} {parameters}"));
         let reply = daemon.call(method, &parameters).await;
         self.trace(format_args!("< {method} {parameters}: {:?} {}", reply.error, reply.parameters));
+        self.check_sync(daemon);
         self.trace_state("", daemon);
         let is_done = reply.error.is_none();
         let was_alone = self.record.borrow_mut().end(&disk.path, effect, is_done, begun);

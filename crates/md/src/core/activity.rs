@@ -24,13 +24,14 @@ impl Core {
         // Another write may have done it while this one waited for the lock.
         if !self.lifecycle.activity.is_active() {
             self.lifecycle.set_dirty(true);
+            // Also if that cannot be recorded now: some superblocks may say active then.
+            self.watch();
             if !broken(Rule::ActiveIsRecorded) {
                 self.record(&mut superblocks, Change::Active).await?;
             }
             self.lifecycle.activity.activate();
             // Only now, so that no sync writes before the superblocks say active.
             self.end_auto_read_only();
-            self.watch();
             self.tend();
         }
         Ok(())
@@ -58,7 +59,8 @@ impl Core {
             self.mark_clean_when_idle().await;
             self.watched.store(false, SeqCst);
             // A write that saw the task running a moment ago relies on it.
-            if self.lifecycle.activity.is_active() && !self.lifecycle.is_stopped() {
+            let lifecycle = &self.lifecycle;
+            if (lifecycle.activity.is_active() || lifecycle.is_dirty()) && !lifecycle.is_stopped() {
                 self.watch();
             }
         })
@@ -128,6 +130,10 @@ impl Core {
         if superblocks.is_clean() {
             if self.lifecycle.is_stopped() {
                 self.record_good_blocks(superblocks).await?;
+            }
+            // A write could not even begin to record the active state.
+            if !self.lifecycle.activity.is_active() {
+                self.lifecycle.set_dirty(false);
             }
             return Ok(true);
         }

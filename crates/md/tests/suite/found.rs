@@ -235,6 +235,30 @@ fn an_array_becomes_clean_after_its_last_member_was_away() {
     });
 }
 
+/// A write could not record that the array is active: the array said "active" until the next write.
+#[test]
+fn an_array_becomes_clean_after_a_write_could_not_make_it_active() {
+    for is_uneven in [false, true] {
+        let media = media(2, DISK);
+        let sim = Sim::new(1);
+        sim.block_on(async {
+            make(&Shape::new(Level::Raid1, None, 0, 2), &disks(&media)).await;
+            let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+            media.iter().for_each(|medium| medium.cut_off(Break::Ended));
+            if is_uneven {
+                let index = array.status().await.members[1].index.unwrap();
+                array.fail(index).await.unwrap_err();
+            }
+            write(&gateway(&array), 0, 8, 1).await.unwrap_err();
+            SimRuntime.sleep(Duration::from_secs(30)).await;
+            media.iter().for_each(Media::reconnect);
+            // The first flush only reports what the break may have lost.
+            SimRuntime.sleep(Duration::from_secs(121)).await;
+            assert_eq!(array.state(), ArrayState::Clean, "{is_uneven}");
+        });
+    }
+}
+
 /// The same halfway, at a checkpoint of a sync. Progress that was not flushed is not recorded.
 #[test]
 fn a_sync_that_cannot_be_flushed_half_way_gives_up_and_records_nothing() {
