@@ -53,7 +53,8 @@ bitflags! {
         const RAHEAD = 1 << 4;
         /// Write-zeroes must keep the space allocated (the kernel's `REQ_NOUNMAP`, NBD's NO_HOLE).
         const NOUNMAP = 1 << 5;
-        /// Write-zeroes only if it is faster than writing (NBD's FAST_ZERO); otherwise `NotSupported`.
+        /// Write-zeroes only where that is faster than writing (NBD's FAST_ZERO): on devices with
+        /// [`Features::FAST_ZERO`](crate::Features::FAST_ZERO). Otherwise `NotSupported`, and nothing was written.
         const FAST = 1 << 6;
         /// Metadata of a file system or of an array.
         const META = 1 << 7;
@@ -63,7 +64,15 @@ bitflags! {
         /// itself). So the device may read into them even after the read has failed at its deadline, and nothing is copied. The
         /// gateway clears this flag on bios to layers, because a layer may read again into the same memory.
         const GIVEN = 1 << 9;
+        /// Write-zeroes only by the device's own command, fast or not (the kernel's `BLKDEV_ZERO_NOFALLBACK`). Where zeroes would
+        /// have to be written, `NotSupported`, and nothing was written.
+        const NOFALLBACK = 1 << 10;
     }
+}
+
+impl Flags {
+    /// A write-zeroes with one of these may be refused.
+    pub const REFUSABLE: Self = Self::FAST.union(Self::NOFALLBACK);
 }
 
 /// The copy of its sectors that a read names: [`Self::ANY`] is a plain read, for which the layers

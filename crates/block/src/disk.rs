@@ -10,11 +10,13 @@ use std::sync::atomic::{
 
 use thiserror::Error;
 
+use crate::bio::Flags;
 use crate::cache::Cache;
 use crate::limits::{Features, Limits};
 use crate::presence::{Life, Presence};
 use crate::stats::Stats;
 use crate::units::Sectors;
+use crate::zeroes::FastZeroes;
 
 /// Which merges a queue tries (`/sys/block/*/queue/nomerges`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +165,7 @@ pub struct Disk {
     stats: Stats,
     cache: Cache,
     life: Life,
+    fast_zeroes: FastZeroes,
     watcher: OnceLock<Watcher>,
 }
 
@@ -210,6 +213,7 @@ impl Disk {
             stats: Stats::default(),
             cache: Cache::default(),
             life: Life::default(),
+            fast_zeroes: FastZeroes::default(),
             watcher: OnceLock::new(),
         };
         this.apply_settings();
@@ -296,6 +300,7 @@ impl Disk {
             number += 1;
         }
         self.version.store(number, Release);
+        self.fast_zeroes.forget();
         self.apply_settings();
         Ok(())
     }
@@ -322,6 +327,16 @@ impl Disk {
     /// Sets [`Self::is_shared`].
     pub fn set_shared(&self, shared: bool) {
         self.shared.store(shared, Relaxed);
+    }
+
+    /// Whether the device takes a write-zeroes with `flags`: by its limits ([`Limits::takes_zeroes`]), and as far as its answers say.
+    pub fn takes_zeroes(&self, flags: Flags) -> bool {
+        let is_refused = || flags.contains(Flags::FAST) && self.fast_zeroes.are_refused();
+        self.limits().takes_zeroes(flags) && !is_refused()
+    }
+
+    pub(crate) fn fast_zeroes(&self) -> &FastZeroes {
+        &self.fast_zeroes
     }
 
     /// I/O statistics.

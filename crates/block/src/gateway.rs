@@ -183,20 +183,27 @@ impl Gateway {
                 return IoFuture::boxed(self.submit_with_flushes(bio));
             }
         }
-        if bio.op == Op::WriteZeroes && !self.takes_write_zeroes() {
-            if bio.flags.contains(Flags::FAST) {
-                return IoFuture::failed(Status::NotSupported);
-            }
-            return IoFuture::boxed(self.write_zeroes_by_writes(bio));
+        if bio.op == Op::WriteZeroes {
+            return self.write_zeroes(bio);
         }
         if fitting_len(disk, &bio) == bio.len {
-            let zeroes = bio.op == Op::WriteZeroes && !bio.flags.contains(Flags::FAST);
-            if zeroes {
-                return IoFuture::boxed(self.write_zeroes_or_emulate(bio));
-            }
             return self.start(bio);
         }
         IoFuture::boxed(self.submit_split(bio))
+    }
+
+    #[cold]
+    fn write_zeroes(&self, bio: Bio) -> IoFuture<'_> {
+        let disk = self.disk();
+        match (bio.is_refusable(), disk.takes_zeroes(bio.flags)) {
+            (true, false) => IoFuture::failed(Status::NotSupported),
+            (true, true) => IoFuture::boxed(self.try_write_zeroes(bio)),
+            (false, false) => IoFuture::boxed(self.write_zeroes_by_writes(bio)),
+            (false, true) if fitting_len(disk, &bio) == bio.len => {
+                IoFuture::boxed(self.write_zeroes_or_emulate(bio))
+            }
+            (false, true) => IoFuture::boxed(self.submit_split(bio)),
+        }
     }
 
     /// Submits a fitting bio to the device.
@@ -252,10 +259,6 @@ impl Gateway {
         bio.op == Op::Write && self.disk().limits().features.contains(Features::FUA)
     }
 
-    fn takes_write_zeroes(&self) -> bool {
-        !self.disk().limits().max_write_zeroes.is_zero()
-    }
-
     async fn submit_with_flushes(&self, mut bio: Bio) -> BioResult {
         if bio.flags.contains(Flags::PREFLUSH) {
             bio.flags -= Flags::PREFLUSH;
@@ -284,13 +287,27 @@ impl Gateway {
             Some(front)
         };
         let pieces = std::iter::from_fn(next).map(|bio| {
-            if bio.op == Op::WriteZeroes && !bio.flags.contains(Flags::FAST) {
+            if bio.op == Op::WriteZeroes {
                 IoFuture::boxed(self.write_zeroes_or_emulate(bio))
             } else {
                 self.start(bio)
             }
         });
         windowed(pieces, SPLIT_WINDOW).await
+    }
+
+    /// A write-zeroes that may be refused: by its first piece. What has begun is completed, by writes if need be.
+    async fn try_write_zeroes(&self, mut bio: Bio) -> BioResult {
+        let (disk, flags, fitting) = (self.disk(), bio.flags, fitting_len(self.disk(), &bio));
+        let is_whole = fitting == bio.len;
+        if !is_whole {
+            trace::split(disk, &bio, fitting);
+        }
+        let first = if is_whole { bio.clone() } else { bio.split_front(fitting) };
+        let result = self.start(first).await;
+        disk.fast_zeroes().note(flags, result);
+        result?;
+        if is_whole { Ok(()) } else { self.submit_split(bio.insisting()).await }
     }
 
     /// A device may notice only now that it cannot write zeroes (an old file system below).

@@ -56,6 +56,7 @@ pub mod status;
 pub mod sync;
 pub mod trace;
 pub mod units;
+pub mod zeroes;
 
 pub use bio::{Bio, CopyNumber, Flags, Op, Segments};
 pub use buffer::{Buffer, Segment};

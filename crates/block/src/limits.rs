@@ -2,6 +2,7 @@
 
 use bitflags::bitflags;
 
+use crate::bio::Flags;
 use crate::units::{SECTOR_SIZE, Sector, Sectors};
 
 bitflags! {
@@ -17,6 +18,9 @@ bitflags! {
         /// A discarded range reads as zeroes. True for punched holes of files; disks do
         /// not promise it.
         const DISCARD_ZEROES = 1 << 3;
+        /// It zeroes ranges much faster than it writes them, because it frees them or has fast media. Of disks few say so:
+        /// that a device has a command for zeroes ([`Limits::max_write_zeroes`]) does not mean that it is fast.
+        const FAST_ZERO = 1 << 4;
     }
 }
 
@@ -109,7 +113,7 @@ impl Limits {
             max_hw_discard: Sectors::MAX,
             max_discard_segments: 1,
             max_write_zeroes: Sectors::MAX,
-            features: Features::FUA | Features::DISCARD_ZEROES,
+            features: Features::FUA | Features::DISCARD_ZEROES | Features::FAST_ZERO,
             ..Self::default()
         }
     }
@@ -123,6 +127,12 @@ impl Limits {
     #[inline]
     pub const fn has_whole_blocks(&self, at: Sector, len: Sectors) -> bool {
         (at.0 | len.0) & (self.logical_block().0 - 1) == 0
+    }
+
+    /// Whether a device with these limits has a command for a write-zeroes with `flags`, that is fast if they have [`Flags::FAST`].
+    pub fn takes_zeroes(&self, flags: Flags) -> bool {
+        let is_fast = self.features.contains(Features::FAST_ZERO);
+        !self.max_write_zeroes.is_zero() && (is_fast || !flags.contains(Flags::FAST))
     }
 
     /// Narrows these limits by those of a lower device whose data begins at `start` there.
@@ -148,6 +158,10 @@ impl Limits {
         self.features |= lower.features & (Features::WRITE_CACHE | Features::ROTATIONAL);
         if !lower.features.contains(Features::DISCARD_ZEROES) {
             self.features -= Features::DISCARD_ZEROES;
+        }
+        // Unlike the command itself: it is as slow as the slowest lower device.
+        if !lower.takes_zeroes(Flags::FAST) {
+            self.features -= Features::FAST_ZERO;
         }
     }
 
@@ -184,6 +198,9 @@ impl Limits {
         }
         if self.max_write_zeroes == Sectors::MAX {
             self.max_write_zeroes = Sectors::ZERO;
+        }
+        if self.max_write_zeroes.is_zero() {
+            self.features -= Features::FAST_ZERO;
         }
         // Boundaries within blocks cannot be respected; the lower gateways split where needed.
         if !self.chunk_sectors.0.is_multiple_of(self.logical_block().0) {
@@ -255,6 +272,34 @@ mod tests {
         assert!(all.finish_stacking().features.contains(Features::DISCARD_ZEROES));
         all.stack(&disk(1000, 4096), Sector::ZERO);
         assert!(!all.finish_stacking().features.contains(Features::DISCARD_ZEROES));
+    }
+
+    #[test]
+    fn zeroes_are_fast_only_if_they_are_on_every_lower_device() {
+        let fast = Limits {
+            max_write_zeroes: Sectors(1000),
+            features: Features::FAST_ZERO,
+            ..Limits::default()
+        };
+        let slow = Limits { features: Features::empty(), ..fast };
+        let none = Limits { max_write_zeroes: Sectors::ZERO, ..fast };
+        let table = [
+            (vec![fast, fast], [true, true]),
+            (vec![fast, slow], [true, false]),
+            (vec![slow, fast], [true, false]),
+            // The gateway of the second one writes them.
+            (vec![fast, none], [true, false]),
+            (vec![none, none], [false, false]),
+            (vec![], [false, false]),
+        ];
+        for (lowers, expected) in table {
+            let mut sum = Limits::stacking();
+            lowers.iter().for_each(|lower| sum.stack(lower, Sector::ZERO));
+            let sum = sum.finish_stacking();
+            let takes = [Flags::NOFALLBACK, Flags::FAST].map(|flags| sum.takes_zeroes(flags));
+            assert_eq!(takes, expected, "{lowers:?}");
+            assert_eq!(sum.features.contains(Features::FAST_ZERO), expected[1]);
+        }
     }
 
     #[test]

@@ -19,8 +19,11 @@ pub enum Merge {
 /// Flags that prevent any merge.
 const VETO: Flags = Flags::FUA.union(Flags::PREFLUSH).union(Flags::NOMERGE);
 /// Flags that must be equal in both.
-const ALIKE: Flags =
-    Flags::NOWAIT.union(Flags::RAHEAD).union(Flags::NOUNMAP).union(Flags::FAST).union(Flags::GIVEN);
+const ALIKE: Flags = Flags::NOWAIT
+    .union(Flags::RAHEAD)
+    .union(Flags::NOUNMAP)
+    .union(Flags::REFUSABLE)
+    .union(Flags::GIVEN);
 
 /// How `bio` can join `rq` on a device with `limits` and soft limits of `max_sectors` for data and
 /// `max_discard` for discards; `None` if it cannot.

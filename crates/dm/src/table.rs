@@ -261,7 +261,17 @@ impl Table {
 
     /// Submits the parts of a bio that is in several pieces, or too long for its target. As in the
     /// gateway: started parts are waited for, and after an error no more are started.
-    async fn submit_split(&self, disk: &Disk, bio: Bio) -> BioResult {
+    async fn submit_split(&self, disk: &Disk, mut bio: Bio) -> BioResult {
+        if bio.is_refusable()
+            && let Some(piece) = self.piece(bio.sector)
+        {
+            // By the first part, or not at all.
+            let len = piece.takes(&bio);
+            trace::split(disk, &bio, len);
+            let first = bio.split_front(len);
+            piece.submit(disk, first).await?;
+            bio = bio.insisting();
+        }
         let mut rest = Some(bio);
         let next = || {
             let mut bio = rest.take()?;

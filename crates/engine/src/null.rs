@@ -3,7 +3,7 @@
 use ashlar_block::bio::{Bio, Op};
 use ashlar_block::device::{BlockDevice, IoFuture};
 use ashlar_block::disk::Disk;
-use ashlar_block::limits::Limits;
+use ashlar_block::limits::{Features, Limits};
 use ashlar_block::units::Sectors;
 
 /// Reads leave the buffer as it is; writes are discarded. For measuring the layers above.
@@ -21,6 +21,7 @@ impl NullDevice {
             max_hw_discard: Sectors(u64::from(u32::MAX)),
             discard_granularity_bytes: 512,
             max_write_zeroes: Sectors(u64::from(u32::MAX)),
+            features: Features::FAST_ZERO,
             ..Limits::default()
         };
         Self { disk: Disk::new(name, capacity, limits) }

@@ -113,7 +113,7 @@ impl RamDevice {
             max_hw_discard: Sectors(u64::from(u32::MAX)),
             discard_granularity_bytes: PAGE as u32,
             max_write_zeroes: Sectors(u64::from(u32::MAX)),
-            features: Features::DISCARD_ZEROES,
+            features: Features::DISCARD_ZEROES | Features::FAST_ZERO,
             ..Limits::default()
         };
         Ok(Self { disk: Disk::new(name, capacity, limits), memory: Memory::new(bytes)? })

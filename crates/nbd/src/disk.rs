@@ -21,9 +21,9 @@ use crate::network::{Internet, Network};
 use crate::session::Losses;
 use crate::uri::{Address, Uri};
 use crate::wire::{
-    CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES,
-    FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_FLUSH, FLAG_SEND_FUA,
-    FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
+    CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
+    CMD_WRITE_ZEROES, FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_FAST_ZERO,
+    FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
 };
 
 /// `max_sectors_kb`, unless the user sets another one. Requests of more, which adjacent ones would be merged into, leave the server
@@ -112,6 +112,8 @@ fn limits(info: &ExportInfo, address: &Address) -> Result<Limits, ConnectError> 
     features.set(Features::WRITE_CACHE, info.has(FLAG_SEND_FLUSH));
     features.set(Features::FUA, info.has(FLAG_SEND_FUA));
     features.set(Features::ROTATIONAL, info.has(FLAG_ROTATIONAL));
+    // The server may still refuse each of them: it says only that it does so fast.
+    features.set(Features::FAST_ZERO, info.has(FLAG_SEND_FAST_ZERO));
     Ok(Limits {
         logical_block_bytes: logical,
         physical_block_bytes: physical,
@@ -147,6 +149,12 @@ fn extents(at: Sector, bytes: u32, descriptors: &[Descriptor]) -> Extents {
     }
 }
 
+/// The command flags of a write-zeroes. The gateway lets fast ones pass only where the server takes them.
+fn zeroing(flags: Flags) -> u16 {
+    let of = |flag, bit| if flags.contains(flag) { bit } else { 0 };
+    of(Flags::NOUNMAP, CMD_FLAG_NO_HOLE) | of(Flags::FAST, CMD_FLAG_FAST_ZERO)
+}
+
 impl<N: Network> Driver for NbdDriver<N> {
     fn queue_rq(&self, mut rq: Request) {
         let (kind, mut flags) = match rq.op() {
@@ -154,10 +162,7 @@ impl<N: Network> Driver for NbdDriver<N> {
             Op::Write => (CMD_WRITE, 0),
             Op::Flush => (CMD_FLUSH, 0),
             Op::Discard => (CMD_TRIM, 0),
-            Op::WriteZeroes if rq.flags().contains(Flags::NOUNMAP) => {
-                (CMD_WRITE_ZEROES, CMD_FLAG_NO_HOLE)
-            }
-            Op::WriteZeroes => (CMD_WRITE_ZEROES, 0),
+            Op::WriteZeroes => (CMD_WRITE_ZEROES, zeroing(rq.flags())),
         };
         if rq.flags().contains(Flags::FUA) && rq.op().is_write() {
             flags |= CMD_FLAG_FUA;

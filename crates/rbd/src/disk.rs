@@ -198,7 +198,8 @@ fn limits(info: &ImageInfo, unit: u64) -> Result<Limits, OpenError> {
         max_write_zeroes: many,
         // Without librbd's cache an acknowledged write is on its OSDs, and a flush only waits for writes in flight. But an
         // administrator can turn the cache on for an image, or add a journal (`rbd config image set`), and then writes need it.
-        features: Features::WRITE_CACHE,
+        // Zeroing removes objects, or truncates them.
+        features: Features::WRITE_CACHE | Features::FAST_ZERO,
         ..Limits::default()
     })
 }
@@ -206,6 +207,10 @@ fn limits(info: &ImageInfo, unit: u64) -> Result<Limits, OpenError> {
 impl Driver for RbdDriver {
     fn queue_rq(&self, rq: Request) {
         let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
+        // To keep a range allocated, librbd writes it.
+        if rq.flags().contains(Flags::FAST | Flags::NOUNMAP) {
+            return rq.complete(Err(Status::NotSupported));
+        }
         let command = match rq.op() {
             Op::Read => Command::Read,
             Op::Write => Command::Write,

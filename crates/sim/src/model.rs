@@ -206,11 +206,13 @@ impl Model {
     }
 
     /// The limits of a device of this kind: a volatile cache, FUA, discards of any size with granules
-    /// of 4 KiB, write-zeroes.
+    /// of 4 KiB, write-zeroes, which are fast unless it seeks.
     pub fn limits(&self) -> Limits {
         let mut features = Features::WRITE_CACHE | Features::FUA;
         if self.seek.is_some() {
             features |= Features::ROTATIONAL;
+        } else {
+            features |= Features::FAST_ZERO;
         }
         Limits {
             max_hw_discard: Sectors(1 << 32),

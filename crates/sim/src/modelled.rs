@@ -69,6 +69,7 @@ fn limits(below: &Limits, model: &Model) -> Limits {
     }
     if model.seek.is_some() {
         limits.features |= Features::ROTATIONAL;
+        limits.features -= Features::FAST_ZERO;
     }
     limits
 }

@@ -323,9 +323,85 @@ fn zeroes_are_written_where_the_device_cannot() {
     let writes: Vec<_> =
         passed_on(limits, zeroes(Flags::empty())).iter().map(|w| (w.0, w.2, w.3)).collect();
     assert_eq!(writes, [(Op::Write, 16, 2048), (Op::Write, 2064, 2048), (Op::Write, 4112, 904)]);
-    let (_, gateway) = holder(limits);
-    let refused = gateway.submit(zeroes(Flags::FAST));
-    assert_eq!(result(&mut { refused }), Err(Status::NotSupported));
+    for flags in [Flags::FAST, Flags::NOFALLBACK] {
+        let (_, gateway) = holder(limits);
+        let refused = gateway.submit(zeroes(flags));
+        assert_eq!(result(&mut { refused }), Err(Status::NotSupported));
+    }
+}
+
+/// A device that refuses write-zeroes from a sector on, as long as it may, and notes the others.
+struct Picky {
+    disk: Disk,
+    from: Sector,
+    seen: Mutex<Vec<(Flags, u64, u64)>>,
+}
+
+impl BlockDevice for Picky {
+    fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        assert_eq!(bio.op, Op::WriteZeroes);
+        if bio.sector >= self.from && bio.is_refusable() {
+            return IoFuture::failed(Status::NotSupported);
+        }
+        self.seen.lock().unwrap().push((bio.flags, bio.sector.0, bio.len.0));
+        IoFuture::ready(Ok(()))
+    }
+}
+
+#[test]
+fn a_write_zeroes_is_refused_by_its_first_piece_or_done() {
+    let fast = Features::FAST_ZERO;
+    let (f, none) = (Flags::FAST, Flags::empty());
+    for (features, from, flags, expected, seen) in [
+        (fast, 4000, f, Ok(()), vec![(f, 0, 1000), (none, 1000, 1000), (none, 2000, 500)]),
+        (fast, 1000, f, Ok(()), vec![(f, 0, 1000), (none, 1000, 1000), (none, 2000, 500)]),
+        (fast, 0, f, Err(Status::NotSupported), vec![]),
+        // Its limits say that it is slow.
+        (Features::empty(), 4000, f, Err(Status::NotSupported), vec![]),
+        (Features::empty(), 0, Flags::NOFALLBACK, Err(Status::NotSupported), vec![]),
+        (fast, 0, none, Ok(()), vec![(none, 0, 1000), (none, 1000, 1000), (none, 2000, 500)]),
+    ] {
+        let limits = Limits { max_write_zeroes: Sectors(1000), features, ..Limits::default() };
+        let disk = Disk::new("picky", Sectors(4096), limits);
+        let device = Arc::new(Picky { disk, from: Sector(from), seen: Mutex::default() });
+        let gateway = Gateway::new(Arc::clone(&device) as Arc<dyn BlockDevice>);
+        let zeroes = Bio::write_zeroes(Sector(0), Sectors(2500)).with_flags(flags);
+        assert_eq!(result(&mut gateway.submit(zeroes)), expected, "{flags:?} from {from}");
+        assert_eq!(*device.seen.lock().unwrap(), seen, "{flags:?} from {from}");
+    }
+}
+
+#[test]
+fn a_device_that_refuses_fast_zeroes_and_did_none_has_none() {
+    let limits = Limits {
+        max_write_zeroes: Sectors(1000),
+        features: Features::FAST_ZERO,
+        ..Limits::default()
+    };
+    let takes = |first: &[u64], flags| {
+        let disk = Disk::new("picky", Sectors(4096), limits);
+        let device = Arc::new(Picky { disk, from: Sector(2000), seen: Mutex::default() });
+        let gateway = Gateway::new(Arc::clone(&device) as Arc<dyn BlockDevice>);
+        for at in first {
+            let zeroes = Bio::write_zeroes(Sector(*at), Sectors(8)).with_flags(flags);
+            assert_eq!(result(&mut gateway.submit(zeroes)).is_ok(), *at < 2000);
+        }
+        let takes = gateway.disk().takes_zeroes(Flags::FAST);
+        assert!(gateway.disk().takes_zeroes(Flags::NOFALLBACK));
+        gateway.disk().set_limits(limits).unwrap();
+        assert!(gateway.disk().takes_zeroes(Flags::FAST));
+        takes
+    };
+    assert!(takes(&[], Flags::FAST));
+    assert!(!takes(&[2000], Flags::FAST));
+    assert!(takes(&[0, 2000, 2000], Flags::FAST));
+    // This says nothing of those that need not keep the range allocated, or may be slow.
+    assert!(takes(&[2000], Flags::FAST | Flags::NOUNMAP));
+    assert!(takes(&[2000], Flags::NOFALLBACK));
 }
 
 #[test]
@@ -335,9 +411,11 @@ fn zeroes_are_written_when_the_device_finds_out_late_that_it_cannot() {
             (Flags::empty(), Ok(())),
             (Flags::FUA, Ok(())),
             (Flags::FAST, Err(Status::NotSupported)),
+            (Flags::NOFALLBACK, Err(Status::NotSupported)),
         ] {
             let sim = Sim::new(1);
-            let limits = Limits { max_write_zeroes: Sectors(max), ..with_fua() };
+            let mut limits = Limits { max_write_zeroes: Sectors(max), ..with_fua() };
+            limits.features |= Features::FAST_ZERO;
             let media = Media::noisy(Sectors(1 << 16), 1);
             let disk = SimDisk::with("d", media.clone(), limits, Model::nvme());
             media.drop_support(Op::WriteZeroes);

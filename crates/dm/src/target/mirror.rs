@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
 use ashlar_block::sync::gate::Gate;
+use ashlar_block::zeroes::all_or_none;
 use ashlar_block::{
     Bio, BioResult, CopyNumber, Disk, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime,
     Sector, Sectors, Status,
@@ -159,10 +160,15 @@ impl Core {
     async fn submit_to_all(&self, bio: Bio, at: u8) -> BioResult {
         let others: Vec<&Leg> = self.healthy().collect();
         let legs = std::iter::once(&self.first).chain(others.iter().copied());
-        let results = join_all(legs.map(|leg| leg.lower.submit(bio.clone()))).await;
+        let legs: Vec<&Leg> = legs.collect();
+        let send =
+            async |bio: Bio| join_all(legs.iter().map(|leg| leg.lower.submit(bio.clone()))).await;
+        let disks = legs.iter().map(|leg| leg.lower.gateway().disk());
+        let op = bio.op;
+        let results = all_or_none(disks, bio, send).await;
         let (first, results) = results.split_first().ok_or(Status::Io)?;
         // What a leg cannot do is no failure of it: the submitter writes zeroes then, to all.
-        if bio.op != Op::Flush && results.contains(&Err(Status::NotSupported)) {
+        if op != Op::Flush && results.contains(&Err(Status::NotSupported)) {
             return Err(Status::NotSupported);
         }
         for (leg, result) in others.iter().zip(results) {

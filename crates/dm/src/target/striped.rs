@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use ashlar_block::zeroes::all_or_none;
 use ashlar_block::{Bio, BioResult, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 use futures_util::future::join_all;
 
@@ -74,8 +75,11 @@ impl Striped {
     }
 
     async fn submit_range(&self, bio: Bio) -> BioResult {
-        let parts = self.parts(&bio).map(|(stripe, part)| stripe.submit(part));
-        join_all(parts).await.into_iter().collect()
+        let disks = self.stripes.iter().map(|stripe| stripe.lower.gateway().disk());
+        let send = async |bio: Bio| {
+            join_all(self.parts(&bio).map(|(stripe, part)| stripe.submit(part))).await
+        };
+        all_or_none(disks, bio, send).await.into_iter().collect()
     }
 
     async fn flush(&self, bio: Bio) -> BioResult {

@@ -27,7 +27,7 @@ pub(super) fn anything() -> Limits {
         max_segments: u32::MAX,
         max_hw_discard: MAX,
         max_write_zeroes: MAX,
-        features: Features::DISCARD_ZEROES,
+        features: Features::DISCARD_ZEROES | Features::FAST_ZERO,
         ..Limits::default()
     }
 }

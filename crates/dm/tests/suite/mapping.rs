@@ -249,3 +249,26 @@ fn a_table_that_cannot_be_is_refused_and_told_why() {
         }
     });
 }
+
+#[test]
+fn a_write_zeroes_that_may_be_refused_is_refused_by_all_devices_or_written() {
+    for text in ["0 64 linear d0 0\n64 64 linear d1 0", "0 128 striped 2 8 d0 0 d1 0"] {
+        for (refusing, expected) in [(vec![1], Ok(())), (vec![0, 1], Err(Status::NotSupported))] {
+            let (sim, media) = (Sim::new(1), media(2, 1024));
+            sim.block_on(async {
+                let device = device(&sim, &disks(&media), text).await;
+                let volume = gateway(&device);
+                write(&volume, 0, 128, 1, Flags::empty()).await;
+                refusing.iter().for_each(|disk: &usize| media[*disk].drop_support(Op::WriteZeroes));
+                let zeroes = Bio::write_zeroes(Sector(4), Sectors(120)).with_flags(Flags::FAST);
+                assert_eq!(volume.submit(zeroes).await, expected, "{text} {refusing:?}");
+                let mut held = stamped(0, 128, 1);
+                if expected.is_ok() {
+                    held[4 * 512..124 * 512].fill(0);
+                }
+                let read = volume.read(Sector(0), Sectors(128)).await.expect("a read");
+                assert!(read.as_slice() == held, "{text} {refusing:?}");
+            });
+        }
+    }
+}

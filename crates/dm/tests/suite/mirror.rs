@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{device, disks, disks_with, gateway, media, stamped, table, write};
-use ashlar_block::{Bio, Flags, Gateway, Limits, Runtime, Sector, Sectors, Status};
+use ashlar_block::{Bio, Flags, Gateway, Limits, Op, Runtime, Sector, Sectors, Status};
 use ashlar_dm::Device;
 use ashlar_sim::{DiscardReads, Media, Oracle, Sim, SimRuntime, Stop, Value, Workload, seeds};
 
@@ -337,6 +337,31 @@ fn what_a_leg_cannot_do_is_not_supported_and_no_failure() {
         assert!(device.status().ends_with(" 1 AA 1 core\n"));
     });
     assert!(same(&media));
+}
+
+#[test]
+fn a_write_zeroes_that_may_be_refused_is_refused_by_all_legs_or_written() {
+    for (refusing, expected) in [(vec![1], Ok(())), (vec![0, 1], Err(Status::NotSupported))] {
+        let (sim, media) = (Sim::new(1), media(2, DISK));
+        sim.block_on(async {
+            let text = format!("0 {LEN} mirror core 2 1024 nosync 2 d0 16 d1 32\n");
+            let device = device(&sim, &disks(&media), &text).await;
+            let volume = gateway(&device);
+            write(&volume, 0, 8, 1, Flags::empty()).await;
+            refusing.iter().for_each(|leg: &usize| media[*leg].drop_support(Op::WriteZeroes));
+            let zeroes = || Bio::write_zeroes(Sector(0), Sectors(8)).with_flags(Flags::FAST);
+            assert_eq!(volume.submit(zeroes()).await, expected, "{refusing:?}");
+            let held = if expected.is_ok() { vec![0; 4096] } else { stamped(0, 8, 1) };
+            assert_eq!(volume.read(Sector(0), Sectors(8)).await.expect("a read").as_slice(), held);
+            // From now on it is known, and no leg is asked.
+            write(&volume, 0, 8, 2, Flags::empty()).await;
+            let before = media[0].log().len();
+            assert_eq!(volume.submit(zeroes()).await, Err(Status::NotSupported));
+            assert_eq!(media[0].log().len(), before);
+            assert!(device.status().ends_with(" 1 AA 1 core\n"));
+        });
+        assert!(same(&media));
+    }
 }
 
 #[test]

@@ -21,7 +21,9 @@ const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
 struct LoopInfo {
     device: u64,
     inode: u64,
-    rest: [u64; 27],
+    /// The number of the device that backs it; 0 for a file.
+    rdevice: u64,
+    rest: [u64; 26],
 }
 
 const _: () = assert!(size_of::<LoopInfo>() == 232);
@@ -32,10 +34,20 @@ const _: () = assert!(size_of::<LoopInfo>() == 232);
 /// # Errors
 /// ENXIO: the loop device has no backing file. ENOTTY and the like: not a loop device.
 pub fn loop_backing_file(device: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
-    let mut info = LoopInfo { device: 0, inode: 0, rest: [0; 27] };
+    let info = loop_info(device)?;
+    Ok((info.device, info.inode))
+}
+
+/// Whether it is a loop device on a regular file.
+pub(super) fn is_loop_on_file(device: BorrowedFd<'_>) -> bool {
+    loop_info(device).is_ok_and(|info| info.rdevice == 0)
+}
+
+fn loop_info(device: BorrowedFd<'_>) -> io::Result<LoopInfo> {
+    let mut info = LoopInfo { device: 0, inode: 0, rdevice: 0, rest: [0; 26] };
     // SAFETY: LOOP_GET_STATUS64 writes a loop_info64, whose size is asserted above, to memory that we own.
     checked(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) })?;
-    Ok((info.device, info.inode))
+    Ok(info)
 }
 
 /// An ioctl that writes one `T`, all of whose bit patterns are valid.

@@ -84,6 +84,8 @@ pub(super) fn image_limits(
     let physical = direct.map_or(4096, |align| align.offset).max(block);
     let holes = writable && punches_holes(fd, stat);
     let if_holes = |limit| if holes { limit } else { Sectors::ZERO };
+    let mut features = Features::WRITE_CACHE | Features::FUA | Features::DISCARD_ZEROES;
+    features.set(Features::FAST_ZERO, holes);
     Limits {
         logical_block_bytes: block,
         physical_block_bytes: physical,
@@ -94,7 +96,7 @@ pub(super) fn image_limits(
         max_hw_discard: if_holes(MAX_DISCARD),
         discard_granularity_bytes: if holes { unit.max(block) } else { 0 },
         max_write_zeroes: if_holes(MAX_DISCARD),
-        features: Features::WRITE_CACHE | Features::FUA | Features::DISCARD_ZEROES,
+        features,
         ..Limits::default()
     }
 }
@@ -150,6 +152,10 @@ pub(super) fn device_limits(
     limits.discard_alignment_bytes = u32_of(dir.device_number("discard_alignment")).unwrap_or(0);
     if !sectors_of("write_zeroes_max_bytes").is_zero() {
         limits.max_write_zeroes = MAX_DISCARD;
+        // A disk that has a command for zeroes may still write them all. The kernel says which disks free the range instead
+        // (Linux 6.17), and loop punches holes into its file.
+        let frees = !sectors_of("write_zeroes_unmap_max_bytes").is_zero();
+        limits.features.set(Features::FAST_ZERO, frees || ioctl::is_loop_on_file(fd));
     }
     if dir.number("rotational") == Some(1) {
         limits.features |= Features::ROTATIONAL;

@@ -60,6 +60,11 @@ pub(super) fn start(shared: &Arc<Seat<SharedFile>>, rq: Request) {
     if op == Op::Discard && shared.kind == Kind::Device && !shared.ring_discard.load(Relaxed) {
         return discard_by_ioctl(Arc::clone(shared), rq);
     }
+    // The kernel says of no device that it zeroes fast and keeps the range allocated.
+    let keeps = rq.flags().contains(Flags::FAST | Flags::NOUNMAP);
+    if keeps && shared.kind == Kind::Device {
+        return rq.complete(Err(Status::NotSupported));
+    }
     let spare = SPARE.with_borrow_mut(Vec::pop);
     let mut this = spare.unwrap_or_default();
     let taken = if op.has_data() { this.take_data(&rq, shared.direct) } else { Ok(()) };

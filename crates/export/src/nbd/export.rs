@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ashlar_block::bio::Flags;
 use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
 use ashlar_block::limits::Features;
 use thiserror::Error;
@@ -105,7 +106,10 @@ impl Export {
         if self.read_only || disk.is_read_only() {
             flags |= FLAG_READ_ONLY;
         } else {
-            flags |= FLAG_SEND_WRITE_ZEROES | FLAG_SEND_FAST_ZERO;
+            flags |= FLAG_SEND_WRITE_ZEROES;
+            if disk.takes_zeroes(Flags::FAST) {
+                flags |= FLAG_SEND_FAST_ZERO;
+            }
             if !limits.max_hw_discard.is_zero() {
                 flags |= FLAG_SEND_TRIM;
             }

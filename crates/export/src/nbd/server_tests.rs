@@ -14,10 +14,11 @@ use super::super::testing::{
 };
 use super::super::transmission::Command;
 use super::*;
+use ashlar_block::Features;
 use ashlar_nbd::wire::{
     CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
-    FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
-    MAX_PAYLOAD,
+    FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_FAST_ZERO, FLAG_SEND_TRIM,
+    FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
 };
 
 /// Neither an export nor its volume is in use until a client has chosen it, and then the client is told if it is gone.
@@ -170,6 +171,58 @@ fn an_export_tells_what_its_device_is() {
     let wanted = FLAG_ROTATIONAL | FLAG_SEND_TRIM | FLAG_CAN_MULTI_CONN | FLAG_SEND_WRITE_ZEROES;
     assert_eq!(info.flags & wanted, wanted);
     assert_eq!(info.block_size.preferred, 4096);
+}
+
+#[test]
+fn fast_zeroes_are_offered_and_done_where_the_volume_is_fast() {
+    for features in [Features::FAST_ZERO, Features::empty()] {
+        let ram = SlowRam::with_features(SIZE, 1, features);
+        let exports = exports(&ram);
+        let is_fast = !features.is_empty();
+        let flags = exports.list()[0].info().flags;
+        assert_eq!(flags & FLAG_SEND_FAST_ZERO != 0, is_fast);
+        assert_ne!(flags & FLAG_SEND_WRITE_ZEROES, 0);
+        let (end, ()) = session(&exports, 5000, |pipe| async move {
+            let client = Client::connect(pipe, "md0", true).await;
+            let data = pattern(8192, 1);
+            client.ask(Command::Write, 0, 0, 8192, &data).await;
+            // A client that sends what was not offered is answered as the protocol says.
+            let fast = client.ask(Command::WriteZeroes, CMD_FLAG_FAST_ZERO, 0, 8192, &[]).await;
+            assert_eq!(fast == ReceivedReply::Done, is_fast, "{fast:?}");
+            let ReceivedReply::Data(_, after) = client.ask(Command::Read, 0, 0, 8192, &[]).await
+            else {
+                panic!()
+            };
+            assert!(after == if is_fast { vec![0; 8192] } else { data });
+            client.send(&Client::request(Command::Disc, 0, 0, 0, 0)).await;
+        });
+        assert_eq!(end.unwrap(), End::Disc);
+    }
+}
+
+#[test]
+fn a_volume_that_is_no_longer_fast_refuses_fast_zeroes_with_enotsup() {
+    let ram = SlowRam::new(SIZE, 1);
+    let exports = exports(&ram);
+    let (end, ()) = session(&exports, 5000, |pipe| async move {
+        let client = Client::connect(pipe, "md0", true).await;
+        let data = pattern(8192, 1);
+        client.ask(Command::Write, 0, 0, 8192, &data).await;
+        let disk = ashlar_block::BlockDevice::disk(&*ram);
+        let mut limits = *disk.limits();
+        limits.features -= Features::FAST_ZERO;
+        disk.set_limits(limits).unwrap();
+        for (offset, length) in [(0, 8192), (100, 50), (100, 5000)] {
+            let fast =
+                client.ask(Command::WriteZeroes, CMD_FLAG_FAST_ZERO, offset, length, &[]).await;
+            let ReceivedReply::Failed(errno, _) = fast else { panic!("{fast:?}") };
+            assert_eq!(errno, 95);
+        }
+        let after = client.ask(Command::Read, 0, 0, 8192, &[]).await;
+        assert_eq!(after, ReceivedReply::Data(0, data));
+        client.send(&Client::request(Command::Disc, 0, 0, 0, 0)).await;
+    });
+    assert_eq!(end.unwrap(), End::Disc);
 }
 
 #[test]

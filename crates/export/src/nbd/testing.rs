@@ -201,12 +201,17 @@ pub(crate) struct Counts {
 
 impl SlowRam {
     pub(crate) fn new(bytes: usize, most_polls: u64) -> Arc<Self> {
+        Self::with_features(bytes, most_polls, Features::FAST_ZERO)
+    }
+
+    /// A disk with these features, too.
+    pub(crate) fn with_features(bytes: usize, most_polls: u64, features: Features) -> Arc<Self> {
         let limits = Limits {
             max_hw_discard: Sectors(1 << 20),
             max_write_zeroes: Sectors(1 << 20),
             max_hw_sectors: Sectors(1 << 20),
             max_segments: 1024,
-            features: Features::WRITE_CACHE | Features::FUA | Features::ROTATIONAL,
+            features: Features::WRITE_CACHE | Features::FUA | Features::ROTATIONAL | features,
             ..Limits::default()
         };
         let sectors = Sectors::from_bytes_floor(bytes as u64);

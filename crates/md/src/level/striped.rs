@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use ashlar_block::{
-    Bio, BioResult, Features, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
-};
+use ashlar_block::zeroes::all_or_none;
+use ashlar_block::{Bio, BioResult, Features, IoFuture, LocalFuture, Op, Sector, Sectors, Status};
 use futures_util::future::join_all;
 
 use super::{Level, Trouble, Work};
@@ -83,16 +82,22 @@ impl StripedLevel {
     /// A discard or write-zeroes: one range for each member and zone.
     async fn send_ranges(&self, bio: Bio) -> BioResult {
         let span = Span { start: bio.sector, len: bio.len };
-        let sent = discard::plan(&self.zones, span).map(|range| {
-            let part = Bio { sector: range.span.start, len: range.span.len, ..bio.clone() };
-            self.send_run(Run { slot: range.disk, from: bio.sector, bio: part })
-        });
-        let results = join_all(sent).await;
+        let send = async |bio: Bio| {
+            let sent = discard::plan(&self.zones, span).map(|range| {
+                let part = Bio { sector: range.span.start, len: range.span.len, ..bio.clone() };
+                self.send_run(Run { slot: range.disk, from: bio.sector, bio: part })
+            });
+            join_all(sent).await
+        };
+        // All members or none: the client must know what it has to write itself.
+        let disks = self.core.members.placed().map(|(_, rdev)| rdev.disk());
+        let op = bio.op;
+        let results = all_or_none(disks, bio, send).await;
         let failed = results.iter().filter_map(|result| result.err());
         match failed.min_by_key(|status| *status == Status::NotSupported) {
             // What was discarded may read as anything, so a member that cannot discard does not matter, if another can.
             Some(Status::NotSupported)
-                if bio.op == Op::Discard
+                if op == Op::Discard
                     && results.iter().any(Result::is_ok)
                     && !self.core.disk.limits().features.contains(Features::DISCARD_ZEROES) =>
             {
@@ -110,7 +115,7 @@ impl StripedLevel {
 }
 
 impl Level for StripedLevel {
-    fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
         if self.core.lifecycle.is_stopped() {
             return IoFuture::failed(Status::Offline);
         }
@@ -126,17 +131,7 @@ impl Level for StripedLevel {
                     IoFuture::boxed(self.send_chunks(bio))
                 }
             }
-            Op::Discard | Op::WriteZeroes => {
-                if bio.flags.contains(Flags::FAST) {
-                    // All members or none: the client must know what it has to write itself.
-                    let slow = |rdev: &Rdev| rdev.limits().max_write_zeroes.is_zero();
-                    if self.core.members.placed().any(|(_, rdev)| slow(rdev)) {
-                        return IoFuture::failed(Status::NotSupported);
-                    }
-                    bio.flags -= Flags::FAST;
-                }
-                IoFuture::boxed(self.send_ranges(bio))
-            }
+            Op::Discard | Op::WriteZeroes => IoFuture::boxed(self.send_ranges(bio)),
             Op::Flush => IoFuture::boxed(self.flush()),
         }
     }

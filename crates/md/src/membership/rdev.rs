@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 
 use ashlar_block::shard::{SHARDS, thread_shard};
 use ashlar_block::sync::until;
-use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors, Status, trace};
+use ashlar_block::{Bio, Disk, Flags, Gateway, IoFuture, Limits, Sector, Sectors, Status, trace};
 use bitflags::bitflags;
 use event_listener::Event;
 use futures_util::future::{Either, select};
@@ -177,6 +177,16 @@ impl Rdev {
     /// The device's limits.
     pub(crate) fn limits(&self) -> &Limits {
         self.gateway.disk().limits()
+    }
+
+    /// Whether the device takes a write-zeroes with `flags`.
+    pub(crate) fn takes_zeroes(&self, flags: Flags) -> bool {
+        self.gateway.disk().takes_zeroes(flags)
+    }
+
+    /// The device's disk.
+    pub(crate) fn disk(&self) -> &Disk {
+        self.gateway.disk()
     }
 
     /// The member's flags.

@@ -66,6 +66,40 @@ fn members_without_discard_are_passed_over() {
     }
 }
 
+/// With 4 members of 128 MiB and chunks of 64 KiB, of 30,001,152 bytes from byte 1,372,160 on. The numbers for each member are
+/// those that Linux 7.2 was seen to send.
+#[test]
+fn a_discard_takes_no_more_commands_than_linux_sends() {
+    for (layout, linux) in [(0x102, [3, 3, 2, 2]), (0x201, [5, 6, 6, 5]), (0x1_0201, [3, 4, 4, 3])]
+    {
+        let media = media(4, Sectors((128 << 20) / 512));
+        let sim = Sim::new(1);
+        sim.block_on(async {
+            // A command has one range, as in most disks.
+            let limits = Limits { max_discard_segments: 1, ..Model::nvme().limits() };
+            let disk = |(slot, medium): (usize, &Media)| {
+                SimDisk::with(format!("d{slot}"), medium.clone(), limits, Model::nvme())
+            };
+            let disks: Vec<SimDisk> = media.iter().enumerate().map(disk).collect();
+            make(&Shape::new(Level::Raid10, Some(layout), 64, 4), &disks).await;
+            let array = start(&sim, &disks, &Options::default()).await.unwrap();
+            media.iter().for_each(Media::clear_log);
+            let discard = Bio::discard(Sector(1_372_160 / 512), Sectors(30_001_152 / 512));
+            gateway(&array).submit(discard).await.unwrap();
+            let ours: Vec<usize> =
+                media.iter().map(|medium| medium.counts().discards as usize).collect();
+            assert!(
+                ours.iter().zip(linux).all(|(ours, linux)| *ours <= linux),
+                "{layout:#x}: {ours:?}"
+            );
+            let log = media.iter().flat_map(Media::log);
+            let all = log.filter(|command| command.op == Op::Discard);
+            assert_eq!(all.map(|command| command.sectors()).sum::<u64>(), 117_192);
+            array.stop().await.unwrap();
+        });
+    }
+}
+
 #[test]
 fn a_discard_that_fails_everywhere_is_an_error_and_fails_no_member() {
     for shape in shapes() {

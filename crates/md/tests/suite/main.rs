@@ -26,3 +26,4 @@ mod sync;
 mod threads;
 mod upstream_bugs;
 mod write_behind;
+mod zeroes;

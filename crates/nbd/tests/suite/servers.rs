@@ -78,6 +78,55 @@ fn a_discard_reaches_the_server() {
 }
 
 #[test]
+fn a_fast_write_zeroes_reaches_the_server_as_such() {
+    let dir = directory();
+    let (log, told) = (dir.path().join("log"), "logfile=".to_owned());
+    let logfile = told + &log.display().to_string();
+    let server = Server::nbdkit(dir.path(), &["--filter=log", "memory", "8M", &logfile]);
+    run(async {
+        let disk = gateway(server.open(false).unwrap());
+        assert!(disk.disk().limits().features.contains(Features::FAST_ZERO));
+        for flags in [Flags::empty(), Flags::FAST, Flags::FAST | Flags::NOUNMAP, Flags::NOFALLBACK]
+        {
+            let zeroes = Bio::write_zeroes(Sector(8), Sectors(8)).with_flags(flags);
+            disk.submit(zeroes).await.unwrap();
+        }
+    });
+    let log = std::fs::read_to_string(log).unwrap();
+    let kinds: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains(" Zero ") && !line.contains("return"))
+        .map(|line| ["trim=1", "fast=1"].map(|flag| line.contains(flag)))
+        .collect();
+    assert_eq!(kinds, [[true, false], [true, true], [false, true], [true, false]], "{log}");
+}
+
+/// Servers that refuse all fast zeroes: the second one does not even know them.
+#[test]
+fn a_server_that_is_not_fast_has_no_fast_zeroes() {
+    let dir = directory();
+    for (mode, claims) in [("slow", true), ("none", false)] {
+        let mode = format!("fastzeromode={mode}");
+        let args = ["--filter=nozero", "memory", "8M", "zeromode=notrim", &mode];
+        let server = Server::nbdkit(dir.path(), &args);
+        run(async {
+            let disk = gateway(server.open(false).unwrap());
+            write(&disk, 8, 0x5a).await.unwrap();
+            let takes = || disk.disk().takes_zeroes(Flags::FAST);
+            assert_eq!(takes(), claims);
+            let zeroes = |flags| Bio::write_zeroes(Sector(8), Sectors(8)).with_flags(flags);
+            let fast = disk.submit(zeroes(Flags::FAST)).await;
+            assert_eq!((fast, takes()), (Err(Status::NotSupported), false));
+            let read = disk.read(Sector(8), Sectors(8)).await.unwrap();
+            assert!(read.as_slice().iter().all(|byte| *byte == 0x5a));
+            disk.submit(zeroes(Flags::NOFALLBACK)).await.unwrap();
+            let read = disk.read(Sector(8), Sectors(8)).await.unwrap();
+            assert!(read.as_slice().iter().all(|byte| *byte == 0));
+        });
+    }
+}
+
+#[test]
 fn an_image_of_qemu_is_a_disk() {
     let dir = directory();
     let image = dir.path().join("disk.qcow2");

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ashlar_block::limits::Features;
-use ashlar_block::{Gateway, Sectors};
+use ashlar_block::{Flags, Gateway, Sectors};
 
 use super::{Row, Tree, number};
 
@@ -103,6 +103,12 @@ const ROWS: &[Row<Gateway>] = &[
     }),
     Row::ro("queue/write_same_max_bytes", nothing),
     Row::ro("queue/write_zeroes_max_bytes", |g| bytes(g.disk().limits().max_write_zeroes)),
+    // The kernel's name for zeroes that need not be written.
+    Row::ro("queue/write_zeroes_unmap_max_bytes", |g| {
+        let disk = g.disk();
+        let is_fast = disk.takes_zeroes(Flags::FAST);
+        bytes(if is_fast { disk.limits().max_write_zeroes } else { Sectors::ZERO })
+    }),
     Row::ro("queue/zone_append_max_bytes", nothing),
     Row::ro("queue/zoned", |_| "none".to_owned()),
 ];
@@ -194,6 +200,7 @@ mod tests {
             ("queue/minimum_io_size", "65536"),
             ("queue/optimal_io_size", "131072"),
             ("queue/write_zeroes_max_bytes", "8192"),
+            ("queue/write_zeroes_unmap_max_bytes", "0"),
             ("queue/write_cache", "write back"),
             ("queue/fua", "1"),
             ("queue/rotational", "0"),

@@ -142,7 +142,8 @@ pub(super) fn limits(opened: &OpenedVolume, max_discard_blocks: u64) -> Limits {
         max_hw_discard: max_discard,
         discard_granularity_bytes: block,
         max_write_zeroes: max_discard,
-        features: Features::WRITE_CACHE | Features::FUA,
+        // Zeroing frees blocks.
+        features: Features::WRITE_CACHE | Features::FUA | Features::FAST_ZERO,
         ..Limits::default()
     }
 }

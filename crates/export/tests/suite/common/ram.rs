@@ -35,7 +35,7 @@ impl Ram {
             max_hw_discard: Sectors(1 << 20),
             discard_granularity_bytes: 4096,
             max_write_zeroes: Sectors(1 << 20),
-            features: Features::WRITE_CACHE | Features::FUA,
+            features: Features::WRITE_CACHE | Features::FUA | Features::FAST_ZERO,
             ..Limits::default()
         };
         Self::with_limits(name, bytes, limits)

@@ -19,9 +19,9 @@ const WINDOW: usize = 64;
 /// The results of the parts of a discard or write-zeroes.
 #[derive(Default)]
 struct Outcome {
-    /// Some member discarded its part.
+    /// Some member discarded its part, or may have written zeroes.
     good: bool,
-    /// Some member cannot discard.
+    /// Some member cannot discard, or has refused a write-zeroes.
     unsupported: bool,
     /// A member's error: of a discard, one of them; of a write-zeroes, what it means for the client.
     failed: Option<Status>,
@@ -61,7 +61,7 @@ impl Mirror {
     /// A discard or write-zeroes of any length.
     pub(super) async fn discard(&self, bio: Bio) -> BioResult {
         let mut write = self.begin(&bio).await?;
-        let outcome = self.send_parts(&bio).await;
+        let outcome = self.send_all_or_none(&bio).await;
         let degraded = !self.core.is_complete();
         if outcome.lacking || degraded {
             write.failed();
@@ -74,9 +74,22 @@ impl Mirror {
         }
         if bio.op == Op::Discard {
             self.judge_discard(&outcome)
+        } else if outcome.unsupported {
+            Err(Status::NotSupported)
         } else {
             outcome.failed.map_or(Ok(()), Err)
         }
+    }
+
+    /// Sends all parts. A write-zeroes that some member refuses is refused by all, without effect, or sent again as one that may
+    /// not be refused (see [`ashlar_block::zeroes`]): otherwise copies would differ, unmarked.
+    async fn send_all_or_none(&self, bio: &Bio) -> Outcome {
+        let outcome = self.send_parts(bio).await;
+        if !(bio.is_refusable() && outcome.unsupported && outcome.good) {
+            return outcome;
+        }
+        let again = self.send_parts(&bio.clone().insisting()).await;
+        Outcome { unsupported: false, ..outcome }.and(again)
     }
 
     /// The result of a discard. If a discarded range may read as anything, a copy that was not
@@ -161,9 +174,16 @@ impl Mirror {
         if bio.op == Op::Discard {
             return Outcome::of_discard(&answers);
         }
+        let refused = |result: &BioResult| *result == Err(Status::NotSupported);
+        let good = answers.iter().any(|(_, result)| !refused(result));
+        if bio.is_refusable() && answers.iter().any(|(_, result)| refused(result)) {
+            // No member fails for that. Errors of other members come again if the part is sent again.
+            return Outcome { good, unsupported: true, ..Outcome::default() };
+        }
         let lacking = answers.iter().any(|(_, result)| result.is_err());
         let failed = self.judge(answers).await.err();
-        Outcome { failed, lacking: lacking || failed.is_some(), ..Outcome::default() }
+        let lacking = lacking || failed.is_some();
+        Outcome { good, unsupported: false, failed, lacking }
     }
 
     /// The ordinary path: chunk by chunk.

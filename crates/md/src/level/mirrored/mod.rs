@@ -58,13 +58,12 @@ impl MirroredLevel {
 
     /// A write, discard or write-zeroes.
     fn write(&self, mut bio: Bio) -> IoFuture<'_> {
-        if bio.flags.contains(Flags::FAST) {
+        if bio.is_refusable() {
             // All members or none: a single member that refused would lack what the others have.
-            let slow = |rdev: &Rdev| rdev.limits().max_write_zeroes.is_zero();
-            if self.0.core.members.placed().any(|(_, rdev)| !rdev.is_faulty() && slow(rdev)) {
+            let refuses = |rdev: &Rdev| !rdev.is_faulty() && !rdev.takes_zeroes(bio.flags);
+            if self.0.core.members.placed().any(|(_, rdev)| refuses(rdev)) {
                 return IoFuture::failed(Status::NotSupported);
             }
-            bio.flags -= Flags::FAST;
         }
         // For the same reason, and as in md, writes to copies may wait.
         bio.flags -= Flags::NOWAIT;
