@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ashlar_block::byte_volume::Holes;
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Buffer, ByteVolume, Disk, Features, Gateway, IoFuture, Limits, Op,
     Sectors,
@@ -299,7 +300,7 @@ pub fn run(data: &[u8]) -> bool {
     let volume = Gateway::new(Arc::clone(&ram) as Arc<dyn BlockDevice>);
     let tree = Tree(Arc::new(ByteVolume::new(volume)));
     let owner = Owner { uid: 0, gid: 0, since: Duration::ZERO };
-    let session = Session::new(tree, owner);
+    let session = Session::new(tree, owner, Holes::Fast);
     open(&session);
     let mut mirror = contents();
     let mut accepted = false;

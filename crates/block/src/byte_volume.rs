@@ -11,6 +11,7 @@
 //! [`ByteVolume::claim`] opens it so that no other client can, as the kernel's `bd_claim` for `O_EXCL`.
 
 use std::ops::{Deref, Range};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -29,6 +30,36 @@ use crate::units::{Sector, Sectors};
 pub const UNIT_BYTES: u64 = 1 << 20;
 /// Locks of a volume.
 pub const BUCKETS: usize = 64;
+
+/// What a hole becomes that a client punches into a volume whose discards need not read as zeroes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Holes {
+    /// A write-zeroes, if it is fast; otherwise it is refused.
+    #[default]
+    Fast,
+    /// A write-zeroes, if the device has a command for it, fast or not; otherwise it is refused.
+    Zero,
+    /// A discard: the range may read as anything afterwards.
+    Discard,
+}
+
+/// A text is no [`Holes`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is neither fast, zero nor discard")]
+pub struct BadHoles(String);
+
+impl FromStr for Holes {
+    type Err = BadHoles;
+
+    fn from_str(text: &str) -> Result<Self, BadHoles> {
+        match text {
+            "fast" => Ok(Self::Fast),
+            "zero" => Ok(Self::Zero),
+            "discard" => Ok(Self::Discard),
+            _ => Err(BadHoles(text.to_owned())),
+        }
+    }
+}
 
 /// Byte-addressed access to a block device.
 pub struct ByteVolume {
@@ -218,9 +249,13 @@ impl ByteVolume {
     /// Makes `[offset, offset + len)` read as zeroes.
     ///
     /// # Errors
-    /// The first status of its parts.
+    /// The first status of its parts. `NotSupported`: `flags` are among [`Flags::REFUSABLE`], and nothing was written.
     pub async fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
         self.check(offset, len, Status::NoSpace)?;
+        let disk = self.gateway.disk();
+        if flags.intersects(Flags::REFUSABLE) && !disk.takes_zeroes(flags) {
+            return Err(Status::NotSupported);
+        }
         let losses = self.gateway.disk().losses();
         let inner = self.inner(offset, len);
         // FUA only on the last part would not cover the others: flush instead.
@@ -271,22 +306,28 @@ impl ByteVolume {
         self.gateway.submit(Bio::discard(at, n).with_flags(flags)).await
     }
 
-    /// Frees the space of `[offset, offset + len)` so that it reads as zeroes (fallocate(2)'s
-    /// PUNCH_HOLE): a discard if discarded ranges read as zeroes, otherwise a write-zeroes that must
-    /// be cheaper than writing.
+    /// Frees the space of `[offset, offset + len)` (fallocate(2)'s PUNCH_HOLE): a discard if discarded ranges read as zeroes,
+    /// otherwise what `holes` says. See decision 2 in docs/decisions.
     ///
     /// # Errors
-    /// `NotSupported` if zeroes would have to be written.
-    pub async fn punch_hole(&self, offset: u64, len: u64) -> BioResult {
-        let features = self.gateway.disk().limits().features;
-        if features.contains(Features::DISCARD_ZEROES) && self.is_aligned(offset, len) {
+    /// `NotSupported`: the user has turned discards off, or the device can do it only in other ways than `holes` allows. Nothing was written.
+    pub async fn punch_hole(&self, offset: u64, len: u64, holes: Holes) -> BioResult {
+        let (disk, limits) = (self.gateway.disk(), self.gateway.disk().limits());
+        if disk.max_discard().is_zero() && !limits.max_hw_discard.is_zero() {
+            return Err(Status::NotSupported);
+        }
+        let zeroes = limits.features.contains(Features::DISCARD_ZEROES);
+        // A discard leaves what it covers of a block in part.
+        let is_exact = zeroes && self.is_aligned(offset, len);
+        if is_exact || !zeroes && holes == Holes::Discard {
             match self.discard(offset, len, Flags::empty()).await {
-                // Turned off by the user, or unknown to the file system below.
+                // The device has none.
                 Err(Status::NotSupported) => {}
                 result => return result,
             }
         }
-        self.write_zeroes(offset, len, Flags::FAST).await
+        let flags = if holes == Holes::Zero { Flags::NOFALLBACK } else { Flags::FAST };
+        self.write_zeroes(offset, len, flags).await
     }
 
     /// Makes acknowledged writes durable.

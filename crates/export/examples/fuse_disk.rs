@@ -6,7 +6,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ashlar_block::{BlockDevice, ByteVolume, Gateway, Sectors};
+use ashlar_block::byte_volume::{ByteVolume, Holes};
+use ashlar_block::{BlockDevice, Gateway, Sectors};
 use ashlar_engine::{Engine, EngineRuntime, OpenOptions, RamDevice, Reactor, ReactorConfig};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{MountOptions, mount};
@@ -63,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         gid: rustix::process::getegid().as_raw(),
         since: ashlar_engine::wall_clock(),
     };
-    let session = Arc::new(Session::new(OneDisk(volume), owner));
+    let session = Arc::new(Session::new(OneDisk(volume), owner, Holes::Fast));
     let (mount, fd) = mount(Path::new(&dir), MountOptions::default())?;
     let engine = Engine::start(reactors)?;
     let mut servers = Vec::new();

@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::options::{
-    Assignment, BackEnd, Bytes, Group, Listen, LogPlace, MetricsAddress, Mode, ReAddPolicy,
+    Assignment, BackEnd, Bytes, Group, Holes, Listen, LogPlace, MetricsAddress, Mode, ReAddPolicy,
 };
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
@@ -39,6 +39,8 @@ pub struct Config {
     pub mount: Option<PathBuf>,
     /// Whether other users may use the mount.
     pub allow_other: bool,
+    /// What a hole becomes that a client of the mount punches; by default a fast write-zeroes, or it is refused.
+    pub holes: Option<Holes>,
     /// The addresses for NBD clients.
     pub nbd: Vec<Listen>,
     /// What NBD clients may take.
@@ -94,6 +96,9 @@ impl Config {
         let wrong = |why: &str| Err(Error::usage(format!("cannot use the configuration: {why}")));
         if self.allow_other && self.mount.is_none() {
             return wrong("allow_other is for a mount, and there is none");
+        }
+        if self.holes.is_some() && self.mount.is_none() {
+            return wrong("holes is for a mount, and there is none");
         }
         if self.threads == Some(0) {
             return wrong("threads must not be 0");

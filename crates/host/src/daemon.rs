@@ -389,7 +389,8 @@ async fn run(
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
     let mut mounted_at = None;
     if let Some(mount) = mount {
-        let mounted = ServedMount::start(engine, mount, &attributes)?;
+        let mounted =
+            ServedMount::start(engine, mount, config.holes.unwrap_or_default(), &attributes)?;
         mounted_at = Some(mounted.path().display().to_string());
         front_ends.push(Box::new(mounted));
     }

@@ -40,6 +40,7 @@ use thiserror::Error;
 use self::values::parsed;
 use crate::disks;
 
+pub use ashlar_block::byte_volume::Holes;
 pub use ashlar_engine::BackEnd;
 pub use metrics::{BadMetricsAddress, MetricsAddress};
 pub use models::{Assignment, models};

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ashlar_block::{ByteVolume, Gateway, Sectors};
+use ashlar_block::byte_volume::{ByteVolume, Holes};
+use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::{Engine, Receiver, blocking, wall_clock};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
@@ -96,7 +97,7 @@ impl Site {
         let failed = |error: MountError| Error::plain("cannot mount", error);
         let shown = Arc::new(MountVolumes::default());
         let owner = Owner { uid: 0, gid: 0, since: wall_clock() };
-        let session = Arc::new(Session::new(View(Arc::clone(&shown)), owner));
+        let session = Arc::new(Session::new(View(Arc::clone(&shown)), owner, Holes::Fast));
         let engine = Engine::start(THREADS).map_err(disks::no_io_uring)?;
         let options = MountOptions { allow_other: false };
         let (mount, fd) = mount(&dir.join("volumes"), options).map_err(failed)?;

@@ -7,8 +7,8 @@ use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::options::{
-    self, Assignment, BackEnd, Bytes, FileOptions, Group, Listen, LogPlace, MetricsAddress, Mode,
-    ReAddPolicy,
+    self, Assignment, BackEnd, Bytes, FileOptions, Group, Holes, Listen, LogPlace, MetricsAddress,
+    Mode, ReAddPolicy,
 };
 use ashlar_host::{background, disks};
 use clap::Args;
@@ -102,6 +102,14 @@ pub(crate) struct ServeOptions {
     /// Give other users access to the mount, as far as the files' modes allow
     #[arg(long, requires = "mount")]
     allow_other: bool,
+
+    /// What becomes of a hole that a client punches into a volume of the mount, which may be a loop device's discard, where
+    /// discarded ranges need not read as zeroes. fast: it is zeroed if all disks below do that without writing; zero: also
+    /// if they have a command for it that may write; otherwise both refuse it. discard: it is discarded. Holes are also the write-zeroes
+    /// of a loop device, and then ext4 and others rely on the zeroes: discard only if your file system does not [default: fast]
+    #[arg(long, value_name = "WAY", requires = "mount")]
+    #[serde(deserialize_with = "options::some_parsed")]
+    holes: Option<Holes>,
 
     /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
     /// made for the daemon (LISTEN_FDS) are served, too
@@ -238,6 +246,7 @@ impl ServeOptions {
             no_sandbox: self.no_sandbox | file.no_sandbox,
             mount: self.mount.or(file.mount),
             allow_other: self.allow_other | file.allow_other,
+            holes: self.holes.or(file.holes),
             nbd: if self.nbd.is_empty() { file.nbd } else { self.nbd },
             nbd_mode: self.nbd_mode.or(file.nbd_mode),
             nbd_max_connections: self.nbd_max_connections.or(file.nbd_max_connections),
@@ -272,6 +281,7 @@ impl ServeOptions {
             disks: [self.disks, disks].concat(),
             mount: self.mount,
             allow_other: self.allow_other,
+            holes: self.holes,
             nbd: self.nbd,
             nbd_options: NbdOptions {
                 mode: self.nbd_mode,
@@ -378,6 +388,7 @@ mod tests {
             no_sandbox = true
             mount = "/srv"
             allow_other = true
+            holes = "discard"
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
             nbd_mode = "660"
             nbd_max_connections = 16
@@ -410,6 +421,7 @@ mod tests {
         assert_eq!(numbered.control_group, Some(Group("6".to_owned())));
         assert!(options.read_only && options.run && options.incremental && options.no_sandbox);
         assert!(options.whole && options.partial && options.force && options.allow_other);
+        assert_eq!(options.holes, Some(Holes::Discard));
         assert_eq!((options.threads, options.spin), (Some(2), Some(0)));
         let values: Vec<&str> = options.set.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(values, ["0.2", "524288", "1"]);

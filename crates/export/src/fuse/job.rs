@@ -5,7 +5,9 @@ use std::sync::Arc;
 use ashlar_block::LocalFuture;
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{Buffer, Segment};
-use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
+use ashlar_block::byte_volume::{ByteVolume, Holes, OpenVolume};
+use ashlar_block::clock;
+use ashlar_block::rate_limit::RateLimit;
 use ashlar_block::status::Status;
 use rustix::io::Errno;
 
@@ -40,10 +42,11 @@ pub(crate) enum Work {
         flags: Flags,
     },
     Flush,
-    /// Release the range's space; it then reads as zeroes.
+    /// Release the range's space; see [`Holes`].
     PunchHole {
         offset: u64,
         len: u64,
+        holes: Holes,
     },
     /// Make the range read as zeroes.
     Zero {
@@ -97,7 +100,7 @@ impl Job {
         match work.run(unique, &volume, payload).await {
             Ok(done) => done,
             Err(status) => {
-                // A hole that cannot be punched is a normal answer; other errors are logged.
+                // A hole that is refused is a normal answer; other errors are logged.
                 if status != Status::NotSupported {
                     tracing::debug!(unique, %status, "request failed");
                 }
@@ -133,8 +136,12 @@ impl Work {
                 volume.flush().await?;
                 reply::ok(unique)
             }
-            Self::PunchHole { offset, len } => {
-                volume.punch_hole(offset, len).await?;
+            Self::PunchHole { offset, len, holes } => {
+                let punched = volume.punch_hole(offset, len, holes).await;
+                if punched == Err(Status::NotSupported) {
+                    explain(volume, holes);
+                }
+                punched?;
                 reply::ok(unique)
             }
             Self::Zero { offset, len, flags } => {
@@ -143,5 +150,31 @@ impl Work {
             }
         };
         Ok(JobReply { head, data: None })
+    }
+}
+
+/// Logs once an hour why holes are refused: a file system on a loop device asks for very many.
+fn explain(volume: &ByteVolume, holes: Holes) {
+    static LIMIT: RateLimit = RateLimit::of(1, 3600 * 1_000_000_000);
+    let disk = volume.gateway().disk();
+    if LIMIT.admit(clock::now_ns()).is_none() {
+        return;
+    }
+    let volume = disk.name();
+    match holes {
+        _ if disk.max_discard().is_zero() && !disk.limits().max_hw_discard.is_zero() => {
+            tracing::info!(volume, "refused to punch a hole: discard_max_bytes is 0");
+        }
+        Holes::Fast if disk.limits().takes_zeroes(Flags::NOFALLBACK) => tracing::info!(
+            volume,
+            "refused to punch a hole: not all disks below zero it faster than they write. With \
+             `ashlar serve --holes=zero` they zero it nevertheless, with `ashlar serve --holes=discard` they discard it"
+        ),
+        Holes::Fast | Holes::Zero => tracing::info!(
+            volume,
+            "refused to punch a hole: not all disks below zero it without a write. With \
+             `ashlar serve --holes=discard` they discard it"
+        ),
+        Holes::Discard => tracing::info!(volume, "refused to punch a hole: no disk below discards"),
     }
 }

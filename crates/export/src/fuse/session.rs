@@ -11,10 +11,10 @@
 //!   writes run in parallel. Shared mmap works where the kernel allows it on such files (7.39, Linux 6.6).
 //! - **O_DSYNC and O_SYNC writes are FUA writes.** On files without page cache the kernel sends no
 //!   FSYNC after them, only the open flags in the WRITE.
-//! - **PUNCH_HOLE zeroes.** `fallocate(2)` promises that a hole reads as zeroes; mke2fs and loop's write-zeroes rely on
-//!   it, and loop's discards are indistinguishable from it. So a hole is a discard where discarded ranges read as
-//!   zeroes (image files), else a write-zeroes that may deallocate, and EOPNOTSUPP where the device could only write
-//!   zeroes (then loop falls back by itself, and fstrim gets the error instead of running for hours).
+//! - **PUNCH_HOLE zeroes**, unless the user says otherwise. `fallocate(2)` promises that a hole reads as zeroes; loop's
+//!   write-zeroes rely on it, and loop's discards are indistinguishable from it. So a hole is a discard where discarded ranges read as
+//!   zeroes (image files), else a fast write-zeroes, and EOPNOTSUPP where zeroing would take as long as writing (then loop
+//!   falls back by itself, and fstrim gets the error instead of running for hours). See decision 2 in docs/decisions.
 //! - **Truncation to another size is EINVAL**, through O_TRUNC too. Ignoring it, as block devices do, would be silent
 //!   corruption: cp leaves holes in a file that it believes to be empty.
 //! - **LSEEK, FLUSH, ACCESS, xattrs are ENOSYS**: the kernel then does by itself what we would answer (data everywhere;
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::bio::Flags;
-use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
+use ashlar_block::byte_volume::{ByteVolume, Holes, OpenVolume};
 use rustix::io::Errno;
 
 use super::abi::{self, falloc, fopen, init};
@@ -72,6 +72,7 @@ impl Handle {
 pub struct Session<N> {
     namespace: N,
     owner: Owner,
+    holes: Holes,
     nodes: Mutex<Nodes>,
     handles: Mutex<Handles>,
     next_handle: AtomicU64,
@@ -92,11 +93,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<N: Namespace> Session<N> {
-    /// A session for a mount that shows `namespace`.
-    pub fn new(namespace: N, owner: Owner) -> Self {
+    /// A session for a mount that shows `namespace`; `holes` says what holes become.
+    pub fn new(namespace: N, owner: Owner, holes: Holes) -> Self {
         Self {
             namespace,
             owner,
+            holes,
             nodes: Mutex::new(Nodes::new()),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
@@ -412,7 +414,7 @@ impl<N: Namespace> Session<N> {
         }
         let len = end.min(size) - offset;
         let work = match mode {
-            PUNCH_HOLE => Work::PunchHole { offset, len },
+            PUNCH_HOLE => Work::PunchHole { offset, len, holes: self.holes },
             falloc::ZERO_RANGE | ZERO_RANGE_KEEP_SIZE => {
                 Work::Zero { offset, len, flags: Flags::NOUNMAP }
             }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ashlar_block::LocalFuture;
+use ashlar_block::byte_volume::Holes;
 use ashlar_engine::{Engine, ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, MountPlace, mount};
@@ -86,13 +87,14 @@ impl WaitingMount {
 }
 
 impl ServedMount {
-    /// Serves a mount from every reactor of `engine`.
+    /// Serves a mount from every reactor of `engine`; `holes` says what holes become that clients punch.
     ///
     /// # Errors
     /// There is no descriptor left.
     pub(crate) fn start(
         engine: &Engine,
         WaitingMount { mount, fd }: WaitingMount,
+        holes: Holes,
         attributes: &Arc<Attributes>,
     ) -> Result<Self> {
         let view = View { attributes: Arc::clone(attributes) };
@@ -101,7 +103,7 @@ impl ServedMount {
             gid: rustix::process::getegid().as_raw(),
             since: ashlar_engine::wall_clock(),
         };
-        let session = Arc::new(Session::new(view, owner));
+        let session = Arc::new(Session::new(view, owner, holes));
         let path = mount.path().to_owned();
         let servers = FuturesUnordered::new();
         for handle in engine.handles() {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ashlar_block::byte_volume::Holes;
 use ashlar_block::{ByteVolume, LocalFuture};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -100,9 +101,16 @@ impl Namespace for Arc<Tree> {
 }
 
 fn session(volumes: &[(&str, Arc<ByteVolume>)]) -> (Arc<Tree>, Session<Arc<Tree>>) {
+    session_with(volumes, Holes::Fast)
+}
+
+fn session_with(
+    volumes: &[(&str, Arc<ByteVolume>)],
+    holes: Holes,
+) -> (Arc<Tree>, Session<Arc<Tree>>) {
     let tree = Arc::new(Tree::new(volumes));
     let owner = Owner { uid: 7, gid: 8, since: Duration::from_millis(1_500) };
-    (Arc::clone(&tree), Session::new(tree, owner))
+    (Arc::clone(&tree), Session::new(tree, owner, holes))
 }
 
 /// A message in the kernel's format.

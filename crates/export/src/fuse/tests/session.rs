@@ -269,22 +269,60 @@ fn a_hole_is_a_discard_where_discarded_ranges_read_as_zeroes() {
     let limits = Limits {
         max_hw_discard: Sectors(1 << 20),
         max_write_zeroes: Sectors(1 << 20),
-        features: Features::WRITE_CACHE | Features::DISCARD_ZEROES,
+        features: Features::WRITE_CACHE | Features::DISCARD_ZEROES | Features::FAST_ZERO,
         ..Limits::default()
     };
-    let ram = Ram::with_limits("md0", MIB, limits);
-    let (_, session) = session(&[("dev/md0", ram.volume())]);
-    let fh = open(&session, "dev/md0", RDWR).unwrap().fh;
-    assert_eq!(fallocate(&session, fh, 4096, 8192, 0x03), None);
-    let ops = || ram.take_seen().iter().map(|s| s.op).collect::<Vec<_>>();
-    assert_eq!(ops(), [Op::Discard]);
-    // Not whole blocks: a discard would leave the partial blocks unchanged.
-    assert_eq!(fallocate(&session, fh, 100, 8192, 0x03), None);
-    assert!(ops().iter().all(|op| *op != Op::Discard));
-    // Discards turned off by the user.
-    ram.volume().gateway().disk().set_max_discard_bytes(0).unwrap();
-    assert_eq!(fallocate(&session, fh, 4096, 8192, 0x03), None);
-    assert_eq!(ops(), [Op::WriteZeroes]);
+    for holes in [Holes::Fast, Holes::Zero, Holes::Discard] {
+        let ram = Ram::with_limits("md0", MIB, limits);
+        let (_, session) = session_with(&[("dev/md0", ram.volume())], holes);
+        let fh = open(&session, "dev/md0", RDWR).unwrap().fh;
+        assert_eq!(fallocate(&session, fh, 4096, 8192, 0x03), None);
+        let ops = || ram.take_seen().iter().map(|s| s.op).collect::<Vec<_>>();
+        assert_eq!(ops(), [Op::Discard]);
+        // Not whole blocks: a discard would leave the partial blocks unchanged.
+        assert_eq!(fallocate(&session, fh, 100, 8192, 0x03), None);
+        assert!(ops().iter().all(|op| *op != Op::Discard));
+    }
+}
+
+#[test]
+fn a_hole_becomes_what_the_user_wants_and_the_disk_can() {
+    let (cache, fast) = (Features::WRITE_CACHE, Features::WRITE_CACHE | Features::FAST_ZERO);
+    let (some, none) = (Sectors(1 << 20), Sectors::ZERO);
+    let (zeroes, discard) = (Some(Op::WriteZeroes), Some(Op::Discard));
+    // Discards, write-zeroes, features; and what becomes of a hole with fast, zero and discard.
+    for (max_hw_discard, max_write_zeroes, features, expected) in [
+        (some, some, fast, [zeroes, zeroes, discard]),
+        (some, some, cache, [None, zeroes, discard]),
+        (some, none, cache, [None, None, discard]),
+        (none, some, fast, [zeroes, zeroes, zeroes]),
+        (none, some, cache, [None, zeroes, None]),
+        (none, none, cache, [None, None, None]),
+    ] {
+        let limits = Limits { max_hw_discard, max_write_zeroes, features, ..Limits::default() };
+        for (holes, expected) in
+            [Holes::Fast, Holes::Zero, Holes::Discard].into_iter().zip(expected)
+        {
+            let ram = Ram::with_limits("md0", MIB, limits);
+            let (_, session) = session_with(&[("dev/md0", ram.volume())], holes);
+            let fh = open(&session, "dev/md0", RDWR).unwrap().fh;
+            let punch = |offset| fallocate(&session, fh, offset, 8192, 0x03);
+            let refused = expected.is_none().then_some(Errno::OPNOTSUPP);
+            let text = format!("{holes:?} with {limits:?}");
+            assert_eq!(punch(4096), refused, "{text}");
+            assert_eq!(ram.take_seen().iter().map(|s| s.op).next(), expected, "{text}");
+            // Discards are turned off by the user.
+            if !max_hw_discard.is_zero() {
+                ram.volume().gateway().disk().set_max_discard_bytes(0).unwrap();
+                for offset in [4096, 100] {
+                    assert_eq!(punch(offset), Some(Errno::OPNOTSUPP), "{text}");
+                    assert_eq!(ram.take_seen(), [], "{text}");
+                }
+                // That does not concern those who ask for zeroes.
+                assert_eq!(fallocate(&session, fh, 4096, 8192, 0x10), None);
+            }
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ashlar_block::ByteVolume;
+use ashlar_block::byte_volume::{ByteVolume, Holes};
 use ashlar_engine::{Engine, EngineRuntime, Receiver};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
@@ -181,7 +181,7 @@ impl ServedTree {
         let owner =
             Owner { uid: uid.as_raw(), gid: gid.as_raw(), since: Duration::from_secs(1_000_000) };
         let tree = Tree { volume: ram.volume(), nomerges: Mutex::new("0".into()) };
-        let session = Arc::new(Session::new(tree, owner));
+        let session = Arc::new(Session::new(tree, owner, Holes::Fast));
         let engine = Engine::start(reactors).expect("io_uring is there");
         let serve_on = |handle: &ashlar_engine::Handle| {
             let (fd, session) = (fd.try_clone().expect("dup"), Arc::clone(&session));
