@@ -91,7 +91,7 @@ impl Arena {
                 munmap(start.byte_add(bytes), HUGE_BYTES - before)?;
             }
             // A kernel without huge pages has pages of another size for it.
-            let _ = madvise(start, bytes, Advice::LinuxHugepage);
+            let (Ok(()) | Err(_)) = madvise(start, bytes, Advice::LinuxHugepage);
             start
         };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
@@ -117,7 +117,8 @@ impl Arenas {
             return;
         }
         // Leaked, because buffers may outlive everything.
-        let _ = buffer::set_large_source(SMALLEST_BYTES, Box::leak(Box::default()) as &Self);
+        let arenas: &'static Self = Box::leak(Box::default());
+        let (Ok(()) | Err(_)) = buffer::set_large_source(SMALLEST_BYTES, arenas);
     }
 
     /// A block of `len` bytes; `None` if that is no size of blocks here, or out of memory.

@@ -43,7 +43,7 @@ impl Memory {
             mmap_anonymous(std::ptr::null_mut(), len, protection, flags | MapFlags::NORESERVE)
         }?;
         // SAFETY: the advice does not change the contents. A kernel without huge pages refuses it, and uses others.
-        let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
+        let (Ok(()) | Err(_)) = unsafe { madvise(start, len, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len })
     }
