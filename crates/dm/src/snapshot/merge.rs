@@ -328,7 +328,7 @@ impl Target for MergeTarget {
     }
 
     fn status(&self) -> String {
-        self.member.status()
+        self.member.status().to_string()
     }
 
     fn max_io_len(&self) -> Sectors {

@@ -14,6 +14,7 @@
 //! | `store` | allocates chunks, and orders the writes of exceptions |
 //! | `exceptions`, `runs` | the state of each chunk, in memory; a compact map of chunks |
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
+//! | `status` | what is said of it: the space that it uses, or that it is invalid |
 //! | `origin`, `target`, `merge` | the three targets |
 //! | `task` | whether the task of a merge runs |
 //!
@@ -33,6 +34,7 @@ pub mod ondisk;
 mod origin;
 mod runs;
 mod state;
+mod status;
 mod store;
 mod target;
 
@@ -40,4 +42,5 @@ pub use load::{StoreError, Summary, examine};
 pub(crate) use merge::MergeTarget;
 pub(crate) use origin::OriginTarget;
 pub use origin::Origins;
+pub use status::{NoSnapshotStatus, Status, StatusLine, Usage};
 pub(crate) use target::SnapshotTarget;

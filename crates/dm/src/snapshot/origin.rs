@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use ashlar_block::sync::gate::{Gate, GateEntry};
 use ashlar_block::sync::lock;
 use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use event_listener::{Event, EventListener};
 
 use super::canary::{Rule, broken};
 use super::exceptions::PendingException;
@@ -21,9 +22,20 @@ use crate::text::QuotedArgument;
 #[derive(Default)]
 pub struct Origins {
     all: Mutex<Vec<Weak<Origin>>>,
+    fills: Arc<Event>,
 }
 
 impl Origins {
+    /// Ends when a snapshot uses another percent of its COW device, or can take no more writes.
+    pub fn listen(&self) -> EventListener {
+        self.fills.listen()
+    }
+
+    /// What [`Self::listen`] waits for.
+    pub(super) fn fills(&self) -> Arc<Event> {
+        Arc::clone(&self.fills)
+    }
+
     /// The state of a device.
     pub(super) fn of(&self, device: &Gateway) -> Arc<Origin> {
         let mut all = lock(&self.all);

@@ -98,6 +98,8 @@ pub(super) struct Snapshot {
     /// Number of exceptions being made.
     in_flight: AtomicUsize,
     ended: Event,
+    /// Notified when it uses another percent of its COW device, or can take no more writes.
+    fills: Arc<Event>,
     pub(super) merge: Merge,
     /// I/O of the snapshot's own devices passes it; closed permanently when the snapshot is merged.
     pub(super) users: Gate,
@@ -109,6 +111,7 @@ impl Snapshot {
         cow: Gateway,
         runtime: Arc<dyn Runtime>,
         persistence: Persistence,
+        fills: Arc<Event>,
     ) -> Arc<Self> {
         Arc::new(Self {
             origin,
@@ -127,6 +130,7 @@ impl Snapshot {
             len: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             ended: Event::new(),
+            fills,
             merge: Merge::default(),
             users: Gate::default(),
         })
@@ -295,10 +299,14 @@ impl Snapshot {
             // All copies are committed, so no earlier loss can have taken one. No other copy begins under this lock.
             self.cow.acknowledge_losses();
         }
+        let fills = store.uses_another_percent(total);
         drop(store);
         let pending = PendingException::new(chunk, new, sequence);
         shard.pending.insert(chunk, Arc::clone(&pending));
         drop(shard);
+        if fills {
+            self.fills.notify(usize::MAX);
+        }
         let data = data.map(|bio| remap(*geometry, bio, new));
         let task = Arc::clone(self).make(Arc::clone(&pending), data);
         self.runtime.spawn(Box::pin(task));
@@ -450,6 +458,7 @@ impl Snapshot {
             // It is gone, and copies were in flight.
             false => debug!(cow, why, "a snapshot without users is invalid"),
         }
+        self.fills.notify(usize::MAX);
     }
 
     /// Waits until an invalidated snapshot is recorded as invalid on disk, or cannot be.
@@ -493,6 +502,7 @@ impl Snapshot {
         if self.overflow_known.load(SeqCst) {
             if !self.overflowed.swap(true, SeqCst) {
                 error!(cow = self.cow.disk().name(), "the snapshot overflowed");
+                self.fills.notify(usize::MAX);
             }
         } else {
             self.invalidate("there is no room for another exception");

@@ -48,6 +48,8 @@ pub(super) struct Store {
     medium: Medium,
     /// The next free chunk of the COW device.
     next_free: u64,
+    /// Where the next percent of the COW device begins that is not in use.
+    next_percent: u64,
     /// Sequence numbers: the next to allocate, and the next to commit.
     prepared: u64,
     next: u64,
@@ -114,8 +116,18 @@ impl Store {
 
     fn new(geometry: Geometry, medium: Medium, next_free: u64) -> Self {
         let finished = BTreeMap::new();
-        let (prepared, next, in_commit, committing) = (0, 0, 0, false);
-        Self { geometry, medium, next_free, prepared, next, in_commit, finished, committing }
+        let (next_percent, prepared, next, in_commit, committing) = (0, 0, 0, 0, false);
+        Self {
+            geometry,
+            medium,
+            next_free,
+            next_percent,
+            prepared,
+            next,
+            in_commit,
+            finished,
+            committing,
+        }
     }
 
     /// Whether it is on disk.
@@ -147,6 +159,17 @@ impl Store {
             self.next_free += 1;
         }
         Some(given)
+    }
+
+    /// Whether another percent of a COW device of `total` chunks is in use since it was last true.
+    pub(super) fn uses_another_percent(&mut self, total: u64) -> bool {
+        if self.next_free < self.next_percent {
+            return false;
+        }
+        let (used, total) = (u128::from(self.next_free), u128::from(total.max(1)));
+        let next = ((used * 100 / total + 1) * total).div_ceil(100);
+        self.next_percent = u64::try_from(next).unwrap_or(u64::MAX);
+        true
     }
 
     /// Adds an exception whose copy is done. True if the caller must commit, with [`Self::next_batch`].
@@ -311,6 +334,25 @@ mod tests {
         let mut store = store(2);
         let chunks: Vec<u64> = (0..514).map(|_| store.prepare(1000).unwrap().1).collect();
         assert_eq!((chunks[0], chunks[255], chunks[256], chunks[513]), (2, 257, 259, 517));
+    }
+
+    #[test]
+    fn each_percent_is_noticed_once() {
+        let mut store = store(2);
+        let mut noticed = Vec::new();
+        while store.prepare(1000).is_some() {
+            noticed.extend(store.uses_another_percent(1000).then_some(store.next_free));
+        }
+        // The first chunk, and each tenth one; an area's chunk that is skipped is in use, too.
+        assert_eq!(noticed[..3], [3, 10, 20]);
+        assert_eq!((noticed.len(), noticed.last()), (101, Some(&1000)));
+        // The device has grown: the next percent is the last one that counts by the old size.
+        noticed.clear();
+        while store.next_free < 1060 {
+            store.prepare(2000).unwrap();
+            noticed.extend(store.uses_another_percent(2000).then_some(store.next_free));
+        }
+        assert_eq!(noticed, [1010, 1020, 1040, 1060]);
     }
 
     #[test]

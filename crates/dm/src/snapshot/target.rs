@@ -22,6 +22,7 @@ use super::load::StoreError;
 use super::ondisk::ChunkSizeError;
 use super::origin::Origin;
 use super::state::{LoadedState, Persistence, Snapshot, Start, remap};
+use super::status::{Status as SnapshotStatus, Usage};
 use crate::target::{Arguments, TableTarget, Target, TargetError, TargetParameters};
 use crate::text::QuotedArgument;
 
@@ -127,7 +128,8 @@ impl Member {
         }
         let origin = origins.of(&device);
         let runtime = Arc::clone(&parameters.context.runtime);
-        let snapshot = origin.join(Snapshot::new(device, cow, runtime, persistence));
+        let snapshot =
+            origin.join(Snapshot::new(device, cow, runtime, persistence, origins.fills()));
         let transient = persistence == Persistence::Transient;
         // From here on, a drop undoes the above.
         let member = Self {
@@ -167,19 +169,19 @@ impl Member {
         format!("{origin} {cow} {how} {}{features}", self.chunk())
     }
 
-    pub(super) fn status(&self) -> String {
+    pub(super) fn status(&self) -> SnapshotStatus {
         let snapshot = &self.snapshot;
-        let Some(loaded) = snapshot.loaded() else { return "Unknown".to_owned() };
+        let Some(loaded) = snapshot.loaded() else { return SnapshotStatus::Unknown };
         if !snapshot.is_valid() {
-            "Invalid".to_owned()
+            SnapshotStatus::Invalid
         } else if snapshot.merge.has_failed() {
-            "Merge failed".to_owned()
+            SnapshotStatus::MergeFailed
         } else if snapshot.is_overflowed() && !snapshot.merge.is_merging() {
             // A merge needs no room: its progress must be visible.
-            "Overflow".to_owned()
+            SnapshotStatus::Overflow
         } else {
             let (allocated, metadata) = lock(&loaded.store).usage();
-            format!("{allocated}/{} {metadata}", snapshot.cow.capacity())
+            SnapshotStatus::Valid(Usage { allocated, total: snapshot.cow.capacity(), metadata })
         }
     }
 
@@ -344,9 +346,9 @@ impl Target for SnapshotTarget {
 
     fn status(&self) -> String {
         if self.0.snapshot.merge.is_merging() {
-            return "Invalid".to_owned();
+            return SnapshotStatus::Invalid.to_string();
         }
-        self.0.status()
+        self.0.status().to_string()
     }
 
     fn max_io_len(&self) -> Sectors {

@@ -8,6 +8,7 @@ use ashlar_block::{Buffer, Flags, Gateway, Limits, Runtime, Sector, Sectors, Sta
 use ashlar_dm::snapshot::Origins;
 use ashlar_dm::{Context, Device, Devices, LoadError, Table, text};
 use ashlar_sim::{Media, Model, SimDisk, SimRuntime};
+use event_listener::EventListener;
 
 /// The devices of one boot.
 #[derive(Clone, Default)]
@@ -39,6 +40,11 @@ impl Rig {
     fn name(&self, name: &str, gateway: Gateway) -> Gateway {
         self.names.0.lock().unwrap().insert(name.to_owned(), gateway.clone());
         gateway
+    }
+
+    /// Ends when a snapshot fills.
+    pub(crate) fn listen(&self) -> EventListener {
+        self.origins.listen()
     }
 
     /// Resolves device names.

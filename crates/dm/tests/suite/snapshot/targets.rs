@@ -2,6 +2,7 @@
 
 use ashlar_block::{Bio, Buffer, Flags, Op, Sector, Sectors, Status};
 use ashlar_sim::{Media, Sim};
+use futures_util::FutureExt;
 use futures_util::future::join;
 
 use crate::snapshot::rig::{Rig, fill, filled, status};
@@ -168,6 +169,62 @@ fn an_overflow_by_the_origin_makes_a_snapshot_invalid_for_good() {
                 assert_eq!(status(&device), "Invalid");
                 assert_eq!(filled(&snap, 0, 1).await, Err(Status::Io));
             }
+        });
+    }
+}
+
+#[test]
+fn an_overflow_costs_one_snapshot_and_neither_the_origin_nor_other_snapshots() {
+    let Bench { sim, rig, .. } = bench(8 * 10);
+    let large = Media::new(Sectors(8000));
+    rig.disk("large", &large);
+    sim.block_on(async {
+        let (_origin, origin) = rig.device("origin", ORIGIN).await;
+        fill(&origin, 0, SIZE, 1).await.unwrap();
+        let (device, snap) = rig.device("snap", SNAPSHOT).await;
+        let (other, kept) = rig.device("kept", "0 4000 snapshot real large P 8").await;
+        fill(&kept, 0, 8, 3).await.unwrap();
+        // One write, whose exceptions find no room in the middle.
+        fill(&origin, 0, SIZE, 2).await.unwrap();
+        assert_eq!(
+            (status(&device), filled(&snap, 0, 8).await),
+            ("Invalid".into(), Err(Status::Io))
+        );
+        assert_eq!((filled(&kept, 0, 8).await, filled(&kept, 8, SIZE - 8).await), (Ok(3), Ok(1)));
+        fill(&origin, 800, 80, 4).await.unwrap();
+        fill(&kept, 80, 8, 5).await.unwrap();
+        assert_eq!((filled(&origin, 800, 80).await, filled(&kept, 80, 8).await), (Ok(4), Ok(5)));
+        assert!(status(&other).starts_with("4024/8000 "), "{}", status(&other));
+    });
+}
+
+#[test]
+fn whoever_listens_is_woken_by_each_percent_that_is_used() {
+    let Bench { sim, rig, .. } = bench(8 * 1000);
+    sim.block_on(async {
+        let (_origin, origin) = rig.device("origin", ORIGIN).await;
+        let (device, _) = rig.device("snap", SNAPSHOT).await;
+        fill(&origin, 0, 8, 1).await.unwrap();
+        // Seven chunks are less than a percent of a thousand.
+        let mut used = rig.listen();
+        fill(&origin, 8, 8 * 6, 1).await.unwrap();
+        assert!((&mut used).now_or_never().is_none(), "{}", status(&device));
+        fill(&origin, 8 * 7, 8, 1).await.unwrap();
+        assert!((&mut used).now_or_never().is_some(), "{}", status(&device));
+    });
+}
+
+#[test]
+fn whoever_listens_is_woken_by_an_overflow() {
+    for how in ["P", "PO"] {
+        let Bench { sim, rig, .. } = bench(8 * 10);
+        sim.block_on(async {
+            let (_device, snap) =
+                rig.device("snap", &format!("0 4000 snapshot real cow {how} 8")).await;
+            fill(&snap, 0, 8 * 8, 1).await.unwrap();
+            let used = rig.listen();
+            assert_eq!(fill(&snap, 800, 8, 1).await, Err(Status::Io));
+            assert!(used.now_or_never().is_some(), "{how}");
         });
     }
 }
