@@ -207,7 +207,7 @@ impl VolumeGroup {
 
     /// The extents of a store that can hold a whole origin of this size: its chunks, their
     /// metadata, a header, and one more area after the last full one.
-    fn most_useful(&self, origin: Sectors, chunk: Sectors) -> u32 {
+    pub(crate) fn most_useful(&self, origin: Sectors, chunk: Sectors) -> u32 {
         let chunks = origin.0.div_ceil(chunk.0);
         let each_area = (chunk.bytes() / EXCEPTION_BYTES).max(1);
         let all = chunks + chunks.div_ceil(each_area) + 2;

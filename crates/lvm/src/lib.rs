@@ -14,6 +14,7 @@
 //! | [`group`] | the groups on a set of physical volumes |
 //! | [`alloc`] | free extents, and their allocation to new volumes |
 //! | [`change`], [`moving`] | changes of a group's description |
+//! | [`snapshots`] | the use of a snapshot's space, and its extension by policy |
 //!
 //! Invariants: unchanged parts are written back byte for byte; of a group's texts, the one with the
 //! highest sequence number is current, and a text with a wrong checksum is ignored.
@@ -39,6 +40,7 @@ pub mod ondisk;
 pub mod pv;
 pub mod report;
 pub mod sizes;
+pub mod snapshots;
 pub mod text;
 pub mod uuid;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Runtime, Sector, Sectors};
 use ashlar_dm::Device as Mapped;
-use ashlar_dm::snapshot::Origins;
+use ashlar_dm::snapshot::{Origins, Status, StatusLine};
 use ashlar_dm::table::Table;
 use ashlar_dm::target::{Context, Devices as Named};
 use ashlar_dm::text::Line;
@@ -26,9 +26,6 @@ use crate::devices::Devices;
 const ARRAY: &str = "/array";
 
 const SNAPSHOT: &str = "snapshot";
-
-/// The end of the status of an invalid snapshot.
-const INVALID: &str = " Invalid";
 
 /// The UUID of all these arrays: nothing looks for them by UUID, since all members are at hand.
 const IDENTITY: Uuid = Uuid::from_u128(1);
@@ -177,7 +174,8 @@ impl Maker<'_> {
             true => Mapped::suspended(name, table, Arc::clone(self.runtime)).await,
             false => self.start(name, table).await?,
         };
-        if mapped.status().trim_end().ends_with(INVALID) && !is_merging(planned) {
+        let status = mapped.status().parse().map(|line: StatusLine| line.status);
+        if status == Ok(Status::Invalid) && !is_merging(planned) {
             // An origin is available without the snapshot that was to be merged into it.
             let Some(real) = view_of_origin(planned) else { return Err(MakeError::Invalid) };
             mapped = self.start(name, self.linear(real, planned.size).await?).await?;

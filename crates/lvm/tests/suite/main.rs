@@ -6,3 +6,4 @@ mod common;
 mod formats;
 mod moves;
 mod reports;
+mod snapshots;

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use ashlar_block::{Sector, Sectors};
+use ashlar_dm::snapshot::{Status, StatusLine, Usage};
 use ashlar_lvm::group::{Group, GroupSurvey, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid};
 
@@ -32,13 +33,12 @@ pub struct MergeIdentity {
 /// Sectors left to merge, from a status line such as `0 8192 snapshot-merge 128/4096 16`; `None` if
 /// the line reports a failed merge, or no merge.
 pub fn left_to_merge(status: &str) -> Option<u64> {
-    let mut words = status.split_ascii_whitespace().skip(2);
-    if words.next()? != "snapshot-merge" {
-        return None;
+    match status.parse().ok()? {
+        StatusLine { is_merge: true, status: Status::Valid(Usage { allocated, metadata, .. }) } => {
+            Some(allocated.0.saturating_sub(metadata.0))
+        }
+        StatusLine { .. } => None,
     }
-    let (used, metadata) = (words.next()?.split_once('/')?.0, words.next()?);
-    let (used, metadata): (u64, u64) = (used.parse().ok()?, metadata.parse().ok()?);
-    Some(used.saturating_sub(metadata))
 }
 
 /// A merge under way, or one that has ended or failed and is still in the metadata.

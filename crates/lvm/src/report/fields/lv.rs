@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use ashlar_block::Sectors;
+use ashlar_dm::snapshot::{Status, StatusLine};
 
 use super::vg::allocation_letter;
 use super::{Field, Kind, Row, Value, VgRow, field, vg};
@@ -10,6 +11,7 @@ use crate::metadata::{AreaVolume, LogicalVolume, LvFlag, Segment, SegmentKind, V
 use crate::moving::Move;
 use crate::report::GroupFacts;
 use crate::report::value::Percent;
+use crate::snapshots::used_percent;
 use crate::uuid::Uuid;
 
 /// A logical volume.
@@ -30,23 +32,18 @@ pub struct LvState {
 }
 
 impl LvState {
+    /// The state of the snapshot that it is, or that is merged into it.
+    fn snapshot(&self) -> Option<Status> {
+        self.status.parse().ok().map(|line: StatusLine| line.status)
+    }
+
     pub(in crate::report) fn is_invalid(&self) -> bool {
-        self.status.ends_with(" Invalid")
+        self.snapshot() == Some(Status::Invalid)
     }
 
     /// The space of a snapshot that is in use.
     pub(in crate::report) fn used(&self) -> Option<Percent> {
-        let mut words = self.status.split_ascii_whitespace().skip(2);
-        if !words.next()?.starts_with("snapshot") {
-            return None;
-        }
-        if self.is_invalid() {
-            return Some(Percent::ALL);
-        }
-        let (used, all) = words.next()?.split_once('/')?;
-        let (used, all): (u64, u64) = (used.parse().ok()?, all.parse().ok()?);
-        let metadata: u64 = words.next()?.parse().ok()?;
-        if used == metadata { Some(Percent::NONE) } else { Percent::of(used, all) }
+        used_percent(self.snapshot()?)
     }
 }
 
