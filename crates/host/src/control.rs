@@ -6,13 +6,14 @@ use ashlar_block::Presence;
 use ashlar_engine::net::Socket;
 use ashlar_stack::attributes::{AttributeError, NodeKind};
 use ashlar_stack::detail::{Detail, INACTIVE};
-use ashlar_stack::devices::{Device, Kind};
+use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::names::ArrayName;
+use ashlar_stack::snapshots::Snapshots;
 use serde_json::{Value, json};
 
 use crate::interface::{
-    self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, TreePath, VolumeStatus,
-    control_error,
+    self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, SnapshotSample, TreePath,
+    VolumeStatus, control_error,
 };
 use crate::lending::Lent;
 use crate::options::BackEnd;
@@ -142,18 +143,26 @@ impl Service {
                 state: status.state.name().to_owned(),
                 raid_devices: status.raid_disks,
                 degraded: status.degraded,
+                snapshot: None,
             }
         });
-        let mut others = self.stack.devices.volumes();
-        others.retain(|device| !device.kind.is_array());
-        let others = others.into_iter().map(|device| VolumeStatus {
-            alias: device.links.last().cloned(),
-            level: device.kind.name().to_owned(),
-            size: device.bytes.size_bytes(),
-            state: state(&device).to_owned(),
-            name: device.name,
-            raid_devices: 1,
-            degraded: 0,
+        let devices = self.stack.devices.all();
+        let snapshots = Snapshots::among(&devices);
+        let others = devices.iter();
+        let others = others.filter(|it| it.role == Role::Volume && !it.kind.is_array());
+        let others = others.map(|device| {
+            let snapshot = snapshots.of(device).map(SnapshotSample::from);
+            let lost = snapshot.as_ref().filter(|snapshot| snapshot.is_lost());
+            VolumeStatus {
+                name: device.name.clone(),
+                alias: device.links.last().cloned(),
+                level: device.kind.name().to_owned(),
+                size: device.bytes.size_bytes(),
+                state: lost.map_or_else(|| state(device).to_owned(), |lost| lost.state.clone()),
+                raid_devices: 1,
+                degraded: 0,
+                snapshot,
+            }
         });
         let waiting = self.stack.arrays.waiting().into_iter().map(|array| VolumeStatus {
             name: array.name.device(),
@@ -163,6 +172,7 @@ impl Service {
             state: INACTIVE.to_owned(),
             raid_devices: array.raid_disks as usize,
             degraded: (array.raid_disks as usize).saturating_sub(array.members.len()),
+            snapshot: None,
         });
         let modelled = self.models.used().into_iter();
         interface::Status {

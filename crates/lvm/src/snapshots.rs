@@ -108,7 +108,11 @@ impl VolumeGroup {
         usage: Usage,
         policy: AutoExtend,
     ) -> Result<Option<Resize>, NoFreeExtents> {
-        let due = || Some((self.lv(snapshot)?.extents(), self.most_of_snapshot(snapshot)?));
+        let due = || {
+            // It keeps its size until it is merged.
+            let found = self.snapshot_in(snapshot).filter(|found| !found.snapshot.merging)?;
+            Some((self.lv(&found.snapshot.cow)?.extents(), self.most_of_snapshot(snapshot)?))
+        };
         let Some((extents, most)) = due().filter(|_| policy.is_due(usage)) else { return Ok(None) };
         let room = most.saturating_sub(extents);
         if room == 0 {

@@ -10,10 +10,13 @@ use std::sync::Arc;
 
 use ashlar_block::Runtime;
 use ashlar_lvm::change::Author;
+use ashlar_lvm::command::Command;
 use ashlar_lvm::metadata::Header;
+use ashlar_lvm::snapshots::{AutoExtend, NoFreeExtents};
 use ashlar_lvm::{Metadata, VolumeGroup};
 use ashlar_md::ondisk::Superblock;
 use ashlar_md::{AssembleError, Candidate, probe};
+use event_listener::EventListener;
 use uuid::Uuid;
 
 use crate::arrays::{Volume, WaitingArray};
@@ -24,7 +27,7 @@ use crate::names::{ArrayName, wanted_name};
 use crate::view::ArrayView;
 use crate::volume_groups::{
     Activation, Change, ChangeResult, CopyControl, MergeIdentity, Request, ServedGroup,
-    ServedMerge, ServedMove, ServedPhysical,
+    ServedMerge, ServedMove, ServedPhysical, ServedSnapshot,
 };
 
 /// The result of adding a member.
@@ -283,6 +286,28 @@ impl Collector {
     /// The merges of snapshots into their origins.
     pub fn merging(&self) -> Vec<ServedMerge> {
         self.builder.groups.merging()
+    }
+
+    /// The snapshots that can fill.
+    pub fn snapshots(&self) -> Vec<ServedSnapshot> {
+        self.builder.groups.snapshots()
+    }
+
+    /// Ends when a snapshot uses another percent of its space, or can take no more writes.
+    pub fn snapshot_fills(&self) -> EventListener {
+        self.builder.groups.snapshot_fills()
+    }
+
+    /// The change that the policy wants for a snapshot now, if any.
+    ///
+    /// # Errors
+    /// Its group has no room.
+    pub fn autoextension(
+        &self,
+        snapshot: &ServedSnapshot,
+        policy: AutoExtend,
+    ) -> Result<Option<Command>, NoFreeExtents> {
+        self.builder.groups.autoextension(snapshot, policy)
     }
 
     /// Plans the removal of a merged snapshot from its group.

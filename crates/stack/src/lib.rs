@@ -45,6 +45,7 @@ pub mod probe;
 pub mod progress;
 pub mod scan;
 pub mod signature;
+pub mod snapshots;
 pub mod stopping;
 pub mod trace;
 pub mod turn;

@@ -137,9 +137,12 @@ impl Column {
         match self {
             Self::Device => one_line(device.title()),
             Self::Kind => device.kind.clone(),
-            Self::Use if device.state == "answering" => device.usage.clone(),
-            // What a device that does not answer is used for says less than that.
-            Self::Use => device.state.clone(),
+            // What a device is used for says less than that it does not answer, or is a snapshot that is lost.
+            Self::Use if device.state != "answering" => device.state.clone(),
+            Self::Use => match device.snapshot.as_ref().filter(|snapshot| snapshot.is_lost()) {
+                Some(lost) => lost.state.clone(),
+                None => device.usage.clone(),
+            },
             Self::Reads => rate(device.read.ios_per_second),
             Self::Writes => rate(device.write.ios_per_second),
             Self::ReadBytes => megabytes(device.read.bytes_per_second),

@@ -1,6 +1,6 @@
 //! What stands above the table: the daemon, sums, degraded arrays, long work.
 
-use ashlar_host::interface::{ArraySample, Job, JobState};
+use ashlar_host::interface::{ArraySample, Job, JobState, SnapshotSample};
 use ashlar_md::ondisk::text::one_line;
 use ashlar_stack::graph::human_size;
 use ashlar_terminal::progress::clock;
@@ -10,6 +10,8 @@ use crate::rates::{DeviceRates, Interval};
 
 /// The greatest number of degraded arrays, and of jobs, that get a line each.
 const MOST: usize = 4;
+/// From this percentage on a snapshot is a matter of concern, as for LVM's dmeventd.
+const NEARLY_FULL: f64 = 80.0;
 /// The width of a bar.
 const BAR_WIDTH: usize = 32;
 
@@ -35,6 +37,7 @@ pub(crate) fn lines(interval: &Interval) -> Vec<(Tone, String)> {
     let silent = interval.devices.iter().filter(|device| device.state != "answering");
     let silent = silent.map(|it| (Tone::Bad, format!("{} is {}", one_line(it.title()), it.state)));
     lines.extend(limited(silent.collect(), "devices that do not answer"));
+    lines.extend(limited(snapshots(interval), "snapshots"));
     match &interval.jobs {
         Some(jobs) => {
             let jobs = jobs.iter().map(|job| {
@@ -84,6 +87,29 @@ fn degraded_array(interval: &Interval, array: &ArraySample) -> String {
     let working = array.required.saturating_sub(array.degraded);
     let (level, required) = (&array.level, array.required);
     format!("{name}: {level}, degraded, {working} of {required} members work")
+}
+
+/// A line for each snapshot, those first that are lost, and then the fullest. One that is being merged is a job.
+fn snapshots(interval: &Interval) -> Vec<(Tone, String)> {
+    let all = interval.devices.iter();
+    let all = all.filter_map(|device| Some((device, device.snapshot.as_ref()?)));
+    let mut all: Vec<(&DeviceRates, &SnapshotSample)> =
+        all.filter(|(_, snapshot)| snapshot.is_active() || snapshot.is_lost()).collect();
+    let used = |snapshot: &SnapshotSample| snapshot.used_percent.unwrap_or(100.0);
+    all.sort_by(|(_, one), (_, other)| {
+        let lost = other.is_lost().cmp(&one.is_lost());
+        lost.then(used(other).total_cmp(&used(one)))
+    });
+    let line = |(device, snapshot): (&DeviceRates, &SnapshotSample)| {
+        let bad = snapshot.is_lost() || used(snapshot) >= NEARLY_FULL;
+        let name = one_line(device.title());
+        let text = match snapshot.is_active() {
+            true => format!("{name}: {snapshot}"),
+            false => format!("{name}: {}, {snapshot}", snapshot.state),
+        };
+        (if bad { Tone::Bad } else { Tone::Plain }, one_line(&text))
+    };
+    all.into_iter().map(line).collect()
 }
 
 fn work(job: &Job) -> String {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use ashlar_host::interface::{ArraySample, DeviceSample, Job, OperationSample, PoolStatus, Sample};
+use ashlar_host::interface::{
+    ArraySample, DeviceSample, Job, OperationSample, PoolStatus, Sample, SnapshotSample,
+};
 use serde::Serialize;
 
 /// What a daemon did between two samples, and its state at the second one.
@@ -42,6 +44,8 @@ pub struct DeviceRates {
     pub below: Vec<String>,
     /// Whether it answers.
     pub state: String,
+    /// The snapshot that it is, or that is being merged into it.
+    pub snapshot: Option<SnapshotSample>,
     /// Requests under way at the second sample.
     pub queue: u64,
     /// Reads.
@@ -161,6 +165,7 @@ fn device_rates(
         usage: after.usage.clone(),
         below: after.below.clone(),
         state: after.state.clone(),
+        snapshot: after.snapshot.clone(),
         queue: after.in_flight,
         read: of(|device| &device.read),
         write: of(|device| &device.write),

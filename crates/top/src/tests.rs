@@ -1,7 +1,7 @@
 //! Rates, percentiles, orders, keys and screens, from made-up samples.
 
 use ashlar_host::interface::{
-    ArraySample, DeviceSample, Job, JobKind, JobState, OperationSample, Sample,
+    ArraySample, DeviceSample, Job, JobKind, JobState, OperationSample, Sample, SnapshotSample,
 };
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
@@ -10,6 +10,7 @@ use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::columns::fitting;
+use crate::head::Tone;
 use crate::rates::{Latency, percentile};
 use crate::screen::{Theme, draw};
 use crate::view::{Outcome, View};
@@ -32,6 +33,7 @@ fn device(name: &str, alias: Option<&str>, usage: &str, below: &[&str]) -> Devic
         size_bytes: 1 << 30,
         read_only: false,
         state: "answering".to_owned(),
+        snapshot: None,
         in_flight: 0,
         busy_ns: 0,
         read: OperationSample::default(),
@@ -148,6 +150,45 @@ fn rates_are_those_of_the_interval() {
     assert_eq!(md0.read.p99, Some(Latency { us: 64.0, is_over: true }));
     assert_eq!((d2.read.p50, d2.merged_percent, d2.is_idle()), (None, None, true));
     assert!(!d0.is_idle() && interval.seconds == 1.0);
+}
+
+/// A sample in which the plain disk is a snapshot in this state, as full as this.
+fn with_snapshots(all: &[(&str, f64)]) -> Sample {
+    let mut sample = sample(1);
+    for (index, (state, percent)) in all.iter().enumerate() {
+        let mut snapshot = device(&format!("dm-{index}"), Some("vg/snap"), "volume", &[]);
+        snapshot.snapshot = Some(SnapshotSample {
+            origin: "vg/data".to_owned(),
+            state: (*state).to_owned(),
+            used_percent: Some(*percent),
+            used_bytes: Some(1 << 20),
+            size_bytes: 4 << 20,
+        });
+        sample.devices.push(snapshot);
+    }
+    sample
+}
+
+#[test]
+fn each_snapshot_has_a_line_the_lost_and_the_fullest_first() {
+    let lines = |all: &[(&str, f64)]| {
+        let interval = Interval::between(&sample(0), &with_snapshots(all));
+        let lines = crate::head::lines(&interval).into_iter();
+        let all = lines.filter(|(_, line)| line.contains("snapshot"));
+        all.map(|(tone, line)| (tone == Tone::Bad, line)).collect::<Vec<_>>()
+    };
+    let found = lines(&[("active", 79.99), ("invalid", 100.0), ("active", 80.0), ("merging", 9.0)]);
+    let expected = [
+        (true, "vg/snap: invalid, snapshot of vg/data, 100.00 % of 4M used"),
+        (true, "vg/snap: snapshot of vg/data, 80.00 % of 4M used"),
+        (false, "vg/snap: snapshot of vg/data, 79.99 % of 4M used"),
+    ];
+    assert_eq!(found, expected.map(|(bad, line)| (bad, line.to_owned())));
+    let many = lines(&[("active", 90.0); 6]);
+    assert_eq!(many.len(), 4);
+    assert_eq!(many[3], (true, "and 3 more snapshots".to_owned()));
+    let interval = Interval::between(&sample(0), &with_snapshots(&[("invalid", 100.0)]));
+    assert_eq!(Column::Use.text(&interval.devices[4]), "invalid");
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn text(status: &interface::Status) -> String {
             let working = volume.raid_devices.saturating_sub(volume.degraded);
             out += &format!(", {working} of {} devices", volume.raid_devices);
         }
+        out.extend(volume.snapshot.iter().map(|snapshot| format!(", {snapshot}")));
         out.push('\n');
     }
     out

@@ -30,6 +30,7 @@ mod lvm_live;
 mod lvm_moves;
 mod lvm_reports;
 mod lvm_restore;
+mod lvm_snapshots;
 mod managing;
 mod mdadm;
 mod metrics;

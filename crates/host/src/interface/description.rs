@@ -8,7 +8,7 @@ interface io.ashlar.Control
 
 # A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are
 # listed even if they hold others.
-# The size is in bytes.
+# The size is in bytes. The state of a snapshot that was lost is invalid or overflow.
 type Volume (
   name: string,
   alias: ?string,
@@ -16,7 +16,8 @@ type Volume (
   size: int,
   state: string,
   raid_devices: int,
-  degraded: int
+  degraded: int,
+  snapshot: ?SnapshotSample
 )
 
 # A disk that takes the time of a device model, as in gp2:3000iops.
@@ -230,6 +231,16 @@ type OperationSample (
   latencies: []int
 )
 
+# A snapshot, or one that is being merged, which its origin has then. The state is active, merging, merge-failed, overflow or invalid; the used
+# part of its space is as lvs shows it in the column Data%.
+type SnapshotSample (
+  origin: string,
+  state: string,
+  used_percent: ?float,
+  used_bytes: ?int,
+  size_bytes: int
+)
+
 # A block device; below are the names of the devices that it is made of. Its state is answering, silent or gone. Busy is the time in which a
 # thread of the daemon had a request under way, added up over its threads.
 type DeviceSample (
@@ -242,6 +253,7 @@ type DeviceSample (
   size_bytes: int,
   read_only: bool,
   state: string,
+  snapshot: ?SnapshotSample,
   in_flight: int,
   busy_ns: int,
   read: OperationSample,

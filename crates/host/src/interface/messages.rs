@@ -8,6 +8,8 @@ use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::Status;
+
 /// Parameters of `Manage`.
 #[derive(Clone, Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
@@ -524,74 +526,4 @@ pub enum EntryKind {
     WriteOnly,
     /// A volume.
     Volume,
-}
-
-/// A daemon's state.
-#[derive(Serialize, Deserialize, Debug)]
-pub struct Status {
-    /// The daemon's version.
-    pub version: String,
-    /// The daemon's process.
-    pub pid: u32,
-    /// How the kernel is asked for I/O: `io_uring` or `threads`; empty from a daemon that knows one way only.
-    #[serde(default)]
-    pub io: String,
-    /// `on` in its sandbox, otherwise `off: ` and the reason; empty from a daemon that knows none.
-    #[serde(default)]
-    pub sandbox: String,
-    /// The mount point, if any.
-    pub mount: Option<String>,
-    /// The addresses of the NBD servers.
-    pub nbd: Vec<String>,
-    /// The address of the metrics, if they are served over HTTP.
-    pub metrics: Option<String>,
-    /// The disks with the timing of a device model.
-    pub models: Vec<ModelStatus>,
-    /// The ZFS pools.
-    pub pools: Vec<PoolStatus>,
-    /// The volumes that are served, and the arrays.
-    pub volumes: Vec<VolumeStatus>,
-    /// What the end waits for, once it has begun.
-    pub stopping: Option<Vec<String>>,
-}
-
-/// A pool's process.
-#[derive(Serialize, Deserialize, Debug)]
-pub struct PoolStatus {
-    /// The pool's name.
-    pub name: String,
-    /// The process that has the pool.
-    pub pid: u32,
-    /// The release of OpenZFS in that process.
-    pub release: String,
-    /// How that process ended, if it has.
-    pub ended: Option<String>,
-}
-
-/// A disk's device model.
-#[derive(Serialize, Deserialize, Debug)]
-pub struct ModelStatus {
-    /// The disk's path.
-    pub disk: String,
-    /// The model, as in `gp2:3000iops`.
-    pub model: String,
-}
-
-/// A volume's state.
-#[derive(Serialize, Deserialize, Debug)]
-pub struct VolumeStatus {
-    /// The name: `md0`.
-    pub name: String,
-    /// Another name: `md/data`.
-    pub alias: Option<String>,
-    /// The array's level, or the kind of another device: `raid1`, `disk`.
-    pub level: String,
-    /// Bytes.
-    pub size: u64,
-    /// The state, in the words of `array_state`.
-    pub state: String,
-    /// The slots of the array; 1 for other devices.
-    pub raid_devices: usize,
-    /// The slots without a working member.
-    pub degraded: usize,
 }

@@ -7,12 +7,13 @@ mod description;
 mod messages;
 mod replies;
 mod sample;
+mod status;
 
 pub(crate) use description::DESCRIPTION;
 pub use messages::{
     Activate, Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm,
-    LvmMembers, LvmReply, Manage, ManageAction, ModelStatus, PoolStatus, Scrub, StartedReply,
-    Status, Trace, TraceReply, TracedDevice, VolumeStatus, disk_for_daemon,
+    LvmMembers, LvmReply, Manage, ManageAction, Scrub, StartedReply, Trace, TraceReply,
+    TracedDevice, disk_for_daemon,
 };
 pub(crate) use messages::{
     ActivateReply, ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply,
@@ -22,9 +23,10 @@ pub(crate) use messages::{
 pub(crate) use replies::{control_error, refused, refused_by, refused_with, reply};
 pub(crate) use sample::SampleReply;
 pub use sample::{
-    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
-    ThreadSample,
+    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SnapshotSample,
+    SyncSample, ThreadSample,
 };
+pub use status::{ModelStatus, PoolStatus, Status, VolumeStatus};
 
 /// The interface's name.
 pub(crate) const NAME: &str = "io.ashlar.Control";
@@ -67,6 +69,7 @@ mod tests {
             state: String::new(),
             raid_devices: 0,
             degraded: 0,
+            snapshot: None,
         };
         check("Volume", serde_json::to_value(volume).unwrap());
         let status = Status {
@@ -183,6 +186,14 @@ mod tests {
             members: vec![member],
         };
         check("ArraySample", serde_json::to_value(&array).unwrap());
+        let snapshot = SnapshotSample {
+            origin: String::new(),
+            state: String::new(),
+            used_percent: None,
+            used_bytes: None,
+            size_bytes: 0,
+        };
+        check("SnapshotSample", serde_json::to_value(&snapshot).unwrap());
         let device = DeviceSample {
             name: String::new(),
             path: String::new(),
@@ -193,6 +204,7 @@ mod tests {
             size_bytes: 0,
             read_only: false,
             state: String::new(),
+            snapshot: Some(snapshot),
             in_flight: 0,
             busy_ns: 0,
             read: operation.clone(),

@@ -181,6 +181,7 @@ pub(super) mod tests {
             size_bytes: 1 << 40,
             read_only: false,
             state: presence(Presence::Silent).to_owned(),
+            snapshot: None,
             in_flight: 4,
             busy_ns: 1_500_000_000,
             read: operation(10, 1),

@@ -10,6 +10,7 @@ use ashlar_stack::arrays::{Volume, WaitingArray};
 use ashlar_stack::detail::INACTIVE;
 use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::progress::{Run, Step};
+use ashlar_stack::snapshots::Snapshots;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::interface::{
@@ -29,6 +30,8 @@ impl Service {
         let jobs = timeout(PATIENCE, self.job_list()).await;
         let arrays = &self.stack.arrays;
         let (running, waiting) = (arrays.running(), arrays.waiting());
+        let devices = self.stack.devices.all();
+        let snapshots = Snapshots::among(&devices);
         Sample {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             io: BackEnd::used().name().to_owned(),
@@ -36,7 +39,7 @@ impl Service {
             uptime_ns: nanoseconds(self.begun.elapsed()),
             latency_bounds_us: Sample::bounds_us(),
             threads: self.threads(),
-            devices: self.stack.devices.all().iter().map(device).collect(),
+            devices: devices.iter().map(|it| device(it, &snapshots)).collect(),
             arrays: running.iter().map(array).chain(waiting.iter().map(waiting_array)).collect(),
             pools: self.pool_statuses(),
             jobs,
@@ -64,7 +67,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn device(device: &Device) -> DeviceSample {
+fn device(device: &Device, snapshots: &Snapshots<'_>) -> DeviceSample {
     let disk = device.gateway().disk();
     let stats = disk.stats();
     let totals = stats.totals();
@@ -78,6 +81,7 @@ fn device(device: &Device) -> DeviceSample {
         size_bytes: device.bytes.size_bytes(),
         read_only: disk.is_read_only(),
         state: presence(disk.presence()).to_owned(),
+        snapshot: snapshots.of(device).map(Into::into),
         in_flight: totals.in_flight(),
         busy_ns: totals.io_ticks_ns,
         read: operation(stats, Op::Read, totals.read),

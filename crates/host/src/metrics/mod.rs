@@ -11,6 +11,7 @@ mod gather;
 mod head;
 pub(crate) mod http;
 mod page;
+mod snapshot;
 mod work;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use serde_json::Value;
 use self::array::MemberOf;
 use self::device::DeviceInfo;
 use self::page::encode_all;
+use self::snapshot::SnapshotOf;
 use self::work::{Backend, Build, JobsListed};
 use crate::interface::{MetricsReply, Sample, SampleReply, refused, reply};
 use crate::service::Service;
@@ -40,6 +42,8 @@ impl Collector for Page {
         let infos: Vec<DeviceInfo> = sample.devices.iter().map(DeviceInfo::from).collect();
         encode_all(encoder, &infos)?;
         encode_all(encoder, &sample.devices)?;
+        let snapshots: Vec<SnapshotOf> = sample.devices.iter().filter_map(SnapshotOf::of).collect();
+        encode_all(encoder, &snapshots)?;
         encode_all(encoder, &sample.arrays)?;
         let members: Vec<MemberOf> = sample.arrays.iter().flat_map(MemberOf::all).collect();
         encode_all(encoder, &members)?;

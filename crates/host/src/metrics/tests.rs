@@ -6,7 +6,8 @@ use prometheus_client::metrics::MetricType;
 
 use super::*;
 use crate::interface::{
-    ArraySample, DeviceSample, Job, JobAction, JobKind, JobState, PoolStatus, ThreadSample,
+    ArraySample, DeviceSample, Job, JobAction, JobKind, JobState, PoolStatus, SnapshotSample,
+    ThreadSample,
 };
 
 const MANUAL: &str = include_str!("../../../../docs/metrics.md");
@@ -31,6 +32,14 @@ fn page() -> Page {
         release: "2.3.2".to_owned(),
         ended: Some("by a signal".to_owned()),
     };
+    let snapshot = SnapshotSample {
+        origin: "vg/data".to_owned(),
+        state: "active".to_owned(),
+        used_percent: Some(25.0),
+        used_bytes: Some(1 << 20),
+        size_bytes: 4 << 20,
+    };
+    let snapshot = DeviceSample { snapshot: Some(snapshot), ..device::tests::sample("a\"b\\c\nd") };
     Page(Sample {
         version: "0".to_owned(),
         io: "io_uring".to_owned(),
@@ -38,7 +47,7 @@ fn page() -> Page {
         uptime_ns: 2,
         latency_bounds_us: Sample::bounds_us(),
         threads: vec![ThreadSample { name: "ashlar-0".to_owned(), nbd_connections: 3 }],
-        devices: vec![device::tests::sample("md0"), device::tests::sample("a\"b\\c\nd")],
+        devices: vec![device::tests::sample("md0"), snapshot],
         arrays: vec![array::tests::recovering()],
         pools: vec![pool],
         jobs: Some(vec![job]),
@@ -72,6 +81,7 @@ fn metrics() -> Vec<Metric> {
         .chain(rows::<ThreadSample>())
         .chain(rows::<DeviceInfo>())
         .chain(rows::<DeviceSample>())
+        .chain(rows::<SnapshotOf>())
         .chain(rows::<ArraySample>())
         .chain(rows::<MemberOf>())
         .chain(rows::<PoolStatus>())
@@ -145,6 +155,11 @@ fn values_are_in_seconds_and_bytes() {
         ("ashlar_disk_read_duration_seconds_count{device=\"md0\"}", 6.0),
         ("ashlar_disk_read_duration_seconds_sum{device=\"md0\"}", 3.25),
         ("ashlar_disk_io_now{device=\"a\\\"b\\\\c\\nd\"}", 4.0),
+        (
+            "ashlar_snapshot_state{device=\"a\\\"b\\\\c\\nd\",origin=\"vg/data\",state=\"active\"}",
+            1.0,
+        ),
+        ("ashlar_snapshot_used_bytes{device=\"a\\\"b\\\\c\\nd\",origin=\"vg/data\"}", 1_048_576.0),
         ("ashlar_md_state{device=\"md0\",level=\"raid1\",state=\"active\"}", 1.0),
         ("ashlar_md_disks{device=\"md0\",level=\"raid1\",state=\"failed\"}", 1.0),
         ("ashlar_md_disks_required{device=\"md0\",level=\"raid1\"}", 2.0),
