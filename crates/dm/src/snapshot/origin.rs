@@ -26,7 +26,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Ends when a snapshot uses another percent of its COW device, or can take no more writes.
+    /// Ends when the use of a snapshot's COW device exceeds another full percentage, or it can take no more writes.
     pub fn listen(&self) -> EventListener {
         self.fills.listen()
     }

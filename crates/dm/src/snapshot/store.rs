@@ -48,7 +48,7 @@ pub(super) struct Store {
     medium: Medium,
     /// The next free chunk of the COW device.
     next_free: u64,
-    /// Where the next percent of the COW device begins that is not in use.
+    /// How much is in use when it exceeds the next full percentage.
     next_percent: u64,
     /// Sequence numbers: the next to allocate, and the next to commit.
     prepared: u64,
@@ -161,13 +161,13 @@ impl Store {
         Some(given)
     }
 
-    /// Whether another percent of a COW device of `total` chunks is in use since it was last true.
+    /// Whether the use exceeds another full percentage of a COW device of `total` chunks since this was last true.
     pub(super) fn uses_another_percent(&mut self, total: u64) -> bool {
         if self.next_free < self.next_percent {
             return false;
         }
         let (used, total) = (u128::from(self.next_free), u128::from(total.max(1)));
-        let next = ((used * 100 / total + 1) * total).div_ceil(100);
+        let next = ((used * 100).saturating_sub(1) / total + 1) * total / 100 + 1;
         self.next_percent = u64::try_from(next).unwrap_or(u64::MAX);
         true
     }
@@ -343,16 +343,16 @@ mod tests {
         while store.prepare(1000).is_some() {
             noticed.extend(store.uses_another_percent(1000).then_some(store.next_free));
         }
-        // The first chunk, and each tenth one; an area's chunk that is skipped is in use, too.
-        assert_eq!(noticed[..3], [3, 10, 20]);
-        assert_eq!((noticed.len(), noticed.last()), (101, Some(&1000)));
-        // The device has grown: the next percent is the last one that counts by the old size.
+        // The first chunk, and each that exceeds another percent.
+        assert_eq!(noticed[..3], [3, 11, 21]);
+        assert_eq!((noticed.len(), noticed.last()), (100, Some(&991)));
+        // The device has grown: the next percentage is the last one that counts by the old size.
         noticed.clear();
         while store.next_free < 1060 {
             store.prepare(2000).unwrap();
             noticed.extend(store.uses_another_percent(2000).then_some(store.next_free));
         }
-        assert_eq!(noticed, [1010, 1020, 1040, 1060]);
+        assert_eq!(noticed, [1001, 1021, 1041]);
     }
 
     #[test]

@@ -205,11 +205,11 @@ fn whoever_listens_is_woken_by_each_percent_that_is_used() {
         let (_origin, origin) = rig.device("origin", ORIGIN).await;
         let (device, _) = rig.device("snap", SNAPSHOT).await;
         fill(&origin, 0, 8, 1).await.unwrap();
-        // Seven chunks are less than a percent of a thousand.
+        // With the header and the area ten chunks are in use: a percent, but no more.
         let mut used = rig.listen();
-        fill(&origin, 8, 8 * 6, 1).await.unwrap();
+        fill(&origin, 8, 8 * 7, 1).await.unwrap();
         assert!((&mut used).now_or_never().is_none(), "{}", status(&device));
-        fill(&origin, 8 * 7, 8, 1).await.unwrap();
+        fill(&origin, 8 * 8, 8, 1).await.unwrap();
         assert!((&mut used).now_or_never().is_some(), "{}", status(&device));
     });
 }
