@@ -10,6 +10,7 @@ use crate::options::{
 };
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
+use ashlar_lvm::snapshots::AutoExtend;
 use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
@@ -55,6 +56,8 @@ pub struct Config {
     pub run: bool,
     /// What happens when a member that was lost comes back; by default it is re-added.
     pub readd: Option<ReAddPolicy>,
+    /// When snapshots get more space, and how much.
+    pub auto_extend: AutoExtend,
     /// Whether arrays wait for members that come later.
     pub incremental: bool,
     /// Whether disks and arrays are served as they are, without looking at their contents.

@@ -74,7 +74,9 @@ use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
 use crate::varlink::server;
-use crate::{absent, balance, copies_end, disks, metrics, notify, pools_end, returns, watch};
+use crate::{
+    absent, balance, copies_end, disks, filling, metrics, notify, pools_end, returns, watch,
+};
 
 /// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
 pub trait Console {
@@ -440,6 +442,7 @@ async fn run(
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let balance = spawn(balance::balance_reads(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
+    let filling = spawn(filling::watch_snapshots(Rc::clone(&service), config.auto_extend));
     let re_adds = (config.readd.unwrap_or_default() == ReAddPolicy::Auto).then(|| {
         absent::take_when_there(&service, &absent);
         spawn(returns::re_add_members(Rc::clone(&service)))
@@ -477,6 +480,7 @@ async fn run(
     // An array that is just being started is stopped with the others.
     select(pin!(service.turns.look()), ending.forced()).await;
     ends.cancel().await;
+    filling.cancel().await;
     follower.cancel().await;
     watch.cancel().await;
     balance.cancel().await;

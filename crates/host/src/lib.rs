@@ -46,6 +46,7 @@ mod defect;
 pub mod disks;
 mod ending;
 pub mod error;
+mod filling;
 mod front_ends;
 mod groups;
 mod incremental;

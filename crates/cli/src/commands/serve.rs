@@ -11,6 +11,7 @@ use ashlar_host::options::{
     Mode, ReAddPolicy,
 };
 use ashlar_host::{background, disks};
+use ashlar_lvm::snapshots::AutoExtend;
 use clap::Args;
 use serde::Deserialize;
 
@@ -158,6 +159,15 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "POLICY")]
     readd: Option<ReAddPolicy>,
 
+    /// Extend the space of a snapshot when more than this percentage of it is in use, 50 to 100; 100 extends none
+    /// [default: 100]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(50..=100))]
+    snapshot_autoextend_threshold: Option<u32>,
+
+    /// Extend the space of a snapshot by this percentage of its size, at most to what its origin can fill [default: 20]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..))]
+    snapshot_autoextend_percent: Option<u32>,
+
     /// Start with the disks present: incomplete arrays wait for members from `ashlar md incremental`
     #[arg(short = 'I', long)]
     incremental: bool,
@@ -257,6 +267,12 @@ impl ServeOptions {
             buffered: self.buffered | file.buffered,
             run: self.run | file.run,
             readd: self.readd.or(file.readd),
+            snapshot_autoextend_threshold: self
+                .snapshot_autoextend_threshold
+                .or(file.snapshot_autoextend_threshold),
+            snapshot_autoextend_percent: self
+                .snapshot_autoextend_percent
+                .or(file.snapshot_autoextend_percent),
             incremental: self.incremental | file.incremental,
             whole: self.whole | file.whole,
             raw: self.raw | file.raw,
@@ -277,6 +293,10 @@ impl ServeOptions {
     /// # Errors
     /// As [`Config::check`].
     pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Result<Config> {
+        let auto_extend =
+            AutoExtend::new(self.snapshot_autoextend_threshold, self.snapshot_autoextend_percent);
+        let auto_extend = auto_extend
+            .map_err(|why| Error::usage(format!("cannot use the configuration: {why}")))?;
         let config = Config {
             disks: [self.disks, disks].concat(),
             mount: self.mount,
@@ -294,6 +314,7 @@ impl ServeOptions {
             buffered: self.buffered,
             run: self.run,
             readd: self.readd,
+            auto_extend,
             incremental: self.incremental,
             whole: self.whole,
             raw: self.raw,

@@ -1,10 +1,14 @@
 //! Snapshots that fill while they are served: what users see of them.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
-use super::lvm::{group, on};
+use super::lvm::{group, on, values};
 use super::lvm_live::{live, rows, serving};
-use super::support::{Daemon, Images, MIB, Nbd, READ};
+use super::support::{Daemon, Images, MIB, Nbd, READ, until};
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A group with the volume `vg/data` of 8 MiB, and a snapshot of it with 4 MiB.
 fn with_snapshot() -> Images {
@@ -111,4 +115,91 @@ fn a_merge_is_seen_as_a_state_of_the_origin() {
     let lines = status(&daemon);
     assert!(lines.iter().any(|found| found.ends_with(line)), "{lines:?}");
     daemon.end();
+}
+
+/// Serves with a policy of extension.
+fn extending(images: &Images, threshold: &str, percent: &str) -> Daemon {
+    let options = ["--snapshot-autoextend-threshold", threshold];
+    serving(images, &[&options[..], &["--snapshot-autoextend-percent", percent]].concat())
+}
+
+/// The sizes of a volume in MiB, and the number of its group's text.
+fn size(images: &Images, name: &str) -> String {
+    let all = rows(images, "lvs", "lv_name,lv_size,vg_seqno");
+    let found = all.iter().find_map(|row| row.strip_prefix(&format!("{name} ")));
+    found.unwrap().to_owned()
+}
+
+#[test]
+fn a_snapshot_is_extended_when_it_fills_and_its_clients_notice_nothing() {
+    let images = with_snapshot();
+    let seqno: u32 = values(&images, "vgs", "vg_seqno", &[])[0].parse().unwrap();
+    let daemon = extending(&images, "50", "25");
+    let mut snap = Nbd::open(&images.path("nbd"), "vg/snap");
+    overwrite(&images, "vg/data", 0..1, 1);
+    assert_eq!(size(&images, "snap"), format!("4.00m {seqno}"), "a quarter is in use");
+    // 5 MiB are needed for 2 MiB of data to be less than half, 6 for 3 MiB and so on, up to 9 for all.
+    for (mib, expected) in [(2, "5.00m"), (3, "7.00m"), (4, "9.00m")] {
+        overwrite(&images, "vg/data", mib - 1..mib, 1);
+        until(PATIENCE, expected, || size(&images, "snap").starts_with(expected));
+    }
+    overwrite(&images, "vg/data", 4..8, 1);
+    for at in 0..8 {
+        assert_eq!(snap.read_at(at * MIB, 4096), [0; 4096]);
+    }
+    assert_eq!(volume(&daemon, "vg/snap")["state"], "active");
+    assert_eq!(size(&images, "snap"), format!("9.00m {}", seqno + 3));
+    drop(snap);
+    let log = daemon.end();
+    let extended = |to: &str| log.contains(&format!("snapshot vg/snap was extended to {to}"));
+    assert!(["5.00 MiB", "7.00 MiB", "9.00 MiB"].into_iter().all(extended), "{log}");
+    assert!(!log.contains("% full"), "what has room for all of its origin is no matter: {log}");
+    // Each change was archived, and what is on the disk is what was served.
+    let archive = std::fs::read_dir(images.path("state/ashlar/lvm/archive")).unwrap();
+    assert!(archive.count() >= 3);
+    let daemon = serving(&images, &[]);
+    assert_eq!(Nbd::open(&images.path("nbd"), "vg/snap").read_at(7 * MIB, 4096), [0; 4096]);
+    daemon.end();
+}
+
+#[test]
+fn the_log_says_how_full_a_snapshot_is_and_that_its_group_has_no_room() {
+    let images = with_snapshot();
+    on(&images, "lvcreate", &["-n", "rest", "-l", "100%FREE", "vg"]).ok();
+    let daemon = extending(&images, "70", "20");
+    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
+    for at in 0..8 {
+        data.write_at(at * MIB, &vec![1; MIB as usize]);
+    }
+    drop(data);
+    let log = daemon.end_once("snapshot vg/snap is invalid, because its space is full");
+    assert!(
+        log.contains(
+            "snapshot vg/snap cannot be extended: volume group \"vg\" has no free extents"
+        ),
+        "{log}"
+    );
+    assert_eq!(log.matches("cannot be extended").count(), 1, "{log}");
+
+    // The daemon that finds a nearly full one says so at once, once.
+    let images = with_snapshot();
+    let daemon = serving(&images, &[]);
+    overwrite(&images, "vg/data", 0..3, 1);
+    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
+    data.write_at(3 * MIB, &vec![1; MIB as usize / 2]);
+    drop(data);
+    let log = daemon.end_once("snapshot vg/snap is 8");
+    assert!(!log.contains("cannot be extended"), "{log}");
+    let log = serving(&images, &[]).end_once("snapshot vg/snap is 87.89 % full");
+    assert_eq!(log.matches("% full").count(), 1, "{log}");
+}
+
+#[test]
+fn a_policy_that_lvm_would_not_have_is_refused() {
+    let images = with_snapshot();
+    std::fs::write(images.path("stack.toml"), "snapshot_autoextend_threshold = 49\n").unwrap();
+    let run = images.run(&["serve", "--config", "stack.toml"], &images.refs());
+    run.fails(2, &["snapshot_autoextend_threshold is a percentage from 50 to 100, not 49"]);
+    let run = images.run(&["serve", "--snapshot-autoextend-percent", "0"], &images.refs());
+    assert!(run.code == Some(2) && run.err.contains("--snapshot-autoextend-percent"), "{run:?}");
 }

@@ -4,6 +4,7 @@ mod common;
 mod copies;
 mod live;
 mod live_cuts;
+mod live_filling;
 mod live_groups;
 mod live_load;
 mod live_moves;
