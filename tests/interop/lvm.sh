@@ -10,6 +10,7 @@
 #   move      LVM begins to move extents and loses power: ashlar reads all of it, and ends the move; ashlar begins to move others,
 #             writes meanwhile, and is killed: LVM ends that
 #   restore   a served group is restored from a copy: LVM finds it good
+#   extend    ashlar extends a snapshot that fills, and is killed: LVM finds the group good, and reads the snapshot as it was
 #   later     a merge into a volume in use is put off, and ashlar is killed: LVM merges when it activates the volume
 #
 # usage: lvm.sh
@@ -229,6 +230,22 @@ same ' plain/'
 end KILL 137
 judged judge "LVM reads the restored group"
 passed "a served group that was restored from a copy: vgck, and every volume"
+
+serve "${plain[@]}" --snapshot-autoextend-threshold 50 --snapshot-autoextend-percent 100
+live lvcreate -s -n grows -c 4 -L 3M plain/data
+echo "$(sum_of plain/grows) plain/grows" >>"$work/shared/sums"
+write plain/data extend 400 || fail "writing plain/data"
+for _ in $(seq 200); do
+	! grep -q 'snapshot plain/grows was extended to 9.00 MiB' "$work/log" || break
+	sleep 0.1
+done
+grep -q 'snapshot plain/grows was extended to 9.00 MiB' "$work/log" || fail "the snapshot is not extended as far as its origin can fill it"
+same ' plain/grows'
+end KILL 137
+judged judge "LVM reads a snapshot that was extended"
+sed -i '\: plain/grows$:d' "$work/shared/sums"
+lvm lvremove -y plain/grows
+passed "a snapshot that ashlar extended by policy: vgck, and every volume"
 
 serve "${plain[@]}"
 sum=$(sum_of plain/two)
