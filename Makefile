@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check test interop soak demo deb image bench figures fmt clean
+.PHONY: help check test interop soak demo demo-lvm deb image bench figures fmt clean
 MAKEFLAGS += --no-print-directory
 
 STATIC_CHECKS := \
@@ -38,7 +38,7 @@ CARGO_TESTS := \
 	"all other cargo tests" "timeout 900 scripts/test-programs run others"
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 check: ## formatting, house rules, lints, unit tests (under two minutes when warm)
 	@scripts/setup check
@@ -144,6 +144,11 @@ demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs
 	@scripts/setup demo
 	cargo build --locked --release --package ashlar
 	@scripts/demo
+
+demo-lvm: ## the read of an LVM snapshot in the kernel's bug report, on a model of its disk, with nomerges 2, 1 and 0
+	@scripts/setup demo
+	cargo build --locked --release --package ashlar
+	@scripts/demo-lvm
 
 deb: ## the package for Debian 12 and 13, in target/packages
 	@scripts/setup packages
