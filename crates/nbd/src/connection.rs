@@ -1,5 +1,7 @@
 //! One connection in the transmission phase, on one reactor.
 
+mod leaving;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -21,13 +23,14 @@ use rustix::net::Shutdown as Direction;
 use smallvec::SmallVec;
 
 use crate::canary::Rule;
+use crate::departure::Counted;
 use crate::handshake::{ConnectError, ExportInfo, Failure, negotiate};
 use crate::input::Input;
 use crate::network::{Network, Stream};
 use crate::session::Session;
 use crate::uri::Uri;
 use crate::wire::{
-    CMD_BLOCK_STATUS, CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header,
+    CMD_BLOCK_STATUS, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header,
     MAX_STRING, REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_FLAG_ERROR, REPLY_TYPE_NONE,
     REPLY_TYPE_OFFSET_DATA, REPLY_TYPE_OFFSET_HOLE, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
 };
@@ -121,8 +124,15 @@ pub(crate) struct Connection<N: Network> {
     outgoing: RefCell<VecDeque<Unsent>>,
     /// The request whose reply the receiving task takes at the moment.
     receiving: Cell<Option<Owner>>,
+    /// The receiving task takes a reply at the moment, of a request or of another command.
+    is_receiving: Cell<bool>,
     more: Event,
     session: OnceCell<Arc<Session>>,
+    /// As one of the disk's, until it has ended.
+    counted: RefCell<Option<Counted>>,
+    is_leaving: Cell<bool>,
+    /// Notified when a connection that leaves has no more commands.
+    idle: Event,
     state: Cell<State>,
     ended: Event,
 }
@@ -171,10 +181,14 @@ impl<N: Network> Connection<N> {
             pending: RefCell::default(),
             outgoing: RefCell::default(),
             receiving: Cell::new(None),
+            is_receiving: Cell::new(false),
             more: Event::new(),
             has_cache: info.has(FLAG_SEND_FLUSH),
             allocation: info.allocation,
             session: OnceCell::new(),
+            counted: RefCell::default(),
+            is_leaving: Cell::new(false),
+            idle: Event::new(),
             state: Cell::new(State::Open),
             ended: Event::new(),
         });
@@ -192,24 +206,6 @@ impl<N: Network> Connection<N> {
         let segments = [buffer.whole()].into_iter().collect();
         let read = Command { segments, ..Command::new(CMD_READ, 0, len) };
         self.send_command(read, 0).await.is_ok()
-    }
-
-    /// Makes it one of a session's connections, which end together.
-    pub(crate) fn join(self: &Rc<Self>, session: Arc<Session>) {
-        let (Ok(()) | Err(_)) = self.session.set(Arc::clone(&session));
-        // One that ended before tells nothing of what the session's connections have acknowledged.
-        if !self.is_open() {
-            return;
-        }
-        let this = Rc::clone(self);
-        N::spawn(async move {
-            session.ended().await;
-            if session.has_left() {
-                this.leave().await;
-            } else {
-                this.drain();
-            }
-        });
     }
 
     /// Its session, as long as commands can be sent.
@@ -283,7 +279,8 @@ impl<N: Network> Connection<N> {
         if let Some(cookie) = cookie
             && self.take_unsent(cookie)
         {
-            return self.fail(cookie, Status::Timeout);
+            self.fail(cookie, Status::Timeout);
+            return self.note_answer();
         }
         if self.is_open() {
             tracing::warn!("no reply from an NBD server within the deadline");
@@ -303,24 +300,6 @@ impl<N: Network> Connection<N> {
         let pending = self.pending.borrow_mut().remove(&cookie);
         if let Some(pending) = pending {
             pending.done.send(Err(status));
-        }
-    }
-
-    /// Tells the server that no more commands come, and ends the connection.
-    pub(crate) async fn leave(&self) {
-        if self.is_open() {
-            let leave = header(&Command::new(CMD_DISC, 0, 0), 0);
-            let (Ok(()) | Err(_)) = self.stream.send_all(leave).await;
-        }
-        self.close();
-    }
-
-    /// Sends no more commands, and fails those that were not sent. Those that wait for replies still get them, until the server
-    /// has closed its end.
-    pub(crate) fn drain(&self) {
-        if self.is_open() {
-            self.end(State::Draining);
-            self.stream.end(Direction::Write);
         }
     }
 
@@ -347,6 +326,8 @@ impl<N: Network> Connection<N> {
         for (_, pending) in self.pending.take() {
             pending.done.send(Err(Status::Transport));
         }
+        self.counted.take();
+        self.idle.notify(usize::MAX);
     }
 
     async fn send(self: Rc<Self>) {
@@ -380,6 +361,8 @@ impl<N: Network> Connection<N> {
                 break ended;
             }
             self.receiving.set(None);
+            self.is_receiving.set(false);
+            self.note_answer();
         };
         if self.is_open() {
             tracing::warn!(reason = %ended, "the connection to an NBD server ended");
@@ -479,6 +462,7 @@ impl<N: Network> Connection<N> {
         let pending = self.pending.borrow_mut().remove(&cookie);
         let pending = pending.ok_or(EndReason::Protocol("a reply without a request"))?;
         self.receiving.set(pending.command.owner);
+        self.is_receiving.set(true);
         Ok(pending)
     }
 

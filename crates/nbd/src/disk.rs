@@ -157,6 +157,9 @@ fn zeroing(flags: Flags) -> u16 {
 
 impl<N: Network> Driver for NbdDriver<N> {
     fn queue_rq(&self, mut rq: Request) {
+        if self.link.is_released() {
+            return rq.complete(Err(Status::Offline));
+        }
         let (kind, mut flags) = match rq.op() {
             Op::Read => (CMD_READ, 0),
             Op::Write => (CMD_WRITE, 0),
@@ -204,6 +207,9 @@ impl<N: Network> Driver for NbdDriver<N> {
     /// What the server tells of `base:allocation`.
     fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
         Box::pin(async move {
+            if self.link.is_released() {
+                return Err(Status::Offline);
+            }
             // As much as a request of 32 bits can ask for.
             let bytes = len.bytes().min(u64::from(u32::MAX - 4095)) as u32;
             let told = match self.lanes.as_ref().and_then(Lanes::here) {
@@ -226,6 +232,11 @@ impl<N: Network> Driver for NbdDriver<N> {
             connection.abort(owner);
         }
         self.link.abort(owner);
+    }
+
+    /// The connections end once the server has answered what it got, and none is opened any more.
+    fn release(&self) {
+        self.link.release();
     }
 }
 

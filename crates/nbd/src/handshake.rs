@@ -33,6 +33,11 @@ pub enum ConnectError {
     /// Nothing came for too long.
     #[error("{0}: no answer in time")]
     Silent(Address),
+    /// It has not answered changes of a former disk of this export, and may still execute them.
+    #[error(
+        "{0}: the server has not answered writes of a former connection, and may still execute them"
+    )]
+    Late(Address),
     /// It does not speak the protocol, or an old version of it.
     #[error("{0}: not a server of NBD with fixed newstyle negotiation")]
     Foreign(Address),

@@ -155,7 +155,11 @@ impl Lanes {
     /// A connection that has joined the present session.
     async fn connect(&self) -> Result<Option<Rc<Connection<Internet>>>, ConnectError> {
         let Some(session) = self.link.session().await else { return Ok(None) };
-        let (connection, info) = Connection::open(&self.uri).await?;
+        let opening = pin!(Connection::open(&self.uri));
+        let Either::Left((opened, _)) = select(opening, pin!(session.ended())).await else {
+            return Ok(None);
+        };
+        let (connection, info) = opened?;
         let suits = async {
             // Another export would be refused by the link, too.
             self.info.misfit(&info).is_none()

@@ -26,6 +26,7 @@
 
 mod canary;
 mod connection;
+mod departure;
 mod disk;
 mod handshake;
 mod input;

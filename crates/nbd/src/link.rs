@@ -1,21 +1,20 @@
 //! The connection of a disk, and its successors, on a thread of their own.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use ashlar_block::sync::until;
 use ashlar_block::{BioResult, Status};
 use ashlar_engine::{Handle, Reactor};
-use event_listener::Event;
 use futures_util::future::{Either, select};
 
 use crate::connection::{Command, Connection, Descriptor, Owner};
+use crate::departure::{self, Departure};
 use crate::handshake::{ConnectError, ExportInfo};
 use crate::network::{Internet, Network};
 use crate::session::{Losses, Session};
@@ -24,6 +23,9 @@ use crate::uri::Uri;
 /// How long the link waits before it connects again, at first and at most; in between twice as long each time.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(10);
+
+/// How long opening waits for the end of a former disk's connections.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// The link of this thread, a [`Link`].
@@ -35,8 +37,9 @@ struct Link<N: Network> {
     info: ExportInfo,
     connection: RefCell<Option<Rc<Connection<N>>>>,
     losses: Arc<Losses>,
-    is_over: Cell<bool>,
-    over: Event,
+    departure: Arc<Departure>,
+    /// Those before the present connection that may still receive something.
+    former: RefCell<Vec<Weak<Connection<N>>>>,
 }
 
 /// The thread of a link, as other threads see it.
@@ -48,11 +51,15 @@ impl<N: Network> Clone for LinkThread<N> {
     }
 }
 
-/// The link of a disk, which ends when this is dropped.
-pub(crate) struct LinkHandle<N: Network>(LinkThread<N>);
+/// The link of a disk, which ends when this is released or dropped.
+pub(crate) struct LinkHandle<N: Network> {
+    thread: LinkThread<N>,
+    uri: Uri,
+    departure: Arc<Departure>,
+}
 
 impl LinkHandle<Internet> {
-    /// Connects, and keeps connected until this is dropped. Blocks until the first connection stands.
+    /// Connects, and keeps connected until this is released or dropped. Blocks until the first connection stands.
     ///
     /// # Errors
     /// [`ConnectError`]; no thread or reactor.
@@ -60,9 +67,14 @@ impl LinkHandle<Internet> {
         let address = uri.address.clone();
         let failed = |source: io::Error| ConnectError::Io { address: address.clone(), source };
         let (sender, started) = mpsc::channel();
+        if !departure::wait(&uri, PATIENCE) {
+            return Err(ConnectError::Late(address));
+        }
+        let (own, departure) = (uri.clone(), Arc::<Departure>::default());
+        let its = Arc::clone(&departure);
         let run = move || match Reactor::new(Default::default()) {
             Ok(reactor) => reactor.block_on(async {
-                match Link::<Internet>::begin(uri, losses).await {
+                match Link::<Internet>::begin(uri, losses, its).await {
                     Ok(link) => {
                         if sender.send(Ok((Handle::current(), link.info))).is_ok() {
                             link.keep().await;
@@ -81,7 +93,7 @@ impl LinkHandle<Internet> {
         thread::Builder::new().name("ashlar-nbd".to_owned()).spawn(run).map_err(&failed)?;
         let died = |_| failed(io::Error::other("its thread has ended"));
         let (handle, info) = started.recv().map_err(died)??;
-        Ok((Self(LinkThread(handle)), info))
+        Ok((Self { thread: LinkThread(handle), uri: own, departure }, info))
     }
 }
 
@@ -93,19 +105,30 @@ impl<N: Network> LinkHandle<N> {
         thread: N::Thread,
         losses: Arc<Losses>,
     ) -> Result<(Self, ExportInfo), ConnectError> {
-        let link = Link::<N>::begin(uri, losses).await?;
+        let departure = Arc::<Departure>::default();
+        let link = Link::<N>::begin(uri.clone(), losses, Arc::clone(&departure)).await?;
         let info = link.info;
         N::spawn(async move { link.keep().await });
-        Ok((Self(LinkThread(thread)), info))
+        Ok((Self { thread: LinkThread(thread), uri, departure }, info))
     }
 
     pub(crate) fn thread(&self) -> LinkThread<N> {
-        self.0.clone()
+        self.thread.clone()
+    }
+
+    /// Ends all connections of the disk, also those of its [lanes](crate::lanes), and opens no more. Waits for nothing.
+    pub(crate) fn release(&self) {
+        self.departure.begin_in_flight(&self.uri);
+    }
+
+    #[inline]
+    pub(crate) fn is_released(&self) -> bool {
+        self.departure.has_begun()
     }
 
     /// Has the server execute a command.
     pub(crate) async fn execute(&self, command: Command) -> BioResult {
-        let executed = self.0.on_connection(move |connection| connection.execute(command));
+        let executed = self.thread.on_connection(move |connection| connection.execute(command));
         executed.await.unwrap_or(Err(Status::Transport))
     }
 
@@ -115,14 +138,15 @@ impl<N: Network> LinkHandle<N> {
         offset: u64,
         len: u32,
     ) -> Result<Vec<Descriptor>, Status> {
-        let told = self.0.on_connection(move |connection| connection.block_status(offset, len));
+        let told =
+            self.thread.on_connection(move |connection| connection.block_status(offset, len));
         told.await.unwrap_or(Err(Status::Transport))
     }
 
     /// See [`Connection::abort`]. A thread's messages arrive in their order: by then the connection has the command if it gets it at
     /// all, and not yet another one of the same owner. A former connection needs no message: it sends nothing any more.
     pub(crate) fn abort(&self, owner: Owner) {
-        drop(self.0.on_connection(async move |connection| connection.abort(owner)));
+        drop(self.thread.on_connection(async move |connection| connection.abort(owner)));
     }
 }
 
@@ -161,13 +185,9 @@ impl<N: Network> LinkThread<N> {
 }
 
 impl<N: Network> Drop for LinkHandle<N> {
+    /// No request is in flight: each has a reference to the disk.
     fn drop(&mut self) {
-        drop(N::run_on(&self.0.0, || async {
-            if let Some(link) = Link::<N>::here() {
-                link.is_over.set(true);
-                link.over.notify(usize::MAX);
-            }
-        }));
+        self.departure.begin();
     }
 }
 
@@ -178,46 +198,53 @@ impl<N: Network> Link<N> {
     }
 
     /// Connects, and becomes the link of this thread.
-    async fn begin(uri: Uri, losses: Arc<Losses>) -> Result<Rc<Self>, ConnectError> {
+    async fn begin(
+        uri: Uri,
+        losses: Arc<Losses>,
+        departure: Arc<Departure>,
+    ) -> Result<Rc<Self>, ConnectError> {
         let (connection, info) = Connection::open(&uri).await?;
-        connection.join(Session::new(Arc::clone(&losses)));
+        connection.join(Session::new(Arc::clone(&losses), Arc::clone(&departure)));
         let this = Rc::new(Self {
             uri,
             info,
             connection: RefCell::new(Some(connection)),
             losses,
-            is_over: Cell::new(false),
-            over: Event::new(),
+            departure,
+            former: RefCell::default(),
         });
         LINK.set(Some(Rc::<Self>::clone(&this)));
         Ok(this)
     }
 
-    /// Keeps a connection until the end.
+    /// Keeps a connection until the disk is not used any more, and all have ended.
     async fn keep(&self) {
         loop {
             let connection = self.connection.borrow().clone();
             if let Some(connection) = connection {
                 let ended = pin!(connection.ended());
-                if let Either::Right(((), _)) = select(ended, pin!(self.over())).await {
-                    if let Some(session) = connection.session() {
-                        session.leave();
-                    }
-                    return connection.leave().await;
+                if let Either::Right(_) = select(ended, pin!(self.departure.begun())).await {
+                    break;
                 }
-                *self.connection.borrow_mut() = None;
+                self.connection.take();
+                let mut former = self.former.borrow_mut();
+                former.retain(|connection| connection.strong_count() > 0);
+                former.push(Rc::downgrade(&connection));
             }
             let again = pin!(self.connect_again());
-            let Either::Left((connection, _)) = select(again, pin!(self.over())).await else {
-                return;
+            let Either::Left((connection, _)) = select(again, pin!(self.departure.begun())).await
+            else {
+                break;
             };
-            connection.join(Session::new(Arc::clone(&self.losses)));
+            connection.join(Session::new(Arc::clone(&self.losses), Arc::clone(&self.departure)));
             *self.connection.borrow_mut() = Some(connection);
         }
-    }
-
-    async fn over(&self) {
-        until(&self.over, || self.is_over.get()).await;
+        // They leave by themselves; their tasks need this thread until then.
+        let present = self.connection.borrow().clone();
+        let former = self.former.take();
+        for connection in former.iter().filter_map(Weak::upgrade).chain(present) {
+            connection.closed().await;
+        }
     }
 
     async fn connect_again(&self) -> Rc<Connection<N>> {

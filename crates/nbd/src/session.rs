@@ -10,6 +10,8 @@ use std::sync::{Arc, OnceLock};
 use ashlar_block::sync::{Word, until};
 use event_listener::Event;
 
+use crate::departure::Departure;
+
 /// Tells the disk of a loss.
 pub(crate) type Report = Box<dyn Fn() + Send + Sync>;
 
@@ -88,16 +90,19 @@ impl<W: Word> Ledger<W> {
 /// See the module text.
 pub(crate) struct Session {
     ledger: Ledger,
-    /// Whether it ended because the disk is not used any more.
-    has_left: AtomicBool,
     ended: Event,
     losses: Arc<Losses>,
+    departure: Arc<Departure>,
 }
 
 impl Session {
-    pub(crate) fn new(losses: Arc<Losses>) -> Arc<Self> {
-        let (ledger, has_left) = (Ledger::default(), AtomicBool::new(false));
-        Arc::new(Self { ledger, has_left, ended: Event::new(), losses })
+    pub(crate) fn new(losses: Arc<Losses>, departure: Arc<Departure>) -> Arc<Self> {
+        Arc::new(Self { ledger: Ledger::default(), ended: Event::new(), losses, departure })
+    }
+
+    /// That of the disk.
+    pub(crate) fn departure(&self) -> &Arc<Departure> {
+        &self.departure
     }
 
     /// Counts a change that the server has acknowledged. To be called when the reply comes, before its submitter sees it.
@@ -127,18 +132,8 @@ impl Session {
         self.ended.notify(usize::MAX);
     }
 
-    /// Ends it because the disk is not used any more.
-    pub(crate) fn leave(&self) {
-        self.has_left.store(true, SeqCst);
-        self.end();
-    }
-
     pub(crate) fn has_ended(&self) -> bool {
         self.ledger.has_ended()
-    }
-
-    pub(crate) fn has_left(&self) -> bool {
-        self.has_left.load(SeqCst)
     }
 
     /// Returns once the session has ended.

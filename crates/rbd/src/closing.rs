@@ -14,31 +14,35 @@ use crate::ffi;
 /// How long the process's end waits. Closing takes some hundredths of a second where the cluster answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The number of images that are being closed.
-static CLOSING: Mutex<usize> = Mutex::new(0);
+/// The URIs of the images that are about to be closed; empty for those whose disk was dropped.
+static CLOSING: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static CLOSED: Condvar = Condvar::new();
 
-/// Counts itself, however its thread ends.
-struct Counted;
+/// An image that is about to be closed: counts itself, however its thread ends.
+pub(crate) struct Counted(String);
 
 impl Counted {
-    fn new() -> Self {
-        *lock(&CLOSING) += 1;
-        Self
+    /// Counts the image with this URI, or one that nobody waits for.
+    pub(crate) fn new(uri: String) -> Self {
+        lock(&CLOSING).push(uri.clone());
+        Self(uri)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        *lock(&CLOSING) -= 1;
+        let mut closing = lock(&CLOSING);
+        if let Some(at) = closing.iter().position(|uri| *uri == self.0) {
+            closing.swap_remove(at);
+        }
+        drop(closing);
         CLOSED.notify_all();
     }
 }
 
 /// Runs `close` on a thread of its own.
-pub(crate) fn on_thread(close: impl FnOnce() + Send + 'static) {
+pub(crate) fn on_thread(counted: Counted, close: impl FnOnce() + Send + 'static) {
     ffi::at_exit(wait);
-    let counted = Counted::new();
     let work = move || {
         close();
         drop(counted);
@@ -48,9 +52,42 @@ pub(crate) fn on_thread(close: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Waits until a disk of the image `uri` that was released is closed, but not longer than `patience`. Blocks.
+///
+/// Until then it may still execute writes, and has the lock.
+pub(crate) fn wait_for(uri: &str, patience: Duration) {
+    let is_open = |closing: &mut Vec<String>| closing.iter().any(|other| other == uri);
+    let waited = CLOSED.wait_timeout_while(lock(&CLOSING), patience, is_open);
+    drop(waited.map_err(PoisonError::into_inner));
+}
+
 /// Waits until all images are closed, but not longer than [`PATIENCE`].
 extern "C" fn wait() {
     let closing = lock(&CLOSING);
-    let waited = CLOSED.wait_timeout_while(closing, PATIENCE, |closing| *closing > 0);
+    let waited = CLOSED.wait_timeout_while(closing, PATIENCE, |closing| !closing.is_empty());
     drop(waited.map_err(PoisonError::into_inner));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_waited_for_until_it_is_closed() {
+        let counted = Counted::new("rbd:pool/image".to_owned());
+        wait_for("rbd:pool/other", Duration::MAX);
+        let waiting = thread::spawn(|| {
+            wait_for("rbd:pool/image", Duration::MAX);
+            lock(&CLOSING).iter().any(|uri| uri == "rbd:pool/image")
+        });
+        let another = Counted::new(String::new());
+        drop(another);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!waiting.is_finished());
+        drop(counted);
+        assert!(!waiting.join().unwrap());
+        // It is not waited for longer than that.
+        let _stuck = Counted::new("rbd:pool/image".to_owned());
+        wait_for("rbd:pool/image", Duration::from_millis(1));
+    }
 }

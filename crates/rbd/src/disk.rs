@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use ashlar_block::bio::{Flags, Op};
 use ashlar_block::disk::Disk;
 use ashlar_block::queue::{Driver, Queue};
@@ -15,6 +16,7 @@ use ashlar_block::{BlockDevice, Features, Limits, Status};
 use ashlar_engine::{EngineRuntime, blocking, spawn};
 use rustix::io::Errno;
 
+use crate::closing;
 use crate::cluster;
 use crate::error::OpenError;
 use crate::ffi::{CallError, Command, Image, ImageInfo, IoContext, Mode, errno};
@@ -39,7 +41,9 @@ const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 4096..=32 << 20;
 /// The driver of an image. Requests must be submitted on a reactor's thread. librbd cannot cancel one: past its deadline it stays
 /// overdue until the cluster answers, or the option `rados_osd_op_timeout` ends it.
 pub struct RbdDriver {
-    image: Arc<Image>,
+    uri: Uri,
+    /// Until the disk is released.
+    image: ArcSwapOption<Image>,
 }
 
 /// Opens an image as a disk, which writes unless `read_only`. A writer takes the exclusive lock, if the image has that feature. Blocks for
@@ -69,7 +73,8 @@ pub fn open(uri: &Uri, read_only: bool) -> Result<Arc<RbdDisk>, OpenError> {
     let disk = Disk::new(uri.name(), capacity(info.size_bytes), limits);
     disk.set_read_only(read_only);
     disk.set_shared(!info.has_exclusive_lock());
-    let queue = Queue::with_deadline(disk, RbdDriver { image }, Arc::new(EngineRuntime));
+    let driver = RbdDriver { uri: uri.clone(), image: Some(image).into() };
+    let queue = Queue::with_deadline(disk, driver, Arc::new(EngineRuntime));
     let queue = Arc::new(queue);
     if let Err(error) = queue.disk().set_io_timeout_ms(IO_TIMEOUT_MS) {
         tracing::warn!(%error, "the deadline of requests");
@@ -92,6 +97,7 @@ struct Opened {
 }
 
 fn open_image(uri: &Uri, mode: Mode) -> Result<Opened, OpenError> {
+    closing::wait_for(&uri.to_string(), PATIENCE);
     let connection = cluster::connection(&uri.access)?;
     let opened = open_with(Arc::clone(&connection), uri, mode);
     let is_fenced =
@@ -151,8 +157,9 @@ fn resized(place: &DiskPlace) {
     static TURN: Mutex<()> = Mutex::new(());
     let Some(disk) = place.get().and_then(Weak::upgrade) else { return };
     let turn = sync::lock(&TURN);
+    let Some(image) = disk.driver().image.load_full() else { return };
     let before = disk.disk().capacity();
-    let now = match disk.driver().image.ask_size() {
+    let now = match image.ask_size() {
         Ok(size) => capacity(size),
         Err(error) => {
             return tracing::warn!(image = disk.disk().name(), ?error, "cannot ask for the size");
@@ -206,6 +213,9 @@ fn limits(info: &ImageInfo, unit: u64) -> Result<Limits, OpenError> {
 
 impl Driver for RbdDriver {
     fn queue_rq(&self, rq: Request) {
+        let Some(image) = self.image.load_full() else {
+            return rq.complete(Err(Status::Offline));
+        };
         let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
         // To keep a range allocated, librbd writes it.
         if rq.flags().contains(Flags::FAST | Flags::NOUNMAP) {
@@ -222,12 +232,11 @@ impl Driver for RbdDriver {
         };
         // librbd cuts silently what crosses the end. (If the image becomes smaller after this: as if it had been right after
         // the request.)
-        if command != Command::Flush && offset + len > self.image.size_bytes() {
+        if command != Command::Flush && offset + len > image.size_bytes() {
             return rq.complete(Err(Status::Io));
         }
         let segments = rq.segments().cloned().collect();
-        let ended = self.image.submit(command, offset, len, segments);
-        let image = Arc::clone(&self.image);
+        let ended = image.submit(command, offset, len, segments);
         // On the thread of the submitter, as the block layer wants; librbd ends the operation on its own.
         spawn(async move {
             let result =
@@ -242,6 +251,13 @@ impl Driver for RbdDriver {
             rq.complete(result);
         })
         .detach();
+    }
+
+    /// The image is closed, on a thread of its own, once its operations have ended.
+    fn release(&self) {
+        if let Some(image) = self.image.swap(None) {
+            image.end_soon(&self.uri);
+        }
     }
 }
 

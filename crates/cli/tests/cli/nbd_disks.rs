@@ -38,6 +38,20 @@ impl Nbdkit {
     }
 }
 
+impl Nbdkit {
+    /// The connections that it has.
+    fn clients(&self) -> usize {
+        let (_, socket) = self.uri.split_once('=').unwrap();
+        let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+        // The sixth column is the state: 03 is connected. The ends of the clients have no path.
+        let is_client = |line: &&str| {
+            let columns = line.split_whitespace().collect::<Vec<_>>();
+            columns.get(5) == Some(&"03") && columns.get(7) == Some(&socket)
+        };
+        table.lines().filter(is_client).count()
+    }
+}
+
 impl Drop for Nbdkit {
     fn drop(&mut self) {
         self.child.kill().unwrap();
@@ -183,6 +197,43 @@ fn a_member_that_a_user_has_removed_stays_removed() {
     std::thread::sleep(Duration::from_millis(2500));
     assert!(daemon.client(&["status"]).ok().out.contains("1 of 2 devices"));
     daemon.end();
+}
+
+#[test]
+fn a_member_that_was_removed_leaves_its_server_and_may_come_back() {
+    let dir = images(&[64 * MIB, 64 * MIB]);
+    let dir = dir.path();
+    let server = Nbdkit::start(dir, "far", "d1");
+    let uri = server.uri.as_str();
+    mirror(dir, uri);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    // Enough for a connection of the thread's own.
+    let write_some = |volume: &mut Nbd, byte: u8| {
+        (0..100).for_each(|_| volume.write_at(0, &[byte; 4096]));
+        volume.flush();
+    };
+    for (verb, byte) in [("add", 1), ("re-add", 2)] {
+        write_some(&mut volume, byte);
+        daemon.client(&["md", "fail", "md/data", uri]).ok();
+        assert!(server.clients() > 0);
+        daemon.client(&["md", "remove", "md/data", uri]).ok();
+        until(PATIENCE, "it leaves", || server.clients() == 0);
+        write_some(&mut volume, byte + 10);
+        // Longer than the wait before the next connection.
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(server.clients(), 0);
+        daemon.client(&["md", verb, "md/data", uri]).ok();
+        assert!(server.clients() > 0);
+        // Exits with 1 if the recovery has ended.
+        daemon.client(&["md", "wait", "md/data"]);
+        assert!(daemon.client(&["status"]).ok().out.contains("2 of 2 devices"));
+    }
+    volume.write_at(4096, &[3; 4096]);
+    drop(volume);
+    daemon.end();
+    until(PATIENCE, "the daemon leaves", || server.clients() == 0);
+    holds_alone(dir, uri, [12, 3]);
 }
 
 /// The export's server restarts while a write is in flight, and between two writes.

@@ -68,6 +68,33 @@ fn an_array_of_an_image_and_a_file_outlives_the_daemon() {
     daemon.end();
 }
 
+#[test]
+fn a_member_that_was_removed_is_closed_and_may_come_back() {
+    let cluster = Cluster::shared();
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path();
+    file(dir, "d0");
+    let uri = cluster.image("removed", "64M");
+    create(dir, &["d0", &uri]);
+    let daemon = Daemon::start(dir, &["--nbd", "unix:nbd", "d0", &uri]);
+    let mut volume = Nbd::open(&dir.join("nbd"), "md/data");
+    for (verb, byte) in [("add", 1), ("re-add", 2)] {
+        volume.write_at(0, &[byte; 4096]);
+        daemon.client(&["md", "fail", "md/data", &uri]).ok();
+        assert!(!is_unlocked(cluster, "removed"));
+        daemon.client(&["md", "remove", "md/data", &uri]).ok();
+        until(PATIENCE, "it is closed", || is_unlocked(cluster, "removed"));
+        volume.write_at(4096, &[byte + 10; 4096]);
+        daemon.client(&["md", verb, "md/data", &uri]).ok();
+        // Exits with 1 if the recovery has ended.
+        daemon.client(&["md", "wait", "md/data"]);
+        assert!(daemon.client(&["status"]).ok().out.contains("2 of 2 devices"));
+    }
+    drop(volume);
+    daemon.end();
+    holds_alone(dir, &uri, [2, 12]);
+}
+
 /// Waits until the OSD has the newest map, which says what clients it refuses. (Breaking a lock changes the map, and returns before.)
 fn until_osds_know(cluster: &Cluster) {
     let number = |arguments: &[&str], field: &str| {

@@ -79,6 +79,10 @@ fn open_nbd(uri: &str, read_only: bool) -> Result<Disk, OpenFailure> {
         ConnectError::Io { .. } | ConnectError::Silent(_) | ConnectError::Refused { .. } => {
             OpenFailure::absent(failed(uri, why))
         }
+        ConnectError::Late(_) => {
+            let hint = "it can be opened once the server has closed that connection; a restart of the server closes it";
+            OpenFailure::absent(failed(uri, why).hint(hint))
+        }
         ConnectError::Foreign(_) | ConnectError::Protocol(..) | ConnectError::Unsuitable(..) => {
             OpenFailure::certain(failed(uri, why))
         }

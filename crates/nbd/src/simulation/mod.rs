@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ashlar_block::canary::{break_rule, broken};
 use ashlar_block::{
-    BlockDevice, Buffer, Flags, Gateway, Presence, Queue, Runtime, Sector, Sectors,
+    BlockDevice, Buffer, Flags, Gateway, Presence, Queue, Runtime, Sector, Sectors, Status,
 };
 use ashlar_sim::{Rng, Sim, SimRuntime, Standing, seeds, stand_still};
 use futures_util::future::join_all;
@@ -167,6 +167,35 @@ fn simulate(seed: u64, faults: Faults, sums: &Sums) {
     sums.wrongly_left.set(sums.wrongly_left.get() + server.wrongly_left.get());
 }
 
+/// Releases a disk in use; returns how many connections ended with the client's word, and without it.
+fn release(seed: u64, faults: Faults) -> [usize; 2] {
+    let sim = Sim::new(seed);
+    let server = Server::start(sim.rng());
+    server.hangs_in.set(if faults.hangs { 25 } else { 0 });
+    sim.block_on(async {
+        let disk = Gateway::new(Arc::new(open().await));
+        let is_over = Rc::new(Cell::new(false));
+        sim.spawn(break_things(Rc::clone(&server), faults, sim.rng(), Rc::clone(&is_over)));
+        let failed = Rc::<Cell<usize>>::default();
+        let writers = (0..WRITERS)
+            .map(|n| sim.start(write_some(disk.clone(), n, sim.rng(), Rc::clone(&failed))));
+        let writers = writers.collect::<Vec<_>>();
+        SimRuntime.sleep(Duration::from_nanos(sim.rng().below(5_000_000_000))).await;
+        disk.release();
+        let opened = server.opened.get();
+        join_all(writers).await;
+        is_over.set(true);
+        // A hung command takes less, after the time for which the link waits.
+        SimRuntime.sleep(Duration::from_secs(30)).await;
+        assert_eq!(disk.disk().stats().totals().in_flight(), 0, "seed {seed}");
+        assert_eq!(disk.read(Sector(0), Sectors(1)).await.err(), Some(Status::Offline));
+        assert_eq!(server.clients(), 0, "seed {seed}");
+        // One may have been in its handshake.
+        assert!(server.opened.get() <= opened + 1, "seed {seed}: it connects again");
+    });
+    [server.farewells.get(), server.left.get()]
+}
+
 fn all(faults: Faults, default: u64) -> Sums {
     let sums = Sums::default();
     for seed in seeds(default) {
@@ -193,6 +222,23 @@ fn only_connections_on_which_something_is_late_are_left() {
 fn what_was_flushed_survives_all_that_can_happen() {
     let sums = all(Faults { hangs: true, cuts: true, stops: true }, 150);
     assert!(sums.failed.get() > 100 && sums.left.get() > 20 && sums.opened.get() > 300);
+}
+
+#[test]
+fn a_disk_that_is_released_during_io_leaves_its_server() {
+    let (mut said, mut unsaid) = (0, 0);
+    for faults in [
+        Faults::default(),
+        Faults { stops: true, ..Faults::default() },
+        Faults { hangs: true, cuts: true, stops: true },
+    ] {
+        for seed in seeds(60) {
+            let [farewells, left] = release(seed, faults);
+            assert!(faults.hangs || (farewells, left) == (1, 0), "seed {seed}");
+            (said, unsaid) = (said + farewells, unsaid + left);
+        }
+    }
+    assert!(said > 130 && unsaid > 10, "{said} {unsaid}");
 }
 
 #[test]

@@ -220,6 +220,8 @@ pub(super) struct Server {
     pub(super) opened: Cell<usize>,
     pub(super) left: Cell<usize>,
     pub(super) wrongly_left: Cell<usize>,
+    /// Connections that ended with the client's word.
+    pub(super) farewells: Cell<usize>,
 }
 
 /// The server of this thread.
@@ -250,6 +252,7 @@ impl Server {
             opened: Cell::new(0),
             left: Cell::new(0),
             wrongly_left: Cell::new(0),
+            farewells: Cell::new(0),
         });
         SERVER.set(Some(Rc::clone(&this)));
         this
@@ -261,6 +264,11 @@ impl Server {
 
     fn is_one_in(&self, count: u64) -> bool {
         count > 0 && self.below(count) == 0
+    }
+
+    /// The connections that have not ended.
+    pub(super) fn clients(&self) -> usize {
+        self.connections.borrow().iter().filter(|served| !served.is_cut.get()).count()
     }
 
     /// Ends all connections. With `restart` it loses any part of what was not flushed.
@@ -294,6 +302,8 @@ impl Server {
             let data = if kind == CMD_WRITE { len } else { 0 };
             let Ok(data) = served.stream.exactly(data as usize).await else { break };
             if kind == CMD_DISC {
+                assert_eq!(served.unanswered.borrow().len(), 0, "it waits for what it has sent");
+                self.farewells.set(self.farewells.get() + 1);
                 served.cut();
                 return Ok(());
             }

@@ -4,5 +4,6 @@ mod disk_checks;
 mod kit;
 mod lanes;
 mod late;
+mod release;
 mod servers;
 mod violations;

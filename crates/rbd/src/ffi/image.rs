@@ -8,8 +8,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use ashlar_block::Segment;
 use ashlar_engine::Receiver;
@@ -22,7 +22,8 @@ use super::declarations::{
     WRITE_ZEROES_THICK,
 };
 use super::{CallError, IoContext, check, text};
-use crate::closing;
+use crate::closing::{self, Counted};
+use crate::uri::Uri;
 
 /// The most owners of a lock that are asked for.
 const MAX_OWNERS: usize = 8;
@@ -85,6 +86,8 @@ pub(crate) struct Image {
     watch: Option<Watch>,
     /// The size that librbd told last.
     size_bytes: AtomicU64,
+    /// Once it is about to be closed.
+    closing: OnceLock<Counted>,
 }
 
 // SAFETY: the functions of librbd may be called on any thread, several at a time (it locks); the watcher is `Send` and `Sync`.
@@ -115,7 +118,13 @@ impl Image {
         // SAFETY: the context is valid, and lives as long as the image; the strings and the place for the handle live
         // through the call.
         check(call, unsafe { open(io.handle(), name.as_ptr(), &raw mut handle, snapshot) })?;
-        Ok(Self { handle, io: Arc::new(io), watch: None, size_bytes: AtomicU64::new(0) })
+        let (io, size_bytes) = (Arc::new(io), AtomicU64::new(0));
+        Ok(Self { handle, io, watch: None, size_bytes, closing: OnceLock::new() })
+    }
+
+    /// It is closed once its operations have ended, which [`closing::wait_for`] this URI waits for.
+    pub(crate) fn end_soon(&self, uri: &Uri) {
+        self.closing.get_or_init(|| Counted::new(uri.to_string()));
     }
 
     fn rbd(&self) -> &'static RbdFunctions {
@@ -304,9 +313,10 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        let counted = self.closing.take().unwrap_or_else(|| Counted::new(String::new()));
         let closing =
             Closing { handle: self.handle, watch: self.watch.take(), io: Arc::clone(&self.io) };
-        closing::on_thread(move || closing.close());
+        closing::on_thread(counted, move || closing.close());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ashlar_block::{Presence, Sector, Sectors, Status};
+use ashlar_block::{Bio, Buffer, Presence, Sector, Sectors, Status, plug};
 use ashlar_rbd::OpenError;
 
 use crate::cluster::Cluster;
@@ -45,6 +45,35 @@ fn a_disk_keeps_others_out_until_it_is_closed() {
     run(async {
         let disk = open(&uri);
         assert_eq!(disk.read(Sector(0), Sectors(1)).await.unwrap().as_slice(), [1; 512]);
+    });
+}
+
+#[test]
+fn a_released_disk_is_closed_and_can_be_opened_again() {
+    let cluster = Cluster::shared();
+    let uri = cluster.image("released", "8M");
+    run(async {
+        let disk = open(&uri);
+        let write_is_offline = async || {
+            assert_eq!(write(&disk, 0, 2).await, Err(Status::Offline));
+            assert_eq!(disk.flush().await, Err(Status::Offline));
+        };
+        // It ends as it would have.
+        let mut data = Buffer::from_slice(&[1; 4096]);
+        let in_flight = disk.submit(Bio::write_from(Sector(0), &mut data));
+        plug::flush_current();
+        disk.release();
+        write_is_offline().await;
+        assert_eq!(in_flight.await, Ok(()));
+        until_free(cluster, "released");
+        let again = open(&uri);
+        assert_eq!(again.read(Sector(0), Sectors(1)).await.unwrap().as_slice(), [1; 512]);
+        // Opening waits until the former one is closed.
+        again.release();
+        again.release();
+        let third = open(&uri);
+        assert_eq!(write(&third, 0, 3).await, Ok(()));
+        write_is_offline().await;
     });
 }
 
