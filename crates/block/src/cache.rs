@@ -138,6 +138,11 @@ impl Cursor {
         self.0.fetch_max(cache.losses(), SeqCst);
     }
 
+    /// The opener knows of as many losses as another one of the same device.
+    pub(crate) fn follow(&self, other: &Self) {
+        self.0.fetch_max(other.known(), SeqCst);
+    }
+
     /// Ends a flush of the opener that began when it knew of `known` losses. Returns whether there were more until now; the
     /// opener knows of them then.
     pub(crate) async fn is_news(&self, cache: &Cache, known: u64) -> bool {

@@ -380,6 +380,11 @@ impl Gateway {
         self.cursor.acknowledge(self.disk().cache());
     }
 
+    /// Declares that this opener knows of as many losses as `other`, an opener of the same device, in whose place it comes.
+    pub fn follow_losses(&self, other: &Self) {
+        self.cursor.follow(&other.cursor);
+    }
+
     /// Makes acknowledged writes durable.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ mod text;
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::sync::lock;
 use ashlar_block::{Sector, Sectors};
@@ -180,6 +180,20 @@ impl BadBlocks {
             shift,
             state: Some(Mutex::new(State { layout, listed, generation: 0, durable: 0 })),
         })
+    }
+
+    /// Whether both have a log of the same size and unit, or none.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let sectors = |list: &Self| list.lock().map(|state| state.layout.image().len());
+        self.shift == other.shift && sectors(self) == sectors(other)
+    }
+
+    /// Lists what `next` does, which was read from the log of the same member and is [like](Self::is_like) this one.
+    pub(crate) fn renew(&self, next: Self) {
+        let Some((mut state, next)) = self.lock().zip(next.state) else { return };
+        *state = next.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.none_listed.store(state.listed.is_empty(), Release);
+        self.changed.store(state.generation != state.durable, Release);
     }
 
     /// The first bad part of `[start, start + len)`, if any.

@@ -205,6 +205,27 @@ fn a_new_member_starts_with_an_empty_list() {
 }
 
 #[test]
+fn a_member_that_returns_lists_what_its_log_does_and_nothing_else() {
+    let list = empty(1, 3);
+    set(&list, 64, 8).unwrap();
+    set(&list, 128, 8).unwrap();
+    for other in [empty(2, 3), empty(1, 4), BadBlocks::none()] {
+        assert!(!list.is_like(&other) && !other.is_like(&list));
+    }
+    let next = BadBlocks::from_log(&log(&[entry(8, 1), entry(32, 2)], 1), 3).unwrap();
+    assert!(list.is_like(&next) && list.changed());
+    list.renew(next);
+    assert_eq!(listed(&list), (64..72).chain(256..272).collect());
+    assert!(!list.changed() && list.count() == (Sectors(24), Sectors::ZERO));
+    list.renew(empty(1, 3));
+    assert!(list.is_empty() && !list.changed() && list.check(Sector(64), Sectors(8)).is_none());
+    let none = BadBlocks::none();
+    assert!(none.is_like(&BadBlocks::none()));
+    none.renew(BadBlocks::none());
+    assert!(none.is_empty() && !none.has_log());
+}
+
+#[test]
 fn without_a_log_nothing_is_bad_and_nothing_can_be_recorded() {
     let list = BadBlocks::none();
     assert_eq!(set(&list, 8, 8), Err(BadBlocksError::NoLog));

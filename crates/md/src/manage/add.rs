@@ -203,7 +203,7 @@ impl Array {
         };
         info!(array = self.core.name(), member = path, "added");
         let rdev = Rdev::new(gateway, path, &sb, State::empty(), bad);
-        let index = self.join(superblocks, rdev, Place::Spare, sb)?;
+        let index = self.join(superblocks, rdev, None, Place::Spare, sb)?;
         if let Err(error) = self.record(superblocks).await {
             self.drop_member(index);
             return Err(error);

@@ -1,17 +1,24 @@
 //! What every new member must be, and how it enters the table, whether it is new or returns.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use ashlar_block::{Bio, Features, Gateway};
+use futures_util::future::{Either, select};
 use tracing::warn;
 
 use super::ManageError;
 use crate::array::Array;
 use crate::membership::rdev::{Rdev, State};
-use crate::membership::slots::{Index, Place};
+use crate::membership::slots::{Former, Index, Place};
 use crate::membership::superblocks::Superblocks;
 use crate::ondisk::Superblock;
 
+/// How long a member that returns waits for the end of I/O in flight, while no other begins, so that the array needs no memory for it.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+
 impl Array {
-    /// Adds a member to the table.
+    /// Adds a member to the table, in place of a former membership of the device if [no I/O knows](Self::drained) that.
     ///
     /// # Errors
     /// [`ManageError::IsMember`]: the device is a member already. (The callers' checks have a better message for each case.)
@@ -19,14 +26,28 @@ impl Array {
         &self,
         superblocks: &mut Superblocks,
         rdev: Rdev,
+        former: Option<Former>,
         place: Place,
         sb: Superblock,
     ) -> Result<Index, ManageError> {
         self.stack_limits(&rdev);
         let path = rdev.path().to_owned();
-        let index = self.core.members.add(rdev, place).ok_or(ManageError::IsMember(path))?;
-        superblocks.push(sb);
+        let index =
+            self.core.members.add(rdev, former, place).ok_or(ManageError::IsMember(path))?;
+        superblocks.put(index, sb);
         Ok(index)
+    }
+
+    /// A membership of this device that has ended, and that no I/O knows any more; `None` if I/O in flight does not end soon. The
+    /// caller must not have the superblocks locked, for which I/O may wait.
+    pub(super) async fn drained(&self, gateway: &Gateway) -> Option<Former> {
+        let former = self.core.members.former(gateway)?;
+        let (frozen, too_long) =
+            (self.core.barrier.freeze(), self.core.runtime.sleep(DRAIN_PATIENCE));
+        match select(pin!(frozen), too_long).await {
+            Either::Left(_) => Some(former),
+            Either::Right(_) => None,
+        }
     }
 
     /// Narrows the array's limits to those of a new member, as the kernel's `mddev_stack_new_rdev`. I/O in flight needs none

@@ -8,7 +8,8 @@
 //! the I/O path reads both without a lock. Changes of membership freeze nothing: I/O reads the member of a slot
 //! with one load after it passed the barrier, and a new member is not read
 //! before recovery, which raises the barrier in each place, so that writes that did not see the member
-//! have ended there before recovery copies their data.
+//! have ended there before recovery copies their data. Only a member that returns for the second time and later closes the barrier for a
+//! moment, at most for a second, before it takes the lock: then a former membership can be used again ([`membership::slots`](crate::membership::slots)).
 //!
 //! # Crashes
 //!

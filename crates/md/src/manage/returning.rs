@@ -1,6 +1,6 @@
 //! Re-adding members (`mdadm --re-add`): former ones, and failed ones that have not been removed.
 //!
-//! A failed member that returns gets a new membership, because I/O that saw the failure may still be under way. The old one ends in the
+//! A failed member that returns gets a new membership, because I/O that saw the failure may still be under way. (One that ended before the last one may be used again.) The old one ends in the
 //! same step, under the superblocks' lock, in which the new one begins: a device never has two, and whoever removes the failed member,
 //! or re-adds it a second time, comes before that step or after it. So what was checked without the lock is checked again with it.
 
@@ -102,6 +102,7 @@ impl Array {
         forget_losses(&candidate.gateway).await;
         // A running recovery restarts, so that it includes this member.
         let _held = self.sync.hold().await;
+        let former = self.drained(&candidate.gateway).await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_returning(&superblocks, &candidate, replaced)?;
         // Its owner may have used it since `candidate` was read.
@@ -132,7 +133,7 @@ impl Array {
         let replaced = replaced.map(|replaced| replaced.index);
         // Locked until the new one is recorded or the old one resumed: no other change sees what is between.
         self.end_membership(replaced);
-        let joined = self.join(&mut superblocks, rdev, Place::Slot(slot), *sb);
+        let joined = self.join(&mut superblocks, rdev, former, Place::Slot(slot), *sb);
         let index = joined.inspect_err(|_| self.resume_membership(replaced))?;
         // This member's superblock first: otherwise a crash could leave superblocks that list it as a
         // member while its superblock is too old for that.

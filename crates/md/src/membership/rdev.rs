@@ -29,7 +29,7 @@ bitflags! {
     pub struct State: u32 {
         /// Has all data.
         const IN_SYNC = 1;
-        /// Failed: it missed writes, or cannot be trusted. Never cleared.
+        /// Failed: it missed writes, or cannot be trusted. Not cleared as long as the membership lasts.
         const FAULTY = 1 << 1;
         /// Read only if no other in-sync member has the block.
         const WRITE_MOSTLY = 1 << 2;
@@ -70,9 +70,12 @@ impl FailureCause {
 
 /// A member device: where its data lies, and its state.
 ///
-/// A failed member has missed writes, so `FAULTY` is never cleared. A write that skips the member
+/// A failed member has missed writes, so `FAULTY` is not cleared as long as the membership lasts. A write that skips the member
 /// because of it must also see that the failure must be recorded (see `array`), so the two are
 /// read and set in the same order.
+///
+/// A device that comes and goes has one membership after the other. One that has ended, and that no I/O can know any more, may
+/// [become](Self::renew) a new one of the same device.
 pub struct Rdev {
     gateway: Gateway,
     path: String,
@@ -81,6 +84,8 @@ pub struct Rdev {
     data_offset: Sectors,
     data_size: Sectors,
     state: AtomicU32,
+    /// Its number among the array's memberships, in the order in which they began.
+    began: AtomicU64,
     /// Notified when it fails.
     failed: Event,
     /// Sectors from the start of the data area that the member holds, if it is not in sync.
@@ -125,6 +130,7 @@ impl Rdev {
             data_offset: Sectors(sb.data_offset.0),
             data_size: sb.data_size,
             state: AtomicU32::new(state.bits()),
+            began: AtomicU64::new(0),
             failed: Event::new(),
             recovered: AtomicU64::new(recovered),
             durably_recovered: AtomicU64::new(recovered),
@@ -137,6 +143,47 @@ impl Rdev {
             latency: Latency::default(),
             next_sectors: std::iter::repeat_with(NextSector::default).take(SHARDS).collect(),
         }
+    }
+
+    /// Whether the membership `next` has the same device, and is the same in what cannot change.
+    pub(crate) fn may_become(&self, next: &Self) -> bool {
+        let fixed = |rdev: &Self| (rdev.device_uuid, rdev.number, rdev.data_offset, rdev.data_size);
+        self.gateway.is_same(&next.gateway)
+            && self.path == next.path
+            && fixed(self) == fixed(next)
+            && self.bad.is_like(&next.bad)
+    }
+
+    /// Begins the membership `next`, which this one [may become](Self::may_become), in place of this one, which has ended. The caller has the
+    /// superblocks locked; this one has been in no slot since before I/O was drained.
+    pub(crate) fn renew(&self, next: Self) {
+        self.gateway.follow_losses(&next.gateway);
+        for (own, next) in [
+            (&self.recovered, &next.recovered),
+            (&self.durably_recovered, &next.durably_recovered),
+            (&self.bitmap, &next.bitmap),
+            (&self.read_errors, &next.read_errors),
+            (&self.corrected, &next.corrected),
+            (&self.accepted_losses, &next.accepted_losses),
+            (&self.began, &next.began),
+        ] {
+            own.store(next.load(SeqCst), SeqCst);
+        }
+        self.errors.forget();
+        let state = next.state.load(SeqCst);
+        self.bad.renew(next.bad);
+        // Last: from here on it is a member.
+        self.state.store(state, SeqCst);
+    }
+
+    /// The number of the membership, in the order in which the array's memberships began.
+    pub(crate) fn began(&self) -> u64 {
+        self.began.load(SeqCst)
+    }
+
+    /// Sets [`Self::began`].
+    pub(crate) fn set_began(&self, number: u64) {
+        self.began.store(number, SeqCst);
     }
 
     /// The device, addressed from its first sector: for superblocks.
@@ -216,7 +263,7 @@ impl Rdev {
         State::from_bits_retain(self.state.fetch_or(flags.bits(), SeqCst))
     }
 
-    /// Clears flags; returns the previous ones. `FAULTY` is never cleared.
+    /// Clears flags; returns the previous ones. Not `FAULTY`.
     pub(crate) fn clear(&self, flags: State) -> State {
         debug_assert!(!flags.contains(State::FAULTY), "a failed member does not come back");
         State::from_bits_retain(self.state.fetch_and(!flags.bits(), SeqCst))

@@ -39,6 +39,11 @@ impl ReadErrors {
         count.errors
     }
 
+    /// Forgets all errors.
+    pub(crate) fn forget(&self) {
+        *lock(&self.0) = Count::default();
+    }
+
     /// Whether the count after the last error is more than `max`: then the member fails.
     pub(crate) fn exceeded(&self, max: u32) -> bool {
         lock(&self.0).errors > max

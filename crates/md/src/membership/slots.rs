@@ -6,6 +6,12 @@
 //! slot changes, and I/O reads it with one load. A removed member is marked `REMOVED` and, like any other failed
 //! member, receives no I/O.
 //!
+//! A device that comes and goes, such as one on a network, has a new membership each time, and the table must not grow with that. So a membership
+//! that has ended is used again for the same device, once no I/O knows it: it is in no slot, and after that the barrier was
+//! closed for a moment and nothing was inside ([`Former`]). I/O that began later cannot find it. Two memberships of a device in a row
+//! never have one index: its last one is not used again. What does not pass the barrier, such as a flush or a probe, can fail a later membership of
+//! the same device for an error of an earlier one, but only if it takes longer than a whole membership in between.
+//!
 //! A device has one membership: the table refuses a second one of the same disk, of the same identity or with the same number, until the
 //! first one is removed. Otherwise superblocks, which know members by their numbers, would record the state of one of them as that of the
 //! other.
@@ -17,14 +23,23 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+use ashlar_block::Gateway;
+
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::read_errors;
 use crate::ondisk::fields::MAX_ROLES;
 
-/// Index of a member in the table; it never changes.
+/// Index of a membership in the table; it never changes, and stands for the same device as long as the array lives.
 pub type Index = u32;
 
 const NOBODY: Index = Index::MAX;
+
+/// A membership that has ended. It may be used again if I/O was drained after this was made, and it was not used meanwhile.
+#[derive(Clone, Copy)]
+pub(crate) struct Former {
+    index: Index,
+    began: u64,
+}
 
 /// Where a member is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +83,8 @@ impl Slot {
 /// See the module text.
 pub struct Members {
     table: boxcar::Vec<Rdev>,
+    /// The memberships that have begun.
+    begun: AtomicU64,
     /// As many as an array can ever have, so that they stay in place when the array grows.
     slots: Box<[Slot]>,
     count: AtomicUsize,
@@ -82,6 +99,7 @@ impl Members {
     pub(crate) fn new(slots: usize, members: impl IntoIterator<Item = (Rdev, Place)>) -> Self {
         let this = Self {
             table: boxcar::Vec::new(),
+            begun: AtomicU64::new(0),
             slots: std::iter::repeat_with(Slot::new).take(slots.max(MAX_ROLES)).collect(),
             count: AtomicUsize::new(slots),
             lacking: AtomicU64::new(0),
@@ -90,6 +108,7 @@ impl Members {
         };
         // The assembly has checked that no number occurs twice.
         for (rdev, place) in members {
+            rdev.set_began(this.begun.fetch_add(1, SeqCst));
             this.enter(rdev, place);
         }
         this
@@ -112,17 +131,58 @@ impl Members {
         self.slots.get(..self.slots())?.get(slot)
     }
 
-    /// Adds a member; returns its index, or `None` if the device is a member already.
+    /// Adds a member, in place of `former` if I/O was drained since that was found; returns its index, or `None` if the device is a member
+    /// already. The superblocks are locked.
     #[must_use = "a device that is a member already is not added"]
-    pub(crate) fn add(&self, rdev: Rdev, place: Place) -> Option<Index> {
-        let is_double = self.iter().any(|(_, other)| is_double(&rdev, other));
-        (!is_double).then(|| self.enter(rdev, place))
+    pub(crate) fn add(&self, rdev: Rdev, former: Option<Former>, place: Place) -> Option<Index> {
+        if self.iter().any(|(_, other)| is_double(&rdev, other)) {
+            return None;
+        }
+        rdev.set_began(self.begun.fetch_add(1, SeqCst));
+        match former.and_then(|former| self.renewable(former, &rdev)) {
+            Some((index, old)) => {
+                old.renew(rdev);
+                self.put(index, place);
+                Some(index)
+            }
+            None => Some(self.enter(rdev, place)),
+        }
+    }
+
+    /// A membership that can be used again as `next`, if no other change has used it meanwhile.
+    fn renewable(&self, former: Former, next: &Rdev) -> Option<(Index, &Rdev)> {
+        let Former { index, began } = former;
+        let old = self.get(index)?;
+        let is_free = old.began() == began && self.has_ended(index, old);
+        (is_free && old.may_become(next)).then_some((index, old))
     }
 
     fn enter(&self, rdev: Rdev, place: Place) -> Index {
         let index = self.table.push(rdev) as Index;
         self.put(index, place);
         index
+    }
+
+    /// A membership of this device that has ended, and is not its last one.
+    pub(crate) fn former(&self, gateway: &Gateway) -> Option<Former> {
+        let own = || {
+            let all = self.table.iter().map(|(index, rdev)| (index as Index, rdev));
+            all.filter(|(_, rdev)| rdev.gateway().is_same(gateway))
+        };
+        let last = own().map(|(_, rdev)| rdev.began()).max()?;
+        let is_former =
+            |(index, rdev): &(Index, &Rdev)| rdev.began() < last && self.has_ended(*index, rdev);
+        let (index, rdev) = own().find(is_former)?;
+        Some(Former { index, began: rdev.began() })
+    }
+
+    fn has_ended(&self, index: Index, rdev: &Rdev) -> bool {
+        rdev.is_removed() && self.place(index) == Place::Spare
+    }
+
+    /// The length of the table: members, and memberships that have ended.
+    pub fn memberships(&self) -> usize {
+        self.table.count()
     }
 
     /// Puts a member into a place; the slot must be free.

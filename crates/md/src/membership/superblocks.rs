@@ -130,9 +130,12 @@ impl Superblocks {
         self.blocks.get(index as usize)
     }
 
-    /// Appends the superblock of a member that was just appended to the members' table.
-    pub(crate) fn push(&mut self, block: Superblock) {
-        self.blocks.push(block);
+    /// Takes the superblock of a member that was just added to the members' table.
+    pub(crate) fn put(&mut self, index: Index, block: Superblock) {
+        match self.blocks.get_mut(index as usize) {
+            Some(former) => *former = block,
+            None => self.blocks.push(block),
+        }
     }
 
     /// Changes every superblock: for properties of the array.

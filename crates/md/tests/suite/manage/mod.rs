@@ -6,6 +6,7 @@ mod concurrent;
 mod crashes;
 mod creation;
 mod flags;
+mod flapping;
 mod grow;
 mod members;
 mod replacing;
