@@ -18,6 +18,7 @@
 //! | `linear-cpu` | CPU time of I/Os through a linear device on 1, 2 and 4 threads vs. the bare RAM disk |
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, vs. plain volumes |
 //! | `snapshot-merge` | the rate of a merge, of consecutive and of scattered exceptions |
+//! | `nomerges` | sequential and random reads with each value of nomerges, on a null device, a file and a zvol |
 //! | `checksums` | btrfs's checksums vs. the crates alone |
 //! | `remote` | the clients of NBD and of Ceph vs. fio's engines |
 //! | `scale` | a region with a failed rack, in virtual time: nothing is measured |
@@ -44,6 +45,7 @@ mod linear_cpu;
 mod load;
 mod locked_barrier;
 mod mapped;
+mod nomerges;
 mod overhead;
 mod raid1_read;
 mod reads;
@@ -63,7 +65,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 18] = [
+const BENCHES: [(&str, Bench); 19] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
@@ -78,6 +80,7 @@ const BENCHES: [(&str, Bench); 18] = [
     ("linear-cpu", linear_cpu::run),
     ("snapshot-cost", snapshot_cost::run),
     ("snapshot-merge", snapshot_merge::run),
+    ("nomerges", nomerges::run),
     ("checksums", checksums::run),
     ("remote", remote::run),
     ("scale", scale::run),
@@ -91,6 +94,10 @@ fn usage() -> String {
 
 fn main() -> Outcome {
     let mut args = std::env::args().skip(1).peekable();
+    // The process of a pool, which this one has started.
+    if args.next_if(|arg| arg == "zfs-worker").is_some() {
+        ashlar_zfs::worker::main();
+    }
     if args.next_if(|arg| arg == "--json").is_some() {
         report::write_json(args.next().ok_or_else(usage)?.into());
     }

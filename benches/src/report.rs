@@ -126,6 +126,17 @@ impl<'a> Grid<'a> {
         }
     }
 
+    /// Records the CPU time per I/O of all rows as a table of its own.
+    ///
+    /// # Errors
+    /// Those of [`record`].
+    pub(crate) fn record_cpu(&self, title: &str) -> Outcome {
+        let of = |scores: &Vec<Score>| median(scores.iter().map(|score| score.cpu_ns).collect());
+        let rows = self.rows.iter().zip(&self.scores);
+        let rows: Vec<_> = rows.map(|(name, row)| (*name, row.iter().map(of).collect())).collect();
+        record(title, "ns of CPU time for an I/O", self.columns, &rows)
+    }
+
     /// The median over the rounds of the rate of row `of` divided by the rate of row `than`.
     fn ratio(&self, of: usize, than: usize, column: usize) -> f64 {
         let pairs = self.scores[of][column].iter().zip(&self.scores[than][column]);

@@ -12,7 +12,7 @@
 //! - before a request is added to a list that holds [`MAX_PLUGGED`], or whose last request has
 //!   [`FLUSH_BYTES`] (the kernel's bounds);
 //! - when [`MAX_MISSES`] bios in a row found nothing to merge with: random I/O gains nothing from
-//!   waiting for the turn's end and loses a tenth of its rate (measured).
+//!   waiting for the turn's end and loses a tenth of its rate (`ashlar-benches nomerges`, docs/figures.md).
 //!
 //! A flush bypasses the plug: it covers acknowledged I/O, and no I/O in a
 //! plug is acknowledged.
