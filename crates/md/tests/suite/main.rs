@@ -2,6 +2,7 @@
 
 mod array;
 mod assembly;
+mod away;
 mod bitmap;
 mod common;
 mod copies;
