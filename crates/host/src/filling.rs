@@ -31,9 +31,9 @@ use crate::service::Service;
 
 /// How often the snapshots are looked at although none has filled.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// After so long it is told again that a snapshot cannot be extended.
-const TOLD_AGAIN: Duration = Duration::from_secs(600);
-/// The use of its space from which on a snapshot is a matter of concern, and the steps in which that is told.
+/// After so long the log has again that a snapshot cannot be extended.
+const LOGGED_AGAIN: Duration = Duration::from_secs(600);
+/// The use of its space from which on the log warns, and the steps after which it does so again.
 const FIRST_WARNING: u64 = 80;
 const STEP: u64 = 5;
 
@@ -65,7 +65,7 @@ pub(crate) async fn watch_snapshots(service: Rc<Service>, policy: AutoExtend) {
                 Ok(None) => {}
                 Err(Failure::Ending) => return,
                 Err(Failure::Refused(why)) => {
-                    if watch.is_to_be_told(&snapshot, &why, now(&runtime)) {
+                    if watch.is_to_be_logged(&snapshot, &why, now(&runtime)) {
                         tracing::warn!("snapshot {name} cannot be extended: {why}");
                     }
                 }
@@ -114,7 +114,7 @@ async fn extend(
     Ok(lv.map(|lv| group.size(lv)))
 }
 
-/// What is told of a snapshot.
+/// An entry of the log about a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum News {
     /// So much of its space is in use.
@@ -142,30 +142,30 @@ impl News {
     }
 }
 
-/// What was told of a snapshot.
-struct Told {
+/// What was logged of a snapshot.
+struct Logged {
     /// The size of its space then.
     size: Sectors,
-    /// The use that is told next.
+    /// The use that is logged next.
     next: Percent,
-    /// The loss that was told.
+    /// The loss that was logged.
     lost: Option<News>,
-    /// Why it could not be extended, and when that was told.
+    /// Why it could not be extended, and when that was logged.
     refused: Option<(String, Duration)>,
 }
 
-/// What was told of each snapshot, by its group's identity and its own.
+/// What was logged of each snapshot, by its group's identity and its own.
 #[derive(Default)]
-struct Watch(HashMap<(Uuid, Uuid), Told>);
+struct Watch(HashMap<(Uuid, Uuid), Logged>);
 
 const fn percent(whole: u64) -> Percent {
     Percent(Percent::ALL.0 / 100 * whole)
 }
 
 impl Watch {
-    fn of(&mut self, snapshot: &ServedSnapshot) -> &mut Told {
+    fn of(&mut self, snapshot: &ServedSnapshot) -> &mut Logged {
         let size = snapshot.size;
-        let first = || Told { size, next: percent(FIRST_WARNING), lost: None, refused: None };
+        let first = || Logged { size, next: percent(FIRST_WARNING), lost: None, refused: None };
         self.0.entry((snapshot.group_id, snapshot.id)).or_insert_with(first)
     }
 
@@ -174,39 +174,40 @@ impl Watch {
         self.0.retain(|key, _| snapshots.iter().any(|it| (it.group_id, it.id) == *key));
     }
 
-    /// What is to be told of a snapshot now.
+    /// What is to be logged of a snapshot now.
     fn look(&mut self, snapshot: &ServedSnapshot) -> Option<News> {
-        let told = self.of(snapshot);
+        let logged = self.of(snapshot);
         let lost = match snapshot.status {
             Status::Invalid => Some(News::Invalid),
             Status::Overflow => Some(News::Overflow),
             Status::Valid(_) | Status::Unknown | Status::MergeFailed => None,
         };
-        if lost.is_some() || told.lost.is_some() {
-            let is_new = lost != told.lost;
-            told.lost = lost;
+        if lost.is_some() || logged.lost.is_some() {
+            let is_new = lost != logged.lost;
+            logged.lost = lost;
             return lost.filter(|_| is_new);
         }
-        if told.size != snapshot.size {
-            (told.size, told.next) = (snapshot.size, percent(FIRST_WARNING));
+        if logged.size != snapshot.size {
+            (logged.size, logged.next) = (snapshot.size, percent(FIRST_WARNING));
         }
         let used = used_percent(snapshot.status).filter(|_| !snapshot.covers_origin)?;
-        if used < told.next {
+        if used < logged.next {
             return None;
         }
         let step = percent(STEP).0;
-        told.next = Percent((used.0 / step + 1) * step);
+        logged.next = Percent((used.0 / step + 1) * step);
         Some(News::Full(used))
     }
 
-    /// Whether it is to be told now why a snapshot cannot be extended.
-    fn is_to_be_told(&mut self, snapshot: &ServedSnapshot, why: &str, now: Duration) -> bool {
-        let told = self.of(snapshot);
-        let is_known =
-            |(known, at): &(String, Duration)| known == why && now.saturating_sub(*at) < TOLD_AGAIN;
-        let is_new = !told.refused.as_ref().is_some_and(is_known);
+    /// Whether it is to be logged now why a snapshot cannot be extended.
+    fn is_to_be_logged(&mut self, snapshot: &ServedSnapshot, why: &str, now: Duration) -> bool {
+        let logged = self.of(snapshot);
+        let is_known = |(known, at): &(String, Duration)| {
+            known == why && now.saturating_sub(*at) < LOGGED_AGAIN
+        };
+        let is_new = !logged.refused.as_ref().is_some_and(is_known);
         if is_new {
-            told.refused = Some((why.to_owned(), now));
+            logged.refused = Some((why.to_owned(), now));
         }
         is_new
     }
@@ -245,8 +246,8 @@ mod tests {
     #[test]
     fn each_step_from_eighty_percent_on_is_told_once() {
         let mut watch = Watch::default();
-        let told: Vec<u64> = (0..=1000).filter(|it| watch.look(&used(*it)).is_some()).collect();
-        assert_eq!(told, [800, 850, 900, 950, 1000]);
+        let logged: Vec<u64> = (0..=1000).filter(|it| watch.look(&used(*it)).is_some()).collect();
+        assert_eq!(logged, [800, 850, 900, 950, 1000]);
         // Steps that were passed between two looks are one.
         let mut watch = Watch::default();
         assert_eq!(watch.look(&used(930)), full(930));
@@ -273,10 +274,10 @@ mod tests {
     fn a_refusal_is_told_seldom() {
         let mut watch = Watch::default();
         let (one, minutes) = (used(900), |count: u64| Duration::from_secs(60 * count));
-        assert!(watch.is_to_be_told(&one, "full", minutes(0)));
-        assert!(!watch.is_to_be_told(&one, "full", minutes(9)));
-        assert!(watch.is_to_be_told(&one, "busy", minutes(9)));
-        assert!(!watch.is_to_be_told(&one, "busy", minutes(18)));
-        assert!(watch.is_to_be_told(&one, "busy", minutes(19)));
+        assert!(watch.is_to_be_logged(&one, "full", minutes(0)));
+        assert!(!watch.is_to_be_logged(&one, "full", minutes(9)));
+        assert!(watch.is_to_be_logged(&one, "busy", minutes(9)));
+        assert!(!watch.is_to_be_logged(&one, "busy", minutes(18)));
+        assert!(watch.is_to_be_logged(&one, "busy", minutes(19)));
     }
 }
