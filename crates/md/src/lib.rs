@@ -55,6 +55,7 @@ mod enumeration;
 
 pub use array::{Array, SAFE_MODE_DELAY};
 pub use assemble::{AssembleError, Options, Plan, group, plan, wait_for_others};
+pub use barrier::BarrierTotals;
 pub use bitmap::{Bitmap, Kind as BitmapKind, State as BitmapState};
 pub use manage::{AddOptions, AddOutcome, FlagChange, GrowOptions, ManageError, MemberFlag};
 pub use membership::rdev::{Rdev, State as MemberState};

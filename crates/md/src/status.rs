@@ -4,6 +4,7 @@ use ashlar_block::Sectors;
 use uuid::Uuid;
 
 use crate::array::Array;
+use crate::barrier::BarrierTotals;
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Members, Place};
 use crate::ondisk::{Level, Superblock, Timestamp, Version};
@@ -165,6 +166,11 @@ pub struct ArrayStatus {
 }
 
 impl Array {
+    /// How often I/O waited for the array's own I/O, and that began, since the array started.
+    pub fn barrier_totals(&self) -> BarrierTotals {
+        self.core.barrier.totals()
+    }
+
     /// The array's state, without waiting.
     pub fn state(&self) -> ArrayState {
         if self.is_stopped() {

@@ -10,9 +10,9 @@ use ashlar_block::{BioResult, BlockDevice, Sector, Sectors};
 use ashlar_md::ondisk::Superblock;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{
-    AddOptions, AddOutcome, Array, ArrayState, ArrayStatus, Bitmap, BitmapKind, Candidate,
-    GrowOptions, Index, ManageError, MemberStatus, Members, SyncError, SyncRequest, SyncSettings,
-    SyncStatus,
+    AddOptions, AddOutcome, Array, ArrayState, ArrayStatus, BarrierTotals, Bitmap, BitmapKind,
+    Candidate, GrowOptions, Index, ManageError, MemberStatus, Members, SyncError, SyncRequest,
+    SyncSettings, SyncStatus,
 };
 
 use crate::canary::{Rule, broken};
@@ -132,6 +132,11 @@ impl ArrayView {
     /// Its state.
     pub fn state(&self) -> ArrayState {
         self.array.state()
+    }
+
+    /// What happened at its barrier.
+    pub fn barrier_totals(&self) -> BarrierTotals {
+        self.array.barrier_totals()
     }
 
     /// Its members.

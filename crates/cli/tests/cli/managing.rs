@@ -263,6 +263,7 @@ fn a_check_finds_what_differs_and_a_repair_makes_it_the_same() {
         check.starts_with("md0: check ended, 128 sectors differ; `ashlar md action md0 repair`")
     );
     assert_eq!(attribute(&daemon, "md/mismatch_cnt"), "128");
+    assert_ne!(attribute(&daemon, "md/barrier_raises"), "0");
     let repair: Value = serde_json::from_str(&last(action(&["repair", "--json"]))).unwrap();
     assert_eq!((&repair["ended"], &repair["mismatch_count"]), (&"repair".into(), &128.into()));
     let check = last(action(&["check"]));

@@ -281,6 +281,9 @@ type RunSample (
 type SyncSample (
   action: string,
   mismatched_bytes: int,
+  barrier_waits: int,
+  barrier_raises: int,
+  barrier_freezes: int,
   run: ?RunSample
 )
 

@@ -163,7 +163,14 @@ mod tests {
         let run =
             RunSample { done_bytes: 0, total_bytes: 0, bytes_per_second: 0, seconds_left: None };
         check("RunSample", serde_json::to_value(&run).unwrap());
-        let sync = SyncSample { action: String::new(), mismatched_bytes: 0, run: Some(run) };
+        let sync = SyncSample {
+            action: String::new(),
+            mismatched_bytes: 0,
+            barrier_waits: 0,
+            barrier_raises: 0,
+            barrier_freezes: 0,
+            run: Some(run),
+        };
         check("SyncSample", serde_json::to_value(&sync).unwrap());
         let member = MemberSample {
             name: String::new(),

@@ -198,6 +198,12 @@ pub struct SyncSample {
     pub action: String,
     /// Where the last check or repair found copies to differ, in bytes.
     pub mismatched_bytes: u64,
+    /// How often I/O of clients waited at the array's barrier.
+    pub barrier_waits: u64,
+    /// Windows of syncs, and corrections, that raised it.
+    pub barrier_raises: u64,
+    /// Changes of the array that closed it for all I/O.
+    pub barrier_freezes: u64,
     /// How far the action is that runs, or that is paused.
     pub run: Option<RunSample>,
 }

@@ -72,6 +72,21 @@ impl Subject for ArraySample {
             "Where the last check or repair found copies to differ.",
             |a| sync(a, |s| Values::One(s.mismatched_bytes.into())),
         ),
+        Row::counter(
+            "ashlar_md_barrier_waits_total",
+            "How often I/O of clients waited for a sync or a change of the array.",
+            |a| sync(a, |s| Values::One(s.barrier_waits.into())),
+        ),
+        Row::counter(
+            "ashlar_md_barrier_raises_total",
+            "Windows of syncs, and corrections, that kept writes out of their part of the array.",
+            |a| sync(a, |s| Values::One(s.barrier_raises.into())),
+        ),
+        Row::counter(
+            "ashlar_md_barrier_freezes_total",
+            "Changes of the array that kept all I/O out for a moment.",
+            |a| sync(a, |s| Values::One(s.barrier_freezes.into())),
+        ),
     ];
 
     fn labels(&self) -> Labels {
@@ -148,7 +163,14 @@ pub(super) mod tests {
             spare: 1,
             degraded: 1,
             unsynced: false,
-            sync: Some(SyncSample { action, run: Some(run), mismatched_bytes: 1536 }),
+            sync: Some(SyncSample {
+                action,
+                mismatched_bytes: 1536,
+                barrier_waits: 6,
+                barrier_raises: 7,
+                barrier_freezes: 8,
+                run: Some(run),
+            }),
             members: vec![member],
         }
     }

@@ -133,9 +133,13 @@ fn array(volume: &Volume) -> ArraySample {
         Step::Running(run) => Some(run),
         Step::None | Step::Pending => progress.paused.map(|(_, run)| run),
     };
+    let barrier = volume.view.barrier_totals();
     let sync = SyncSample {
         action: progress.action.name().to_owned(),
         mismatched_bytes: progress.mismatches.bytes(),
+        barrier_waits: barrier.waits,
+        barrier_raises: barrier.raises,
+        barrier_freezes: barrier.freezes,
         run: run.as_ref().map(sync_run),
     };
     let members = here().filter_map(|it| Some(member(volume.view.member_name(it)?, it))).collect();

@@ -75,6 +75,8 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use ashlar_block::sync::rwlock::{Guard, RwLock};
 use ashlar_block::sync::{Primitives, Std};
 use ashlar_block::{Sector, Sectors};
@@ -104,6 +106,26 @@ pub struct Barrier<P: Buckets = Std> {
     buckets: Box<[Bucket<P>]>,
     /// Held by the task that freezes: one at a time, first come, first served.
     freezers: RwLock,
+    totals: Totals,
+}
+
+/// Only counted where something waits, or excludes others.
+#[derive(Default)]
+struct Totals {
+    waits: AtomicU64,
+    raises: AtomicU64,
+    freezes: AtomicU64,
+}
+
+/// What happened at a barrier since the array started.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct BarrierTotals {
+    /// How often regular I/O found a bucket closed, and waited.
+    pub waits: u64,
+    /// Windows of a sync, and corrections.
+    pub raises: u64,
+    /// Changes of the array that excluded all I/O.
+    pub freezes: u64,
 }
 
 impl Default for Barrier {
@@ -115,7 +137,7 @@ impl Default for Barrier {
 impl<P: Buckets> Barrier<P> {
     fn new() -> Self {
         let buckets = std::iter::repeat_with(Bucket::default).take(P::BUCKETS).collect();
-        Self { buckets, freezers: RwLock::new() }
+        Self { buckets, freezers: RwLock::new(), totals: Totals::default() }
     }
 
     #[inline]
@@ -137,7 +159,11 @@ impl<P: Buckets> Barrier<P> {
         let mut pass = Pass { barrier: self, span, taken: 0, kind };
         while let Some(index) = span.nth(pass.taken, P::BUCKETS) {
             let bucket = &self.buckets[index];
-            if bucket.try_enter(kind) || bucket.enter(kind, pass.taken > 0).await {
+            let is_open = bucket.try_enter(kind);
+            if !is_open {
+                self.totals.waits.fetch_add(1, Relaxed);
+            }
+            if is_open || bucket.enter(kind, pass.taken > 0).await {
                 pass.taken += 1;
             } else {
                 pass.leave();
@@ -179,6 +205,7 @@ impl<P: Buckets> Barrier<P> {
     pub async fn raise(&self, sector: Sector, len: Sectors) -> Raise<'_, P> {
         let span = Self::span(sector, len);
         let mut raise = Raise { barrier: self, span, taken: 0 };
+        self.totals.raises.fetch_add(1, Relaxed);
         while let Some(index) = span.nth(raise.taken, P::BUCKETS) {
             let bucket = &self.buckets[index];
             if bucket.raise(raise.taken > 0).await {
@@ -197,12 +224,20 @@ impl<P: Buckets> Barrier<P> {
     /// One freeze at a time.
     pub async fn freeze(&self) -> Freeze<'_, P> {
         let turn = self.freezers.write().await;
+        self.totals.freezes.fetch_add(1, Relaxed);
         self.buckets.iter().for_each(Bucket::freeze);
         let freeze = Freeze { barrier: self, _turn: turn };
         for bucket in &self.buckets {
             bucket.without_io().await;
         }
         freeze
+    }
+
+    /// What happened since the array started.
+    pub fn totals(&self) -> BarrierTotals {
+        let Totals { waits, raises, freezes } = &self.totals;
+        let [waits, raises, freezes] = [waits, raises, freezes].map(|count| count.load(Relaxed));
+        BarrierTotals { waits, raises, freezes }
     }
 
     /// Counts for the whole array. Under I/O they are from slightly different moments.

@@ -122,6 +122,21 @@ fn a_freeze_waits_for_all_and_keeps_all_out() {
 }
 
 #[test]
+fn what_waits_or_excludes_others_is_counted_and_nothing_else() {
+    let barrier = Barrier::default();
+    let totals = |waits, raises, freezes| BarrierTotals { waits, raises, freezes };
+    drop(now(pin!(barrier.wait(unit(0), UNIT)).as_mut()).unwrap());
+    drop(now(pin!(barrier.wait(unit(0), Sectors(3 * UNIT.0))).as_mut()).unwrap());
+    assert_eq!(barrier.totals(), totals(0, 0, 0));
+    let raise = now(pin!(barrier.raise(unit(1), UNIT)).as_mut()).unwrap();
+    assert!(now(pin!(barrier.wait(unit(0), Sectors(3 * UNIT.0))).as_mut()).is_none());
+    assert_eq!(barrier.totals(), totals(1, 1, 0));
+    drop(raise);
+    drop(now(pin!(barrier.freeze()).as_mut()).unwrap());
+    assert_eq!(barrier.totals(), totals(1, 1, 1));
+}
+
+#[test]
 fn who_gives_up_leaves_nothing_behind() {
     let barrier = Barrier::default();
     let raised = now(pin!(barrier.raise(unit(1), LEN))).unwrap();

@@ -123,7 +123,7 @@ fn a_resync_that_cannot_be_flushed_gives_up() {
 }
 
 /// An array of this shape without its member 1, in whose slot a spare is being rebuilt.
-pub async fn rebuilding(sim: &Sim, shape: &Shape, media: &[Media]) -> Arc<Array> {
+pub(crate) async fn rebuilding(sim: &Sim, shape: &Shape, media: &[Media]) -> Arc<Array> {
     make(shape, &disks(&media[..shape.members])).await;
     let all = disks(media);
     let there: Vec<&SimDisk> =

@@ -8,6 +8,10 @@ use crate::progress::{Step, last_name};
 use crate::view::ArrayView;
 
 pub(super) const ROWS: &[Row<ArrayView>] = &[
+    // Not the kernel's, these three.
+    Row::ro("barrier_freezes", |view| view.barrier_totals().freezes.to_string()),
+    Row::ro("barrier_raises", |view| view.barrier_totals().raises.to_string()),
+    Row::ro("barrier_waits", |view| view.barrier_totals().waits.to_string()),
     Row::ro("degraded", |view| view.degraded().to_string()),
     Row::ro("last_sync_action", |view| last_name(&view.progress()).to_owned()),
     Row::ro("mismatch_cnt", |view| view.progress().mismatches.to_string()),
