@@ -56,7 +56,7 @@ fn an_images_limits_are_librbds() {
     assert_eq!(disk.capacity(), Sectors(64 << 11));
     assert_eq!((limits.logical_block_bytes, limits.io_opt_bytes), (512, 4 << 20));
     assert_eq!((limits.discard_granularity_bytes, limits.discard_alignment_bytes), (65536, 0));
-    assert_eq!(limits.features, Features::WRITE_CACHE);
+    assert_eq!(limits.features, Features::WRITE_CACHE | Features::FAST_ZERO);
     assert_eq!(disk.disk().io_timeout_ms(), Some(60_000));
     assert_eq!(disk.disk().name(), "limits");
     cluster.rbd(&["create", "--size", "1M", "--object-size", "4K", "small"]);
