@@ -167,7 +167,7 @@ fn a_model_tells_what_it_is_beside_the_limits_of_the_device() {
     let hdd = over(&sim, ram(MIB), "hdd");
     let more = Features::WRITE_CACHE | Features::FUA | Features::ROTATIONAL;
     // A disk that seeks writes its zeroes.
-    let features = limits.features - Features::FAST_ZERO | more;
+    let features = (limits.features - Features::FAST_ZERO) | more;
     assert_eq!(*hdd.disk().limits(), Limits { features, ..limits });
     sim.block_on(hdd.flush()).unwrap();
     assert!(sim.now_ns() >= 8 * MS, "the flush took its time");
