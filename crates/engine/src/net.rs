@@ -227,7 +227,7 @@ impl Socket {
         Self { fd: Fd::new(fd) }
     }
 
-    /// Gives the descriptor away; [`Self::from_fd`] on another reactor goes on with it.
+    /// Gives the descriptor away; [`Self::from_fd`] on another reactor takes it up.
     ///
     /// # Errors
     /// An operation is in flight: the socket.

@@ -124,13 +124,13 @@ impl Peer {
         self.resume(Admitted(Arc::clone(&self.room)));
     }
 
-    /// Records that its transmission, which began on another thread, goes on here.
+    /// Records that its transmission, which began on another thread, continues here.
     pub(crate) fn resume(&self, admitted: Admitted) {
         *self.admitted.borrow_mut() = Some(admitted);
         self.touch();
     }
 
-    /// Takes its part of the room, for the thread on which it goes on.
+    /// Takes its part of the room, for the thread on which it continues.
     pub(crate) fn leave(self) -> Option<Admitted> {
         self.admitted.into_inner()
     }

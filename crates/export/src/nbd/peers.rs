@@ -132,7 +132,7 @@ impl Peers {
         })
     }
 
-    /// Adds a connection, which begins its handshake, or goes on with its transmission. If too many are in the handshake, the
+    /// Adds a connection, which begins its handshake, or continues its transmission. If too many are in the handshake, the
     /// oldest of them is dropped.
     pub(crate) fn admit(self: &Rc<Self>, socket: Socket, admitted: Option<Admitted>) -> Seat {
         self.watch();

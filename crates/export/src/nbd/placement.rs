@@ -24,7 +24,7 @@ impl Placement {
     /// Places connections on these threads.
     ///
     /// # Panics
-    /// There is none.
+    /// `threads` is empty.
     pub fn on(threads: &[Handle]) -> Arc<Self> {
         assert!(!threads.is_empty(), "connections need a thread");
         let counts = Mutex::new(Counts { connections: vec![0; threads.len()], next: 0 });
