@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Exports side by side: ashlar's NBD server and FUSE tree against what a user would run instead.
 
-    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-load] [nbd-file] [nbd-threads] [fuse]
+    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-load] [nbd-file] [nbd-threads] [connections] [fuse]
 
 Every round runs every contender on the same data, one after the other, in an order that turns from
 round to round. The tables give medians, and the median of the ratios within a round: absolute figures
 drift on a shared machine, ratios do not. nbd-load is nbd-ram with a client that costs little (benches/src/bin/nbd-load.rs):
-fio's own cost hides a part of the difference between fast servers. nbd-threads is nbd-file without io_uring. Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
+fio's own cost hides a part of the difference between fast servers. nbd-threads is nbd-file without io_uring. connections has 1, 2, 4 and 8 of them at once, each at the
+whole queue depth, in RAM (lean clients, one process each) and on a file (fio, one process each). Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
 """
 import argparse, json, os, platform, shutil, signal, subprocess, sys, tempfile, time
 from statistics import median
@@ -45,16 +46,17 @@ class Server:
 
 
 def fio(args, seconds, job):
-    bs, rw, depth = job
+    bs, rw, depth, *connections = job
     out = subprocess.run(
         ['fio', '--name=j', f'--bs={bs}', f'--rw={rw}', f'--iodepth={depth}', '--time_based', '--norandommap',
-         '--randrepeat=0', f'--runtime={seconds}', '--output-format=json', f'--size={SIZE}', *args],
+         f'--numjobs={connections[0] if connections else 1}', '--group_reporting', '--randrepeat=0', f'--runtime={seconds}', '--output-format=json', f'--size={SIZE}', *args],
         stdout=subprocess.PIPE, check=True).stdout.decode()
     result = json.loads(out[out.index('{'):])['jobs'][0]
     return result['read' if 'read' in rw else 'write']['iops']
 
 
 NBD_JOBS = [('4k', 'randread', 32), ('4k', 'randwrite', 32), ('128k', 'read', 8), ('128k', 'write', 8)]
+CONNECTION_JOBS = [(*job, connections) for job in NBD_JOBS for connections in (1, 2, 4, 8)]
 
 
 def fill(path, name):
@@ -64,17 +66,21 @@ def fill(path, name):
 
 
 def nbd_job(path, name, seconds, job):
-    if job == NBD_JOBS[0]:
+    if job in (NBD_JOBS[0], CONNECTION_JOBS[0]):
         fill(path, name)
     return fio(['--ioengine=nbd', f'--uri=nbd+unix:///{name}?socket={path}'], seconds, job)
 
 
 def load_job(path, name, seconds, job):
-    if job == NBD_JOBS[0]:
+    if job in (NBD_JOBS[0], CONNECTION_JOBS[0]):
         fill(path, name)
-    block, pattern, depth = job
+    block, pattern, depth, *connections = job
     argv = [LOAD, path, name, pattern, str(int(block[:-1]) << 10), str(depth), str(seconds)]
-    return float(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
+    clients = [subprocess.Popen(argv, stdout=subprocess.PIPE) for _ in range(connections[0] if connections else 1)]
+    rates = [float(client.communicate()[0]) for client in clients]
+    if any(client.returncode for client in clients):
+        sys.exit(f'nbd-load: {[client.returncode for client in clients]}')
+    return sum(rates)
 
 
 def run(title, contenders, jobs, rounds, measure):
@@ -93,12 +99,13 @@ def run(title, contenders, jobs, rounds, measure):
     rows = []
     for job in jobs:
         ours = scores[job]['ashlar']
-        print(f'  {job[1]} {job[0]}, queue depth {job[2]}')
+        print(f'  {job[1]} {job[0]}, queue depth {job[2]}' + (f', {job[3]} connections' if len(job) > 3 else ''))
         for name in names:
             theirs = scores[job][name]
             ratio = median(a / b for a, b in zip(ours, theirs))
             print(f'    {name:24} {median(theirs):10.0f} IOPS   ashlar is {ratio:5.2f} x')
-            rows.append({'title': title, 'job': job, 'name': name, 'iops': median(theirs), 'ratio': ratio})
+            rows.append({'title': title, 'job': job, 'name': name, 'iops': median(theirs), 'least': min(theirs),
+                         'most': max(theirs), 'ratio': ratio})
     return rows
 
 
@@ -110,7 +117,7 @@ def main():
     parser.add_argument('--json', help='append the results to this file')
     parser.add_argument('tables', nargs='*', default=[])
     args = parser.parse_args()
-    tables = args.tables or ['nbd-ram', 'nbd-load', 'nbd-file', 'nbd-threads', 'fuse']
+    tables = args.tables or ['nbd-ram', 'nbd-load', 'nbd-file', 'nbd-threads', 'connections', 'fuse']
     work = tempfile.mkdtemp(prefix='ashlar-bench.', dir=args.dir)
     sock, control = os.path.join(work, 's'), os.path.join(work, 'c')
     image = os.path.join(work, 'disk.img')
@@ -125,14 +132,15 @@ def main():
         return lambda: fresh([ASHLAR, 'serve', disk, '--nbd', f'unix:{sock}', '--control', control, *options], name)
 
     def qsd(aio):
-        return lambda: fresh(['qemu-storage-daemon', '--blockdev',
+        # Its NBD export has one thread of its own: there is no option for more.
+        return lambda: fresh(['qemu-storage-daemon', '--object', 'iothread,id=t', '--blockdev',
                               f'driver=file,filename={image},node-name=f,aio={aio},cache.direct=on,discard=unmap',
                               '--nbd-server', f'addr.type=unix,addr.path={sock}',
-                              '--export', 'type=nbd,id=e,node-name=f,name=,writable=on'])
+                              '--export', 'type=nbd,id=e,node-name=f,name=,writable=on,iothread=t'])
 
     try:
         print(f'{platform.release()}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s')
-        if {'nbd-file', 'nbd-threads', 'fuse'} & set(tables):
+        if {'nbd-file', 'nbd-threads', 'connections', 'fuse'} & set(tables):
             with open(image, 'wb') as f:
                 for _ in range(SIZE >> 20):
                     f.write(os.urandom(1 << 20))
@@ -155,6 +163,15 @@ def main():
                 'ashlar with io_uring': ashlar(image, '', '--io=uring'),
                 'qemu-storage-daemon': qsd('threads'),
             }, NBD_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
+        if 'connections' in tables:
+            rows += run('NBD, RAM, lean clients, several connections', {
+                'ashlar': ashlar(f'ram:{SIZE >> 20}M', ''),
+                'nbdkit memory': lambda: fresh(['nbdkit', '-f', '-U', sock, 'memory', str(SIZE)]),
+            }, CONNECTION_JOBS, args.rounds, lambda name, job: load_job(sock, name, args.seconds, job))
+            rows += run('NBD, file with direct I/O, several connections', {
+                'ashlar': ashlar(image, ''),
+                'qemu-storage-daemon': qsd('io_uring'),
+            }, CONNECTION_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
         if 'fuse' in tables:
             if os.geteuid() != 0:
                 sys.exit('fuse: loop devices need root')
