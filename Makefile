@@ -165,7 +165,7 @@ bench: ## all measurements of docs/figures.md, on a quiet machine; scripts/figur
 	cargo build --quiet --locked --profile dist --workspace
 	scripts/bench
 
-figures: ## the plots and tables of docs/figures.md, from docs/figures/*.json
+figures: ## the plots and tables of docs/figures.md, and numbers of README.md, from docs/figures/*.json; says which are older than their code
 	scripts/figures
 
 fmt: ## format the Rust sources
