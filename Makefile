@@ -133,6 +133,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"the packages in fresh systems and in a container" "ASHLAR=target/dist/ashlar timeout 1800 tests/e2e/packages.sh" \
 		"ashlar top in a terminal" "timeout 900 tests/e2e/top.sh -r 50" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
+		"cases of xfstests on arrays" "tests/e2e/xfstests.sh -s $${XFSTESTS_SECONDS:-60}" \
 		"snapshots of file systems in use" "tests/e2e/snapshots.sh -r 500" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
 		"arrays on NBD servers" "timeout 3600 tests/e2e/nbd-members.sh -r 50" \

@@ -2,7 +2,8 @@
 # filesystems.sh - ext4, xfs and btrfs live on ashlar's RAID10 arrays, through FUSE and a loop device.
 #
 # For each layout (n2, f2, o2) and file system: make the array and the file system, then rounds of: verify the
-# checksums of what is there, write files, delete some, fstrim, unmount, check the file system. After every fifth
+# checksums of what is there, write files, delete some, fstrim, unmount, check the file system. There is a git
+# repository with a clone, too: a commit in each round, and git fsck after the next mount. After every fifth
 # round ashlar is stopped, the copies on the members are compared, and ashlar starts again. What fstrim discarded
 # beside a file would show.
 #
@@ -84,19 +85,51 @@ make_fs() {
 	esac
 }
 
+quiet_git() {
+	GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 \
+		git -c user.name=e2e -c user.email=e2e@localhost -c init.defaultBranch=main -c gc.auto=0 "$@" >>"$W/log" 2>&1
+}
+
+# fsck_git - what the last round left of the repository and its clone, as another mount shows it
+fsck_git() {
+	local tree
+	for tree in "$W"/mnt/git/*; do
+		quiet_git -C "$tree" fsck --full --strict || fail "git fsck of $tree"
+		quiet_git -C "$tree" diff --quiet HEAD || fail "$tree differs from what was committed"
+	done
+}
+
+# commit NUMBER - one more commit, now and then a pack of all objects, and a new clone
+commit() {
+	local tree=$W/mnt/git/tree
+	[ -d "$tree" ] || quiet_git init "$tree" || fail "git init"
+	seq "$1" $((RANDOM % 20000 + $1)) >"$tree/numbers"
+	head -c $((RANDOM * 8 + 1)) /dev/urandom >"$tree/data-$(($1 % 7))"
+	quiet_git -C "$tree" add --all || fail "git add"
+	quiet_git -C "$tree" commit -m "round $1" || fail "git commit"
+	[ $(($1 % 3)) != 0 ] || quiet_git -C "$tree" gc --prune=now || fail "git gc"
+	rm -rf "$W/mnt/git/clone"
+	quiet_git clone --no-hardlinks "$tree" "$W/mnt/git/clone" || fail "git clone"
+}
+
+# files - those outside of the repository
+files() { find "$1" -path "$1/git" -prune -o -type f -print0; }
+
 # round NUMBER - verify what the last round left, write, delete, trim
 round() {
 	if [ -e "$W/sums" ]; then
 		(cd "$W/mnt" && sha256sum --quiet -c "$W/sums") || fail "round $1: a file changed"
+		fsck_git
 	fi
 	local i
 	for i in $(seq 12); do
 		# From a few bytes to some MiB, so that files begin and end anywhere in stripes.
 		head -c $((RANDOM * RANDOM % (4 << 20) + 1)) /dev/urandom >"$W/mnt/r$1-$i"
 	done
+	commit "$1"
 	sync -f "$W/mnt"
-	find "$W/mnt" -type f -print0 | shuf -z -n 9 | xargs -0 -r rm -f
-	(cd "$W/mnt" && find . -type f -print0 | sort -z | xargs -0 -r sha256sum) >"$W/sums"
+	files "$W/mnt" | shuf -z -n 9 | xargs -0 -r rm -f
+	(cd "$W/mnt" && files . | sort -z | xargs -0 -r sha256sum) >"$W/sums"
 	sync -f "$W/mnt"
 	fstrim "$W/mnt"
 }
@@ -122,6 +155,7 @@ for layout in "${layouts[@]}"; do
 		done
 		mount "$loop" "$W/mnt"
 		(cd "$W/mnt" && sha256sum --quiet -c "$W/sums") || fail "a file changed"
+		fsck_git
 		umount "$W/mnt"
 		stop >>"$W/log"
 		allocated=$(du -cm "$W"/m?.img | awk 'END{print $1}')
