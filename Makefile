@@ -141,14 +141,16 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"fuzz targets, more of the bounded share" "ASHLAR_FUZZ_ROUNDS=$${FUZZ_ROUNDS:-20} timeout 1800 cargo test --quiet --locked --workspace --test bounded" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 
+BUILD_DEMO := cargo build --locked --profile demo --package ashlar --no-default-features
+
 demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
 	@scripts/setup demo
-	cargo build --locked --release --package ashlar
+	$(BUILD_DEMO)
 	@scripts/demo
 
 demo-lvm: ## the read of an LVM snapshot in the kernel's bug report, on a model of its disk, with nomerges 2, 1 and 0
 	@scripts/setup demo
-	cargo build --locked --release --package ashlar
+	$(BUILD_DEMO)
 	@scripts/demo-lvm
 
 deb: ## the package for Debian 12 and 13, in target/packages

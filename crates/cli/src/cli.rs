@@ -62,6 +62,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Zvol(commands::zvol::Zvol),
     Status(commands::status::Status),
+    #[cfg(feature = "top")]
     Top(commands::top::Top),
     Jobs(commands::jobs::Jobs),
     Get(commands::get::Get),
@@ -93,7 +94,6 @@ impl Command {
             | Self::ZfsWorker
             | Self::Keeper(_)
             | Self::Status(_)
-            | Self::Top(_)
             | Self::Jobs(_)
             | Self::Get(_)
             | Self::Set(_)
@@ -101,6 +101,8 @@ impl Command {
             | Self::Stop(_)
             | Self::Completions(_)
             | Self::Man(_) => false,
+            #[cfg(feature = "top")]
+            Self::Top(_) => false,
         }
     }
 
@@ -120,6 +122,7 @@ impl Command {
             Self::ZfsWorker => ashlar_zfs::worker::main(),
             Self::Keeper(command) => command.run(),
             Self::Status(command) => command.run(),
+            #[cfg(feature = "top")]
             Self::Top(command) => command.run(),
             Self::Jobs(command) => command.run(),
             Self::Get(command) => command.run(),

@@ -13,6 +13,7 @@ pub(crate) mod serve;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod stop;
+#[cfg(feature = "top")]
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod zpool;
