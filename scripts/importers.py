@@ -217,6 +217,8 @@ def readers(tables):
     """Rates of arrays, and of the barrier alone, behind the NBD server; columns are connections."""
     rows = {}
     for table in tables:
+        if table['title'].startswith('CPU'):
+            continue
         for row in table['rows']:
             rows[f'{table["title"]}: {row["name"]}'] = [round(value, 1) for value in row['values']]
     return {'readers': rows}

@@ -3,7 +3,11 @@
 //! Each thread walks through 16 units of 64 MiB in steps of 64 KiB, starting in its own unit, like many sequential
 //! readers of an array. An I/O ends as soon as it has begun, so this measures only the barrier. In the last two tables
 //! one more thread raises and lowers the barrier without pause in one unit after the other, as a resync does.
+//!
+//! With `--nbd`, fio reads 4 KiB each through the NBD server (`behind_nbd`) from a disk that moves no data, with a barrier
+//! before it: the smallest I/O that a real client can make, of which the barrier is the largest part.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +15,11 @@ use std::time::{Duration, Instant};
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::internals::barrier::{Barrier, UNIT};
 
+use crate::arrays::DATA_OFFSET;
+use crate::behind_nbd;
 use crate::common::{Outcome, Settings, block_on, median};
+use crate::devices::{ExtraBarrier, GuardedArray, HollowMember};
+use crate::load::{JobEnd, Load, Order};
 use crate::locked_barrier::LockedBarrier;
 use crate::report::record;
 
@@ -168,4 +176,31 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         println!("  locks taken by the first: {}", barrier.lock_acquisitions());
     }
     Ok(())
+}
+
+/// Prints the tables with a client of the NBD server.
+///
+/// # Errors
+/// A reactor or fio could not be started, or an I/O failed.
+pub(crate) fn run_behind_nbd(settings: Settings) -> Outcome {
+    let rows =
+        ["no barrier", "1,024 buckets, no lock", "1,024 buckets, one lock", "one bucket, one lock"];
+    let span = 0..UNITS * UNIT.bytes();
+    let disk = HollowMember::gateway("hollow", Sectors(UNITS * UNIT.0) + DATA_OFFSET)?;
+    let volumes = [
+        ExtraBarrier::Nothing,
+        ExtraBarrier::LockFree(Arc::default()),
+        ExtraBarrier::Locked(LockedBarrier::new(1024)),
+        ExtraBarrier::Locked(LockedBarrier::new(1)),
+    ]
+    .map(|barrier| GuardedArray::before(disk.clone(), barrier));
+    let load = Load {
+        write: false,
+        bytes: 4 << 10,
+        depth: 128,
+        order: Order::Sequential,
+        span,
+        until: JobEnd::Passed(settings.run),
+    };
+    behind_nbd::tables("the barrier alone", &rows, &volumes, &load, settings, (1, 3))
 }

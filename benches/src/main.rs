@@ -1,6 +1,6 @@
 //! Benches, all in one process.
 //!
-//! Usage: `ashlar-benches [--json FILE] [NAME] [SECONDS [ROUNDS]]`, where NAME is one of
+//! Usage: `ashlar-benches [--json FILE] [NAME [--nbd]] [SECONDS [ROUNDS]]`, where NAME is one of
 //!
 //! | name | comparison |
 //! |---|---|
@@ -8,8 +8,10 @@
 //! | `allocations` | allocations of the layers for each I/O |
 //! | `array-reads` | RAID1 and RAID10 vs. the bare file |
 //! | `barrier` | begin and end of I/Os at the barrier alone, lock-free vs. locked |
+//! | `barrier --nbd` | the same for fio's reads over NBD, with 1 to 40 connections and 1 and 2 threads of the server |
 //! | `overhead` | CPU time of I/Os through md that move no data |
 //! | `raid1-read` | whole arrays, lock-free vs. locked barrier |
+//! | `raid1-read --nbd` | the same for fio's reads over NBD |
 //! | `beside-resync` | regular I/O during a resync in other buckets, md's barrier vs. a global one |
 //! | `two-members` | reads of a RAID1 vs. reads of one member |
 //! | `bitmap` | writes with vs. without bitmaps |
@@ -35,11 +37,13 @@
 mod allocations;
 mod arrays;
 mod barrier;
+mod behind_nbd;
 mod beside_resync;
 mod bitmap;
 mod checksums;
 mod common;
 mod devices;
+mod fio;
 mod linear_cost;
 mod linear_cpu;
 mod load;
@@ -65,13 +69,15 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 19] = [
+const BENCHES: [(&str, Bench); 21] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
     ("barrier", barrier::run),
+    ("barrier --nbd", barrier::run_behind_nbd),
     ("overhead", overhead::run),
     ("raid1-read", raid1_read::run),
+    ("raid1-read --nbd", raid1_read::run_behind_nbd),
     ("beside-resync", beside_resync::run),
     ("two-members", two_members::run),
     ("bitmap", bitmap::run),
@@ -101,8 +107,10 @@ fn main() -> Outcome {
     if args.next_if(|arg| arg == "--json").is_some() {
         report::write_json(args.next().ok_or_else(usage)?.into());
     }
-    let named = args.next_if(|arg| arg.parse::<f64>().is_err());
-    let name = named.as_deref().unwrap_or("reads");
+    let mut name = args.next_if(|arg| arg.parse::<f64>().is_err()).unwrap_or("reads".into());
+    if let Some(mode) = args.next_if(|arg| arg == "--nbd") {
+        name = format!("{name} {mode}");
+    }
     let (_, bench) = BENCHES.iter().find(|(known, _)| *known == name).ok_or_else(usage)?;
     let seconds = args.next().map_or(Ok(3.0), |arg| arg.parse()).map_err(|_| usage())?;
     let rounds = args.next().map_or(Ok(3), |arg| arg.parse()).map_err(|_| usage())?;

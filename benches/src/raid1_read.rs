@@ -3,6 +3,8 @@
 //! Sequential I/O of 64 KiB at depth 128, each job on its own thread. The members are RAM disks that were written
 //! before, or hollow ones that move no data. `devices` explains the second barrier in series. The ratio of interest is
 //! that of the two arrays with a second barrier, with as many processors as contending threads.
+//!
+//! With `--nbd`, fio reads the array through the NBD server, a connection for each job, as `behind_nbd` has it.
 
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use ashlar_md::internals::barrier::Barrier;
 use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};
+use crate::behind_nbd;
 use crate::common::{Outcome, Settings, block_on};
 use crate::devices::{ExtraBarrier, GuardedArray, HollowMember, ram};
 use crate::load::{JobEnd, Load, Order, on_engine};
@@ -49,15 +52,33 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     Ok(())
 }
 
-fn table(settings: Settings, case: &Case) -> Outcome {
+/// Prints the tables with the NBD server between the jobs and the array.
+///
+/// # Errors
+/// An I/O failed, or a reactor or fio could not be started.
+pub(crate) fn run_behind_nbd(settings: Settings) -> Outcome {
+    for (title, hollow) in [("RAID1 of RAM disks", false), ("RAID1 of hollow disks", true)] {
+        let case = Case { title, level: Level::Raid1, members: 2, hollow, write: false };
+        let home = Engine::start(1)?;
+        let (subjects, load, _) = subjects(&home, &case, settings)?;
+        behind_nbd::tables(title, &ROWS, &subjects, &load, settings, (1, 2))?;
+    }
+    Ok(())
+}
+
+/// The array of a case, for each row; the load for it; and the second barrier that takes no lock. The array's own tasks run on
+/// `home`.
+fn subjects(
+    home: &Engine,
+    case: &Case,
+    settings: Settings,
+) -> Outcome<([Gateway; 3], Load, Arc<Barrier>)> {
     let members = if case.hollow {
         let member = |_| HollowMember::gateway("hollow", Sectors::from_bytes_floor(GIB));
         (0..case.members).map(member).collect::<Outcome<_>>()?
     } else {
         ram(case.members, GIB)?
     };
-    // The array's own tasks run on the reactor where it was created.
-    let home = Engine::start(1)?;
     let recipe = Recipe::clean(case.level);
     let array = block_on(home.handles()[0].spawn_on(move || async move {
         arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
@@ -74,14 +95,20 @@ fn table(settings: Settings, case: &Case) -> Outcome {
     if !case.hollow {
         let until = JobEnd::Moved(load.span.end);
         let fill = Load { write: true, bytes: 1 << 20, depth: 4, until, ..load.clone() };
-        on_engine(&home, &[(&array, fill)])?;
+        on_engine(home, &[(&array, fill)])?;
     }
     let second = Arc::new(Barrier::default());
     let subjects = [
         GuardedArray::before(array.clone(), ExtraBarrier::Nothing),
         GuardedArray::before(array.clone(), ExtraBarrier::LockFree(Arc::clone(&second))),
-        GuardedArray::before(array.clone(), ExtraBarrier::Locked(LockedBarrier::new(1024))),
+        GuardedArray::before(array, ExtraBarrier::Locked(LockedBarrier::new(1024))),
     ];
+    Ok((subjects, load, second))
+}
+
+fn table(settings: Settings, case: &Case) -> Outcome {
+    let home = Engine::start(1)?;
+    let (subjects, load, second) = subjects(&home, case, settings)?;
     let grid = Grid::measure(&COLUMNS, &ROWS, Unit::Kiops, settings.rounds, |_, row, column| {
         let engine = Engine::start(JOBS[column])?;
         on_engine(&engine, &vec![(&subjects[row], load.clone()); JOBS[column]])

@@ -17,7 +17,8 @@ use ashlar_engine::Engine;
 use ashlar_host::disks::{self, Access};
 
 use crate::common::{Outcome, Settings};
-use crate::load::{JobEnd, Load, Order, Score, on_engine};
+use crate::fio;
+use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::report::{Grid, Unit};
 
 const ROWS: [&str; 2] = ["fio", "ashlar's client"];
@@ -31,34 +32,6 @@ fn load(column: usize, run: Duration) -> Load {
         _ => (128 << 10, 8, Order::Sequential),
     };
     Load { write: column % 2 == 1, bytes, depth, order, span: 0..BYTES, until: JobEnd::Passed(run) }
-}
-
-/// fio with these options of its engine; the CPU time is what it reports.
-fn fio(engine: &str, load: &Load, run: Duration) -> Outcome<Score> {
-    let rw = match (load.order, load.write) {
-        (Order::Random, false) => "randread",
-        (Order::Random, true) => "randwrite",
-        (Order::Sequential, false) => "read",
-        (Order::Sequential, true) => "write",
-    };
-    let out = Command::new("fio")
-        .args(["--name=fio", "--time_based", "--thread", "--norandommap"])
-        .args(engine.split_whitespace())
-        .args(["--output-format=json", &format!("--rw={rw}")])
-        .args([&format!("--bs={}", load.bytes), &format!("--iodepth={}", load.depth)])
-        .args([&format!("--size={BYTES}"), &format!("--runtime={}", run.as_secs_f64())])
-        .output()?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    // What a library warns of stands before.
-    let json = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
-    let json: serde_json::Value = json.ok_or_else(|| format!("fio: {text}"))?;
-    let job = &json["jobs"][0];
-    let kind = &job[if load.write { "write" } else { "read" }];
-    let number = |of: &serde_json::Value| of.as_f64().ok_or("fio: no number");
-    let (done, ms) = (number(&kind["total_ios"])?, number(&kind["runtime"])?);
-    let cpu = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0 * ms;
-    let time = |ms: f64| Duration::from_secs_f64(ms / 1e3);
-    Ok(Score::new(done as u64, load.bytes, time(ms), time(cpu)))
 }
 
 /// nbdkit, which is killed when it is dropped, and its socket.
@@ -112,7 +85,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         Grid::measure(&COLUMNS, &ROWS, Unit::Megabytes, settings.rounds, |_, row, column| {
             let load = load(column, settings.run);
             match row {
-                0 => fio(&fio_engine, &load, settings.run),
+                0 => fio::run(&fio_engine, &load, 1, settings.run),
                 _ => on_engine(&engine, &[(gateway, load)]),
             }
         })?;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{Outcome, median};
 use crate::load::Score;
@@ -28,9 +28,12 @@ pub(crate) fn record(
     columns: &[&str],
     rows: &[(&str, Vec<f64>)],
 ) -> Outcome {
+    let rows = rows.iter().map(|(name, values)| json!({ "name": name, "values": values }));
+    append(title, unit, columns, rows.collect())
+}
+
+fn append(title: &str, unit: &str, columns: &[&str], rows: Vec<Value>) -> Outcome {
     let Some(path) = JSON.get() else { return Ok(()) };
-    let rows: Vec<_> =
-        rows.iter().map(|(name, values)| json!({ "name": name, "values": values })).collect();
     let table = json!({ "title": title, "unit": unit, "columns": columns, "rows": rows });
     writeln!(OpenOptions::new().append(true).create(true).open(path)?, "{table}")?;
     Ok(())
@@ -88,7 +91,7 @@ impl<'a> Grid<'a> {
         (0..self.columns.len()).for_each(|column| print!(" {:>12.digits$}", value(column)));
     }
 
-    /// Prints the medians of all rows.
+    /// Prints the medians of all rows, and records them with the values of all rounds, of which ratios can be made.
     ///
     /// # Errors
     /// Those of [`record`].
@@ -107,13 +110,14 @@ impl<'a> Grid<'a> {
                 Unit::Kiops => score.iops / 1e3,
                 Unit::Megabytes => score.rate / 1e6,
             };
-            let medians: Vec<f64> =
-                row.iter().map(|scores| median(scores.iter().map(value).collect())).collect();
+            let rounds: Vec<Vec<f64>> =
+                row.iter().map(|scores| scores.iter().map(value).collect()).collect();
+            let medians: Vec<f64> = rounds.iter().cloned().map(median).collect();
             self.line(name, |column| medians[column], 1);
             println!();
-            rows.push((*name, medians));
+            rows.push(json!({ "name": name, "values": medians, "rounds": rounds }));
         }
-        record(title, unit, self.columns, &rows)
+        append(title, unit, self.columns, rows)
     }
 
     /// Prints the CPU time per I/O of all rows.
