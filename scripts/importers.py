@@ -56,6 +56,22 @@ def threads(results):
     return {'threads': rows}
 
 
+def connections(results):
+    """A row for each kind of I/O and server, a column for each number of connections."""
+    rows, counts = {}, [1, 2, 4, 8]
+    for row in results:
+        block, pattern, _, count = row['job']
+        where = 'RAM' if 'RAM' in row['title'] else 'file'
+        kind = f'{where}, {block[:-1]} KiB {"random " if "rand" in pattern else ""}{pattern.removeprefix("rand")}s'
+        at = counts.index(count)
+        middle, least, most = (round(row[key] / 1000, 1) for key in ('iops', 'least', 'most'))
+        rows.setdefault(f'{kind}, {row["name"]}', [None] * len(counts))[at] = {
+            'value': middle, 'text': f'{middle:,.1f} ({least:,.1f} to {most:,.1f})'}
+        if row['name'] != 'ashlar':
+            rows.setdefault(f'{kind}: times the peer\'s rate', [None] * len(counts))[at] = ratio(row['ratio'])
+    return {'connections': rows}
+
+
 def discards(results):
     by_step = {(row['configuration'], row['step']): row for row in results}
     rows = {}
@@ -224,8 +240,8 @@ def readers(tables):
     return {'readers': rows}
 
 
-OF = {'exports': exports, 'threads': threads, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
+OF = {'exports': exports, 'connections': connections, 'threads': threads, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
       'btrfs-readahead': btrfs_readahead, 'zvol': zvol, 'barrier': barrier, 'reads': reads, 'nomerges': nomerges,
       'healing': healing, 'readers': readers}
 # The figures that have a row for each peer that was there.
-GROWING = ('exports',)
+GROWING = ('exports', 'connections')
