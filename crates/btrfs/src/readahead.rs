@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
 use tracing::trace;
 
 use crate::ondisk::node::{BlockExpectation, Node};
@@ -21,8 +22,10 @@ const FORWARD_BYTES: u64 = 64 << 10;
 const FORWARD_ALWAYS_BYTES: u64 = 128 << 10;
 /// Maximum number of siblings examined.
 const SCANNED: usize = 32;
-/// How a path reads ahead.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+
+/// How a path reads ahead. The names are those of the kernel's `READA_*`, in lower case.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Reada {
     /// Not at all.
     #[default]
@@ -37,6 +40,37 @@ pub enum Reada {
     /// Only for scrubs (`sweep.rs`): a path alone reads nothing ahead in this mode. The kernel has
     /// no equivalent.
     Scan,
+}
+
+impl Reada {
+    /// All of them, in the kernel's order; the last one is not the kernel's.
+    pub const ALL: [Self; 5] =
+        [Self::None, Self::Back, Self::Forward, Self::ForwardAlways, Self::Scan];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Back => "back",
+            Self::Forward => "forward",
+            Self::ForwardAlways => "forward-always",
+            Self::Scan => "scan",
+        }
+    }
+
+    /// The one with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reada| reada.name() == name)
+    }
+}
+
+/// Tree blocks that were not in memory when they were wanted, since the file system was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TreeReads {
+    /// How often a walk waited for one.
+    pub waits: u64,
+    /// How many were read ahead of walks.
+    pub ahead: u64,
 }
 
 /// What is read ahead, and how it is cached.
@@ -57,8 +91,12 @@ impl Blocks {
         }
     }
 
-    /// Reads a block into the cache.
+    /// Reads a block into the cache, unless it is there or being read.
     pub(crate) async fn read(self, fs: &FileSystem, expected: BlockExpectation) {
+        if self.has(fs, expected.at) {
+            return;
+        }
+        fs.count_ahead();
         let read = match self {
             Self::Nodes => fs.node(expected).await.map(drop),
             Self::ExtentLeaves => fs.extent_leaf(expected, None).await.map(drop),

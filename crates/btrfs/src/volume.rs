@@ -4,6 +4,7 @@ mod probe;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ashlar_block::{Buffer, CopyNumber, Gateway, Runtime, Sectors};
 pub use probe::{Owner, SuperState, identify};
@@ -24,6 +25,7 @@ use crate::ondisk::superblock::{
     Superblock, SuperblockError,
 };
 use crate::path::{Path, Root};
+use crate::readahead::TreeReads;
 use crate::units::{DevId, Logical, Physical};
 
 /// Maximum bytes of cached tree blocks.
@@ -105,6 +107,9 @@ pub struct FileSystem {
     chunks: ChunkMap,
     nodes: Cache<Node>,
     extent_leaves: Cache<ExtentLeaf>,
+    /// Tree blocks that were wanted and not in memory, and those of them that were read ahead.
+    misses: AtomicU64,
+    ahead: AtomicU64,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -176,6 +181,8 @@ impl FileSystem {
             chunks,
             nodes: Cache::new(NODES_BYTES),
             extent_leaves: Cache::new(EXTENT_LEAVES_BYTES),
+            misses: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
             runtime,
         });
         let found = read_chunk_tree(&shared).await.map_err(|error| match error {
@@ -335,8 +342,13 @@ impl FileSystem {
             let what = "an address that is no multiple of the sector size";
             return Err(TreeError::damaged(at, NodeError::Contents { what, slot: 0 }));
         }
+        let mut is_first = true;
         let reading = loop {
-            match cache.look_up(at) {
+            let found = cache.look_up(at);
+            if std::mem::take(&mut is_first) && !matches!(found, Lookup::Ready(_)) {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+            }
+            match found {
                 Lookup::Ready(block) => {
                     // It was checked against another pointer when it was cached.
                     return match block.check_expected(&expected) {
@@ -432,6 +444,18 @@ impl FileSystem {
     /// Marks a leaf of another tree as passed by a walk.
     pub(crate) fn spend_node(&self, at: Logical) {
         self.nodes.spend(at);
+    }
+
+    /// Counts a block that is about to be read ahead.
+    pub(crate) fn count_ahead(&self) {
+        self.ahead.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many tree blocks were waited for, and read ahead.
+    pub fn tree_reads(&self) -> TreeReads {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        let misses = self.misses.load(Ordering::Relaxed);
+        TreeReads { waits: misses.saturating_sub(ahead), ahead }
     }
 
     /// Memory used by cached tree blocks, and its limit, in bytes.

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ashlar_btrfs::ondisk::chunk::STRIPE_LEN;
-use ashlar_btrfs::readahead::Reada;
+use ashlar_btrfs::readahead::{Reada, TreeReads};
 use ashlar_btrfs::scrub::{Counters, Options, Scrub, ScrubError, State};
 use ashlar_btrfs::units::{DevId, Physical};
 use futures_util::future::join;
 
 use super::common::{Damage, blocks, damage, place, places, read_only, scrub};
+use super::trees::several_sum_leaves;
 use crate::support::{Rig, names};
 
 /// Wherever a scrub is interrupted, both parts together cover everything, and nothing twice.
@@ -192,8 +193,7 @@ fn depth_and_readahead_do_not_change_what_is_counted() {
     for name in names() {
         let rig = Rig::golden(&name);
         let (whole, _) = scrub(&rig, &rig.open(), read_only());
-        let all = [Reada::None, Reada::Back, Reada::Forward, Reada::ForwardAlways, Reada::Scan];
-        for reada in all {
+        for reada in Reada::ALL {
             for depth in [0, 1, 2, 100] {
                 let options =
                     Options { depth, extent_reada: reada, csum_reada: reada, ..read_only() };
@@ -202,4 +202,32 @@ fn depth_and_readahead_do_not_change_what_is_counted() {
             }
         }
     }
+}
+
+/// How often walks wait, and what is read ahead, in each mode. The checksum tree has nine adjacent leaves.
+#[test]
+fn each_mode_reads_ahead_in_its_own_way() {
+    const LEAVES: u64 = 9;
+    let rig = several_sum_leaves(LEAVES as usize);
+    let reads = |reada: Reada| {
+        let fs = rig.open();
+        let before = fs.tree_reads();
+        let options = Options { extent_reada: reada, csum_reada: reada, ..read_only() };
+        let (_, problems) = scrub(&rig, &fs, options);
+        assert_eq!(problems, []);
+        let after = fs.tree_reads();
+        TreeReads { waits: after.waits - before.waits, ahead: after.ahead - before.ahead }
+    };
+    let [none, back, forward, always, scan] = Reada::ALL.map(reads);
+    let all = [none, back, forward, always, scan];
+    // The walks only go forward: before a leaf there is nothing that they have not passed.
+    assert!(none.ahead == 0 && none.waits > LEAVES && back == none, "{all:?}");
+    // Each block is either waited for or read ahead. All leaves but the first are near it, and read with it.
+    for read in [forward, always] {
+        assert_eq!(read.waits + read.ahead, none.waits, "{all:?}");
+        assert!(read.ahead >= LEAVES - 1, "{all:?}");
+    }
+    // On all levels.
+    assert!(always.ahead > forward.ahead, "{all:?}");
+    assert!(scan.ahead >= LEAVES && scan.waits < none.waits, "{all:?}");
 }
