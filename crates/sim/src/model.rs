@@ -169,6 +169,15 @@ impl Model {
         }
     }
 
+    /// A disk of 5400 turns a minute, as in laptops: 120 MB/s, seeks of 1.5 to 20 ms.
+    pub const fn hdd_5400() -> Self {
+        Self {
+            bytes_per_second: 120_000_000,
+            seek: Some(Seek { min_ns: 1_500 * US, full_stroke_ns: 20 * MS, turn_ns: 11_111_111 }),
+            ..Self::hdd()
+        }
+    }
+
     /// A cloud volume with a cap on IOPS that counts up to 256 KiB as one (EBS gp2).
     pub const fn cloud_gp2(per_second: u64) -> Self {
         Self {

@@ -206,8 +206,8 @@ pub(crate) struct ServeOptions {
     io: Option<BackEnd>,
 
     /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
-    /// repeated). The models nvme, sata-ssd, hdd, gp2 and custom (which takes no time) are adjusted
-    /// after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
+    /// repeated). The models nvme, sata-ssd, hdd (7200 turns a minute), hdd-5400, gp2 and custom (which
+    /// takes no time) are adjusted after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
     /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%,
     /// unreadable=1M+4K (4 KiB at 1 MiB)
     #[arg(long, value_name = "[DISK=]MODEL")]

@@ -74,7 +74,7 @@ fn the_configuration_may_have_models_and_the_command_line_wins() {
 fn bad_models_are_refused_with_what_there_is() {
     let images = Images::new(1, 4 * MIB);
     let cases = [
-        ("floppy", "there are nvme, sata-ssd, hdd, gp2, custom"),
+        ("floppy", "there are nvme, sata-ssd, hdd, hdd-5400, gp2, custom"),
         ("gp2:3000", "has no `3000`: there are 3000iops, burst=16"),
         ("d0=nvme:burst=4", "belongs to a cap on I/Os"),
         ("hdd:read=5", "`5` is not possible for read: a time"),
@@ -91,9 +91,8 @@ fn bad_models_are_refused_with_what_there_is() {
 #[test]
 fn the_help_names_the_models() {
     let help = ashlar(&["serve", "--help"]).ok().out;
-    for word in
-        ["nvme", "sata-ssd", "hdd", "gp2", "custom", "bandwidth=250M", "--model gp2:3000iops"]
-    {
+    let presets = ["nvme", "sata-ssd", "hdd", "hdd-5400", "gp2", "custom"];
+    for word in presets.into_iter().chain(["bandwidth=250M", "--model gp2:3000iops"]) {
         assert!(help.contains(word), "{word}");
     }
 }

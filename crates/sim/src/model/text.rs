@@ -13,10 +13,11 @@ use thiserror::Error;
 use super::{IopsCap, MAX_PARALLELISM, MS, Model, SECOND, US, Unreadable};
 
 /// The presets, by name.
-pub const PRESETS: [(&str, Model); 5] = [
+pub const PRESETS: [(&str, Model); 6] = [
     ("nvme", Model::nvme()),
     ("sata-ssd", Model::sata_ssd()),
     ("hdd", Model::hdd()),
+    ("hdd-5400", Model::hdd_5400()),
     ("gp2", Model::cloud_gp2(3000)),
     ("custom", Model::instant()),
 ];
@@ -219,6 +220,7 @@ mod tests {
         assert_eq!(model("nvme"), Model::nvme());
         assert_eq!(model("sata-ssd"), Model::sata_ssd());
         assert_eq!(model("hdd"), Model::hdd());
+        assert_eq!(model("hdd-5400"), Model::hdd_5400());
         assert_eq!(model("gp2"), Model::cloud_gp2(3000));
         assert_eq!(model("gp2:16000iops"), Model::cloud_gp2(16_000));
         assert_eq!(model("custom"), Model::instant());
@@ -259,7 +261,10 @@ mod tests {
     #[test]
     fn what_is_no_model_is_told_what_there_is() {
         let cases = [
-            ("floppy", "no device model `floppy`: there are nvme, sata-ssd, hdd, gp2, custom"),
+            (
+                "floppy",
+                "no device model `floppy`: there are nvme, sata-ssd, hdd, hdd-5400, gp2, custom",
+            ),
             ("", "no device model ``"),
             ("gp3:3000iops", "no device model `gp3`"),
             ("gp2:", "has no ``: there are 3000iops"),
