@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 use ashlar_block::byte_volume::ClaimedVolume;
+use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_engine::oneshot::{self, Sender};
@@ -126,7 +127,9 @@ impl Scrubs {
             true => ScrubStart::Resumed,
             false => ScrubStart::New { force: at.force },
         };
-        let options = ScrubOptions { start, read_only: at.read_only, limit: at.limit, depth };
+        let readahead = at.readahead.unwrap_or(Reada::Scan);
+        let (read_only, limit) = (at.read_only, at.limit);
+        let options = ScrubOptions { start, read_only, limit, depth, readahead };
         let (degraded, stale) = (at.degraded, at.stale);
         let selection = Selection { degraded, stale, ..selection(&at.devices)? };
         let directory = ScrubDirectory::new(None).map_err(refused_by)?;

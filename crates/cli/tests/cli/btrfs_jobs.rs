@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::btrfs_files::{unpacked, with};
+use super::btrfs_scrub::{LOG_READAHEAD, MODES, read_ahead};
 use super::control::RawConnection;
 use super::support::{Daemon, Nbd, Run, program, until};
 
@@ -17,7 +18,7 @@ fn serve(dir: &Path, devices: &[String], options: &[&str]) -> Daemon {
     let mut command = program();
     command.args(["serve", "--control", "control", "--nbd", "unix:nbd"]);
     command.args(options).args(devices).current_dir(dir);
-    command.env("STATE_DIRECTORY", dir.join("state"));
+    command.env("STATE_DIRECTORY", dir.join("state")).env(LOG_READAHEAD.0, LOG_READAHEAD.1);
     Daemon::of(command, dir)
 }
 
@@ -126,4 +127,38 @@ fn a_scrub_by_the_daemon_repairs_unless_it_only_reads() {
     assert_eq!(json["total"]["super_errors"], 0, "{json}");
     daemon.end();
     assert!(fs::read(&image).unwrap() != spoilt, "it was not repaired");
+}
+
+#[test]
+fn the_daemon_reads_ahead_in_the_mode_that_was_given_also_when_it_resumes() {
+    // Its extent tree has three leaves.
+    let (dir, devices) = unpacked("single-4k");
+    let daemon = serve(dir.path(), &devices, &[]);
+    let start = |options: &[&str]| scrub(&daemon, &devices, &[&["start"], options].concat());
+    start(&["-B"]).ok();
+    let all = MODES.map(|mode| start(&["-B", "-R", "--readahead", mode]).ok().out);
+    let counters = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.starts_with('\t')).map(str::to_owned).collect()
+    };
+    for text in &all {
+        assert_eq!(counters(text), counters(&all[0]));
+    }
+    let slowly = ["--limit", "16K", "--io-depth", "1", "--readahead", "forward"];
+    start(&slowly).ok();
+    let fsid = jobs(&daemon)[0]["name"].as_str().unwrap().to_owned();
+    daemon.client(&["jobs", "pause", &fsid]).ok();
+    daemon.client(&["jobs", "resume", &fsid]).ok();
+    daemon.client(&["jobs", "cancel", &fsid]).ok();
+    let mut raw = RawConnection::at(&daemon.control);
+    let wrong = json!({ "devices": devices, "readahead": "all" });
+    let reply = raw.call("io.ashlar.Control.Scrub", wrong);
+    assert_eq!(reply["error"], "org.varlink.service.InvalidParameter", "{reply}");
+    drop(raw);
+    let log = daemon.end();
+    let used: Vec<(String, u64)> = read_ahead(&log);
+    let modes: Vec<&str> = used.iter().map(|(mode, _)| mode.as_str()).collect();
+    let expected = [&["scan"], &MODES[..], &["forward", "forward"]].concat();
+    assert_eq!(modes, expected, "{log}");
+    let ahead = |mode: &str| MODES.iter().position(|it| *it == mode).map(|at| used[1 + at].1);
+    assert!(ahead("none") == Some(0) && ahead("forward") > Some(0), "{used:?}");
 }

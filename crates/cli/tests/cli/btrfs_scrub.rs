@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::btrfs_files::{golden, unpacked, with};
 use super::control::RawConnection;
+use super::run::run;
 use super::support::{Run, ashlar_in, program};
 
 /// A scrub command, with its records in the directory.
@@ -144,4 +145,51 @@ fn a_disk_that_was_made_into_something_else_is_not_made_into_what_it_was() {
     let run = scrub(dir.path(), &devices, &["start", "-B"]);
     run.fails(1, &["not to be repaired", "its first btrfs superblock is gone", "ext2"]);
     assert!(fs::read(&image).unwrap() == bytes, "it was written");
+}
+
+/// All modes of readahead.
+pub(crate) const MODES: [&str; 5] = ["none", "back", "forward", "forward-always", "scan"];
+
+/// For the log of a program: what a scrub reads ahead.
+pub(crate) const LOG_READAHEAD: (&str, &str) = ("ASHLAR_LOG", "ashlar_host=debug");
+
+/// For each scrub in a log: its mode, and how many tree blocks it read ahead.
+pub(crate) fn read_ahead(log: &str) -> Vec<(String, u64)> {
+    let field = |line: &str, name: &str| {
+        let (_, rest) = line.split_once(&format!(" {name}=")).unwrap();
+        rest.split(' ').next().unwrap().trim_matches('"').to_owned()
+    };
+    let lines = log.lines().filter(|line| line.contains("readahead of tree blocks"));
+    lines.map(|line| (field(line, "mode"), field(line, "ahead").parse().unwrap())).collect()
+}
+
+#[test]
+fn a_scrub_reads_ahead_in_the_mode_that_was_given_and_counts_the_same() {
+    // Its extent tree has three leaves.
+    let (dir, devices) = unpacked("single-4k");
+    let scrub = |mode: &[&str]| {
+        let args = ["btrfs", "scrub", "start", "-B", "-r", "-R", "--status-dir", "status"];
+        let mut command = program();
+        command.args(with(&[&args, mode].concat(), &devices)).current_dir(dir.path());
+        command.env(LOG_READAHEAD.0, LOG_READAHEAD.1);
+        let run = run(command).ok();
+        let counters = run.out.lines().filter(|line| line.starts_with('\t'));
+        let counters: Vec<String> = counters.map(str::to_owned).collect();
+        let log = read_ahead(&run.err);
+        assert!(counters.len() > 10 && log.len() == 1, "{run:?}");
+        (counters, log[0].clone())
+    };
+    let (counters, default) = scrub(&[]);
+    assert_eq!(default.0, "scan");
+    let ahead = MODES.map(|mode| {
+        let (counted, (used, ahead)) = scrub(&["--readahead", mode]);
+        assert_eq!((counted, used.as_str()), (counters.clone(), mode));
+        ahead
+    });
+    let [none, back, forward, always, scan] = ahead;
+    assert!(none == 0 && back == 0 && 0 < forward && forward <= always && 0 < scan, "{ahead:?}");
+    let run = self::scrub(dir.path(), &devices, &["start", "-B", "--readahead", "all"]);
+    let listed = run.err.contains("[possible values: none, back, forward, forward-always, scan]");
+    let is_one = run.err.matches("error:").count() == 1 && run.out.is_empty();
+    assert!(run.code == Some(2) && listed && is_one, "{run:?}");
 }

@@ -333,14 +333,15 @@ method FileSystem(devices: []string) -> (fsid: string, status_dir: string)
 
 # Begins a scrub of the btrfs file system on volumes that no client has open, and which none can open until it ends; with resume it goes
 # on where the last one ended. It is a job, named after the UUID of the file system. The limit is in bytes per second of each device,
-# the depth in groups of 512 KiB. Degraded accepts that devices are missing, stale those that missed transactions, force a
-# damaged status file.
+# the depth in groups of 512 KiB; the readahead of the extent and checksum trees is none, back, forward, forward-always or scan, the
+# default. Degraded accepts that devices are missing, stale those that missed transactions, force a damaged status file.
 method Scrub(
   devices: []string,
   resume: ?bool,
   read_only: ?bool,
   limit: ?int,
   depth: ?int,
+  readahead: ?string,
   degraded: ?bool,
   stale: ?bool,
   force: ?bool

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use ashlar_btrfs::readahead::Reada;
 use ashlar_stack::detail::Detail;
 use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
 use serde::{Deserialize, Serialize};
@@ -235,6 +236,9 @@ pub struct Scrub {
     pub limit: u64,
     /// Groups of 512 KiB in flight on each device.
     pub depth: Option<usize>,
+    /// How the extent and checksum trees are read ahead. A daemon of an earlier version does not know the name of its default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readahead: Option<Reada>,
     /// Although devices are missing.
     pub degraded: bool,
     /// Also on devices that missed transactions.

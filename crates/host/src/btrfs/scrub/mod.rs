@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::volume::FileSystem;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -85,6 +86,8 @@ pub struct ScrubOptions {
     pub limit: u64,
     /// Groups of 512 KiB in flight on each device, 1 to 256.
     pub depth: usize,
+    /// How the extent and checksum trees are read ahead.
+    pub readahead: Reada,
 }
 
 /// The directory of the status files.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ashlar_block::CopyNumber;
+use ashlar_btrfs::readahead::{Reada, TreeReads};
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, Scrub, Sink};
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_engine::signal;
@@ -169,6 +170,7 @@ pub struct ScrubRun {
     scrub: Arc<Scrub>,
     controls: Controls,
     socket: Option<ControlSocket>,
+    readahead: Reada,
     _lock: File,
 }
 
@@ -197,9 +199,10 @@ impl ScrubRun {
             read_only: options.read_only,
             limits: limits.collect(),
             depth: options.depth,
+            extent_reada: options.readahead,
+            csum_reada: options.readahead,
             resume_at: origin.open.clone(),
             devices: origin.open.keys().copied().collect(),
-            ..Options::default()
         };
         let scrub = Scrub::new(Arc::clone(fs), scrub_options);
         handle.store.save(&origin.record(&scrub))?;
@@ -214,7 +217,8 @@ impl ScrubRun {
                 None
             }
         };
-        Ok(Self { fs: Arc::clone(fs), handle, origin, scrub, controls, socket, _lock: lock })
+        let (fs, readahead) = (Arc::clone(fs), options.readahead);
+        Ok(Self { fs, handle, origin, scrub, controls, socket, readahead, _lock: lock })
     }
 
     /// The UUID of the file system.
@@ -261,6 +265,8 @@ impl ScrubRun {
                 Either::Right((Ok(never), _)) => match never {},
             }
         };
+        let TreeReads { waits, ahead } = self.fs.tree_reads();
+        tracing::debug!(mode = self.readahead.name(), waits, ahead, "readahead of tree blocks");
         let found = findings.problems.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut record = self.origin.record(&self.scrub);
         record.error = result.as_ref().err().map(ToString::to_string);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_host::btrfs::scrub::{
     self, BackgroundProcess, BackgroundScrub, ScrubDirectory, ScrubOptions, ScrubReport,
@@ -14,6 +15,7 @@ use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::Scrub;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::ReportArgs;
 use super::progress::Progress;
@@ -45,6 +47,11 @@ struct CommonOptions {
     /// Groups of 512 KiB in flight on each device
     #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = scrub::depth)]
     io_depth: usize,
+
+    /// Readahead of the extent and checksum trees: a mode of the kernel's paths (forward is that of
+    /// its scrub from 5.17 to 6.3), or scan, which reads the leaves of both in one pass of the head
+    #[arg(long, value_name = "MODE", default_value = Reada::Scan.name(), value_parser = mode())]
+    readahead: Reada,
 
     /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user,
     /// ~/.local/state/ashlar]
@@ -85,6 +92,11 @@ Examples:
 pub(crate) struct Resume {
     #[command(flatten)]
     common: CommonOptions,
+}
+
+fn mode() -> impl TypedValueParser<Value = Reada> {
+    let names = PossibleValuesParser::new(Reada::ALL.map(Reada::name));
+    names.try_map(|name| Reada::named(&name).ok_or("there is no such mode"))
 }
 
 impl Start {
@@ -146,6 +158,7 @@ impl CommonOptions {
                 read_only: self.readonly,
                 limit: self.limit,
                 depth: Some(self.io_depth),
+                readahead: Some(self.readahead).filter(|mode| *mode != Reada::Scan),
                 degraded: *degraded,
                 stale: *stale,
                 force: start == ScrubStart::New { force: true },
@@ -172,6 +185,7 @@ impl CommonOptions {
             read_only: self.readonly,
             limit: self.limit,
             depth: self.io_depth,
+            readahead: self.readahead,
         };
         let run = directory.prepare(&opened.fs, &options)?;
         let is_background = background.is_some();
