@@ -117,9 +117,21 @@ def btrfs_scrub(reports):
 
 
 def btrfs_readahead(reports):
-    kinds = ('none', 'forward', 'forward_always', 'scan', 'ideal')
-    return {'btrfs-readahead': {disk['disk']: [..., *(round(disk[kind], 1) for kind in kinds)]
-                                for report in reports for disk in report['models']}}
+    names = {'sata-ssd': 'SATA SSD', 'hdd-5400': 'hard disk, 5400 rpm'}
+    models, modes = {}, {}
+    for report in reports:
+        # On a disk that the files nearly fill, most extents are of 4 KiB; otherwise a file is one.
+        is_small = report['image_bytes'] < 1 << 40
+        for disk in report['models']:
+            of = {mode['readahead']: mode['mib_per_second'] for mode in disk['modes']}
+            rates = [of[mode] for mode in ('none', 'forward', 'forward-always', 'scan')]
+            name = names[disk['disk']] + (', extents of 4 KiB' if is_small else '')
+            models[name] = [..., *(round(rate, 1) for rate in [*rates, disk['ideal']])]
+        if not is_small:
+            modes['the kernel'] = [round(report['kernel']), ..., ...]
+            for mode in report['modes']:
+                modes[mode['readahead']] = [round(mode['mib_per_second']), mode['waits'], mode['ahead']]
+    return {'btrfs-readahead': models, 'btrfs-modes': modes}
 
 
 def zvol(reports):

@@ -51,14 +51,16 @@ fn execute(file: &File, rq: &Request) -> BioResult {
     Ok(())
 }
 
-/// A gateway to the image as a disk of that model, in the virtual time of `sim`.
+/// A gateway to the image as a disk of that model, in the virtual time of `sim`. The image is the first part of a disk of
+/// `size`, or all of a smaller one: a head moves as far as on that disk.
 ///
 /// # Errors
 /// The file cannot be opened.
-pub(crate) fn open(path: &Path, model: Model, sim: &Sim) -> io::Result<Gateway> {
+pub(crate) fn open(path: &Path, model: Model, size: Sectors, sim: &Sim) -> io::Result<Gateway> {
     let file = File::open(path)?;
     let capacity = Sectors::from_bytes_floor(file.metadata()?.len());
-    let clockwork = Mutex::new((Clockwork::new(model, capacity), Rng::new(sim.seed())));
+    let clockwork = Clockwork::new(model, capacity.max(size));
+    let clockwork = Mutex::new((clockwork, Rng::new(sim.seed())));
     let disk = Disk::new("disk", capacity, model.limits());
     let driver = ModelledImage { file: Arc::new(file), runtime: sim.runtime(), clockwork };
     Ok(Gateway::new(Arc::new(Queue::new(disk, driver))))

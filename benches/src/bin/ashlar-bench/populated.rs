@@ -8,10 +8,8 @@ use ashlar_host::error::{Error, Result};
 use crate::loops::{LoopDevice, MountedFileSystem};
 use crate::program::run;
 
-/// Average size of a file, bytes.
-const FILE_BYTES: u64 = 257 << 10;
 /// Jobs that write concurrently.
-const JOBS: u64 = 4;
+const JOBS: u32 = 4;
 /// One of this many files is removed.
 const REMOVED: usize = 16;
 
@@ -24,11 +22,16 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Creates the image, and a file system with `files` files of each job.
+    /// Creates the image, sparse and of `bytes`, and a file system with `files` files of each job.
+    ///
+    /// The size decides how files lie there. For each piece of a file that is written and not allocated yet btrfs reserves
+    /// 256 KiB of metadata, and a small part of the free space is there for reservations. Where they need more, it allocates
+    /// the pieces before their neighbours are written: on a disk that the files nearly fill almost every random write is an
+    /// extent of its own, on a large one a file is one extent.
     ///
     /// # Errors
     /// One of the programs failed, or there is no permission to mount.
-    pub(crate) fn make(dir: Option<&Path>, files: u32, csum: &str) -> Result<Self> {
+    pub(crate) fn make(dir: Option<&Path>, bytes: u64, files: u32, csum: &str) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             let error = Error::usage("making a file system and mounting it takes root");
             return Err(
@@ -38,13 +41,13 @@ impl Image {
         let dir = dir.map_or_else(std::env::temp_dir, Path::to_owned);
         let path = dir.join(format!("ashlar-bench-{}.img", std::process::id()));
         let failed = |error| Error::new("cannot make the image", path.display(), error);
-        let bytes = (u64::from(files) * JOBS * FILE_BYTES * 3 / 2).max(1 << 30);
         let at = path.with_extension("mnt");
-        let what = format!("{} files", u64::from(files) * JOBS);
+        let what = format!("{} files", files * JOBS);
         // Never overwrite an existing file.
         let file = File::create_new(&path).map_err(failed)?;
         let image = Self { path: path.clone(), at, what };
-        fs::create_dir(&image.at).and_then(|()| file.set_len(bytes)).map_err(failed)?;
+        fs::create_dir(&image.at).map_err(failed)?;
+        file.set_len(bytes).map_err(|error| failed(error).hint("--size says how large"))?;
         run("mkfs.btrfs", &["-q", "--csum", csum, &path.to_string_lossy()])?;
         let device = LoopDevice::attach(&path, false)?;
         let mounted = image.mount(&device)?;
