@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check test interop soak demo demo-lvm deb image bench figures fmt clean
+.PHONY: help check test interop soak demo demo-lvm demo-btrfs deb image bench figures fmt clean
 MAKEFLAGS += --no-print-directory
 
 STATIC_CHECKS := \
@@ -103,7 +103,8 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"arrays on NBD servers" "timeout 900 tests/e2e/nbd-members.sh -r 5" \
 		"discards of a loop device" "timeout 300 tests/e2e/discards.sh" \
 		"images of a Ceph cluster with faults" "timeout 1200 tests/e2e/rbd.sh -r 3 all" \
-		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh"
+		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
+		"the demo of a btrfs scrub, on less data" "ASHLAR=target/debug/ashlar timeout 300 scripts/demo-btrfs --size 64"
 
 # The suites run the release build here: what users run, and faster where a daemon is killed in the middle.
 soak: export ASHLAR ?= $(CURDIR)/target/release/ashlar
@@ -152,6 +153,11 @@ demo-lvm: ## the read of an LVM snapshot in the kernel's bug report, on a model 
 	@scripts/setup demo
 	$(BUILD_DEMO)
 	@scripts/demo-lvm
+
+demo-btrfs: ## a scrub of btrfs on a model of the kernel benchmark's hard disk, with each mode of readahead, and one that repairs
+	@scripts/setup demo
+	cargo build --locked --release --package ashlar
+	@scripts/demo-btrfs
 
 deb: ## the package for Debian 12 and 13, in target/packages
 	@scripts/setup packages
