@@ -156,7 +156,7 @@ demo-lvm: ## the read of an LVM snapshot in the kernel's bug report, on a model 
 
 demo-btrfs: ## a scrub of btrfs on a model of the kernel benchmark's hard disk, with each mode of readahead, and one that repairs
 	@scripts/setup demo
-	cargo build --locked --release --package ashlar
+	$(BUILD_DEMO)
 	@scripts/demo-btrfs
 
 deb: ## the package for Debian 12 and 13, in target/packages
