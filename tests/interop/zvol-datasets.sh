@@ -37,12 +37,16 @@ state() {
 	attributes_in "$sys/module/zfs/parameters" "${of_module[@]}"
 }
 limits() { # VOLUME DIRECTORY
-	local sectors segments
+	local sectors segments blocks
 	attributes_in "$2" "${of_queue[@]}" | sed "s,^,$1 ,"
-	# A merged request is bounded by its pages there, by its length here.
+	# A merged request is bounded by its pages there, by its blocks here, where a bio that is larger stays whole.
 	sectors=$(($(cat "$2/max_sectors_kb") << 10))
 	segments=$(($(cat "$2/max_segments") * $(cat "$2/max_segment_size")))
-	echo "$1 largest request $((sectors < segments ? sectors : segments))"
+	if [ "$(cat "$2/../zvol/use_blk_mq" 2>/dev/null)" = 1 ]; then
+		blocks=$(cat "$2/../zvol/blk_mq_blocks_per_thread")
+		[ "$blocks" = 0 ] || segments=$((blocks * $(cat "$2/../zvol/volblocksize")))
+	fi
+	echo "$1 largest merged request $((sectors < segments ? sectors : segments))"
 }
 attributes_in() { # DIRECTORY NAME...
 	local name

@@ -154,6 +154,7 @@ pub struct Disk {
     /// What the user set, [`UNSET`] for the default; and what is in force.
     user_max_sectors: AtomicU64,
     max_sectors: AtomicU64,
+    max_merged: AtomicU64,
     user_max_discard: AtomicU64,
     max_discard: AtomicU64,
     nomerges: AtomicU8,
@@ -203,6 +204,7 @@ impl Disk {
             version: AtomicUsize::new(0),
             user_max_sectors: AtomicU64::new(UNSET),
             max_sectors: AtomicU64::new(0),
+            max_merged: AtomicU64::new(UNSET),
             user_max_discard: AtomicU64::new(UNSET),
             max_discard: AtomicU64::new(0),
             nomerges: AtomicU8::new(0),
@@ -310,10 +312,8 @@ impl Disk {
         let limits = self.limits();
         // A larger preferred size raises the default cap, as in the kernel.
         let default = DEFAULT_MAX_SECTORS.max(u64::from(limits.io_opt_bytes) / 512);
-        let sectors = match self.user_max_sectors.load(Relaxed) {
-            UNSET => default,
-            user => user,
-        };
+        let user = self.user_max_sectors.load(Relaxed);
+        let sectors = if user == UNSET { default } else { user };
         self.max_sectors.store(sectors.min(limits.max_hw_sectors.0), Relaxed);
         let discard = self.user_max_discard.load(Relaxed);
         self.max_discard.store(discard.min(limits.max_hw_discard.0), Relaxed);
@@ -390,6 +390,16 @@ impl Disk {
         self.user_max_sectors.store(kib * 2, Relaxed);
         self.apply_settings();
         Ok(())
+    }
+
+    /// The most sectors to which reads or writes merge: [`Self::max_sectors`], or less.
+    pub(crate) fn max_merged(&self) -> Sectors {
+        Sectors(self.max_merged.load(Relaxed)).min(self.max_sectors())
+    }
+
+    /// Sets how far reads or writes merge; zero: as far as one may be long. This splits nothing, unlike `max_sectors_kb`.
+    pub fn set_max_merged(&self, max: Sectors) {
+        self.max_merged.store(if max.is_zero() { UNSET } else { max.0 }, Relaxed);
     }
 
     /// Current limit of sectors in a discard (`discard_max_bytes`).

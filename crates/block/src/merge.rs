@@ -25,13 +25,13 @@ const ALIKE: Flags = Flags::NOWAIT
     .union(Flags::REFUSABLE)
     .union(Flags::GIVEN);
 
-/// How `bio` can join `rq` on a device with `limits` and soft limits of `max_sectors` for data and
+/// How `bio` can join `rq` on a device with `limits` and soft limits of `max_merged` for data and
 /// `max_discard` for discards; `None` if it cannot.
 pub fn try_merge(
     rq: &Request,
     bio: &Bio,
     limits: &Limits,
-    max_sectors: Sectors,
+    max_merged: Sectors,
     max_discard: Sectors,
 ) -> Option<Merge> {
     let (op, flags) = (rq.op(), rq.flags());
@@ -45,7 +45,7 @@ pub fn try_merge(
     }
     let max = match op {
         Op::Flush => return None,
-        Op::Read | Op::Write => max_sectors,
+        Op::Read | Op::Write => max_merged,
         Op::WriteZeroes => limits.max_write_zeroes,
         Op::Discard => max_discard,
     };

@@ -148,7 +148,7 @@ impl Context {
             Nomerges::LastOnly => 1,
             Nomerges::All => MERGE_SCAN,
         };
-        let (max, max_discard) = (disk.max_sectors(), disk.max_discard());
+        let (max, max_discard) = (disk.max_merged(), disk.max_discard());
         let newest = self.plugged.iter_mut().rev().take(scan);
         let waiting = self.waiting.iter_mut().rev().take(if scan > 1 { scan } else { 0 });
         for rq in newest.chain(waiting) {

@@ -119,6 +119,29 @@ fn merged_requests_keep_to_the_limits() {
 }
 
 #[test]
+fn what_is_larger_than_bios_merge_to_stays_whole() {
+    let (queue, gateway) = holder(limits());
+    let disk = ashlar_block::BlockDevice::disk(&*queue);
+    for (max, lens) in [(64, &[64, 32, 200][..]), (0, &[96, 200]), (2560, &[96, 200])] {
+        disk.set_max_merged(Sectors(max));
+        let bios = (0..12).map(|i| read(i * 8, 8)).chain([read(1000, 200)]);
+        let mut ios: Vec<_> = bios.map(|bio| gateway.submit(bio)).collect();
+        plug::flush_current();
+        assert_eq!(held().iter().map(|r| r.2).collect::<Vec<_>>(), lens, "{max}");
+        end_all();
+        assert!(ios.iter_mut().all(|io| result(io) == Ok(())));
+    }
+    // It is not above the limit of a read or write.
+    disk.set_max_sectors_kb(16).unwrap();
+    disk.set_max_merged(Sectors(64));
+    let mut ios: Vec<_> = (0..8).map(|i| gateway.submit(read(i * 8, 8))).collect();
+    plug::flush_current();
+    assert_eq!(held().iter().map(|r| r.2).collect::<Vec<_>>(), [32, 32]);
+    end_all();
+    assert!(ios.iter_mut().all(|io| result(io) == Ok(())));
+}
+
+#[test]
 fn bios_wait_on_the_plug_until_the_runtime_is_idle() {
     let (_, gateway) = holder(limits());
     let mut ios = [gateway.submit(read(0, 8)), gateway.submit(read(8, 8))];

@@ -240,13 +240,20 @@ fn the_queue_is_set_for_each_volume_while_it_is_used() {
     assert_eq!(get("sys/block/zd0/zvol/name"), "tank/vol");
     assert_eq!(get("sys/block/zd0/zvol/use_blk_mq"), "1");
     assert_eq!(get("sys/block/zd0/queue/nomerges"), "0");
-    assert_eq!(get("sys/block/zd0/queue/max_sectors_kb"), "128");
+    assert_eq!(get("sys/block/zd0/queue/max_sectors_kb"), "16384");
     assert_eq!(get("sys/block/zd0/queue/physical_block_size"), "16384");
     assert_eq!(get("sys/block/zd0/queue/discard_granularity"), "16384");
     assert_eq!(get("sys/block/zd0/queue/optimal_io_size"), "33554432");
     assert_eq!(get("sys/block/zd0/dev"), "230:0");
     daemon.client(&["set", "sys/block/zd0/zvol/blk_mq_blocks_per_thread", "16"]).ok();
-    assert_eq!(get("sys/block/zd0/queue/max_sectors_kb"), "256");
+    assert_eq!(get("sys/block/zd0/queue/max_sectors_kb"), "16384");
+    // Bios merge to 16 blocks, 256 KiB. What is larger stays whole.
+    let writes = || get("sys/block/zd0/stat").split_whitespace().nth(4).unwrap().to_owned();
+    assert_eq!(writes(), "0");
+    let volume = OpenOptions::new().write(true).open(images.path("mnt/dev/zvol/tank/vol")).unwrap();
+    volume.write_all_at(&[7; MIB as usize], 0).unwrap();
+    assert_eq!(writes(), "1");
+    drop(volume);
     daemon.client(&["set", "sys/block/zd0/zvol/use_blk_mq", "0"]).ok();
     assert_eq!(get("sys/block/zd0/queue/nomerges"), "2");
     assert_eq!(get("sys/block/zd0/queue/max_sectors_kb"), "16384");

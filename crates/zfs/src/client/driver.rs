@@ -2,8 +2,9 @@
 //!
 //! Limits as in OpenZFS's `zvol_queue_limits_init` (`module/os/linux/zfs/zvol_os.c`). The kernel
 //! limits a request's pages: with `use_blk_mq`, a request has at most the pages of
-//! `zvol_blk_mq_blocks_per_thread` blocks. Segments here have any length, so the soft limit
-//! (`max_sectors_kb`) bounds the request's length instead.
+//! `zvol_blk_mq_blocks_per_thread` blocks. Segments here have any length, so the length to which bios
+//! merge is bounded instead. A bio that is larger stays whole, as without `use_blk_mq`: each request costs the
+//! worker a transaction and a turn of its threads, and its blocks are not faster in several of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -148,16 +149,14 @@ pub(super) fn limits(opened: &OpenedVolume, max_discard_blocks: u64) -> Limits {
     }
 }
 
-/// The maximum length of a request when bios are merged: `blocks` blocks; 0 leaves only the hard limit.
-pub(super) fn request_bytes(volblocksize_bytes: u32, blocks: u64) -> u64 {
+/// How far bios merge: to `blocks` blocks, a page at least; with 0 blocks zero, which is to the limit of a request.
+pub(super) fn max_merged(volblocksize_bytes: u32, blocks: u64) -> Sectors {
     const PAGE_BYTES: u64 = 4096;
-    let max = u64::from(DMU_MAX_ACCESS_BYTES / 4);
-    match blocks {
-        0 => max,
-        blocks => u64::from(volblocksize_bytes)
-            .saturating_mul(blocks.min(u16::MAX.into()))
-            .clamp(PAGE_BYTES, max),
+    if blocks == 0 {
+        return Sectors::ZERO;
     }
+    let bytes = u64::from(volblocksize_bytes).saturating_mul(blocks.min(u16::MAX.into()));
+    Sectors::from_bytes_floor(bytes.max(PAGE_BYTES))
 }
 
 #[cfg(test)]
@@ -184,9 +183,9 @@ mod tests {
 
     #[test]
     fn a_merged_request_is_of_so_many_blocks() {
-        assert_eq!(request_bytes(16 << 10, 8), 128 << 10);
-        assert_eq!(request_bytes(512, 1), 4096);
-        assert_eq!(request_bytes(16 << 10, 0), 16 << 20);
-        assert_eq!(request_bytes(16 << 20, 8), 16 << 20);
+        let bytes = |block, blocks| max_merged(block, blocks).bytes();
+        assert_eq!(bytes(16 << 10, 8), 128 << 10);
+        assert_eq!(bytes(512, 1), 4096);
+        assert_eq!(bytes(16 << 10, 0), 0);
     }
 }

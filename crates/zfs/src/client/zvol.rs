@@ -125,7 +125,7 @@ impl Zvol {
     }
 
     /// With `on`, merges bios into requests of up to [`Self::blocks_per_thread`] blocks; otherwise
-    /// each bio is a request. Sets `nomerges` and `max_sectors_kb`.
+    /// each bio is a request. A larger bio stays whole either way. Sets `nomerges`.
     pub fn set_use_blk_mq(&self, on: bool) {
         self.use_blk_mq.store(on, Relaxed);
         self.apply();
@@ -153,11 +153,8 @@ impl Zvol {
     fn apply(&self) {
         let (disk, on) = (self.disk(), self.use_blk_mq());
         let blocks = if on { self.blocks_per_thread() } else { 0 };
-        let bytes = driver::request_bytes(self.volblocksize_bytes, blocks);
-        let set = disk
-            .set_nomerges(if on { 0 } else { 2 })
-            .and_then(|()| disk.set_max_sectors_kb(bytes >> 10));
-        if let Err(error) = set {
+        disk.set_max_merged(driver::max_merged(self.volblocksize_bytes, blocks));
+        if let Err(error) = disk.set_nomerges(if on { 0 } else { 2 }) {
             tracing::warn!(device = disk.name(), %error, "queue not set");
         }
     }
