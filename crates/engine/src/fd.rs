@@ -122,6 +122,21 @@ impl Fd {
         unsafe { self.submit(entry, buf, true) }
     }
 
+    /// Receives from a socket into `buf` what has arrived, by a direct system call. Entries queued for the ring are submitted
+    /// first, as in [`Self::try_send`].
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is nothing; others of recv(2).
+    pub(crate) fn try_recv<B: Bytes>(&self, buf: &mut B) -> io::Result<usize> {
+        let (at, len) = rest(buf.span(), 0);
+        self.core.submit_queued();
+        // SAFETY: span() is memory that `buf` owns; the call does not keep it.
+        let call = || unsafe {
+            libc::recv(self.fd.as_raw_fd(), at.cast(), len as usize, libc::MSG_DONTWAIT)
+        };
+        uninterrupted(call).map(isize::unsigned_abs)
+    }
+
     /// Sends to a socket, after the first `skip` bytes of `buf`.
     pub(crate) fn send<B: Bytes>(&self, mut buf: B, skip: usize) -> Op<B> {
         let (at, len) = rest(buf.span(), skip);

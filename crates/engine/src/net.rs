@@ -275,6 +275,18 @@ impl Socket {
         self.fd.recv(buf, 0, false).await
     }
 
+    /// As [`Self::recv`], by a direct system call that does not wait; `None` if nothing has arrived.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    pub fn try_recv<B: Bytes>(&self, mut buf: B) -> io::Result<Option<usize>> {
+        match self.fd.try_recv(&mut buf) {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// As [`Self::recv`], for a Unix socket whose peer may send descriptors: appends them to `files`, at most [`MAX_FILES`] at
     /// a time; the kernel drops more.
     pub async fn recv_with_files(

@@ -19,6 +19,12 @@ pub trait Stream {
     /// The connection failed.
     fn recv(&self, into: Segment) -> impl Future<Output = io::Result<usize>>;
 
+    /// As [`Self::recv`], of what has arrived already; `None` if nothing has. Not while another receive is in flight.
+    ///
+    /// # Errors
+    /// The connection failed.
+    fn try_recv(&self, into: Segment) -> io::Result<Option<usize>>;
+
     /// Fills all of `into`. Dropping the future may lose what was received.
     ///
     /// # Errors
@@ -41,6 +47,10 @@ impl Stream for Socket {
                 result => return result,
             }
         }
+    }
+
+    fn try_recv(&self, into: Segment) -> io::Result<Option<usize>> {
+        self.try_recv(into)
     }
 
     async fn recv_exact(&self, into: Segment) -> io::Result<()> {

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use ashlar_block::buffer::Buffer;
+use ashlar_block::buffer::{Buffer, Segment};
 
 use super::handshake::MAX_MESSAGE;
 use super::server::Disconnect;
@@ -68,26 +68,55 @@ impl<'a, S: Stream> Input<'a, S> {
     /// Receives more; `false` is the end of the stream. At most [`MAX_MESSAGE`] bytes may be left
     /// unconsumed.
     pub(crate) async fn fill(&mut self) -> io::Result<bool> {
+        let room = self.room();
+        let n = self.stream.recv(room).await?;
+        Ok(self.filled(n))
+    }
+
+    /// As [`Self::fill`], with what has arrived already; `None` if nothing has.
+    pub(crate) fn try_fill(&mut self) -> io::Result<Option<bool>> {
+        let room = self.room();
+        let received = self.stream.try_recv(room)?;
+        Ok(received.map(|n| self.filled(n)))
+    }
+
+    /// Where the next receive goes.
+    fn room(&mut self) -> Segment {
         if CAPACITY - self.end < self.window {
             let (start, end) = (self.start, self.end);
             self.buffer.as_mut_slice().copy_within(start..end, 0);
             (self.start, self.end) = (0, end - start);
         }
         let limit = CAPACITY.min(self.end + self.window);
-        let n = self.stream.recv(self.buffer.segment(self.end..limit)).await?;
+        self.buffer.segment(self.end..limit)
+    }
+
+    /// Takes note of `n` bytes in the room; whether there were any.
+    fn filled(&mut self, n: usize) -> bool {
         self.end += n;
         if n == self.window {
             self.window = (2 * self.window).min(CAPACITY);
         }
-        Ok(n > 0)
+        n > 0
     }
 
-    /// Fills `payload` with the next bytes.
-    pub(crate) async fn payload(&mut self, mut payload: Buffer) -> Result<Buffer, Disconnect> {
+    /// Fills `payload` with the next bytes; with `try_first` it does not wait if they have all arrived.
+    pub(crate) async fn payload(
+        &mut self,
+        mut payload: Buffer,
+        try_first: bool,
+    ) -> Result<Buffer, Disconnect> {
         let len = payload.len();
-        let here = len.min(self.end - self.start);
+        let mut here = len.min(self.end - self.start);
         payload.as_mut_slice()[..here].copy_from_slice(&self.bytes()[..here]);
         self.consume(here);
+        while try_first && here < len {
+            match self.stream.try_recv(payload.segment(here..len))? {
+                Some(0) => return Err(Disconnect::Truncated),
+                Some(n) => here += n,
+                None => break,
+            }
+        }
         if here < len {
             match self.stream.recv_exact(payload.segment(here..len)).await {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

@@ -211,3 +211,7 @@ mod tests;
 #[cfg(test)]
 #[path = "server_random_tests.rs"]
 mod random_tests;
+
+#[cfg(test)]
+#[path = "gathering_tests.rs"]
+mod gathering_tests;

@@ -139,17 +139,23 @@ impl Pipe {
 impl Stream for Pipe {
     async fn recv(&self, into: Segment) -> io::Result<usize> {
         turn().await;
-        poll_fn(|_| {
-            let mut from = self.from.borrow_mut();
-            if from.bytes.is_empty() && !from.closed {
-                return Poll::Pending;
-            }
-            let n = into.len().min(from.bytes.len()).min(self.fragment.get());
-            let part: Vec<u8> = from.bytes.drain(..n).collect();
-            into.copy_from(&part);
-            Poll::Ready(Ok(n))
+        poll_fn(|_| match self.try_recv(into.clone()) {
+            Ok(None) => Poll::Pending,
+            Ok(Some(n)) => Poll::Ready(Ok(n)),
+            Err(error) => Poll::Ready(Err(error)),
         })
         .await
+    }
+
+    fn try_recv(&self, into: Segment) -> io::Result<Option<usize>> {
+        let mut from = self.from.borrow_mut();
+        if from.bytes.is_empty() && !from.closed {
+            return Ok(None);
+        }
+        let n = into.len().min(from.bytes.len()).min(self.fragment.get());
+        let part: Vec<u8> = from.bytes.drain(..n).collect();
+        into.copy_from(&part);
+        Ok(Some(n))
     }
 
     async fn recv_exact(&self, mut into: Segment) -> io::Result<()> {

@@ -5,7 +5,10 @@
 //! one call, headers and data gathered. They are polled in this order until none makes progress.
 //!
 //! New requests go to the disks before replies are copied to the socket, and more is received after both: a waiting
-//! disk costs more than a waiting client. The first reply of a turn is sent alone, later ones in ever larger calls: the
+//! disk costs more than a waiting client. But while a disk works on earlier requests of the connection, it does not wait: then
+//! requests that have already arrived are received first, up to [`GATHERED_BYTES`], so that they meet in the plug and merge. (A
+//! receive by the ring ends in a later turn, so without this each write with a payload of some size goes alone.) A client that sends one request at
+//! a time never has earlier ones. The first reply of a turn is sent alone, later ones in ever larger calls: the
 //! client wakes up while they are copied.
 //!
 //! The number and memory of requests between parsing and answering are bounded, see [`admission`](super::admission);
@@ -44,20 +47,48 @@ const BATCH_REPLIES: usize = 64;
 /// Once a call has this much data, it takes no further reply, bytes.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// The most requests that go to the disks together, beyond those of one receive.
+const GATHERED_REQUESTS: usize = 64;
+/// Once such requests read or write this much, they go to the disks, bytes.
+const GATHERED_BYTES: u64 = 1 << 20;
+
+/// Requests that have begun, and were not passed to the disks yet.
+#[derive(Clone, Copy, Default)]
+struct Gathered {
+    requests: usize,
+    /// What they read or write, bytes.
+    bytes: u64,
+    /// One of them is too large to merge: it has nothing to wait for.
+    is_large: bool,
+}
+
+impl Gathered {
+    fn with(self, request: &Request) -> Self {
+        let has_data = matches!(request.command, Command::Read | Command::Write);
+        let bytes = if has_data { request.length.into() } else { 0 };
+        Self {
+            requests: self.requests + 1,
+            bytes: self.bytes + bytes,
+            is_large: self.is_large || bytes >= plug::FLUSH_BYTES,
+        }
+    }
+}
+
 /// State shared by the parts of a connection.
 struct Flow<'a> {
     peer: &'a Peer,
     admission: &'a Admission<'a>,
     replies: RefCell<VecDeque<Reply<'a>>>,
     stopping: Cell<bool>,
-    /// Whether started requests have not been passed to the disks yet.
-    begun: Cell<bool>,
+    begun: Cell<Gathered>,
+    /// Requests that the disks had when the connection's task last looked.
+    with_disks: Cell<usize>,
 }
 
 impl<'a> Flow<'a> {
     fn new(peer: &'a Peer, admission: &'a Admission<'a>) -> Self {
-        let (replies, stopping, begun) = Default::default();
-        Self { peer, admission, replies, stopping, begun }
+        let (replies, stopping, begun, with_disks) = Default::default();
+        Self { peer, admission, replies, stopping, begun, with_disks }
     }
 
     fn reply(&self, reply: Reply<'a>) {
@@ -67,7 +98,15 @@ impl<'a> Flow<'a> {
 
     /// Waits until the started requests were passed to the disks.
     async fn submitted(&self) {
-        poll_fn(|_| if self.begun.get() { Poll::Pending } else { Poll::Ready(()) }).await;
+        let has_begun = || self.begun.get().requests > 0;
+        poll_fn(|_| if has_begun() { Poll::Pending } else { Poll::Ready(()) }).await;
+    }
+
+    /// Whether requests that have arrived are received before those that have begun go to the disks.
+    fn gathers(&self) -> bool {
+        let Gathered { requests, bytes, is_large } = self.begun.get();
+        let has_room = requests < GATHERED_REQUESTS && bytes < GATHERED_BYTES && !is_large;
+        requests > 0 && has_room && self.with_disks.get() > 0
     }
 
     /// Ends when the server stops.
@@ -89,8 +128,8 @@ pub(crate) async fn transmit<S: Stream>(
     let flow = Flow::new(peer, &admission);
     let running = RefCell::new(FuturesUnordered::new());
     let start = |request, payload, ticket| {
+        flow.begun.set(flow.begun.get().with(&request));
         running.borrow().push(execute(export, request, payload, ticket));
-        flow.begun.set(true);
         admission.step();
     };
     let mut stop = pin!(stop);
@@ -113,7 +152,8 @@ pub(crate) async fn transmit<S: Stream>(
                 flow.reply(reply);
             }
             peer.set_running(running.borrow().len());
-            if flow.begun.take() {
+            flow.with_disks.set(running.borrow().len());
+            if flow.begun.take().requests > 0 {
                 plug::flush_current();
                 admission.step();
             }
@@ -158,8 +198,13 @@ async fn receive<'a, S: Stream>(
             if flow.stopping.get() {
                 return Ok(End::Stopped);
             }
-            flow.submitted().await;
-            let more = or_stopped(flow, input.fill()).await.transpose()?;
+            let arrived = if flow.gathers() { input.try_fill()? } else { None };
+            let more = if arrived.is_some() {
+                arrived
+            } else {
+                flow.submitted().await;
+                or_stopped(flow, input.fill()).await.transpose()?
+            };
             match more {
                 Some(true) => continue,
                 Some(false) if input.is_empty() => return Ok(End::Closed),
@@ -186,7 +231,8 @@ async fn receive<'a, S: Stream>(
                 }
                 match Buffer::try_alloc(len as usize) {
                     Some(buffer) => {
-                        let payload = input.payload(buffer);
+                        let at_once = flow.gathers() && u64::from(len) < plug::FLUSH_BYTES;
+                        let payload = input.payload(buffer, at_once);
                         let payload = flow.peer.transfer(Direction::In, len as usize, payload);
                         // A partial write is not executed; the client sees the connection end.
                         let payload = or_stopped(flow, payload).await.transpose()?;

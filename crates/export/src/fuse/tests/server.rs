@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 
-use ashlar_block::{LocalFuture, Runtime, Status};
+use ashlar_block::{
+    Disk, Driver, Gateway, Limits, LocalFuture, Queue, Request, Runtime, Sectors, Status, plug,
+};
 
 use super::super::abi::{self, opcode};
 use super::super::dev::FuseDev;
@@ -18,13 +20,14 @@ use super::*;
 struct RecordingDevice {
     messages: RefCell<VecDeque<Vec<u8>>>,
     replies: RefCell<Vec<Vec<u8>>>,
-    /// Every other read finds no message, so that each request is its own batch.
+    /// All messages are there from the beginning; otherwise every other read finds none, so that each request is its own batch.
+    together: bool,
     dry: Cell<bool>,
 }
 
 impl FuseDev for RecordingDevice {
     fn try_read(&self, head: &mut [u8], body: &mut [u8]) -> io::Result<usize> {
-        if !self.dry.replace(!self.dry.get()) {
+        if !self.together && !self.dry.replace(!self.dry.get()) {
             return Err(Errno::AGAIN.into());
         }
         let Some(message) = self.messages.borrow_mut().pop_front() else {
@@ -77,9 +80,14 @@ impl Runtime for TestRuntime {
 
 /// Serves the messages; the tasks run whenever the server waits.
 fn serve_all(ram: &Arc<Ram>, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let dev =
-        Rc::new(RecordingDevice { messages: RefCell::new(messages.into()), ..Default::default() });
-    let (_, session) = session(&[("dev/md0", ram.volume())]);
+    let dev = RecordingDevice { messages: RefCell::new(messages.into()), ..Default::default() };
+    serve_from(dev, ram.volume())
+}
+
+/// Serves the messages of `dev`; whenever the server waits, the tasks run, and then the plug is flushed, as by a reactor.
+fn serve_from(dev: RecordingDevice, volume: Arc<ByteVolume>) -> Vec<Vec<u8>> {
+    let dev = Rc::new(dev);
+    let (_, session) = session(&[("dev/md0", volume)]);
     let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime)));
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..10_000 {
@@ -89,9 +97,25 @@ fn serve_all(ram: &Arc<Ram>, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         }
         let mut tasks = TASKS.take();
         tasks.retain_mut(|task| task.as_mut().poll(&mut cx).is_pending());
+        plug::flush_current();
         TASKS.with_borrow_mut(|new| new.extend(tasks));
     }
     panic!("the server does not end");
+}
+
+thread_local! {
+    /// The number of bios of each request of a [`Counter`].
+    static BIOS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A driver that counts, and does nothing.
+struct Counter;
+
+impl Driver for Counter {
+    fn queue_rq(&self, rq: Request) {
+        BIOS.with_borrow_mut(|bios| bios.push(rq.nr_bios()));
+        rq.complete(Ok(()));
+    }
 }
 
 /// Messages that open the volume: nodes 2 and 3, handle 1.
@@ -127,6 +151,23 @@ fn payloads_of_every_class_of_size_arrive_whole() {
     for (len, pair) in sizes.into_iter().zip(replies[3..].chunks(2)) {
         assert_eq!(body::<abi::WriteOut>(&pair[0]).size as usize, len);
         assert_eq!(reply_parts(&pair[1]), (0, &data(len)[..]));
+    }
+}
+
+/// They are read until none is left, or a batch is full, before the first goes to the disk.
+#[test]
+fn writes_that_are_there_together_merge() {
+    for (writes, requests) in [(1, &[1][..]), (30, &[30]), (200, &[61, 64, 64, 11])] {
+        let disk = Disk::new("md0", Sectors(1 << 20), Limits::default());
+        let volume = ByteVolume::new(Gateway::new(Arc::new(Queue::new(disk, Counter))));
+        let mut messages = opened();
+        messages.extend((0..writes).map(|i| write_message(i * 4096, &[7; 4096])));
+        let messages = RefCell::new(messages.into());
+        let dev = RecordingDevice { messages, together: true, ..Default::default() };
+        let replies = serve_from(dev, Arc::new(volume));
+        assert_eq!(replies.len() as u64, 3 + writes);
+        assert!(replies[3..].iter().all(|reply| body::<abi::WriteOut>(reply).size == 4096));
+        assert_eq!(BIOS.take(), requests);
     }
 }
 
