@@ -152,6 +152,23 @@ def zvol(reports):
     return {'zvol': streams, 'zvol-loop': loop}
 
 
+def zvol_clients(reports):
+    rows = {}
+    size = lambda bytes: f'{bytes >> 20}M' if bytes >> 20 else f'{bytes >> 10}K'
+    for volume in (volume for report in reports for volume in report['volumes']):
+        of = {(row['client'], row['way'], row['queue']): row for row in volume['rows']}
+        for client, way, queue in of:
+            if not queue:
+                off, on = of[client, way, False], of[client, way, True]
+                both = lambda *keys: ', '.join(f'{sum(row[key] for key in keys):.2f}' for row in (off, on))
+                rates = [row['megabytes_per_second'] for row in (off, on)]
+                rows[f'ashlar, {size(volume["volblocksize_bytes"])}, {client}: {way}'] = [
+                    round(rates[0]), round(rates[1]), round(rates[1] / rates[0], 2), both('seconds'),
+                    both('client_system_seconds', 'daemon_system_seconds'), both('client_user_seconds', 'daemon_user_seconds'),
+                    f'{on["merged"] / (on["requests"] + on["merged"]):.2f}']
+    return {'zvol-clients': rows}
+
+
 def barrier(tables):
     rows = {}
     for table in tables:
@@ -253,7 +270,7 @@ def readers(tables):
 
 
 OF = {'exports': exports, 'connections': connections, 'threads': threads, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
-      'btrfs-readahead': btrfs_readahead, 'zvol': zvol, 'barrier': barrier, 'reads': reads, 'nomerges': nomerges,
+      'btrfs-readahead': btrfs_readahead, 'zvol': zvol, 'zvol-clients': zvol_clients, 'barrier': barrier, 'reads': reads, 'nomerges': nomerges,
       'healing': healing, 'readers': readers}
 # The figures that have a row for each peer that was there.
-GROWING = ('exports', 'connections')
+GROWING = ('exports', 'connections', 'zvol-clients')

@@ -1,6 +1,7 @@
 //! `ashlar-bench zvol`: its measurements and output, whatever times it measures.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -62,6 +63,90 @@ fn both_queues_are_measured_in_all_ways() {
     }
 }
 
+/// Runs the smallest form with real clients; `None` if a program or libzpool is missing, with the reason printed, and a failure in CI.
+fn clients(front: &str, program: &str) -> Option<Vec<Value>> {
+    let dir = tempfile::tempdir().unwrap();
+    let at = ["--dir", dir.path().to_str().unwrap()];
+    let args = ["zvol", front, "--json", "--size", "16M", "--streams", "2", "--rounds", "1"];
+    let found = Command::new(program).arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "there is no {program}");
+        eprintln!("not tested: there is no {program}");
+        return None;
+    }
+    let run = bench(&[&args[..], &["--volblocksize", "16K"], &at].concat());
+    if run.err.contains("there is no libzpool") {
+        assert!(std::env::var_os("CI").is_none(), "{run:?}");
+        eprintln!("not tested: {}", run.err);
+        return None;
+    }
+    let run = run.ok();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "what was made is removed");
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(report["volumes"][0]["volblocksize_bytes"], 16 << 10);
+    Some(report["volumes"][0]["rows"].as_array().unwrap().clone())
+}
+
+/// Client, way, queue, requests of the volume's driver, and bios that were merged into them.
+fn counts(row: &Value) -> (&str, &str, bool, u64, u64) {
+    let text = |name: &str| row[name].as_str().unwrap();
+    let number = |name: &str| row[name].as_u64().unwrap();
+    let seconds = row["seconds"].as_f64().unwrap();
+    let rate = row["megabytes_per_second"].as_f64().unwrap();
+    assert!((rate * seconds * 1e6 / f64::from(16 << 20) - 1.0).abs() < 0.01, "{row}");
+    (
+        text("client"),
+        text("way"),
+        row["queue"].as_bool().unwrap(),
+        number("requests"),
+        number("merged"),
+    )
+}
+
+#[test]
+fn clients_of_nbd_have_their_requests_merged_and_never_split() {
+    let Some(rows) = clients("--nbd", "fio") else { return };
+    assert_eq!(rows.len(), 12);
+    for row in &rows {
+        let (client, _, queue, requests, merged) = counts(row);
+        let bios = match client.split(',').nth(1).unwrap().trim() {
+            "4 KiB" => 4096,
+            "64 KiB" => 256,
+            "1 MiB" => 16,
+            other => panic!("{other}"),
+        };
+        assert_eq!(requests + merged, bios, "{row}");
+        assert!(queue || merged == 0, "{row}");
+        // Of a client with 32 requests in flight some arrive together.
+        assert!(!queue || bios < 4096 || merged > 0, "{row}");
+    }
+}
+
+#[test]
+fn dd_on_a_loop_device_has_its_pages_merged_by_either_queue() {
+    if !rustix::process::geteuid().is_root() || fs::metadata("/dev/fuse").is_err() {
+        return eprintln!("not tested: no root, or no /dev/fuse");
+    }
+    let Some(rows) = clients("--mounted", "losetup") else { return };
+    let find = |client: &str, queue: bool| {
+        let mut all = rows.iter().map(counts).filter(|row| row.1 == "write" && row.2 == queue);
+        all.find(|row| row.0.starts_with(client)).map(|row| (row.3, row.4))
+    };
+    let Some(off) = find("dd, page cache, a bio for each page", false) else {
+        // Without a loop device: what dd writes at a time is one request.
+        assert_eq!(find("dd, the mounted file", true), Some((16, 0)));
+        return eprintln!("not tested: there is no loop device");
+    };
+    assert_eq!(off, (4096, 0));
+    let on = find("dd, page cache, a bio for each page", true).unwrap();
+    assert!(on.0 + on.1 == 4096 && on.1 > 0, "{on:?}");
+    // The loop device has merged them, and the volume's queue splits nothing.
+    for client in ["dd, page cache, merged", "dd, O_DIRECT"] {
+        let (off, on) = (find(client, false).unwrap(), find(client, true).unwrap());
+        assert!(off.0 < 256 && off.1 == 0 && on.0 <= off.0 + 16, "{client}: {off:?} {on:?}");
+    }
+}
+
 #[test]
 fn the_tables_of_the_pull_request_stand_beside_our_own() {
     let Some(run) = quick(&["--streams", "2"]) else { return };
@@ -89,6 +174,8 @@ fn what_cannot_be_measured_is_refused() {
         (&["--size", "16M", "--streams", "17"], "17 streams have not a MiB each"),
         (&["--set", "zfs_txg_timeout"], "is not NAME=VALUE"),
         (&["--mirror", "--disks", "a"], "mirrors are of two disks each"),
+        (&["--mounted", "--nbd"], "cannot be used with"),
+        (&["--nbd", "--full"], "cannot be used with"),
     ] {
         let run = bench(&[&["zvol"], args].concat());
         assert_eq!(run.code, Some(2), "{run:?}");

@@ -16,22 +16,26 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Result<String> {
     finish(Command::new(program).args(args).output(), program, args)
 }
 
-/// Runs `ashlar` in `dir`: the program beside this one, or else the one in `PATH`.
+/// The program `ashlar`: the one beside this one, or else the one in `PATH`.
+pub(crate) fn ashlar() -> PathBuf {
+    let beside = env::current_exe().ok().map(|path| path.with_file_name("ashlar"));
+    beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from("ashlar"))
+}
+
+/// Runs [`ashlar`] in `dir`; returns its output.
 ///
 /// # Errors
 /// There is none, or it failed; the error contains its error output.
-pub(crate) fn run_ashlar(args: &[&str], dir: &Path) -> Result<()> {
-    let beside = env::current_exe().ok().map(|path| path.with_file_name("ashlar"));
-    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from("ashlar"));
-    let output = Command::new(program).args(args).current_dir(dir).output();
+pub(crate) fn run_ashlar(args: &[&str], dir: &Path) -> Result<String> {
+    let output = Command::new(ashlar()).args(args).current_dir(dir).output();
     if let Err(error) = &output
         && error.kind() == io::ErrorKind::NotFound
     {
         let why = "there is none beside ashlar-bench, and none in PATH";
         let error = Error::new("cannot run", format!("ashlar {}", args.join(" ")), why);
-        return Err(error.hint("ashlar-bench makes its volumes by ashlar lvm: install both"));
+        return Err(error.hint("ashlar-bench makes and serves volumes by ashlar: install both"));
     }
-    finish(output, "ashlar", args).map(drop)
+    finish(output, "ashlar", args)
 }
 
 fn finish(output: io::Result<Output>, program: &str, args: &[&str]) -> Result<String> {

@@ -3,8 +3,9 @@
 //! The benchmark of OpenZFS's pull request 12664, which brought blk-mq to zvols: parallel dd, through the page cache
 //! and with `O_DIRECT`. Here the bios that result from these are submitted to the volume's device in this process: the
 //! whole path of an I/O, but without an export. The page cache writes back bios of one page under a plug: 4 KiB each, 1
-//! MiB at a time.
+//! MiB at a time. With `--mounted` and `--nbd` real clients do the I/O, of a daemon that serves the volume.
 
+mod clients;
 mod cpu;
 mod load;
 mod measure;
@@ -19,14 +20,16 @@ use std::thread;
 use ashlar_engine::Engine;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
+use ashlar_host::pools::absolute;
 use ashlar_host::size::bytes;
 use ashlar_terminal as output;
 use clap::Args;
 use serde::Serialize;
 
+use clients::{ClientFigures, Clients, Front};
 use load::BATCH_BYTES;
 use measure::{Bench, Ceiling, VolumeFigures};
-use site::{Files, Site};
+use site::{Directory, Files, Site};
 use table::size;
 
 /// Target: gain of the queue for small bios.
@@ -45,14 +48,18 @@ const WANTED_OF_CEILING: f64 = 0.8;
 /// dmu_write() calls in the worker's own process, which is the most that libzpool can do.
 ///
 /// MB/s and elapsed end with the last acknowledged write, as for dd; "on the disks" includes a
-/// flush and the end of the transaction group. Reads from memory find all data in libzpool's cache;
-/// reads from the disks (with --full) follow an export and an import, and find nothing cached, even
-/// in the page cache of the files: there the queue's gain depends on the disks.
+/// flush and the end of the transaction group. With --mounted and --nbd the clients are real: dd on
+/// a loop device, as in the pull request, or fio, of a daemon that serves the volume; with their
+/// processor time, and the daemon's. Reads from memory find all data in libzpool's cache; reads from
+/// the disks (with --full) follow an export and an import, and find nothing cached, even in the page
+/// cache of the files: there the queue's gain depends on the disks.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   ashlar-bench zvol
   ashlar-bench zvol --volblocksize 16K --streams 8 --set zfs_dirty_data_max=4294967296
+  sudo ashlar-bench zvol --mounted
+  ashlar-bench zvol --nbd --volblocksize 128K
   ashlar-bench zvol --full --mirror --dir /var/tmp --json")]
 pub(crate) struct Zvol {
     /// Volume block sizes, with commas between them [default: 1M,16K; with --full 1M,8K,16K,128K]
@@ -70,6 +77,15 @@ pub(crate) struct Zvol {
     /// Number of rounds; medians are printed [default: 3; with --full 5]
     #[arg(long, value_name = "N")]
     rounds: Option<NonZero<usize>>,
+
+    /// Measure dd on a loop device on the mounted volume, through the page cache and with O_DIRECT, as
+    /// the pull request did; as root
+    #[arg(long, conflicts_with_all = ["full", "tunables", "nbd"])]
+    mounted: bool,
+
+    /// Measure fio as a client of NBD, with small, middle and large requests
+    #[arg(long, conflicts_with_all = ["full", "tunables"])]
+    nbd: bool,
 
     /// Measure more: reads from the disks, all block sizes, larger volumes, more rounds
     #[arg(long)]
@@ -134,6 +150,16 @@ struct Report {
     checks: Vec<Check>,
 }
 
+/// The report on real clients.
+#[derive(Serialize)]
+struct ClientReport {
+    front: Front,
+    size_bytes: u64,
+    streams: u64,
+    rounds: usize,
+    volumes: Vec<ClientFigures>,
+}
+
 impl Zvol {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let blocks = match (&self.volblocksize[..], self.full) {
@@ -165,18 +191,49 @@ impl Zvol {
             _ => None,
         };
         let paths = files.as_ref().map_or(&self.disks[..], Files::paths);
+        let rounds = self.rounds.map_or(if self.full { 5 } else { 3 }, NonZero::get);
+        let front = [(self.mounted, Front::Mounted), (self.nbd, Front::Nbd)];
+        if let Some((_, front)) = front.into_iter().find(|(is_wanted, _)| *is_wanted) {
+            let disks = paths.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
+            let is_mirrored = self.mirror;
+            let clients = Clients { front, disks, is_mirrored, size_bytes, streams, rounds };
+            return self.measure_clients(&clients, &blocks);
+        }
         let failed = |error| Error::plain("cannot start the reactors", error);
         let bench = Bench {
             engine: Engine::start(processors.min(streams as usize)).map_err(failed)?,
             size_bytes,
             streams,
-            rounds: self.rounds.map_or(if self.full { 5 } else { 3 }, NonZero::get),
+            rounds,
             is_full: self.full,
             is_quiet: self.json,
         };
         let report = disks::reactor()?.block_on(self.measure(&bench, paths, &blocks))?;
         if self.json {
             output::print_json(&report)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Measures real clients, in a directory for the sockets and the mount.
+    fn measure_clients(&self, clients: &Clients, blocks: &[u64]) -> Result<ExitCode> {
+        if clients.front == Front::Mounted && !rustix::process::geteuid().is_root() {
+            let error = Error::usage("--mounted mounts, and makes loop devices, which takes root");
+            return Err(error.hint("--nbd measures clients that need no root"));
+        }
+        let say = |text: &str| if self.json { Ok(()) } else { output::print(text) };
+        say(&format!(
+            "{}\nashlar, {} streams, volumes of {}, medians of {}, until all is acknowledged\n",
+            table::seed(),
+            clients.streams,
+            size(clients.size_bytes),
+            clients.rounds,
+        ))?;
+        let dir = Directory::make(self.dir.as_deref())?;
+        let volumes = clients.run(dir.path(), blocks, say)?;
+        if self.json {
+            let Clients { front, size_bytes, streams, rounds, .. } = *clients;
+            output::print_json(&ClientReport { front, size_bytes, streams, rounds, volumes })?;
         }
         Ok(ExitCode::SUCCESS)
     }

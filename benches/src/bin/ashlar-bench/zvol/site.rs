@@ -54,6 +54,40 @@ impl Drop for Files {
     }
 }
 
+/// A directory for sockets and a mount, removed when dropped.
+pub(super) struct Directory(PathBuf);
+
+impl Directory {
+    /// Makes it in `dir`, with an empty directory `mnt`.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn make(dir: Option<&Path>) -> Result<Self> {
+        let dir = absolute(&dir.map_or_else(std::env::temp_dir, Path::to_owned))?;
+        let path = dir.join(format!("ashlar-bench-{}", std::process::id()));
+        let failed = |error| Error::new("cannot make the directory", path.display(), error);
+        fs::create_dir(&path).map_err(failed)?;
+        let this = Self(path.clone());
+        fs::create_dir(path.join("mnt")).map_err(failed)?;
+        Ok(this)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Not recursively: there may still be a mount in it.
+        let log = fs::remove_file(self.0.join("log"));
+        let removed = fs::remove_dir(self.0.join("mnt")).and_then(|()| fs::remove_dir(&self.0));
+        if let Err(error) = removed {
+            tracing::warn!(path = %self.0.display(), %error, ?log, "a directory is left behind");
+        }
+    }
+}
+
 /// A pool in its worker, and its disks, which are locked.
 pub(super) struct Site {
     pool: Pool,
