@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check test interop soak demo demo-lvm demo-btrfs deb image bench figures fmt clean
+.PHONY: help check test interop soak demo demo-lvm demo-btrfs demo-zvol deb image bench figures fmt clean
 MAKEFLAGS += --no-print-directory
 
 STATIC_CHECKS := \
@@ -158,6 +158,11 @@ demo-btrfs: ## a scrub of btrfs on a model of the kernel benchmark's hard disk, 
 	@scripts/setup demo
 	$(BUILD_DEMO)
 	@scripts/demo-btrfs
+
+demo-zvol: ## parallel dd on a zvol with the request queue on and off, beside the table of OpenZFS's pull request
+	@scripts/setup zvol
+	$(BUILD_DEMO) --bin ashlar --package ashlar-benches --bin ashlar-bench
+	@scripts/demo-zvol
 
 deb: ## the package for Debian 12 and 13, in target/packages
 	@scripts/setup packages
