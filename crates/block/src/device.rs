@@ -139,10 +139,24 @@ impl<'a> IoFuture<'a> {
         Self { inner: Inner::Boxed(Box::pin(future)), account: None }
     }
 
-    /// Counts `account` as done when the I/O ends. In place, because a future that was just made is slow to move.
+    /// Counts `account` as done when the I/O ends: now, if it has ended. In place, because a future that was just made is slow to move.
     #[inline]
     pub fn account(&mut self, account: Account<'a>) {
-        self.account = Some(account);
+        match self.inner {
+            Inner::Ready(_) => drop(account),
+            Inner::Completion(_) | Inner::Boxed(_) | Inner::Finish(_) => {
+                self.account = Some(account)
+            }
+        }
+    }
+
+    /// The result of an I/O that ended as it was started. So whoever started it need not make a future that waits.
+    #[inline]
+    pub fn result(&self) -> Option<BioResult> {
+        match self.inner {
+            Inner::Ready(result) => Some(result),
+            Inner::Completion(_) | Inner::Boxed(_) | Inner::Finish(_) => None,
+        }
     }
 }
 

@@ -89,7 +89,7 @@ impl Level for MirroredLevel {
             }
             Op::Read if bio.copy != CopyNumber::ANY => IoFuture::boxed(self.0.read_named(bio)),
             Op::Read if core.personality().is_in_one_chunk(bio.sector, bio.len) => {
-                IoFuture::boxed(self.0.read(bio))
+                self.0.begin_read(bio)
             }
             Op::Read => IoFuture::boxed(self.0.read_chunks(bio)),
             Op::Write | Op::Discard | Op::WriteZeroes => self.write(bio),

@@ -1,11 +1,12 @@
 //! Reads: from the least busy member, and the handling of read errors.
 
 use ashlar_block::buffer::scatter;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, Segment, Status, rate_limited};
+use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
 use super::copies::{FetchResult, Source, Sources};
 use super::mirror::Mirror;
+use crate::barrier::Pass;
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Index;
@@ -17,9 +18,54 @@ impl Mirror {
         join_all(chunks).await.into_iter().fold(Ok(()), BioResult::and)
     }
 
-    /// A read within one chunk.
+    /// Begins a read within one chunk: if it need not wait for anything, its member has it when this returns. A read that the member
+    /// answers at once needs no future; the others' are as small as can be.
+    pub(super) fn begin_read(&self, bio: Bio) -> IoFuture<'_> {
+        let Some((pass, copy)) = self.try_read(&bio) else {
+            return IoFuture::boxed(self.read(bio));
+        };
+        let io = self.submit_read(&bio, copy);
+        if io.result() == Some(Ok(())) && !copy.rdev.has_lost_writes() {
+            return IoFuture::ready(Ok(()));
+        }
+        IoFuture::boxed(self.end_read(bio, copy, (pass, io)))
+    }
+
+    /// Passes the barrier with a read within one chunk, and chooses the copy; `None` if the read has to wait, or needs more than one
+    /// I/O.
+    #[inline]
+    fn try_read(&self, bio: &Bio) -> Option<(Pass<'_>, Source<'_>)> {
+        if self.core.members.read_hedge_us() > 0 {
+            return None;
+        }
+        let pass = self.core.barrier.try_wait_read(bio.sector, bio.len)?;
+        let copy = self.best_copy(bio, None)?;
+        (!copy.rdev.is_write_mostly()).then_some((pass, copy))
+    }
+
+    /// Ends a read that a member has.
+    async fn end_read(
+        &self,
+        bio: Bio,
+        copy: Source<'_>,
+        (pass, mut io): (Pass<'_>, IoFuture<'_>),
+    ) -> BioResult {
+        // By reference, because the future is slow to move.
+        let result = match (&mut io).await {
+            Ok(()) => self.core.is_current(copy.index, copy.rdev).await,
+            failed => failed,
+        };
+        drop(io);
+        drop(pass);
+        match result {
+            Ok(()) => Ok(()),
+            Err(status) => Box::pin(self.read_failed(bio, Some((copy.index, status)))).await,
+        }
+    }
+
+    /// A read within one chunk, which may have to wait.
     ///
-    /// Rare cases are in separate, boxed futures, so that this one stays small: each read creates one.
+    /// Rare cases are in separate, boxed futures, so that this one stays small.
     pub(super) async fn read(&self, bio: Bio) -> BioResult {
         let failed = if self.core.members.read_hedge_us() > 0 {
             match Box::pin(self.read_hedged(&bio)).await {
@@ -48,10 +94,16 @@ impl Mirror {
         if copy.rdev.is_write_mostly() {
             Box::pin(self.behind_ended(bio)).await;
         }
+        self.submit_read(bio, copy).await?;
+        self.core.is_current(copy.index, copy.rdev).await
+    }
+
+    /// Submits to a copy what a bio asks for.
+    #[inline]
+    fn submit_read<'a>(&self, bio: &Bio, copy: Source<'a>) -> IoFuture<'a> {
         copy.rdev.note_read(copy.at + bio.len);
         let part = bio.remapped(copy.at);
-        copy.rdev.submit_from(&self.core.disk, bio.sector, part).await?;
-        self.core.is_current(copy.index, copy.rdev).await
+        copy.rdev.submit_from(&self.core.disk, bio.sector, part)
     }
 
     /// Continues a read that no single copy could serve, or that failed on a member.
