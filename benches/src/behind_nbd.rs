@@ -62,9 +62,8 @@ impl Server {
     fn measure(&self, load: &Load, jobs: usize, run: Duration) -> Outcome<Score> {
         let engine = format!("--ioengine=nbd --uri=nbd+unix:///?socket={}", self.socket.display());
         let before = cpu_time();
-        let score = fio::run(&engine, load, jobs, run)?;
-        let done = score.iops * run.as_secs_f64();
-        Ok(Score { cpu_ns: (cpu_time() - before).as_nanos() as f64 / done, ..score })
+        let done = fio::run(&engine, load, jobs, run)?;
+        Ok(Score::new(done.ios, load.bytes, done.time, cpu_time() - before))
     }
 }
 

@@ -6,14 +6,24 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::Outcome;
-use crate::load::{Load, Order, Score};
+use crate::load::{Load, Order};
+
+/// What fio did.
+pub(crate) struct Done {
+    /// I/Os of all jobs.
+    pub(crate) ios: u64,
+    /// From the first to the last.
+    pub(crate) time: Duration,
+    /// fio's own CPU time.
+    pub(crate) cpu: Duration,
+}
 
 /// Runs jobs of fio, a thread each, with these options of its engine. Sequential jobs share the load's span, a part for each.
-/// The CPU time of the score is what fio reports of its own; `load.until` is not used.
+/// `load.until` is not used.
 ///
 /// # Errors
 /// fio could not be started, or an I/O failed.
-pub(crate) fn run(engine: &str, load: &Load, jobs: usize, run: Duration) -> Outcome<Score> {
+pub(crate) fn run(engine: &str, load: &Load, jobs: usize, run: Duration) -> Outcome<Done> {
     let rw = match (load.order, load.write) {
         (Order::Random, false) => "randread",
         (Order::Random, true) => "randwrite",
@@ -43,9 +53,9 @@ pub(crate) fn run(engine: &str, load: &Load, jobs: usize, run: Duration) -> Outc
     let all = &json["jobs"][0];
     let kind = &all[if load.write { "write" } else { "read" }];
     let number = |of: &Value| of.as_f64().ok_or_else(failed);
-    let (done, ms) = (number(&kind["total_ios"])?, number(&kind["runtime"])?);
+    let (ios, ms) = (number(&kind["total_ios"])?, number(&kind["runtime"])?);
     // Of one processor, over all jobs.
     let cpu = (number(&all["usr_cpu"])? + number(&all["sys_cpu"])?) / 100.0 * ms * jobs as f64;
     let time = |ms: f64| Duration::from_secs_f64(ms / 1e3);
-    Ok(Score::new(done as u64, load.bytes, time(ms), time(cpu)))
+    Ok(Done { ios: ios as u64, time: time(ms), cpu: time(cpu) })
 }

@@ -18,7 +18,7 @@ use ashlar_host::disks::{self, Access};
 
 use crate::common::{Outcome, Settings};
 use crate::fio;
-use crate::load::{JobEnd, Load, Order, on_engine};
+use crate::load::{JobEnd, Load, Order, Score, on_engine};
 use crate::report::{Grid, Unit};
 
 const ROWS: [&str; 2] = ["fio", "ashlar's client"];
@@ -85,7 +85,10 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         Grid::measure(&COLUMNS, &ROWS, Unit::Megabytes, settings.rounds, |_, row, column| {
             let load = load(column, settings.run);
             match row {
-                0 => fio::run(&fio_engine, &load, 1, settings.run),
+                0 => {
+                    let done = fio::run(&fio_engine, &load, 1, settings.run)?;
+                    Ok(Score::new(done.ios, load.bytes, done.time, done.cpu))
+                }
                 _ => on_engine(&engine, &[(gateway, load)]),
             }
         })?;
