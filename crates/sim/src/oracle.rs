@@ -17,7 +17,7 @@
 //! those that were acknowledged before the loss but end after it: the data may be old or new until a later write supersedes both. What was
 //! durable stays so.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -101,7 +101,8 @@ struct State {
     seed: u64,
     initial: Value,
     moment: Moment,
-    ids: u64,
+    /// The last generation; copies of a device count on together.
+    ids: Rc<Cell<u64>>,
     /// Everything acknowledged before this is durable.
     durable_before: Moment,
     sectors: BTreeMap<u64, Vec<Version>>,
@@ -155,8 +156,9 @@ impl State {
     }
 
     fn begin_change(&mut self, range: Range<u64>, value: Value) -> (u64, Moment) {
-        self.ids += 1;
-        let (write, submitted) = (self.ids, self.tick());
+        let write = self.ids.get() + 1;
+        self.ids.set(write);
+        let submitted = self.tick();
         for sector in range {
             self.versions(sector).push(Version {
                 write,
@@ -367,7 +369,7 @@ impl Oracle {
             seed,
             initial,
             moment: 0,
-            ids: 0,
+            ids: Rc::default(),
             durable_before: 1,
             sectors: BTreeMap::new(),
             reading: BTreeMap::new(),
@@ -379,7 +381,7 @@ impl Oracle {
 
     /// A write of `range` begins. Returns the ticket and the bytes to write.
     pub fn begin_write(&self, range: Range<u64>, flags: Flags) -> (Ticket, Vec<u8>) {
-        let generation = self.state.borrow().ids + 1;
+        let generation = self.state.borrow().ids.get() + 1;
         let ticket = self.begin(range.clone(), Value::Stamp(generation), flags);
         let seed = self.state.borrow().seed;
         let mut data = Vec::with_capacity((range.end - range.start) as usize * 512);
@@ -469,6 +471,48 @@ impl Oracle {
     /// As [`Self::check_read`].
     pub fn check_contents(&self, range: Range<u64>, data: &[u8]) -> Result<(), Violation> {
         self.check_read(self.begin_read(range), data)
+    }
+
+    /// The oracle of a copy that was made of the whole device at one moment since the read of `ticket` began; that read ends. What was
+    /// acknowledged before it began is in the copy, what was in flight since, perhaps; all that is in it is durable.
+    ///
+    /// No write to the one has the generation of a write to the other.
+    pub fn copy_since(&self, ticket: Ticket) -> Self {
+        let mut state = self.state.borrow_mut();
+        state.look_for_losses();
+        let began = ticket.submitted;
+        let copied = |version: &Version| Version {
+            submitted: 0,
+            ended: Some(0),
+            ok: true,
+            fua: true,
+            superseded: None,
+            // The first read shows which of several it has.
+            undecided: Uncertainty::AfterCut,
+            ..*version
+        };
+        let sectors = state.sectors.iter().map(|(sector, versions)| {
+            let readable = versions.iter().filter(|version| version.is_readable(began));
+            (*sector, readable.map(copied).collect())
+        });
+        let copy = State {
+            seed: state.seed,
+            initial: state.initial,
+            moment: 0,
+            ids: Rc::clone(&state.ids),
+            durable_before: 1,
+            sectors: sectors.collect(),
+            reading: BTreeMap::new(),
+            reported: None,
+            losses: 0,
+        };
+        state.end_read(began);
+        Self { state: Rc::new(RefCell::new(copy)) }
+    }
+
+    /// Whether `other` shares its state.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.state, &other.state)
     }
 
     /// The power has failed.

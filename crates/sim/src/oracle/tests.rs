@@ -246,3 +246,26 @@ fn without_a_report_nothing_is_lost() {
     losses.set(1);
     assert_eq!(oracle.allowed(0), [Stamp(a)]);
 }
+
+#[test]
+fn a_copy_has_what_was_acknowledged_before_and_perhaps_what_was_in_flight() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, PLAIN);
+    let (b, _) = oracle.begin_write(0..1, PLAIN);
+    let copying = oracle.begin_read(0..1);
+    let c = write(&oracle, PLAIN);
+    oracle.end(b, Ok(()));
+    let copy = oracle.copy_since(copying);
+    let b = c - 1;
+    assert_eq!(copy.allowed(0), [Stamp(a), Stamp(b), Stamp(c)]);
+    // It stays as it is, whatever is written to the other; and it was durable at once.
+    let d = write(&oracle, PLAIN);
+    assert_eq!(copy.allowed(0), [Stamp(a), Stamp(b), Stamp(c)]);
+    assert_eq!(copy.check_contents(0..1, &stamp(1, 0, b)), Ok(()));
+    copy.power_cut();
+    assert_eq!(copy.allowed(0), [Stamp(b)]);
+    assert!(copy.check_contents(0..1, &stamp(1, 0, a)).is_err());
+    // Generations tell the writes to the two apart.
+    assert_eq!(write(&copy, PLAIN), d + 1);
+    assert_eq!(oracle.allowed(0), [Stamp(d)]);
+}
