@@ -32,7 +32,7 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
             merging.into_iter().filter(ServedMerge::has_ended)
         {
             let MergeIdentity { group, origin, snapshot, .. } = &merged;
-            match end(&mut turn, &merged).await {
+            match end(&service, &mut turn, &merged).await {
                 Ok(()) => tracing::info!(
                     "the merge of {group}/{snapshot} into {group}/{origin} has ended: the snapshot is removed"
                 ),
@@ -54,7 +54,7 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
                 continue;
             }
             let (name, source) = (moving.full_name(), &moving.source);
-            match advance(&mut turn, moving).await {
+            match advance(&service, &mut turn, moving).await {
                 Ok(()) => tracing::info!("{name}: a piece of {source} has moved"),
                 Err(why) => {
                     turn.was_told(&moving.copying);
@@ -71,16 +71,16 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
 }
 
 /// Records that a piece of a move counts at its new place.
-async fn advance(turn: &mut Turn, moving: &ServedMove) -> Result<(), String> {
+async fn advance(service: &Service, turn: &mut Turn, moving: &ServedMove) -> Result<(), String> {
     let change = turn.prepare_advance(moving)?;
-    let applied = apply(turn, change, &archive::command(), true).await?;
+    let applied = apply(&*service.machine, turn, change, (&archive::command(), true)).await?;
     applied.unsure.map_or(Ok(()), Err)
 }
 
 /// Removes a merged snapshot, and archives the metadata as the commands do.
-async fn end(turn: &mut Turn, merged: &MergeIdentity) -> Result<(), String> {
+async fn end(service: &Service, turn: &mut Turn, merged: &MergeIdentity) -> Result<(), String> {
     let change = turn.prepare_end(merged)?;
-    let applied = apply(turn, change, &archive::command(), true).await?;
+    let applied = apply(&*service.machine, turn, change, (&archive::command(), true)).await?;
     applied.unsure.map_or(Ok(()), Err)
 }
 

@@ -103,7 +103,7 @@ async fn extend(
     let group = snapshot.group_id.to_string();
     let request = Request { group: &group, command: &command, physical: &|_| None };
     let change = turn.prepare(&request, &mut author).map_err(refused)?;
-    let applied = apply(&mut turn, change, &archive::command(), true).await;
+    let applied = apply(&*service.machine, &mut turn, change, (&archive::command(), true)).await;
     log_notes(&turn.take_notes());
     let applied = applied.map_err(refused)?;
     if let Some(why) = applied.unsure {

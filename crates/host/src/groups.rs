@@ -18,8 +18,9 @@ use crate::incremental::log_notes;
 use crate::interface::{
     Activate, ActivateReply, GroupsReply, Lvm, LvmReply, refused, refused_by, reply,
 };
-use crate::lvm::archive::{self, Archives};
+use crate::lvm::archive;
 use crate::lvm::{new_uuid, refuse_to_cut};
+use crate::machine::Machine;
 use crate::service::Service;
 use crate::varlink::Reply;
 
@@ -48,13 +49,13 @@ pub(crate) fn sure(applied: Result<ChangeResult, String>) -> Result<ChangeResult
 /// # Errors
 /// The reason.
 pub(crate) async fn apply(
+    machine: &dyn Machine,
     turn: &mut Turn,
     change: Change,
-    command: &str,
-    keep: bool,
+    (command, keep): (&str, bool),
 ) -> Result<ChangeResult, String> {
     let text = |error: Error| error.into_parts().0;
-    let archives = Archives::new(keep, command).map_err(text)?;
+    let archives = machine.archives(keep, command).map_err(text)?;
     archives.before_in_task(Some(&change.before)).await.map_err(text)?;
     let header = archive::header(format!("Write from {command}."));
     let applied = turn.apply(change, header).await?;
@@ -136,7 +137,7 @@ impl Service {
         };
         let (notes, done) = (effect.notes, change.effect.done.clone());
         let keep = at.archive != Some(false);
-        let applied = apply(&mut turn, change, &at.line, keep).await;
+        let applied = apply(&*self.machine, &mut turn, change, (&at.line, keep)).await;
         // Those that are gone are held by nothing that clients find.
         shut.into_iter().for_each(ClosedDevices::reopen);
         turn.hide_put_off();

@@ -1,4 +1,4 @@
-//! The machine under a daemon, as its control plane uses it: time, tasks, and disks by their paths.
+//! The machine under a daemon, as its control plane uses it: time, tasks, disks by their paths, and the place of archives.
 //!
 //! The daemon has [`ThisMachine`]. The tests of the control plane have one on the simulator's time with its disks: so handlers of
 //! calls, and the tasks beside them, ask no other clock and open no disk by another way.
@@ -12,6 +12,7 @@ use ashlar_stack::assemble::Disk;
 
 use crate::disks::{self, Access, Identity};
 use crate::error::Result;
+use crate::lvm::archive::Archives;
 
 /// See the module text.
 pub(crate) trait Machine {
@@ -34,6 +35,12 @@ pub(crate) trait Machine {
         access: Access,
         direct: bool,
     ) -> LocalFuture<'a, Result<Disk>>;
+
+    /// The archives of groups' descriptions for a change that `command` makes; with `keep` false, it leaves none.
+    ///
+    /// # Errors
+    /// Their directory cannot be determined.
+    fn archives(&self, keep: bool, command: &str) -> Result<Archives>;
 }
 
 /// The machine that this process runs on.
@@ -61,6 +68,10 @@ impl Machine for ThisMachine {
         direct: bool,
     ) -> LocalFuture<'a, Result<Disk>> {
         Box::pin(disks::open_in_task(path, access, direct))
+    }
+
+    fn archives(&self, keep: bool, command: &str) -> Result<Archives> {
+        Archives::new(keep, command)
     }
 }
 

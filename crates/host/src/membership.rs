@@ -21,7 +21,7 @@ use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
 use crate::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
 use crate::lending::Lent;
-use crate::lvm::archive::{self, Archives};
+use crate::lvm::archive;
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::NewDisk;
 use crate::service::Service;
@@ -78,7 +78,8 @@ impl Service {
         let mut group = VolumeGroup::new(name, new_uuid(), Sectors(new.extent_sectors));
         (group.max_lv, group.max_pv, group.tags) = (new.max_lv, new.max_pv, new.tags.clone());
         group.check().map_err(|error| refused(format!("Cannot make VG: {name}: {error}"), None))?;
-        let archives = Archives::new(at.archive != Some(false), &at.line).map_err(refused_by)?;
+        let archives =
+            self.machine.archives(at.archive != Some(false), &at.line).map_err(refused_by)?;
         archives.before_in_task(None).await.map_err(refused_by)?;
         let candidates = self.candidates(turn, &at.directory, &new.physical, lent).await?;
         if let Err(why) = check(&candidates, &group, new.layout.into()).await {
@@ -110,7 +111,8 @@ impl Service {
         let (joining, mut done) = self.format(turn, candidates, layout.into()).await?;
         let change = turn.prepare_extend(&at.group, &joining);
         let change = change.map_err(|why| refused(why, None))?;
-        let applied = apply(turn, change, &at.line, at.archive != Some(false)).await;
+        let keep = (&*at.line, at.archive != Some(false));
+        let applied = apply(&*self.machine, turn, change, keep).await;
         sure(applied)?;
         done.push(format!("  Volume group \"{name}\" successfully extended"));
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
@@ -141,7 +143,8 @@ impl Service {
         };
         let line = |device| format!("  Removed \"{}\" from volume group \"{name}\"", path(device));
         let done = gone.iter().map(line).collect();
-        let applied = apply(turn, change, &at.line, at.archive != Some(false)).await;
+        let keep = (&*at.line, at.archive != Some(false));
+        let applied = apply(&*self.machine, turn, change, keep).await;
         sure(applied)?;
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
     }
@@ -177,12 +180,12 @@ impl Service {
             let change = change.await.map_err(|why| refused(why, None))?;
             let Effect { done: removed, .. } = change.effect.clone();
             let shut = self.shut(&change.shut, in_use).await?;
-            let applied = apply(turn, change, &at.line, keep).await;
+            let applied = apply(&*self.machine, turn, change, (&at.line, keep)).await;
             shut.into_iter().for_each(ClosedDevices::reopen);
             last = sure(applied)?.metadata;
             done.extend(removed);
         }
-        let archives = Archives::new(keep, &at.line).map_err(refused_by)?;
+        let archives = self.machine.archives(keep, &at.line).map_err(refused_by)?;
         archives.before_in_task(Some(&last)).await.map_err(refused_by)?;
         turn.remove_group(&at.group).await.map_err(|why| refused(why, None))?;
         done.push(format!("  Volume group \"{name}\" successfully removed"));

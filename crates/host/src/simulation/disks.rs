@@ -15,6 +15,7 @@ use ashlar_stack::assemble::Disk;
 
 use crate::disks::{Access, Identity};
 use crate::error::{Error, Result};
+use crate::lvm::archive::Archives;
 use crate::machine::Machine;
 
 /// Why a disk is not opened that is open.
@@ -177,5 +178,10 @@ impl Machine for SimulatedMachine {
             }
             Ok(Disk { path: path.to_owned(), gateway: disk.open() })
         })
+    }
+
+    /// It has no files.
+    fn archives(&self, _: bool, command: &str) -> Result<Archives> {
+        Archives::new(false, command)
     }
 }
