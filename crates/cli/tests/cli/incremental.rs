@@ -100,24 +100,6 @@ fn an_array_starts_when_all_its_members_have_come() {
     assert!(offline.contains("State : clean \n"), "{offline}");
 }
 
-/// As udev does at boot.
-#[test]
-fn members_that_come_at_once_make_one_array() {
-    let images = Images::array(6, 32 * MIB, &["--level=10"]);
-    let daemon = Daemon::start(images.dir.path(), &["--incremental"]);
-    let hands = Hands::new(&images, &daemon);
-    let give = &|name: &String| hands.give(&[name]);
-    let said: Vec<(i32, String)> = std::thread::scope(|scope| {
-        let all: Vec<_> = images.names.iter().map(|name| scope.spawn(move || give(name))).collect();
-        all.into_iter().map(|one| one.join().unwrap()).collect()
-    });
-    assert!(said.iter().all(|(code, _)| *code == 0), "{said:?}");
-    let started = said.iter().filter(|(_, text)| text.ends_with("which has been started.\n"));
-    assert_eq!(started.count(), 1, "{said:?}");
-    assert_eq!(hands.get("sys/block/md0/md/degraded"), "0\n");
-    daemon.end();
-}
-
 #[test]
 fn run_starts_what_has_all_data() {
     let images = Images::array(4, 32 * MIB, &["--level=10"]);

@@ -235,7 +235,7 @@ impl World {
     }
 
     /// The superblocks on all members in sync name these members.
-    fn check_superblocks(&self, daemon: &Daemon, volume: &Volume) {
+    pub(super) fn check_superblocks(&self, daemon: &Daemon, volume: &Volume) {
         let (name, status) = (volume.name.device(), volume.view.status());
         let in_sync: Vec<&MemberStatus> =
             status.members.iter().filter(|member| member.in_sync && !member.faulty).collect();

@@ -25,6 +25,7 @@ mod checks;
 mod daemon;
 mod disks;
 mod record;
+mod scenarios;
 mod world;
 
 use std::rc::Rc;

@@ -27,7 +27,8 @@ const CLIENTS: usize = 3;
 const CALLS: u64 = 8;
 /// What clients do with an array.
 const USE: Mix = Mix { read: 30, write: 40, write_fua: 8, flush: 20, discard: 0, write_zeroes: 10 };
-const WRITES: Mix = Mix { read: 0, write: 1, write_fua: 0, flush: 0, discard: 0, write_zeroes: 0 };
+pub(super) const WRITES: Mix =
+    Mix { read: 0, write: 1, write_fua: 0, flush: 0, discard: 0, write_zeroes: 0 };
 /// The parts of each array, for a client of its own.
 const PARTS: u64 = 2;
 /// In the reason why an array does not start whose members were used without each other.
@@ -102,11 +103,11 @@ impl World {
         world
     }
 
-    fn draw<T>(&self, f: impl FnOnce(&mut Rng) -> T) -> T {
+    pub(super) fn draw<T>(&self, f: impl FnOnce(&mut Rng) -> T) -> T {
         f(&mut self.rng.borrow_mut())
     }
 
-    async fn make(&self, number: u64, members: &[usize]) -> MadeArray {
+    pub(super) async fn make(&self, number: u64, members: &[usize]) -> MadeArray {
         let disks: Vec<&Rc<SimulatedDisk>> = members.iter().map(|at| &self.disks[*at]).collect();
         let member = |(n, disk): (usize, &&Rc<SimulatedDisk>)| {
             Some(NewMember {
