@@ -50,9 +50,16 @@ server='' loop='' loops=() writers=()
 bounded() { timeout -k 5 60 "$@"; }
 # stop_writers - with all that they have started
 stop_writers() {
-	local writer
-	for writer in "${writers[@]}"; do kill -KILL -- "-$writer" 2>/dev/null || true; done
-	wait "${writers[@]}" 2>/dev/null || true
+	local writer _
+	for writer in "${writers[@]}"; do
+		kill -KILL -- "-$writer" 2>/dev/null || true
+		wait "$writer" 2>/dev/null || true
+		# What it has started may live a little longer, in a directory of the mount.
+		for _ in $(seq 200); do
+			kill -0 -- "-$writer" 2>/dev/null || break
+			sleep 0.05
+		done
+	done
 	writers=()
 }
 cleanup() {
