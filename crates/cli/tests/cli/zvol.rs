@@ -251,7 +251,7 @@ fn the_queue_is_set_for_each_volume_while_it_is_used() {
     let writes = || get("sys/block/zd0/stat").split_whitespace().nth(4).unwrap().to_owned();
     assert_eq!(writes(), "0");
     let volume = OpenOptions::new().write(true).open(images.path("mnt/dev/zvol/tank/vol")).unwrap();
-    volume.write_all_at(&[7; MIB as usize], 0).unwrap();
+    volume.write_all_at(&[7; 512 << 10], 0).unwrap();
     assert_eq!(writes(), "1");
     drop(volume);
     daemon.client(&["set", "sys/block/zd0/zvol/use_blk_mq", "0"]).ok();
