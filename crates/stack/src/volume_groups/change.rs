@@ -141,6 +141,9 @@ impl VolumeGroups {
             if let Command::Restore(restore) = request.command {
                 self.check_members(restore, &vg.name, &found, site)?;
             }
+            if let Command::Remove { volumes } = request.command {
+                self.changeable(vg)?.end_invalid_merges(after, volumes);
+            }
             let applied = request.command.apply(after, &physical, author);
             effect = applied.map_err(|error| error.to_string())?;
             Ok(())
@@ -300,6 +303,10 @@ impl VolumeGroups {
         let mut unsure = None;
         let done = async {
             step.make(&difference, &change.effect.zeroes, numbers).await?;
+            if let Some(origin) = &change.effect.merges_into {
+                // No I/O is in flight now that could make the snapshot invalid, unless the merge is put off.
+                step.active.check_mergeable(&after.group, origin)?;
+            }
             if let Some((name, at)) = &change.verify {
                 let verified = step.mapped(name)?.message(*at, &["verify"]).await;
                 verified.map_err(|error| format!("{name} cannot be relied upon: {error}"))?;

@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_dm::snapshot::{Status, StatusLine, Usage};
+use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::group::{Group, GroupSurvey, MemberState};
-use ashlar_lvm::{PvOnDisk, Uuid};
+use ashlar_lvm::{PvOnDisk, SegmentKind, Uuid, VolumeGroup};
 
-use super::active::LiveDevice;
+use super::active::{Active, LiveDevice};
 use super::copying::CopyControl;
 use super::{Change, Site, VolumeGroups};
 
@@ -62,6 +63,57 @@ impl ServedMerge {
     /// Whether it has ended and its end is to be recorded: not if that failed before.
     pub fn has_ended(&self) -> bool {
         self.left == Some(Sectors::ZERO) && !self.is_told
+    }
+}
+
+impl Active {
+    fn volume(&self, vg: &VolumeGroup, volume: &str) -> Option<&LiveDevice> {
+        self.find(&dm_name(&vg.name, volume, None))
+    }
+
+    /// Whether the device of this volume says that a snapshot is invalid.
+    fn shows_invalid(&self, vg: &VolumeGroup, volume: &str) -> bool {
+        let mapped = self.volume(vg, volume).and_then(|live| live.mapped.as_ref());
+        let status = mapped.and_then(|mapped| mapped.status().parse().ok());
+        status.is_some_and(|line: StatusLine| line.status == Status::Invalid)
+    }
+
+    /// Refuses to merge into `origin` a snapshot that is invalid, as LVM does: the merge would have no end.
+    ///
+    /// # Errors
+    /// LVM's reason.
+    pub(super) fn check_mergeable(&self, vg: &VolumeGroup, origin: &str) -> Result<(), String> {
+        let Some(found) = vg.snapshots_of(origin).find(|found| found.snapshot.merging) else {
+            return Ok(());
+        };
+        let cow = &found.snapshot.cow;
+        // One that could not be made beside its origin is invalid, or cannot be read. Of volumes that are not active nothing is known.
+        let is_absent = self.volume(vg, cow).is_none() && self.volume(vg, origin).is_some();
+        match is_absent || self.shows_invalid(vg, cow) {
+            true => Err(format!("Unable to merge invalidated snapshot LV {}/{cow}.", vg.name)),
+            false => Ok(()),
+        }
+    }
+
+    /// Marks snapshots among `volumes`, and those of origins among them, no more as being merged if they are invalid: as in LVM, they
+    /// can be removed then. Without `volumes` all are meant. The origin has what was merged before.
+    pub(super) fn end_invalid_merges(&self, vg: &mut VolumeGroup, volumes: &[String]) {
+        let is_named =
+            |name: &str| volumes.is_empty() || volumes.iter().any(|volume| volume == name);
+        let merging = vg.snapshots().filter(|found| found.snapshot.merging);
+        let invalid = merging.filter(|found| {
+            let (cow, origin) = (&found.snapshot.cow, &found.snapshot.origin);
+            let is_meant = is_named(cow) || is_named(origin);
+            is_meant && (self.shows_invalid(vg, cow) || self.shows_invalid(vg, origin))
+        });
+        let ties: Vec<Uuid> = invalid.map(|found| found.lv.id).collect();
+        for lv in vg.lvs.iter_mut().filter(|lv| ties.contains(&lv.id)) {
+            for segment in &mut lv.segments {
+                if let SegmentKind::Snapshot(snapshot) = &mut segment.kind {
+                    snapshot.merging = false;
+                }
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Merges that wait for the next activation of their origin, on simulated disks, with power cuts.
 
-use ashlar_block::Sectors;
+use ashlar_block::{Buffer, Flags, Sector, Sectors};
 use ashlar_lvm::Uuid;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::metadata::{Creation, Header};
@@ -148,4 +148,80 @@ fn a_merge_that_was_put_off_happens_whatever_cuts_it() {
         });
     }
     assert!(merged > 10 && kept > 5 && ended > 5, "{merged} merged, {kept} kept, {ended} ended");
+}
+
+/// Why LVM does not merge an invalid snapshot.
+const INVALIDATED: &str = "Unable to merge invalidated snapshot LV vg/snap.";
+
+impl LiveStack {
+    /// Writes to so much of the origin that its snapshot of 1 extent has no room for it.
+    async fn fill_snapshot(&self) {
+        let mut buffer = Buffer::from_slice(&[3; 2048 * 512]);
+        for extent in 0..2 {
+            let at = Sector(extent * 2048);
+            named(&self.stack, "vg/data").write(at, &mut buffer, Flags::empty()).await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_merge_of_an_invalid_snapshot_is_refused() {
+    let sim = Sim::new(2);
+    let media = sim.block_on(group(&sim));
+    sim.block_on(async {
+        let mut live = LiveStack::boot(&sim, &media).await;
+        write(&live.stack, "vg/data", 8, 1).await;
+        live.run(snapshot("snap", "data", 1)).await.unwrap();
+        live.fill_snapshot().await;
+        for restarts in 0..2 {
+            assert_eq!(live.run(merge("snap")).await.err().as_deref(), Some(INVALIDATED));
+            assert_eq!(live.put_off("snap").await.err().as_deref(), Some(INVALIDATED));
+            assert!(!live.text().contains("merging_store"));
+            // The origin goes on.
+            write(&live.stack, "vg/data", 8, 4).await;
+            assert_eq!(read(&live.stack, "vg/data", 16).await, 3);
+            if restarts == 0 {
+                live.stack.stop().await.unwrap();
+                live = LiveStack::boot(&sim, &media).await;
+            }
+        }
+        live.run(remove("snap")).await.unwrap();
+        assert_eq!(read(&live.stack, "vg/data", 8).await, 4);
+        live.stack.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_invalid_before_its_merge_begins_can_be_removed() {
+    for (way, volume) in [(0, "snap"), (1, "snap"), (2, "snap"), (2, "data")] {
+        let sim = Sim::new(3);
+        let media = sim.block_on(group(&sim));
+        sim.block_on(async {
+            let mut live = LiveStack::boot(&sim, &media).await;
+            write(&live.stack, "vg/data", 8, 1).await;
+            live.run(snapshot("snap", "data", 1)).await.unwrap();
+            live.put_off("snap").await.unwrap();
+            assert!(live.run(remove("snap")).await.is_err(), "it is to be merged");
+            live.fill_snapshot().await;
+            match way {
+                0 => {}
+                1 => live.activate_again("data").await,
+                _ => {
+                    live.stack.stop().await.unwrap();
+                    live = LiveStack::boot(&sim, &media).await;
+                }
+            }
+            assert_eq!(read(&live.stack, "vg/data", 8).await, 3, "way {way}");
+            let held = (volume == "snap").then(|| open(&live, "vg/data"));
+            live.run(remove(volume)).await.unwrap();
+            drop(held);
+            if volume == "snap" {
+                assert_eq!(read(&live.stack, "vg/data", 8).await, 3, "way {way}");
+                live.run(snapshot("more", "data", 1)).await.unwrap();
+            }
+            let text = live.text();
+            assert!(!text.contains("merging_store") && !text.contains("snap {"), "{text}");
+            live.stack.stop().await.unwrap();
+        });
+    }
 }
