@@ -19,6 +19,8 @@ pub enum Rule {
     EndComesLast,
     /// Clients find what a reply tells of.
     FrontEndsAreTold,
+    /// A change of a group is in its description before it is answered.
+    GroupsAreWritten,
     /// The daemon knows which file or device it has opened by a path.
     IdentitiesAreKept,
     /// The registry keeps the claim of a disk that became a member.
@@ -27,6 +29,8 @@ pub enum Rule {
     OtherContentsAreKept,
     /// The registry refuses a second use of a device.
     OneUse,
+    /// The label of a physical volume says that it is used before a description names it.
+    PhysicalVolumesAreMarked,
     /// After each change the registry says which array has each disk.
     RegistryIsSettled,
     /// An array that has started waits no more.

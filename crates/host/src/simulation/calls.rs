@@ -38,6 +38,10 @@ impl World {
             let array = if rng.chance(1, 2) { focus.1 } else { rng.index(self.arrays.len()) };
             let (disk, array) = (&self.disks[disk], &self.arrays[array].name);
             self.check_owners(daemon);
+            if rng.chance(1, 3) {
+                self.change_groups(daemon, disk, &mut rng).await;
+                continue;
+            }
             if rng.chance(1, 5) {
                 self.ask_for_anything(daemon, disk, array, &mut rng).await;
                 continue;
@@ -94,7 +98,7 @@ impl World {
     }
 
     /// Asks for something that concerns no disk.
-    async fn ask(&self, daemon: &Daemon, method: &str, parameters: Value) {
+    pub(super) async fn ask(&self, daemon: &Daemon, method: &str, parameters: Value) {
         self.trace(format_args!("> {method} {parameters}"));
         let reply = daemon.call(method, &parameters).await;
         self.trace(format_args!("< {method} {parameters}: {:?} {}", reply.error, reply.parameters));

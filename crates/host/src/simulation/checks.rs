@@ -81,12 +81,22 @@ impl World {
                 owners.entry(member.path.clone()).or_default().push(array.name.device());
             }
         }
+        for device in daemon.service.stack.devices.all() {
+            if device.kind.is_disk() && device.role == Role::PhysicalVolume {
+                owners.entry(device.path).or_default().push("LVM".to_owned());
+            }
+        }
         let record = self.record.borrow();
         for (path, owners) in &owners {
             let one = owners.len() == 1;
             assert!(one, "{path} has owners {owners:?}: {}", self.state(daemon));
             let is_removed = record.gone(path) == Some(Effect::Removes);
-            assert!(!is_removed, "{path} was removed and is back: {}", self.state(daemon));
+            let is_of_md = owners != &["LVM"];
+            assert!(
+                !is_removed || !is_of_md,
+                "{path} was removed and is back: {}",
+                self.state(daemon)
+            );
         }
         for member in arrays.running().iter().flat_map(members).filter(|member| !member.faulty) {
             let path = path(&member);
@@ -224,7 +234,10 @@ impl World {
         let by_path = |path: &str| owned.iter().find(|(owned, _)| owned == path);
         for device in all.iter().filter(|device| device.kind.is_disk()) {
             let owner = by_path(&device.path).map(|(_, uuid)| Role::Member(*uuid));
-            let role = owner.unwrap_or(Role::Former);
+            let disk = self.disks.iter().find(|disk| disk.path == device.path);
+            let is_physical = disk.is_some_and(|disk| disk.physical().is_some());
+            let otherwise = if is_physical { Role::PhysicalVolume } else { Role::Former };
+            let role = owner.unwrap_or(otherwise);
             let Device { path, role: registered, .. } = device;
             assert_eq!(*registered, role, "{path}: {}", self.state(daemon));
         }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ashlar_block::{LocalFuture, Runtime};
+use ashlar_lvm::snapshots::AutoExtend;
 use ashlar_sim::SimRuntime;
 use ashlar_sim::scheduler::start;
 use ashlar_stack::assemble::{Options, assemble, probe_all};
@@ -35,7 +36,7 @@ use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::varlink::server::Interface;
 use crate::varlink::{Call, Reply, encode};
-use crate::{copies_end, returns};
+use crate::{copies_end, filling, returns};
 
 /// A call that takes longer has no end. Disks fall silent for a few seconds at most.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -144,6 +145,8 @@ impl Daemon {
             farewells: Default::default(),
         });
         runtime.spawn(Box::pin(copies_end::record_ends(Rc::clone(&service))));
+        let policy = AutoExtend::new(Some(60), Some(30)).expect("a policy");
+        runtime.spawn(Box::pin(filling::watch_snapshots(Rc::clone(&service), policy)));
         runtime.spawn(Box::pin(returns::re_add_members(Rc::clone(&service))));
         runtime.spawn(Box::pin(async move { clients.front_ends.keep_up().await }));
         Self { service, failures, offers, _array_end: array_end }
@@ -163,13 +166,22 @@ impl Daemon {
         let call: Call = serde_json::from_slice(&bytes[..bytes.len() - 1]).expect("a call");
         let method = call.method[NAME.len() + 1..].to_owned();
         let lent = Lent::by_daemon();
-        let answer = self.service.answer(&method, call, &lent);
-        let replies = within(PATIENCE, answer).await;
+        let replies = within(PATIENCE, self.answer(&method, call, &lent)).await;
         let replies = replies.unwrap_or_else(|| panic!("{what}: no reply after {PATIENCE:?}"));
         let volumes = self.service.stack.devices.volumes().into_iter().map(|device| device.name);
         let volumes: BTreeSet<String> = volumes.collect();
         assert_eq!(*self.offers.0.lock().unwrap(), volumes, "{what}: what clients find");
         replies.and_then(|mut all| all.pop()).unwrap_or_else(|| panic!("{what}: no reply"))
+    }
+
+    /// A large future, which those of the clients have not in them.
+    fn answer<'a>(
+        &'a self,
+        method: &'a str,
+        call: Call,
+        lent: &'a Lent,
+    ) -> LocalFuture<'a, Option<Vec<Reply>>> {
+        Box::pin(self.service.answer(method, call, lent))
     }
 
     /// Ends as a daemon does that is asked to: false if not everything was stopped cleanly.

@@ -9,6 +9,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_block::{BlockDevice, Gateway, LocalFuture, Runtime, Sector, Sectors};
+use ashlar_lvm::Uuid as LvmId;
+use ashlar_lvm::ondisk::layout::LABEL_SCAN_SECTORS;
+use ashlar_lvm::ondisk::{MdaHeader, Range, crc, find_label};
 use ashlar_md::ondisk::{Superblock, Version};
 use ashlar_sim::{Break, Media, Model, Rng, SimDisk, SimRuntime};
 use ashlar_stack::assemble::Disk;
@@ -20,8 +23,10 @@ use crate::machine::Machine;
 
 /// Why a disk is not opened that is open.
 pub(super) const IN_USE: &str = "in use";
-/// The size of each disk: enough for metadata and a few hundred sectors of data.
-const SIZE: Sectors = Sectors(448);
+/// The size of a disk that is only for arrays: enough for metadata and a few hundred sectors of data.
+pub(super) const SMALL: Sectors = Sectors(448);
+/// The size of one that may become a physical volume: LVM's least.
+pub(super) const LARGE: Sectors = Sectors(4096);
 /// Where the superblocks are: version 1.2.
 const SUPERBLOCK: Sector = Sector(8);
 /// The deadline of a disk's requests.
@@ -36,6 +41,15 @@ struct Opened {
     is_released: Arc<AtomicBool>,
 }
 
+/// A physical volume, as it is on a disk.
+pub(super) struct Physical {
+    pub(super) uuid: LvmId,
+    /// Whether its label says that a group has it.
+    pub(super) is_used: bool,
+    /// The text of its group.
+    pub(super) text: Option<Vec<u8>>,
+}
+
 /// A disk of the machine.
 pub(super) struct SimulatedDisk {
     pub(super) path: String,
@@ -48,13 +62,13 @@ pub(super) struct SimulatedDisk {
 
 impl SimulatedDisk {
     /// Disk `number`; one that is far has the path of a disk on a network, which a daemon re-adds by itself.
-    pub(super) fn new(number: u64, is_far: bool) -> Self {
+    pub(super) fn new(number: u64, size: Sectors, is_far: bool) -> Self {
         let path = match is_far {
             true => format!("nbd://far/f{number}"),
             false => format!("/disks/d{number}"),
         };
         let (opened, busy_until_ns) = (RefCell::default(), Cell::new(0));
-        Self { path, media: Media::new(SIZE), number, opened, busy_until_ns }
+        Self { path, media: Media::new(size), number, opened, busy_until_ns }
     }
 
     /// Its name below `sys/block`.
@@ -103,9 +117,37 @@ impl SimulatedDisk {
         Superblock::parse(Version::V1_2, &bytes, self.media.capacity()).ok()
     }
 
-    /// Makes it blank, as a user does with a disk that no daemon has.
+    /// The physical volume on it, if it is one.
+    pub(super) fn physical(&self) -> Option<Physical> {
+        let sectors = self.media.peek_range(Sector(0), Sectors(LABEL_SCAN_SECTORS as u64));
+        let label = find_label(&sectors).ok()??.label;
+        let text = label.metadata_areas.first().and_then(|area| self.text(*area));
+        Some(Physical { uuid: label.uuid, is_used: label.is_used(), text })
+    }
+
+    /// The current text in a metadata area.
+    fn text(&self, area: Range) -> Option<Vec<u8>> {
+        let sector = self.media.peek(Sector::from_bytes_floor(area.offset));
+        let header = MdaHeader::parse(&sector, area).ok()?;
+        let current = header.current?;
+        let mut text = Vec::new();
+        for part in header.locate(current).ok()?.parts {
+            let (first, len) =
+                (Sector::from_bytes_floor(part.offset), Sectors::from_bytes_ceil(part.size));
+            let bytes = self.media.peek_range(first, len);
+            text.extend_from_slice(&bytes[..part.size as usize]);
+        }
+        if crc::crc(&text) != current.checksum {
+            return None;
+        }
+        text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
+        Some(text)
+    }
+
+    /// Makes it blank, as a user does with a disk that no daemon has: superblock, header of the metadata area, label.
     pub(super) fn make_blank(&self) {
         self.media.poke(SUPERBLOCK, &[0; 512]);
+        self.media.poke(Sector(0), &[0; LABEL_SCAN_SECTORS * 512]);
     }
 
     /// It misbehaves for a while, and loses nothing that it has acknowledged.

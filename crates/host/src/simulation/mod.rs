@@ -12,7 +12,9 @@
 //! - data reads back as it was acknowledged, through the array and, once it is idle, from each member in sync alone;
 //! - superblocks on disk name the members in sync, and no others: what was flushed is there after a kill and a start;
 //! - an array starts again after each end of the daemon;
-//! - the daemon holds no disk open that it does not know.
+//! - the daemon holds no disk open that it does not know;
+//! - volumes of a group exist from the answer that says so until one says that they are gone, in the metadata on all physical volumes;
+//! - data of volumes reads back after snapshots, merges and moves of extents.
 //!
 //! docs/internals/simulated-daemon.md has the details.
 
@@ -24,6 +26,8 @@ mod canaries;
 mod checks;
 mod daemon;
 mod disks;
+mod group_calls;
+mod groups;
 mod record;
 mod scenarios;
 mod world;

@@ -1,8 +1,8 @@
-//! Random arrays on a set of disks, and the lives of daemons that serve them.
+//! Random arrays and a volume group on a set of disks, and the lives of daemons that serve them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ashlar_block::{Gateway, LocalFuture, Runtime, Sectors};
@@ -16,21 +16,26 @@ use ashlar_stack::arrays::Volume;
 use uuid::Uuid;
 
 use super::daemon::Daemon;
-use super::disks::SimulatedDisk;
+use super::disks::{LARGE, SMALL, SimulatedDisk};
+use super::groups::MadeGroup;
 use super::record::Record;
+use crate::service::Service;
 
-/// The disks of the machine: the first four are members of two arrays, the others are blank.
-const DISKS: u64 = 6;
+/// The disks of the machine: the first four are members of two arrays, the last two are physical volumes of a group, and those
+/// between are blank.
+const DISKS: u64 = 8;
 const MEMBERS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
+const PHYSICAL: [usize; 2] = [6, 7];
 /// The clients that call the daemon at once, and how many calls each makes.
 const CLIENTS: usize = 3;
 const CALLS: u64 = 8;
 /// What clients do with an array.
-const USE: Mix = Mix { read: 30, write: 40, write_fua: 8, flush: 20, discard: 0, write_zeroes: 10 };
+pub(super) const USE: Mix =
+    Mix { read: 30, write: 40, write_fua: 8, flush: 20, discard: 0, write_zeroes: 10 };
 pub(super) const WRITES: Mix =
     Mix { read: 0, write: 1, write_fua: 0, flush: 0, discard: 0, write_zeroes: 0 };
 /// The parts of each array, for a client of its own.
-const PARTS: u64 = 2;
+pub(super) const PARTS: u64 = 2;
 /// In the reason why an array does not start whose members were used without each other.
 const SPLIT: &str = "used without the other";
 /// The longest life.
@@ -59,9 +64,14 @@ pub(super) struct World {
     rng: RefCell<Rng>,
     pub(super) disks: Vec<Rc<SimulatedDisk>>,
     pub(super) arrays: Vec<MadeArray>,
+    pub(super) group: MadeGroup,
     pub(super) record: RefCell<Record>,
+    /// Whether a disk has misbehaved in this life.
+    pub(super) had_trouble: Cell<bool>,
     /// Whether a user has to decide which disk an array goes on with.
     pub(super) is_over: Cell<bool>,
+    /// That of the present life.
+    service: RefCell<Weak<Service>>,
 }
 
 /// How a life ends.
@@ -81,15 +91,22 @@ impl World {
     pub(super) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x686f_7374);
         // Of each array perhaps one member, and perhaps a blank disk.
-        let far: Vec<bool> = (0..DISKS).map(|n| n % 2 == 1 && rng.chance(1, 2)).collect();
-        let disks = (0..).zip(far).map(|(n, is_far)| Rc::new(SimulatedDisk::new(n, is_far)));
+        let is_local = |n: u64| n.is_multiple_of(2) || PHYSICAL.contains(&(n as usize));
+        let far: Vec<bool> = (0..DISKS).map(|n| !is_local(n) && rng.chance(1, 2)).collect();
+        let is_member = |n: u64| MEMBERS.iter().flatten().any(|at| *at == n as usize);
+        let size = |n: u64| if is_member(n) { SMALL } else { LARGE };
+        let disks =
+            (0..).zip(far).map(|(n, is_far)| Rc::new(SimulatedDisk::new(n, size(n), is_far)));
         let mut world = Self {
             seed,
             is_traced: std::env::var_os("ASHLAR_SEED").is_some(),
             disks: disks.collect(),
             arrays: Vec::new(),
+            group: MadeGroup::new(seed),
             record: RefCell::default(),
+            had_trouble: Cell::new(false),
             is_over: Cell::new(false),
+            service: RefCell::default(),
             rng: RefCell::new(rng),
         };
         let sim = Sim::new(world.draw(Rng::next_u64));
@@ -98,6 +115,7 @@ impl World {
                 let made = world.make(number, &members).await;
                 world.arrays.push(made);
             }
+            world.make_group(&PHYSICAL).await;
         });
         drop(sim);
         world
@@ -184,14 +202,21 @@ impl World {
         sim.block_on_until(Rc::clone(self).life(end), stop);
         self.trace(format_args!("{end:?}, {}", if is_cut { "power cut" } else { "kill" }));
         let course = sim.fingerprint();
+        if let Some(service) = self.service.take().upgrade() {
+            self.look_at_snapshots(&service, true);
+        }
         self.disks.iter().for_each(|disk| disk.media.answer());
+        self.group.end();
+        let oracles = self.arrays.iter().map(|array| array.oracle.clone());
+        let oracles: Vec<Oracle> = oracles.chain(self.group.oracles()).collect();
         if is_cut {
             sim.power_cut();
-            self.arrays.iter().for_each(|array| array.oracle.power_cut());
+            oracles.iter().for_each(Oracle::power_cut);
         } else {
             sim.kill();
-            self.arrays.iter().for_each(|array| array.oracle.kill());
+            oracles.iter().for_each(Oracle::kill);
         }
+        self.had_trouble.set(false);
         self.disks.iter().for_each(|disk| disk.rest());
         self.record.borrow_mut().clear();
         self.recycle();
@@ -201,7 +226,8 @@ impl World {
     /// Makes disks blank that no array needs, as a user does once no daemon has them.
     fn recycle(&self) {
         for disk in &self.disks {
-            let is_stale = disk.superblock().is_some() && !self.is_needed(disk);
+            let is_md = disk.superblock().is_some() && !self.is_needed(disk);
+            let is_stale = is_md || disk.physical().is_some() && !self.is_listed(disk);
             if is_stale && self.draw(|rng| rng.chance(1, 2)) {
                 disk.make_blank();
             }
@@ -226,17 +252,19 @@ impl World {
     async fn life(self: Rc<Self>, end: End) {
         let mut paths = Vec::new();
         for disk in &self.disks {
-            if disk.superblock().is_some() {
+            if disk.superblock().is_some() || disk.physical().is_some() {
                 paths.push(disk.path.clone());
             }
         }
         self.draw(|rng| shuffle(&mut paths, rng));
         let daemon = Rc::new(Daemon::start(&self.disks, &paths).await);
+        *self.service.borrow_mut() = Rc::downgrade(&daemon.service);
         if daemon.failures.iter().any(|why| why.contains(SPLIT)) {
             self.trace(format_args!("a user has to decide: {:?}", daemon.failures));
             return self.is_over.set(true);
         }
         self.check_started(&daemon).await;
+        self.check_groups_started(&daemon).await;
         let focus = self.draw(|rng| (rng.index(self.disks.len()), rng.index(self.arrays.len())));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
@@ -287,6 +315,10 @@ impl World {
     async fn use_arrays(&self, daemon: &Daemon, part: u64, mut rng: Rng) {
         for _ in 0..12 {
             SimRuntime.sleep(pause(&mut rng)).await;
+            if rng.chance(1, 2) {
+                self.use_volume(daemon, part, &mut rng).await;
+                continue;
+            }
             let made = &self.arrays[rng.index(self.arrays.len())];
             let Some(volume) = daemon.service.stack.arrays.of(made.uuid) else { continue };
             let Some(open) = volume.bytes.open() else { continue };
@@ -330,6 +362,10 @@ impl World {
             SimRuntime.sleep(pause(&mut rng)).await;
             let disk = &self.disks[rng.index(self.disks.len())];
             self.trace(format_args!("{} misbehaves", disk.path));
+            self.had_trouble.set(true);
+            if disk.physical().is_some() {
+                self.group.had_trouble.set(true);
+            }
             disk.misbehave(&mut rng).await;
             self.trace(format_args!("{} behaves again", disk.path));
         }
@@ -340,6 +376,7 @@ impl World {
             SimRuntime.sleep(Duration::from_micros(rng.below(20_000))).await;
             self.check_owners(daemon);
             self.check_sync(daemon);
+            self.look_at_snapshots(&daemon.service, false);
         }
     }
 
@@ -354,13 +391,15 @@ impl World {
                     .await;
             }
         }
+        self.reactivate(daemon).await;
         let begun_ns = SimRuntime.now_ns();
         let lasts = |limit: Duration| SimRuntime.now_ns() - begun_ns > limit.as_nanos() as u64;
-        while !self.is_calm(daemon) {
+        while !self.is_calm(daemon) || !self.is_group_calm(daemon).await {
             assert!(!lasts(CALM), "no rest after {CALM:?}: {}", self.state(daemon));
             SimRuntime.sleep(Duration::from_millis(500)).await;
         }
         self.check_at_rest(daemon).await;
+        self.check_group_at_rest(daemon).await;
     }
 }
 

@@ -35,6 +35,7 @@ use super::active::{Active, LiveDevice, Numbers, links};
 use super::difference::{Difference, Renames};
 use super::put_off::later;
 use super::{PresentVolume, Site, VolumeGroups};
+use crate::canary::{Rule, broken};
 use crate::devices::{MappedNames, Role};
 
 /// A requested change.
@@ -264,7 +265,9 @@ impl VolumeGroups {
         let (joining, leaving) =
             (std::mem::take(&mut change.joining), std::mem::take(&mut change.leaving));
         let renewed = std::mem::take(&mut change.renewed);
-        self.mark(&joining, true, site).await?;
+        if !broken(Rule::PhysicalVolumesAreMarked) {
+            self.mark(&joining, true, site).await?;
+        }
         let mut applied = self.apply_text(change, site).await;
         match &mut applied {
             // If it is unknown which text is valid, they stay as both texts need them.
@@ -310,6 +313,9 @@ impl VolumeGroups {
             if let Some((name, at)) = &change.verify {
                 let verified = step.mapped(name)?.message(*at, &["verify"]).await;
                 verified.map_err(|error| format!("{name} cannot be relied upon: {error}"))?;
+            }
+            if broken(Rule::GroupsAreWritten) {
+                return Ok(CommitResult::default());
             }
             match write(physical, &change.members, &after, site).await {
                 Err(error @ CommitError::Uncertain { .. }) if is_safe_ahead => {
