@@ -150,7 +150,7 @@ impl<'a> IoFuture<'a> {
         }
     }
 
-    /// The result of an I/O that ended as it was started. So whoever started it need not make a future that waits.
+    /// The result of an I/O that ended while it was submitted: its submitter needs no future to wait for it.
     #[inline]
     pub fn result(&self) -> Option<BioResult> {
         match self.inner {

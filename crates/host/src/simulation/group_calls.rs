@@ -255,7 +255,7 @@ impl World {
         self.lvm(daemon, Command::Resize(resize), asked).await;
     }
 
-    /// Pauses, resumes or gives up what is copied.
+    /// Pauses, resumes or aborts a copy.
     async fn control_copying(&self, daemon: &Daemon, volume: &str, rng: &mut Rng) {
         if rng.chance(1, 4) {
             self.lvm(daemon, Command::AbortMove { from: None }, Asked::Other).await;
@@ -381,11 +381,16 @@ impl World {
             }
         }
         for refused in &daemon.service.stack.refused_volumes {
-            let volume = refused.name.strip_prefix("vg/").and_then(|name| self.group.called(name));
-            let is_invalid = volume.is_some_and(|it| it.validity.get() != Validity::Valid);
+            let is_invalid = self.is_or_was_invalid(&refused.name);
             assert!(is_invalid, "{} is refused: {}", refused.name, refused.why);
         }
         self.check_volumes(daemon).await;
+    }
+
+    /// Whether this volume, with its group's name, is a snapshot that was seen to be invalid.
+    fn is_or_was_invalid(&self, name: &str) -> bool {
+        let volume = name.strip_prefix("vg/").and_then(|name| self.group.called(name));
+        volume.is_some_and(|volume| volume.validity.get() != Validity::Valid)
     }
 
     /// Clients find the volumes of the description, which have their data.
@@ -398,12 +403,8 @@ impl World {
         let served: BTreeSet<String> =
             served.iter().map(|device| device.export_name().to_owned()).collect();
         // A snapshot that is invalid is not made again.
-        let is_invalid = |name: &str| {
-            let volume = name.strip_prefix("vg/").and_then(|name| self.group.called(name));
-            volume.is_some_and(|volume| volume.validity.get() != Validity::Valid)
-        };
         let lacking: Vec<&String> =
-            visible.difference(&served).filter(|name| !is_invalid(name)).collect();
+            visible.difference(&served).filter(|name| !self.is_or_was_invalid(name)).collect();
         let fits = served.is_subset(&visible) && lacking.is_empty();
         assert!(fits, "clients find {served:?}, not {visible:?}");
         let snapshots = Self::snapshots(&daemon.service);
@@ -425,7 +426,7 @@ impl World {
         }
     }
 
-    /// Everything is active, and goes on.
+    /// Activates everything and resumes all copies.
     pub(super) async fn reactivate(&self, daemon: &Daemon) {
         for name in ["vg/pvmove0", "vg/a", "vg/b", "vg/c", "vg/d"] {
             let at = JobControl { name: name.to_owned(), action: JobAction::Resume };
@@ -443,14 +444,14 @@ impl World {
         }
     }
 
-    /// Whether no merge and no move goes on; merges of invalid snapshots have no end.
+    /// Whether no merge and no move is running; merges of invalid snapshots have no end.
     pub(super) async fn is_group_calm(&self, daemon: &Daemon) -> bool {
         let look = daemon.service.turns.look().await;
         let merges = look.merging().iter().any(|it| it.left.is_some_and(|left| !left.is_zero()));
         let ends = look.merging().iter().any(|merging| merging.has_ended());
         let moving = look.moving();
         drop(look);
-        // A merge that failed goes on at the next activation.
+        // A merge that failed is resumed by the next activation.
         let has_failed = |(_, line): &(String, StatusLine)| line.status == Status::MergeFailed;
         if Self::snapshots(&daemon.service).iter().any(has_failed) {
             self.activate(daemon, None, false).await;

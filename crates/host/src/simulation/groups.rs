@@ -176,7 +176,7 @@ impl MadeGroup {
         if let Asked::Snapshot { of, .. } = asked {
             of.end();
         }
-        // A merge goes on in the daemon, and perhaps never began on the disks.
+        // The daemon keeps merging, though the merge perhaps never began on the disks.
         if let Asked::Merge(name) = asked {
             let snapshot = self.called(name);
             let origin = snapshot.as_ref().and_then(|snapshot| snapshot.origin);

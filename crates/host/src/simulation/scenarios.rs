@@ -83,7 +83,7 @@ impl Scene {
         self.call("Grow", json!(Grow { name, bitmap, ..Grow::default() })).await;
     }
 
-    /// Waits until no sync goes on.
+    /// Waits until no sync is running.
     async fn rest(&self) {
         let begun_ns = SimRuntime.now_ns();
         while !self.world.is_calm(&self.daemon) {

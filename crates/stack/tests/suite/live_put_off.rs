@@ -177,7 +177,7 @@ fn a_merge_of_an_invalid_snapshot_is_refused() {
             assert_eq!(live.run(merge("snap")).await.err().as_deref(), Some(INVALIDATED));
             assert_eq!(live.put_off("snap").await.err().as_deref(), Some(INVALIDATED));
             assert!(!live.text().contains("merging_store"));
-            // The origin goes on.
+            // Clients still use the origin.
             write(&live.stack, "vg/data", 8, 4).await;
             assert_eq!(read(&live.stack, "vg/data", 16).await, 3);
             if restarts == 0 {
