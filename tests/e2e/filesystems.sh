@@ -30,7 +30,8 @@ fi
 [ "${ASHLAR_UNSHARED:-}" = $$ ] || ASHLAR_UNSHARED=$$ exec unshare --mount --propagation private "$0" "${arguments[@]}"
 
 W=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-fs.XXXXXX")
-server='' loop=''
+# shellcheck source=tests/e2e/array-on-loop.sh
+. "$here/array-on-loop.sh"
 cleanup() {
 	if mountpoint -q "$W/mnt"; then umount "$W/mnt"; fi
 	[ -z "$loop" ] || losetup -d "$loop" || true
@@ -41,33 +42,6 @@ cleanup() {
 trap cleanup EXIT
 mkdir "$W/mnt" "$W/vol"
 fail() { echo "filesystems.sh: $*" >&2; tail -n 20 "$W/log" >&2; exit 1; }
-
-# serve - start ashlar over the members and attach a loop device; direct I/O every other time
-turn=0
-serve() {
-	"$ashlar" serve "$W"/m?.img --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
-	server=$!
-	for _ in $(seq 200); do
-		[ ! -e "$W/vol/dev/md0" ] || break
-		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
-		sleep 0.05
-	done
-	turn=$((turn + 1))
-	local direct=off
-	[ $((turn % 2)) = 0 ] || direct=on
-	loop=$(losetup -f --show --direct-io=$direct "$W/vol/dev/md0")
-}
-
-# stop - detach, end ashlar with SIGTERM, and compare the members
-stop() {
-	losetup -d "$loop"
-	loop=''
-	udevadm settle 2>/dev/null || sleep 0.1
-	kill -TERM "$server"
-	wait "$server" || fail "ashlar serve ended with $?"
-	server=''
-	python3 "$here/copies.py" "$W"/m?.img || fail "the members' copies"
-}
 
 check() {
 	case $1 in

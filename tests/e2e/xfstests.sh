@@ -51,7 +51,9 @@ fi
 seed=${SEED:-$RANDOM}
 
 W=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-xfstests.XXXXXX")
-server='' loop='' array='' kind='' case='' background=()
+# shellcheck source=tests/e2e/array-on-loop.sh
+. "$here/array-on-loop.sh"
+array='' kind='' case='' background=()
 cleanup() {
 	[ ${#background[@]} = 0 ] || kill "${background[@]}" 2>/dev/null || true
 	if mountpoint -q "$W/mnt"; then umount "$W/mnt" || umount -l "$W/mnt"; fi
@@ -70,31 +72,6 @@ fail() {
 }
 
 # --- the array and the file system ------------------------------------------
-turn=0
-serve() {
-	"$ashlar" serve "$W"/m?.img --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
-	server=$!
-	for _ in $(seq 600); do
-		[ ! -e "$W/vol/dev/md0" ] || break
-		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
-		sleep 0.05
-	done
-	turn=$((turn + 1))
-	local direct=off
-	[ $((turn % 2)) = 0 ] || direct=on
-	loop=$(losetup -f --show --direct-io=$direct "$W/vol/dev/md0")
-}
-
-stop() {
-	losetup -d "$loop"
-	loop=''
-	udevadm settle 2>/dev/null || sleep 0.1
-	kill -TERM "$server"
-	wait "$server" || fail "ashlar serve ended with $?"
-	server=''
-	python3 "$here/copies.py" "$W"/m?.img >>"$W/log" || fail "the members' copies"
-}
-
 make_array() {
 	local options
 	rm -f "$W"/m?.img
@@ -218,7 +195,7 @@ for array in "${arrays[@]}"; do
 		begin=$(date +%s)
 		: >"$W/log"
 		make_array "$array"
-		serve
+		serve 600
 		make_fs
 		mount "$loop" "$W/mnt"
 		for case in "${cases[@]}"; do
@@ -234,7 +211,7 @@ for array in "${arrays[@]}"; do
 		case=end
 		umount "$W/mnt"
 		check
-		stop
+		stop >>"$W/log"
 		echo "$array $kind: ${#cases[@]} cases (${cases[*]}), checks clean, copies equal, $(($(date +%s) - begin)) s"
 	done
 done
