@@ -198,7 +198,7 @@ impl Service {
 /// Logs notes about devices.
 pub(crate) fn log_notes(notes: &[Note]) {
     for note in notes {
-        tracing::warn!(device = note.device, "{}", note.text);
+        tracing::warn!(device = note.shown, "{}", note.text);
     }
 }
 

@@ -213,7 +213,7 @@ impl Builder {
     }
 
     pub(crate) fn note(&mut self, device: &str, text: impl Into<String>) {
-        let note = Note { device: device.to_owned(), text: text.into() };
+        let note = Note::new(&self.devices, device.to_owned(), text.into());
         // Don't repeat a note that still holds.
         if !self.notes.contains(&note) {
             self.notes.push(note);

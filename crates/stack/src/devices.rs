@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ashlar_block::disk::DiskEvent;
 use ashlar_block::{BlockDevice, ByteVolume, Gateway};
+use ashlar_dm::snapshot::{Status, StatusLine};
 use ashlar_zfs::client::Zvol;
 use event_listener::EventListener;
 use uuid::Uuid;
@@ -153,6 +154,13 @@ impl Device {
             Kind::Zvol(zvol) => Some(zvol),
             Kind::Disk | Kind::Partition(_) | Kind::Array | Kind::Logical(_) => None,
         }
+    }
+
+    /// Whether it is a snapshot that is invalid: all its I/O fails.
+    pub(crate) fn is_invalid_snapshot(&self) -> bool {
+        let Kind::Logical(mapped) = &self.kind else { return false };
+        let line = mapped.status().parse();
+        line.is_ok_and(|line: StatusLine| !line.is_merge && line.status == Status::Invalid)
     }
 
     /// Its name for NBD clients: `md/data`, `vg/lv`, or its name under `dev`.

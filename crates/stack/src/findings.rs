@@ -5,6 +5,7 @@ use ashlar_md::ondisk::MdadmUuid;
 use ashlar_md::{AssembleError, Candidate};
 use uuid::Uuid;
 
+use crate::devices::Devices;
 use crate::names::ArrayName;
 use crate::pools;
 use crate::probe::Contents;
@@ -29,8 +30,18 @@ pub struct Options {
 pub struct Note {
     /// The name of the device.
     pub device: String,
+    /// Its name for users: that of a logical volume is `vg/data`, not `dm-2`.
+    pub shown: String,
     /// The message.
     pub text: String,
+}
+
+impl Note {
+    pub(crate) fn new(devices: &Devices, device: String, text: String) -> Self {
+        let volume = devices.find(&device).filter(|found| found.kind.is_logical());
+        let shown = volume.map_or_else(|| device.clone(), |found| found.export_name().to_owned());
+        Self { device, shown, text }
+    }
 }
 
 /// The result of a probe of a device of the stack.
@@ -71,6 +82,6 @@ impl std::fmt::Display for Failure {
 
 impl std::fmt::Display for Note {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.device, self.text)
+        write!(f, "{}: {}", self.shown, self.text)
     }
 }

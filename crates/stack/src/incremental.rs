@@ -406,7 +406,7 @@ impl Collector {
                     let device = self.builder.devices.name(rdev.path());
                     let device = device.unwrap_or_else(|| rdev.path().to_owned());
                     let text = format!("left out of {}: no superblock can be read", name.path());
-                    self.builder.notes.push(Note { device, text });
+                    self.builder.notes.push(Note::new(&self.builder.devices, device, text));
                 }
             }
         }
@@ -507,7 +507,8 @@ impl Collector {
         for member in members {
             let device = self.builder.devices.name(&member.path);
             let device = device.unwrap_or_else(|| member.path.clone());
-            self.builder.notes.push(Note { device, text: format!("not assembled: {error}") });
+            let text = format!("not assembled: {error}");
+            self.builder.notes.push(Note::new(&self.builder.devices, device, text));
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) struct Maker<'a> {
 }
 
 /// What users are told of an invalid snapshot.
-const INVALID_SNAPSHOT: &str = "the snapshot is invalid: its space was full, or could not be written; it has nothing to \
+pub(crate) const INVALID_SNAPSHOT: &str = "the snapshot is invalid: its space was full, or could not be written; it has nothing to \
                                 show any more, and lvremove takes it away";
 
 /// Why a device was not made.

@@ -380,6 +380,8 @@ impl World {
                 self.group.begin_merge(&made);
             }
         }
+        // A merge that was put off begins with the start, and may have filled other snapshots of its origin.
+        self.look_at_snapshots(&daemon.service, false);
         for refused in &daemon.service.stack.refused_volumes {
             let is_invalid = self.is_or_was_invalid(&refused.name);
             assert!(is_invalid, "{} is refused: {}", refused.name, refused.why);

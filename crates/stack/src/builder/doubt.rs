@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::Builder;
 use crate::arrays::Volume;
 use crate::devices::Device;
+use crate::mapped::INVALID_SNAPSHOT;
 use crate::probe::{Contents, Md};
 
 /// The present members of an array, and the depth of the deepest.
@@ -44,6 +45,10 @@ impl Builder {
 
     /// Refuses a device because what is on it cannot be read, unless the user wants it as it is.
     pub(super) fn refuse_unread(&mut self, device: &Device, why: String) -> Option<&'static str> {
+        // A merge that began with its origin may have filled it by now.
+        if device.is_invalid_snapshot() {
+            return self.refuse(device, INVALID_SNAPSHOT.to_owned());
+        }
         // The option with which the user gets the readable part.
         let (option, is_given) = match &device.kind {
             kind if kind.is_logical() => ("--partial", self.options.partial),

@@ -8,6 +8,7 @@ use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{Rng, Sim, seeds};
 use ashlar_stack::volume_groups::Request;
 
+use crate::common::notes;
 use crate::live::{LiveStack, create, group, merge, remove, resize, snapshot, with_snapshot};
 use crate::live_cuts::open;
 use crate::volume_groups::{named, read, write};
@@ -224,4 +225,37 @@ fn a_snapshot_that_is_invalid_before_its_merge_begins_can_be_removed() {
             live.stack.stop().await.unwrap();
         });
     }
+}
+
+#[test]
+fn a_snapshot_that_a_merge_fills_during_the_start_is_called_invalid() {
+    let mut refused = 0;
+    for seed in seeds(20) {
+        let sim = Sim::new(seed);
+        let media = sim.block_on(group(&sim));
+        sim.block_on(async {
+            let mut live = LiveStack::boot(&sim, &media).await;
+            live.run(snapshot("snap", "data", 3)).await.unwrap();
+            live.fill_snapshot().await;
+            live.run(snapshot("small", "data", 1)).await.unwrap();
+            live.put_off("snap").await.unwrap();
+            live.stack.stop().await.unwrap();
+
+            let mut live = LiveStack::boot(&sim, &media).await;
+            let notes = notes(&live.stack);
+            match live.has("small") {
+                true => assert!(notes.is_empty(), "{notes:?}"),
+                false => {
+                    refused += 1;
+                    let [note] = &notes[..] else { panic!("{notes:?}") };
+                    assert!(note.contains("the snapshot is invalid"), "{note}");
+                }
+            }
+            live.end_merges().await;
+            assert_eq!(read(&live.stack, "vg/data", 8).await, 0);
+            live.run(remove("small")).await.unwrap();
+            live.stack.stop().await.unwrap();
+        });
+    }
+    assert!(refused > 0, "no merge was fast enough");
 }
