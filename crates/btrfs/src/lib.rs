@@ -41,7 +41,6 @@ mod mirror;
 pub mod occupants;
 pub mod ondisk;
 pub mod path;
-pub mod raid56;
 pub mod raid_stripe;
 pub mod readahead;
 pub mod roots;

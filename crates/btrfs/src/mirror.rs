@@ -16,13 +16,13 @@
 //! found and repaired by the scrub of that column's device.
 
 use ashlar_block::{CopyNumber, Sectors};
+use ashlar_parity::Block;
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 
 use crate::chunk_map::Row;
 use crate::error::ReadError;
 use crate::ondisk::chunk::{Chunk, Profile, STRIPE_LEN};
-use crate::raid56;
 use crate::units::{Leg, Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
@@ -158,8 +158,19 @@ impl FileSystem {
         if spare_q && lost.len() == 2 {
             stripes[q] = self.read_column(&part, q).await.map_err(|_| beyond.clone())?;
         }
-        let mut slices: Vec<&mut [u8]> = stripes.iter_mut().map(Vec::as_mut_slice).collect();
-        raid56::recover(&mut slices, parities, &lost).map_err(|_| beyond)?;
+        let block = |(column, bytes)| match lost.contains(&column) {
+            true if (column as u64) < data => Some(Block::Lost(bytes)),
+            // Nobody wants lost parity.
+            true => None,
+            false if spare_q && column == q && lost.len() < 2 => None,
+            false => Some(Block::Known(bytes)),
+        };
+        let slices = stripes.iter_mut().map(Vec::as_mut_slice);
+        let mut blocks: SmallVec<[_; 8]> = slices.enumerate().map(block).collect();
+        let q = if parities == 2 { blocks.pop().flatten() } else { None };
+        let p = blocks.pop().flatten();
+        ashlar_parity::recover(&mut blocks, p, q).map_err(|_| beyond)?;
+        drop(blocks);
         Ok(stripes.swap_remove(wanted))
     }
 

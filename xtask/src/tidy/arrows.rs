@@ -9,13 +9,14 @@ use super::{File, Finding, Tree};
 /// The crates that each crate may depend on. Dev-dependencies are not restricted: tests may put any device under a layer.
 const ARROWS: &[(&str, &[&str])] = &[
     ("block", &[]),
+    ("parity", &[]),
     ("engine", &["block"]),
     ("sandbox", &[]),
     ("sim", &["block"]),
-    ("md", &["block"]),
+    ("md", &["block", "parity"]),
     ("dm", &["block"]),
     ("lvm", &["block", "dm", "md"]),
-    ("btrfs", &["block"]),
+    ("btrfs", &["block", "parity"]),
     ("zfs", &["block", "engine"]),
     ("nbd", &["block", "engine"]),
     ("rbd", &["block", "engine"]),
@@ -41,7 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that run unchanged in the simulator: they use no clock, thread or file.
-const SIMULATED: &[&str] = &["block", "sim", "md", "dm", "lvm", "btrfs"];
+const SIMULATED: &[&str] = &["block", "parity", "sim", "md", "dm", "lvm", "btrfs"];
 
 /// Crates that reach the operating system, which simulated crates may not use.
 const SYSTEM_CRATES: &[&str] =

@@ -20,7 +20,6 @@ use super::stripe::{Sectors, Stripe, UnitKind};
 use super::verify::{self, Reader, VerifiedStripe};
 use crate::extent_walk::Sum;
 use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
-use crate::raid56;
 use crate::units::Physical;
 use crate::volume::Device;
 
@@ -99,18 +98,17 @@ impl Scrub {
                 sink.problem(&problem(run, ProblemKind::ParityUnverified, Repair::Impossible));
             }
         }
-        let (mut p, mut q) = (vec![0; STRIPE_LEN as usize], Vec::new());
-        if row.chunk.profile.parities() == 2 {
-            q.resize(STRIPE_LEN as usize, 0);
-        }
-        let stripes: Vec<&[u8]> =
-            columns.iter().map(|column| column.image.bytes.as_slice()).collect();
-        let second = (!q.is_empty()).then_some(q.as_mut_slice());
-        if raid56::parity(&stripes, &mut p, second).is_err() {
-            // Only if the row has no stripes, or more than the field has elements.
+        let stripes: Vec<Option<&[u8]>> =
+            columns.iter().map(|column| Some(column.image.bytes.as_slice())).collect();
+        let mut wanted = vec![0; STRIPE_LEN as usize];
+        let (p, q) = match row.which {
+            0 => (Some(&mut wanted[..]), None),
+            _ => (None, Some(&mut wanted[..])),
+        };
+        if ashlar_parity::pq(&stripes, p, q).is_err() {
+            // Only if the row has more stripes than the field has powers of 2.
             return counters;
         }
-        let wanted = if row.which == 0 { p } else { q };
         let mut found: Vec<(Range<usize>, ProblemKind)> = Vec::new();
         for sector in good.iter() {
             let range = sector * sectorsize as usize..(sector + 1) * sectorsize as usize;
