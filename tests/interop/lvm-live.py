@@ -89,7 +89,7 @@ class Live:
             self.load.append(subprocess.Popen(["/usr/bin/python3", *writer], stdout=self.log, stderr=self.log))
         uri = f"nbd+unix:///vg%2fkeep2?socket={self.work}/nbd"
         fio = ["fio", "--name=keep2", "--ioengine=nbd", f"--uri={uri}", "--rw=randrw", "--bs=4k", "--iodepth=4"]
-        fio += ["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--time_based", "--runtime=3600", "--thinktime=1ms"]
+        fio += ["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--time_based", "--runtime=3600", "--thinktime=1ms", "--thread"]
         # Some of its files go to the current directory.
         with open(f"{self.work}/fio", "w") as said:
             fio.append("--size=16M")
@@ -111,7 +111,7 @@ class Live:
         self.load = []
 
     def end_fio(self):
-        """Without its server fio polls for ever; a failed verification has ended it."""
+        """Without its server fio polls for ever; a failed verification has ended it. Its job is a thread: a process would be in a session of its own."""
         os.killpg(self.load[2].pid, signal.SIGKILL)
         self.load[2].wait(timeout=60)
         with open(f"{self.work}/fio") as file:

@@ -158,6 +158,14 @@ where
     T: Send + 'static,
     F: FnOnce(&Path) -> T + Send + 'static,
 {
+    asked_within(ANSWER, path, ask).await
+}
+
+async fn asked_within<T, F>(limit: Duration, path: &Path, ask: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce(&Path) -> T + Send + 'static,
+{
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     struct Place;
     impl Drop for Place {
@@ -179,11 +187,11 @@ where
         })
         .await
     };
-    match timeout(ANSWER, pin!(asking)).await {
+    match timeout(limit, pin!(asking)).await {
         Some(Ok(answer)) => Ok(answer),
         Some(Err(why)) => Err(Error::new("cannot ask for", path.display(), why)),
         None => {
-            let why = format!("no answer within {} s", ANSWER.as_secs());
+            let why = format!("no answer within {} s", limit.as_secs());
             let error = Error::new("its file system is silent", path.display(), why);
             Err(error.hint("the server of this mount does not answer: findmnt -T PATH shows it"))
         }
@@ -491,11 +499,42 @@ pub fn runtime() -> Arc<dyn Runtime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, PoisonError, mpsc};
+
+    /// These tests count the threads that wait.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// A file system that never answers has its deadline, and leaves threads of the pool to others.
+    #[test]
+    fn a_question_to_a_silent_file_system_has_a_deadline() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        reactor().unwrap().block_on(async {
+            let (limit, path) = (Duration::from_millis(50), Path::new("/some/where"));
+            let waiting = Arc::new(AtomicUsize::new(0));
+            let mut answers = Vec::new();
+            for _ in 0..MOST_ASKED + 2 {
+                let (answer, answered) = mpsc::channel::<()>();
+                answers.push(answer);
+                let waiting = Arc::clone(&waiting);
+                let asking = asked_within(limit, path, move |_| {
+                    waiting.fetch_add(1, Ordering::Relaxed);
+                    answered.recv()
+                });
+                let error = asking.await.unwrap_err().to_string();
+                assert!(error.contains("/some/where") && error.contains("is silent"), "{error}");
+            }
+            let waiting = waiting.load(Ordering::Relaxed);
+            assert!((1..=MOST_ASKED).contains(&waiting), "{waiting} threads wait");
+            assert_eq!(blocking::run(|| 5).await.unwrap(), 5);
+            answers.clear();
+            assert_eq!(asked(path, |_| 6).await.unwrap(), 6);
+        });
+    }
 
     /// What waits holds up neither the reactor nor, once its answer comes, a later question.
     #[test]
     fn a_question_to_a_file_system_leaves_the_reactor_free() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         reactor().unwrap().block_on(async {
             let (answer, answered) = mpsc::channel();
             let path = Path::new("/some/where");
