@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::lvm::{group, on};
 use super::support::{Daemon, Images, MIB, Nbd, Run, until};
 use super::zvol::{WITH_POOLS, has_libzpool, pool};
 
@@ -103,43 +102,6 @@ fn a_recovery_is_paused_and_not_cancelled() {
     act(&daemon, "resume", "md0").ok();
     daemon.client(&["md", "wait", "md0"]).ok();
     assert_eq!(jobs(&daemon), [] as [Value; 0]);
-    daemon.end();
-}
-
-#[test]
-fn a_merge_is_paused_until_it_is_resumed_and_its_end_removes_the_snapshot() {
-    const CHUNK: u64 = 4096;
-    let images = group(1);
-    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
-    on(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "4k", "vg/data"]).ok();
-    let daemon = images.serve(&["--nbd", "unix:nbd"]);
-    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
-    // Every other chunk, so that a batch of the merge has few of them.
-    for chunk in 0..500 {
-        data.write(chunk * 2 * CHUNK, &[7; 512]);
-    }
-    (0..500).for_each(|_| assert_eq!(data.reply(), 0));
-    drop(data);
-    daemon.end();
-
-    let slow = ["--nbd", "unix:nbd", "--model", "d0=custom:write=100ms"];
-    let daemon = images.serve(&slow);
-    daemon.client(&["lvm", "lvconvert", "-b", "--merge", "vg/snap"]).ok();
-    act(&daemon, "pause", "vg/data").ok();
-    let paused = job(&daemon);
-    assert_eq!((&paused["kind"], &paused["state"]), (&"merge".into(), &"paused".into()));
-    assert_eq!(paused["actions"], serde_json::json!(["resume"]));
-    act(&daemon, "cancel", "vg/data").fails(1, &["cannot cancel the merge", "part of it"]);
-    // Longer than the rest would take; what was being copied may end.
-    std::thread::sleep(Duration::from_secs(1));
-    let left = job(&daemon)["done_bytes"].clone();
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(job(&daemon)["done_bytes"], left);
-    act(&daemon, "resume", "vg/data").ok();
-    until(PATIENCE, "the merge ends", || jobs(&daemon).is_empty());
-    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
-    assert_eq!(data.read_at(998 * CHUNK, 512), [0; 512]);
-    drop(data);
     daemon.end();
 }
 

@@ -132,81 +132,52 @@ fn wait_for_exports(images: &Images, wanted: &[&str]) {
     });
 }
 
+/// What becomes of the data and of the volumes is tested on the simulator: crates/host/src/simulation/scenarios/merges_and_moves.rs.
 #[test]
-fn a_merge_waits_for_the_next_activation_while_a_volume_of_it_is_open() {
+fn a_merge_that_waits_for_the_next_activation_is_told_and_shown() {
     let images = group(1);
     on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
     let daemon = serving(&images, &[]);
-    let socket = images.path("nbd");
-    let mut data = Nbd::open(&socket, "vg/data");
-    data.write_at(MIB, &[1; 4096]);
-    live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "8", "vg/data"]).ok();
-    data.write_at(MIB, &[2; 4096]);
-    let mut snap = Nbd::open(&socket, "vg/snap");
+    let data = Nbd::open(&images.path("nbd"), "vg/data");
+    let new = ["-s", "-n", "snap", "-L", "4M", "-c", "8", "vg/data"];
+    live(&images, "lvcreate", &new).ok();
+    let snap = Nbd::open(&images.path("nbd"), "vg/snap");
 
     let later = "  Merging of snapshot vg/snap will occur on next activation of vg/data.\n";
-    let run = live(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
-    assert_eq!(run.out, format!("  Delaying merge since origin is open.\n{later}"));
-    assert_eq!(live(&images, "lvconvert", &["--merge", "vg/snap"]).ok().out, later);
-    // The clients that have the two volumes open use them as before.
-    data.write_at(2 * MIB, &[3; 4096]);
-    assert_eq!(data.read_at(MIB, 4096), [2; 4096]);
-    assert_eq!(snap.read_at(MIB, 4096), [1; 4096]);
+    let merge = || live(&images, "lvconvert", &["--merge", "vg/snap"]).ok().out;
+    assert_eq!(merge(), format!("  Delaying merge since origin is open.\n{later}"));
+    assert_eq!(merge(), later);
     assert_eq!(rows(&images, "lvs", "lv_name,lv_attr"), ["data Owi-aos---"]);
     let run = live(&images, "lvs", &["-a", "--noheadings", "-o", "lv_name,lv_attr"]).ok();
     assert!(run.out.contains("[snap] Swi-aos---"), "{run:?}");
     // As for every merge that is under way.
     for (verb, args, part) in [
         ("lvremove", &["-y", "vg/snap"][..], "snap"),
-        ("lvextend", &["-L", "+1M", "vg/snap"], "it is being merged"),
-        ("lvcreate", &["-s", "-L", "4M", "vg/data"], "a snapshot is being merged into it"),
         ("lvchange", &["-an", "vg/data"], "in use"),
         ("vgcfgrestore", &["vg"], "snapshot vg/snap is being merged"),
     ] {
         live(&images, verb, args).fails(5, &[part]);
     }
-    // Clients find the snapshot no more once it is closed. Other changes leave both alone.
-    drop(snap);
+    drop((data, snap));
     wait_for_exports(&images, &["vg/data"]);
-    live(&images, "lvcreate", &["-n", "new", "-L", "1M", "vg"]).ok();
-    live(&images, "vgrename", &["vg", "wg"]).ok();
-    assert_eq!(data.read_at(MIB, 4096), [2; 4096]);
-    drop(data);
-    let mut data = Nbd::open(&socket, "wg/data");
-    assert_eq!(data.read_at(MIB, 4096), [2; 4096], "it has not been activated again");
-    drop(data);
-    live(&images, "lvchange", &["-an", "wg/data"]).ok();
-    live(&images, "lvchange", &["-ay", "wg/data"]).ok();
-    let mut data = Nbd::open(&socket, "wg/data");
-    assert_eq!(data.read_at(MIB, 4096), [1; 4096]);
-    assert_eq!(data.read_at(2 * MIB, 4096), [0; 4096]);
-    let is_merged = || rows(&images, "lvs", "lv_name,lv_attr")[0] == "data -wi-ao----";
+    live(&images, "lvchange", &["-an", "vg/data"]).ok();
+    live(&images, "lvchange", &["-ay", "vg/data"]).ok();
+    let is_merged = || rows(&images, "lvs", "lv_name,lv_attr") == ["data -wi-a-----"];
     until(PATIENCE, "the merge", is_merged);
-    drop(data);
-    // The names of the snapshot's devices are free again.
-    live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "8", "wg/data"]).ok();
-    wait_for_exports(&images, &["wg/data", "wg/new", "wg/snap"]);
 
-    // With the snapshot open, and a new daemon instead of an activation.
-    Nbd::open(&socket, "wg/data").write_at(MIB, &[4; 4096]);
-    let snap = Nbd::open(&socket, "wg/snap");
-    let run = live(&images, "lvconvert", &["--merge", "wg/snap"]).ok();
-    assert!(run.out.starts_with("  Delaying merge since snapshot is open.\n"), "{run:?}");
+    live(&images, "lvcreate", &new).ok();
+    let snap = Nbd::open(&images.path("nbd"), "vg/snap");
+    let merged = live(&images, "lvconvert", &["-b", "--merge", "vg/snap"]).ok().out;
+    assert!(merged.starts_with("  Delaying merge since snapshot is open.\n"), "{merged}");
     drop(snap);
-    daemon.end();
-    let daemon = serving(&images, &[]);
-    assert_eq!(Nbd::open(&socket, "wg/data").read_at(MIB, 4096), [1; 4096]);
-    wait_for_exports(&images, &["wg/data", "wg/new"]);
-    until(PATIENCE, "the merge", || rows(&images, "vgs", "snap_count") == ["0"]);
+    live(&images, "lvchange", &["-an", "vg/data"]).ok();
+    live(&images, "lvchange", &["-ay", "vg/data"]).ok();
+    until(PATIENCE, "the merge", is_merged);
 
     // A volume that is not active.
-    live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "-c", "8", "wg/data"]).ok();
-    live(&images, "lvchange", &["-an", "wg/data"]).ok();
-    let run = live(&images, "lvconvert", &["--merge", "wg/snap"]).ok();
-    let later = "  Merging of snapshot wg/snap will occur on next activation of wg/data.\n";
-    assert_eq!(run.out, format!("  Conversion starts after activation.\n{later}"));
-    live(&images, "lvchange", &["-ay", "wg/data"]).ok();
-    wait_for_exports(&images, &["wg/data", "wg/new"]);
+    live(&images, "lvcreate", &new).ok();
+    live(&images, "lvchange", &["-an", "vg/data"]).ok();
+    assert_eq!(merge(), format!("  Conversion starts after activation.\n{later}"));
     daemon.end();
 }
 
@@ -291,204 +262,66 @@ fn spare(images: &Images, name: &str) {
     File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
 }
 
+/// What the daemon does is tested on the simulator: crates/host/src/simulation/scenarios/members_of_groups.rs.
 #[test]
-fn disks_join_and_leave_a_served_group() {
+fn disks_that_join_and_leave_a_served_group_are_told() {
     let images = group(1);
-    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
     spare(&images, "new");
-    spare(&images, "other");
     let daemon = serving(&images, &[]);
-    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
-    data.write_at(MIB, &[1; 4096]);
-
-    let run = live(&images, "vgextend", &["vg", "new", "other"]).ok();
-    let lines: Vec<&str> = run.out.lines().collect();
-    assert_eq!(lines[0], "  Physical volume \"new\" successfully created.");
-    assert_eq!(lines[1], "  new is a disk of the daemon now: name it when it is started again.");
-    assert_eq!(lines[4], "  Volume group \"vg\" successfully extended");
-    assert_eq!(rows(&images, "vgs", "vg_name,pv_count"), ["vg 3"]);
-    // The new space is used at once, by a volume that is in use.
-    live(&images, "lvextend", &["-L", "50M", "vg/data"]).ok();
-    let mut grown = Nbd::open(&images.path("nbd"), "vg/data");
-    grown.write_at(49 * MIB, &[2; 4096]);
-    live(&images, "vgreduce", &["vg", "new"])
-        .fails(5, &["Cannot remove the physical volume", "data"]);
-    let run = live(&images, "vgreduce", &["vg", "other"]).ok();
+    let run = live(&images, "vgextend", &["vg", "new"]).ok();
+    let lines = [
+        "  Physical volume \"new\" successfully created.",
+        "  new is a disk of the daemon now: name it when it is started again.",
+        "  Volume group \"vg\" successfully extended",
+    ];
+    assert_eq!(run.out.lines().collect::<Vec<_>>(), lines);
+    assert_eq!(rows(&images, "vgs", "vg_name,pv_count"), ["vg 2"]);
+    live(&images, "vgextend", &["vg", "nothing"]).fails(5, &["nothing"]);
+    let run = live(&images, "vgreduce", &["vg", "new"]).ok();
     assert!(
         run.out.starts_with("  Removed \"")
-            && run.out.ends_with("other\" from volume group \"vg\"\n")
+            && run.out.ends_with("new\" from volume group \"vg\"\n")
     );
-    live(&images, "vgreduce", &["vg", "other"])
-        .fails(5, &["other", "not found in volume group \"vg\""]);
-    assert_eq!(
-        live(&images, "vgreduce", &["vg", "-a"]).ok().out,
-        "  No physical volumes are unused\n"
-    );
-
-    // A free physical volume makes a group of its own, and is taken back.
-    live(&images, "vgcreate", &["vg", "other"])
-        .fails(5, &["A volume group called vg already exists"]);
-    let run = live(&images, "vgcreate", &["-s", "1M", "wg", "other"]).ok();
+    live(&images, "vgreduce", &["vg", "new"])
+        .fails(5, &["new", "not found in volume group \"vg\""]);
+    on(&images, "lvcreate", &["-n", "lv", "-L", "4M", "vg"]).fails(5, &["d0"]);
+    live(&images, "lvcreate", &["-n", "lv", "-L", "4M", "vg"]).ok();
+    let run = live(&images, "vgreduce", &["vg", "-a"]).ok();
+    assert_eq!(run.out, "  No physical volumes are unused\n");
+    let run = live(&images, "vgcreate", &["-s", "1M", "wg", "new"]).ok();
     assert_eq!(run.out, "  Volume group \"wg\" successfully created\n");
-    live(&images, "vgextend", &["vg", "other"]).fails(5, &["is already in volume group 'wg'"]);
     live(&images, "lvcreate", &["-n", "lv", "-L", "4M", "wg"]).ok();
-    assert_eq!(exports(&images), ["vg/data", "wg/lv"]);
-    let lv = Nbd::open(&images.path("nbd"), "wg/lv");
     live(&images, "vgremove", &["wg"])
         .fails(5, &["Do you really want to remove volume group", "-y"]);
+    let lv = Nbd::open(&images.path("nbd"), "wg/lv");
     live(&images, "vgremove", &["-y", "wg"]).fails(5, &["wg/lv in use"]);
     drop(lv);
     let run = live(&images, "vgremove", &["-y", "wg"]).ok();
     assert!(run.out.ends_with("  Volume group \"wg\" successfully removed\n"), "{run:?}");
-    assert_eq!(exports(&images), ["vg/data"]);
-    live(&images, "vgextend", &["vg", "other"]).ok();
-    assert_eq!(data.read_at(MIB, 4096), [1; 4096]);
-    drop((data, grown));
-    daemon.end();
-
-    // The disks have what the daemon had.
-    let all = ["--devices", "d0,new,other"];
-    let shown =
-        lvm(&images, &[&["vgs", "--json", "-o", "vg_name,pv_count,vg_seqno"], &all[..]].concat())
-            .ok();
-    assert!(
-        shown.out.contains("\"pv_count\":\"3\"") || shown.out.contains("\"pv_count\": \"3\""),
-        "{shown:?}"
-    );
-    let daemon = Daemon::of(
-        {
-            let mut command = program();
-            command.args([
-                "serve",
-                "--control",
-                "control",
-                "--nbd",
-                "unix:nbd",
-                "d0",
-                "new",
-                "other",
-            ]);
-            command.current_dir(images.dir.path());
-            command
-        },
-        images.dir.path(),
-    );
-    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
-    assert_eq!(data.read_at(49 * MIB, 4096), [2; 4096]);
-    drop(data);
     daemon.end();
 }
 
 #[test]
-fn what_cannot_join_a_served_group_is_refused_and_left_as_it_was() {
-    let images = group(1);
-    spare(&images, "new");
-    spare(&images, "small");
-    File::options().write(true).open(images.path("small")).unwrap().set_len(MIB).unwrap();
-    spare(&images, "ext4");
-    let made = Command::new("mkfs.ext4").arg("-q").arg(images.path("ext4")).status();
-    assert!(made.expect("mkfs.ext4, of e2fsprogs").success());
-    let plain = fs::read(images.path("new")).unwrap();
-    spare(&images, "volume");
-    let mut command = program();
-    command.args(["serve", "--control", "control", "--nbd", "unix:nbd", "d0", "volume"]);
-    command.current_dir(images.dir.path()).env("XDG_STATE_HOME", images.path("state"));
-    let daemon = Daemon::of(command, images.dir.path());
-    let seqno = rows(&images, "vgs", "vg_seqno");
-    let open = Nbd::open(&images.path("nbd"), "volume");
-    for (args, part) in [
-        (&["vg", "new", "ext4"][..], "Cannot use"),
-        (&["vg", "new", "small"], "small"),
-        (&["vg", "new", "new"], "new is named twice"),
-        (&["vg", "new", "d0"], "is already in volume group 'vg'"),
-        (&["vg", "new", "nothing"], "nothing"),
-        (&["vg", "new", "volume"], "volume' is open"),
-        (&["none", "new"], "Volume group \"none\" not found"),
-    ] {
-        live(&images, "vgextend", args).fails(5, &[part]);
-    }
-    drop(open);
-    assert!(fs::read(images.path("new")).unwrap() == plain, "it was not written to");
-    assert_eq!(rows(&images, "vgs", "vg_seqno"), seqno);
-    // A volume that is not in use can join; clients find it no more.
-    assert_eq!(exports(&images), ["volume"]);
-    live(&images, "vgextend", &["vg", "volume"]).ok();
-    assert_eq!(exports(&images), [""; 0]);
-    assert_eq!(rows(&images, "vgs", "pv_count"), ["2"]);
-    daemon.end();
-}
-
-#[test]
-fn volumes_are_active_at_times() {
+fn the_numbers_of_active_volumes_are_told() {
     let images = group(1);
     on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg"]).ok();
     on(&images, "lvcreate", &["-n", "other", "-L", "4M", "vg"]).ok();
     let daemon = serving(&images, &[]);
     let control = |args: &[&str]| daemon.client(&[&["lvm"], args].concat());
-    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
-    data.write_at(MIB, &[1; 4096]);
+    let data = Nbd::open(&images.path("nbd"), "vg/data");
     control(&["lvchange", "-an", "vg/data"]).fails(5, &["vg/data in use", "is open"]);
     control(&["vgchange", "-an", "vg"]).fails(5, &["vg/data in use"]);
-    assert_eq!(exports(&images), ["vg/data", "vg/other"]);
     drop(data);
     control(&["lvchange", "-an", "vg/data"]).ok();
     assert_eq!(exports(&images), ["vg/other"]);
     assert_eq!(rows(&images, "lvs", "lv_name,lv_attr"), ["data -wi-------", "other -wi-a-----"]);
     control(&["lvreduce", "-y", "-L", "4M", "vg/data"]).fails(5, &["NOT reduced", "not active"]);
-    control(&["lvextend", "-L", "12M", "vg/data"]).ok();
     let run = control(&["vgchange", "-ay"]).ok();
     assert_eq!(run.out, "  2 logical volume(s) in volume group \"vg\" now active\n");
-    let mut data = Nbd::open(&images.path("nbd"), "vg/data");
-    assert_eq!(data.read_at(MIB, 4096), [1; 4096]);
-    data.write_at(11 * MIB, &[2; 4096]);
-    drop(data);
     let run = control(&["vgchange", "-an", "vg"]).ok();
     assert_eq!(run.out, "  0 logical volume(s) in volume group \"vg\" now active\n");
-    assert_eq!(exports(&images), [""; 0]);
     control(&["lvchange", "-ay", "vg/none"])
         .fails(5, &["Failed to find logical volume \"vg/none\""]);
     control(&["lvchange", "-ay", "vg"]).fails(3, &["VG/LV"]);
     daemon.end();
-}
-
-/// A small file system in memory, unmounted at the end.
-struct SmallFileSystem(std::path::PathBuf);
-
-impl SmallFileSystem {
-    fn mount(path: std::path::PathBuf) -> Option<Self> {
-        fs::create_dir(&path).unwrap();
-        let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(&path);
-        command.output().unwrap().status.success().then_some(Self(path))
-    }
-}
-
-impl Drop for SmallFileSystem {
-    fn drop(&mut self) {
-        let (Ok(_) | Err(_)) = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-/// The first disk cannot be written to, which shows only when it is.
-#[test]
-fn a_volume_that_does_not_join_after_all_is_found_by_clients_again() {
-    let images = group(1);
-    spare(&images, "volume");
-    let Some(full) = SmallFileSystem::mount(images.path("full")) else {
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no tmpfs can be mounted");
-        return eprintln!("volumes that do not join: skipped, no tmpfs can be mounted");
-    };
-    spare(&images, "full/disk");
-    // Until there is no room.
-    let (Ok(()) | Err(_)) = fs::write(images.path("full/other"), vec![1; 1 << 16]);
-    let mut command = program();
-    command.args(["serve", "--control", "control", "--nbd", "unix:nbd", "d0", "volume"]);
-    command.current_dir(images.dir.path()).env("XDG_STATE_HOME", images.path("state"));
-    let daemon = Daemon::of(command, images.dir.path());
-    let run = live(&images, "vgextend", &["vg", "full/disk", "volume"]);
-    run.fails(5, &["Cannot make a physical volume: full/disk"]);
-    assert_eq!(exports(&images), ["volume"]);
-    Nbd::open(&images.path("nbd"), "volume").write_at(0, &[1; 4096]);
-    daemon.end();
-    drop(full);
 }

@@ -115,35 +115,13 @@ fn a_client_writes_while_its_volume_moves_and_the_daemon_is_killed() {
     };
     check(&mut data);
     drop(data);
+    daemon.client(&["lvm", "pvmove", "--abort"]).ok();
+    daemon.client(&["lvm", "pvmove", "nothing"]).fails(5, &["Failed to find physical volume"]);
+    lvm(&images, &["pvmove"]).fails(5, &["--devices"]);
     daemon.client(&["lvm", "vgreduce", "vg", "d0"]).ok();
     daemon.end();
     assert_eq!(places(&images), ["data d2(0)"]);
     let daemon = serving(&images, &[]);
     check(&mut Nbd::open(&images.path("nbd"), "vg/data"));
     daemon.end();
-}
-
-#[test]
-fn a_move_is_paused_and_cancelled_as_a_job() {
-    let images = group(2);
-    on(&images, "lvcreate", &["-n", "data", "-L", "30M", "vg", "d0"]).ok();
-    let daemon = serving(&images, &["--model", "d1=custom:write=200ms"]);
-    daemon.client(&["lvm", "pvmove", "-b", "d0"]).ok();
-    daemon.client(&["jobs", "pause", "vg/pvmove0"]).ok();
-    let paused = || daemon.client(&["jobs"]).ok().out;
-    assert!(paused().contains("vg/pvmove0  move  paused"), "{}", paused());
-    // What was being copied ends.
-    std::thread::sleep(Duration::from_secs(2));
-    let before = paused();
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(paused(), before);
-    daemon.client(&["jobs", "pause", "vg/pvmove0"]).fails(1, &["is paused already"]);
-    daemon.client(&["jobs", "resume", "vg/pvmove0"]).ok();
-    daemon.client(&["jobs", "cancel", "vg/pvmove0"]).ok();
-    assert_eq!(paused(), "no long work is under way\n");
-    daemon.client(&["lvm", "pvmove", "--abort"]).ok();
-    daemon.client(&["lvm", "pvmove", "nothing"]).fails(5, &["Failed to find physical volume"]);
-    daemon.end();
-    assert_eq!(places(&images), ["data d0(0)"]);
-    lvm(&images, &["pvmove"]).fails(5, &["--devices"]);
 }

@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -156,37 +155,6 @@ impl Run {
 }
 
 #[test]
-fn a_member_that_was_away_comes_back_by_the_bitmap() {
-    let images = array(2, 2, &["--level=1", "--bitmap=internal"]);
-    let daemon = serve(&images, &["d0", "d1"]);
-    let out = |args: &[&str]| daemon.client(&[&["md"], args].concat()).ok().out;
-    assert_eq!(attribute(&daemon, "md/consistency_policy"), "bitmap");
-    let bitmap = ["location", "metadata", "time_base", "backlog", "can_clear", "chunksize"]
-        .map(|name| attribute(&daemon, &format!("md/bitmap/{name}")));
-    assert_eq!(bitmap, ["+8", "internal", "5", "0", "true", "67108864"]);
-    assert!(attribute(&daemon, "md/bitmap/space").parse::<u32>().is_ok());
-    assert_eq!(attribute(&daemon, "md/max_read_errors"), "20");
-    daemon.client(&["set", "sys/block/md0/md/max_read_errors", "5"]).ok();
-    assert_eq!(attribute(&daemon, "md/max_read_errors"), "5");
-    out(&["fail", "md0", "d1"]);
-    out(&["remove", "md0", "d1"]);
-    assert_eq!(out(&["re-add", "md0", "d1", "--write-mostly"]), "re-added d1\n");
-    settle(&daemon);
-    assert_eq!(members(&daemon), ["0 0 active sync d0", "1 1 active sync writemostly d1"]);
-    assert_eq!(attribute(&daemon, "md/dev-d1/state"), "in_sync,write_mostly");
-    daemon.client(&["set", "sys/block/md0/md/dev-d1/state", "-writemostly"]).ok();
-    assert_eq!(attribute(&daemon, "md/dev-d1/state"), "in_sync");
-    // It need not be removed first.
-    daemon.client(&["md", "re-add", "md0", "d1"]).fails(1, &["d1 is in use"]);
-    out(&["fail", "md0", "d1"]);
-    assert_eq!(out(&["re-add", "md0", "d1"]), "re-added d1\n");
-    settle(&daemon);
-    assert_eq!(members(&daemon), ["0 0 active sync d0", "1 1 active sync d1"]);
-    daemon.client(&["md", "re-add", "md0", "d1"]).fails(1, &["d1 is in use"]);
-    daemon.end();
-}
-
-#[test]
 fn a_disk_of_the_same_name_as_one_that_was_removed_is_another_disk() {
     let images = array(2, 2, &["--level=1", "--assume-clean"]);
     fill(&images, &["d0", "d1"]);
@@ -202,29 +170,6 @@ fn a_disk_of_the_same_name_as_one_that_was_removed_is_another_disk() {
     assert_eq!(attribute(&daemon, "md/degraded"), "0");
     daemon.end();
     assert!(contents(&images, "d0") == contents(&images, "d1"));
-}
-
-#[test]
-fn a_member_that_was_damaged_at_the_start_is_added_again() {
-    let images = array(2, 2, &["--level=1", "--assume-clean"]);
-    let file = fs::OpenOptions::new().read(true).write(true).open(images.path("d1")).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, 4096 + 100).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x41], 4096 + 100).unwrap();
-    let daemon = serve(&images, &["--run", "d0", "d1"]);
-    let md = |args: &[&str]| daemon.client(&[&["md"], args].concat());
-    let hint = "--force overwrites what is there";
-    md(&["add", "md0", "d1"]).fails(1, &["d1 has md member, damaged", hint]);
-    md(&["re-add", "md0", "d1"]).fails(1, &["is no member of an array"]);
-    assert_eq!(md(&["add", "--force", "md0", "d1"]).ok().out, "added d1\n");
-    settle(&daemon);
-    assert_eq!(attribute(&daemon, "md/degraded"), "0");
-    md(&["add", "--force", "md0", "d1"]).fails(1, &["d1 is in use: it is a member of /dev/md0"]);
-    daemon.end();
-    assert!(contents(&images, "d0") == contents(&images, "d1"));
-    let daemon = serve(&images, &["d0", "d1"]);
-    assert!(daemon.greeting.contains("2 of 2 devices"), "{}", daemon.greeting);
-    daemon.end();
 }
 
 /// The refused file had the path's identity from then on: the next add by that path took the old file, which has no name.
@@ -273,61 +218,36 @@ fn a_check_finds_what_differs_and_a_repair_makes_it_the_same() {
     assert!(contents(&images, "d0") == contents(&images, "d1"));
 }
 
+/// What becomes of members and data then is tested on the simulator: crates/host/src/simulation/scenarios.
 #[test]
-fn a_sync_can_be_throttled_stopped_and_goes_on() {
-    let images = array(2, 2, &["--level=1"]);
+fn a_re_add_a_replacement_and_another_number_of_devices_are_told() {
+    let images = array(4, 2, &["--level=1", "--bitmap=internal"]);
     let daemon = serve(&images, &["d0", "d1"]);
-    let set = |name: &str, value: &str| {
-        daemon.client(&["set", &format!("sys/block/md0/md/{name}"), value])
-    };
-    assert_eq!(attribute(&daemon, "md/sync_speed_max"), "200000 (system)");
-    set("sync_speed_max", "1").ok();
-    set("sync_speed_min", "1").ok();
-    assert_eq!(attribute(&daemon, "md/sync_speed_max"), "1 (local)");
-    daemon.client(&["md", "action", "md0", "check", "--no-wait"]).ok();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while attribute(&daemon, "md/sync_action") != "check" {
-        assert!(Instant::now() < deadline, "the check does not begin");
-    }
-    let completed = attribute(&daemon, "md/sync_completed");
-    assert!(completed.ends_with(" / 63488"), "{completed}");
-    let mdstat = daemon.client(&["get", "proc/mdstat"]).ok().out;
-    assert!(mdstat.contains("\n      [") && mdstat.contains("]  check ="), "{mdstat}");
-    let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
-    assert!(
-        detail.contains("clean, checking \n") && detail.contains("  Check Status : "),
-        "{detail}"
-    );
-    set("sync_action", "check").fails(1, &["under way"]);
-    set("sync_action", "idle").ok();
+    let md = |args: &[&str]| daemon.client(&[&["md"], args].concat());
+    md(&["fail", "md0", "d1"]).ok();
+    md(&["remove", "md0", "d1"]).ok();
+    let run = md(&["re-add", "md0", "d1", "--write-mostly"]).ok();
+    assert_eq!(run.out, "re-added d1\n");
     settle(&daemon);
-    assert_eq!(attribute(&daemon, "md/sync_completed"), "none");
-    set("sync_speed_max", "system").ok();
-    set("sync_speed_max", "0").fails(1, &["`0`"]);
-    set("sync_max", "8192").ok();
-    assert_eq!(attribute(&daemon, "md/sync_max"), "8192");
-    set("sync_max", "max").ok();
-    set("sync_action", "frozen").ok();
-    assert_eq!(attribute(&daemon, "md/sync_action"), "frozen");
-    set("sync_action", "idle").ok();
-    assert_eq!(daemon.client(&["md", "wait", "md0"]).code, Some(1));
-    daemon.end();
-}
+    assert_eq!(md(&["wait", "md0"]).code, Some(1), "there is nothing to wait for");
+    assert_eq!(members(&daemon), ["0 0 active sync d0", "1 1 active sync writemostly d1"]);
+    md(&["re-add", "md0", "d1"]).fails(1, &["d1 is in use"]);
 
-#[test]
-fn a_member_is_replaced_while_it_works() {
-    let images = array(3, 2, &["--level=1", "--assume-clean"]);
-    fill(&images, &["d0", "d1"]);
-    let daemon = serve(&images, &["d0", "d1"]);
-    let out = |args: &[&str]| daemon.client(&[&["md"], args].concat()).ok().out;
-    out(&["add", "md0", "d2"]);
-    assert_eq!(members(&daemon)[2], "2 - spare d2");
-    let marked = out(&["replace", "md0", "d1", "--with", "d2"]);
+    md(&["add", "md0", "d2"]).ok();
+    let marked = md(&["replace", "md0", "d1", "--with", "d2"]).ok().out;
     assert!(marked.starts_with("Marked d1 (device 1 in /dev/md0) for replacement\nMarked "));
     settle(&daemon);
-    assert_eq!(members(&daemon), ["0 0 active sync d0", "2 1 active sync d2", "1 - faulty d1"]);
+    let replaced = ["0 0 active sync d0", "2 1 active sync d2", "1 - faulty writemostly d1"];
+    assert_eq!(members(&daemon), replaced);
+
+    let grow = |args: &[&str]| md(&[&["grow", "md0"], args].concat());
+    let run = grow(&["--raid-devices=3", "--add", images.path("d3").to_str().unwrap()]).ok();
+    assert_eq!(run.out, "md0: 3 devices\n");
+    settle(&daemon);
+    assert_eq!(members(&daemon)[2], "3 2 active sync d3");
+    grow(&["-n2"]).fails(1, &["d3", "slot 2", "fail it first"]);
+    grow(&["-n1"]).fails(2, &["single device"]);
     daemon.end();
-    assert!(contents(&images, "d0") == contents(&images, "d2"));
 }
 
 #[test]
@@ -487,30 +407,6 @@ fn the_mount_follows_members_and_takes_changes() {
     assert_eq!(read("rd1/bad_blocks"), "");
     assert_eq!(read("mismatch_cnt"), "0\n");
     daemon.end();
-}
-
-#[test]
-fn a_mirror_gets_more_devices_and_fewer() {
-    let images = array(4, 2, &["--level=1", "--assume-clean"]);
-    fill(&images, &["d0", "d1"]);
-    let daemon = serve(&images, &["d0", "d1"]);
-    let grow = |args: &[&str]| daemon.client(&[&["md", "grow", "md0"], args].concat());
-    let run = grow(&["--raid-devices=3", "--add", images.path("d2").to_str().unwrap()]).ok();
-    assert_eq!(run.out, "md0: 3 devices\n");
-    settle(&daemon);
-    let expected = ["0 0 active sync d0", "1 1 active sync d1", "2 2 active sync d2"];
-    assert_eq!(members(&daemon), expected);
-    assert_eq!(attribute(&daemon, "md/raid_disks"), "3");
-    grow(&["-n2"]).fails(1, &["d2", "slot 2", "fail it first"]);
-    grow(&["-n1"]).fails(2, &["single device"]);
-    daemon.client(&["md", "fail", "md0", "d2"]).ok();
-    grow(&["-n2"]).ok();
-    let expected = ["0 0 active sync d0", "1 1 active sync d1", "2 - faulty d2"];
-    assert_eq!(members(&daemon), expected);
-    daemon.end();
-    assert_eq!(contents(&images, "d2"), contents(&images, "d0"));
-    let run = images.run(&["md", "assemble"], &["d0", "d1"]).ok();
-    assert_eq!(run.out, "ashlar: /dev/md0 can be started with 2 drives.\n");
 }
 
 #[test]

@@ -196,27 +196,6 @@ fn an_array_of_partitions_that_does_not_start_is_an_error_in_the_log() {
 }
 
 #[test]
-fn partitions_of_an_array_appear_with_its_last_member() {
-    let images = Images::array(2, 32 * MIB, &["--level=1"]);
-    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
-    let volume = mount.join("dev/md0");
-    let volume = volume.to_str().unwrap();
-    tool("sfdisk", &["--quiet", "--no-reread", volume], "label: dos\n, 4M\n, 8M\n");
-    daemon.end();
-    let args = ["--incremental", "--mount", "mnt", "--nbd", "unix:nbd", "d0"];
-    let daemon = Daemon::start(images.dir.path(), &args);
-    assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nready\n");
-    daemon.client(&["md", "incremental", "d1"]).ok();
-    assert_eq!(names(&mount.join("dev")), ["md0p1", "md0p2"]);
-    let mut command = Command::new("nbdinfo");
-    command.args(["--list", "nbd+unix:///?socket=nbd"]).current_dir(images.dir.path());
-    let list = command.output().unwrap();
-    let list = String::from_utf8(list.stdout).unwrap();
-    assert!(list.contains("md0p1") && list.contains("md0p2"), "{list}");
-    daemon.end();
-}
-
-#[test]
 fn an_ordinary_user_may_scan_images_that_can_only_be_read() {
     let images = mirrored();
     for name in &images.names {

@@ -47,7 +47,7 @@ canaries! {
     a_member_without_a_claim: Rule::MembersKeepTheirClaim, 50;
     other_contents_that_are_overwritten: Rule::OtherContentsAreKept, 50;
     a_physical_volume_without_a_mark: Rule::PhysicalVolumesAreMarked, 300;
-    two_uses_of_a_disk: Rule::OneUse, 50;
+    two_uses_of_a_disk: Rule::OneUse, 300;
     a_registry_that_does_not_follow: Rule::RegistryIsSettled, 50;
     an_array_that_runs_and_waits: Rule::StartedArraysWaitNoMore, 50;
     an_array_that_stops_in_use: Rule::UsedArraysRun, 50;

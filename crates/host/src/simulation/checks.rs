@@ -272,7 +272,7 @@ impl World {
     }
 
     /// Each member in sync has all data alone.
-    fn check_copies(&self, daemon: &Daemon, volume: &Volume) {
+    pub(super) fn check_copies(&self, daemon: &Daemon, volume: &Volume) {
         let status = volume.view.status();
         let Some(made) = self.array(status.uuid).filter(|made| made.is_known.get()) else { return };
         if status.unsynced {

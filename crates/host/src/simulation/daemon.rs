@@ -79,6 +79,15 @@ pub(super) struct Daemon {
 impl Daemon {
     /// Starts with the disks at these paths.
     pub(super) async fn start(disks: &[Rc<SimulatedDisk>], paths: &[String]) -> Self {
+        Self::start_with(disks, paths, ashlar_md::Options::default()).await
+    }
+
+    /// The same, with options for arrays.
+    pub(super) async fn start_with(
+        disks: &[Rc<SimulatedDisk>],
+        paths: &[String],
+        md: ashlar_md::Options,
+    ) -> Self {
         let machine = SimulatedMachine::new(disks);
         let runtime = Arc::clone(machine.runtime());
         let (mut opened, mut identities) = (Vec::new(), Vec::new());
@@ -94,7 +103,7 @@ impl Daemon {
             identities.push((path.clone(), identity));
         }
         let probed = probe_all(opened).await;
-        let options = Options::default();
+        let options = Options { md, ..Options::default() };
         let mut stack = assemble(&probed, options.clone(), &runtime).await;
         drop(probed);
         let collector = Collector::new(&mut stack, options, Arc::clone(&runtime));
@@ -150,6 +159,11 @@ impl Daemon {
         runtime.spawn(Box::pin(returns::re_add_members(Rc::clone(&service))));
         runtime.spawn(Box::pin(async move { clients.front_ends.keep_up().await }));
         Self { service, failures, offers, _array_end: array_end }
+    }
+
+    /// The names of the devices that clients of the front end find.
+    pub(super) fn offered(&self) -> BTreeSet<String> {
+        self.offers.0.lock().unwrap().clone()
     }
 
     /// The reply to a call, which travels as bytes.

@@ -16,7 +16,7 @@ use ashlar_stack::volume_groups::MovingState;
 use serde_json::{Value, json};
 
 use super::daemon::Daemon;
-use super::disks::SimulatedDisk;
+use super::disks::{LARGE, SimulatedDisk};
 use super::groups::{Asked, Copying, EXTENT, LAYOUT, MadeVolume, Merge, Validity};
 use super::record::Effect;
 use super::world::{PARTS, USE, WRITES, World};
@@ -52,7 +52,7 @@ impl World {
             listed = self.disks.iter().collect();
         }
         let physical = listed[rng.index(listed.len())];
-        match rng.below(20) {
+        match rng.below(24) {
             0 | 1 if volumes.len() < MOST => self.create(daemon, rng).await,
             2..6 if volumes.len() < MOST => self.snapshot(daemon, volume, rng).await,
             6 if volumes.len() > 1 => {
@@ -78,17 +78,50 @@ impl World {
                 let one = Some(name.as_str()).filter(|_| rng.chance(3, 4));
                 self.activate(daemon, one, rng.chance(1, 2)).await;
             }
-            17 => {
-                let member = if rng.chance(1, 2) { physical } else { disk };
+            17 | 20 => {
+                let free = self.free_physical(rng).filter(|_| rng.chance(3, 4));
+                let any = if rng.chance(1, 2) { physical } else { disk };
+                let member = free.unwrap_or(any);
                 let physical = vec![member.path.clone()];
                 self.members(daemon, "vg", Membership::Reduce { physical }, member).await;
             }
             18 => self.change_other(daemon, disk, rng).await,
+            21 => self.merge(daemon, rng).await,
+            22 => {
+                // All extents of a disk, which can leave then.
+                let from = PhysicalPart { path: physical.path.clone(), ranges: Vec::new() };
+                let start = Move { from, volume: None, to: Vec::new(), policy: None };
+                self.lvm(daemon, Command::Move(start), Asked::Other).await;
+            }
             _ => {
+                let disk = self.blank(rng).filter(|_| rng.chance(3, 4)).unwrap_or(disk);
                 let (physical, layout) = (vec![disk.path.clone()], LAYOUT.into());
                 self.members(daemon, "vg", Membership::Extend { physical, layout }, disk).await;
             }
         }
+    }
+
+    /// A disk that can join the group: it has room, and no other use on it.
+    fn blank(&self, rng: &mut Rng) -> Option<&SimulatedDisk> {
+        let has_room = |disk: &SimulatedDisk| disk.media.capacity() >= LARGE;
+        let is_unused = |disk: &SimulatedDisk| disk.superblock().is_none() && !self.is_listed(disk);
+        let fits = |disk: &&Rc<SimulatedDisk>| has_room(disk) && is_unused(disk);
+        let all: Vec<_> = self.disks.iter().filter(fits).collect();
+        all.get(rng.index(all.len().max(1))).map(|disk| &***disk)
+    }
+
+    /// A disk of the group that has no extents of volumes.
+    fn free_physical(&self, rng: &mut Rng) -> Option<&SimulatedDisk> {
+        let found = self.descriptions();
+        let vg = &found.get(&self.group.id)?.group;
+        let used: BTreeSet<usize> =
+            vg.lvs.iter().flat_map(|lv| lv.pv_extents()).map(|on| on.pv).collect();
+        let is_free = |disk: &&Rc<SimulatedDisk>| {
+            let at = disk.physical().and_then(|physical| vg.pv_index(&physical.uuid));
+            at.is_some_and(|at| !used.contains(&at))
+        };
+        let all: Vec<_> = self.disks.iter().filter(is_free).collect();
+        all.get(rng.index(all.len().max(1))).map(|disk| &***disk)
     }
 
     /// Calls, and compares what the answer says with the disks. Returns the answer, if the change was made.
@@ -221,13 +254,19 @@ impl World {
     }
 
     async fn merge(&self, daemon: &Daemon, rng: &mut Rng) {
-        let mut all = self.group.volumes.borrow().clone();
+        let volumes = self.group.volumes.borrow().clone();
+        let mut all = volumes.clone();
         all.retain(|made| made.origin.is_some());
         let Some(volume) = all.get(rng.index(all.len().max(1))) else {
             return self.ask(daemon, "Groups", json!({})).await;
         };
         let snapshot = volume.name.borrow().clone();
         let (asked, name) = (Asked::Merge(snapshot.clone()), snapshot.clone());
+        // Sometimes it has one of the two open meanwhile: then the merge is put off.
+        let origin = volumes.iter().find(|made| Some(made.id) == volume.origin);
+        let used = if rng.chance(1, 2) { origin.unwrap_or(volume) } else { volume };
+        let device = Self::device_of(daemon, used).filter(|_| rng.chance(1, 2));
+        let open = device.and_then(|device| device.bytes.open());
         let done = self.lvm(daemon, Command::Merge { snapshot }, asked).await;
         // Another volume may have that name by now.
         if let (Some(done), Some(volume)) = (done, self.group.called(&name))
@@ -239,6 +278,7 @@ impl World {
                 false => self.group.begin_merge(&volume),
             }
         }
+        drop(open);
     }
 
     async fn resize(&self, daemon: &Daemon, volume: &MadeVolume, rng: &mut Rng) {

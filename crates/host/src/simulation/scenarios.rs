@@ -3,28 +3,52 @@
 //! They look at what the daemon answers, and at what is on the disks then. What its clients print, and what becomes of its process, sockets
 //! and files, is looked at by the tests of the program.
 
+mod arrays;
+mod at_once;
+mod ending;
+mod groups;
+mod members_of_groups;
+mod merges_and_moves;
+
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ashlar_block::Runtime;
+use ashlar_block::byte_volume::OpenVolume;
+use ashlar_block::{Buffer, Flags, Runtime, Sector, Sectors};
 use ashlar_sim::scheduler::start;
-use ashlar_sim::{Mix, Sim, SimRuntime, Workload};
+use ashlar_sim::{Mix, Oracle, Sim, SimRuntime, Workload};
+use ashlar_stack::arrays::Volume;
+use ashlar_stack::detail::{Detail, DetailMember};
+use ashlar_stack::devices::Device;
 use serde_json::{Value, json};
 
 use super::daemon::Daemon;
-use super::disks::SimulatedDisk;
+use super::disks::{LARGE, SimulatedDisk};
 use super::world::{WRITES, World};
 use crate::interface::{Grow, Manage, ManageAction};
 use crate::varlink::Reply;
 
 /// The interleavings of each course.
 const SEEDS: u64 = 20;
-/// How long a sync may take.
+/// How long a sync, a merge or a move may take.
 const PATIENCE: Duration = Duration::from_secs(200);
 
 /// The disks of md0 and of md1.
 const MD0: [usize; 2] = [0, 1];
 const MD1: [usize; 2] = [2, 3];
+/// Blank disks.
+const BLANK: [usize; 2] = [4, 5];
+/// The disks of the group `vg`.
+const VG: [usize; 2] = [6, 7];
+
+/// Where the data of members is.
+const DATA: Sector = Sector(256);
+
+/// The attributes of md0.
+const STATE: &str = "sys/block/md0/md";
+/// What a client writes to and reads from a volume at once.
+const PIECE: Sectors = Sectors(8);
 
 /// A daemon that serves some of the disks of a world.
 struct Scene {
@@ -34,8 +58,12 @@ struct Scene {
 
 impl Scene {
     async fn start(world: &Rc<World>, disks: &[usize]) -> Self {
+        Self::start_with(world, disks, ashlar_md::Options::default()).await
+    }
+
+    async fn start_with(world: &Rc<World>, disks: &[usize], md: ashlar_md::Options) -> Self {
         let paths: Vec<String> = disks.iter().map(|at| world.disks[*at].path.clone()).collect();
-        let daemon = Rc::new(Daemon::start(&world.disks, &paths).await);
+        let daemon = Rc::new(Daemon::start_with(&world.disks, &paths, md).await);
         Self { world: Rc::clone(world), daemon }
     }
 
@@ -43,14 +71,27 @@ impl Scene {
         &self.world.disks[at]
     }
 
+    fn path(&self, at: usize) -> String {
+        self.disk(at).path.clone()
+    }
+
     async fn call(&self, method: &str, parameters: Value) -> Reply {
         self.daemon.call(method, parameters).await
     }
 
-    /// Calls that must succeed.
-    async fn done(&self, method: &str, parameters: Value) {
+    /// A call that must succeed.
+    async fn done(&self, method: &str, parameters: Value) -> Value {
         let reply = self.call(method, parameters.clone()).await;
         assert!(reply.error.is_none(), "{method} {parameters}: {reply:?}");
+        reply.parameters
+    }
+
+    /// A call that must be refused for this reason.
+    async fn refused(&self, method: &str, parameters: Value, reason: &str) {
+        let reply = self.call(method, parameters.clone()).await;
+        let text = reply.parameters.to_string();
+        let is_it = reply.error.is_some() && text.contains(reason);
+        assert!(is_it, "{method} {parameters}: {reason}: {reply:?}");
     }
 
     /// Both calls at once.
@@ -62,9 +103,30 @@ impl Scene {
         [first.await, second.await]
     }
 
+    /// An attribute, without the end of its line.
+    async fn get(&self, path: &str) -> String {
+        let reply = self.done("Get", json!({ "path": path })).await;
+        reply["value"].as_str().expect("a text").trim_end().to_owned()
+    }
+
+    async fn set(&self, path: &str, value: &str) {
+        self.done("Set", json!({ "path": path, "value": value })).await;
+    }
+
+    async fn set_refused(&self, path: &str, value: &str, reason: &str) {
+        self.refused("Set", json!({ "path": path, "value": value }), reason).await;
+    }
+
     fn manage(&self, array: &str, action: ManageAction, at: usize, force: bool) -> Value {
         let manage = Manage::new(array, action, &self.disk(at).path);
         json!(Manage { force: Some(force), ..manage })
+    }
+
+    /// Changes the members of md0; returns what was said to be done.
+    async fn managed(&self, action: ManageAction, at: usize) -> Vec<String> {
+        let reply = self.done("Manage", self.manage("md0", action, at, false)).await;
+        let done = reply["done"].as_array().expect("lines").iter();
+        done.map(|line| line.as_str().expect("a line").to_owned()).collect()
     }
 
     /// The second member of md0 is no member any more.
@@ -85,13 +147,17 @@ impl Scene {
 
     /// Waits until no sync is running.
     async fn rest(&self) {
+        self.until("rest", async || self.world.is_calm(&self.daemon)).await;
+        self.world.check_owners(&self.daemon);
+    }
+
+    async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let begun_ns = SimRuntime.now_ns();
-        while !self.world.is_calm(&self.daemon) {
+        while !holds().await {
             let lasts = SimRuntime.now_ns() - begun_ns > PATIENCE.as_nanos() as u64;
-            assert!(!lasts, "no rest: {}", self.world.state(&self.daemon));
+            assert!(!lasts, "no {what}: {}", self.world.state(&self.daemon));
             SimRuntime.sleep(Duration::from_millis(100)).await;
         }
-        self.world.check_owners(&self.daemon);
     }
 
     /// How many running arrays have a disk as a member.
@@ -102,159 +168,143 @@ impl Scene {
         members.filter(|member| member.path.as_deref() == path).count()
     }
 
+    fn md0(&self) -> Volume {
+        let made = self.world.arrays[0].uuid;
+        self.daemon.service.stack.arrays.of(made).expect("md0 runs")
+    }
+
+    /// The members of md0, as its details show them: number, slot, state and disk.
+    async fn members(&self) -> Vec<String> {
+        let reply = self.done("Detail", json!({ "name": "md0" })).await;
+        let detail: Detail = serde_json::from_value(reply["detail"].clone()).expect("details");
+        let number = |number: Option<u64>| number.map_or("-".to_owned(), |it| it.to_string());
+        let row = |member: &DetailMember| {
+            let path = member.path.as_deref();
+            let disk = self.world.disks.iter().position(|disk| Some(disk.path.as_str()) == path);
+            let disk = disk.map_or(String::new(), |at| format!(" disk {at}"));
+            let DetailMember { number: own, slot, state, .. } = member;
+            format!(
+                "{} {} {state}{disk}",
+                number(own.map(Into::into)),
+                number(slot.map(Into::into))
+            )
+        };
+        detail.members.iter().map(row).collect()
+    }
+
     /// Clients write to md0, and flush that.
     async fn write(&self) {
-        let made = &self.world.arrays[0];
-        let volume = self.daemon.service.stack.arrays.of(made.uuid).expect("md0 runs");
+        self.write_in(0..self.world.arrays[0].size).await;
+    }
+
+    /// The same in some of its sectors.
+    async fn write_in(&self, sectors: Range<u64>) {
+        let (made, volume) = (&self.world.arrays[0], self.md0());
         let mut rng = self.world.draw(ashlar_sim::Rng::fork);
         for mix in [WRITES, Mix { write: 0, flush: 1, ..WRITES }] {
             let workload =
-                Workload { tasks: 1, ios: 8, max_len: 16, mix, ..Workload::over(0..made.size) };
+                Workload { tasks: 1, ios: 8, max_len: 16, mix, ..Workload::over(sectors.clone()) };
             let done = workload.run(volume.bytes.gateway(), &made.oracle, &mut rng).await;
             done.unwrap_or_else(|violation| panic!("{violation}"));
         }
     }
+
+    /// md0 has all that was written, and each member in sync has it alone; superblocks name these.
+    async fn check_md0(&self) {
+        let (made, volume) = (&self.world.arrays[0], self.md0());
+        let all = Workload::over(0..made.size);
+        let read = all.verify(volume.bytes.gateway(), &made.oracle).await;
+        read.unwrap_or_else(|violation| panic!("{violation}"));
+        self.world.check_copies(&self.daemon, &volume);
+        self.world.check_superblocks(&self.daemon, &volume);
+    }
+
+    /// A disk of md0, which has ended, has all that was written, and says that it is clean.
+    fn check_clean(&self, at: usize) {
+        let (disk, made) = (self.disk(at), &self.world.arrays[0]);
+        let sb = disk.superblock().expect("a superblock");
+        assert!(sb.is_clean(), "{} does not say clean", disk.path);
+        let data = disk.media.peek_range(DATA, Sectors(made.size));
+        let right = made.oracle.check_contents(0..made.size, &data);
+        right.unwrap_or_else(|violation| panic!("{}: {violation}", disk.path));
+    }
+
+    /// The names by which clients find volumes, sorted.
+    fn found(&self) -> Vec<String> {
+        let offered = self.daemon.offered();
+        let all = self.daemon.service.stack.devices.volumes();
+        let all = all.into_iter().filter(|device| offered.contains(&device.name));
+        let mut names: Vec<String> = all.map(|device| device.export_name().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// The volume that clients find by a name.
+    fn volume(&self, name: &str) -> Device {
+        let all = self.daemon.service.stack.devices.volumes();
+        let found = all.into_iter().find(|device| device.export_name() == name);
+        found.unwrap_or_else(|| panic!("there is no {name}, but {:?}", self.found()))
+    }
+
+    /// A client opens a volume.
+    fn open(&self, name: &str) -> OpenVolume {
+        self.volume(name).bytes.open().unwrap_or_else(|| panic!("{name} cannot be opened"))
+    }
+}
+
+/// A client writes a piece of a volume, and flushes that.
+async fn put(volume: &OpenVolume, at: u64, byte: u8) {
+    let mut buffer = Buffer::from_slice(&vec![byte; PIECE.bytes() as usize]);
+    volume.gateway().write(Sector(at), &mut buffer, Flags::empty()).await.expect("a write");
+    volume.gateway().flush().await.expect("a flush");
+}
+
+/// Whether a piece of a volume has this byte throughout.
+async fn has(volume: &OpenVolume, at: u64, byte: u8) -> bool {
+    let read = volume.gateway().read(Sector(at), PIECE).await.expect("a read");
+    read.as_slice().iter().all(|it| *it == byte)
 }
 
 fn is_done(reply: &Reply) -> bool {
     reply.error.is_none()
 }
 
-/// Runs a course of calls in several interleavings, over these disks of two mirrors.
+/// The power fails once a daemon has ended, before another one starts.
+fn cut_power(sim: Sim, world: &World) {
+    sim.power_cut();
+    world.arrays.iter().map(|made| &made.oracle).for_each(Oracle::power_cut);
+    world.disks.iter().for_each(|disk| disk.rest());
+}
+
+/// Runs a course of calls in several interleavings, on a daemon that is started with these disks.
 fn each(disks: &[usize], course: impl AsyncFn(&Scene)) {
-    for seed in 0..SEEDS {
-        let world = Rc::new(World::new(seed));
-        let sim = Sim::new(seed);
-        sim.block_on(async {
-            let scene = Scene::start(&world, disks).await;
-            course(&scene).await;
-        });
+    each_with_room((SEEDS, LARGE), disks, course);
+}
+
+/// The same in this many interleavings, where disks that are no members of md0 and md1 have this size.
+fn each_with_room((seeds, size): (u64, Sectors), disks: &[usize], course: impl AsyncFn(&Scene)) {
+    for seed in 0..seeds {
+        let world = Rc::new(World::with_room(seed, size));
+        Sim::new(seed).block_on(async { course(&Scene::start(&world, disks).await).await });
     }
 }
 
-const STATE: &str = "sys/block/md0/md";
-
-fn re_add(scene: &Scene) -> Value {
-    let path = format!("{STATE}/dev-{}/state", scene.disk(MD0[1]).name());
-    json!({ "path": path, "value": "re-add" })
-}
-
-#[test]
-fn a_disk_that_two_arrays_want_at_once_joins_one() {
-    each(&[0, 1, 2, 3], async |scene| {
-        scene.give_bitmap().await;
-        let attach = json!({ "disk": scene.disk(MD0[1]).path });
-        for (method, parameters) in [
-            ("Manage", scene.manage("md0", ManageAction::Add, MD0[1], false)),
-            ("Manage", scene.manage("md0", ManageAction::ReAdd, MD0[1], false)),
-            ("Attach", attach),
-        ] {
-            scene.take_out(&["md0", "md1"]).await;
-            let other = scene.manage("md1", ManageAction::Add, MD0[1], true);
-            let first = (method, parameters.clone());
-            let replies = scene.both([first, ("Manage", other)]).await;
-            let done = replies.iter().filter(|reply| is_done(reply)).count();
-            assert_eq!((done, scene.owners(MD0[1])), (1, 1), "{parameters}: {replies:?}");
-            scene.rest().await;
-            scene.take_out(&["md0", "md1"]).await;
-            // It was a member of the first one last.
-            let back = scene.manage("md0", ManageAction::Add, MD0[1], true);
-            scene.done("Manage", back).await;
-            scene.rest().await;
-        }
-    });
-}
-
-#[test]
-fn a_member_that_is_re_added_twice_at_once_is_one_member() {
+/// The same with another course after the daemon has ended by a request, the power has failed, and a daemon was started with other disks;
+/// disks that are no members of md0 and md1 have this size.
+fn each_twice(
+    size: Sectors,
+    (first, course): (&[usize], impl AsyncFn(&Scene)),
+    (second, then): (&[usize], impl AsyncFn(&Scene)),
+) {
     for seed in 0..SEEDS {
-        let world = Rc::new(World::new(seed));
+        let world = Rc::new(World::with_room(seed, size));
         let sim = Sim::new(seed);
         sim.block_on(async {
-            let scene = Scene::start(&world, &MD0).await;
-            scene.give_bitmap().await;
-            scene.write().await;
-            let fail = scene.manage("md0", ManageAction::Fail, MD0[1], false);
-            scene.done("Manage", fail).await;
-            scene.write().await;
-            let call = ("Set", re_add(&scene));
-            let replies = scene.both([call.clone(), call]).await;
-            assert_eq!(replies.iter().filter(|reply| is_done(reply)).count(), 1, "{replies:?}");
-            scene.rest().await;
-            let volume = scene.daemon.service.stack.arrays.of(world.arrays[0].uuid).expect("md0");
-            assert_eq!(volume.view.degraded(), 0);
-            world.check_superblocks(&scene.daemon, &volume);
-            // The other member fails: what is flushed then must survive a restart.
-            let fail = scene.manage("md0", ManageAction::Fail, MD0[0], false);
-            scene.done("Manage", fail).await;
-            scene.write().await;
+            let scene = Scene::start(&world, first).await;
+            course(&scene).await;
             assert!(scene.daemon.end().await, "a clean end");
         });
-        sim.power_cut();
-        world.arrays.iter().for_each(|made| made.oracle.power_cut());
-        world.disks.iter().for_each(|disk| disk.rest());
-        Sim::new(seed).block_on(async {
-            let scene = Scene::start(&world, &[0, 1, 2, 3]).await;
-            world.check_started(&scene.daemon).await;
-        });
-    }
-}
-
-#[test]
-fn a_member_that_was_removed_stays_removed() {
-    each(&MD0, async |scene| {
-        scene.give_bitmap().await;
-        scene.write().await;
-        let fail = scene.manage("md0", ManageAction::Fail, MD0[1], false);
-        scene.done("Manage", fail).await;
-        scene.write().await;
-        let remove = scene.manage("md0", ManageAction::Remove, MD0[1], false);
-        let [removed, added] = scene.both([("Manage", remove), ("Set", re_add(scene))]).await;
-        assert!(is_done(&removed) || is_done(&added), "{removed:?} {added:?}");
-        scene.rest().await;
-        let is_member = scene.owners(MD0[1]) == 1;
-        assert_eq!(is_member, !is_done(&removed), "{removed:?} {added:?}");
-    });
-}
-
-#[test]
-fn a_member_that_is_detached_from_an_inactive_array_is_closed_at_once() {
-    each(&MD1[..1], async |scene| {
-        let disk = scene.disk(MD1[0]);
-        assert!(disk.is_open() && scene.daemon.service.stack.arrays.waiting().len() == 1);
-        scene.done("Detach", json!({ "disk": disk.path })).await;
-        assert!(!disk.is_open(), "{} is open", disk.path);
-        assert!(scene.daemon.service.stack.arrays.waiting().is_empty());
-    });
-}
-
-/// As udev hands them in at boot.
-#[test]
-fn members_that_come_at_once_make_one_array() {
-    for seed in 0..SEEDS {
-        let world = Rc::new(World::new(seed));
-        let sim = Sim::new(seed);
-        sim.block_on(async {
-            let made = world.make(5, &[0, 1, 2, 3, 4, 5]).await;
-            let scene = Scene::start(&world, &[]).await;
-            let all: Vec<_> = (0..6)
-                .map(|at| {
-                    let daemon = Rc::clone(&scene.daemon);
-                    let disk = json!({ "disk": scene.disk(at).path });
-                    start(async move { daemon.call("Attach", disk).await })
-                })
-                .collect();
-            let mut started = 0;
-            for reply in all {
-                let reply = reply.await;
-                assert!(is_done(&reply), "{reply:?}");
-                started +=
-                    usize::from(reply.parameters.to_string().contains("which has been started"));
-            }
-            assert_eq!(started, 1);
-            let volume = scene.daemon.service.stack.arrays.of(made.uuid).expect("an array");
-            assert_eq!(volume.view.degraded(), 0);
-            scene.rest().await;
-        });
+        cut_power(sim, &world);
+        Sim::new(seed).block_on(async { then(&Scene::start(&world, second).await).await });
     }
 }

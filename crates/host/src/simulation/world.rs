@@ -89,12 +89,17 @@ enum End {
 
 impl World {
     pub(super) fn new(seed: u64) -> Self {
+        Self::with_room(seed, LARGE)
+    }
+
+    /// A world in which disks that are no members of arrays have this size.
+    pub(super) fn with_room(seed: u64, room: Sectors) -> Self {
         let mut rng = Rng::new(seed ^ 0x686f_7374);
         // Of each array perhaps one member, and perhaps a blank disk.
         let is_local = |n: u64| n.is_multiple_of(2) || PHYSICAL.contains(&(n as usize));
         let far: Vec<bool> = (0..DISKS).map(|n| !is_local(n) && rng.chance(1, 2)).collect();
         let is_member = |n: u64| MEMBERS.iter().flatten().any(|at| *at == n as usize);
-        let size = |n: u64| if is_member(n) { SMALL } else { LARGE };
+        let size = |n: u64| if is_member(n) { SMALL } else { room };
         let disks =
             (0..).zip(far).map(|(n, is_far)| Rc::new(SimulatedDisk::new(n, size(n), is_far)));
         let mut world = Self {
