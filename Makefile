@@ -73,7 +73,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"images of a Ceph cluster with faults" "timeout 300 tests/e2e/rbd.sh"
 
 # A case of each kind of geometry and of metadata.
-MD_CASES := ^(raid10-f2-x4|raid10-n2-x4|raid10-o2-x3|raid1-x2|raid0-x3)
+MD_CASES := ^(raid10-f2-x4|raid10-n2-x4|raid10-o2-x3|raid1-x2|raid0-x3|linear-x3-0k|raid5-left-symmetric-x4|raid6-left-symmetric-x4)
 
 interop: ## every suite with a real kernel, built ZFS modules included: before an issue is resolved, and every night
 	@scripts/setup test

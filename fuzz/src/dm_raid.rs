@@ -65,7 +65,7 @@ pub fn run(data: &[u8]) -> bool {
         match candidates(uuid, shape, &legs).await {
             Ok(found) => {
                 assert!(legs.len() <= MAX_LEGS && found.candidates.len() <= legs.len());
-                let options = Options { run: true, read_only: true };
+                let options = Options { run: true, read_only: true, force: false };
                 let planned = plan(found.candidates, &options).await;
                 assert!(planned.as_ref().err().is_none_or(|error| !error.to_string().is_empty()));
                 planned.is_ok()

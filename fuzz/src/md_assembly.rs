@@ -69,7 +69,7 @@ async fn used(sim: &Sim, disks: &[SimDisk; 2]) -> Option<bool> {
         }
     }
     let candidates = ashlar_md::group(candidates).remove(&Uuid::from_u128(7))?;
-    let plan = plan(candidates, &Options { run: true, read_only: false }).await;
+    let plan = plan(candidates, &Options { run: true, read_only: false, force: false }).await;
     let array = match plan {
         Ok(plan) => Array::start(plan, "md0", sim.runtime()),
         Err(error) => {

@@ -8,7 +8,7 @@ chunk is in KiB (0: the level has none), sizes is the size of each member image 
 Every shape (level, layout and number of members) is there. The other parameters are
 spread over the shapes so that within each level every pair of their values meets;
 --all gives every combination instead. What ashlar cannot make is left out on its side:
-a RAID0 with superblocks of version 0.90; and bitmaps are on mdadm's side only.
+a RAID0 with superblocks of version 0.90, and levels with parity, which it reads; and bitmaps are on mdadm's side only.
 """
 
 import itertools
@@ -20,7 +20,12 @@ BITMAPS = ["none", "internal"]
 MIB = 1024
 
 
-def shapes():
+LAYOUTS = ["left-asymmetric", "right-asymmetric", "left-symmetric", "right-symmetric", "parity-first", "parity-last"]
+LAYOUTS_6 = ["ddf-zero-restart", "ddf-N-restart", "ddf-N-continue"]
+LAYOUTS_6 += [f"{layout}-6" for layout in LAYOUTS[:-1]]
+
+
+def shapes(maker):
     """Yields (level, layout, members, unequal)."""
     for members in (2, 3, 4):
         yield "0", "-", members, False
@@ -33,14 +38,32 @@ def shapes():
         for copies in (2, 3):
             for members in range(copies, 7):
                 yield "10", f"{kind}{copies}", members, False
+    for members in (2, 3, 4):
+        yield "linear", "-", members, True
+    if maker == "ashlar":
+        return
+    for members in (2, 3, 4):
+        yield "4", "-", members, False
+    for layout in LAYOUTS:
+        for members in (2, 3, 4, 6) if layout == "left-symmetric" else (4,):
+            yield "5", layout, members, False
+    for layout in LAYOUTS + LAYOUTS_6:
+        for members in (4, 5, 6) if layout == "left-symmetric" else (5,):
+            yield "6", layout, members, False
+
+
+def family(level):
+    """Levels over which pairs of values are spread together."""
+    return "parity" if level in ("4", "5", "6") else level
 
 
 def options(level, unequal, maker):
     """Every combination of the parameters that a level has, as dictionaries. (A RAID0 of unequal
     members has a layout, for which 0.90 superblocks have no field.)"""
-    metadatas = METADATA[:3] if unequal or (maker == "ashlar" and level == "0") else METADATA
-    chunks = [0] if level == "1" else CHUNKS
-    bitmaps = ["none"] if level == "0" or maker == "ashlar" else BITMAPS
+    old = level == "linear" or not unequal and (maker != "ashlar" or level != "0")
+    metadatas = METADATA if old else METADATA[:3]
+    chunks = {"1": [0], "linear": [0, 64, 1024]}.get(level, CHUNKS)
+    bitmaps = ["none"] if level in ("0", "linear") or maker == "ashlar" else BITMAPS
     for metadata, chunk, bitmap in itertools.product(metadatas, chunks, bitmaps):
         yield {"metadata": metadata, "chunk": chunk, "bitmap": bitmap}
 
@@ -60,28 +83,30 @@ def sizes(level, members, chunk, unequal, salt):
     return [base + steps[i] * step + rest[(i + salt) % len(rest)] for i in range(members)]
 
 
-def spread(possible, options_left, number, count):
+def spread(possible, options_left, number, count, rare):
     """Picks `count` options for a shape: those that show most pairs of values not met yet, and
-    of equals the one with the metadata that not every shape can have."""
+    of equals the one with the metadata `rare`, which not every shape can have."""
     turn = number % len(possible)
     chosen = []
     for _ in range(min(count, len(possible))):
         fresh = [o for o in possible[turn:] + possible[:turn] if o not in chosen]
-        chosen.append(max(fresh, key=lambda o: (len(pairs(o) & options_left), o["metadata"] == "0.90")))
+        chosen.append(max(fresh, key=lambda o: (len(pairs(o) & options_left), o["metadata"] == rare)))
         options_left -= pairs(chosen[-1])
     return chosen
 
 
 def cases(everything, maker):
-    counts = {"0": 2, "1": 4, "10": 1}  # options for each shape; RAID10 has many shapes
+    counts = {"linear": 4, "0": 2, "1": 4, "10": 1, "parity": 1}  # options for each shape; RAID10 and parity have many
     unmet = {level: set().union(*map(pairs, options(level, False, maker))) for level in counts}
-    for number, (level, layout, members, unequal) in enumerate(shapes()):
+    if maker == "ashlar":
+        del unmet["parity"]
+    for number, (level, layout, members, unequal) in enumerate(shapes(maker)):
         possible = list(options(level, unequal, maker))
-        count = counts[level] + (level == "0" and not unequal)  # one more, for 0.90
-        chosen = possible if everything else spread(possible, unmet[level], number, count)
+        count = counts[family(level)] + (level == "0" and not unequal)  # one more, for 0.90
+        chosen = possible if everything else spread(possible, unmet[family(level)], number, count, None if family(level) == "parity" else "0.90")
         for option in chosen:
             chunk, bitmap = option["chunk"], option["bitmap"]
-            shape = f"raid{level}" + ("" if layout == "-" else f"-{layout}") + f"-x{members}"
+            shape = (level if level == "linear" else f"raid{level}") + ("" if layout == "-" else f"-{layout}") + f"-x{members}"
             name = f"{shape}-{chunk}k-{option['metadata']}" + ("-bitmap" if bitmap == "internal" else "")
             yield name, level, layout, chunk, option["metadata"], bitmap, sizes(level, members, chunk, unequal, number)
     assert everything or not any(unmet.values()), f"pairs of values that never meet: {unmet}"

@@ -19,8 +19,10 @@ set -u
 mode=$1 dir=$2 cases=$3
 here=$(dirname "$(realpath "$0")")
 md=/dev/md0
-modprobe -a loop raid0 raid1 raid10
+modprobe -a loop linear raid0 raid1 raid10 raid456
 echo 1000000 >/proc/sys/dev/raid/speed_limit_min # resync and check without restraint
+
+redundant() { [ "$level" != 0 ] && [ "$level" != linear ]; }
 
 # stamp VERB PHASE - on the array of the current case
 stamp() {
@@ -48,11 +50,11 @@ create() {
 		/usr/bin/python3 "$here/create-0.90.py" "$chunk" "${loops[@]}"
 		return
 	fi
-	local options=(--metadata="$metadata" --level="$level" --raid-devices=${#loops[@]} --homehost=none --name="$name")
+	local options=(--metadata="$metadata" --level="$level" --raid-devices=${#loops[@]} --homehost=none --name="${name:0:32}")
 	[ "$metadata" != 0.90 ] || options=("${options[@]:0:3}")
 	[ "$chunk" = 0 ] || options+=(--chunk="$chunk")
 	[ "$layout" = - ] || options+=(--layout="$layout")
-	[ "$level" = 0 ] || options+=(--assume-clean --bitmap="$bitmap")
+	! redundant || options+=(--assume-clean --bitmap="$bitmap")
 	mdadm --quiet --create $md --run "${options[@]}" "$@" "${loops[@]}"
 }
 
@@ -63,7 +65,8 @@ shape() {
 	local state want
 	state=$(cat /sys/block/md0/md/degraded 2>/dev/null || echo 0)
 	[ "${state:-0}" = 0 ] || { echo "degraded: $state members missing"; return 1; }
-	want=raid$level
+	want=raid${level#linear}
+	[ "$want" != raid ] || want=linear
 	[ "$(cat /sys/block/md0/md/level)" = "$want" ] || { echo "level $(cat /sys/block/md0/md/level), not $want"; return 1; }
 	[ "$(cat /sys/block/md0/md/raid_disks)" = ${#loops[@]} ] || { echo "$(cat /sys/block/md0/md/raid_disks) members"; return 1; }
 	[ "$(cat /sys/block/md0/md/chunk_size)" = $((chunk * 1024)) ] || { echo "chunk $(cat /sys/block/md0/md/chunk_size)"; return 1; }
@@ -73,6 +76,20 @@ shape() {
 	o?) want=$((65536 + 1 + 256 * ${layout#o})) ;;
 	original) want=1 ;;
 	alternate) want=2 ;;
+	left-asymmetric) want=0 ;;
+	right-asymmetric) want=1 ;;
+	left-symmetric) want=2 ;;
+	right-symmetric) want=3 ;;
+	parity-first) want=4 ;;
+	parity-last) want=5 ;;
+	ddf-zero-restart) want=8 ;;
+	ddf-N-restart) want=9 ;;
+	ddf-N-continue) want=10 ;;
+	left-asymmetric-6) want=16 ;;
+	right-asymmetric-6) want=17 ;;
+	left-symmetric-6) want=18 ;;
+	right-symmetric-6) want=19 ;;
+	parity-first-6) want=20 ;;
 	-) return 0 ;;
 	esac
 	state=$(cat /sys/block/md0/md/layout)
@@ -115,9 +132,9 @@ resynced() {
 	[ "$done" = "$1" ] || { echo "resynced: $done, not $1; $(cat /sys/block/md0/md/{sync_action,resync_start} | paste -s)"; return 1; }
 }
 
-# All copies are equal (RAID0 has none).
+# All copies are equal, and parity is right (where there is some).
 copies_agree() {
-	[ "$level" != 0 ] || return 0
+	redundant || return 0
 	echo check >/sys/block/md0/md/sync_action || return 1
 	until [ "$(cat /sys/block/md0/md/sync_action)" = idle ]; do sleep 0.05; done
 	local mismatches

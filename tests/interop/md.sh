@@ -72,19 +72,33 @@ with_server() {
 }
 
 stamp() { timeout 120 $python "$here/stamp.py" "$1" --seed "$name" --phase "$2" "${@:3}" "$uri"; }
-redundant() { [ "$level" != 0 ]; }
+redundant() { [ "$level" != 0 ] && [ "$level" != linear ]; }
+
+# verify_without MEMBER ACTION... - do the action while the member is away
+verify_without() {
+	local member=$1 status=0
+	shift
+	mv "$member" "$member.away"
+	"$@" || { echo "without ${member##*/}"; status=1; }
+	mv "$member.away" "$member"
+	return $status
+}
 
 # verify_all DIR PHASE [--discards] - serve DIR's array read-only and compare it, then once
-# more without each of its members: that is how the second and third copies get read.
+# more without each of its members: that is how the second and third copies get read, and parity. RAID 6 can lose each pair.
 verify_all() {
-	local dir=$1 phase=$2 member status=0
+	local dir=$1 phase=$2 member other status=0
 	shift 2
 	with_server "$dir/*.img --read-only" stamp verify "$phase" "$@" || return 1
 	redundant || return 0
+	local degraded=(with_server "$dir/*.img --read-only --run" stamp verify "$phase" "$@")
 	for member in "$dir"/m?.img; do
-		mv "$member" "$member.away"
-		with_server "$dir/*.img --read-only --run" stamp verify "$phase" "$@" || { echo "without ${member##*/}"; status=1; }
-		mv "$member.away" "$member"
+		verify_without "$member" "${degraded[@]}" || status=1
+		[ "$level" = 6 ] || continue
+		for other in "$dir"/m?.img; do
+			[[ $other > $member ]] || continue
+			verify_without "$member" verify_without "$other" "${degraded[@]}" || status=1
+		done
 	done
 	return $status
 }

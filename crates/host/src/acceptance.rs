@@ -80,6 +80,11 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
         AssembleError::SplitBrain { .. } => {
             error.hint("leave one out, or --run takes the one that went further")
         }
+        AssembleError::OnlyRead(_) => error.hint("--read-only serves it"),
+        AssembleError::DirtyDegraded { .. } => error.hint(
+            "with the missing members it starts by itself; --force serves it without them, and a file system with checksums \
+             finds what is wrong",
+        ),
         AssembleError::ReadOnlyMember(_) | AssembleError::UsedElsewhere(_) => {
             error.hint("--read-only gives access to the data and changes nothing")
         }

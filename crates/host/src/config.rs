@@ -66,7 +66,7 @@ pub struct Config {
     pub raw: bool,
     /// Whether logical volumes start without missing physical volumes.
     pub partial: bool,
-    /// Whether to import pools that another host used last.
+    /// Whether to import pools that another host used last, and to start arrays with parity that were not stopped cleanly and lack a member.
     pub force: bool,
     /// The threads that do the I/O; without a number as many as there are processors for the process, at most [`MAX_THREADS`].
     pub threads: Option<u16>,
@@ -156,7 +156,7 @@ impl Config {
 
     /// The options for assembling arrays.
     pub(crate) fn md(&self) -> ashlar_md::Options {
-        ashlar_md::Options { run: self.run, read_only: self.read_only }
+        ashlar_md::Options { run: self.run, read_only: self.read_only, force: self.force }
     }
 
     /// The options for importing pools: with the module parameters among the settings.

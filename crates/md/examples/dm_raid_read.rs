@@ -40,7 +40,8 @@ async fn copy(sim: &Sim, args: &[String]) -> Result<(), Box<dyn Error>> {
         pairs.push(Leg { meta: disk(meta)?, data: disk(data)? });
     }
     let found = candidates(Uuid::from_u128(1), shape, &pairs).await?;
-    let plan = plan(found.candidates, &Options { run: true, read_only: true }).await?;
+    let plan =
+        plan(found.candidates, &Options { run: true, read_only: true, force: false }).await?;
     for note in found.notes.iter().chain(&plan.notes) {
         eprintln!("{note}");
     }

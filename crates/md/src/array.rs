@@ -16,6 +16,7 @@ use crate::bitmap::Bitmap;
 use crate::core::{Core, Start};
 use crate::level::Level;
 use crate::level::mirrored::MirroredLevel;
+use crate::level::parity::ParityLevel;
 use crate::level::striped::StripedLevel;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
@@ -87,11 +88,14 @@ impl Array {
         };
         let core = Core::new(start, runtime);
         let level: Arc<dyn Level> = match core.personality() {
-            Personality::Raid0(zones) => {
+            Personality::Linear { zones, .. } | Personality::Raid0(zones) => {
                 Arc::new(StripedLevel::new(Arc::clone(&core), zones.clone()))
             }
             Personality::Raid1 { .. } | Personality::Raid10(_) => {
                 Arc::new(MirroredLevel::new(Arc::clone(&core)))
+            }
+            Personality::Parity(geometry) => {
+                Arc::new(ParityLevel::new(Arc::clone(&core), *geometry))
             }
         };
         let sync = Engine::new(Arc::clone(&core), Arc::clone(&level));

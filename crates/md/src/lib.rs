@@ -47,6 +47,7 @@ mod personality;
 mod probe;
 mod raid0;
 mod raid10;
+mod raid5;
 mod status;
 mod sync;
 
@@ -81,5 +82,8 @@ pub mod internals {
     }
     pub mod raid10 {
         pub use crate::raid10::*;
+    }
+    pub mod raid5 {
+        pub use crate::raid5::*;
     }
 }

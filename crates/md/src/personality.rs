@@ -1,15 +1,23 @@
 //! A level: the map from the array's sectors to its members'.
 
-use ashlar_block::{Limits, Sector, Sectors};
+use ashlar_block::{Bio, Limits, Sector, Sectors};
 use thiserror::Error;
 
 use crate::ondisk::{Features, Level, Superblock};
 use crate::raid0::{Zones, ZonesError};
+use crate::raid5::{self, Held, ParityLevel};
 use crate::raid10::geometry::{Geometry, GeometryError, Location};
 
 /// An array's level with its address map.
 #[derive(Clone, Debug)]
 pub enum Personality {
+    /// One member after the other.
+    Linear {
+        /// Each member is a zone.
+        zones: Zones,
+        /// What members are rounded down to, or zero.
+        rounding: Sectors,
+    },
     /// Striped, no redundancy.
     Raid0(Zones),
     /// Every member holds all data.
@@ -21,13 +29,17 @@ pub enum Personality {
     },
     /// Striped copies.
     Raid10(Geometry),
+    /// Striped, with one or two chunks of parity in each row.
+    Parity(raid5::Geometry),
 }
 
 /// Why the parameters of a superblock make no array.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PersonalityError {
     /// A level that is not implemented.
-    #[error("level {0} is not supported: only raid0, raid1 and raid10 can be assembled")]
+    #[error(
+        "level {0} is not supported: only linear, raid0, raid1, raid4, raid5, raid6 and raid10 can be assembled"
+    )]
     Level(Level),
     /// The parameters make no RAID 0.
     #[error(transparent)]
@@ -35,6 +47,9 @@ pub enum PersonalityError {
     /// The parameters make no RAID 10.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// The parameters make no array with parity.
+    #[error(transparent)]
+    Parity(#[from] raid5::GeometryError),
 }
 
 /// The places of the copies of a run of sectors.
@@ -51,6 +66,10 @@ impl Personality {
         disks: usize,
         sizes: impl FnOnce() -> Result<Vec<Sectors>, E>,
     ) -> Result<Self, E> {
+        let parity = |level| {
+            let geometry = raid5::Geometry::new(level, sb.layout, disks, sb.chunk, sb.size);
+            geometry.map(Self::Parity).map_err(PersonalityError::from)
+        };
         let made = match sb.level {
             Level::Raid0 => {
                 // Without the feature the layout field is meaningless.
@@ -58,18 +77,22 @@ impl Personality {
                 let layout = if known { sb.layout } else { 0 };
                 Zones::new(&sizes()?, sb.chunk, layout).map(Self::Raid0).map_err(Into::into)
             }
+            Level::Linear => {
+                let (sizes, rounding) = (sizes()?, sb.chunk);
+                let zones = Zones::concatenated(&sizes, rounding);
+                zones.map(|zones| Self::Linear { zones, rounding }).map_err(Into::into)
+            }
             Level::Raid10 => {
                 let geometry = Geometry::new(sb.layout, disks, sb.chunk, sb.size);
                 geometry.map(Self::Raid10).map_err(Into::into)
             }
             Level::Raid1 => Ok(Self::Raid1 { disks, size: sb.size }),
-            Level::Linear
-            | Level::Raid4
-            | Level::Raid5
-            | Level::Raid6
-            | Level::Multipath
-            | Level::Faulty
-            | Level::Other(_) => Err(PersonalityError::Level(sb.level)),
+            Level::Raid4 => parity(ParityLevel::Raid4),
+            Level::Raid5 => parity(ParityLevel::Raid5),
+            Level::Raid6 => parity(ParityLevel::Raid6),
+            Level::Multipath | Level::Faulty | Level::Other(_) => {
+                Err(PersonalityError::Level(sb.level))
+            }
         };
         Ok(made?)
     }
@@ -77,48 +100,57 @@ impl Personality {
     /// The level.
     pub fn level(&self) -> Level {
         match self {
+            Self::Linear { .. } => Level::Linear,
             Self::Raid0(_) => Level::Raid0,
             Self::Raid1 { .. } => Level::Raid1,
             Self::Raid10(_) => Level::Raid10,
+            Self::Parity(geometry) => match geometry.level() {
+                ParityLevel::Raid4 => Level::Raid4,
+                ParityLevel::Raid5 => Level::Raid5,
+                ParityLevel::Raid6 => Level::Raid6,
+            },
         }
     }
 
     /// How many members a complete array has.
     pub fn disks(&self) -> usize {
         match self {
-            Self::Raid0(zones) => zones.disks(),
+            Self::Linear { zones, .. } | Self::Raid0(zones) => zones.disks(),
             Self::Raid1 { disks, .. } => *disks,
             Self::Raid10(geometry) => geometry.disks(),
+            Self::Parity(geometry) => geometry.disks(),
         }
     }
 
-    /// Whether the level has copies.
+    /// Whether the array can lose a member.
     pub fn is_redundant(&self) -> bool {
-        !matches!(self, Self::Raid0(_))
+        !matches!(self, Self::Linear { .. } | Self::Raid0(_))
     }
 
     /// The used size of each member; zero for a level whose members differ.
     pub fn used_dev_size(&self) -> Sectors {
         match self {
-            Self::Raid0(_) => Sectors::ZERO,
+            Self::Linear { .. } | Self::Raid0(_) => Sectors::ZERO,
             Self::Raid1 { size, .. } => *size,
             Self::Raid10(geometry) => geometry.used_dev_sectors(),
+            Self::Parity(geometry) => geometry.used_dev_sectors(),
         }
     }
 
     /// The array's size.
     pub fn size(&self) -> Sectors {
         match self {
-            Self::Raid0(zones) => zones.size(),
+            Self::Linear { zones, .. } | Self::Raid0(zones) => zones.size(),
             Self::Raid1 { size, .. } => *size,
             Self::Raid10(geometry) => geometry.size(),
+            Self::Parity(geometry) => geometry.size(),
         }
     }
 
     /// The copies of `sector` and of the sectors after it up to the end of its chunk.
     pub fn map(&self, sector: Sector) -> Copies {
         match self {
-            Self::Raid0(zones) => {
+            Self::Linear { zones, .. } | Self::Raid0(zones) => {
                 let at = zones.map(sector);
                 Copies::from_iter([Location { disk: at.disk, sector: at.sector }])
             }
@@ -126,17 +158,34 @@ impl Personality {
                 (0..*disks).map(|disk| Location { disk, sector }).collect()
             }
             Self::Raid10(geometry) => geometry.map(sector).collect(),
+            Self::Parity(geometry) => Copies::from_iter([geometry.map(sector)]),
         }
     }
 
     /// Sectors from `sector` on for which its map holds.
     pub fn chunk_left(&self, sector: Sector) -> Sectors {
         match self {
-            Self::Raid0(zones) => zones.map(sector).left,
+            Self::Linear { zones, .. } | Self::Raid0(zones) => zones.map(sector).left,
             Self::Raid1 { .. } => Sectors::MAX,
             Self::Raid10(g) if g.is_plain_mirror() => Sectors::MAX,
             Self::Raid10(geometry) => geometry.chunk_left(sector),
+            Self::Parity(geometry) => geometry.chunk_left(sector),
         }
+    }
+
+    /// The parts of a bio, each within one chunk.
+    pub(crate) fn chunks(&self, bio: &Bio) -> impl Iterator<Item = Bio> {
+        let mut at = bio.sector;
+        std::iter::from_fn(move || {
+            let left = bio.end() - at;
+            if left.is_zero() {
+                return None;
+            }
+            let len = self.chunk_left(at).min(left);
+            let part = bio.slice_to(at, len, at);
+            at += len;
+            Some(part)
+        })
     }
 
     /// Whether a range lies within one chunk, so that one map holds for all of it.
@@ -144,12 +193,16 @@ impl Personality {
         self.chunk_left(at) >= len
     }
 
-    /// The array sector whose copy in `slot` is at a sector of the member's data area.
+    /// The array sector whose data, or a copy of it, is at a sector of the data area of the member in `slot`.
     pub(crate) fn unmap(&self, slot: usize, at: Sector) -> Option<Sector> {
         match self {
-            Self::Raid0(_) => None,
+            Self::Linear { .. } | Self::Raid0(_) => None,
             Self::Raid1 { size, .. } => (at < size.as_end()).then_some(at),
             Self::Raid10(geometry) => geometry.unmap(slot, at),
+            Self::Parity(geometry) => match geometry.unmap(slot, at) {
+                Held::Data(sector) => Some(sector),
+                Held::P | Held::Q | Held::Nothing => None,
+            },
         }
     }
 
@@ -157,7 +210,8 @@ impl Personality {
     pub(crate) fn member_chunk_left(&self, at: Sector) -> Sectors {
         match self {
             Self::Raid10(geometry) => geometry.chunk_left(at),
-            Self::Raid0(_) | Self::Raid1 { .. } => Sectors::MAX,
+            Self::Parity(geometry) => geometry.chunk_left(at),
+            Self::Linear { .. } | Self::Raid0(_) | Self::Raid1 { .. } => Sectors::MAX,
         }
     }
 
@@ -167,16 +221,21 @@ impl Personality {
             Self::Raid10(geometry) if !geometry.layout().offset => {
                 Some(geometry.stride()).filter(|stride| !stride.is_zero())
             }
-            Self::Raid0(_) | Self::Raid1 { .. } | Self::Raid10(_) => None,
+            Self::Linear { .. }
+            | Self::Raid0(_)
+            | Self::Raid1 { .. }
+            | Self::Raid10(_)
+            | Self::Parity(_) => None,
         }
     }
 
     /// Whether all data can be read from the members for which `present` holds.
     pub fn is_readable_with(&self, present: impl Fn(usize) -> bool) -> bool {
         match self {
-            Self::Raid0(_) => (0..self.disks()).all(present),
+            Self::Linear { .. } | Self::Raid0(_) => (0..self.disks()).all(present),
             Self::Raid1 { disks, .. } => (0..*disks).any(present),
             Self::Raid10(geometry) => geometry.is_readable_with(present),
+            Self::Parity(geometry) => geometry.is_readable_with(present),
         }
     }
 
@@ -201,12 +260,17 @@ impl Personality {
                 limits.io_min_bytes = limits.io_min_bytes.max(chunk);
                 limits.io_opt_bytes = chunk.saturating_mul(disks as u32);
             }
-            Self::Raid1 { .. } => {}
+            Self::Linear { .. } | Self::Raid1 { .. } => {}
             Self::Raid10(geometry) => {
                 let chunk = bytes(geometry.chunk());
                 let stripes = (disks / usize::from(geometry.layout().near)).max(1) as u32;
                 limits.io_min_bytes = limits.io_min_bytes.max(chunk);
                 limits.io_opt_bytes = chunk.saturating_mul(stripes);
+            }
+            Self::Parity(geometry) => {
+                let chunk = bytes(geometry.chunk());
+                limits.io_min_bytes = limits.io_min_bytes.max(chunk);
+                limits.io_opt_bytes = chunk.saturating_mul(geometry.data_disks() as u32);
             }
         }
         // The level splits I/O at its chunks, and the members' gateways at the members' boundaries.
@@ -215,9 +279,11 @@ impl Personality {
     /// The superblock's chunk size, zero where the level has none.
     pub fn chunk(&self) -> Sectors {
         match self {
+            Self::Linear { rounding, .. } => *rounding,
             Self::Raid0(zones) => zones.chunk(),
             Self::Raid1 { .. } => Sectors::ZERO,
             Self::Raid10(geometry) => geometry.chunk(),
+            Self::Parity(geometry) => geometry.chunk(),
         }
     }
 }

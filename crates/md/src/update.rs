@@ -84,7 +84,7 @@ pub async fn update(members: &[Candidate], update: &Update) -> Result<(), Update
     if let (Update::Uuid(uuid), members) = (update, &mut together) {
         members.iter_mut().for_each(|member| member.sb.set_uuid = *uuid);
     }
-    plan(together, &Options { run: true, read_only: true }).await?;
+    plan(together, &Options { run: true, read_only: true, force: false }).await?;
     if let Some(locked) = members.iter().find(|member| member.gateway.disk().is_read_only()) {
         return Err(failed(locked, Status::ReadOnly, &[]));
     }

@@ -456,7 +456,7 @@ impl Builder {
     async fn holds_a_member(&mut self, uuid: Uuid) -> bool {
         let Some(members) = self.members.get(&uuid) else { return false };
         let name = name_of(&mut self.names, uuid, &members.candidates);
-        let options = ashlar_md::Options { run: true, read_only: true };
+        let options = ashlar_md::Options { run: true, read_only: true, force: true };
         let Ok(plan) = ashlar_md::plan(members.usable(), &options).await else { return false };
         let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
         let found = ashlar_md::probe(&Gateway::new(Arc::clone(&array) as _)).await;

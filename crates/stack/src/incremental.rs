@@ -58,10 +58,11 @@ pub struct Collector {
 fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
     match error {
         AssembleError::NotEnough { present, .. } => Some(Some(*present)),
-        AssembleError::NeedsRun { .. } => Some(None),
+        AssembleError::NeedsRun { .. } | AssembleError::DirtyDegraded { .. } => Some(None),
         AssembleError::NoMembers
         | AssembleError::OtherArray { .. }
         | AssembleError::Unsupported(_)
+        | AssembleError::OnlyRead(_)
         | AssembleError::Disagree { .. }
         | AssembleError::SameMember { .. }
         | AssembleError::SameSlot { .. }

@@ -276,7 +276,7 @@ impl Maker<'_> {
             .collect();
         let found = dm_raid::candidates(IDENTITY, shape, &legs).await;
         let found = found.map_err(|error| error.to_string())?;
-        let options = ashlar_md::Options { run: true, read_only: true };
+        let options = ashlar_md::Options { run: true, read_only: true, force: true };
         let plan = ashlar_md::plan(found.candidates, &options).await;
         let plan = plan.map_err(|error| error.to_string())?;
         notes.extend(found.notes.iter().chain(&plan.notes).cloned());

@@ -19,7 +19,7 @@ use crate::zpools::{self, LabelledDevice};
 
 /// The graph of `probed`. Nothing is written.
 pub async fn scan(probed: &[ProbedDisk], runtime: &Arc<dyn Runtime>) -> Graph {
-    let md = ashlar_md::Options { run: true, read_only: true };
+    let md = ashlar_md::Options { run: true, read_only: true, force: true };
     let stack = assemble(probed, Options { md, ..Options::default() }, runtime).await;
     draw(&stack)
 }
@@ -183,11 +183,11 @@ pub fn layout_name(level: Level, layout: u32) -> Option<String> {
     match level {
         Level::Raid0 => text::raid0_layout_name(layout).map(str::to_owned),
         Level::Raid10 => Some(text::raid10_layout(layout).trim().to_owned()),
+        Level::Raid5 => text::parity_layout_name(false, layout).map(str::to_owned),
+        Level::Raid6 => text::parity_layout_name(true, layout).map(str::to_owned),
         Level::Linear
         | Level::Raid1
         | Level::Raid4
-        | Level::Raid5
-        | Level::Raid6
         | Level::Multipath
         | Level::Faulty
         | Level::Other(_) => None,

@@ -69,7 +69,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Import ZFS pools that another host used last and did not export
+    /// Import ZFS pools that another host used last and did not export; serve arrays with parity that were not stopped cleanly and lack
+    /// a member, although what is recovered of it may be wrong where writes were under way
     #[arg(long)]
     force: bool,
 
@@ -91,7 +92,7 @@ pub(crate) struct ServeOptions {
     #[arg(skip)]
     disks: Vec<PathBuf>,
     #[arg(skip)]
-    force: bool,
+    pub(crate) force: bool,
     /// The option is one of all commands.
     #[arg(skip)]
     no_sandbox: bool,

@@ -92,7 +92,7 @@ impl Selection {
         sandbox.enter()?;
         let writable = access == Access::Write;
         let options = Options {
-            md: ashlar_md::Options { run: self.degraded, read_only: !writable },
+            md: ashlar_md::Options { run: self.degraded, read_only: !writable, force: false },
             partial: self.degraded,
             ..Options::default()
         };
@@ -111,7 +111,7 @@ impl Selection {
     async fn identify(&self, sandbox: Sandbox) -> Result<Uuid> {
         let opened = disks::open_all(&self.devices, Access::Look)?;
         sandbox.enter()?;
-        let md = ashlar_md::Options { run: true, read_only: true };
+        let md = ashlar_md::Options { run: true, read_only: true, force: false };
         let options = Options { md, partial: true, ..Options::default() };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
         let found = self.find(&stack).await.map(|(fsid, _)| fsid);

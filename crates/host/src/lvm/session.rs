@@ -155,7 +155,7 @@ impl Session {
             probed
                 .extend(leaves.map(|(disk, contents)| ProbedDisk { disk, contents: Ok(contents) }));
         }
-        let md = ashlar_md::Options { run: false, read_only };
+        let md = ashlar_md::Options { run: false, read_only, force: false };
         // Only arrays: a group that is active cannot be changed here.
         let options = Options { md, whole: true, ..Options::default() };
         let stack = assemble(&probed, options, &disks::runtime()).await;

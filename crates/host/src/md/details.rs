@@ -54,7 +54,7 @@ pub async fn arrays_on(devices: &[PathBuf], sandbox: Sandbox) -> Result<ArraysOn
             Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
         }
     }
-    let md = ashlar_md::Options { run: true, read_only: true };
+    let md = ashlar_md::Options { run: true, read_only: true, force: true };
     let options = Options { md, whole, ..Options::default() };
     let stack = assemble(&probed, options, &disks::runtime()).await;
     if stack.arrays.running().is_empty() && stack.failures.is_empty() {

@@ -1,6 +1,7 @@
 //! The clients that change volume groups and use their volumes, and what must hold for these.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -429,10 +430,27 @@ impl World {
         self.check_volumes(daemon).await;
     }
 
-    /// Whether this volume, with its group's name, is a snapshot that was seen to be invalid.
+    /// Whether this volume, with its group's name, is a snapshot that was seen to be invalid, or that says so on its disk: it may have
+    /// become invalid while its group ceased to be active.
     fn is_or_was_invalid(&self, name: &str) -> bool {
-        let volume = name.strip_prefix("vg/").and_then(|name| self.group.called(name));
-        volume.is_some_and(|volume| volume.validity.get() != Validity::Valid)
+        let Some(name) = name.strip_prefix("vg/") else { return false };
+        let Some(snapshot) = self.group.called(name).filter(|made| made.origin.is_some()) else {
+            return false;
+        };
+        let was_seen = snapshot.validity.get() != Validity::Valid;
+        was_seen || self.says_invalid(name).unwrap_or(true)
+    }
+
+    /// Whether the header of a snapshot's store says that the snapshot is invalid; `None` for one whose extents are moved.
+    fn says_invalid(&self, name: &str) -> Option<bool> {
+        const VALID: Range<usize> = 4..8;
+        let found = self.descriptions();
+        let vg = &found.get(&self.group.id)?.group;
+        let on = vg.lv(name)?.pv_extents().next()?;
+        let uuid = vg.pvs[on.pv].id;
+        let is_it = |disk: &&Rc<SimulatedDisk>| disk.physical().is_some_and(|it| it.uuid == uuid);
+        let header = self.disks.iter().find(is_it)?.media.peek(vg.extent_start(on)?);
+        Some(header[VALID] == [0; 4])
     }
 
     /// Clients find the volumes of the description, which have their data.

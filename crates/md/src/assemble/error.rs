@@ -3,8 +3,8 @@
 use ashlar_block::{Sectors, Status};
 use thiserror::Error;
 
-use crate::ondisk::MdadmUuid;
 use crate::ondisk::bad_block_log::BadBlockLogError;
+use crate::ondisk::{Level, MdadmUuid};
 use crate::personality::PersonalityError;
 
 /// Why an array does not start. Nothing was changed.
@@ -100,6 +100,17 @@ pub enum AssembleError {
         /// Members that the freshest one recorded as working.
         expected: usize,
         /// The slots without one, and why present devices were left out.
+        missing: String,
+    },
+    /// A level that is only read so far.
+    #[error("{0} arrays can be read, but not yet written")]
+    OnlyRead(Level),
+    /// Parity may be wrong, and a member is missing that would have to be recovered from it.
+    #[error(
+        "the array was not stopped cleanly and lacks members: what would be recovered of them may be wrong where writes were under way; missing slots {missing}"
+    )]
+    DirtyDegraded {
+        /// The slots without a member, and why present devices were left out.
         missing: String,
     },
     /// A member's bad block log is invalid.

@@ -27,10 +27,12 @@ use crate::probe::{Candidate, read_bad_blocks, read_whole_bitmap};
 pub(crate) mod elsewhere;
 mod error;
 mod odd;
+mod trust;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
 use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd, leave_out_unrecordable};
+use trust::{in_sync_to, suspect_slots};
 
 /// How to assemble.
 #[derive(Clone, Copy, Default, Debug)]
@@ -39,6 +41,8 @@ pub struct Options {
     pub run: bool,
     /// Read only; nothing is written to the members.
     pub read_only: bool,
+    /// Start although what is recovered of a missing member may be wrong (`mdadm --force`).
+    pub force: bool,
 }
 
 /// An array that may start.
@@ -83,7 +87,7 @@ pub async fn plan(
     }
     let newest = newest(&candidates).ok_or(AssembleError::NoMembers)?;
     let (mut freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
-    check_supported(&freshest)?;
+    check_supported(&freshest, options)?;
     check_same_roles(&candidates, newest)?;
     take_back_spares(&mut freshest, &candidates);
 
@@ -275,9 +279,11 @@ async fn load_bitmap(
     notes: &mut Vec<String>,
 ) -> Option<Bitmap> {
     let size = match personality {
-        Personality::Raid0(_) => return None,
+        Personality::Linear { .. } | Personality::Raid0(_) => return None,
         Personality::Raid1 { size, .. } => *size,
         Personality::Raid10(geometry) => geometry.size(),
+        // Nothing is written or synced: nobody asks for marks.
+        Personality::Parity(_) => return None,
     };
     let with_bitmap = || {
         let all = members.iter().filter(|(_, place, _)| *place != Place::Spare);
@@ -332,9 +338,16 @@ fn bitmap_area(rdev: &Rdev, sb: &Superblock) -> Option<Sectors> {
     behind.into_iter().flatten().filter(|at| *at > start).min().map(|end| end - start)
 }
 
-fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
-    if !matches!(sb.level, Level::Raid0 | Level::Raid1 | Level::Raid10) {
-        return Err(PersonalityError::Level(sb.level).into());
+fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleError> {
+    match sb.level {
+        Level::Linear | Level::Raid0 | Level::Raid1 | Level::Raid10 => {}
+        Level::Raid4 | Level::Raid5 | Level::Raid6 if options.read_only => {}
+        Level::Raid4 | Level::Raid5 | Level::Raid6 => {
+            return Err(AssembleError::OnlyRead(sb.level));
+        }
+        Level::Multipath | Level::Faulty | Level::Other(_) => {
+            return Err(PersonalityError::Level(sb.level).into());
+        }
     }
     let has = |feature| sb.features.intersects(feature);
     if sb.reshape.is_some() || has(Features::RESHAPE_ACTIVE) {
@@ -343,7 +356,9 @@ fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
     if has(Features::CLUSTERED) {
         return Err(AssembleError::Unsupported("belongs to a cluster"));
     }
-    if has(Features::JOURNAL) || has(Features::PPL) || has(Features::MULTIPLE_PPLS) {
+    let is_parity = matches!(sb.level, Level::Raid4 | Level::Raid5 | Level::Raid6);
+    let has_ppl = has(Features::PPL) || has(Features::MULTIPLE_PPLS);
+    if has(Features::JOURNAL) || has_ppl && !is_parity {
         return Err(AssembleError::Unsupported("has a journal"));
     }
     if sb.events > u64::MAX / 2 {
@@ -523,6 +538,10 @@ fn check_enough(
     if !personality.is_readable_with(|slot| in_sync[slot]) {
         return Err(not_enough(in_sync.iter().copied(), notes));
     }
+    let unsure = suspect_slots(freshest, personality, in_sync);
+    if !unsure.is_empty() && !options.force {
+        return Err(AssembleError::DirtyDegraded { missing: missing(unsure.into_iter(), notes) });
+    }
     let expected: Vec<usize> = freshest
         .roles
         .iter()
@@ -541,28 +560,4 @@ fn check_enough(
         });
     }
     Ok(())
-}
-
-/// How far copies are the same.
-fn in_sync_to(
-    freshest: &Superblock,
-    personality: &Personality,
-    present: &[bool],
-    notes: &mut Vec<String>,
-) -> Sectors {
-    let alone = !personality.is_redundant() || !has_two_copies(personality, present);
-    if freshest.is_clean() || alone {
-        return Sectors::MAX;
-    }
-    notes.push(
-        "the array was not stopped cleanly: until a resync the first copy of everything is read"
-            .into(),
-    );
-    freshest.resync_offset
-}
-
-/// Whether some chunk has two copies on present members, which could differ.
-fn has_two_copies(personality: &Personality, present: &[bool]) -> bool {
-    let here = |slot: usize| present[slot];
-    (0..present.len()).any(|slot| here(slot) && personality.shares_data(slot, here))
 }

@@ -127,6 +127,8 @@ pub(super) fn is_impossible(error: &AssembleError) -> bool {
         | AssembleError::SameSlot { .. }
         | AssembleError::SplitBrain { .. }
         | AssembleError::NotEnough { .. }
+        | AssembleError::OnlyRead(_)
+        | AssembleError::DirtyDegraded { .. }
         | AssembleError::NeedsRun { .. }
         | AssembleError::ReadOnlyMember(_)
         | AssembleError::UsedElsewhere(_)

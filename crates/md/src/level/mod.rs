@@ -6,10 +6,12 @@
 //!
 //! | level | is |
 //! |---|---|
-//! | [`striped`] | RAID 0: each sector on one member |
+//! | [`striped`] | linear, RAID 0: each sector on one member |
 //! | [`mirrored`] | RAID 1 and RAID 10: each sector on several |
+//! | [`parity`] | RAID 4, 5 and 6: each sector on one, and in the sums of its row |
 
 pub(crate) mod mirrored;
+pub(crate) mod parity;
 pub(crate) mod striped;
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! RAID 0: each sector on one member.
+//! Linear and RAID 0: each sector on one member.
 //!
 //! There is nothing to keep equal, so a striped array has no active state, no barrier and no bitmap; a member that fails
 //! takes the array with it, so its errors go to the client, and it stays.

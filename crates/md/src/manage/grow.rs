@@ -148,9 +148,11 @@ impl Array {
                 let (disks, chunk) = (geometry.disks(), geometry.chunk());
                 Ok(Personality::Raid10(Geometry::new(layout, disks, chunk, wanted)?))
             }
-            Personality::Raid0(_) | Personality::Raid1 { .. } | Personality::Raid10(_) => {
-                Err(ManageError::Size(wanted))
-            }
+            Personality::Linear { .. }
+            | Personality::Raid0(_)
+            | Personality::Raid1 { .. }
+            | Personality::Raid10(_)
+            | Personality::Parity(_) => Err(ManageError::Size(wanted)),
         }
     }
 

@@ -24,6 +24,8 @@ pub const RAID0_ORIGINAL: u32 = 1;
 pub const RAID0_ALTERNATE: u32 = 2;
 /// RAID10 layout "near=2", the default.
 pub const RAID10_NEAR_2: u32 = 0x102;
+/// mdadm's layout of RAID 5 and 6.
+pub const LEFT_SYMMETRIC: u32 = 2;
 /// Chunk size of striped levels if none is given: 512 KiB.
 pub const DEFAULT_CHUNK: Sectors = Sectors(1024);
 /// Default seconds between clearings of bitmap bits.
@@ -86,13 +88,21 @@ impl Plan {
                 meaningless_if(spec.layout.is_some_and(|layout| layout != 0), level, "layout")?;
                 (Sectors::ZERO, 0)
             }
-            Level::Linear
-            | Level::Raid4
-            | Level::Raid5
-            | Level::Raid6
-            | Level::Multipath
-            | Level::Faulty
-            | Level::Other(_) => return Err(CreateError::Level(level)),
+            // What members are rounded down to.
+            Level::Linear => {
+                meaningless_if(spec.layout.is_some_and(|layout| layout != 0), level, "layout")?;
+                (spec.chunk.unwrap_or(Sectors::ZERO), 0)
+            }
+            Level::Raid4 => {
+                meaningless_if(spec.layout.is_some_and(|layout| layout != 0), level, "layout")?;
+                (spec.chunk.unwrap_or(DEFAULT_CHUNK), 0)
+            }
+            Level::Raid5 | Level::Raid6 => {
+                (spec.chunk.unwrap_or(DEFAULT_CHUNK), spec.layout.unwrap_or(LEFT_SYMMETRIC))
+            }
+            Level::Multipath | Level::Faulty | Level::Other(_) => {
+                return Err(CreateError::Level(level));
+            }
         };
         let first = spec.members.iter().flatten().next().ok_or(CreateError::Missing(level))?;
         let data_offset = match (spec.version, spec.data_offset) {
@@ -408,8 +418,8 @@ fn choose_size(
     if !wanted.is_zero() {
         return Ok(wanted);
     }
-    if spec.level == Level::Raid0 {
-        // RAID0 uses all of each member, even if sizes differ.
+    if matches!(spec.level, Level::Raid0 | Level::Linear) {
+        // They use all of each member, even if sizes differ.
         return Ok(Sectors::ZERO);
     }
     Ok(least)

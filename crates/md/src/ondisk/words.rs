@@ -10,10 +10,11 @@ use super::{Level, Version};
 /// The message for the user.
 pub fn level(text: &str) -> Result<Level, String> {
     match text {
+        "linear" | "-1" => Ok(Level::Linear),
         "0" | "raid0" | "stripe" => Ok(Level::Raid0),
         "1" | "raid1" | "mirror" => Ok(Level::Raid1),
         "10" | "raid10" => Ok(Level::Raid10),
-        _ => Err(format!("`{text}` is not one of 0, raid0, stripe, 1, raid1, mirror, 10, raid10")),
+        _ => Err(format!("`{text}` is not one of linear, 0, raid0, stripe, 1, raid1, mirror, 10, raid10")),
     }
 }
 

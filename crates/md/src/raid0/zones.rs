@@ -78,6 +78,9 @@ pub struct Mapped {
     pub left: Sectors,
 }
 
+/// A chunk that no member is larger than.
+const WHOLE_MEMBER: Sectors = Sectors(1 << 63);
+
 /// The chunk size, with its log2 if it is a power of two, which RAID 0 does not require.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
@@ -109,9 +112,9 @@ pub(super) struct Strip {
     pub(super) offset: u64,
 }
 
-/// The address map of a RAID 0 array.
+/// The address map of a RAID 0 array, or of a linear one.
 ///
-/// Invariants: the zones follow one another without a gap, none is empty, every zone's start is a
+/// Invariants: the zones follow one another without a gap, and none is empty. In RAID 0 every zone's start is a
 /// multiple of the chunk size, and every zone has fewer members than the one before it.
 #[derive(Clone, Debug)]
 pub struct Zones {
@@ -146,6 +149,35 @@ impl Zones {
             return Err(ZonesError::Empty);
         }
         Ok(Self { chunk, zones, size, disks: members.len() })
+    }
+
+    /// The map of a linear array: each member is a zone of its own, after those before it. Members are rounded down to `rounding`, which
+    /// need not be a power of two, unless it is zero.
+    ///
+    /// # Errors
+    /// See [`ZonesError`].
+    ///
+    /// Source of the facts: md(4) and the kernel's `md-linear.c`.
+    pub fn concatenated(members: &[Sectors], rounding: Sectors) -> Result<Self, ZonesError> {
+        if members.is_empty() || members.len() > MAX_MEMBERS {
+            return Err(ZonesError::MemberCount(members.len()));
+        }
+        let mut zones = Vec::with_capacity(members.len());
+        let mut start = Sector(0);
+        for (slot, size) in (0u16..).zip(members) {
+            let len = if rounding.is_zero() { *size } else { size.round_down(rounding) };
+            let end = start.checked_add(len).ok_or(ZonesError::TooLarge)?;
+            if !len.is_zero() {
+                let span = Span { start, len };
+                zones.push(Zone { span, dev_start: Sector::ZERO, members: [slot].into() });
+            }
+            start = end;
+        }
+        if zones.is_empty() {
+            return Err(ZonesError::Empty);
+        }
+        let (size, disks) = (start - Sector::ZERO, members.len());
+        Ok(Self { chunk: Chunk::new(WHOLE_MEMBER), zones: zones.into(), size, disks })
     }
 
     /// The array's size. If the chunk size is not a power of two, it is up to a chunk per member
@@ -183,19 +215,21 @@ impl Zones {
             .find(|z| sector < z.span.end())
             .unwrap_or(&self.zones[self.zones.len() - 1]);
         let at = self.strip(zone, sector);
+        let end = zone.span.end().max(sector + Sectors(1));
         Mapped {
             disk: usize::from(zone.members[at.slot as usize]),
             sector: zone.dev_start + Sectors(at.row * self.chunk.sectors + at.offset),
-            left: Sectors(self.chunk.sectors - at.offset),
+            left: Sectors(self.chunk.sectors - at.offset).min(end - sector),
         }
     }
 
     /// The array sector that lies at `sector` of the data area of the member in slot `disk`;
     /// `None` if the array does not use that sector.
     pub fn unmap(&self, disk: usize, sector: Sector) -> Option<Sector> {
-        // Zones are stacked: the last one that begins at or below the sector is the only candidate.
-        let zone = self.zones.iter().rfind(|z| z.dev_start <= sector)?;
-        let slot = zone.members().position(|m| m == disk)?;
+        // Zones with a common member are stacked: the last one that begins at or below the sector is the only candidate.
+        let mut below = self.zones.iter().rev().filter(|z| z.dev_start <= sector);
+        let found = |zone| Some((zone, Zone::members(zone).position(|m| m == disk)?));
+        let (zone, slot) = below.find_map(found)?;
         let (row, offset) = self.chunk.split((sector - zone.dev_start).0);
         let chunk = row.checked_mul(zone.members.len() as u64)?.checked_add(slot as u64)?;
         let in_zone = chunk.checked_mul(self.chunk.sectors)?.checked_add(offset)?;

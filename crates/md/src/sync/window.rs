@@ -44,7 +44,10 @@ impl Engine {
     /// and never longer than a barrier's unit.
     pub(super) fn window_len(&self) -> Sectors {
         let stripes = match self.core.personality() {
-            Personality::Raid0(_) | Personality::Raid1 { .. } => 1,
+            Personality::Linear { .. }
+            | Personality::Raid0(_)
+            | Personality::Raid1 { .. }
+            | Personality::Parity(_) => 1,
             Personality::Raid10(geometry) if geometry.is_plain_mirror() => 1,
             Personality::Raid10(geometry) => geometry.disks().next_power_of_two() as u64,
         };

@@ -11,9 +11,9 @@ use ashlar_sim::{Media, Model, Sim, SimDisk, Stop};
 use uuid::Uuid;
 
 const DISK: Sectors = Sectors(4096);
-const RW: Options = Options { run: false, read_only: false };
-const RUN: Options = Options { run: true, read_only: false };
-const READ_ONLY: Options = Options { run: true, read_only: true };
+const RW: Options = Options { run: false, read_only: false, force: false };
+const RUN: Options = Options { run: true, read_only: false, force: false };
+const READ_ONLY: Options = Options { run: true, read_only: true, force: false };
 
 fn raid1(members: usize) -> Shape {
     Shape::new(Level::Raid1, None, 0, members)

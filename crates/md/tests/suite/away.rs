@@ -11,7 +11,7 @@ use crate::common::{DATA, Shape, disks, gateway, make, media, start, write};
 use crate::found::rebuilding;
 
 const DISK: Sectors = Sectors(600);
-const RUN: Options = Options { run: true, read_only: false };
+const RUN: Options = Options { run: true, read_only: false, force: false };
 
 /// The source of a recovery could not be reached for a moment, and had to stay. When it was back nothing woke the recovery,
 /// and the array stayed degraded until its next change.

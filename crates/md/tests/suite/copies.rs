@@ -14,8 +14,8 @@ use crate::common::{
 use crate::sync::world::{edit, raid1, shapes};
 
 const DISK: Sectors = Sectors(4096);
-const RUN: Options = Options { run: true, read_only: false };
-const READ_ONLY: Options = Options { run: true, read_only: true };
+const RUN: Options = Options { run: true, read_only: false, force: false };
+const READ_ONLY: Options = Options { run: true, read_only: true, force: false };
 
 /// Gives each member its own bytes: every sector is stamped with its place and the member's number.
 fn tell_apart(media: &[Media]) {

@@ -14,7 +14,7 @@ use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 
 const SIZE: u64 = 2048;
-const READ: Options = Options { run: true, read_only: true };
+const READ: Options = Options { run: true, read_only: true, force: false };
 const MIRROR: Shape = Shape { level: Level::Raid1, copies: 0, chunk: Sectors(0) };
 const TEN: Shape = Shape { level: Level::Raid10, copies: 2, chunk: Sectors(128) };
 const STRIPED: Shape = Shape { level: Level::Raid0, copies: 0, chunk: Sectors(64) };

@@ -13,8 +13,8 @@ use futures_util::future::{join, join_all, join3};
 use std::time::Duration;
 
 const DISK: Sectors = Sectors(4096);
-const RUN: Options = Options { run: true, read_only: false };
-const READ_ONLY: Options = Options { run: true, read_only: true };
+const RUN: Options = Options { run: true, read_only: false, force: false };
+const READ_ONLY: Options = Options { run: true, read_only: true, force: false };
 
 fn raid1(members: usize) -> Shape {
     Shape::new(Level::Raid1, None, 0, members)

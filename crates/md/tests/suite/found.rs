@@ -19,7 +19,7 @@ use crate::common::{
 
 const DISK: Sectors = Sectors(600);
 const SUPER: Sector = Sector(8);
-const RUN: Options = Options { run: true, read_only: false };
+const RUN: Options = Options { run: true, read_only: false, force: false };
 
 /// A resync begins by marking the array clean, if no write is under way. Directly after a recovery it
 /// overtook a write that was waiting to make the array active, and took the array for active already:

@@ -17,8 +17,8 @@ use crate::common::{
 };
 
 const DISK: Sectors = Sectors(4096);
-const RW: Options = Options { run: false, read_only: false };
-const RUN: Options = Options { run: true, read_only: false };
+const RW: Options = Options { run: false, read_only: false, force: false };
+const RUN: Options = Options { run: true, read_only: false, force: false };
 /// Longer than an array stays active, and than it keeps marks, after its last write.
 const CALM: Duration = Duration::from_secs(15);
 

@@ -13,8 +13,8 @@ use ashlar_sim::{Media, Sim, SimDisk};
 use zerocopy::IntoBytes;
 
 const DISK: Sectors = Sectors(4096);
-const RW: Options = Options { run: false, read_only: false };
-const RUN: Options = Options { run: true, read_only: false };
+const RW: Options = Options { run: false, read_only: false, force: false };
+const RUN: Options = Options { run: true, read_only: false, force: false };
 
 /// The numbers that a superblock of 4 KiB cannot have in its table.
 const IMPOSSIBLE: [u32; 5] = [1920, 1921, 200_000_000, 0x8000_0000, u32::MAX];

@@ -15,8 +15,8 @@ use ashlar_sim::{Media, Sim, SimDisk, Snapshot};
 use std::time::Duration;
 
 const DISK: Sectors = Sectors(4096);
-const RW: Options = Options { run: false, read_only: false };
-const RUN: Options = Options { run: true, read_only: false };
+const RW: Options = Options { run: false, read_only: false, force: false };
+const RUN: Options = Options { run: true, read_only: false, force: false };
 
 #[test]
 fn every_version_keeps_its_superblock_in_its_place_and_touches_nothing_else() {

@@ -119,14 +119,15 @@ fn level(out: &mut String, array: &ArrayStatus) {
                 put!(out, " {far} {}-copies", if is_offset { "offset" } else { "far" });
             }
         }
-        Level::Raid1
-        | Level::Linear
-        | Level::Raid4
-        | Level::Raid5
-        | Level::Raid6
-        | Level::Multipath
-        | Level::Faulty
-        | Level::Other(_) => {}
+        Level::Linear => {
+            put!(out, " {chunk_kib}k rounding");
+            return;
+        }
+        Level::Raid4 | Level::Raid5 | Level::Raid6 => {
+            let (level, layout) = (array.level.raw(), array.layout);
+            put!(out, " level {level}, {chunk_kib}k chunk, algorithm {layout}");
+        }
+        Level::Raid1 | Level::Multipath | Level::Faulty | Level::Other(_) => {}
     }
     let working = array.raid_disks - array.degraded.min(array.raid_disks);
     put!(out, " [{}/{working}] [", array.raid_disks);

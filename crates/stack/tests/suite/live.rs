@@ -283,7 +283,7 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
         // And to each other opener of the disk.
         let (Ok(()) | Err(_)) = live.stack.stop().await;
 
-        let read_only = ashlar_md::Options { run: false, read_only: true };
+        let read_only = ashlar_md::Options { run: false, read_only: true, force: false };
         let options = Options { md: read_only, ..plain() };
         let mut live = LiveStack::with(&sim, &media, options).await;
         let refused = live.run(create("late", 1)).await.err().unwrap();

@@ -34,7 +34,11 @@ const MODES: [Mode; 4] = [Mode::Plain, Mode::Run, Mode::ReadOnly, Mode::Whole];
 
 impl Mode {
     fn options(self) -> Options {
-        let md = ashlar_md::Options { run: self != Self::Plain, read_only: self == Self::ReadOnly };
+        let md = ashlar_md::Options {
+            run: self != Self::Plain,
+            read_only: self == Self::ReadOnly,
+            force: false,
+        };
         Options { md, whole: self == Self::Whole, ..Options::default() }
     }
 }

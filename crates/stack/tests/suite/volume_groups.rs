@@ -192,7 +192,7 @@ fn a_group_with_a_snapshot_can_be_looked_at_without_a_write() {
         // Once with an unused store, once with a used one.
         let media = with_a_snapshot(&sim).await;
         let read_only = || {
-            let md = ashlar_md::Options { run: true, read_only: true };
+            let md = ashlar_md::Options { run: true, read_only: true, force: false };
             Options { md, ..plain() }
         };
         for used in [false, true] {
@@ -434,7 +434,7 @@ fn a_stack_stops_in_the_middle_of_a_merge() {
             let media = merging(&sim).await;
             let stack = boot(&sim, &media, plain()).await;
             stack.stop().await.unwrap();
-            let md = ashlar_md::Options { run: true, read_only: true };
+            let md = ashlar_md::Options { run: true, read_only: true, force: false };
             let stack = boot(&sim, &media, Options { md, ..plain() }).await;
             for at in 0..512 {
                 assert_eq!(read(&stack, "vg/data", at).await, 1, "sector {at}, seed {seed}");
@@ -457,7 +457,7 @@ fn an_origin_whose_merging_snapshot_is_invalid_shows_what_it_is() {
         let mut bytes = disk.peek(header);
         bytes[4] = 0;
         disk.poke(header, &bytes);
-        let md = ashlar_md::Options { run: true, read_only: true };
+        let md = ashlar_md::Options { run: true, read_only: true, force: false };
         for options in [Options { md, ..plain() }, plain()] {
             let stack = boot(&sim, &media, options).await;
             assert_eq!(read(&stack, "vg/data", 7).await, 2);

@@ -242,7 +242,7 @@ fn an_array_and_a_pool_on_the_same_disks_are_only_read() {
             assert_eq!(role(&stack, "d0.img"), Role::Refused);
             assert_eq!(notes(&stack).iter().filter(|note| said(note)).count(), 2, "{:?}", notes(&stack));
             stack.stop().await.unwrap();
-            let md = ashlar_md::Options { run: false, read_only: true };
+            let md = ashlar_md::Options { run: false, read_only: true, force: false };
             let stack = boot(&sim, &media, Options { md, ..Options::default() }).await;
             assert_eq!(volumes(&stack), ["md0"], "{version}");
             assert_eq!(notes(&stack).iter().filter(|note| said(note)).count(), 2);

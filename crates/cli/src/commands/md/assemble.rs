@@ -99,7 +99,11 @@ impl Assemble {
             let config = self.options.into_config(devices)?;
             return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }
-        let md = ashlar_md::Options { run: self.options.run, read_only: self.options.read_only };
+        let md = ashlar_md::Options {
+            run: self.options.run,
+            read_only: self.options.read_only,
+            force: self.options.force,
+        };
         let lines = disks::reactor()?.block_on(try_to_assemble(&devices, &filter, rename, md))?;
         output::tell(&lines.iter().map(|line| format!("ashlar: {line}\n")).collect::<String>())?;
         Ok(ExitCode::SUCCESS)

@@ -36,7 +36,7 @@ Examples:
   ashlar md create -l1 -n2 --dry-run /dev/sda1 /dev/sdb1
   ashlar md create -l1 -n2 --write-behind disk0.img --write-mostly slow.img")]
 pub(crate) struct Create {
-    /// RAID level: 0, raid0, stripe, 1, raid1, mirror, 10 or raid10
+    /// RAID level: linear, 0, raid0, stripe, 1, raid1, mirror, 10 or raid10
     #[arg(short, long, value_parser = words::level)]
     level: Level,
 
@@ -45,8 +45,9 @@ pub(crate) struct Create {
     #[arg(short = 'p', long)]
     layout: Option<String>,
 
-    /// Chunk size in KiB, or with a suffix K, M, G [default: 512K]
-    #[arg(short, long, value_name = "SIZE", value_parser = size::size)]
+    /// Chunk size in KiB, or with a suffix K, M, G [default: 512K]; with linear, what devices are rounded down to
+    /// [default: 0]
+    #[arg(short, long, visible_alias = "rounding", value_name = "SIZE", value_parser = size::size)]
     chunk: Option<Sectors>,
 
     /// Number of devices in the array

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::finish::Finish;
-use ashlar_block::{Bio, Sectors, Status};
+use ashlar_block::{Bio, Status};
 
 use super::backlog::Backlog;
 use crate::core::Core;
@@ -45,16 +45,6 @@ impl Mirror {
 
     /// The parts of a bio, each within one chunk.
     pub(super) fn chunks(&self, bio: &Bio) -> impl Iterator<Item = Bio> {
-        let mut at = bio.sector;
-        std::iter::from_fn(move || {
-            let left = bio.end() - at;
-            if left.is_zero() {
-                return None;
-            }
-            let len = Sectors::min(self.core.personality().chunk_left(at), left);
-            let part = bio.slice_to(at, len, at);
-            at += len;
-            Some(part)
-        })
+        self.core.personality().chunks(bio)
     }
 }

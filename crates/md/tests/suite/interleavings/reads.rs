@@ -27,7 +27,7 @@ fn what_a_read_returns_of_copies_that_differ_does_not_depend_on_its_length() {
     }
     let sim = Sim::new(1);
     sim.block_on(async {
-        let options = Options { run: true, read_only: true };
+        let options = Options { run: true, read_only: true, force: false };
         let array = start(&sim, &disks(&left), &options).await.unwrap();
         assert!(array.is_unsynced());
         let mut pieces = Vec::new();

@@ -16,8 +16,8 @@ pub(crate) const DISK: Sectors = Sectors(4096);
 pub(crate) const LEN: u64 = 512;
 /// Sectors of a chunk of the bitmap.
 pub(crate) const CHUNK: u64 = 128;
-pub(crate) const RW: Options = Options { run: false, read_only: false };
-pub(crate) const RUN: Options = Options { run: true, read_only: false };
+pub(crate) const RW: Options = Options { run: false, read_only: false, force: false };
+pub(crate) const RUN: Options = Options { run: true, read_only: false, force: false };
 pub(crate) const INTERNAL: NewBitmap = NewBitmap::Internal { chunk: Some(CHUNK * 512) };
 
 /// An array whose members keep logs of bad blocks, without a bitmap.

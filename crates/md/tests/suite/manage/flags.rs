@@ -188,7 +188,7 @@ fn any_change_ends_the_read_auto_state_and_words_lead_in_and_out_of_it() {
         let started = writes(world);
         array.stop().await.unwrap();
         assert_eq!(writes(world), started, "it was clean");
-        let read_only = Options { run: true, read_only: true };
+        let read_only = Options { run: true, read_only: true, force: false };
         let array = start(sim, &world.disks[..1], &read_only).await.unwrap();
         let refused = array.set_state("read-auto").await;
         assert!(matches!(refused, Err(ManageError::ReadOnly(_))), "{refused:?}");

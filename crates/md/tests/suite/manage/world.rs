@@ -14,8 +14,8 @@ use crate::common::{Shape, disks, gateway, make_with, spec, stamped, start, writ
 pub(crate) const DISK: Sectors = Sectors(8192);
 /// Sectors of data written at the beginning.
 pub(crate) const LEN: u64 = 512;
-pub(crate) const RW: Options = Options { run: false, read_only: false };
-pub(crate) const RUN: Options = Options { run: true, read_only: false };
+pub(crate) const RW: Options = Options { run: false, read_only: false, force: false };
+pub(crate) const RUN: Options = Options { run: true, read_only: false, force: false };
 
 /// The array to create.
 #[derive(Clone)]

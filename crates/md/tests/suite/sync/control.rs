@@ -44,7 +44,9 @@ fn one_thing_at_a_time_and_nothing_where_nothing_can_be_done() {
         assert_eq!(array.sync_status().last, SyncAction::Check);
         array.stop().await.unwrap();
         assert_eq!(array.request_sync(SyncRequest::Check), Err(SyncError::Stopped));
-        let array = start(&sim, &disks(&media), &Options { run: true, read_only: true }).await;
+        let array =
+            start(&sim, &disks(&media), &Options { run: true, read_only: true, force: false })
+                .await;
         let array = array.unwrap();
         assert_eq!(array.request_sync(SyncRequest::Check), Err(SyncError::ReadOnly));
         array.sync_ended().await;

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::common::{DATA, Shape, disks, gateway, make, start, write};
 
-pub const RUN: Options = Options { run: true, read_only: false };
+pub const RUN: Options = Options { run: true, read_only: false, force: false };
 
 pub fn raid1(members: usize) -> Shape {
     Shape::new(Level::Raid1, None, 0, members)

@@ -39,7 +39,7 @@ pub fn plain() -> Options {
 
 /// The options to start arrays that lack members.
 pub fn run() -> Options {
-    let md = ashlar_md::Options { run: true, read_only: false };
+    let md = ashlar_md::Options { run: true, read_only: false, force: false };
     Options { md, ..Options::default() }
 }
 

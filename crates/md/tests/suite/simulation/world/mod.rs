@@ -25,10 +25,10 @@ use network::Links;
 use places::Places;
 use script::{End, Facts, Script, Ways, misbehave};
 
-const RUN: Options = Options { run: true, read_only: false };
+const RUN: Options = Options { run: true, read_only: false, force: false };
 /// Some disks take longer for some commands.
 const IO_TIMEOUT: Duration = Duration::from_secs(1);
-const READ_ONLY: Options = Options { run: true, read_only: true };
+const READ_ONLY: Options = Options { run: true, read_only: true, force: false };
 
 /// See the module text.
 pub(crate) struct World {
