@@ -12,7 +12,7 @@ use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, New
 use ashlar_md::ondisk::superblock_0_90::{self, Block090};
 use ashlar_md::ondisk::superblock_1::Block1;
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
-use ashlar_md::{Array, Candidate, Options, plan, probe};
+use ashlar_md::{Array, AssembleError, Candidate, Options, plan, probe};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -69,9 +69,13 @@ async fn used(sim: &Sim, disks: &[SimDisk; 2]) -> Option<bool> {
         }
     }
     let candidates = ashlar_md::group(candidates).remove(&Uuid::from_u128(7))?;
-    let plan = plan(candidates, &Options { run: true, read_only: false, force: false }).await;
-    let array = match plan {
+    let made = plan(candidates.clone(), &Options { run: true, ..Options::default() }).await;
+    let array = match made {
         Ok(plan) => Array::start(plan, "md0", sim.runtime()),
+        Err(AssembleError::OnlyRead(_)) => {
+            read(sim, candidates).await;
+            return None;
+        }
         Err(error) => {
             assert!(!error.to_string().is_empty());
             return None;
@@ -86,6 +90,20 @@ async fn used(sim: &Sim, disks: &[SimDisk; 2]) -> Option<bool> {
     let members = array.status().await.members;
     assert_eq!(array.stop().await, Ok(()), "the array cannot be stopped");
     Some(members.iter().filter(|member| member.index.is_some() && !member.faulty).count() == 2)
+}
+
+/// Reads from an array with parity, if it starts.
+async fn read(sim: &Sim, candidates: Vec<Candidate>) {
+    let options = Options { run: true, read_only: true, force: true };
+    let Ok(plan) = plan(candidates, &options).await else { return };
+    let array = Array::start(plan, "md0", sim.runtime());
+    let volume = Gateway::new(array.clone());
+    let size = volume.capacity();
+    for at in [Sector(0), Sector(size.0.saturating_sub(8))] {
+        // Whatever it returns.
+        drop(volume.read(at, Sectors(8).min(size)).await);
+    }
+    assert_eq!(array.stop().await, Ok(()), "the array cannot be stopped");
 }
 
 async fn make(media: &[Media; 2], version: Version, flags: u8) -> [SimDisk; 2] {

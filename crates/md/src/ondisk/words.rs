@@ -14,7 +14,9 @@ pub fn level(text: &str) -> Result<Level, String> {
         "0" | "raid0" | "stripe" => Ok(Level::Raid0),
         "1" | "raid1" | "mirror" => Ok(Level::Raid1),
         "10" | "raid10" => Ok(Level::Raid10),
-        _ => Err(format!("`{text}` is not one of linear, 0, raid0, stripe, 1, raid1, mirror, 10, raid10")),
+        _ => Err(format!(
+            "`{text}` is not one of linear, 0, raid0, stripe, 1, raid1, mirror, 10, raid10"
+        )),
     }
 }
 
