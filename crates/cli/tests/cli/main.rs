@@ -39,6 +39,7 @@ mod nbd_clients;
 mod nbd_disks;
 mod nbd_threads;
 mod nesting;
+mod parity;
 mod rbd_disks;
 mod refused;
 mod run;

@@ -1,0 +1,110 @@
+//! Arrays with parity as users meet them: refused for writing with the way that works, and served for reading.
+//!
+//! The contents are those of kernels in tests/interop/md.sh; here all data are zeroes, of which parity is zero, too.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+use ashlar_block::Sectors;
+use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember, create};
+use ashlar_md::ondisk::{DeviceFlags, Level, Version};
+use uuid::Uuid;
+
+use super::support::{Daemon, Images, MIB};
+
+/// The members d0, d1 and d2 of a RAID5 with chunks of 64 KiB.
+fn raid5(is_clean: bool) -> Images {
+    let images = Images::new(3, 4 * MIB);
+    let member = |slot: u128| {
+        let device_uuid = Uuid::from_u128(100 + slot);
+        let device = Sectors(4 * MIB / 512);
+        Some(NewMember { device, device_uuid, flags: DeviceFlags::default() })
+    };
+    let spec = CreateSpec {
+        version: Version::V1_2,
+        level: Level::Raid5,
+        layout: None,
+        chunk: Some(Sectors(128)),
+        raid_devices: 3,
+        members: (0..3).map(member).collect(),
+        size: None,
+        data_offset: None,
+        set_uuid: Uuid::from_u128(7),
+        name: "any:0".into(),
+        ctime: 1_700_000_000,
+        assume_clean: is_clean,
+        bitmap: NewBitmap::None,
+        write_behind: 0,
+        daemon_sleep: DEFAULT_DAEMON_SLEEP,
+        bad_block_log: false,
+        numbers: Default::default(),
+    };
+    for (slot, made) in create(&spec).unwrap().into_iter().enumerate() {
+        let superblock = made.unwrap().superblock;
+        let bytes = superblock.encode(512).unwrap();
+        let file = OpenOptions::new().write(true).open(images.path(&format!("d{slot}"))).unwrap();
+        file.write_all_at(&bytes, superblock.super_offset.bytes()).unwrap();
+    }
+    images
+}
+
+const MEMBERS: [&str; 3] = ["d0", "d1", "d2"];
+
+#[test]
+fn an_array_with_parity_is_served_for_reading() {
+    let images = raid5(true);
+    let before = MEMBERS.map(|name| std::fs::read(images.path(name)).unwrap());
+    let refused = images.run(&["serve"], &MEMBERS);
+    let why = ["raid5 arrays can be read, but not yet written", "hint: --read-only serves it"];
+    refused.fails(1, &why);
+    let scan = images.run(&["scan"], &MEMBERS).ok().out;
+    assert!(scan.contains("raid5") && scan.contains("devices=3/3"), "{scan}");
+    images.run(&["serve", "--read-only"], &MEMBERS[..2]).fails(1, &["--run starts it without"]);
+
+    let daemon = Daemon::start(images.dir.path(), &["--read-only", "--run", "d0", "d1"]);
+    let mdstat = daemon.client(&["get", "proc/mdstat"]).ok().out;
+    let line = "level 5, 64k chunk, algorithm 2 [3/2] [UU_]";
+    assert!(mdstat.contains("active (read-only) raid5") && mdstat.contains(line), "{mdstat}");
+    let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
+    for line in ["Raid Level : raid5", "Layout : left-symmetric", "Chunk Size : 64K"] {
+        assert!(detail.contains(line), "{detail}");
+    }
+    let refused = daemon.client(&["md", "action", "check", "md0"]);
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    drop(daemon);
+    let after = MEMBERS.map(|name| std::fs::read(images.path(name)).unwrap());
+    assert!(before == after, "reading changed an image");
+}
+
+#[test]
+fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
+    let images = raid5(false);
+    let daemon = Daemon::start(images.dir.path(), &["--read-only", "d0", "d1", "d2"]);
+    drop(daemon);
+    let two = &MEMBERS[1..];
+    let refused = images.run(&["serve", "--read-only", "--run"], two);
+    refused.fails(1, &["was not stopped cleanly and lacks members", "hint: ", "--force serves it"]);
+    let daemon = Daemon::start(images.dir.path(), &["--read-only", "--run", "--force", "d1", "d2"]);
+    let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
+    assert!(detail.contains("degraded"), "{detail}");
+    drop(daemon);
+}
+
+#[test]
+fn no_array_with_parity_is_made() {
+    let images = Images::new(3, 4 * MIB);
+    let made = images.run(&["md", "create", "-l5", "-n3"], &MEMBERS);
+    assert_eq!(made.code, Some(2), "{made:?}");
+    assert!(made.err.contains("`5` is not one of linear, 0, raid0"), "{made:?}");
+}
+
+#[test]
+fn a_linear_array_is_made_and_served() {
+    let images = Images::new(3, 4 * MIB);
+    images.run(&["md", "create", "--level=linear", "-n3", "--homehost=any"], &MEMBERS).ok();
+    let daemon = Daemon::start(images.dir.path(), &MEMBERS);
+    let mdstat = daemon.client(&["get", "proc/mdstat"]).ok().out;
+    assert!(mdstat.contains("active linear") && mdstat.contains("0k rounding"), "{mdstat}");
+    drop(daemon);
+    images.run(&["serve", "--run"], &MEMBERS[..2]).fails(1, &["not enough members"]);
+}
