@@ -43,7 +43,8 @@ pub fn run(data: &[u8]) -> bool {
         return false;
     };
     let level = Level::from_raw(i32::from(level));
-    let shape = Shape { level, copies, chunk: Sectors(u64::from(chunk) * 8) };
+    let parity = u32::from(copies);
+    let shape = Shape { level, copies, parity, chunk: Sectors(u64::from(chunk) * 8) };
     let legs: Vec<Leg> = (0..legs)
         .map(|n| {
             let media = Media::new(META);

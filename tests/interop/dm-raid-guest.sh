@@ -1,12 +1,12 @@
 #!/bin/bash
-# dm-raid-guest.sh DIR - LVM and the kernel make RAID volumes; runs inside UML with four disks.
+# dm-raid-guest.sh DIR - LVM and the kernel make RAID volumes; runs inside UML with five disks.
 #
 # For each volume V, DIR gets V.volume (what the kernel read last), V.N.meta and V.N.data (what is on
-# the hidden devices of leg N once the volume is stopped), and V.shape: level, copies, sectors in a
+# the hidden devices of leg N once the volume is stopped), and V.shape: level, copies (with parity the layout), sectors in a
 # chunk, legs, and the legs that ashlar must leave out.
 set -eu
 dir=$1
-modprobe -a dm-mod dm-raid raid0 raid1 raid10
+modprobe -a dm-mod dm-raid raid0 raid1 raid10 raid456
 export DM_DISABLE_UDEV=1
 cat >/etc/lvm/lvmlocal.conf <<C
 devices { use_devicesfile=0 global_filter=["a|^/dev/ubd|","r|.*|"] }
@@ -70,8 +70,8 @@ save() {
 }
 create() { quietly lvcreate -y -Wn -Zn -n "$@" vg; }
 
-quietly pvcreate -y "$DISK0" "$DISK1" "$DISK2" "$DISK3"
-quietly vgcreate -s 512K vg "$DISK0" "$DISK1" "$DISK2" "$DISK3"
+quietly pvcreate -y "$DISK0" "$DISK1" "$DISK2" "$DISK3" "$DISK4"
+quietly vgcreate -s 512K vg "$DISK0" "$DISK1" "$DISK2" "$DISK3" "$DISK4"
 
 create mirror --type raid1 -m1 -L 4M
 scribble /dev/vg/mirror 1
@@ -116,4 +116,30 @@ save nought 0 0 64 3
 create plain --type raid0 -i2 -I 8k -L 2M
 scribble /dev/vg/plain 9
 save plain 0 0 16 2
+
+# parity V TYPE LEVEL LAYOUT KIB SEED - a volume whose rows have three chunks of data
+parity() {
+	create "$1" --type "$2" -i3 -I "$5k" -L 3M
+	scribble "/dev/vg/$1" "$6"
+	synced "$1"
+	save "$1" "$3" "$4" $((2 * $5)) $((3 + ($3 == 6 ? 2 : 1)))
+}
+parity four raid4 5 4 32 10
+parity five raid5 5 2 64 11
+parity fiven raid5_n 5 5 8 12
+parity fivela raid5_la 5 0 16 13
+parity fivera raid5_ra 5 1 16 14
+parity fivers raid5_rs 5 3 16 15
+parity six raid6 6 8 64 16
+parity sixnr raid6_nr 6 9 8 17
+parity sixnc raid6_nc 6 10 16 18
+parity sixn raid6_n_6 6 5 16 19
+parity sixls raid6_ls_6 6 18 16 20
+
+create fiveless --type raid5 -i3 -I 64k -L 3M
+synced fiveless
+dmsetup table vg-fiveless_rimage_1 >/tmp/fiveless.failed
+fail_leg fiveless 1
+scribble /dev/vg/fiveless 21
+save fiveless 5 2 128 4 1
 quietly vgchange -an vg

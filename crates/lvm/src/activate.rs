@@ -90,14 +90,35 @@ pub enum RaidKind {
     Raid1,
     /// Striped copies, in md's near layout.
     Raid10,
+    /// Parity in each row, in this layout of md's. LVM's raid4 is one, with parity first.
+    Raid5(u32),
+    /// Two kinds of parity in each row, in this layout of md's.
+    Raid6(u32),
 }
 
-const RAID_KINDS: [(RaidLevel, RaidKind); 5] = [
+/// The numbers of the layouts are those of dm-raid (`raid_types` in the kernel's `dm-raid.c`).
+const RAID_KINDS: [(RaidLevel, RaidKind); 21] = [
     (RaidLevel::Raid0, RaidKind::Raid0),
     (RaidLevel::Raid0Meta, RaidKind::Raid0),
     (RaidLevel::Raid1, RaidKind::Raid1),
     (RaidLevel::Raid10, RaidKind::Raid10),
     (RaidLevel::Raid10Near, RaidKind::Raid10),
+    (RaidLevel::Raid4, RaidKind::Raid5(4)),
+    (RaidLevel::Raid5, RaidKind::Raid5(2)),
+    (RaidLevel::Raid5N, RaidKind::Raid5(5)),
+    (RaidLevel::Raid5La, RaidKind::Raid5(0)),
+    (RaidLevel::Raid5Ls, RaidKind::Raid5(2)),
+    (RaidLevel::Raid5Ra, RaidKind::Raid5(1)),
+    (RaidLevel::Raid5Rs, RaidKind::Raid5(3)),
+    (RaidLevel::Raid6, RaidKind::Raid6(8)),
+    (RaidLevel::Raid6Zr, RaidKind::Raid6(8)),
+    (RaidLevel::Raid6Nr, RaidKind::Raid6(9)),
+    (RaidLevel::Raid6Nc, RaidKind::Raid6(10)),
+    (RaidLevel::Raid6N6, RaidKind::Raid6(5)),
+    (RaidLevel::Raid6Ls6, RaidKind::Raid6(18)),
+    (RaidLevel::Raid6Rs6, RaidKind::Raid6(19)),
+    (RaidLevel::Raid6La6, RaidKind::Raid6(16)),
+    (RaidLevel::Raid6Ra6, RaidKind::Raid6(17)),
 ];
 
 /// The parts of a RAID.

@@ -1,5 +1,5 @@
-//! Copies a RAID volume to standard output: `dm_raid_read LEVEL COPIES CHUNK SECTORS LEG...`, where each
-//! leg is `META,DATA`, images of its devices; an empty name is a missing device. CHUNK is in sectors.
+//! Copies a RAID volume to standard output: `dm_raid_read LEVEL COPIES CHUNK SECTORS LEG...`, where COPIES
+//! is md's layout with raid5 and raid6, and each leg is `META,DATA`, images of its devices; an empty name is a missing device. CHUNK is in sectors.
 //! Legs left out, and why, are printed to standard error.
 
 use std::error::Error;
@@ -32,6 +32,7 @@ async fn copy(sim: &Sim, args: &[String]) -> Result<(), Box<dyn Error>> {
     let shape = Shape {
         level: Level::from_raw(level.parse()?),
         copies: copies.parse()?,
+        parity: copies.parse()?,
         chunk: Sectors(chunk.parse()?),
     };
     let mut pairs = Vec::new();

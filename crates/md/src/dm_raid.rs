@@ -122,10 +122,12 @@ impl DmRaidSuperblock {
 /// An array's parameters in the volume group's metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// `Raid0`, `Raid1` or `Raid10`.
+    /// `Raid0`, `Raid1`, `Raid5` (LVM's raid4, too), `Raid6` or `Raid10`.
     pub level: Level,
     /// Copies with raid10, in md's near layout; otherwise meaningless.
     pub copies: u8,
+    /// md's layout with raid5 and raid6; otherwise meaningless.
+    pub parity: u32,
     /// Sectors in a chunk (LVM's stripe size); zero with raid1.
     pub chunk: Sectors,
 }
@@ -133,7 +135,21 @@ pub struct Shape {
 impl Shape {
     /// md's layout.
     fn layout(self) -> u32 {
-        if self.level == Level::Raid10 { 1 << 8 | u32::from(self.copies) } else { 0 }
+        match self.level {
+            Level::Raid10 => 1 << 8 | u32::from(self.copies),
+            Level::Raid5 | Level::Raid6 => self.parity,
+            Level::Linear
+            | Level::Raid0
+            | Level::Raid1
+            | Level::Raid4
+            | Level::Multipath
+            | Level::Faulty
+            | Level::Other(_) => 0,
+        }
+    }
+
+    fn has_parity(self) -> bool {
+        matches!(self.level, Level::Raid5 | Level::Raid6)
     }
 }
 
@@ -158,7 +174,7 @@ pub struct ArrayLegs {
 #[derive(Debug, Error)]
 pub enum DmRaidError {
     /// A level that is not supported.
-    #[error("{0:?} volumes are not supported, only raid0, raid1 and raid10")]
+    #[error("{0:?} volumes are not supported, only raid0, raid1, raid5, raid6 and raid10")]
     Level(Level),
     /// Too many legs, or none.
     #[error("the volume has {0} legs, but must have 1 to {MAX_LEGS}")]
@@ -238,7 +254,8 @@ struct Member {
 /// # Errors
 /// See [`DmRaidError`].
 pub async fn candidates(uuid: Uuid, shape: Shape, legs: &[Leg]) -> Result<ArrayLegs, DmRaidError> {
-    if !matches!(shape.level, Level::Raid0 | Level::Raid1 | Level::Raid10) {
+    let is_known = matches!(shape.level, Level::Raid0 | Level::Raid1 | Level::Raid10);
+    if !is_known && !shape.has_parity() {
         return Err(DmRaidError::Level(shape.level));
     }
     if legs.is_empty() || legs.len() > MAX_LEGS {
@@ -262,7 +279,7 @@ pub async fn candidates(uuid: Uuid, shape: Shape, legs: &[Leg]) -> Result<ArrayL
     }
     let size = members.iter().map(|(_, member)| member.data.capacity()).min().unwrap_or_default();
     let in_sync_to = match &freshest {
-        Some(sb) => in_sync_to(sb, shape.level, size, &members).await,
+        Some(sb) => in_sync_to(sb, (shape, legs.len()), size, &members, &mut notes).await,
         None => Sectors::MAX,
     };
     let mut positions: Vec<usize> = (0..legs.len()).collect();
@@ -333,7 +350,7 @@ fn check(
     let chunk = shape.chunk.0 as u32;
     let facts = [
         ("level", true, sb.level.get(), shape.level.raw() as u32),
-        ("layout", shape.level == Level::Raid10, sb.layout.get(), shape.layout()),
+        ("layout", shape.layout() != 0 || shape.has_parity(), sb.layout.get(), shape.layout()),
         ("a chunk size of", striped, sb.stripe_sectors.get(), chunk),
         // Legs of raid1 can be added and removed; the number of other levels' legs is fixed.
         ("a number of legs of", striped, sb.num_devices.get(), legs as u32),
@@ -345,13 +362,17 @@ fn check(
     }
 }
 
-/// How far copies are the same: as far as the freshest superblock says, but nowhere if a bitmap has
+/// How far copies are the same, or parity is right: as far as the freshest superblock says, but nowhere if a bitmap has
 /// marks, because then only some copies may have the last writes.
+///
+/// Marks of a volume with parity that lacks a leg stay until it has one again, so they do not say whether it was stopped cleanly. As in the
+/// kernel it is read then, with a note.
 async fn in_sync_to(
     freshest: &DmRaidSuperblock,
-    level: Level,
+    (Shape { level, .. }, legs): (Shape, usize),
     size: Sectors,
     members: &[(&Leg, Member)],
+    notes: &mut Vec<String>,
 ) -> Sectors {
     if level == Level::Raid0 {
         return Sectors::MAX;
@@ -360,7 +381,9 @@ async fn in_sync_to(
     let sectors = Sectors(freshest.sectors.get());
     // The legs have grown, and the new part has not been synced.
     let grown = freshest.is_extended() && sectors < size;
-    let known = match (grown, level == Level::Raid1) {
+    // The point counts sectors of the array, or with parity of the legs.
+    let is_of_legs = matches!(level, Level::Raid1 | Level::Raid5 | Level::Raid6);
+    let known = match (grown, is_of_legs) {
         (false, _) => known,
         (true, true) => known.min(sectors),
         (true, false) => Sectors::ZERO,
@@ -370,11 +393,19 @@ async fn in_sync_to(
         let complete = sb.disk_recovery_offset.get() == u64::MAX;
         current && complete && !freshest.has_failed(sb.array_position.get() as usize)
     };
-    for (leg, _) in members.iter().filter(|(_, member)| member.sb.as_ref().is_some_and(in_sync)) {
+    let here = || members.iter().filter(|(_, member)| member.sb.as_ref().is_some_and(in_sync));
+    for (leg, _) in here() {
         let Some(meta) = &leg.meta else { continue };
-        if !bitmap_is_clean(meta, freshest.events.get()).await.unwrap_or(false) {
+        if bitmap_is_clean(meta, freshest.events.get()).await.unwrap_or(false) {
+            continue;
+        }
+        if !matches!(level, Level::Raid5 | Level::Raid6) || here().count() == legs {
             return Sectors::ZERO;
         }
+        let text = "a leg is missing, and the bitmap has marks: if the volume was not stopped cleanly, what is recovered of \
+                    that leg may be wrong where writes were under way";
+        notes.push(text.to_owned());
+        break;
     }
     known
 }

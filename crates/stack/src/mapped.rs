@@ -264,10 +264,16 @@ impl Maker<'_> {
             RaidKind::Raid0 => Level::Raid0,
             RaidKind::Raid1 => Level::Raid1,
             RaidKind::Raid10 => Level::Raid10,
+            RaidKind::Raid5(_) => Level::Raid5,
+            RaidKind::Raid6(_) => Level::Raid6,
+        };
+        let parity = match parts.kind {
+            RaidKind::Raid0 | RaidKind::Raid1 | RaidKind::Raid10 => 0,
+            RaidKind::Raid5(layout) | RaidKind::Raid6(layout) => layout,
         };
         let copies = parts.copies.unwrap_or(2);
         let copies = u8::try_from(copies).map_err(|_| format!("it has {copies} copies"))?;
-        let shape = Shape { level, copies, chunk: parts.stripe.unwrap_or_default() };
+        let shape = Shape { level, copies, parity, chunk: parts.stripe.unwrap_or_default() };
         let leg = |part: &Option<String>| part.as_ref().and_then(|name| self.find(name));
         let legs: Vec<Leg> = parts
             .legs
@@ -276,7 +282,7 @@ impl Maker<'_> {
             .collect();
         let found = dm_raid::candidates(IDENTITY, shape, &legs).await;
         let found = found.map_err(|error| error.to_string())?;
-        let options = ashlar_md::Options { run: true, read_only: true, force: true };
+        let options = ashlar_md::Options { run: true, read_only: true, force: false };
         let plan = ashlar_md::plan(found.candidates, &options).await;
         let plan = plan.map_err(|error| error.to_string())?;
         notes.extend(found.notes.iter().chain(&plan.notes).cloned());

@@ -95,7 +95,8 @@ fn sources(dir: &Path, all: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            if path.file_name().is_some_and(|name| name != "tests") {
+            // Tests, also those of the daemon on the simulator.
+            if path.file_name().is_some_and(|name| name != "tests" && name != "simulation") {
                 sources(&path, all);
             }
         } else if path.extension().is_some_and(|it| it == "rs") {

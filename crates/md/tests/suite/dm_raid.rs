@@ -15,9 +15,11 @@ use uuid::Uuid;
 
 const SIZE: u64 = 2048;
 const READ: Options = Options { run: true, read_only: true, force: false };
-const MIRROR: Shape = Shape { level: Level::Raid1, copies: 0, chunk: Sectors(0) };
-const TEN: Shape = Shape { level: Level::Raid10, copies: 2, chunk: Sectors(128) };
-const STRIPED: Shape = Shape { level: Level::Raid0, copies: 0, chunk: Sectors(64) };
+const MIRROR: Shape = Shape { level: Level::Raid1, copies: 0, parity: 0, chunk: Sectors(0) };
+const TEN: Shape = Shape { level: Level::Raid10, copies: 2, parity: 0, chunk: Sectors(128) };
+const FIVE: Shape = Shape { level: Level::Raid5, copies: 0, parity: 2, chunk: Sectors(128) };
+const SIX: Shape = Shape { level: Level::Raid6, copies: 0, parity: 8, chunk: Sectors(64) };
+const STRIPED: Shape = Shape { level: Level::Raid0, copies: 0, parity: 0, chunk: Sectors(64) };
 
 /// A superblock's fields, by offset.
 #[derive(Clone)]
@@ -379,10 +381,13 @@ fn what_is_not_read_is_named() {
         let error = volume.refusal();
         assert!(error.contains(wanted), "{wanted}: {error}");
     }
-    for level in [Level::Raid4, Level::Raid5, Level::Raid6, Level::Linear, Level::Other(7)] {
+    for level in [Level::Raid4, Level::Linear, Level::Other(7)] {
         let volume = Volume { shape: Shape { level, ..TEN }, legs: Vec::new() };
         let error = volume.refusal();
-        assert!(error.ends_with("not supported, only raid0, raid1 and raid10"), "{error}");
+        assert!(
+            error.ends_with("not supported, only raid0, raid1, raid5, raid6 and raid10"),
+            "{error}"
+        );
     }
     assert_eq!(Volume::new(MIRROR, 0).refusal(), "the volume has 0 legs, but must have 1 to 253");
     let volume = Volume::new(MIRROR, 2);
@@ -394,7 +399,7 @@ fn what_is_not_read_is_named() {
 #[test]
 fn any_bytes_in_a_superblock_are_an_error_or_an_array() {
     let sim = Sim::new(1);
-    for shape in [MIRROR, TEN, STRIPED] {
+    for shape in [MIRROR, TEN, STRIPED, FIVE, SIX] {
         let legs = if shape == MIRROR { 2 } else { 4 };
         for at in 4..148 {
             for value in [0, 1, 0x7f, 0xff] {
@@ -428,6 +433,7 @@ fn golden(name: &str) -> (Volume, Option<u64>) {
     let shape = Shape {
         level: Level::from_raw(*level as i32),
         copies: *copies as u8,
+        parity: *copies as u32,
         chunk: Sectors(*chunk),
     };
     let leg = |leg| {

@@ -239,6 +239,37 @@ fn only_the_pages_fail_of_which_too_much_is_lost() {
     });
 }
 
+#[test]
+fn a_read_error_without_redundancy_left_ends_the_read() {
+    let rig = Rig::new(ParityLevel::Raid5, 2, 3);
+    let lost = 21;
+    let sim = Sim::new(9);
+    sim.block_on(async {
+        let array = rig.start(&sim, &[2], &READ_ONLY).await.unwrap();
+        rig.media[1].fail_reads(DATA + lost..DATA + lost + 1);
+        let before = rig.media[1].counts().reads;
+        let volume = gateway(&array);
+        let size = volume.capacity().0;
+        for sector in 0..size {
+            let at = rig.geometry.map(Sector(sector));
+            // Its own sector, and what would be recovered with it.
+            let needs = at.disk == 1 || at.disk == 2;
+            let read = volume.read(Sector(sector), Sectors(1)).await;
+            match read {
+                Ok(read) => assert!(read.as_slice() == contents(sector)),
+                Err(status) => {
+                    assert!(needs && at.sector.0 == lost, "{sector}");
+                    assert_eq!(status, Status::Medium);
+                }
+            }
+        }
+        assert!(volume.read(Sector(0), Sectors(size)).await.is_err());
+        let reads = rig.media[1].counts().reads - before;
+        assert!(reads < 4 * size, "{reads} reads of a member for {size} sectors");
+        array.stop().await.unwrap();
+    });
+}
+
 async fn named(array: &std::sync::Arc<Array>, sector: u64, copy: u16) -> Result<Vec<u8>, Status> {
     let mut buffer = Buffer::zeroed(512);
     let bio = Bio { copy: CopyNumber(copy), ..Bio::read(Sector(sector), [buffer.whole()]) };
@@ -367,6 +398,7 @@ fn parity_that_a_crash_may_have_left_wrong_is_not_used_unless_the_user_wants_it(
             array.stop().await.unwrap();
         }
     });
+    rig.media.iter().for_each(|medium| assert_eq!(medium.counts().writes, 0));
     // A member that has nothing but parity is not missed.
     for (level, layout, parity) in [
         (ParityLevel::Raid4, 0, 3),

@@ -63,27 +63,40 @@ impl ParityLevel {
 
     /// A read of several chunks.
     async fn read_chunks(&self, bio: Bio) -> BioResult {
-        let chunks = self.core.personality().chunks(&bio).map(|chunk| self.read(chunk));
+        let chunks = self.core.personality().chunks(&bio).map(|chunk| self.begin_read(chunk));
         join_all(chunks).await.into_iter().fold(Ok(()), BioResult::and)
     }
 
-    /// A read within one chunk.
-    async fn read(&self, bio: Bio) -> BioResult {
+    /// Begins a read within one chunk. One that its member answers at once needs no future.
+    fn begin_read(&self, bio: Bio) -> IoFuture<'_> {
         let at = self.geometry.map(bio.sector);
-        if let Some(rdev) = self.source(at.disk, at.sector, bio.len) {
-            rdev.note_read(at.sector + bio.len);
-            let part = bio.remapped(at.sector);
-            match rdev.submit_from(&self.core.disk, bio.sector, part).await {
-                Ok(()) => return Ok(()),
-                Err(status) if !status.is_retryable_elsewhere() => return Err(status),
-                Err(status) if bio.flags.contains(Flags::RAHEAD) => return Err(status),
-                Err(status) => {
-                    rdev.count_read_error();
-                    let (array, member, sector) = (self.core.name(), rdev.path(), bio.sector);
-                    rate_limited!(warn, array, member, %sector, %status, "read error, reading the rest of the row");
-                }
-            }
+        let Some(rdev) = self.source(at.disk, at.sector, bio.len) else {
+            return IoFuture::boxed(async move { self.read_parts(&bio, at).await });
+        };
+        rdev.note_read(at.sector + bio.len);
+        let io = rdev.submit_from(&self.core.disk, bio.sector, bio.remapped(at.sector));
+        if io.result() == Some(Ok(())) {
+            return IoFuture::ready(Ok(()));
         }
+        IoFuture::boxed(self.end_read(bio, at, (rdev, io)))
+    }
+
+    /// Ends a read that a member has.
+    async fn end_read(
+        &self,
+        bio: Bio,
+        at: Location,
+        (rdev, mut io): (&Rdev, IoFuture<'_>),
+    ) -> BioResult {
+        // By reference, because the future is slow to move.
+        let Err(status) = (&mut io).await else { return Ok(()) };
+        if !status.is_retryable_elsewhere() || bio.flags.contains(Flags::RAHEAD) {
+            return Err(status);
+        }
+        rdev.count_read_error();
+        let (array, member, sector) = (self.core.name(), rdev.path(), bio.sector);
+        rate_limited!(warn, array, member, %sector, %status, "read error, reading the rest of the row");
+        drop(io);
         Box::pin(self.read_parts(&bio, at)).await
     }
 
@@ -156,9 +169,7 @@ impl Level for ParityLevel {
                 IoFuture::failed(Status::Offline)
             }
             Op::Read if bio.copy != CopyNumber::ANY => IoFuture::boxed(self.read_named(bio)),
-            Op::Read if self.geometry.chunk_left(bio.sector) >= bio.len => {
-                IoFuture::boxed(self.read(bio))
-            }
+            Op::Read if self.geometry.chunk_left(bio.sector) >= bio.len => self.begin_read(bio),
             Op::Read => IoFuture::boxed(self.read_chunks(bio)),
             // Nothing was written.
             Op::Flush => IoFuture::ready(Ok(())),

@@ -27,6 +27,7 @@ const READS: &str = "tests/suite/upstream_bugs/reads.rs";
 const SYNCS: &str = "tests/suite/upstream_bugs/syncs.rs";
 const WRITES: &str = "tests/suite/upstream_bugs/writes.rs";
 const GEOMETRY: &str = "tests/suite/geometry_raid10/discard.rs";
+const PARITY: &str = "tests/suite/parity.rs";
 const LAYOUTS: &str = "tests/suite/geometry_raid10/map.rs";
 
 const BUGS: &[Bug] = &[
@@ -148,8 +149,16 @@ const BUGS: &[Bug] = &[
         ]),
     },
     Bug {
+        name: "raid5: a read error of an array without redundancy left never ends (7.2.13)",
+        here: Tested(&[(PARITY, "a_read_error_without_redundancy_left_ends_the_read")]),
+    },
+    Bug {
+        name: "raid5: a discard during a reshape never ends (7.2.13); marks of a write ahead of a reshape",
+        here: Cannot("an array under reshape is refused"),
+    },
+    Bug {
         name: "raid5: ranges that were discarded are not in a classic bitmap (2026-06)",
-        here: Cannot("there is no parity: no sector is computed from others"),
+        here: Cannot("an array with parity is only read"),
     },
     Bug {
         name: "suspected: wait_blocked_dev() looks at the first members, not at those of the write",
