@@ -23,7 +23,7 @@ WITHOUT_IO_URING := serving:: ending:: nbd_disks:: rbd_disks:: btrfs_scrub
 # What a container of Docker has not: loop devices, FUSE and the rights of CAP_SYS_ADMIN and CAP_SYS_PTRACE; a log without a
 # warning that io_uring is refused.
 OUTSIDE := fuse_mount at_once::a_member_that_was_removed_is_closed background::it_returns_once_everything_is_served btrfs_get::attributes_that_give_rights btrfs_lists::a_file_system_is_shown \
-	btrfs_lists::errors_that_the_kernel_counted btrfs_lists::subvolumes_are_listed in_use::a_living_holder in_use::a_reader_without_rights lvm_live::a_volume_that_does_not_join \
+	btrfs_lists::errors_that_the_kernel_counted btrfs_lists::subvolumes_are_listed in_use::a_living_holder in_use::a_reader_without_rights \
 	mdadm::devices_without_array nbd_disks::a_pool_lies_on_the_file
 
 # Longest first, so that the last to run are short.

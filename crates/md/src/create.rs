@@ -10,10 +10,10 @@ use ashlar_block::{ByteVolume, Gateway, Sectors, Status};
 use thiserror::Error;
 
 use crate::metadata::{write_superblock, write_within};
+use crate::ondisk::Version;
 use crate::ondisk::bitmap_super::state;
 use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
 use crate::ondisk::probe::probe_ranges;
-use crate::ondisk::{Level, Version};
 use crate::personality::{Personality, PersonalityError};
 
 /// A device to be made a member.
@@ -95,7 +95,7 @@ pub fn prepare(
     spec: &CreateSpec,
     devices: &[Option<NewDevice>],
 ) -> Result<CreatedArray, CreateError> {
-    if matches!(spec.level, Level::Raid4 | Level::Raid5 | Level::Raid6) {
+    if spec.level.has_parity() {
         // Its first write needs parity.
         return Err(ondisk::CreateError::Level(spec.level).into());
     }

@@ -356,9 +356,8 @@ fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleErr
     if has(Features::CLUSTERED) {
         return Err(AssembleError::Unsupported("belongs to a cluster"));
     }
-    let is_parity = matches!(sb.level, Level::Raid4 | Level::Raid5 | Level::Raid6);
     let has_ppl = has(Features::PPL) || has(Features::MULTIPLE_PPLS);
-    if has(Features::JOURNAL) || has_ppl && !is_parity {
+    if has(Features::JOURNAL) || has_ppl && !sb.level.has_parity() {
         return Err(AssembleError::Unsupported("has a journal"));
     }
     if sb.events > u64::MAX / 2 {

@@ -151,6 +151,11 @@ impl Level {
         matches!(self, Self::Raid0 | Self::Raid4 | Self::Raid5 | Self::Raid6 | Self::Raid10)
     }
 
+    /// Whether rows of chunks have parity.
+    pub const fn has_parity(self) -> bool {
+        matches!(self, Self::Raid4 | Self::Raid5 | Self::Raid6)
+    }
+
     /// Whether members hold redundancy, so that `size` and `resync_offset` have a meaning.
     pub const fn is_redundant(self) -> bool {
         self.raw() > 0

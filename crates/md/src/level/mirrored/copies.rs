@@ -19,11 +19,9 @@ use smallvec::SmallVec;
 
 use super::mirror::Mirror;
 use crate::canary::{Rule, broken};
+use crate::level::{PAGE, Part};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Index;
-
-/// Unit of retries after a read error, where copies are the same: pages, as in md.
-const PAGE: Sectors = Sectors(8);
 
 /// A member's copy of a run of sectors.
 #[derive(Clone, Copy)]
@@ -36,19 +34,6 @@ pub(super) struct Source<'a> {
 
 /// The copies of a run on all members that have not failed, in their order of rank.
 pub(super) type Sources<'a> = SmallVec<[Source<'a>; 4]>;
-
-/// Part of a run: its offset and its length.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Part {
-    pub(super) into: Sectors,
-    pub(super) len: Sectors,
-}
-
-impl Part {
-    pub(super) fn end(self) -> Sectors {
-        self.into + self.len
-    }
-}
 
 /// The result of reading a run, each block from the first readable copy.
 #[derive(Default)]

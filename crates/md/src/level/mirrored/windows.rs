@@ -5,9 +5,9 @@ use std::ops::Range;
 use ashlar_block::{Buffer, Sector, Sectors, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
-use super::copies::{FetchResult, Part, Source, Sources, slice};
+use super::copies::{FetchResult, Source, Sources, slice};
 use super::mirror::Mirror;
-use crate::level::{Piece, Rebuild, RebuildTarget, Spot, Trouble};
+use crate::level::{Part, Piece, Rebuild, RebuildTarget, Spot, Trouble};
 use crate::membership::rdev::State;
 
 /// A copy of a piece as read.

@@ -25,15 +25,13 @@ use ashlar_block::{
 };
 use futures_util::future::join_all;
 
-use super::{Level, Trouble, Work};
+use super::{Level, PAGE, Part, Trouble, Work};
 use crate::core::Core;
 use crate::membership::rdev::Rdev;
 use crate::raid5::Geometry;
 use crate::raid10::Location;
 use row::Way;
 
-/// The smallest read after an error: pages, as in md.
-const PAGE: Sectors = Sectors(8);
 /// Memory for the blocks of a row that are read at a time to recover one of them, bytes.
 const ROW_BYTES: u64 = 4 << 20;
 
@@ -41,13 +39,6 @@ const ROW_BYTES: u64 = 4 << 20;
 pub(crate) struct ParityLevel {
     core: Arc<Core>,
     geometry: Geometry,
-}
-
-/// Part of a run of sectors: its offset and its length.
-#[derive(Clone, Copy)]
-struct Part {
-    into: Sectors,
-    len: Sectors,
 }
 
 impl ParityLevel {
