@@ -186,7 +186,9 @@ class NbdDevice:
         self.handle.set_export_name(export)
         self.handle.opt_go()
         self.size = self.handle.get_size()
-        self.flying = []  # (cookie, offset, end)
+        self.flying = []  # (cookie, offset, end, memory)
+        self.free = {}  # the memory of writes that have landed, by its length
+        self.buffers = {}  # libnbd's, by the id of their memory
 
     def read(self, offset, length):
         self.settle()
@@ -194,14 +196,24 @@ class NbdDevice:
 
     def write(self, offset, data):
         end = offset + len(data)
-        while len(self.flying) >= self.DEPTH or any(o < end and offset < e for _, o, e in self.flying):
+        while len(self.flying) >= self.DEPTH or any(o < end and offset < e for _, o, e, _ in self.flying):
             self.land()
-        buffer = self.nbd.Buffer.from_bytearray(bytearray(data))
-        self.flying.append((self.handle.aio_pwrite(buffer, offset), offset, end))
+        # libnbd never lets go of the buffer of a write, so that each is used again, for writes of its length.
+        free = self.free.setdefault(len(data), [])
+        memory = free.pop() if free else bytearray(len(data))
+        memory[:] = data
+        buffer = self.buffers.setdefault(id(memory), self.nbd.Buffer.from_buffer(memory))
+        self.flying.append((self.handle.aio_pwrite(buffer, offset), offset, end, memory))
 
     def land(self):
         self.handle.poll(-1)
-        self.flying = [f for f in self.flying if not self.handle.aio_command_completed(f[0])]
+        flying = []
+        for flight in self.flying:
+            if self.handle.aio_command_completed(flight[0]):
+                self.free[len(flight[3])].append(flight[3])
+            else:
+                flying.append(flight)
+        self.flying = flying
 
     def settle(self):
         while self.flying:

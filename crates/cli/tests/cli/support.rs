@@ -35,10 +35,14 @@ pub(crate) fn has_io_uring(test: &str) -> bool {
     has
 }
 
-/// Runs the program in `dir`. It must not panic, whatever its arguments.
+/// Runs the program in `dir`. It must not panic, whatever its arguments. A daemon has a control socket of its own there: tests that
+/// run beside this one start daemons, too.
 pub(crate) fn ashlar_in(dir: &Path, args: &[&str]) -> Run {
     let mut command = program();
     command.args(args).current_dir(dir);
+    if args.first() == Some(&"serve") && !args.contains(&"--control") {
+        command.arg("--control=refused.control");
+    }
     run(command)
 }
 

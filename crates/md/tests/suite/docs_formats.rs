@@ -216,8 +216,13 @@ fn roles_levels_and_feature_bits_are_documented() {
     for raw in -300..300 {
         let row = rows.iter().find(|row| row[0] == raw.to_string());
         assert_eq!(row.map(|row| row[1]), Level::from_raw(raw).name(), "{raw}");
-        let runs = matches!(Level::from_raw(raw), Level::Raid0 | Level::Raid1 | Level::Raid10);
-        assert_eq!(row.is_some_and(|row| row[2] == "runs it"), runs, "{raw}");
+        let support = row.map_or("", |row| row[2]);
+        let expected = match Level::from_raw(raw) {
+            Level::Linear | Level::Raid0 | Level::Raid1 | Level::Raid10 => "runs it",
+            level if level.has_parity() => "reads it",
+            level => level.name().map_or("", |_| "prints it"),
+        };
+        assert_eq!(support, expected, "{raw}");
     }
 
     let features = [

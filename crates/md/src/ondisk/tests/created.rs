@@ -194,7 +194,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
             "0.90 1 - - - none data-offset=1M 2 204800 204800",
             "raid1 has no data offset in version 0.90",
         ),
-        ("1.2 5 - - - auto - 3 204800 204800 204800", "no new arrays of raid5"),
+        ("1.2 -4 - - - auto - 2 204800 204800", "no new arrays of multipath"),
         ("1.2 1 - - - auto - 3 204800 204800", "2 members given for 3 devices"),
         ("1.2 0 - - - auto - 2 204800 missing", "raid0 cannot do without its missing members"),
         ("1.2 1 - - - auto - 2 missing missing", "raid1 cannot do without its missing members"),
