@@ -217,10 +217,14 @@ fn roles_levels_and_feature_bits_are_documented() {
         let row = rows.iter().find(|row| row[0] == raw.to_string());
         assert_eq!(row.map(|row| row[1]), Level::from_raw(raw).name(), "{raw}");
         let support = row.map_or("", |row| row[2]);
-        let expected = match Level::from_raw(raw) {
-            Level::Linear | Level::Raid0 | Level::Raid1 | Level::Raid10 => "runs it",
-            level if level.has_parity() => "reads it",
-            level => level.name().map_or("", |_| "prints it"),
+        let level = Level::from_raw(raw);
+        let is_run = matches!(level, Level::Linear | Level::Raid0 | Level::Raid1 | Level::Raid10);
+        let expected = if is_run {
+            "runs it"
+        } else if level.has_parity() {
+            "reads it"
+        } else {
+            level.name().map_or("", |_| "prints it")
         };
         assert_eq!(support, expected, "{raw}");
     }
