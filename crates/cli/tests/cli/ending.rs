@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -217,7 +218,7 @@ fn it_serves_although_ready_cannot_be_said() {
     command.args(["serve", "--control", "control", "--nbd", "unix:nbd", "d0", "d1"]);
     command.stdout(OpenOptions::new().write(true).open("/dev/full").unwrap());
     let mut child = command.stderr(Stdio::null()).spawn().unwrap();
-    while !images.path("nbd").exists() {
+    while UnixStream::connect(images.path("nbd")).is_err() {
         assert!(child.try_wait().unwrap().is_none());
         std::thread::yield_now();
     }
@@ -334,7 +335,7 @@ fn a_quiet_daemon_says_nothing() {
     command.current_dir(images.dir.path());
     command.args(["serve", "-q", "--control", "control", "--nbd", "unix:nbd", "d0", "d1"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !images.path("nbd").exists() {
+    while UnixStream::connect(images.path("nbd")).is_err() {
         assert!(child.try_wait().unwrap().is_none());
         std::thread::yield_now();
     }
@@ -355,7 +356,7 @@ fn a_daemon_whose_log_nothing_takes_serves_and_ends() {
     command.current_dir(images.dir.path()).args(args);
     let mut child = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
     drop(command);
-    while !images.path("nbd").exists() {
+    while UnixStream::connect(images.path("nbd")).is_err() {
         assert!(child.try_wait().unwrap().is_none());
         std::thread::yield_now();
     }
