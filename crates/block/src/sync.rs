@@ -12,8 +12,10 @@ pub mod gate;
 pub mod rwlock;
 pub mod seats;
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use event_listener::Event;
 
@@ -28,6 +30,19 @@ pub async fn until(event: &Event, done: impl Fn() -> bool) {
             listener.await;
         }
     }
+}
+
+/// Lets the other runnable tasks run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A set of primitives.

@@ -72,6 +72,7 @@ pub mod socket_file;
 mod sys;
 mod timer;
 
+pub use ashlar_block::sync::yield_now;
 pub use async_task::Task;
 pub use chunk_list::ChunkList;
 pub use file::{FileDevice, FileDriver, OpenError, OpenOptions, open};
@@ -79,7 +80,7 @@ pub use null::NullDevice;
 pub use oneshot::{ReceiveError, Receiver};
 pub use op::Op;
 pub use ram::RamDevice;
-pub use reactor::{Reactor, ReactorConfig, spawn, yield_now};
+pub use reactor::{Reactor, ReactorConfig, spawn};
 pub use ring::{BackEnd, end_rings, restrict_rings};
 pub use runtime::{Engine, EngineRuntime, Handle, ThreadPanic};
 pub use timer::{Sleep, now_ns, sleep, timeout, wall_clock};

@@ -116,19 +116,6 @@ where
     current().spawn(future)
 }
 
-/// Lets the other runnable tasks run once.
-pub async fn yield_now() {
-    let mut yielded = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 /// Asks this thread's ring to post a wake-up into the ring behind `target`. False if this thread or the target cannot;
 /// then the caller must use the eventfd.
 pub(crate) fn wake_by_ring(target: &Arc<Mailbox>) -> bool {

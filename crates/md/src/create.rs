@@ -95,10 +95,6 @@ pub fn prepare(
     spec: &CreateSpec,
     devices: &[Option<NewDevice>],
 ) -> Result<CreatedArray, CreateError> {
-    if spec.level.has_parity() {
-        // Its first write needs parity.
-        return Err(ondisk::CreateError::Level(spec.level).into());
-    }
     let mut spec = spec.clone();
     let believed = spec.assume_clean;
     spec.assume_clean |= is_alike(&spec, devices);
@@ -115,10 +111,13 @@ pub fn prepare(
     Ok(CreatedArray { size, superblocks })
 }
 
-/// Whether the active members are known to hold the same data: there is one, or all read as zeroes.
+/// Whether the active members are known to hold the same data, or parity that fits them: there is one, or all read as zeroes.
 fn is_alike(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> bool {
-    let active = || devices.iter().take(spec.raid_devices as usize).flatten();
-    active().count() <= 1 || active().all(|device| device.known_zero)
+    let active = || devices.iter().take(spec.raid_devices as usize);
+    // As in mdadm, nothing was written yet that a missing member's parity could be wrong for.
+    let lacks = spec.level.has_parity() && active().any(Option::is_none);
+    let mut given = active().flatten();
+    lacks || active().flatten().count() <= 1 || given.all(|device| device.known_zero)
 }
 
 /// The size of the array; an error if its geometry is impossible.
@@ -134,6 +133,9 @@ fn array_size(
         Ok::<_, PersonalityError>(members.map(|new| new.superblock.data_size).collect())
     };
     let personality = Personality::new(&first.superblock, spec.raid_devices as usize, sizes)?;
+    if !personality.is_readable_with(|slot| superblocks.get(slot).is_some_and(Option::is_some)) {
+        return Err(ondisk::CreateError::Missing(spec.level).into());
+    }
     Ok(personality.size())
 }
 

@@ -77,6 +77,9 @@ pub mod internals {
     pub mod bitmap {
         pub use crate::bitmap::*;
     }
+    pub mod personality {
+        pub use crate::personality::*;
+    }
     pub mod raid0 {
         pub use crate::raid0::*;
     }

@@ -1,6 +1,9 @@
 //! A level: the map from the array's sectors to its members'.
 
-use ashlar_block::{Bio, Limits, Sector, Sectors};
+use std::ops::Range;
+
+use ashlar_block::{Bio, Limits, Sector, Sectors, limits};
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::ondisk::{Features, Level, Superblock};
@@ -53,7 +56,7 @@ pub enum PersonalityError {
 }
 
 /// The places of the copies of a run of sectors.
-pub(crate) type Copies = smallvec::SmallVec<[Location; 4]>;
+pub(crate) type Copies = SmallVec<[Location; 4]>;
 
 impl Personality {
     /// The map that `sb` describes, for an array of `disks` members. `sizes` returns the data size of
@@ -162,7 +165,7 @@ impl Personality {
         }
     }
 
-    /// Sectors from `sector` on for which its map holds.
+    /// Sectors from `sector`, of the array or of sync space, on for which its map holds.
     pub fn chunk_left(&self, sector: Sector) -> Sectors {
         match self {
             Self::Linear { zones, .. } | Self::Raid0(zones) => zones.map(sector).left,
@@ -171,6 +174,67 @@ impl Personality {
             Self::Raid10(geometry) => geometry.chunk_left(sector),
             Self::Parity(geometry) => geometry.chunk_left(sector),
         }
+    }
+
+    /// The size of *sync space*, in which bitmaps, the bound and syncs count: the sectors of the array where it has copies, those of a
+    /// member where it has parity.
+    pub fn sync_size(&self) -> Sectors {
+        match self {
+            Self::Parity(geometry) => geometry.used_dev_sectors(),
+            Self::Linear { .. } | Self::Raid0(_) | Self::Raid1 { .. } | Self::Raid10(_) => {
+                self.size()
+            }
+        }
+    }
+
+    /// The part of sync space that a change of a range of the array touches.
+    #[inline]
+    pub(crate) fn sync_range(&self, at: Sector, len: Sectors) -> Range<Sector> {
+        match self {
+            Self::Parity(geometry) if geometry.chunk_left(at) >= len => {
+                let at = geometry.map(at).sector;
+                at..at + len
+            }
+            Self::Parity(geometry) => geometry.rows(at..at + len),
+            Self::Linear { .. } | Self::Raid0(_) | Self::Raid1 { .. } | Self::Raid10(_) => {
+                at..at + len
+            }
+        }
+    }
+
+    /// The range of the array whose changes touch a range of sync space.
+    pub(crate) fn array_range(&self, range: &Range<Sector>) -> Range<Sector> {
+        match self {
+            Self::Parity(geometry) => geometry.data_of(range),
+            Self::Linear { .. } | Self::Raid0(_) | Self::Raid1 { .. } | Self::Raid10(_) => {
+                range.clone()
+            }
+        }
+    }
+
+    /// The slots whose members must agree at a place of sync space, and up to the end of its chunk.
+    pub(crate) fn slots_at(&self, at: Sector) -> SmallVec<[usize; 4]> {
+        match self {
+            Self::Parity(geometry) => (0..geometry.disks()).collect(),
+            Self::Linear { .. } | Self::Raid0(_) | Self::Raid1 { .. } | Self::Raid10(_) => {
+                self.map(at).iter().map(|copy| copy.disk).collect()
+            }
+        }
+    }
+
+    /// The place of sync space that a sector of the data area of the member in `slot` belongs to.
+    pub(crate) fn synced_at(&self, slot: usize, at: Sector) -> Option<Sector> {
+        match self {
+            Self::Parity(geometry) => (at < geometry.used_dev_sectors().as_end()).then_some(at),
+            Self::Linear { .. } | Self::Raid0(_) | Self::Raid1 { .. } | Self::Raid10(_) => {
+                self.unmap(slot, at)
+            }
+        }
+    }
+
+    /// Whether a resync can make right what the members of some slots hold, although others are missing. Parity is made from all data.
+    pub(crate) fn is_resynced_degraded(&self) -> bool {
+        !matches!(self, Self::Parity(_))
     }
 
     /// The parts of a bio, each within one chunk.
@@ -239,8 +303,12 @@ impl Personality {
         }
     }
 
-    /// Whether some chunk has a copy on `slot` and another one on a member for which `present` holds.
+    /// Whether some chunk has a copy on `slot` and another one on a member for which `present` holds; with parity, whether they have a row
+    /// in common.
     pub fn shares_data(&self, slot: usize, present: impl Fn(usize) -> bool) -> bool {
+        if let Self::Parity(geometry) = self {
+            return (0..geometry.disks()).any(|other| other != slot && present(other));
+        }
         // The pattern of a RAID 10 repeats after as many chunks as there are members.
         let chunk = self.chunk();
         let chunks = if chunk.is_zero() { 1 } else { self.size().0 / chunk.0 };
@@ -271,6 +339,10 @@ impl Personality {
                 let chunk = bytes(geometry.chunk());
                 limits.io_min_bytes = limits.io_min_bytes.max(chunk);
                 limits.io_opt_bytes = chunk.saturating_mul(geometry.data_disks() as u32);
+                // Parity would not fit what members have discarded; zeroes are data like others.
+                limits.max_hw_discard = Sectors::ZERO;
+                limits.max_write_zeroes = Sectors::ZERO;
+                limits.features -= limits::Features::DISCARD_ZEROES | limits::Features::FAST_ZERO;
             }
         }
         // The level splits I/O at its chunks, and the members' gateways at the members' boundaries.

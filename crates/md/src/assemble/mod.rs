@@ -278,13 +278,10 @@ async fn load_bitmap(
     in_sync_to: Sectors,
     notes: &mut Vec<String>,
 ) -> Option<Bitmap> {
-    let size = match personality {
-        Personality::Linear { .. } | Personality::Raid0(_) => return None,
-        Personality::Raid1 { size, .. } => *size,
-        Personality::Raid10(geometry) => geometry.size(),
-        // Nothing is written or synced: nobody asks for marks.
-        Personality::Parity(_) => return None,
-    };
+    if !personality.is_redundant() {
+        return None;
+    }
+    let size = personality.sync_size();
     let with_bitmap = || {
         let all = members.iter().filter(|(_, place, _)| *place != Place::Spare);
         all.filter_map(|(rdev, _, sb)| Some((rdev, bitmap_area(rdev, sb)?, sb)))
@@ -341,10 +338,7 @@ fn bitmap_area(rdev: &Rdev, sb: &Superblock) -> Option<Sectors> {
 fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleError> {
     match sb.level {
         Level::Linear | Level::Raid0 | Level::Raid1 | Level::Raid10 => {}
-        Level::Raid4 | Level::Raid5 | Level::Raid6 if options.read_only => {}
-        Level::Raid4 | Level::Raid5 | Level::Raid6 => {
-            return Err(AssembleError::OnlyRead(sb.level));
-        }
+        Level::Raid4 | Level::Raid5 | Level::Raid6 => {}
         Level::Multipath | Level::Faulty | Level::Other(_) => {
             return Err(PersonalityError::Level(sb.level).into());
         }
@@ -359,6 +353,9 @@ fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleErr
     let has_ppl = has(Features::PPL) || has(Features::MULTIPLE_PPLS);
     if has(Features::JOURNAL) || has_ppl && !sb.level.has_parity() {
         return Err(AssembleError::Unsupported("has a journal"));
+    }
+    if has_ppl && !options.read_only {
+        return Err(AssembleError::OnlyRead(sb.level));
     }
     if sb.events > u64::MAX / 2 {
         return Err(AssembleError::Unsupported("has an impossible count of events"));

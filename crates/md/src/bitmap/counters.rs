@@ -248,7 +248,7 @@ impl Counters {
     }
 
     /// The chunks of a range.
-    fn span(&self, sector: Sector, len: Sectors) -> Result<Range<u32>, Status> {
+    pub(super) fn span(&self, sector: Sector, len: Sectors) -> Result<Range<u32>, Status> {
         let end = sector.checked_add(len).ok_or(Status::Invalid)?;
         if end > self.size.as_end() {
             return Err(Status::Invalid);

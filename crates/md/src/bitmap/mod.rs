@@ -57,6 +57,7 @@
 //! See [`Store`]. Blocks are written completely or not at all, in any order.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -194,6 +195,13 @@ impl Bitmap {
     /// Number of chunks that need a sync or have one under way.
     pub fn needed_chunks(&self) -> u64 {
         self.counters.iter().filter(|counter| counter.is_needed()).count() as u64
+    }
+
+    /// Whether copies may differ, or parity may not fit, somewhere in a range of it.
+    pub fn may_differ(&self, range: &Range<Sector>) -> bool {
+        let chunks = self.counters.span(range.start, range.end - range.start);
+        // What it does not cover is not known.
+        chunks.map_or(true, |mut chunks| chunks.any(|chunk| self.counters.get(chunk).is_needed()))
     }
 
     /// The marked parts of the array, ascending, adjacent ones joined.

@@ -20,6 +20,7 @@ use crate::bitmap::Store;
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::{FailureCause, Rdev};
 use crate::membership::slots::{Index, Place};
+use crate::personality::Personality;
 
 impl Core {
     /// Flushes all members. A member that cannot be flushed may have lost acknowledged writes: it
@@ -50,7 +51,15 @@ impl Core {
         }
         let other =
             |slot| self.members.both(slot).any(|(_, o)| o.is_in_sync() && !std::ptr::eq(o, rdev));
-        self.is_redundant() && self.personality().is_readable_with(other)
+        if !self.is_redundant() || !self.personality().is_readable_with(other) {
+            return false;
+        }
+        // Its data could not be recovered where parity may be wrong, unless its slot has another member.
+        let Personality::Parity(geometry) = self.personality() else { return true };
+        let mut slots = 0..self.members.slots();
+        let own = slots.find(|slot| self.members.both(*slot).any(|(_, o)| std::ptr::eq(o, rdev)));
+        let needs = |slot: usize| geometry.holds_data(slot) && !other(slot);
+        !own.is_some_and(needs) || !self.is_suspect(&(Sector::ZERO..self.sync_end()))
     }
 
     /// Fails a member if it may fail; true if it is failed then. What acknowledgements depend on is to be recorded.

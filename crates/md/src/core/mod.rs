@@ -29,6 +29,7 @@
 //! ([`Personality`]) says whether the array can lose a slot.
 
 mod activity;
+pub(crate) mod blocks;
 mod bound;
 mod failing;
 pub(crate) mod lifecycle;
@@ -40,19 +41,20 @@ mod spares;
 mod tend;
 mod write;
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::finish::Finish;
-use ashlar_block::{Disk, Runtime, Sectors, Status};
+use ashlar_block::{Disk, Runtime, Sector, Sectors, Status};
 use futures_util::lock::{Mutex, MutexGuard};
 
-use crate::barrier::Barrier;
+use crate::barrier::{Barrier, Raise};
 use crate::bitmap::Bitmap;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::personality::Personality;
+pub(crate) use blocks::Source;
 use bound::Bound;
 pub(crate) use lifecycle::{Hold, Lifecycle};
 pub(crate) use news::News;
@@ -167,6 +169,23 @@ impl Core {
     /// Sets the bitmap in use, or none. No write may be in flight: the array is frozen.
     pub(crate) fn set_bitmap(&self, bitmap: Option<Bitmap>) {
         self.bitmap.set(bitmap);
+    }
+
+    /// The end of sync space, in whole blocks.
+    pub(crate) fn sync_end(&self) -> Sector {
+        self.personality.sync_size().round_down(self.disk.limits().logical_block()).as_end()
+    }
+
+    /// Whether parity may not fit its row somewhere in a range of sync space.
+    pub(crate) fn is_suspect(&self, range: &Range<Sector>) -> bool {
+        self.bound.is_beyond(range.end)
+            && self.bitmap().is_none_or(|bitmap| bitmap.may_differ(range))
+    }
+
+    /// Raises the barrier over all that a range of sync space belongs to.
+    pub(crate) async fn raise(&self, range: &Range<Sector>) -> Raise<'_> {
+        let range = self.personality.array_range(range);
+        self.barrier.raise(range.start, range.end - range.start).await
     }
 
     /// Locks the superblocks.

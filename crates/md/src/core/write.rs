@@ -37,7 +37,10 @@ impl Core {
         let hold = self.lifecycle.begin().ok().filter(|_| self.lifecycle.activity.is_active())?;
         let pass = self.barrier.try_wait(bio.sector, bio.len)?;
         let intent = match self.bitmap() {
-            Some(bitmap) => Some(bitmap.try_begin(bio.sector, bio.len)?),
+            Some(bitmap) => {
+                let marks = self.personality().sync_range(bio.sector, bio.len);
+                Some(bitmap.try_begin(marks.start, marks.end - marks.start)?)
+            }
             None => None,
         };
         Some(Write { intent, pass, hold, core: self })
@@ -60,8 +63,10 @@ impl<'a> Write<'a> {
         // must get the zeroes: the discard counts as a write.
         let zeroes = || self.core.disk.limits().features.contains(Features::DISCARD_ZEROES);
         let forgets = bio.op == Op::Discard && !zeroes();
+        let marks = self.core.personality().sync_range(bio.sector, bio.len);
+        let (at, len) = (marks.start, marks.end - marks.start);
         if !forgets {
-            self.intent = bitmap.try_begin(bio.sector, bio.len);
+            self.intent = bitmap.try_begin(at, len);
         }
         if self.intent.is_some() {
             return Ok(());
@@ -70,9 +75,9 @@ impl<'a> Write<'a> {
             // A bitmap that is not on the members yet accepts no marks.
             self.core.recorded().await?;
             self.intent = Some(if forgets {
-                bitmap.begin_discard(bio.sector, bio.len, self.core).await?
+                bitmap.begin_discard(at, len, self.core).await?
             } else {
-                bitmap.begin(bio.sector, bio.len, self.core).await?
+                bitmap.begin(at, len, self.core).await?
             });
             self.core.recorded().await
         })

@@ -12,6 +12,7 @@
 
 pub(crate) mod mirrored;
 pub(crate) mod parity;
+pub(crate) mod parts;
 pub(crate) mod striped;
 
 use std::ops::Range;
@@ -82,7 +83,7 @@ impl Part {
     }
 }
 
-/// A run of array sectors within one chunk.
+/// A run of sync space within one chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) at: Sector,

@@ -67,7 +67,7 @@ impl Array {
             .filter(|(_, rdev)| !rdev.is_faulty())
             .filter_map(|(index, rdev)| Some((rdev, superblocks.of(index)?)))
             .collect();
-        let size = self.core.personality().size();
+        let size = self.core.personality().sync_size();
         let alike = !self.is_unsynced();
         let sbs = members.iter().map(|(_, sb)| *sb);
         let mut new = change::place_bitmap(sbs, size, wanted, alike)?;

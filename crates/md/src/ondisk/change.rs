@@ -5,8 +5,8 @@ use ashlar_block::units::Sectors;
 
 use super::bitmap_super::BitmapSuper;
 use super::create::{
-    BAD_BLOCK_LOG, BITMAP_OFFSET, CreateError, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember,
-    USUAL_BITMAP_SPACE, before_superblock, bitmap_chunk, lockless,
+    BAD_BLOCK_LOG, BITMAP_OFFSET, CreateError, DEFAULT_DAEMON_SLEEP, LOCKLESS, NewBitmap,
+    NewMember, USUAL_BITMAP_SPACE, before_superblock, bitmap_chunk, lockless,
 };
 use super::fields::{Features, MAX_ROLES, Role, Version};
 use super::superblock::{Superblock, refusal};
@@ -119,6 +119,9 @@ pub fn place_bitmap<'a>(
     };
     let uuid = sb.bitmap_uuid();
     if wanted == NewBitmap::Lockless {
+        if sb.level.has_parity() {
+            return Err(CreateError::Meaningless { level: sb.level, what: LOCKLESS });
+        }
         if sb.version != Version::V1_2 {
             return Err(CreateError::LocklessVersion(sb.version));
         }

@@ -76,6 +76,8 @@ impl Plan {
     fn new(spec: &CreateSpec) -> Result<Self, CreateError> {
         check_members(spec)?;
         let level = spec.level;
+        let lockless = spec.bitmap == NewBitmap::Lockless;
+        meaningless_if(lockless && level.has_parity(), level, LOCKLESS)?;
         let (chunk, layout) = match level {
             Level::Raid0 => {
                 (spec.chunk.unwrap_or(DEFAULT_CHUNK), spec.layout.unwrap_or(RAID0_ORIGINAL))
@@ -293,6 +295,9 @@ fn check_members(spec: &CreateSpec) -> Result<(), CreateError> {
     }
     Ok(())
 }
+
+/// Of what was never written there is no parity, which a lockless bitmap counts as right.
+pub(super) const LOCKLESS: &str = "lockless bitmap here";
 
 fn meaningless_if(given: bool, level: Level, what: &'static str) -> Result<(), CreateError> {
     if given { Err(CreateError::Meaningless { level, what }) } else { Ok(()) }

@@ -104,6 +104,11 @@ impl Row {
         usize::from(self.disks)
     }
 
+    /// The data chunks of the row.
+    pub fn data_disks(&self) -> usize {
+        self.disks() - 1 - usize::from(self.q.is_some())
+    }
+
     /// The first slot behind the parity, and how many slots the data goes around.
     fn behind_parity(&self) -> (usize, usize) {
         let last =
@@ -249,7 +254,28 @@ impl Geometry {
 
     /// The members of the row that contains a sector of the members' data areas.
     pub fn row_at(&self, on_member: Sector) -> Row {
-        Row::new(self.layout, self.disks(), on_member.0 >> self.chunk_shift)
+        Row::new(self.layout, self.disks(), self.row_number(on_member))
+    }
+
+    /// The number of the row that contains a sector of the members' data areas.
+    #[inline]
+    pub fn row_number(&self, on_member: Sector) -> u64 {
+        on_member.0 >> self.chunk_shift
+    }
+
+    /// A range of the array by rows: the number of each, and the part of the range in it.
+    pub fn split(
+        &self,
+        range: Range<Sector>,
+    ) -> impl Iterator<Item = (u64, Range<Sector>)> + use<> {
+        let row = self.chunk().0 * self.data_disks() as u64;
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            let number = at.0 / row;
+            let part = at..Sector((number + 1) * row).min(range.end);
+            at = part.end;
+            (!part.is_empty()).then_some((number, part))
+        })
     }
 
     /// Where a sector of the array lies.
@@ -292,6 +318,14 @@ impl Geometry {
         let row = self.chunk().0 * self.data_disks() as u64;
         let (first, last) = (range.start.0 / row, range.end.0.div_ceil(row));
         Sector(first << self.chunk_shift)..Sector(last << self.chunk_shift)
+    }
+
+    /// The range of the array whose data are in the rows of a range of the members' data areas.
+    pub fn data_of(&self, range: &Range<Sector>) -> Range<Sector> {
+        let row = self.chunk().0 * self.data_disks() as u64;
+        let (first, last) =
+            (range.start.0 >> self.chunk_shift, range.end.0.div_ceil(self.chunk().0));
+        Sector(first * row)..Sector(last * row).min(self.size().as_end())
     }
 
     /// Whether the member in `slot` holds data in some row. With others, only parity is lost.

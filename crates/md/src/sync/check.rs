@@ -22,13 +22,13 @@ pub(super) struct Check<'a> {
 impl Engine {
     /// Compares all copies; makes them equal if `repair`.
     pub(super) async fn check(&self, repair: bool) -> SyncEnd {
-        let end = self.core.disk.capacity();
+        let end = self.core.sync_end();
         let unit = self.core.personality().chunk().max(Piece::BLOCK);
-        let start = self.settings.sync_min().min(end).round_down(unit);
+        let start = self.settings.sync_min().min(end - Sector::ZERO).round_down(unit);
         let job = Check {
             engine: self,
             repair,
-            range: start.as_end()..end.as_end(),
+            range: start.as_end()..end,
             window_len: self.window_len(),
         };
         info!(array = self.core.name(), repair, "check");
@@ -68,7 +68,7 @@ impl Job for Check<'_> {
 
     async fn window(&self, range: Range<Sector>) -> Result<Sectors, Trouble> {
         let Engine { core, level, .. } = self.engine;
-        let _raised = core.barrier.raise(range.start, range.end - range.start).await;
+        let _raised = core.raise(&range).await;
         if self.engine.is_interrupted() {
             return Err(Trouble::Interrupted);
         }

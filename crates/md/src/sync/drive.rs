@@ -176,7 +176,8 @@ impl Engine {
     /// Runs a job until it is done or must end.
     pub(super) async fn drive(&self, job: &impl Job) -> SyncEnd {
         let Range { start, end } = job.range();
-        let depth = (IN_FLIGHT.0 / job.window_len().0.max(1)) as usize;
+        let window = job.window_len().0.max(1) * self.window_width();
+        let depth = (IN_FLIGHT.0 / window) as usize;
         let depth = depth.max(MIN_WINDOWS);
         let settings = &self.settings;
         let mut queue = Queue { first: 0, windows: VecDeque::new(), completed: start };

@@ -353,6 +353,9 @@ impl Engine {
     fn wants_resync(&self) -> bool {
         // While a slot is empty, chunks stay needed for its next member: a resync would not change that.
         let marked = || self.core.bitmap().is_some_and(|bitmap| bitmap.needed_chunks() > 0);
-        self.core.bound.is_unsynced() || (self.core.members.degraded() == 0 && marked())
+        let is_complete = self.core.is_complete();
+        let unsynced = self.core.bound.is_unsynced();
+        let able = is_complete || self.core.personality().is_resynced_degraded();
+        unsynced && able || is_complete && marked()
     }
 }

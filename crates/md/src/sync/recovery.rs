@@ -45,6 +45,7 @@ pub(super) struct Recovery<'a> {
     targets: Vec<Target<'a>>,
     start: Sector,
     end: Sector,
+    window_len: Sectors,
     /// The sector up to which the remaining targets have all data.
     reached: Cell<Sector>,
     /// How often members lacked data at the start.
@@ -93,7 +94,8 @@ impl<'a> Recovery<'a> {
         // first copy.
         let start = targets.iter().map(from).min().unwrap_or(end).round_down(block);
         let lacking = core.members.lacking();
-        Self { engine, targets, start, end, reached: Cell::new(start), lacking }
+        let window_len = engine.member_window_len();
+        Self { engine, targets, start, end, window_len, reached: Cell::new(start), lacking }
     }
 
     fn core(&self) -> &'a Core {
@@ -121,7 +123,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// The pieces of the array whose copies in `slot` are in a range of the member.
+    /// The pieces of sync space that are in a range of the member in `slot`.
     fn spots(&self, slot: usize, range: Range<Sector>) -> impl Iterator<Item = Spot> {
         let core = self.core();
         let mut at = range.start;
@@ -130,10 +132,9 @@ impl<'a> Recovery<'a> {
                 let on_member = at;
                 let len = core.personality().member_chunk_left(at).min(range.end - at);
                 at += len;
-                if let Some(sector) = core.personality().unmap(slot, on_member) {
+                if let Some(sector) = core.personality().synced_at(slot, on_member) {
                     // The array may end within its last block.
-                    let end = core.disk.capacity().as_end();
-                    let len = len.min(end.max(sector) - sector);
+                    let len = len.min(core.sync_end().max(sector) - sector);
                     if !len.is_zero() {
                         return Some(Spot { piece: Piece { at: sector, len }, on_member });
                     }
@@ -276,11 +277,11 @@ impl Job for Recovery<'_> {
     }
 
     fn window_len(&self) -> Sectors {
-        WINDOW
+        self.window_len
     }
 
     fn next(&self, at: Sector) -> Step {
-        let mut to = (at + Sectors(1)).round_up(WINDOW).min(self.end);
+        let mut to = (at + Sectors(1)).round_up(self.window_len).min(self.end);
         // A window whose copies are far apart in the array (the areas of a far layout) is cut, so that
         // its barrier stays short.
         if let Some(area) = self.core().personality().member_area() {
@@ -315,7 +316,7 @@ impl Job for Recovery<'_> {
         let (Some(first), Some(last)) = (first, last) else {
             return self.any_left().map(|()| Sectors::ZERO);
         };
-        let _raised = core.barrier.raise(first, last - first).await;
+        let _raised = core.raise(&(first..last)).await;
         if self.engine.is_interrupted() {
             return Err(Trouble::Interrupted);
         }

@@ -56,10 +56,11 @@ impl<'a> Resync<'a> {
     async fn begin(engine: &'a Engine) -> Option<Self> {
         let core = &engine.core;
         let _superblocks = core.superblocks().await;
-        let end = core.disk.capacity();
+        let end = core.sync_end();
         let found = core.bound.get();
         // Only the bitmap marks differences: read first copies until they are resynced.
-        let from = if found == Sectors::MAX { Sectors::ZERO } else { found.min(end) };
+        let from =
+            if found == Sectors::MAX { Sectors::ZERO } else { found.min(end - Sector::ZERO) };
         // Whole chunks, if the level has them, and whole blocks.
         let from = from.round_down(core.personality().chunk().max(Piece::BLOCK));
         if !core.bound.advance(found, from) {
@@ -70,7 +71,7 @@ impl<'a> Resync<'a> {
             engine,
             bitmap: core.bitmap(),
             reached: Cell::new(from),
-            end: end.as_end(),
+            end,
             window_len: engine.window_len(),
         })
     }
@@ -96,11 +97,11 @@ impl<'a> Resync<'a> {
         core.record(&mut superblocks, Change::Members).await
     }
 
-    /// Whether a piece has copies on at least two members.
+    /// Whether what must agree at a place is on at least two members.
     fn has_copies(&self, at: Sector) -> bool {
         let core = self.core();
-        let copies = core.personality().map(at);
-        let here = copies.iter().flat_map(|copy| core.members.both(copy.disk));
+        let slots = core.personality().slots_at(at);
+        let here = slots.iter().flat_map(|slot| core.members.both(*slot));
         let mut members = here.filter(|(_, rdev)| !rdev.is_faulty()).map(|(index, _)| index);
         let first = members.next();
         members.any(|member| Some(member) != first)
@@ -133,7 +134,7 @@ impl Job for Resync<'_> {
 
     async fn window(&self, range: Range<Sector>) -> Result<Sectors, Trouble> {
         let core = self.core();
-        let _raised = core.barrier.raise(range.start, range.end - range.start).await;
+        let _raised = core.raise(&range).await;
         if self.engine.is_interrupted() {
             return Err(Trouble::Interrupted);
         }

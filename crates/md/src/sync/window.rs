@@ -12,13 +12,15 @@ use crate::personality::Personality;
 
 /// The shortest window: 1 MiB.
 pub(super) const WINDOW: Sectors = Sectors(2048);
+/// The shortest window over rows, however many members there are: 64 KiB.
+const LEAST_ROW_WINDOW: Sectors = Sectors(128);
 /// The longest window.
 const MAX_WINDOW: Sectors = Sectors(8 * 2048);
 
 /// Everything must be synced.
 pub(super) const ALL: bitmap::Step = bitmap::Step { needed: true, run: Sectors::MAX };
 
-/// The pieces of a range of the array for whose first sector `needed` says so.
+/// The pieces of a range of sync space for whose first sector `needed` says so.
 pub(super) fn pieces(
     personality: &Personality,
     range: Range<Sector>,
@@ -40,14 +42,40 @@ pub(super) fn pieces(
 }
 
 impl Engine {
+    /// The longest window over rows of members: all of them are read, so that it takes as much memory as a window of other levels.
+    fn row_window(&self) -> Sectors {
+        let members = self.core.personality().disks().next_power_of_two() as u64;
+        Sectors((WINDOW.0 * 2 / members).max(LEAST_ROW_WINDOW.0))
+    }
+
+    /// The longest window of a recovery, which counts members' sectors.
+    pub(super) fn member_window_len(&self) -> Sectors {
+        match self.core.personality() {
+            Personality::Parity(_) => self.row_window(),
+            Personality::Linear { .. }
+            | Personality::Raid0(_)
+            | Personality::Raid1 { .. }
+            | Personality::Raid10(_) => WINDOW,
+        }
+    }
+
+    /// Members that a window of a sync reads: what its memory is a multiple of.
+    pub(super) fn window_width(&self) -> u64 {
+        match self.core.personality() {
+            Personality::Parity(geometry) => geometry.disks() as u64,
+            Personality::Linear { .. }
+            | Personality::Raid0(_)
+            | Personality::Raid1 { .. }
+            | Personality::Raid10(_) => 1,
+        }
+    }
+
     /// The longest window of a sync over array sectors: long enough that each member gets long I/Os,
     /// and never longer than a barrier's unit.
     pub(super) fn window_len(&self) -> Sectors {
         let stripes = match self.core.personality() {
-            Personality::Linear { .. }
-            | Personality::Raid0(_)
-            | Personality::Raid1 { .. }
-            | Personality::Parity(_) => 1,
+            Personality::Linear { .. } | Personality::Raid0(_) | Personality::Raid1 { .. } => 1,
+            Personality::Parity(_) => return self.row_window(),
             Personality::Raid10(geometry) if geometry.is_plain_mirror() => 1,
             Personality::Raid10(geometry) => geometry.disks().next_power_of_two() as u64,
         };

@@ -24,7 +24,7 @@ fn contents(sector: u64) -> Vec<u8> {
 }
 
 /// The product in the field of Q.
-fn times(mut left: u8, mut right: u8) -> u8 {
+pub(crate) fn times(mut left: u8, mut right: u8) -> u8 {
     let mut product = 0;
     while right != 0 {
         product ^= if right & 1 == 1 { left } else { 0 };
@@ -34,7 +34,7 @@ fn times(mut left: u8, mut right: u8) -> u8 {
     product
 }
 
-fn power(exponent: u8) -> u8 {
+pub(crate) fn power(exponent: u8) -> u8 {
     (0..exponent).fold(1, |power, _| times(power, 2))
 }
 
@@ -348,12 +348,10 @@ fn a_way_that_a_missing_member_makes_impossible_fails_and_counts() {
 }
 
 #[test]
-fn nothing_is_written() {
+fn nothing_is_written_to_members_of_a_read_only_array() {
     let rig = Rig::new(ParityLevel::Raid5, 2, 3);
     let sim = Sim::new(7);
     sim.block_on(async {
-        let refused = rig.start(&sim, &[], &Options { run: true, ..Options::default() }).await;
-        assert!(matches!(refused, Err(AssembleError::OnlyRead(Level::Raid5))));
         let array = rig.start(&sim, &[2], &READ_ONLY).await.unwrap();
         let volume = gateway(&array);
         let mut data = Buffer::zeroed(512);

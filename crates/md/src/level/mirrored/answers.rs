@@ -2,16 +2,14 @@
 //!
 //! A member that did not take a write fails, unless it has a bad block log that can list what it lacks, or holds the last copy of some data.
 
-use ashlar_block::{Bio, BioResult, Sector, Sectors, Status, rate_limited};
-use smallvec::SmallVec;
+use ashlar_block::{Bio, BioResult, Sector, Status};
 
 use super::mirror::Mirror;
 use crate::canary::{Rule, broken};
-use crate::membership::rdev::{Rdev, State};
+use crate::core::Core;
+use crate::level::parts::Answers;
+use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
-
-/// Results from members.
-pub(super) type Answers = SmallVec<[(Index, BioResult); 4]>;
 
 impl Mirror {
     /// Whether every copy of the chunk at `sector` was written: no write failed, no slot is empty.
@@ -42,7 +40,7 @@ impl Mirror {
             held |= result.is_ok() && rdev.is_in_sync();
             if result.is_ok() && !rdev.bad_blocks().is_empty() {
                 let at = self.copy_on(*index, bio.sector);
-                at.into_iter().for_each(|at| self.blocks_are_good(rdev, at, bio.len));
+                at.into_iter().for_each(|at| self.core.blocks_are_good(rdev, at, bio.len));
             }
         }
         if !held {
@@ -51,24 +49,13 @@ impl Mirror {
         for (index, result) in &mut answers {
             let Some(rdev) = self.core.members.get(*index) else { continue };
             let Err(status) = *result else { continue };
-            // Listing its bad blocks does not save a member that lost others with its cache.
-            let able = rdev.bad_blocks().has_log() && !rdev.is_faulty() && !rdev.has_lost_writes();
-            if status.is_of_medium() && able && !rdev.state().contains(State::FAILFAST) {
-                *result = self.write_block_by_block(*index, rdev, bio, status).await;
+            if let Some(copy) =
+                self.copy_on(*index, bio.sector).filter(|_| Core::may_list(rdev, status))
+            {
+                *result = self.core.write_block_by_block(rdev, bio, copy, status).await;
             }
         }
         answers
-    }
-
-    /// Clears the bad blocks in a part of a member's data area that was written.
-    pub(super) fn blocks_are_good(&self, rdev: &Rdev, at: Sector, len: Sectors) {
-        let at = at + rdev.data_offset();
-        if rdev.bad_blocks().check(at, len).is_some()
-            && let Err(error) = rdev.bad_blocks().clear(at, len)
-        {
-            // They stay listed, which only keeps reads off this member.
-            rate_limited!(warn, array = self.core.name(), member = rdev.path(), %error, "bad blocks stay listed");
-        }
     }
 
     /// Where a member has its copy of `sector`.
@@ -76,38 +63,6 @@ impl Mirror {
         let copies = self.core.personality().map(sector);
         let here = |slot| self.core.members.both(slot).any(|(other, _)| other == index);
         copies.into_iter().find(|copy| here(copy.disk)).map(|copy| copy.sector)
-    }
-
-    /// Retries a failed write block by block, and lists bad blocks; an error if the member must fail.
-    async fn write_block_by_block(
-        &self,
-        index: Index,
-        rdev: &Rdev,
-        bio: &Bio,
-        status: Status,
-    ) -> BioResult {
-        let Some(copy) = self.copy_on(index, bio.sector) else { return Err(status) };
-        rate_limited!(warn, array = self.core.name(), member = rdev.path(), sector = %copy, %status, "write error");
-        rdev.set(State::WRITE_ERROR);
-        let block = rdev.bad_blocks().unit().max(self.core.disk.limits().logical_block());
-        let mut at = bio.sector;
-        let mut listed = false;
-        while at < bio.end() {
-            let on_member = copy + (at - bio.sector);
-            let len = Sectors::min(block - Sectors(on_member.0 % block.0), bio.end() - at);
-            let part = bio.slice_to(at, len, on_member);
-            if rdev.submit_from(&self.core.disk, at, part).await.is_err() {
-                let on_device = on_member + rdev.data_offset();
-                rdev.bad_blocks().set(on_device, len).map_err(|_| status)?;
-                listed = true;
-            }
-            at += len;
-        }
-        if listed && !broken(Rule::BadBlocksAreRecorded) {
-            // The write is acknowledged only when the log and the superblock are on disk.
-            self.core.lifecycle.must_record();
-        }
-        Ok(())
     }
 
     /// The result of a write, write-zeroes or flush on several members. It succeeds if no remaining

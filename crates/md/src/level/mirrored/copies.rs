@@ -14,23 +14,16 @@
 //! ([`Mirror::repair`]), by a caller that has raised the barrier.
 
 use ashlar_block::shard::thread_shard;
-use ashlar_block::{Bio, BioResult, Buffer, Sector, Sectors, Segment, Status, rate_limited};
+use ashlar_block::{Bio, BioResult, Sector, Sectors, Segment, Status, rate_limited};
 use smallvec::SmallVec;
 
 use super::mirror::Mirror;
 use crate::canary::{Rule, broken};
+use crate::core::Source;
+use crate::core::blocks::slice;
 use crate::level::{PAGE, Part};
-use crate::membership::rdev::{Rdev, State};
+use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
-
-/// A member's copy of a run of sectors.
-#[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
-    pub(super) index: Index,
-    pub(super) rdev: &'a Rdev,
-    /// Where the run begins in the member's data area.
-    pub(super) at: Sector,
-}
 
 /// The copies of a run on all members that have not failed, in their order of rank.
 pub(super) type Sources<'a> = SmallVec<[Source<'a>; 4]>;
@@ -263,29 +256,6 @@ impl Mirror {
         result.and(self.core.is_current(source.index, source.rdev).await)
     }
 
-    /// Writes part of a run to one copy. A member that does not take it fails.
-    ///
-    /// # Errors
-    /// The member lacks the data but must stay.
-    pub(super) async fn put(
-        &self,
-        target: Source<'_>,
-        part: Part,
-        data: &Segment,
-    ) -> Result<(), Status> {
-        let Source { rdev, at, .. } = target;
-        let at = at + part.into;
-        let result = rdev.submit(Bio::write(at, [slice(data, part)])).await;
-        match result {
-            Ok(()) => {
-                self.blocks_are_good(rdev, at, part.len);
-                Ok(())
-            }
-            Err(status) if rdev.is_faulty() || self.core.fail_member(rdev, status).await? => Ok(()),
-            Err(status) => Err(status),
-        }
-    }
-
     /// Writes data over the blocks that a source could not return, and reads them back. The caller has raised the barrier. A
     /// member that takes or returns them no more fails, unless it must stay.
     ///
@@ -300,62 +270,14 @@ impl Mirror {
         for (place, part) in &fetched.bad {
             let source = sources[*place];
             if !source.rdev.is_faulty() {
-                self.overwrite(source, *part, data).await?;
+                self.core.overwrite(source, *part, data).await?;
             }
         }
         Ok(())
-    }
-
-    /// As [`Self::repair`], one part.
-    pub(super) async fn overwrite(
-        &self,
-        source: Source<'_>,
-        part: Part,
-        data: &Segment,
-    ) -> BioResult {
-        self.put(source, part, data).await?;
-        self.verify(source, part).await
-    }
-
-    /// Reads data back that was written over a read error. A member that cannot return it fails, unless
-    /// it must stay. Without memory for it the write counts, but not as a correction.
-    pub(super) async fn verify(&self, source: Source<'_>, part: Part) -> Result<(), Status> {
-        let at = source.at + part.into;
-        let Some(mut check) = Buffer::try_alloc(part.len.bytes() as usize) else {
-            let member = source.rdev.path();
-            rate_limited!(warn, array = self.core.name(), member, sector = %at, "no memory to read back what was written over a read error");
-            return Ok(());
-        };
-        match source.rdev.submit(Bio::read_into(at, &mut check)).await {
-            Ok(()) => {
-                source.rdev.count_corrected(part.len);
-                let member = source.rdev.path();
-                rate_limited!(warn, array = self.core.name(), member, sector = %at, "read error corrected");
-                Ok(())
-            }
-            Err(status) => self.core.fail_member(source.rdev, status).await.map(|_| ()),
-        }
-    }
-
-    /// Lists a part of a copy as bad, if its member has a log. It is acknowledged with the next
-    /// superblocks.
-    pub(super) fn note_bad(&self, target: Source<'_>, part: Part) -> bool {
-        let at = target.at + part.into + target.rdev.data_offset();
-        let noted = target.rdev.bad_blocks().set(at, part.len).is_ok();
-        if noted {
-            self.core.lifecycle.must_record();
-        }
-        noted && !target.rdev.state().contains(State::FAULTY)
     }
 }
 
 /// Of two errors, the one after which the data may still exist.
 fn less_certain(one: Status, other: Status) -> Status {
     if one == Status::Medium { other } else { one }
-}
-
-/// The bytes of a part of a run.
-pub(super) fn slice(data: &Segment, part: Part) -> Segment {
-    let from = part.into.bytes() as usize;
-    data.slice(from..from + part.len.bytes() as usize)
 }

@@ -5,9 +5,8 @@ use futures_util::StreamExt;
 use futures_util::future::join3;
 use futures_util::stream::iter;
 
-use super::answers::Answers;
 use super::mirror::Mirror;
-use super::write::{Parts, gather};
+use crate::level::parts::{Answers, Parts, gather};
 use crate::membership::rdev::Rdev;
 use crate::personality::Personality;
 use crate::raid0::{MemberRange, Span};
@@ -165,7 +164,7 @@ impl Mirror {
     /// be.
     fn zeroes_are_good(&self, op: Op, rdev: &Rdev, at: Sector, len: Sectors) {
         if op == Op::WriteZeroes && !rdev.bad_blocks().is_empty() {
-            self.blocks_are_good(rdev, at, len);
+            self.core.blocks_are_good(rdev, at, len);
         }
     }
 

@@ -100,7 +100,7 @@ impl Mirror {
             if let Err(Some((index, status))) = read.await
                 && status.is_retryable_elsewhere()
             {
-                let (Ok(()) | Err(_)) = mirror.note_error(index, status).await;
+                let (Ok(()) | Err(_)) = mirror.core.note_error(index, status).await;
             }
         }));
     }

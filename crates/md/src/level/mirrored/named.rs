@@ -16,8 +16,8 @@
 use ashlar_block::{Bio, BioResult, CopyNumber, Sector, Sectors, Status};
 use futures_util::future::join_all;
 
-use super::copies::Source;
 use super::mirror::Mirror;
+use crate::core::Source;
 
 impl Mirror {
     /// The members that hold a range within one chunk, each with the number of its copies.

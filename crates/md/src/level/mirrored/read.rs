@@ -4,11 +4,12 @@ use ashlar_block::buffer::scatter;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
-use super::copies::{FetchResult, Source, Sources};
+use super::copies::{FetchResult, Sources};
 use super::mirror::Mirror;
 use crate::barrier::Pass;
 use crate::canary::{Rule, broken};
-use crate::membership::rdev::{Rdev, State};
+use crate::core::Source;
+use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 
 impl Mirror {
@@ -117,7 +118,7 @@ impl Mirror {
             let (array, sector) = (self.core.name(), bio.sector);
             rate_limited!(warn, array, member, %sector, %status, "read error, trying the other copies");
             // Superblock writes must not be abandoned halfway.
-            self.finish(move |mirror| async move { mirror.note_error(index, status).await })
+            self.finish(move |mirror| async move { mirror.core.note_error(index, status).await })
                 .await?;
         }
         let failed = failed.map(|(index, _)| index);
@@ -147,20 +148,6 @@ impl Mirror {
             return Err(status);
         }
         scatter(buffer.as_slice(), &bio.segments);
-        Ok(())
-    }
-
-    /// Counts a read error of a member. A member with too many recent errors fails if others have its
-    /// data; a failfast member, or one whose device has gone, fails at the first error.
-    pub(super) async fn note_error(&self, index: Index, why: Status) -> BioResult {
-        let Some(rdev) = self.core.members.get(index) else { return Ok(()) };
-        rdev.count_read_error();
-        rdev.read_errors().record(self.core.runtime.now_ns());
-        let too_many = rdev.read_errors().exceeded(self.core.members.max_read_errors());
-        let at_once = rdev.state().contains(State::FAILFAST) || why.is_gone();
-        if (too_many || at_once) && self.core.may_correct() {
-            self.core.fail_member(rdev, why).await?;
-        }
         Ok(())
     }
 

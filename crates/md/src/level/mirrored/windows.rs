@@ -5,8 +5,10 @@ use std::ops::Range;
 use ashlar_block::{Buffer, Sector, Sectors, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
-use super::copies::{FetchResult, Source, Sources, slice};
+use super::copies::{FetchResult, Sources};
 use super::mirror::Mirror;
+use crate::core::Source;
+use crate::core::blocks::slice;
 use crate::level::{Part, Piece, Rebuild, RebuildTarget, Spot, Trouble};
 use crate::membership::rdev::State;
 
@@ -48,13 +50,13 @@ impl Mirror {
         let mut trouble = None;
         let good = fetched.good(piece.len);
         let targets = sources.iter().enumerate().filter(|(at, _)| Some(*at) != fetched.only);
-        let writes =
-            targets.flat_map(|(_, target)| good.iter().map(|part| self.put(*target, *part, &data)));
+        let writes = targets
+            .flat_map(|(_, target)| good.iter().map(|part| self.core.put(*target, *part, &data)));
         for result in join_all(writes).await {
             trouble = trouble.or(result.err());
         }
         for (place, part) in &fetched.bad {
-            trouble = trouble.or(self.verify(sources[*place], *part).await.err());
+            trouble = trouble.or(self.core.verify(sources[*place], *part).await.err());
         }
         for (part, status) in fetched.lost {
             trouble = trouble.or(self.forget(&sources, part, status));
@@ -70,7 +72,7 @@ impl Mirror {
             Some(Status::Medium) => {
                 let log = |source: &&Source<'_>| source.rdev.bad_blocks().has_log();
                 for source in sources.iter().filter(log) {
-                    self.note_bad(*source, part);
+                    self.core.note_bad(*source, part);
                 }
                 None
             }
@@ -106,7 +108,7 @@ impl Mirror {
         }
         let writes = group.targets.iter().flat_map(|&RebuildTarget { index, rdev }| {
             let target = Source { index, rdev, at: start };
-            runs.iter().map(move |part| self.put(target, *part, window))
+            runs.iter().map(move |part| self.core.put(target, *part, window))
         });
         for result in join_all(writes).await {
             // The target lacks the data, and the failure cannot be recorded.
@@ -148,7 +150,7 @@ impl Mirror {
             }
             for target in &group.targets {
                 let at = Source { index: target.index, rdev: target.rdev, at: spot.on_member };
-                if target.rdev.is_faulty() || self.note_bad(at, *part) {
+                if target.rdev.is_faulty() || self.core.note_bad(at, *part) {
                     continue;
                 }
                 let status = status.unwrap_or(Status::Medium);
@@ -199,7 +201,7 @@ impl Mirror {
                 mismatch(part.len);
                 if repair {
                     let data = first.data.whole();
-                    result = result.and(self.put(other.source, part, &data).await);
+                    result = result.and(self.core.put(other.source, part, &data).await);
                 }
             }
         }
@@ -262,7 +264,7 @@ impl Mirror {
                 copy.data.as_mut_slice()[bytes.clone()].copy_from_slice(good);
                 if !copy.source.rdev.is_faulty() {
                     let (source, data) = (copy.source, copy.data.whole());
-                    result = result.and(self.overwrite(source, part, &data).await);
+                    result = result.and(self.core.overwrite(source, part, &data).await);
                 }
             }
         }

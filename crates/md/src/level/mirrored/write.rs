@@ -3,69 +3,15 @@
 //! The write begins in the [core](crate::core::Write): the superblocks say active, it passed the barrier, its marks are durable. The data go
 //! to every member that has not failed, failures of members are handled and recorded, the write is acknowledged.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::task::Poll;
-
-use ashlar_block::{Bio, BioResult, IoFuture, Status};
+use ashlar_block::{Bio, BioResult, Status};
 use futures_util::future::join_all;
-use smallvec::SmallVec;
 
-use super::answers::Answers;
 use super::mirror::Mirror;
 use crate::canary::{Rule, broken};
 use crate::core::Write;
+use crate::level::parts::{Answers, Parts, gather};
 use crate::membership::rdev::Rdev;
-use crate::membership::slots::Index;
 use crate::personality::Personality;
-
-/// A bio to a member, or its result.
-enum Part<'a> {
-    InFlight(IoFuture<'a>),
-    Ended(BioResult),
-}
-
-/// Bios to members. Large, so they stay where they are made.
-#[derive(Default)]
-pub(super) struct Parts<'a>(SmallVec<[(Index, Part<'a>); 4]>);
-
-impl<'a> Parts<'a> {
-    /// Waits until all have ended.
-    pub(super) async fn end(&mut self) {
-        poll_fn(|cx| {
-            let mut poll = Poll::Ready(());
-            for (_, part) in &mut self.0 {
-                let Part::InFlight(io) = part else { continue };
-                match Pin::new(io).poll(cx) {
-                    Poll::Ready(result) => *part = Part::Ended(result),
-                    Poll::Pending => poll = Poll::Pending,
-                }
-            }
-            poll
-        })
-        .await;
-    }
-
-    /// The results so far.
-    fn results(&self) -> impl Iterator<Item = (Index, BioResult)> {
-        self.0.iter().filter_map(|(index, part)| match part {
-            Part::Ended(result) => Some((*index, *result)),
-            Part::InFlight(_) => None,
-        })
-    }
-}
-
-impl<'a> FromIterator<(Index, IoFuture<'a>)> for Parts<'a> {
-    fn from_iter<I: IntoIterator<Item = (Index, IoFuture<'a>)>>(all: I) -> Self {
-        Self(all.into_iter().map(|(index, io)| (index, Part::InFlight(io))).collect())
-    }
-}
-
-/// Waits for all results.
-pub(super) async fn gather(mut parts: Parts<'_>) -> Answers {
-    parts.end().await;
-    parts.results().collect()
-}
 
 impl Mirror {
     /// A write of any length, to all copies.
@@ -147,13 +93,13 @@ impl Mirror {
     ) -> bool {
         let mut everywhere = true;
         for at in map.map(bio.sector) {
-            let before = parts.0.len();
+            let before = parts.len();
             for (index, rdev) in self.core.members.both(at.disk).filter(|(_, rdev)| wanted(rdev)) {
                 if let Some(io) = rdev.write(&self.core.disk, bio, at.sector) {
-                    parts.0.push((index, Part::InFlight(io)));
+                    parts.push(index, io);
                 }
             }
-            everywhere &= parts.0.len() > before;
+            everywhere &= parts.len() > before;
         }
         everywhere
     }

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use super::backlog::Backlog;
 use super::mirror::Mirror;
-use super::write::{Parts, gather};
 use crate::canary::{Rule, broken};
+use crate::level::parts::{Parts, gather};
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 

@@ -16,10 +16,10 @@ use ashlar_block::buffer::scatter;
 use ashlar_block::{Bio, BioResult, CopyNumber, Sector, Sectors, Status};
 use futures_util::future::join_all;
 
-use super::ParityLevel;
+use super::Parity;
 use super::row::Way;
 
-impl ParityLevel {
+impl Parity {
     /// In how many ways a range can be read.
     pub(super) fn ways(&self, at: Sector, len: Sectors) -> u16 {
         if len.is_zero() || at + len > self.geometry.size().as_end() {
@@ -44,10 +44,11 @@ impl ParityLevel {
             return Err(Status::Invalid);
         }
         let at = self.geometry.map(bio.sector);
+        let _pass = self.core.barrier.wait_read(bio.sector, bio.len).await;
         let row = self.geometry.row_at(at.sector);
         let way = match bio.copy.0 {
             1 => {
-                let rdev = self.source(at.disk, at.sector, bio.len).ok_or(Status::Medium)?;
+                let (_, rdev) = self.source(at.disk, at.sector, bio.len).ok_or(Status::Medium)?;
                 let part = Bio { sector: at.sector, copy: CopyNumber::ANY, ..bio.clone() };
                 return rdev.submit_from(&self.core.disk, bio.sector, part).await;
             }
@@ -60,7 +61,8 @@ impl ParityLevel {
                 Way { p: true, q: true, without }
             }
         };
-        let read = self.recover(at.disk, at.sector, bio.len, &way).await?;
+        let _row = self.rows.entry(self.row_of(at.sector)).shared().await;
+        let read = self.recover(at.disk, (at.sector, bio.len), &way).await?;
         scatter(read.as_slice(), &bio.segments);
         Ok(())
     }

@@ -1,11 +1,181 @@
-//! Recovery of a block from the rest of its row.
+//! Blocks of a row: read, and recovered from one another.
 
 use ashlar_block::{Buffer, Sector, Sectors, Status};
 use ashlar_parity::Block;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use super::ParityLevel;
+use super::Parity;
+use crate::core::Source;
+use crate::level::Part;
+use crate::membership::rdev::Rdev;
+use crate::membership::slots::Index;
+use crate::raid5::Row;
+
+/// The same range of all members within a row, by slot.
+pub(super) struct Blocks {
+    pub(super) row: Row,
+    /// Where it begins in the members' data areas.
+    pub(super) at: Sector,
+    pub(super) len: Sectors,
+    /// What was read, or recovered.
+    pub(super) old: Vec<Option<Buffer>>,
+    /// What cannot be read, or must not be used.
+    pub(super) lost: Vec<bool>,
+    /// Members that returned an error, and which.
+    pub(super) failed: SmallVec<[(usize, Index, Status); 2]>,
+}
+
+impl Blocks {
+    /// The bytes of a slot.
+    ///
+    /// # Errors
+    /// [`Status::Io`] if they are not known: a defect.
+    pub(super) fn known(&self, slot: usize) -> Result<&[u8], Status> {
+        self.old[slot].as_ref().map(Buffer::as_slice).ok_or(Status::Io)
+    }
+
+    /// Memory for a block.
+    pub(super) fn memory(&self) -> Result<Buffer, Status> {
+        Buffer::try_alloc(self.len.bytes() as usize).ok_or(Status::Resource)
+    }
+
+    /// The slots with data, in the order of the row.
+    pub(super) fn data(&self) -> impl Iterator<Item = usize> + use<> {
+        let row = self.row;
+        (0..row.data_disks()).map(move |index| row.data(index))
+    }
+
+    /// All of it.
+    pub(super) fn whole(&self) -> Part {
+        Part { into: Sectors::ZERO, len: self.len }
+    }
+
+    /// The member that holds or gets the block of a slot.
+    pub(super) fn of<'a>(&self, index: Index, rdev: &'a Rdev) -> Source<'a> {
+        Source { index, rdev, at: self.at }
+    }
+}
+
+/// Blocks of data in the order that sums have them.
+pub(super) fn ordered<T>(row: &Row, data: impl Iterator<Item = T>) -> Vec<Option<T>> {
+    let mut ordered = Vec::new();
+    for (index, block) in data.enumerate() {
+        let place = row.exponent(row.data(index)).map_or(index, usize::from);
+        if ordered.len() <= place {
+            ordered.resize_with(place + 1, || None);
+        }
+        ordered[place] = Some(block);
+    }
+    ordered
+}
+
+impl Parity {
+    /// The blocks of a range within one chunk. Nothing is read yet.
+    pub(super) fn blocks(&self, at: Sector, len: Sectors) -> Blocks {
+        let disks = self.geometry.disks();
+        let mut old = Vec::new();
+        old.resize_with(disks, || None);
+        Blocks {
+            row: self.geometry.row_at(at),
+            at,
+            len,
+            old,
+            lost: (0..disks).map(|slot| self.source(slot, at, len).is_none()).collect(),
+            failed: SmallVec::new(),
+        }
+    }
+
+    /// Reads the blocks of some slots that were not read yet; whether all could be read. Those that cannot are lost.
+    ///
+    /// # Errors
+    /// There was no memory.
+    pub(super) async fn read_blocks(
+        &self,
+        blocks: &mut Blocks,
+        slots: impl Iterator<Item = usize>,
+    ) -> Result<bool, Status> {
+        let unread: SmallVec<[usize; 8]> =
+            slots.filter(|slot| blocks.old[*slot].is_none()).collect();
+        let reads = unread.iter().map(|slot| self.read_member(*slot, blocks.at, blocks.len));
+        let mut all = true;
+        for (slot, read) in unread.iter().zip(join_all(reads).await) {
+            match read {
+                Ok(block) => blocks.old[*slot] = Some(block),
+                Err((_, Status::Resource)) => return Err(Status::Resource),
+                Err((index, status)) => {
+                    blocks.lost[*slot] = true;
+                    blocks.failed.extend(index.map(|index| (*slot, index, status)));
+                    all = false;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Reads what is needed to recover the data that are lost, and recovers them. What cannot be read meanwhile is lost, too; P is used
+    /// rather than Q, as in Linux.
+    ///
+    /// # Errors
+    /// [`Status::Medium`] if too much is lost.
+    pub(super) async fn restore(&self, blocks: &mut Blocks) -> Result<(), Status> {
+        let row = blocks.row;
+        let parity = loop {
+            let missing = blocks.data().filter(|slot| blocks.lost[*slot]).count();
+            let known = [Some(row.p), row.q].into_iter().flatten();
+            let parity: SmallVec<[usize; 2]> =
+                known.filter(|slot| !blocks.lost[*slot]).take(missing).collect();
+            if parity.len() < missing {
+                return Err(Status::Medium);
+            }
+            let data = blocks.data().filter(|slot| !blocks.lost[*slot]);
+            let needed: SmallVec<[usize; 8]> = data.chain(parity.iter().copied()).collect();
+            if self.read_blocks(blocks, needed.into_iter()).await? {
+                break parity;
+            }
+        };
+        for slot in blocks.data() {
+            if blocks.lost[slot] {
+                blocks.old[slot] = Some(blocks.memory()?);
+            }
+        }
+        let lost = &blocks.lost;
+        let mut taken: Vec<Option<Block<'_>>> = Vec::new();
+        for (block, lost) in blocks.old.iter_mut().zip(lost) {
+            taken.push(block.as_mut().map(|block| match lost {
+                true => Block::Lost(block.as_mut_slice()),
+                false => Block::Known(block.as_slice()),
+            }));
+        }
+        let mut used = |slot: usize| taken[slot].take().filter(|_| parity.contains(&slot));
+        let (p, q) = (used(row.p), row.q.and_then(used));
+        let data = (0..row.data_disks()).map(|index| taken[row.data(index)].take());
+        let mut ordered: Vec<_> = ordered(&row, data).into_iter().map(Option::flatten).collect();
+        ashlar_parity::recover(&mut ordered, p, q).map_err(|_| Status::Medium)
+    }
+
+    /// Recovers what the member in `slot`, which holds data there, has in a range within one chunk, by `way`.
+    ///
+    /// # Errors
+    /// [`Status::Medium`] if too much is lost.
+    pub(super) async fn recover(
+        &self,
+        slot: usize,
+        (at, len): (Sector, Sectors),
+        way: &Way,
+    ) -> Result<Buffer, Status> {
+        let mut blocks = self.blocks(at, len);
+        let row = blocks.row;
+        let avoided = way.without.map(|index| row.data(index));
+        let unused = [(row.p, way.p)].into_iter().chain(row.q.map(|q| (q, way.q)));
+        let unused = unused.filter(|(_, used)| !used).map(|(slot, _)| slot);
+        for slot in [slot].into_iter().chain(avoided).chain(unused) {
+            blocks.lost[slot] = true;
+        }
+        self.restore(&mut blocks).await?;
+        blocks.old.swap_remove(slot).ok_or(Status::Medium)
+    }
+}
 
 /// Which blocks of a row may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,83 +189,8 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// All that can be read, P rather than Q, as in Linux.
+    /// All that can be read.
     pub(super) const fn any() -> Self {
         Self { p: true, q: true, without: None }
-    }
-}
-
-impl ParityLevel {
-    /// Recovers what the member in `slot`, which holds data there, has in a range within one chunk. A member that cannot be read counts as
-    /// lost, too; what is lost is recovered as long as there is parity for it.
-    ///
-    /// # Errors
-    /// [`Status::Medium`] if too much is lost.
-    pub(super) async fn recover(
-        &self,
-        slot: usize,
-        at: Sector,
-        len: Sectors,
-        way: &Way,
-    ) -> Result<Buffer, Status> {
-        let (row, disks) = (self.geometry.row_at(at), self.geometry.disks());
-        let mut lost: Vec<bool> =
-            (0..disks).map(|other| self.source(other, at, len).is_none()).collect();
-        lost[slot] = true;
-        if let Some(index) = way.without {
-            lost[row.data(index)] = true;
-        }
-        lost[row.p] |= !way.p;
-        if let Some(q) = row.q {
-            lost[q] |= !way.q;
-        }
-        let data = || (0..self.geometry.data_disks()).map(|index| row.data(index));
-        let mut blocks: Vec<Option<Buffer>> = Vec::new();
-        blocks.resize_with(disks, || None);
-        loop {
-            let missing = data().filter(|slot| lost[*slot]).count();
-            let parity: SmallVec<[usize; 2]> =
-                [Some(row.p), row.q].into_iter().flatten().filter(|slot| !lost[*slot]).collect();
-            let parity = parity.get(..missing).ok_or(Status::Medium)?;
-            let needed = data().filter(|slot| !lost[*slot]).chain(parity.iter().copied());
-            let unread: Vec<usize> = needed.filter(|slot| blocks[*slot].is_none()).collect();
-            if unread.is_empty() {
-                break;
-            }
-            let reads = unread.iter().map(|slot| self.read_member(*slot, at, len));
-            for (slot, read) in unread.iter().zip(join_all(reads).await) {
-                match read {
-                    Ok(block) => blocks[*slot] = Some(block),
-                    Err(Status::Resource) => return Err(Status::Resource),
-                    Err(_) => lost[*slot] = true,
-                }
-            }
-        }
-        for slot in data().filter(|slot| lost[*slot]) {
-            let block = Buffer::try_alloc(len.bytes() as usize).ok_or(Status::Resource)?;
-            blocks[slot] = Some(block);
-        }
-
-        let mut taken: Vec<Option<Block<'_>>> = Vec::new();
-        for (block, lost) in blocks.iter_mut().zip(&lost) {
-            taken.push(block.as_mut().map(|block| match lost {
-                true => Block::Lost(block.as_mut_slice()),
-                false => Block::Known(block.as_slice()),
-            }));
-        }
-        let p = taken[row.p].take();
-        let q = row.q.and_then(|q| taken[q].take());
-        // In the order that Q has, if there is one.
-        let mut ordered: Vec<Option<Block<'_>>> = Vec::new();
-        for (index, slot) in data().enumerate() {
-            let place = row.exponent(slot).map_or(index, usize::from);
-            if ordered.len() <= place {
-                ordered.resize_with(place + 1, || None);
-            }
-            ordered[place] = taken[slot].take();
-        }
-        ashlar_parity::recover(&mut ordered, p, q).map_err(|_| Status::Medium)?;
-        drop((taken, ordered));
-        blocks.swap_remove(slot).ok_or(Status::Medium)
     }
 }

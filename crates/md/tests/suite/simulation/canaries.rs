@@ -47,6 +47,7 @@ fn a_late_write_that_the_driver_has_given_up() {
 const MIRROR: &[Level] = &[Level::Raid1];
 const STRIPED: &[Level] = &[Level::Raid10];
 const BOTH: &[Level] = &[Level::Raid1, Level::Raid10];
+const PARITY: &[Level] = &[Level::Raid5, Level::Raid6];
 
 macro_rules! canaries {
     ($($name:ident: $rule:ident, $levels:expr, $bound:expr;)*) => {
@@ -81,5 +82,20 @@ canaries! {
     a_member_that_is_read_before_it_is_rebuilt: RebuildingIsNotRead, BOTH, 250;
     a_rebuilt_member_that_was_not_flushed: RebuiltIsFlushed, BOTH, 600;
     superblocks_in_caches: SuperblocksAreDurable, BOTH, 300;
+    parity_before_the_array_is_active: ActiveIsRecorded, PARITY, 400;
+    parity_without_a_recorded_bad_block: BadBlocksAreRecorded, PARITY, 1600;
+    parity_from_a_bad_block: BadBlocksAreNotRead, PARITY, 800;
+    a_row_that_is_synced_while_it_is_written: BarrierWaitsForWrites, PARITY, 1200;
+    a_bound_of_parity_that_is_recorded_ahead: BoundIsReached, PARITY, 1600;
+    parity_called_clean_without_a_flush: CleanIsFlushed, PARITY, 400;
+    a_failed_write_of_a_row_that_fails_nobody: FailedWritesFailMembers, PARITY, 400;
+    a_failure_in_a_row_that_is_not_recorded: FailuresAreRecorded, PARITY, 400;
+    a_flush_of_rows_that_leaves_out_a_member: FlushReachesAll, PARITY, 400;
+    a_row_written_before_its_mark: MarksComeFirst, PARITY, 400;
+    marks_of_rows_in_caches: MarksAreDurable, PARITY, 1200;
+    marks_of_rows_taken_away_before_a_flush: MarksGoAfterFlush, PARITY, 400;
+    a_member_that_is_recovered_and_not_written: RebuildingIsWritten, PARITY, 400;
+    a_member_that_is_read_before_it_is_recovered: RebuildingIsNotRead, PARITY, 400;
+    a_recovered_member_that_was_not_flushed: RebuiltIsFlushed, PARITY, 800;
     any_copy_of_an_unsynced_array: UnsyncedReadsFirst, BOTH, 250;
 }

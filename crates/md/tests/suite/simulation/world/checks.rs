@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors};
 use ashlar_md::internals::bitmap::Purpose;
+use ashlar_md::internals::personality::Personality;
+use ashlar_md::internals::raid5::Geometry;
 use ashlar_md::internals::raid10::geometry::Location;
 use ashlar_md::{Array, Bitmap, SyncRequest};
 use ashlar_sim::oracle::stamp;
@@ -12,6 +14,7 @@ use ashlar_sim::{Rng, Value};
 
 use super::World;
 use crate::common::gateway;
+use crate::parity::{power, times};
 
 impl World {
     /// Whether a sector may hold anything.
@@ -87,6 +90,9 @@ impl World {
         let sector = rng.below(self.size);
         let needed = |bitmap: &Bitmap| bitmap.needs_sync(Sector(sector), Purpose::Rebuild).needed;
         let compared = array.bitmap().is_none_or(needed) && !self.is_undefined(sector);
+        if let Personality::Parity(geometry) = array.personality() {
+            return self.repair_parity(array, geometry).await;
+        }
         // The first copy is the source, as for reads where copies may differ.
         let mut places = array.personality().map(Sector(sector));
         places.sort_by_key(|at| array.members().counts_last(at.disk));
@@ -112,9 +118,69 @@ impl World {
         self.flush(array).await;
     }
 
+    /// Silently corrupts parity, and repairs it.
+    async fn repair_parity(&self, array: &Arc<Array>, geometry: &Geometry) {
+        let mut rng = self.rng.clone().fork();
+        let at = Sector(rng.below(geometry.used_dev_sectors().0));
+        let row = geometry.row_at(at);
+        let slot = row.q.filter(|_| rng.chance(1, 2)).unwrap_or(row.p);
+        let healthy = !array.is_unsynced()
+            && array.degraded() == 0
+            && !super::operator::lists_bad_blocks(array);
+        let Some(rdev) = array.members().in_sync(slot).filter(|_| healthy) else { return };
+        let medium = &self.media[self.disk_at(rdev.path())];
+        medium.poke(at + rdev.data_offset(), &stamp(self.seed, at.0, u64::MAX));
+        array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).expect("nothing runs");
+        array.request_sync(SyncRequest::Repair).expect("nothing runs");
+        array.sync_ended().await;
+        let found = array.sync_status().mismatches;
+        assert_eq!(found, Sectors(8), "{:?}: mismatches of {at}", self.shape);
+        self.flush(array).await;
+    }
+
+    /// Asserts that parity fits the data of each row of which all members are there.
+    fn check_parity(&self, array: &Array, geometry: &Geometry) {
+        for at in (0..geometry.used_dev_sectors().0).map(Sector) {
+            let row = geometry.row_at(at);
+            let block = |slot: usize| {
+                let rdev = array.members().in_sync(slot)?;
+                let on_disk = at + rdev.data_offset();
+                let is_good = rdev.bad_blocks().check(on_disk, Sectors(1)).is_none();
+                is_good.then(|| self.media[self.disk_at(rdev.path())].peek(on_disk))
+            };
+            let blocks: Option<Vec<_>> = (0..geometry.disks()).map(block).collect();
+            let Some(blocks) = blocks else { continue };
+            let (mut p, mut q) = ([0; 512], [0; 512]);
+            for index in 0..geometry.data_disks() {
+                let slot = row.data(index);
+                let factor = row.exponent(slot).map_or(0, power);
+                for (at, byte) in blocks[slot].iter().enumerate() {
+                    p[at] ^= byte;
+                    q[at] ^= times(factor, *byte);
+                }
+            }
+            assert!(
+                blocks[row.p][..] == p[..],
+                "{:?}: P of {at} on {} is wrong",
+                self.shape,
+                row.p
+            );
+            if let Some(slot) = row.q {
+                assert!(
+                    blocks[slot][..] == q[..],
+                    "{:?}: Q of {at} on {slot} is wrong",
+                    self.shape
+                );
+            }
+        }
+    }
+
     /// Asserts that all copies on in-sync members are the same, except for discarded sectors and known
     /// bad blocks.
     pub(crate) fn check_copies(&self, array: &Array) {
+        if let Personality::Parity(geometry) = array.personality() {
+            return self.check_parity(array, geometry);
+        }
         for sector in 0..self.size {
             let mut held = Vec::new();
             for at in array.personality().map(Sector(sector)) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ashlar_block::{BioResult, Features, Gateway, Limits, Runtime, Sector, Sectors};
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
 use ashlar_md::ondisk::{Level, Version, change};
-use ashlar_md::{Array, ArrayState, Options};
+use ashlar_md::{Array, ArrayState, AssembleError, Options};
 use ashlar_sim::oracle::stamp;
 use ashlar_sim::{Media, Model, Oracle, Rng, Sim, SimDisk, SimRuntime, Snapshot, Stop, Value};
 use futures_util::future::{join, join_all, select};
@@ -55,6 +55,8 @@ pub(crate) struct World {
     added: RefCell<BTreeSet<usize>>,
     /// The links to the disks, if they are on a network.
     links: Option<Links>,
+    /// The array has parity, was not stopped cleanly, and lacks a member, so that it does not start again, or blocks, which cannot be read.
+    over: Cell<bool>,
     /// Commands have a latency tail, and may take effect after their link has broken.
     lags: bool,
 }
@@ -86,6 +88,17 @@ fn random_shape(level: Level, rng: &mut Rng) -> Shape {
         let layout: u32 = layouts[rng.index(layouts.len())];
         let copies = ((layout & 255) * (layout >> 8 & 255)) as usize;
         Shape::new(level, Some(layout), chunk_kib, copies + rng.index(6 - copies))
+    } else if level.has_parity() {
+        let layouts: Vec<u32> = if level == Level::Raid6 {
+            (0..6).chain(8..11).chain(16..21).collect()
+        } else if level == Level::Raid5 {
+            (0..6).collect()
+        } else {
+            vec![0]
+        };
+        let least = if level == Level::Raid6 { 4 } else { 3 };
+        let layout = layouts[rng.index(layouts.len())];
+        Shape::new(level, Some(layout), chunk_kib, least + rng.index(3))
     } else {
         Shape::new(level, None, chunk_kib, 2 + rng.index(3))
     };
@@ -140,6 +153,7 @@ impl World {
             loses_behind: Cell::new(false),
             added: RefCell::default(),
             links: None,
+            over: Cell::new(false),
             lags,
             shape,
         };
@@ -164,7 +178,7 @@ impl World {
                 let used = if self.redundant() { used } else { sb.data_size };
                 let mut places = Places::of(sb, used.0, self.block);
                 for bitmap in [NewBitmap::Internal { chunk: Some(8192) }, NewBitmap::Lockless] {
-                    let size = Sectors(self.size);
+                    let size = array.personality().sync_size();
                     if let Ok(new) = change::place_bitmap([sb], size, bitmap, true) {
                         let at = sb.super_offset.0.saturating_add_signed(new.offset.into());
                         places.allow_bitmap_at(at, sb.device_size().0);
@@ -190,10 +204,12 @@ impl World {
         spec.bad_block_log = rng.chance(1, 3);
         spec.bitmap = match rng.below(4) {
             0 => NewBitmap::None,
-            1 if self.shape.version == Version::V1_2 => NewBitmap::Lockless,
+            1 if self.shape.version == Version::V1_2 && !self.shape.level.has_parity() => {
+                NewBitmap::Lockless
+            }
             _ => NewBitmap::Internal { chunk: Some(4096 << rng.below(3)) },
         };
-        if rng.chance(if lags { 2 } else { 1 }, 3) {
+        if !self.shape.level.has_parity() && rng.chance(if lags { 2 } else { 1 }, 3) {
             let mut members = spec.members.iter_mut().flatten().skip(1);
             members.by_ref().filter(|_| rng.chance(1, 2)).for_each(|m| m.flags.write_mostly = true);
             if matches!(spec.bitmap, NewBitmap::Internal { .. }) {
@@ -230,6 +246,9 @@ impl World {
 
     /// One life: from assembly to an end.
     pub(crate) fn live(&mut self) {
+        if self.over.get() {
+            return;
+        }
         let sim = Sim::new(self.rng.next_u64());
         sim.set_time_limit(Duration::from_secs(3600));
         let disks = self.disks();
@@ -241,7 +260,10 @@ impl World {
                 Stop::AfterSteps(u64::MAX)
             }
         };
-        let ended = sim.block_on_until(self.life(&sim, &disks, end, rng), stop);
+        let ended = sim.block_on_until(self.life(&sim, &disks, end, rng), stop).flatten();
+        if self.over.get() {
+            return;
+        }
         self.oracle.expect_losses(None);
         let added = self.added.take();
         self.failed.retain(|disk| !added.contains(disk));
@@ -284,8 +306,14 @@ impl World {
         self.check_outside();
     }
 
-    async fn life(&self, sim: &Sim, disks: &[SimDisk], end: End, mut rng: Rng) -> LifeResult {
-        let array = self.assemble(sim, disks, &mut rng).await;
+    async fn life(
+        &self,
+        sim: &Sim,
+        disks: &[SimDisk],
+        end: End,
+        mut rng: Rng,
+    ) -> Option<LifeResult> {
+        let array = self.assemble(sim, disks, &mut rng).await?;
         let volume = gateway(&array);
         for (_, rdev) in array.members().placed() {
             let failed = self.failed.contains(&self.disk_at(rdev.path()));
@@ -295,7 +323,9 @@ impl World {
         let (size, block, disk_count) = (self.size, self.block, disks.len());
         let spare = redundant && array.degraded() == 0 && !operator::lists_bad_blocks(&array);
         let unruly = self.lags;
-        let facts = Facts { size, block, disks: disk_count, spare, redundant, unruly };
+        // What more failures leave of an array with parity is not told apart.
+        let careful = self.shape.level.has_parity();
+        let facts = Facts { size, block, disks: disk_count, spare, redundant, unruly, careful };
         let script = Script::random(facts, end, &mut rng);
         if std::env::var_os("ASHLAR_SEED").is_some() {
             eprintln!("{:?} unsynced: {unsynced}, {script:#?}", self.shape);
@@ -346,24 +376,39 @@ impl World {
                 array.stop().await
             };
             let ((), stopped) = join(work, stop).await;
-            return self.recorded(array.clone(), stopped, &script);
+            return Some(self.recorded(array.clone(), stopped, &script));
         }
         work.await;
-        self.come_to_an_end(array, disks, &script).await
+        Some(self.come_to_an_end(array, disks, &script).await)
     }
 
     /// Starts the array; perhaps without one of its disks, if the others suffice.
-    async fn assemble(&self, sim: &Sim, disks: &[SimDisk], rng: &mut Rng) -> Arc<Array> {
+    async fn assemble(&self, sim: &Sim, disks: &[SimDisk], rng: &mut Rng) -> Option<Arc<Array>> {
         if self.whole && self.redundant() && rng.chance(1, 4) {
             let away = rng.index(disks.len());
             let there = disks.iter().enumerate().filter(|(at, _)| *at != away);
             let there: Vec<&SimDisk> = there.map(|(_, disk)| disk).collect();
             if let Ok(array) = start(sim, &there, &RUN).await {
-                return array;
+                return Some(array);
             }
         }
-        let array = start(sim, disks, &RUN).await;
-        array.unwrap_or_else(|error| panic!("{:?}: {error}", self.shape))
+        match start(sim, disks, &RUN).await {
+            // Bad blocks are data that only parity has, which a crash may have left wrong.
+            Ok(array)
+                if self.shape.level.has_parity()
+                    && array.is_unsynced()
+                    && operator::lists_bad_blocks(&array) =>
+            {
+                self.over.set(true);
+                None
+            }
+            Ok(array) => Some(array),
+            Err(AssembleError::DirtyDegraded { .. }) if self.shape.level.has_parity() => {
+                self.over.set(true);
+                None
+            }
+            Err(error) => panic!("{:?}: {error}", self.shape),
+        }
     }
 
     /// Occasional writes in the first writer's part of the array.

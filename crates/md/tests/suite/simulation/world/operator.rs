@@ -103,8 +103,9 @@ impl World {
             }
             Act::Bitmap => {
                 let new = [NewBitmap::Internal { chunk: Some(8192) }, NewBitmap::Lockless];
+                let kinds = if self.shape.level.has_parity() { 1 } else { 2 };
                 let wanted =
-                    if array.bitmap().is_some() { NewBitmap::None } else { new[rng.index(2)] };
+                    if array.bitmap().is_some() { NewBitmap::None } else { new[rng.index(kinds)] };
                 let done = array.set_bitmap(wanted).await;
                 done.map_err(|e| e.to_string()).map(|()| format!("{wanted:?}"))
             }

@@ -91,6 +91,8 @@ pub(crate) struct Facts {
     pub(crate) spare: bool,
     /// Whether its members can be changed.
     pub(crate) redundant: bool,
+    /// Whether no more disks may misbehave than the array can lose.
+    pub(crate) careful: bool,
     /// Whether many of its disks misbehave in many lives.
     pub(crate) unruly: bool,
 }
@@ -124,6 +126,10 @@ impl Script {
         };
         let acts = if facts.redundant && rng.chance(2, 3) { random_acts(rng) } else { Vec::new() };
         let fails = acts.iter().any(|(_, act)| *act == Act::Fail);
+        let mut victims = victims;
+        if facts.careful {
+            victims.truncate(usize::from(facts.spare && !fails));
+        }
         let too_many = victims.len() > usize::from(facts.spare && !fails);
         let tolerate = too_many || end == End::StopEarly;
         let trickle = if rng.chance(1, 6) { rng.index(40) } else { 0 };
