@@ -21,6 +21,7 @@
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, vs. plain volumes |
 //! | `snapshot-merge` | the rate of a merge, of consecutive and of scattered exceptions |
 //! | `nomerges` | sequential and random reads with each value of nomerges, on a null device, a file and a zvol |
+//! | `parity` | RAID5 and RAID6 vs. RAID0 and RAID1, on RAM disks |
 //! | `checksums` | btrfs's checksums vs. the crates alone |
 //! | `remote` | the clients of NBD and of Ceph vs. fio's engines |
 //! | `scale` | a region with a failed rack, in virtual time: nothing is measured |
@@ -56,6 +57,7 @@ mod reads;
 mod remote;
 mod report;
 mod resync;
+mod rows;
 mod scale;
 mod snapshot_cost;
 mod snapshot_merge;
@@ -69,7 +71,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 21] = [
+const BENCHES: [(&str, Bench); 22] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
@@ -88,6 +90,7 @@ const BENCHES: [(&str, Bench); 21] = [
     ("snapshot-merge", snapshot_merge::run),
     ("nomerges", nomerges::run),
     ("checksums", checksums::run),
+    ("parity", rows::run),
     ("remote", remote::run),
     ("scale", scale::run),
     ("trace-cost", trace_cost::run),

@@ -8,7 +8,7 @@ chunk is in KiB (0: the level has none), sizes is the size of each member image 
 Every shape (level, layout and number of members) is there. The other parameters are
 spread over the shapes so that within each level every pair of their values meets;
 --all gives every combination instead. What ashlar cannot make is left out on its side:
-a RAID0 with superblocks of version 0.90, and levels with parity, which it reads; and bitmaps are on mdadm's side only.
+RAID0 and levels with parity with superblocks of version 0.90; and bitmaps are on mdadm's side only.
 """
 
 import itertools
@@ -40,8 +40,6 @@ def shapes(maker):
                 yield "10", f"{kind}{copies}", members, False
     for members in (2, 3, 4):
         yield "linear", "-", members, True
-    if maker == "ashlar":
-        return
     for members in (2, 3, 4):
         yield "4", "-", members, False
     for layout in LAYOUTS:
@@ -60,7 +58,7 @@ def family(level):
 def options(level, unequal, maker):
     """Every combination of the parameters that a level has, as dictionaries. (A RAID0 of unequal
     members has a layout, for which 0.90 superblocks have no field.)"""
-    old = level == "linear" or not unequal and (maker != "ashlar" or level != "0")
+    old = level == "linear" or not unequal and (maker != "ashlar" or level in ("1", "10"))
     metadatas = METADATA if old else METADATA[:3]
     chunks = {"1": [0], "linear": [0, 64, 1024]}.get(level, CHUNKS)
     bitmaps = ["none"] if level in ("0", "linear") or maker == "ashlar" else BITMAPS
@@ -97,9 +95,8 @@ def spread(possible, options_left, number, count, rare):
 
 def cases(everything, maker):
     counts = {"linear": 4, "0": 2, "1": 4, "10": 1, "parity": 1}  # options for each shape; RAID10 and parity have many
-    unmet = {level: set().union(*map(pairs, options(level, False, maker))) for level in counts}
-    if maker == "ashlar":
-        del unmet["parity"]
+    kinds = {level: "5" if level == "parity" else level for level in counts}
+    unmet = {level: set().union(*map(pairs, options(kinds[level], False, maker))) for level in counts}
     for number, (level, layout, members, unequal) in enumerate(shapes(maker)):
         possible = list(options(level, unequal, maker))
         count = counts[family(level)] + (level == "0" and not unequal)  # one more, for 0.90

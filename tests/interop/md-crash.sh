@@ -36,6 +36,9 @@ cases() {
 		raid10-n2-x3      10  n2  64  1.1   none      6185,6227,6151
 		raid10-f2-x3      10  f2  64  1.1   internal  6185,6227,6151
 		raid10-o2-x3      10  o2  64  1.2   internal  6185,6227,6151
+		raid5-ls-x4       5   left-symmetric   64  1.2   internal  6185,6227,6151,6263
+		raid6-ra-x5       6   right-asymmetric 4   1.1   none      6185,6227,6151,6263,6199
+		raid4-x3          4   -   512 1.0   internal  6185,6227,6151
 	END
 }
 

@@ -220,8 +220,9 @@ class NbdDevice:
             self.land()
 
     def discard(self, offset, length):
-        self.settle()
-        self.handle.trim(length, offset)
+        if self.handle.can_trim():  # arrays with parity do not discard
+            self.settle()
+            self.handle.trim(length, offset)
 
     def zero(self, offset, length):
         self.settle()

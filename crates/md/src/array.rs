@@ -3,6 +3,7 @@
 //! Who decides what is in [`core`](crate::core), how a client's data moves in [`level`](crate::level), what the array does
 //! of its own accord in [`sync`](crate::sync). Changes by a user are in [`manage`](crate::manage).
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::finish::Finish;
@@ -17,6 +18,7 @@ use crate::core::{Core, Start};
 use crate::level::Level;
 use crate::level::mirrored::MirroredLevel;
 use crate::level::parity::ParityLevel;
+use crate::level::parity::settings::ParitySettings;
 use crate::level::striped::StripedLevel;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
@@ -46,6 +48,7 @@ impl Array {
             freshest,
             read_only,
             in_sync_to,
+            forced,
             bitmap,
             notes,
         } = plan;
@@ -82,6 +85,7 @@ impl Array {
             members,
             bitmap,
             in_sync_to,
+            forced,
             writable: !read_only,
             dirty: !freshest.is_clean() && personality.is_redundant(),
             personality,
@@ -119,6 +123,12 @@ impl Array {
         self.core.bound.get()
     }
 
+    /// The ranges in whose rows parity may be wrong, ascending: what is recovered there may be wrong, too, and without the user's `force` it is not
+    /// returned. Ranges are of whole rows; with a bitmap of its chunks.
+    pub fn suspects(&self) -> Vec<Range<Sector>> {
+        self.core.suspects()
+    }
+
     /// Whether copies may differ somewhere.
     pub fn is_unsynced(&self) -> bool {
         self.core.bound.is_unsynced()
@@ -143,6 +153,11 @@ impl Array {
     /// The limits of a sync.
     pub fn sync_settings(&self) -> &SyncSettings {
         self.sync.settings()
+    }
+
+    /// The settings of levels with parity; `None` if this is none.
+    pub fn parity_settings(&self) -> Option<&ParitySettings> {
+        self.core.personality().level().has_parity().then_some(&self.core.parity)
     }
 
     /// Sets where a check or repair begins, and where any sync waits ([`Sectors::MAX`]: nowhere).

@@ -123,6 +123,7 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
         freshest: Box::new(sb.clone()),
         read_only: false,
         in_sync_to: Sectors::MAX,
+        forced: false,
         bitmap: None,
         notes: Vec::new(),
     };

@@ -58,6 +58,9 @@ pub use array::{Array, SAFE_MODE_DELAY};
 pub use assemble::{AssembleError, Options, Plan, group, plan, wait_for_others};
 pub use barrier::BarrierTotals;
 pub use bitmap::{Bitmap, Kind as BitmapKind, State as BitmapState};
+pub use level::parity::settings::{
+    ParitySettings, SETTINGS as PARITY_SETTINGS, Setting, SettingError,
+};
 pub use manage::{AddOptions, AddOutcome, FlagChange, GrowOptions, ManageError, MemberFlag};
 pub use membership::rdev::{Rdev, State as MemberState};
 pub use membership::slots::{Index, Members, Place};

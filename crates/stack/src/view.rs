@@ -11,8 +11,8 @@ use ashlar_md::ondisk::Superblock;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{
     AddOptions, AddOutcome, Array, ArrayState, ArrayStatus, BarrierTotals, Bitmap, BitmapKind,
-    Candidate, GrowOptions, Index, ManageError, MemberStatus, Members, SyncError, SyncRequest,
-    SyncSettings, SyncStatus,
+    Candidate, GrowOptions, Index, ManageError, MemberStatus, Members, ParitySettings, SyncError,
+    SyncRequest, SyncSettings, SyncStatus,
 };
 
 use crate::canary::{Rule, broken};
@@ -174,6 +174,16 @@ impl ArrayView {
     /// The sync that runs or ran last.
     pub fn sync_status(&self) -> SyncStatus {
         self.array.sync_status()
+    }
+
+    /// See [`Array::suspects`].
+    pub(crate) fn suspects(&self) -> Vec<std::ops::Range<Sector>> {
+        self.array.suspects()
+    }
+
+    /// The settings of levels with parity.
+    pub(crate) fn parity_settings(&self) -> Option<&ParitySettings> {
+        self.array.parity_settings()
     }
 
     /// The speeds and bounds of syncs.

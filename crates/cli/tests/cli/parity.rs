@@ -1,4 +1,4 @@
-//! Arrays with parity as users meet them: refused for writing with the way that works, and served for reading.
+//! Arrays with parity as users meet them: made, written, served for reading, and what may be wrong of them.
 //!
 //! The contents are those of kernels in tests/interop/md.sh; here all data are zeroes, of which parity is zero, too.
 
@@ -10,7 +10,7 @@ use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, New
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use uuid::Uuid;
 
-use super::support::{Daemon, Images, MIB};
+use super::support::{Daemon, Images, MIB, Nbd};
 
 /// The members d0, d1 and d2 of a RAID5 with chunks of 64 KiB.
 fn raid5(is_clean: bool) -> Images {
@@ -54,9 +54,6 @@ const MEMBERS: [&str; 3] = ["d0", "d1", "d2"];
 fn an_array_with_parity_is_served_for_reading() {
     let images = raid5(true);
     let before = MEMBERS.map(|name| std::fs::read(images.path(name)).unwrap());
-    let refused = images.run(&["serve"], &MEMBERS);
-    let why = ["raid5 arrays can be read, but not yet written", "hint: --read-only serves it"];
-    refused.fails(1, &why);
     let scan = images.run(&["scan"], &MEMBERS).ok().out;
     assert!(scan.contains("raid5") && scan.contains("devices=3/3"), "{scan}");
     images.run(&["serve", "--read-only"], &MEMBERS[..2]).fails(1, &["--run starts it without"]);
@@ -76,6 +73,12 @@ fn an_array_with_parity_is_served_for_reading() {
     assert!(before == after, "reading changed an image");
 }
 
+/// The KiB in the line `Array Size`.
+fn detail_size(detail: &str) -> u64 {
+    let line = detail.lines().find_map(|line| line.trim().strip_prefix("Array Size : "));
+    line.and_then(|size| size.split(' ').next()?.parse().ok()).expect("a size")
+}
+
 #[test]
 fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
     let images = raid5(false);
@@ -87,15 +90,50 @@ fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
     let daemon = Daemon::start(images.dir.path(), &["--read-only", "--run", "--force", "d1", "d2"]);
     let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
     assert!(detail.contains("degraded"), "{detail}");
+    let suspect = daemon.client(&["md", "suspect", "md0"]);
+    let size = detail_size(&detail) * 1024;
+    assert_eq!((suspect.code, suspect.out), (Some(1), format!("0 {size}\n")));
+    let json = daemon.client(&["md", "suspect", "md0", "--json"]).out;
+    assert!(json.contains("\"offset\": 0") && json.contains(&size.to_string()), "{json}");
+    drop(daemon);
+    // Nothing was written, and it is as suspect as before.
+    images.run(&["serve", "--read-only", "--run"], two).fails(1, &["--force serves it"]);
+    let daemon = Daemon::start(images.dir.path(), &["--read-only", "d0", "d1", "d2"]);
+    assert_eq!(daemon.client(&["md", "suspect", "md0"]).code, Some(1));
+    drop(daemon);
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d1", "d2"]);
+    daemon.client(&["md", "wait", "md0"]);
+    let none = daemon.client(&["md", "suspect", "md0"]).ok();
+    assert_eq!(none.out, "");
     drop(daemon);
 }
 
 #[test]
-fn no_array_with_parity_is_made() {
-    let images = Images::new(3, 4 * MIB);
-    let made = images.run(&["md", "create", "-l5", "-n3"], &MEMBERS);
-    assert_eq!(made.code, Some(2), "{made:?}");
-    assert!(made.err.contains("`5` is not one of linear, 0, raid0"), "{made:?}");
+fn an_array_with_parity_is_made_written_and_read_without_a_member() {
+    let images = Images::new(4, 8 * MIB);
+    let all = ["d0", "d1", "d2", "d3"];
+    images.run(&["md", "create", "-l6", "-n4", "-c64K", "-pra", "--homehost=any"], &all).ok();
+    let examined = images.run(&["md", "examine"], &["d0"]).ok().out;
+    assert!(examined.contains("Layout : right-asymmetric"), "{examined}");
+    let daemon = Daemon::start(images.dir.path(), &[&["--nbd", "unix:nbd"], &all[..]].concat());
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    let data: Vec<u8> = (0..300_000u32).map(|at| (at * 7 / 3) as u8).collect();
+    let data = &data[..300_000 / 512 * 512];
+    client.write(66_560, data);
+    assert_eq!(client.reply(), 0);
+    drop(client);
+    daemon.client(&["md", "fail", "md0", "d1"]).ok();
+    drop(daemon);
+    let daemon = Daemon::start(
+        images.dir.path(),
+        &["--nbd", "unix:nbd", "--read-only", "--run", "d2", "d3"],
+    );
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    assert!(client.read_at(66_560, data.len() as u32) == data);
+    drop(daemon);
+    let lacks =
+        images.run(&["md", "create", "-l5", "-n3", "d0", "missing", "missing", "--force"], &[]);
+    lacks.fails(1, &["raid5 cannot do without its missing members"]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on};
 pub use self::examine::{Examination, ExamineForm, examine};
 pub use self::served::{
     ServedArrayName, await_action, running_arrays, served_arrays, start_action, stop_array,
+    suspects,
 };
 
 /// This host's name.

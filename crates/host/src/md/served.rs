@@ -1,9 +1,11 @@
 //! Arrays of a daemon.
 
+use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ashlar_block::{Sector, Sectors};
 use ashlar_stack::detail::{Detail, DetailSync, INACTIVE};
 use ashlar_stack::names::parse_array_name;
 
@@ -49,6 +51,22 @@ pub fn start_action(client: &mut Client, name: &str, action: &str) -> Result<()>
     let device = client.detail(name)?.device;
     let device = device.strip_prefix("/dev/").unwrap_or(&device);
     client.set(&format!("sys/block/{device}/md/sync_action"), action)
+}
+
+/// The ranges of an array of a daemon whose parity may be wrong, ascending.
+///
+/// # Errors
+/// There is no such array, the level has no parity, or the daemon is gone.
+pub fn suspects(client: &mut Client, name: &str) -> Result<Vec<Range<Sector>>> {
+    let device = client.detail(name)?.device;
+    let device = device.strip_prefix("/dev/").unwrap_or(&device);
+    let lines = client.get(&format!("sys/block/{device}/md/suspect"))?;
+    let range = |line: &str| {
+        let (start, len) = line.split_once(' ')?;
+        let start = Sector(start.parse().ok()?);
+        Some(start..start.checked_add(Sectors(len.parse().ok()?))?)
+    };
+    Ok(lines.lines().filter_map(range).collect())
 }
 
 /// Waits until the background work of an array of a daemon has ended, and tells `progress` of it several times a second.

@@ -102,8 +102,8 @@ pub enum AssembleError {
         /// The slots without one, and why present devices were left out.
         missing: String,
     },
-    /// A level that is only read so far.
-    #[error("{0} arrays can be read, but not yet written")]
+    /// An array that is only read so far.
+    #[error("{0} arrays with a partial parity log can be read, but not yet written")]
     OnlyRead(Level),
     /// Parity may be wrong, and a member is missing that would have to be recovered from it.
     #[error(

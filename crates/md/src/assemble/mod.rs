@@ -55,6 +55,8 @@ pub struct Plan {
     pub(crate) read_only: bool,
     /// How far copies are the same.
     pub(crate) in_sync_to: Sectors,
+    /// Whether parity beyond that is used all the same, as a member is missing and the user wants it.
+    pub(crate) forced: bool,
     pub(crate) bitmap: Option<Bitmap>,
     /// Notes for the user: members left out, and why.
     pub notes: Vec<String>,
@@ -168,6 +170,12 @@ pub async fn plan(
     check_enough(&freshest, &personality, &here, &in_sync, options, &notes)?;
     let in_sync_to = in_sync_to(&freshest, &personality, &in_sync, &mut notes);
     let bitmap = load_bitmap(&freshest, &personality, &members, in_sync_to, &mut notes).await;
+    let is_lockless = bitmap.as_ref().is_some_and(|bitmap| bitmap.kind() == bitmap::Kind::Lockless);
+    if is_lockless && freshest.level.has_parity() && !options.read_only {
+        return Err(AssembleError::Unsupported(
+            "has a lockless bitmap, whose unwritten chunks have no parity yet",
+        ));
+    }
     if bitmap.as_ref().is_some_and(|bitmap| !bitmap.was_stale()) {
         let returns = |sb: &Superblock| sb.features.contains(Features::RECOVERY_BITMAP);
         let returning = members.iter().filter(|(rdev, _, sb)| !rdev.is_in_sync() && returns(sb));
@@ -178,7 +186,18 @@ pub async fn plan(
     let (members, superblocks) =
         members.into_iter().map(|(rdev, place, sb)| ((rdev, place), *sb)).unzip();
     let read_only = options.read_only;
-    Ok(Plan { personality, members, superblocks, freshest, read_only, in_sync_to, bitmap, notes })
+    let forced = !suspect_slots(&freshest, &personality, &in_sync).is_empty();
+    Ok(Plan {
+        personality,
+        members,
+        superblocks,
+        freshest,
+        read_only,
+        in_sync_to,
+        forced,
+        bitmap,
+        notes,
+    })
 }
 
 /// The freshest candidate: the first with the highest event count, among those whose superblock

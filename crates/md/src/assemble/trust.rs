@@ -27,7 +27,7 @@ pub(super) fn in_sync_to(
     freshest.resync_offset
 }
 
-/// How far parity can be trusted, in the members' sectors; if the user forces it, everywhere.
+/// How far parity can be trusted, in the members' sectors.
 fn trusted_to(freshest: &Superblock, is_forced: bool, notes: &mut Vec<String>) -> Sectors {
     if freshest.is_clean() {
         return Sectors::MAX;
@@ -38,7 +38,7 @@ fn trusted_to(freshest: &Superblock, is_forced: bool, notes: &mut Vec<String>) -
             "the array was not stopped cleanly and a member is missing: what is recovered of it may be wrong from \
              sector {from} of the members on, where writes were under way"
         ));
-        return Sectors::MAX;
+        return from;
     }
     notes.push(format!(
         "the array was not stopped cleanly: parity is not used from sector {from} of the members on"

@@ -206,9 +206,19 @@ impl Bitmap {
 
     /// The marked parts of the array, ascending, adjacent ones joined.
     pub fn marked_runs(&self) -> Vec<(Sector, Sectors)> {
-        let board = self.board();
+        let marked: Vec<u32> = self.board().image.marked().collect();
+        self.runs(marked)
+    }
+
+    /// The parts of it where copies may differ, or parity may not fit, ascending, adjacent ones joined.
+    pub fn needed_runs(&self) -> Vec<(Sector, Sectors)> {
+        self.runs((0..self.chunks()).filter(|chunk| self.counters.get(*chunk).is_needed()))
+    }
+
+    /// Chunks as runs, adjacent ones joined.
+    fn runs(&self, chunks: impl IntoIterator<Item = u32>) -> Vec<(Sector, Sectors)> {
         let mut runs: Vec<(Sector, Sectors)> = Vec::new();
-        for chunk in board.image.marked() {
+        for chunk in chunks {
             let (start, end) = (self.counters.start_of(chunk), self.counters.end_of(chunk));
             match runs.last_mut() {
                 Some((first, len)) if *first + *len == start => *len = end - *first,

@@ -51,6 +51,7 @@ use futures_util::lock::{Mutex, MutexGuard};
 
 use crate::barrier::{Barrier, Raise};
 use crate::bitmap::Bitmap;
+use crate::level::parity::settings::ParitySettings;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::personality::Personality;
@@ -75,6 +76,8 @@ pub(crate) struct Core {
     pub(crate) barrier: Barrier,
     pub(crate) bound: Bound,
     pub(crate) news: News,
+    /// Settings of levels with parity.
+    pub(crate) parity: ParitySettings,
     /// A task that marks the array clean once it is idle is running.
     watched: AtomicBool,
     /// A task that clears marks of the bitmap is running.
@@ -83,6 +86,8 @@ pub(crate) struct Core {
     reads_seen: AtomicU64,
     /// Whether the members may be written at all. (The user's read-only flag is on the disk.)
     writable: bool,
+    /// Parity that may be wrong is used all the same: a member is missing, and the user wants what can be had.
+    forced: bool,
 }
 
 /// What a core starts with.
@@ -94,6 +99,8 @@ pub(crate) struct Start {
     pub(crate) bitmap: Option<Bitmap>,
     pub(crate) in_sync_to: Sectors,
     pub(crate) writable: bool,
+    /// See [`Plan::forced`](crate::assemble::Plan).
+    pub(crate) forced: bool,
     /// Some superblock may say active.
     pub(crate) dirty: bool,
 }
@@ -112,10 +119,12 @@ impl Core {
             barrier: Barrier::default(),
             bound: Bound::new(start.in_sync_to),
             news: News::default(),
+            parity: ParitySettings::default(),
             watched: false.into(),
             tended: false.into(),
             reads_seen: AtomicU64::new(0),
             writable: start.writable,
+            forced: start.forced,
         })
     }
 
@@ -178,8 +187,25 @@ impl Core {
 
     /// Whether parity may not fit its row somewhere in a range of sync space.
     pub(crate) fn is_suspect(&self, range: &Range<Sector>) -> bool {
-        self.bound.is_beyond(range.end)
+        !self.forced
+            && self.bound.is_beyond(range.end)
             && self.bitmap().is_none_or(|bitmap| bitmap.may_differ(range))
+    }
+
+    /// The ranges of the array in whose rows parity may not fit, although it is used: what is recovered there may be wrong.
+    pub(crate) fn suspects(&self) -> Vec<Range<Sector>> {
+        let (from, end) = (self.bound.get().as_end(), self.sync_end());
+        if !self.personality.level().has_parity() || from >= end {
+            return Vec::new();
+        }
+        let runs = self
+            .bitmap()
+            .map_or_else(|| vec![(Sector::ZERO, end - Sector::ZERO)], Bitmap::needed_runs);
+        let beyond = runs.into_iter().map(|(at, len)| at.max(from)..(at + len).min(end));
+        beyond
+            .filter(|range| !range.is_empty())
+            .map(|range| self.personality.array_range(&range))
+            .collect()
     }
 
     /// Raises the barrier over all that a range of sync space belongs to.

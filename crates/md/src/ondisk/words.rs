@@ -2,6 +2,7 @@
 
 use uuid::Uuid;
 
+use super::text::parity_layout_name;
 use super::{Level, Version};
 
 /// A level that can be created, by number or name.
@@ -13,9 +14,12 @@ pub fn level(text: &str) -> Result<Level, String> {
         "linear" | "-1" => Ok(Level::Linear),
         "0" | "raid0" | "stripe" => Ok(Level::Raid0),
         "1" | "raid1" | "mirror" => Ok(Level::Raid1),
+        "4" | "raid4" => Ok(Level::Raid4),
+        "5" | "raid5" => Ok(Level::Raid5),
+        "6" | "raid6" => Ok(Level::Raid6),
         "10" | "raid10" => Ok(Level::Raid10),
         _ => Err(format!(
-            "`{text}` is not one of linear, 0, raid0, stripe, 1, raid1, mirror, 10, raid10"
+            "`{text}` is not one of linear, 0, raid0, stripe, 1, raid1, mirror, 4, raid4, 5, raid5, 6, raid6, 10, raid10"
         )),
     }
 }
@@ -35,7 +39,7 @@ pub fn version(text: &str) -> Result<Version, String> {
 }
 
 /// A layout, which depends on the level: `n2`, `f3`, `o2` for RAID10; `original`, `alternate` (or 1,
-/// 2) for RAID0.
+/// 2) for RAID0; `left-symmetric` (or `ls`) and the like for RAID5 and RAID6.
 ///
 /// # Errors
 /// The message for the user.
@@ -60,11 +64,25 @@ pub fn layout(level: Level, text: &str) -> Result<u32, String> {
             },
             "original or alternate",
         ),
+        Level::Raid5 | Level::Raid6 => {
+            let is_6 = level == Level::Raid6;
+            let name = match text {
+                "la" => "left-asymmetric",
+                "ra" => "right-asymmetric",
+                "ls" => "left-symmetric",
+                "rs" => "right-symmetric",
+                // On RAID5 they add nothing.
+                "ddf-zero-restart" if !is_6 => "right-asymmetric",
+                "ddf-N-restart" if !is_6 => "left-asymmetric",
+                "ddf-N-continue" if !is_6 => "left-symmetric",
+                other => other,
+            };
+            let named = |word: &u32| parity_layout_name(is_6, *word) == Some(name);
+            ((0..32).find(named), "left-symmetric, right-asymmetric, parity-last or the like")
+        }
         Level::Raid1
         | Level::Linear
         | Level::Raid4
-        | Level::Raid5
-        | Level::Raid6
         | Level::Multipath
         | Level::Faulty
         | Level::Other(_) => return Err(format!("{level} has no layouts")),
@@ -92,7 +110,15 @@ mod tests {
         assert_eq!(layout(Level::Raid10, "o2"), Ok(0x1_0201));
         assert_eq!(layout(Level::Raid0, "original"), Ok(1));
         assert_eq!(layout(Level::Raid0, "alternate"), Ok(2));
+        assert_eq!(layout(Level::Raid5, "ls"), Ok(2));
+        assert_eq!(layout(Level::Raid5, "parity-last"), Ok(5));
+        assert_eq!(layout(Level::Raid5, "ddf-zero-restart"), Ok(1));
+        assert_eq!(layout(Level::Raid6, "ddf-zero-restart"), Ok(8));
+        assert_eq!(layout(Level::Raid6, "left-symmetric-6"), Ok(18));
         for (level, bad) in [
+            (Level::Raid5, "left-symmetric-6"),
+            (Level::Raid4, "left-symmetric"),
+            (Level::Raid6, "n2"),
             (Level::Raid10, "n0"),
             (Level::Raid10, "x2"),
             (Level::Raid10, ""),

@@ -219,10 +219,8 @@ fn roles_levels_and_feature_bits_are_documented() {
         let support = row.map_or("", |row| row[2]);
         let level = Level::from_raw(raw);
         let is_run = matches!(level, Level::Linear | Level::Raid0 | Level::Raid1 | Level::Raid10);
-        let expected = if is_run {
+        let expected = if is_run || level.has_parity() {
             "runs it"
-        } else if level.has_parity() {
-            "reads it"
         } else {
             level.name().map_or("", |_| "prints it")
         };

@@ -21,6 +21,8 @@ mod hosts;
 mod interleavings;
 mod manage;
 mod parity;
+mod parity_syncs;
+mod parity_writes;
 mod roles;
 mod silent;
 mod simulation;

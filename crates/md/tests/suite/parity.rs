@@ -13,13 +13,13 @@ use ashlar_sim::{Media, Sim, SimDisk};
 
 use crate::common::{DATA, Shape, disks, gateway, media, spec, start};
 
-const CHUNK: u64 = 8;
-const ROWS: u64 = 12;
-const READ_ONLY: Options = Options { run: true, read_only: true, force: false };
+pub(crate) const CHUNK: u64 = 8;
+pub(crate) const ROWS: u64 = 12;
+pub(crate) const READ_ONLY: Options = Options { run: true, read_only: true, force: false };
 const FORCE: Options = Options { force: true, ..READ_ONLY };
 
 /// The contents of a sector of the array. No two sectors have a byte in common at a place.
-fn contents(sector: u64) -> Vec<u8> {
+pub(crate) fn contents(sector: u64) -> Vec<u8> {
     (0..512u64).map(|at| (sector * 7 + at * 13 + sector * at / 3) as u8).collect()
 }
 
@@ -39,14 +39,14 @@ pub(crate) fn power(exponent: u8) -> u8 {
 }
 
 /// An array on media, complete and clean.
-struct Rig {
-    media: Vec<Media>,
-    geometry: Geometry,
+pub(crate) struct Rig {
+    pub(crate) media: Vec<Media>,
+    pub(crate) geometry: Geometry,
     superblocks: Vec<Superblock>,
 }
 
 impl Rig {
-    fn new(level: ParityLevel, layout: u32, members: usize) -> Self {
+    pub(crate) fn new(level: ParityLevel, layout: u32, members: usize) -> Self {
         let of_md = match level {
             ParityLevel::Raid4 => Level::Raid4,
             ParityLevel::Raid5 => Level::Raid5,
@@ -69,7 +69,7 @@ impl Rig {
     }
 
     /// Writes the superblocks after a change.
-    fn record(&self, change: impl Fn(&mut Superblock)) {
+    pub(crate) fn record(&self, change: impl Fn(&mut Superblock)) {
         for (medium, superblock) in self.media.iter().zip(&self.superblocks) {
             let mut superblock = superblock.clone();
             change(&mut superblock);
@@ -100,12 +100,12 @@ impl Rig {
         }
     }
 
-    fn poke(&self, slot: usize, at: Sector, bytes: &[u8]) {
+    pub(crate) fn poke(&self, slot: usize, at: Sector, bytes: &[u8]) {
         self.media[slot].poke(at + Sectors(DATA), bytes);
     }
 
     /// Starts the array without some members.
-    async fn start(
+    pub(crate) async fn start(
         &self,
         sim: &Sim,
         without: &[usize],
@@ -120,20 +120,20 @@ impl Rig {
         start(sim, &present, options).await
     }
 
-    fn all(&self) -> Vec<u8> {
+    pub(crate) fn all(&self) -> Vec<u8> {
         (0..self.geometry.size().0).flat_map(contents).collect()
     }
 }
 
 /// The levels with their layouts.
-fn layouts() -> impl Iterator<Item = (ParityLevel, u32)> {
+pub(crate) fn layouts() -> impl Iterator<Item = (ParityLevel, u32)> {
     let raid6 = (0..6).chain(8..11).chain(16..21).map(|word| (ParityLevel::Raid6, word));
     let raid5 = (0..6).map(|word| (ParityLevel::Raid5, word));
     [(ParityLevel::Raid4, 0)].into_iter().chain(raid5).chain(raid6)
 }
 
 /// Reads all, in one piece and in pieces that cross chunks.
-async fn read_all(array: &std::sync::Arc<Array>) -> Vec<u8> {
+pub(crate) async fn read_all(array: &std::sync::Arc<Array>) -> Vec<u8> {
     let volume = gateway(array);
     let size = volume.capacity().0;
     let whole = volume.read(Sector(0), Sectors(size)).await.expect("all data");
@@ -393,6 +393,8 @@ fn parity_that_a_crash_may_have_left_wrong_is_not_used_unless_the_user_wants_it(
             assert!(read_all(&array).await == rig.all());
             let notes = array.status().await.notes;
             assert!(notes.iter().any(|note| note.contains("from sector 40")), "{notes:?}");
+            // Of two data chunks in each row.
+            assert_eq!(array.suspects(), [Sector(80)..Sector(192)]);
             array.stop().await.unwrap();
         }
     });

@@ -22,8 +22,8 @@ use crate::output;
 /// with known contents (a file system, a partition table, a member of an array) are refused without
 /// --force; a refusal changes nothing.
 ///
-/// The copies of a RAID1 or RAID10 are synchronised when the array is first served, unless its
-/// members are empty image files or --assume-clean is given.
+/// The copies of a RAID1 or RAID10 are synchronised, and the parity of a RAID4, RAID5 or RAID6 is made, when the
+/// array is first served, unless its members are empty image files or --assume-clean is given.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 made, 1 refused or failed, 2 wrong usage.
@@ -33,15 +33,17 @@ Examples:
   ashlar md create --level=10 --layout=f2 --chunk=512K --raid-devices=4 disk?.img
   ashlar md create /dev/md/data --level=mirror --raid-devices=2 disk0.img missing
   ashlar md create -l1 -n2 -x1 --bitmap=internal disk0.img disk1.img spare.img
+  ashlar md create --level=5 --raid-devices=3 disk0.img disk1.img disk2.img
   ashlar md create -l1 -n2 --dry-run /dev/sda1 /dev/sdb1
   ashlar md create -l1 -n2 --write-behind disk0.img --write-mostly slow.img")]
 pub(crate) struct Create {
-    /// RAID level: linear, 0, raid0, stripe, 1, raid1, mirror, 10 or raid10
+    /// RAID level: linear, 0, raid0, stripe, 1, raid1, mirror, 4, raid4, 5, raid5, 6, raid6, 10 or raid10
     #[arg(short, long, value_parser = words::level)]
     level: Level,
 
     /// Layout: n2, f2, o2 and the like for RAID10 (near, far, offset, and how many copies),
-    /// original or alternate for RAID0
+    /// original or alternate for RAID0; left-symmetric (ls), right-asymmetric (ra), parity-last and the like
+    /// for RAID5 and RAID6 [default: left-symmetric]
     #[arg(short = 'p', long)]
     layout: Option<String>,
 

@@ -13,6 +13,7 @@ pub(crate) mod members;
 pub(crate) mod monitor;
 pub(crate) mod spelling;
 pub(crate) mod stop;
+pub(crate) mod suspect;
 
 use std::process::ExitCode;
 
@@ -23,7 +24,7 @@ use clap::Subcommand;
 /// Create, examine, assemble and change md arrays
 ///
 /// The verbs and options are mdadm's, and may be spelled as mdadm's as well: --detail, -D, -Es, /dev/md0 --fail
-/// DISK. incremental, add, re-add, fail, remove, replace, grow, action, wait, monitor and stop talk to the daemon
+/// DISK. incremental, add, re-add, fail, remove, replace, grow, action, wait, suspect, monitor and stop talk to the daemon
 /// that serves the array.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
@@ -52,6 +53,7 @@ pub(crate) enum Md {
     Grow(grow::GrowCommand),
     Action(action::Action),
     Wait(action::Wait),
+    Suspect(suspect::Suspect),
     Monitor(monitor::MonitorCommand),
     Stop(stop::Stop),
     #[command(hide = true)]
@@ -76,6 +78,7 @@ impl Md {
             | Self::Grow(_)
             | Self::Action(_)
             | Self::Wait(_)
+            | Self::Suspect(_)
             | Self::Monitor(_)
             | Self::Stop(_)
             | Self::Build(_)
@@ -98,6 +101,7 @@ impl Md {
             Self::Grow(command) => command.run(),
             Self::Action(command) => command.run(),
             Self::Wait(command) => command.run(),
+            Self::Suspect(command) => command.run(),
             Self::Monitor(command) => command.run(),
             Self::Stop(command) => command.run(),
             Self::Build(command) => command.run(),

@@ -22,6 +22,7 @@ mod plan;
 mod read;
 mod row;
 mod rows;
+pub(crate) mod settings;
 mod windows;
 mod write;
 

@@ -19,8 +19,27 @@ pub(super) struct Facts {
     pub(super) known_sums: usize,
     /// Whether the parity fits the data.
     pub(super) trusted: bool,
-    /// Whether less may be read by taking what changes into the old parity (`rmw_level`).
-    pub(super) may_modify: bool,
+    /// Whether old parity may be changed.
+    pub(super) modify: Modify,
+}
+
+/// When old parity is changed instead of made from all data, where both can be done (`rmw_level`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Modify {
+    Never,
+    IfLess,
+    IfNotMore,
+}
+
+impl Modify {
+    /// What the kernel's number says.
+    pub(super) const fn of(rmw_level: u32) -> Self {
+        match rmw_level {
+            0 => Self::Never,
+            1 => Self::IfLess,
+            _ => Self::IfNotMore,
+        }
+    }
 }
 
 /// How the parity of a cell is made.
@@ -48,8 +67,13 @@ impl Facts {
         }
         let can_modify = self.overwritten_lost == 0 && self.sums_read == self.sums;
         if self.kept_lost == 0 {
-            let is_less = self.overwritten + self.sums < self.kept;
-            let modifies = can_modify && self.trusted && self.may_modify && is_less;
+            let reads = self.overwritten + self.sums;
+            let is_wanted = match self.modify {
+                Modify::Never => false,
+                Modify::IfLess => reads < self.kept,
+                Modify::IfNotMore => reads <= self.kept,
+            };
+            let modifies = can_modify && self.trusted && is_wanted;
             return if modifies { Plan::Modify } else { Plan::Reconstruct };
         }
         if can_modify {
@@ -76,7 +100,8 @@ mod tests {
                 (0..=sums).flat_map(move |sums_read| {
                     (sums_read..3).flat_map(move |known_sums| {
                         [false, true].into_iter().flat_map(move |trusted| {
-                            [false, true].into_iter().map(move |may_modify| Facts {
+                            let ways = [Modify::Never, Modify::IfLess, Modify::IfNotMore];
+                            ways.into_iter().map(move |modify| Facts {
                                 overwritten,
                                 overwritten_lost,
                                 kept,
@@ -85,7 +110,7 @@ mod tests {
                                 sums_read,
                                 known_sums,
                                 trusted,
-                                may_modify,
+                                modify,
                             })
                         })
                     })
@@ -118,7 +143,8 @@ mod tests {
 
     #[test]
     fn what_can_be_done_is_done_with_the_fewest_reads() {
-        for facts in all().filter(|facts| facts.trusted && facts.may_modify && facts.sums > 0) {
+        let free = |facts: &Facts| facts.modify != Modify::Never;
+        for facts in all().filter(|facts| facts.trusted && free(facts) && facts.sums > 0) {
             let reads = |plan| match plan {
                 Plan::Reconstruct if facts.kept_lost == 0 => Some(facts.kept),
                 Plan::Modify if facts.overwritten_lost == 0 && facts.sums_read == facts.sums => {

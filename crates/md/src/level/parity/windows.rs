@@ -58,6 +58,10 @@ impl Parity {
         if !wrong.is_empty() {
             match aim {
                 Aim::Resync => return self.give_up(&blocks, &wrong).map(|()| piece.len),
+                // Nothing says what they were, as in a resync; that one is still to come.
+                Aim::Check { .. } if self.core.is_suspect(&(piece.at..piece.end())) => {
+                    return Ok(piece.len);
+                }
                 Aim::Check { .. } => {
                     self.restore(&mut blocks).await.map_err(Trouble::Incomplete)?;
                     self.overwrite(&mut blocks, &wrong).await.map_err(Trouble::Incomplete)?;

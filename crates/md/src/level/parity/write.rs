@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use super::Parity;
 use super::cells::{Cell, cells};
-use super::plan::{Facts, Plan};
+use super::plan::{Facts, Modify, Plan};
 use super::row::{Blocks, ordered};
 use super::rows::{RowResult, RowWrite};
 use crate::canary::{Rule, broken};
@@ -151,7 +151,7 @@ impl Parity {
                 sums_read: readable(&sums),
                 known_sums: readable(&parity),
                 trusted: !self.core.is_suspect(&(cell.at..cell.at + cell.len)),
-                may_modify: true,
+                modify: Modify::of(self.core.parity.rmw_level()),
             };
             let plan = facts.plan();
             let reads: SmallVec<[usize; 8]> = match plan {

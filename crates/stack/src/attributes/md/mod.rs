@@ -6,6 +6,7 @@
 
 mod bitmap;
 mod member;
+mod parity;
 mod state;
 mod sync;
 mod waiting;
@@ -130,6 +131,9 @@ impl Tree {
         self.add_rows(&directory, view, ROWS);
         if view.status().level.is_redundant() {
             self.add_rows(&directory, view, sync::ROWS);
+        }
+        if view.status().level.has_parity() {
+            self.add_rows(&directory, view, parity::ROWS);
         }
         self.add_bitmap(&directory, view, shape.bitmap);
         for member in &shape.members {

@@ -1,0 +1,79 @@
+//! Arrays with parity on RAM disks, compared with a RAID0 over as many disks of data, and with a RAID1.
+//!
+//! One thread. Memory is the limit of all: a write of whole rows copies the data once, reads it for the parity, and writes a third more (RAID5)
+//! or two thirds more (RAID6) than a RAID0 of three; a small write reads as many blocks as it writes.
+
+use std::sync::Arc;
+
+use ashlar_block::Gateway;
+use ashlar_engine::{Engine, EngineRuntime};
+use ashlar_md::ondisk::Level;
+
+use crate::arrays::{self, Recipe};
+use crate::common::{Outcome, Settings, block_on};
+use crate::devices::ram;
+use crate::load::{JobEnd, Load, Order, on_engine};
+use crate::report::{Grid, Unit};
+
+/// Of each member.
+const BYTES: u64 = 256 << 20;
+const ROWS: [&str; 4] = ["RAID0 of 3", "RAID5 of 4", "RAID6 of 5", "RAID1 of 2"];
+/// A row of three chunks of data.
+const ROW_BYTES: u64 = 3 * (512 << 10);
+
+/// Prints the tables.
+///
+/// # Errors
+/// An I/O failed, or a reactor could not be started.
+pub(crate) fn run(settings: Settings) -> Outcome {
+    let columns = ["read 128 KiB", "write 128 KiB", "write rows"];
+    let load = |column: usize| Load {
+        write: column > 0,
+        bytes: if column == 2 { ROW_BYTES } else { 128 << 10 },
+        depth: 8,
+        order: Order::Sequential,
+        span: 0..BYTES / 2,
+        until: JobEnd::Passed(settings.run),
+    };
+    let grid = table(settings, &columns, Unit::Megabytes, load)?;
+    grid.print("Arrays with parity, sequential, depth 8, RAM disks")?;
+    grid.print_cpu();
+    for row in [1, 2] {
+        grid.print_ratio(row, 0, None);
+    }
+    let columns = ["read 4 KiB", "write 4 KiB"];
+    let load = |column: usize| Load {
+        write: column > 0,
+        bytes: 4096,
+        depth: 32,
+        order: Order::Random,
+        span: 0..BYTES / 2,
+        until: JobEnd::Passed(settings.run),
+    };
+    let grid = table(settings, &columns, Unit::Kiops, load)?;
+    grid.print("Arrays with parity, random, depth 32, RAM disks")?;
+    grid.print_cpu();
+    for row in [1, 2] {
+        grid.print_ratio(row, 3, None);
+    }
+    Ok(())
+}
+
+fn table<'a>(
+    settings: Settings,
+    columns: &'a [&'a str],
+    unit: Unit,
+    load: impl Fn(usize) -> Load,
+) -> Outcome<Grid<'a>> {
+    Grid::measure(columns, &ROWS, unit, settings.rounds, |_, row, column| {
+        let (level, count) =
+            [(Level::Raid0, 3), (Level::Raid5, 4), (Level::Raid6, 5), (Level::Raid1, 2)][row];
+        let members = ram(count, BYTES)?;
+        let engine = Engine::start(1)?;
+        let array = engine.handles()[0].spawn_on(move || async move {
+            arrays::make(Recipe::clean(level), &members, Arc::new(EngineRuntime)).await
+        });
+        let disk = Gateway::new(block_on(array)??);
+        on_engine(&engine, &[(&disk, load(column))])
+    })
+}

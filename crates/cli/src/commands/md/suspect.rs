@@ -1,0 +1,64 @@
+//! `ashlar md suspect`: what may be wrong of an array that `--force` serves.
+
+use std::process::ExitCode;
+
+use ashlar_host::error::Result;
+use ashlar_host::md::suspects;
+use clap::Args;
+use serde::Serialize;
+
+use super::ArrayName;
+use crate::commands::Daemon;
+use crate::output;
+
+/// List the ranges of an array that may be wrong
+///
+/// An array with parity that was not stopped cleanly may have rows whose parity does not fit their data. Without a member,
+/// what is recovered of it in these rows may be wrong; such an array is served with --force only. Prints each range as its first byte and its
+/// length in bytes, so that a file system with checksums, or a look at the files there, can judge. With a write-intent bitmap these are
+/// the chunks that were being written, without one all from where the last resync ended.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 nothing is suspect, 1 some ranges are, or it failed.
+
+Examples:
+  ashlar serve --read-only --run --force d1.img d2.img
+  ashlar md suspect md0
+  ashlar md suspect md0 --json")]
+pub(crate) struct Suspect {
+    /// The array: md0, /dev/md0 or /dev/md/NAME
+    array: ArrayName,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// A range, in bytes.
+#[derive(Serialize)]
+struct Bytes {
+    offset: u64,
+    length: u64,
+}
+
+impl Suspect {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut client = self.daemon.connect()?;
+        let ranges = suspects(&mut client, self.array.as_str())?;
+        let bytes = ranges.iter().map(|range| Bytes {
+            offset: range.start.bytes(),
+            length: (range.end - range.start).bytes(),
+        });
+        let bytes: Vec<Bytes> = bytes.collect();
+        if self.json {
+            output::print_json(&bytes)?;
+        } else {
+            let line = |range: &Bytes| format!("{} {}\n", range.offset, range.length);
+            output::print(&bytes.iter().map(line).collect::<String>())?;
+        }
+        Ok(if bytes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}

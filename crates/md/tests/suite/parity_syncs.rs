@@ -1,0 +1,238 @@
+//! Arrays with parity, synced: resync, check, repair, recovery of one member and of two, replacements, what cannot be recovered.
+
+use ashlar_block::{Buffer, Flags, Sector, Sectors, Status};
+use ashlar_md::internals::raid5::{Held, ParityLevel};
+use ashlar_md::{AddOptions, SyncAction, SyncRequest};
+use ashlar_sim::{Media, Sim, SimDisk};
+use uuid::Uuid;
+
+use crate::common::{DATA, gateway};
+use crate::parity::{CHUNK, READ_ONLY, ROWS, Rig};
+use crate::parity_writes::{Model, RW};
+
+const LEVELS: [(ParityLevel, u32); 5] = [
+    (ParityLevel::Raid4, 0),
+    (ParityLevel::Raid5, 2),
+    (ParityLevel::Raid5, 4),
+    (ParityLevel::Raid6, 2),
+    (ParityLevel::Raid6, 8),
+];
+
+/// Bytes of each member's data area.
+fn data_of(media: &[Media]) -> Vec<Vec<u8>> {
+    media.iter().map(|medium| medium.peek_range(Sector(DATA), Sectors(ROWS * CHUNK))).collect()
+}
+
+/// A place whose parity is not that of its row, and the slot of it.
+fn spoil(rig: &Rig, at: u64, is_q: bool) {
+    let row = rig.geometry.row_at(Sector(at));
+    let slot = row.q.filter(|_| is_q).unwrap_or(row.p);
+    rig.media[slot].poke(Sector(DATA + at), &[0xa5; 512]);
+}
+
+#[test]
+fn a_resync_makes_parity_fit_and_changes_nothing_else() {
+    for (level, layout) in LEVELS {
+        for from in [0, 40] {
+            let rig = Rig::new(level, layout, 5);
+            let model = Model::of(&rig);
+            let good = data_of(&rig.media);
+            for at in [from, from + 9, 95] {
+                spoil(&rig, at, at == 95);
+            }
+            rig.record(|superblock| superblock.resync_offset = Sectors(from));
+            let sim = Sim::new(1);
+            sim.block_on(async {
+                let array = rig.start(&sim, &[], &RW).await.unwrap();
+                assert!(array.is_unsynced());
+                model.check(&array, "before").await;
+                array.sync_ended().await;
+                assert!(!array.is_unsynced());
+                assert_eq!(array.sync_status().last, SyncAction::Resync);
+                model.check(&array, "after").await;
+                array.stop().await.unwrap();
+            });
+            assert_eq!(rig.misfit(), None, "{level:?} {layout}");
+            assert!(data_of(&rig.media) == good, "{level:?} {layout}");
+        }
+    }
+}
+
+#[test]
+fn a_check_counts_pages_and_changes_nothing_and_a_repair_changes_parity_alone() {
+    for (level, layout) in LEVELS {
+        let rig = Rig::new(level, layout, 5);
+        let good = data_of(&rig.media);
+        // Two in one page, and P and Q of another.
+        for (at, is_q) in [(1, false), (3, false), (50, false), (50, true)] {
+            spoil(&rig, at, is_q);
+        }
+        let spoilt = data_of(&rig.media);
+        let sim = Sim::new(2);
+        sim.block_on(async {
+            let array = rig.start(&sim, &[], &RW).await.unwrap();
+            array.request_sync(SyncRequest::Check).unwrap();
+            array.sync_ended().await;
+            assert_eq!(array.sync_status().mismatches, Sectors(16), "{level:?} {layout}");
+            assert!(data_of(&rig.media) == spoilt, "a check changes nothing");
+            array.request_sync(SyncRequest::Repair).unwrap();
+            array.sync_ended().await;
+            assert_eq!(array.sync_status().mismatches, Sectors(16));
+            assert!(data_of(&rig.media) == good);
+            array.request_sync(SyncRequest::Check).unwrap();
+            array.sync_ended().await;
+            assert_eq!(array.sync_status().mismatches, Sectors::ZERO);
+            array.stop().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_check_corrects_what_a_member_cannot_return() {
+    for (level, layout) in LEVELS {
+        let rig = Rig::new(level, layout, 5);
+        let good = data_of(&rig.media);
+        rig.media[0].fail_reads(DATA + 3..DATA + 4);
+        rig.media[4].fail_reads(DATA + 60..DATA + 61);
+        let sim = Sim::new(3);
+        sim.block_on(async {
+            let array = rig.start(&sim, &[], &RW).await.unwrap();
+            array.request_sync(SyncRequest::Check).unwrap();
+            array.sync_ended().await;
+            assert_eq!(array.sync_status().mismatches, Sectors::ZERO, "{level:?} {layout}");
+            let corrected: u64 = array.members().placed().map(|(_, rdev)| rdev.errors().1).sum();
+            assert!(corrected > 0);
+            array.stop().await.unwrap();
+        });
+        assert!(data_of(&rig.media) == good, "{level:?} {layout}");
+        assert!(rig.media.iter().all(|medium| !medium.dropped_cache()));
+    }
+}
+
+fn spare(number: u128) -> (Media, AddOptions) {
+    let options = AddOptions {
+        device_uuid: Uuid::from_u128(900 + number),
+        write_mostly: None,
+        failfast: None,
+        spare_only: false,
+    };
+    (Media::noisy(Sectors(DATA + ROWS * CHUNK), number as u64), options)
+}
+
+#[test]
+fn as_many_members_as_the_array_can_lose_are_recovered_in_one_pass() {
+    for (level, layout) in LEVELS {
+        for first in 0..5 {
+            let lost: Vec<usize> = (0..level.parities()).map(|n| (first + 2 * n) % 5).collect();
+            let rig = Rig::new(level, layout, 5);
+            let model = Model::of(&rig);
+            let good = data_of(&rig.media);
+            let sim = Sim::new(4);
+            sim.block_on(async {
+                let array = rig.start(&sim, &lost, &RW).await.unwrap();
+                array.request_sync(SyncRequest::Frozen).unwrap();
+                let spares: Vec<(Media, AddOptions)> =
+                    (0..lost.len()).map(|number| spare(number as u128)).collect();
+                for (number, (medium, options)) in spares.iter().enumerate() {
+                    let disk = SimDisk::over(format!("s{number}"), medium.clone());
+                    let name = disk.disk().name().to_owned();
+                    array.add(disk.gateway(), &name, *options).await.unwrap();
+                }
+                let reads = |media: &[Media]| -> u64 {
+                    let mut left = lost.clone();
+                    left.sort_unstable();
+                    let others = media.iter().enumerate().filter(|(at, _)| !left.contains(at));
+                    others.map(|(_, medium)| medium.counts().reads).sum()
+                };
+                rig.media.iter().for_each(|medium| medium.clear_log());
+                array.request_sync(SyncRequest::Idle).unwrap();
+                array.sync_ended().await;
+                assert_eq!(array.degraded(), 0, "{level:?} {layout} {lost:?}");
+                // Each row of the others is read once, whether one or two are recovered.
+                let pieces = ROWS;
+                assert!(reads(&rig.media) <= (5 - lost.len() as u64) * pieces + 20);
+                model.check(&array, "after the recovery").await;
+                array.stop().await.unwrap();
+                let mut slots = lost.clone();
+                slots.sort_unstable();
+                for (slot, (medium, _)) in slots.iter().zip(&spares) {
+                    let data = medium.peek_range(Sector(DATA), Sectors(ROWS * CHUNK));
+                    assert!(data == good[*slot], "{level:?} {layout}: slot {slot}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_replacement_gets_what_its_member_has() {
+    for (level, layout) in LEVELS {
+        let rig = Rig::new(level, layout, 5);
+        let good = data_of(&rig.media);
+        let sim = Sim::new(5);
+        sim.block_on(async {
+            let array = rig.start(&sim, &[], &RW).await.unwrap();
+            let (medium, options) = spare(1);
+            let disk = SimDisk::over("s".to_owned(), medium.clone());
+            let added = array.add(disk.gateway(), "s", options).await.unwrap();
+            // One block of the old member comes from the rest of its row.
+            rig.media[2].fail_reads(DATA + 17..DATA + 18);
+            array.replace(2, Some(added.index())).await.unwrap();
+            array.sync_ended().await;
+            assert_eq!(array.degraded(), 0);
+            array.stop().await.unwrap();
+            let data = medium.peek_range(Sector(DATA), Sectors(ROWS * CHUNK));
+            assert!(data == good[2], "{level:?} {layout}");
+        });
+    }
+}
+
+#[test]
+fn a_recovery_takes_parity_that_may_be_wrong_for_nothing() {
+    // Slot 0 of this layout has nothing but parity.
+    let rig = Rig::new(ParityLevel::Raid5, 4, 4);
+    let good = data_of(&rig.media);
+    rig.record(|superblock| superblock.resync_offset = Sectors::ZERO);
+    let sim = Sim::new(6);
+    sim.block_on(async {
+        let array = rig.start(&sim, &[0], &RW).await.unwrap();
+        let (medium, options) = spare(1);
+        let disk = SimDisk::over("s".to_owned(), medium.clone());
+        array.add(disk.gateway(), "s", options).await.unwrap();
+        array.sync_ended().await;
+        assert!(!array.is_unsynced() && array.degraded() == 0);
+        array.stop().await.unwrap();
+        assert!(medium.peek_range(Sector(DATA), Sectors(ROWS * CHUNK)) == good[0]);
+    });
+}
+
+#[test]
+fn what_a_resync_cannot_read_is_not_recovered_from_wrong_parity_later() {
+    let rig = Rig::new(ParityLevel::Raid5, 2, 4);
+    rig.record(|superblock| superblock.resync_offset = Sectors::ZERO);
+    let slot = (0..4).find(|slot| matches!(rig.geometry.unmap(*slot, Sector(20)), Held::Data(_)));
+    let slot = slot.unwrap();
+    let Held::Data(sector) = rig.geometry.unmap(slot, Sector(20)) else { panic!("data") };
+    spoil(&rig, 20, false);
+    rig.media[slot].fail_reads(DATA + 20..DATA + 21);
+    let sim = Sim::new(7);
+    sim.block_on(async {
+        let array = rig.start(&sim, &[], &RW).await.unwrap();
+        array.sync_ended().await;
+        let read = gateway(&array).read(sector, Sectors(1)).await;
+        assert_eq!(read.map(|_| ()), Err(Status::Medium));
+        // A write makes it good.
+        let mut data = Buffer::from_slice(&[5; 512]);
+        gateway(&array).write(sector, &mut data, Flags::empty()).await.unwrap();
+        rig.media[slot].heal();
+        let read = gateway(&array).read(sector, Sectors(1)).await.unwrap();
+        assert!(read.as_slice() == [5; 512]);
+        assert!(array.stop().await.is_ok() || array.is_unsynced());
+    });
+    // The rest of the row is as it was.
+    sim.block_on(async {
+        let array = rig.start(&sim, &[], &READ_ONLY).await.unwrap();
+        assert!(gateway(&array).read(Sector(0), Sectors(CHUNK)).await.is_ok());
+        array.stop().await.unwrap();
+    });
+}
