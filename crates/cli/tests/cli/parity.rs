@@ -123,7 +123,7 @@ fn an_array_with_parity_is_made_written_and_read_without_a_member() {
     assert_eq!(client.reply(), 0);
     drop(client);
     daemon.client(&["md", "fail", "md0", "d1"]).ok();
-    drop(daemon);
+    daemon.end();
     let daemon = Daemon::start(
         images.dir.path(),
         &["--nbd", "unix:nbd", "--read-only", "--run", "d2", "d3"],

@@ -1,7 +1,8 @@
 //! Cells: a row cut where the writes of some of its chunks begin and end, so that in each cell a chunk is overwritten or not.
 
-use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Segment, Status, buffer};
-use smallvec::SmallVec;
+use ashlar_block::bio::Segments;
+use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status, buffer};
+use smallvec::{SmallVec, smallvec};
 
 use crate::raid5::Geometry;
 
@@ -11,7 +12,7 @@ pub(super) struct Cell {
     pub(super) at: Sector,
     pub(super) len: Sectors,
     /// What the data chunks of the row get, by their number in the row.
-    pub(super) new: Vec<Option<Vec<Segment>>>,
+    pub(super) new: SmallVec<[Option<Segments>; 8]>,
     /// Modifiers of the writes.
     pub(super) flags: Flags,
     /// The writes that it is of, by their number.
@@ -68,9 +69,20 @@ struct Stroke {
 }
 
 /// The cells of writes within one row, in their order. Where two writes overlap, the later one counts.
-pub(super) fn cells(geometry: &Geometry, row: u64, writes: &[&Bio]) -> Vec<Cell> {
+pub(super) fn cells(geometry: &Geometry, row: u64, writes: &[&Bio]) -> SmallVec<[Cell; 1]> {
     let (chunk, data_disks) = (geometry.chunk(), geometry.data_disks());
     let start = Sector(row * chunk.0 * data_disks as u64);
+    // Most writes are alone, and in one chunk.
+    if let [bio] = writes
+        && geometry.chunk_left(bio.sector) >= bio.len
+    {
+        let (index, from) = ((bio.sector - start).0 / chunk.0, (bio.sector - start).0 % chunk.0);
+        let mut new: SmallVec<[Option<Segments>; 8]> = SmallVec::from_elem(None, data_disks);
+        new[index as usize] = Some(bio.segments.clone());
+        let at = Sector(row * chunk.0 + from);
+        let cell = Cell { at, len: bio.len, new, flags: bio.flags, writes: smallvec![0] };
+        return smallvec![cell];
+    }
     let mut strokes = Vec::new();
     for (write, bio) in writes.iter().enumerate() {
         let mut at = bio.sector;
@@ -85,13 +97,13 @@ pub(super) fn cells(geometry: &Geometry, row: u64, writes: &[&Bio]) -> Vec<Cell>
     let mut cuts: Vec<Sectors> = strokes.iter().flat_map(|one| [one.from, one.to]).collect();
     cuts.sort_unstable();
     cuts.dedup();
-    let mut cells: Vec<Cell> = Vec::new();
+    let mut cells: SmallVec<[Cell; 1]> = SmallVec::new();
     for cut in cuts.windows(2) {
         let (from, to) = (cut[0], cut[1]);
         let mut cell = Cell {
             at: Sector(row * chunk.0) + from,
             len: to - from,
-            new: vec![None; data_disks],
+            new: SmallVec::from_elem(None, data_disks),
             flags: Flags::empty(),
             writes: SmallVec::new(),
         };
@@ -99,7 +111,7 @@ pub(super) fn cells(geometry: &Geometry, row: u64, writes: &[&Bio]) -> Vec<Cell>
             let bio = writes[stroke.write];
             let at = start + Sectors(chunk.0 * stroke.index as u64) + from;
             let part = bio.slice_to(at, cell.len, at);
-            cell.new[stroke.index] = Some(part.segments.into_vec());
+            cell.new[stroke.index] = Some(part.segments);
             cell.flags |= part.flags;
             cell.writes.push(stroke.write);
         }

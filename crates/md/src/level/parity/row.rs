@@ -1,13 +1,13 @@
 //! Blocks of a row: read, and recovered from one another.
 
-use ashlar_block::{Buffer, Sector, Sectors, Status};
+use ashlar_block::{Bio, Buffer, Sector, Sectors, Status};
 use ashlar_parity::Block;
-use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::Parity;
 use crate::core::Source;
 use crate::level::Part;
+use crate::level::parts::Parts;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 use crate::raid5::Row;
@@ -19,9 +19,9 @@ pub(super) struct Blocks {
     pub(super) at: Sector,
     pub(super) len: Sectors,
     /// What was read, or recovered.
-    pub(super) old: Vec<Option<Buffer>>,
+    pub(super) old: SmallVec<[Option<Buffer>; 8]>,
     /// What cannot be read, or must not be used.
-    pub(super) lost: Vec<bool>,
+    pub(super) lost: SmallVec<[bool; 8]>,
     /// Members that returned an error, and which.
     pub(super) failed: SmallVec<[(usize, Index, Status); 2]>,
 }
@@ -57,9 +57,12 @@ impl Blocks {
     }
 }
 
+/// See [`ordered`].
+pub(super) type Ordered<T> = SmallVec<[Option<T>; 8]>;
+
 /// Blocks of data in the order that sums have them.
-pub(super) fn ordered<T>(row: &Row, data: impl Iterator<Item = T>) -> Vec<Option<T>> {
-    let mut ordered = Vec::new();
+pub(super) fn ordered<T>(row: &Row, data: impl Iterator<Item = T>) -> Ordered<T> {
+    let mut ordered = Ordered::new();
     for (index, block) in data.enumerate() {
         let place = row.exponent(row.data(index)).map_or(index, usize::from);
         if ordered.len() <= place {
@@ -74,7 +77,7 @@ impl Parity {
     /// The blocks of a range within one chunk. Nothing is read yet.
     pub(super) fn blocks(&self, at: Sector, len: Sectors) -> Blocks {
         let disks = self.geometry.disks();
-        let mut old = Vec::new();
+        let mut old = SmallVec::new();
         old.resize_with(disks, || None);
         Blocks {
             row: self.geometry.row_at(at),
@@ -97,17 +100,38 @@ impl Parity {
     ) -> Result<bool, Status> {
         let unread: SmallVec<[usize; 8]> =
             slots.filter(|slot| blocks.old[*slot].is_none()).collect();
-        let reads = unread.iter().map(|slot| self.read_member(*slot, blocks.at, blocks.len));
+        let mut parts = Parts::default();
         let mut all = true;
-        for (slot, read) in unread.iter().zip(join_all(reads).await) {
-            match read {
-                Ok(block) => blocks.old[*slot] = Some(block),
-                Err((_, Status::Resource)) => return Err(Status::Resource),
-                Err((index, status)) => {
-                    blocks.lost[*slot] = true;
-                    blocks.failed.extend(index.map(|index| (*slot, index, status)));
-                    all = false;
+        for slot in unread.iter().copied() {
+            let Some((index, rdev)) = self.source(slot, blocks.at, blocks.len) else {
+                blocks.lost[slot] = true;
+                all = false;
+                continue;
+            };
+            let mut block = blocks.memory()?;
+            parts.push(index, rdev.submit(Bio::read(blocks.at, [block.whole()])));
+            blocks.old[slot] = Some(block);
+        }
+        parts.end().await;
+        let slots = unread.iter().copied().filter(|slot| !blocks.lost[*slot]);
+        let slots: SmallVec<[usize; 8]> = slots.collect();
+        for (slot, (index, result)) in slots.into_iter().zip(parts.results()) {
+            let Some(rdev) = self.core.members.get(index) else { continue };
+            let read = match result {
+                Ok(()) => self.core.is_current(index, rdev).await,
+                Err(status) => {
+                    rdev.count_read_error();
+                    Err(status)
                 }
+            };
+            if let Err(status) = read {
+                blocks.old[slot] = None;
+                if status == Status::Resource {
+                    return Err(status);
+                }
+                blocks.lost[slot] = true;
+                blocks.failed.push((slot, index, status));
+                all = false;
             }
         }
         Ok(all)
@@ -140,7 +164,7 @@ impl Parity {
             }
         }
         let lost = &blocks.lost;
-        let mut taken: Vec<Option<Block<'_>>> = Vec::new();
+        let mut taken: Ordered<Block<'_>> = SmallVec::new();
         for (block, lost) in blocks.old.iter_mut().zip(lost) {
             taken.push(block.as_mut().map(|block| match lost {
                 true => Block::Lost(block.as_mut_slice()),
@@ -150,7 +174,8 @@ impl Parity {
         let mut used = |slot: usize| taken[slot].take().filter(|_| parity.contains(&slot));
         let (p, q) = (used(row.p), row.q.and_then(used));
         let data = (0..row.data_disks()).map(|index| taken[row.data(index)].take());
-        let mut ordered: Vec<_> = ordered(&row, data).into_iter().map(Option::flatten).collect();
+        let mut ordered: Ordered<Block<'_>> =
+            ordered(&row, data).into_iter().map(Option::flatten).collect();
         ashlar_parity::recover(&mut ordered, p, q).map_err(|_| Status::Medium)
     }
 
@@ -173,7 +198,7 @@ impl Parity {
             blocks.lost[slot] = true;
         }
         self.restore(&mut blocks).await?;
-        blocks.old.swap_remove(slot).ok_or(Status::Medium)
+        blocks.old[slot].take().ok_or(Status::Medium)
     }
 }
 

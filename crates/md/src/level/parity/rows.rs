@@ -19,6 +19,7 @@ use std::task::{Poll, Waker};
 use ashlar_block::sync::rwlock::{Acquisition, RwLock};
 use ashlar_block::sync::{lock, yield_now};
 use ashlar_block::{Bio, Status};
+use smallvec::SmallVec;
 
 /// Entries: enough that few writes in flight share one by chance.
 const ENTRIES: usize = 1024;
@@ -51,7 +52,7 @@ pub(super) struct Entry {
 
 #[derive(Default)]
 struct Waiting {
-    writes: Vec<Arc<RowWrite>>,
+    writes: Batch,
     /// One of them, or one that is being performed, leads.
     led: bool,
 }
@@ -99,8 +100,11 @@ impl RowWrite {
 /// The writes that a leader performs.
 struct Lead<'a> {
     entry: &'a Entry,
-    batch: Vec<Arc<RowWrite>>,
+    batch: Batch,
 }
+
+/// Writes of an entry.
+type Batch = SmallVec<[Arc<RowWrite>; 1]>;
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
@@ -135,7 +139,7 @@ impl Entry {
         &self,
         row: u64,
         bio: Bio,
-        perform: impl AsyncFn(&[Arc<RowWrite>]) -> Vec<RowResult>,
+        perform: impl AsyncFn(&[Arc<RowWrite>]) -> SmallVec<[RowResult; 1]>,
     ) -> RowResult {
         let own = RowWrite::new(row, bio);
         let leads = {
@@ -146,7 +150,7 @@ impl Entry {
         if !leads && let Some(result) = own.its_turn().await {
             return result;
         }
-        let mut lead = Lead { entry: self, batch: Vec::new() };
+        let mut lead = Lead { entry: self, batch: Batch::new() };
         // The other tasks of this turn may have more of the row.
         yield_now().await;
         let held = self.alone().await;

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use ashlar_block::{Bio, BioResult, Buffer, Sector, Segment, Status, rate_limited};
 use ashlar_parity::Change;
 use futures_util::future::join_all;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::Parity;
 use super::cells::{Cell, cells};
 use super::plan::{Facts, Modify, Plan};
-use super::row::{Blocks, ordered};
+use super::row::{Blocks, Ordered, ordered};
 use super::rows::{RowResult, RowWrite};
 use crate::canary::{Rule, broken};
 use crate::core::{Core, Write};
@@ -55,24 +55,43 @@ impl Parity {
 
     /// Writes each row of a write that has begun.
     pub(super) async fn write_rows(&self, bio: &Bio, write: &Write<'_>) -> BioResult {
-        let rows = self.geometry.split(bio.sector..bio.end()).map(|(row, range)| {
-            let part = bio.slice_to(range.start, range.end - range.start, range.start);
-            let entry = self.rows.entry(row);
-            entry.write(row, part, async |batch| self.perform(batch).await)
-        });
-        let mut result = Ok(true);
-        for done in join_all(rows).await {
-            result = result.and_then(|all| Ok(all & done?));
-        }
+        let mut rows = self.geometry.split(bio.sector..bio.end()).peekable();
+        let first = rows.next_if(|(_, range)| range.end == bio.end());
+        let result = match first {
+            Some((row, _)) => self.write_row(row, bio.clone()).await,
+            None => {
+                let rows = rows.map(|(row, range)| {
+                    let part = bio.slice_to(range.start, range.end - range.start, range.start);
+                    self.write_row(row, part)
+                });
+                let done = join_all(rows).await.into_iter();
+                done.fold(Ok(true), |all, done| all.and_then(|all| Ok(all & done?)))
+            }
+        };
         if result != Ok(true) {
             write.failed();
         }
         result.map(|_| ())
     }
 
+    /// A write of part of a row.
+    async fn write_row(&self, row: u64, bio: Bio) -> RowResult {
+        let entry = self.rows.entry(row);
+        entry.write(row, bio, async |batch| self.perform(batch).await).await
+    }
+
     /// Performs writes whose rows are held.
-    async fn perform(&self, batch: &[Arc<RowWrite>]) -> Vec<RowResult> {
-        let mut results = vec![Ok(true); batch.len()];
+    async fn perform(&self, batch: &[Arc<RowWrite>]) -> SmallVec<[RowResult; 1]> {
+        if let [write] = batch
+            && let [cell] = &cells(&self.geometry, write.row, &[&write.bio])[..]
+        {
+            return smallvec![self.write_cell(cell).await];
+        }
+        Box::pin(self.perform_all(batch)).await
+    }
+
+    async fn perform_all(&self, batch: &[Arc<RowWrite>]) -> SmallVec<[RowResult; 1]> {
+        let mut results: SmallVec<[RowResult; 1]> = smallvec![Ok(true); batch.len()];
         let mut rows: SmallVec<[u64; 1]> = batch.iter().map(|write| write.row).collect();
         rows.sort_unstable();
         rows.dedup();
@@ -101,15 +120,15 @@ impl Parity {
     /// Writes a cell and its parity.
     async fn write_cell(&self, cell: &Cell) -> RowResult {
         let mut blocks = self.blocks(cell.at, cell.len);
-        let mut data: Vec<ForSlot> = Vec::new();
+        let mut data: SmallVec<[ForSlot; 4]> = SmallVec::new();
         for index in 0..blocks.row.data_disks() {
             data.extend(cell.copy(index)?.map(|copy| (blocks.row.data(index), copy)));
         }
         let sums = self.sums(cell, &mut blocks, &data).await?;
         let mended = self.mended(cell, &mut blocks);
-        let sent: Vec<(usize, Segment)> =
+        let sent: SmallVec<[(usize, Segment); 4]> =
             data.into_iter().chain(sums).map(|(slot, block)| (slot, block.into_whole())).collect();
-        let result = self.send(cell, sent).await;
+        let result = self.send(cell, &sent).await;
         for (target, data) in &mended {
             let Some(rdev) = self.core.members.get(*target).filter(|rdev| !rdev.is_faulty()) else {
                 continue;
@@ -185,7 +204,7 @@ impl Parity {
                 for slot in &sums {
                     made.push((*slot, blocks.old[*slot].take().ok_or(Status::Io)?));
                 }
-                let mut changes = Vec::new();
+                let mut changes: SmallVec<[_; 8]> = SmallVec::new();
                 for (_, slot) in indices() {
                     let new = data.iter().find(|(other, _)| *other == slot);
                     changes.push(match new {
@@ -195,8 +214,8 @@ impl Parity {
                         None => None,
                     });
                 }
-                let ordered: Vec<_> =
-                    ordered(&row, changes.into_iter()).into_iter().map(Option::flatten).collect();
+                let changes = ordered(&row, changes.into_iter()).into_iter();
+                let ordered: Ordered<Change<'_>> = changes.map(Option::flatten).collect();
                 let [p, q] = places(&row, &mut made);
                 ashlar_parity::pq_delta(&ordered, p, q).map_err(|_| Status::Io)?;
             }
@@ -204,7 +223,7 @@ impl Parity {
                 for slot in &sums {
                     made.push((*slot, blocks.memory()?));
                 }
-                let mut all = Vec::new();
+                let mut all: SmallVec<[&[u8]; 8]> = SmallVec::new();
                 for (_, slot) in indices() {
                     let new = data.iter().find(|(other, _)| *other == slot);
                     all.push(match new {
@@ -236,11 +255,11 @@ impl Parity {
     }
 
     /// Sends the blocks of a cell to their members.
-    async fn send(&self, cell: &Cell, blocks: Vec<(usize, Segment)>) -> RowResult {
+    async fn send(&self, cell: &Cell, blocks: &[(usize, Segment)]) -> RowResult {
         let mut parts = Parts::default();
         let mut sent: SmallVec<[&Segment; 8]> = SmallVec::new();
         let mut everywhere = true;
-        for (slot, block) in &blocks {
+        for (slot, block) in blocks {
             let before = parts.len();
             let bio = Bio::write(self.array_sector(*slot, cell), [block.clone()]);
             let bio = bio.with_flags(cell.flags);
