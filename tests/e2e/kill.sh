@@ -1,12 +1,13 @@
 #!/bin/bash
 # kill.sh - file systems on arrays whose daemon is killed with SIGKILL again and again, and nothing flushed is lost.
 #
-# ext4 and xfs on RAID1 and RAID10, with an ordinary and a lockless bitmap, through FUSE and a loop device. Each round:
+# ext4 and xfs on RAID1, RAID10, RAID5 and RAID6, with an ordinary and a lockless bitmap, through FUSE and a loop device. Each round:
 # serve the members as the last kill left them, mount (which replays the journal while the array resyncs), verify,
 # unmount, check the file system, mount again, write until the daemon is killed at a random moment. In most rounds a
 # member fails before that, and returns before or after, or the array is checked. At the end everything heals, a check
 # finds no mismatches, the daemon stops, and the copies on the members are compared (lockless bitmaps forget what was
-# discarded, and its copies may differ then).
+# discarded, and its copies may differ then). With parity a member that fails returns before the kill, because the array would not start without
+# it afterwards; at the end the array is read without each member in turn, and is the same.
 #
 # What writes, and what is verified:
 #   stamps.py   overwrites a file in sectors; what it flushed, and durably noted elsewhere, is there
@@ -31,6 +32,8 @@ cases() {
 		raid1-ll  xfs   lockless  352M  2  --level=1
 		near      xfs   internal  192M  4  --level=10 --layout=n2 --chunk=64K
 		far-ll    ext4  lockless  192M  4  --level=10 --layout=f2 --chunk=64K
+		five      ext4  internal  128M  4  --level=5 --chunk=64K
+		six       xfs   internal  128M  5  --level=6 --chunk=16K
 	END
 }
 
@@ -181,8 +184,16 @@ write_on() {
 # busy - refused, and rightly so: the array was healing
 busy() { tail -n 1 "$W/log" | grep -qE "under way already|resource busy" || fail "that must not be refused"; }
 
+has_parity() { [[ $options == --level=[456]* ]]; }
+
 # trouble - in most rounds a member fails and perhaps returns, or a check begins
 trouble() {
+	if has_parity && [ -z "$gone" ]; then
+		! chance 3 || { try_md action md0 check --no-wait || busy; }
+		! chance 3 || return 0
+		"$ashlar" set --control "$W/control" sys/block/md0/md/sync_speed_min 200000 >>"$W/log" || fail "sync_speed_min"
+		heal
+	fi
 	if [ -n "$gone" ]; then
 		md re-add md0 "$gone"
 		gone=''
@@ -198,11 +209,12 @@ trouble() {
 		try_md fail md0 "$victim" || { busy && return; }
 		failed=$((failed + 1))
 		gone=$victim
-		if chance 2; then
+		if chance 2 || has_parity; then
 			pause 500
 			md remove md0 "$victim"
 			pause 500
 			trouble
+			! has_parity || heal
 		fi
 		;;
 	esac
@@ -255,7 +267,39 @@ healed() {
 	bounded tail --pid=$server -f /dev/null || fail "ashlar serve does not end"
 	wait $server || fail "ashlar serve ended with $?"
 	server=''
-	[ "$bitmap" = lockless ] || bounded python3 "$here/copies.py" "$W"/m?.img >>"$W/log" || fail "the members' copies"
+	if has_parity; then
+		without_each
+	else
+		[ "$bitmap" = lockless ] || bounded python3 "$here/copies.py" "$W"/m?.img >>"$W/log" || fail "the members' copies"
+	fi
+}
+
+# contents MEMBER... - a checksum of the array that these members make
+contents() {
+	"$ashlar" serve "$@" --read-only --run --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
+	server=$!
+	for _ in $(seq 200); do
+		! timeout 5 test -e "$W/vol/dev/md0" || break
+		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
+		sleep 0.05
+	done
+	sum=$(bounded sha256sum "$W/vol/dev/md0") || fail "the array cannot be read"
+	kill -TERM $server
+	wait $server || fail "ashlar serve ended with $?"
+	server=''
+}
+
+# without_each - without each of its members the array is the same
+without_each() {
+	local member other others whole sum
+	contents "$W"/m?.img
+	whole=$sum
+	for member in "$W"/m?.img; do
+		others=()
+		for other in "$W"/m?.img; do [ "$other" = "$member" ] || others+=("$other"); done
+		contents "${others[@]}"
+		[ "$sum" = "$whole" ] || fail "without ${member##*/} the array differs"
+	done
 }
 
 started() { grep -c "INFO $1 array=\"md0\"" "$W/log" || true; }

@@ -36,6 +36,8 @@ cases() {
 			# The kernel grows no others, and of these m0 and m1 are copies throughout.
 			[[ $scenario != @(grow|badblocks) ]] || shapes=("${shapes[@]:0:2}")
 			[ "${ALL:-}" ] || shapes=("${shapes[turn++ % ${#shapes[@]}]}")
+			# With parity the dirty chunks of a member are not those of its data, and nothing grows yet.
+			[[ $scenario != @(recover|replace|spare) ]] || shapes+=('5 ls 1.2 4' '6 ra 1.1 5')
 			for shape in "${shapes[@]}"; do
 				# shellcheck disable=SC2086 # the shape's are four words
 				set -- $shape

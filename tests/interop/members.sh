@@ -190,6 +190,8 @@ while IFS=$'\t' read -r name scenario first level layout metadata members; do
 	case $layout in
 	-) ;;
 	?2) sectors=$((sectors * members / 2)) ;;
+	ls) sectors=$((sectors * (members - 1))) ;;
+	ra) sectors=$((sectors * (members - 2))) ;;
 	esac
 	mapfile -t all < <(seq 0 $((members - 1)) | sed 's/^/m/')
 	others=(m0 "${all[@]:2}") new=m$members present=("${all[@]}") phase=1 size=$used

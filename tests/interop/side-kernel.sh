@@ -10,7 +10,7 @@ target=/dev/md0
 defects='BUG|WARNING|I/O error|md/raid.*(error|nvalid|annot)|md: .*(invalid|kicking|not clean)'
 
 begin_side() {
-	modprobe -a loop raid0 raid1 raid10
+	modprobe -a loop raid0 raid1 raid10 raid456
 	echo 1000000 >/proc/sys/dev/raid/speed_limit_min # without restraint
 }
 

@@ -64,8 +64,8 @@ impl Parity {
                     let part = bio.slice_to(range.start, range.end - range.start, range.start);
                     self.write_row(row, part)
                 });
-                let done = join_all(rows).await.into_iter();
-                done.fold(Ok(true), |all, done| all.and_then(|all| Ok(all & done?)))
+                let mut done = join_all(rows).await.into_iter();
+                done.try_fold(true, |all, done| done.map(|one| all & one))
             }
         };
         if result != Ok(true) {
