@@ -269,8 +269,20 @@ def readers(tables):
     return {'readers': rows}
 
 
+def parity(tables):
+    """Rates of arrays on RAM disks, and the CPU time of an I/O; a table for large I/O, one for small."""
+    rows = {}
+    for table in tables:
+        place = 0 if len(table['columns']) == 3 else 3
+        for row in table['rows']:
+            values = rows.setdefault(row['name'], [None] * 5)
+            for column, value in enumerate(row['values']):
+                values[place + column] = round(value / 1000, 1) if place == 0 else round(value)
+    return {'parity': rows}
+
+
 OF = {'exports': exports, 'connections': connections, 'threads': threads, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
       'btrfs-readahead': btrfs_readahead, 'zvol': zvol, 'zvol-clients': zvol_clients, 'barrier': barrier, 'reads': reads, 'nomerges': nomerges,
-      'healing': healing, 'readers': readers}
+      'healing': healing, 'parity': parity, 'readers': readers}
 # The figures that have a row for each peer that was there.
 GROWING = ('exports', 'connections', 'zvol-clients')

@@ -46,6 +46,8 @@ pub enum Rule {
     RebuildingIsWritten,
     /// A member under rebuild is not read beyond the rebuilt part.
     RebuildingIsNotRead,
+    /// A write holds its row against reads that recover a block of it.
+    RowsAreHeld,
     /// Members are flushed before superblocks say how far they are rebuilt.
     RebuiltIsFlushed,
     /// Superblocks are written with FUA.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ashlar_block::{Bio, Limits, Sector, Sectors, limits};
+use ashlar_block::{Bio, Flags, Limits, Sector, Sectors, limits};
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -339,9 +339,15 @@ impl Personality {
                 let chunk = bytes(geometry.chunk());
                 limits.io_min_bytes = limits.io_min_bytes.max(chunk);
                 limits.io_opt_bytes = chunk.saturating_mul(geometry.data_disks() as u32);
-                // Parity would not fit what members have discarded; zeroes are data like others.
-                limits.max_hw_discard = Sectors::ZERO;
-                limits.max_write_zeroes = Sectors::ZERO;
+                // Whole rows are zeroed on all members, which for a discard must be fast; the rest is not.
+                let is_fast = limits.takes_zeroes(Flags::FAST);
+                if !is_fast || limits.max_hw_discard.is_zero() {
+                    limits.max_hw_discard = Sectors::ZERO;
+                } else {
+                    let row = bytes(geometry.row_len());
+                    limits.discard_granularity_bytes = limits.discard_granularity_bytes.max(row);
+                    limits.discard_alignment_bytes = 0;
+                }
                 limits.features -= limits::Features::DISCARD_ZEROES | limits::Features::FAST_ZERO;
             }
         }

@@ -127,7 +127,7 @@ fn a_damaged_member_is_refused_as_well() {
 #[test]
 fn options_that_make_no_sense_are_refused_before_anything_is_written() {
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["--level=5"], 2, "--level"),
+        (&["--level=7"], 2, "--level"),
         (&["--level=10", "--layout=x2"], 2, "--layout"),
         (&["--level=1", "--layout=n2"], 2, "--layout"),
         (&["--level=0", "--chunk=abc"], 2, "--chunk"),

@@ -3,8 +3,8 @@
 use ashlar_block::{Sectors, Status};
 use thiserror::Error;
 
+use crate::ondisk::MdadmUuid;
 use crate::ondisk::bad_block_log::BadBlockLogError;
-use crate::ondisk::{Level, MdadmUuid};
 use crate::personality::PersonalityError;
 
 /// Why an array does not start. Nothing was changed.
@@ -102,9 +102,9 @@ pub enum AssembleError {
         /// The slots without one, and why present devices were left out.
         missing: String,
     },
-    /// An array that is only read so far.
-    #[error("{0} arrays with a partial parity log can be read, but not yet written")]
-    OnlyRead(Level),
+    /// An array that is only read so far, because of what it has.
+    #[error("an array with {0} can be read, but not yet written")]
+    OnlyRead(&'static str),
     /// Parity may be wrong, and a member is missing that would have to be recovered from it.
     #[error(
         "the array was not stopped cleanly and lacks members: what would be recovered of them may be wrong where writes were under way; missing slots {missing}"

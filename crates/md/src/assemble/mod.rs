@@ -172,9 +172,7 @@ pub async fn plan(
     let bitmap = load_bitmap(&freshest, &personality, &members, in_sync_to, &mut notes).await;
     let is_lockless = bitmap.as_ref().is_some_and(|bitmap| bitmap.kind() == bitmap::Kind::Lockless);
     if is_lockless && freshest.level.has_parity() && !options.read_only {
-        return Err(AssembleError::Unsupported(
-            "has a lockless bitmap, whose unwritten chunks have no parity yet",
-        ));
+        return Err(AssembleError::OnlyRead("parity and a lockless bitmap"));
     }
     if bitmap.as_ref().is_some_and(|bitmap| !bitmap.was_stale()) {
         let returns = |sb: &Superblock| sb.features.contains(Features::RECOVERY_BITMAP);
@@ -374,7 +372,10 @@ fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleErr
         return Err(AssembleError::Unsupported("has a journal"));
     }
     if has_ppl && !options.read_only {
-        return Err(AssembleError::OnlyRead(sb.level));
+        return Err(AssembleError::OnlyRead("a partial parity log"));
+    }
+    if sb.is_big_endian && !options.read_only {
+        return Err(AssembleError::OnlyRead("superblocks of a big-endian machine"));
     }
     if sb.events > u64::MAX / 2 {
         return Err(AssembleError::Unsupported("has an impossible count of events"));

@@ -56,8 +56,8 @@ pub enum Defect {
         /// Magic found.
         found: u32,
     },
-    /// A 0.90 superblock written by a big-endian machine.
-    #[error("written by a machine of the other byte order")]
+    /// A 0.90 superblock of a big-endian machine was to be written.
+    #[error("superblocks of big-endian machines are read, and not written")]
     ForeignByteOrder,
     /// Another format with the same magic.
     #[error("major version is {found}, not {wanted}")]

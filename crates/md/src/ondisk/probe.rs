@@ -71,13 +71,8 @@ fn created(version: Version, bytes: &[u8], device: Sectors) -> Result<u64, Defec
     let at = version.super_offset(device).ok_or_else(too_small)?;
     match version {
         Version::V0_90 => {
-            let block = Block090::from_bytes(bytes).ok_or(truncated)?;
-            match validate::identify_0_90(&block) {
-                Ok(()) => Ok(block.ctime.get().into()),
-                // Its age is unknown, but it is a superblock: reported unless there is another.
-                Err(Defect::ForeignByteOrder) => Ok(0),
-                Err(defect) => Err(defect),
-            }
+            let (block, _) = Block090::from_either(bytes).ok_or(truncated)?;
+            validate::identify_0_90(&block).map(|()| block.ctime.get().into())
         }
         Version::V1_0 | Version::V1_1 | Version::V1_2 => {
             let block = Block1::from_bytes(bytes).ok_or(truncated)?;

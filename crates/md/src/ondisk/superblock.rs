@@ -97,6 +97,8 @@ pub struct Superblock {
     pub reshape: Option<Reshape>,
     /// Logical block size of the array in bytes, 0 if not recorded.
     pub logical_block_size: u32,
+    /// A big-endian machine wrote it (0.90): it is read, and not written.
+    pub is_big_endian: bool,
 }
 
 /// Where the bad block log is.
@@ -140,8 +142,8 @@ impl Superblock {
         };
         match version {
             Version::V0_90 => {
-                let block = Block090::from_bytes(bytes).ok_or_else(truncated)?;
-                Self::from_block_0_90(block, device)
+                let (block, is_big_endian) = Block090::from_either(bytes).ok_or_else(truncated)?;
+                Ok(Self { is_big_endian, ..Self::from_block_0_90(block, device)? })
             }
             Version::V1_0 | Version::V1_1 | Version::V1_2 => {
                 let block = Block1::from_bytes(bytes).ok_or_else(truncated)?;
@@ -206,6 +208,7 @@ impl Superblock {
                 },
             }),
             logical_block_size: header.logical_block_size.get(),
+            is_big_endian: false,
             raw: RawBlock::V1(block),
         })
     }
@@ -263,6 +266,7 @@ impl Superblock {
                 new_offset: 0,
             }),
             logical_block_size: block.logical_block_size.get(),
+            is_big_endian: false,
             raw: RawBlock::V090(block),
         })
     }
@@ -390,6 +394,7 @@ impl Superblock {
                 bytes.resize(used, 0);
                 bytes
             }),
+            RawBlock::V090(_) if self.is_big_endian => Err(Defect::ForeignByteOrder),
             RawBlock::V090(block) => self.encode_0_90(block).map(|block| block.as_bytes().to_vec()),
         };
         encoded.map_err(refused)

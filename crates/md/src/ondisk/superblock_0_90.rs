@@ -1,14 +1,17 @@
 //! The 0.90 superblock as bytes: `struct mdp_superblock_s` of the kernel's
 //! `include/uapi/linux/raid/md_p.h`.
 //!
-//! 4096 bytes, 1024 words of 32 bits in the byte order of the machine that wrote them. Only
-//! little-endian ones are read; a big-endian one is recognised and reported. For arrays that it
-//! runs, ashlar updates only the clean state and members that failed or turned out to be spares.
+//! 4096 bytes, 1024 words of 32 bits in the byte order of the machine that wrote them. A big-endian machine also has the high
+//! word of a 64-bit number first. ashlar reads both, and writes little-endian ones: for arrays that it
+//! runs, it updates only the clean state and members that failed or turned out to be spares.
+
+use std::mem;
 
 use ashlar_block::ondisk_layout;
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::MAGIC;
 use super::fields::Role;
 
 /// Bytes of a 0.90 superblock.
@@ -196,6 +199,21 @@ ondisk_layout!(Block090, BLOCK_SIZE, {
 });
 
 impl Block090 {
+    /// The block at the start of `bytes`, in the order of this form, and whether a big-endian machine wrote it; `None` if there are fewer
+    /// than [`BLOCK_SIZE`].
+    pub fn from_either(bytes: &[u8]) -> Option<(Box<Self>, bool)> {
+        let mut block = Self::from_bytes(bytes)?;
+        let is_big_endian = block.md_magic.get() == MAGIC.swap_bytes();
+        if is_big_endian {
+            block.as_mut_bytes().as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
+            let Self { events_lo, events_hi, cp_events_lo, cp_events_hi, .. } = &mut *block;
+            mem::swap(events_lo, events_hi);
+            mem::swap(cp_events_lo, cp_events_hi);
+            block.reshape_position.reverse();
+        }
+        Some((block, is_big_endian))
+    }
+
     /// The block at the start of `bytes`; `None` if there are fewer than [`BLOCK_SIZE`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Box<Self>> {
         Self::read_from_prefix(bytes).ok().map(|(block, _)| Box::new(block))

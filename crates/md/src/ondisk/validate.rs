@@ -231,12 +231,9 @@ pub fn check_0_90(block: &Block090, device: Sectors) -> Result<(), Defect> {
 /// Checks that these bytes are a 0.90 superblock, regardless of other defects.
 ///
 /// # Errors
-/// [`Defect::NoMagic`], [`Defect::ForeignByteOrder`] or [`Defect::MajorVersion`].
+/// [`Defect::NoMagic`] or [`Defect::MajorVersion`].
 pub fn identify_0_90(block: &Block090) -> Result<(), Defect> {
     let found = block.md_magic.get();
-    if found == MAGIC.swap_bytes() {
-        return Err(Defect::ForeignByteOrder);
-    }
     if found != MAGIC {
         return Err(Defect::NoMagic { found });
     }

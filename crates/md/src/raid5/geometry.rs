@@ -263,12 +263,24 @@ impl Geometry {
         on_member.0 >> self.chunk_shift
     }
 
+    /// The length of a row's data.
+    #[inline]
+    pub fn row_len(&self) -> Sectors {
+        Sectors(self.chunk().0 * self.data_disks() as u64)
+    }
+
+    /// The numbers of the rows whose data a range of the array contains.
+    pub fn whole_rows(&self, range: Range<Sector>) -> Range<u64> {
+        let row = self.row_len().0;
+        range.start.0.div_ceil(row)..range.end.0 / row
+    }
+
     /// A range of the array by rows: the number of each, and the part of the range in it.
     pub fn split(
         &self,
         range: Range<Sector>,
     ) -> impl Iterator<Item = (u64, Range<Sector>)> + use<> {
-        let row = self.chunk().0 * self.data_disks() as u64;
+        let row = self.row_len().0;
         let mut at = range.start;
         std::iter::from_fn(move || {
             let number = at.0 / row;
@@ -315,14 +327,14 @@ impl Geometry {
     /// The sectors of the members' data areas that hold a range of the array with its parity: whole rows of chunks where the range
     /// touches more than one row.
     pub fn rows(&self, range: Range<Sector>) -> Range<Sector> {
-        let row = self.chunk().0 * self.data_disks() as u64;
+        let row = self.row_len().0;
         let (first, last) = (range.start.0 / row, range.end.0.div_ceil(row));
         Sector(first << self.chunk_shift)..Sector(last << self.chunk_shift)
     }
 
     /// The range of the array whose data are in the rows of a range of the members' data areas.
     pub fn data_of(&self, range: &Range<Sector>) -> Range<Sector> {
-        let row = self.chunk().0 * self.data_disks() as u64;
+        let row = self.row_len().0;
         let (first, last) =
             (range.start.0 >> self.chunk_shift, range.end.0.div_ceil(self.chunk().0));
         Sector(first * row)..Sector(last * row).min(self.size().as_end())

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status};
+use ashlar_block::canary::break_rule;
+use ashlar_block::{Bio, Buffer, Features, Flags, Limits, Sector, Sectors, Status};
+use ashlar_md::canary::Rule;
 use ashlar_md::internals::raid5::ParityLevel;
 use ashlar_md::{Array, Options};
-use ashlar_sim::{Rng, Sim};
-use futures_util::future::join_all;
+use ashlar_sim::{Media, Model as Timing, Rng, Sim, SimDisk};
+use futures_util::future::{join, join_all};
 
-use crate::common::{DATA, gateway};
+use crate::common::{DATA, gateway, start};
 use crate::parity::{CHUNK, READ_ONLY, ROWS, Rig, layouts, power, times};
 
 pub(crate) const RW: Options = Options { run: true, read_only: false, force: false };
@@ -291,4 +293,141 @@ fn a_write_beyond_what_the_array_can_lose_fails_and_what_is_there_stays() {
         sim.runtime().sleep(Duration::from_secs(1)).await;
         assert!(array.stop().await.is_ok() || array.is_unsynced());
     });
+}
+
+/// Disks that zero fast, or do not.
+fn zeroing(rig: &Rig, fast: bool) -> Vec<SimDisk> {
+    let fast = if fast { Features::FAST_ZERO } else { Features::empty() };
+    let limits = Limits {
+        max_hw_discard: Sectors(1 << 20),
+        max_write_zeroes: Sectors(1 << 20),
+        features: Features::WRITE_CACHE | Features::FUA | fast,
+        ..Limits::default()
+    };
+    let media = rig.media.iter().enumerate();
+    let disk = |(at, medium): (usize, &Media)| {
+        SimDisk::with(format!("d{at}"), medium.clone(), limits, Timing::nvme())
+    };
+    media.map(disk).collect()
+}
+
+#[test]
+fn a_discard_zeroes_whole_rows_with_one_command_for_each_member() {
+    for (level, layout) in [(ParityLevel::Raid5, 2), (ParityLevel::Raid6, 10)] {
+        let rig = Rig::new(level, layout, 5);
+        let mut model = Model::of(&rig);
+        let sim = Sim::new(8);
+        sim.block_on(async {
+            let array = start(&sim, &zeroing(&rig, true), &RW).await.unwrap();
+            let row = CHUNK * rig.geometry.data_disks() as u64;
+            let volume = gateway(&array);
+            assert_eq!(u64::from(volume.disk().limits().discard_granularity_bytes), row * 512);
+            rig.commands();
+            volume.submit(Bio::discard(Sector(row + 3), Sectors(4 * row))).await.unwrap();
+            let zeroes: u64 = rig.media.iter().map(|one| one.counts().write_zeroes).sum();
+            assert_eq!((zeroes, rig.commands().0), (5, 0));
+            model.0[2 * row as usize * 512..5 * row as usize * 512].fill(0);
+            model.check(&array, "after the discard").await;
+            // Less than a row changes nothing.
+            let short = Bio::discard(Sector(7 * row + 1), Sectors(2 * row - 2));
+            volume.submit(short).await.unwrap();
+            model.check(&array, "after the short discard").await;
+            array.stop().await.unwrap();
+        });
+        assert_eq!(rig.misfit(), None);
+    }
+}
+
+#[test]
+fn zeroes_are_written_to_the_last_sector_and_parity_fits() {
+    for fast in [true, false] {
+        for lost in [vec![], vec![1]] {
+            let rig = Rig::new(ParityLevel::Raid5, 2, 4);
+            let mut model = Model::of(&rig);
+            let sim = Sim::new(9);
+            sim.block_on(async {
+                let mut present = zeroing(&rig, fast);
+                lost.iter().for_each(|slot| drop(present.remove(*slot)));
+                let array = start(&sim, &present, &RW).await.unwrap();
+                let volume = gateway(&array);
+                let row = 3 * CHUNK;
+                for (at, len) in [(5, 2), (row - 1, 2), (2 * row + 7, 3 * row), (7 * row, row)] {
+                    let zeroes = Bio::write_zeroes(Sector(at), Sectors(len));
+                    volume.submit(zeroes).await.unwrap();
+                    model.0[at as usize * 512..(at + len) as usize * 512].fill(0);
+                }
+                model.check(&array, "after the zeroes").await;
+                let fast_zero = Bio::write_zeroes(Sector(0), Sectors(row)).with_flags(Flags::FAST);
+                assert_eq!(volume.submit(fast_zero).await, Err(Status::NotSupported));
+                let discard = volume.submit(Bio::discard(Sector(0), Sectors(row))).await;
+                assert_eq!(discard.is_ok(), fast, "only what zeroes fast discards");
+                array.stop().await.unwrap();
+            });
+            if lost.is_empty() {
+                assert_eq!(rig.misfit(), None);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_that_fails_to_zero_rows_is_not_missed() {
+    let rig = Rig::new(ParityLevel::Raid5, 2, 4);
+    let mut model = Model::of(&rig);
+    let sim = Sim::new(10);
+    sim.block_on(async {
+        let array = start(&sim, &zeroing(&rig, true), &RW).await.unwrap();
+        let row = 3 * CHUNK;
+        rig.media[2].fail_writes(DATA..DATA + ROWS * CHUNK);
+        gateway(&array).submit(Bio::write_zeroes(Sector(0), Sectors(3 * row))).await.unwrap();
+        assert_eq!(array.degraded(), 1);
+        model.0[..3 * row as usize * 512].fill(0);
+        model.check(&array, "after the failure").await;
+        array.stop().await.unwrap();
+    });
+}
+
+/// Reads what only parity has, beside writes of the same row; whether it ever changed.
+fn a_lost_block_changes(seed: u64) -> bool {
+    let rig = Rig::new(ParityLevel::Raid5, 2, 4);
+    let all = rig.all();
+    let sim = Sim::new(seed);
+    sim.block_on(async {
+        let array = rig.start(&sim, &[1], &RW).await.unwrap();
+        let volume = gateway(&array);
+        let row = 3 * CHUNK;
+        // Data and parity of a write arrive at different times.
+        rig.media[3].slow_down(2 + seed);
+        let lost: Vec<u64> =
+            (0..row).filter(|at| rig.geometry.map(Sector(*at)).disk == 1).collect();
+        let writes = async {
+            for fill in 0..20 {
+                for at in (0..row).filter(|at| !lost.contains(at)).step_by(5) {
+                    let mut data = Buffer::from_slice(&[fill; 512]);
+                    volume.write(Sector(at), &mut data, Flags::empty()).await.unwrap();
+                }
+            }
+        };
+        let reads = async {
+            let mut changed = false;
+            for _ in 0..60 {
+                for at in &lost {
+                    let read = volume.read(Sector(*at), Sectors(1)).await.unwrap();
+                    changed |= read.as_slice() != &all[*at as usize * 512..][..512];
+                }
+            }
+            changed
+        };
+        let ((), changed) = join(writes, reads).await;
+        array.stop().await.unwrap();
+        changed
+    })
+}
+
+#[test]
+fn a_block_that_only_parity_has_stays_the_same_beside_writes_of_its_row() {
+    assert!((0..5).all(|seed| !a_lost_block_changes(seed)));
+    let broken = break_rule(Rule::RowsAreHeld);
+    assert!((0..5).any(a_lost_block_changes), "the rule is not needed");
+    drop(broken);
 }

@@ -9,14 +9,16 @@
 //! rebuild; reads go to members that hold the data.
 //!
 //! ```text
-//!   named  read     write      windows
-//!     \      \      /  |  \       /
-//!      \      \    / plan cells  /
-//!       \      \  /             /
-//!        `----- row ----------'        rows: who may change one
+//!   named  read     discard    windows
+//!     \      \        |        /
+//!      \      \     write     /
+//!       \      \    / | \    /
+//!        \      \  / plan cells
+//!         `----- row --'                 rows: who may change one
 //! ```
 
 mod cells;
+mod discard;
 mod named;
 mod plan;
 mod read;
@@ -99,8 +101,11 @@ impl Level for ParityLevel {
                 bio.flags -= Flags::NOWAIT;
                 self.finish(|level| async move { level.write(&bio).await })
             }
-            // The array's limits say so: rows would not fit their parity any more, and zeroes are written as other data.
-            Op::Discard | Op::WriteZeroes => IoFuture::failed(Status::NotSupported),
+            Op::Discard => self.finish(|level| async move { level.discard(&bio).await }),
+            Op::WriteZeroes => {
+                bio.flags -= Flags::NOWAIT;
+                self.finish(|level| async move { level.write_zeroes(&bio).await })
+            }
             // Nothing was written.
             Op::Flush if !core.is_writable() => IoFuture::ready(Ok(())),
             Op::Flush => self.finish(|level| async move { level.flush().await }),

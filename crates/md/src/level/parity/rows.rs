@@ -8,8 +8,8 @@
 //! together read nothing, and the more writes wait for a row, the more it gets at a time.
 //!
 //! Rows share a fixed number of entries by their number modulo that: no allocation, no lock that all writes take. Two rows of an entry only
-//! wait for one another. No deadlock: a holder of an entry waits for members' I/O and for superblocks, never for another entry or
-//! for the barrier, which it has passed before.
+//! wait for one another. No deadlock: a holder of an entry waits for members' I/O and for superblocks, and never for the barrier, which it has passed
+//! before; one that holds several takes them in ascending order.
 
 use std::future::poll_fn;
 use std::mem;
@@ -20,6 +20,8 @@ use ashlar_block::sync::rwlock::{Acquisition, RwLock};
 use ashlar_block::sync::{lock, yield_now};
 use ashlar_block::{Bio, Status};
 use smallvec::SmallVec;
+
+use crate::canary::{Rule, broken};
 
 /// Entries: enough that few writes in flight share one by chance.
 const ENTRIES: usize = 1024;
@@ -39,8 +41,18 @@ impl Default for Rows {
 impl Rows {
     /// The entry of the row with this number.
     pub(super) fn entry(&self, number: u64) -> &Entry {
-        &self.0[(number % ENTRIES as u64) as usize]
+        self.at(place(number))
     }
+
+    /// The entry at a place.
+    pub(super) fn at(&self, place: usize) -> &Entry {
+        &self.0[place]
+    }
+}
+
+/// The place of the entry of the row with this number.
+pub(super) fn place(number: u64) -> usize {
+    (number % ENTRIES as u64) as usize
 }
 
 /// The rows of a residue class.
@@ -153,7 +165,10 @@ impl Entry {
         let mut lead = Lead { entry: self, batch: Batch::new() };
         // The other tasks of this turn may have more of the row.
         yield_now().await;
-        let held = self.alone().await;
+        let held = match broken(Rule::RowsAreHeld) {
+            false => Some(self.alone().await),
+            true => None,
+        };
         lead.batch = mem::take(&mut lock(&self.waiting).writes);
         let results = perform(&lead.batch).await;
         drop(held);

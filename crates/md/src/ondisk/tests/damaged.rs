@@ -192,10 +192,6 @@ fn a_0_90_superblock_that_cannot_be_is_refused() {
         reason(&|b| b.md_magic = 0.into()),
         "no superblock: magic is 0x00000000, not 0xa92b4efc"
     );
-    assert_eq!(
-        reason(&|b| b.md_magic = 0xfc4e_2ba9.into()),
-        "written by a machine of the other byte order"
-    );
     assert_eq!(reason(&|b| b.major_version = 1.into()), "major version is 1, not 0");
     assert_eq!(reason(&|b| b.minor_version = 92.into()), "minor version is 92, neither 90 nor 91");
     assert_eq!(reason(&|b| b.not_persistent = 1.into()), "not_persistent is 1, not 0");
@@ -222,6 +218,25 @@ fn a_0_90_superblock_that_cannot_be_is_refused() {
     assert!(error.starts_with("checksum is 0x"), "{error}");
     let tiny = Superblock::parse(Version::V0_90, good().as_bytes(), Sectors(127));
     assert_eq!(refused(tiny), "the device has 127 sectors, fewer than the 128 needed");
+}
+
+#[test]
+fn a_superblock_of_a_big_endian_machine_is_read_and_not_written() {
+    let (bytes, device) = (image("by-hand/superblock_0_90.bin"), Sectors(0x20000));
+    let mut foreign = bytes.clone();
+    // There the high word of the counts of events and of a reshape's position is first.
+    for at in [156, 164, 176] {
+        let (low, high) = foreign[at..at + 8].split_at_mut(4);
+        low.swap_with_slice(high);
+    }
+    foreign.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
+    let native = Superblock::parse(Version::V0_90, &bytes, device).unwrap();
+    let read = Superblock::parse(Version::V0_90, &foreign, device).unwrap();
+    let mut expected = native;
+    expected.is_big_endian = true;
+    assert_eq!(read, expected);
+    let written = read.encode(512).unwrap_err().to_string();
+    assert!(written.contains("superblocks of big-endian machines are read"), "{written}");
 }
 
 #[test]

@@ -93,3 +93,13 @@ fn raid1_on_a_network_keeps_what_it_promised() {
 fn raid10_on_a_network_keeps_what_it_promised() {
     run_in(World::networked, Level::Raid10, 150);
 }
+
+#[test]
+fn raid5_on_a_network_keeps_what_it_promised() {
+    run_in(World::networked, Level::Raid5, 100);
+}
+
+#[test]
+fn raid6_on_a_network_keeps_what_it_promised() {
+    run_in(World::networked, Level::Raid6, 100);
+}
