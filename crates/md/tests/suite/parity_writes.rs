@@ -8,6 +8,7 @@ use ashlar_block::canary::break_rule;
 use ashlar_block::{Bio, Buffer, Features, Flags, Limits, Sector, Sectors, Status};
 use ashlar_md::canary::Rule;
 use ashlar_md::internals::raid5::ParityLevel;
+use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{Array, Options};
 use ashlar_sim::{Media, Model as Timing, Rng, Sim, SimDisk};
 use futures_util::future::{join, join_all};
@@ -430,4 +431,23 @@ fn a_block_that_only_parity_has_stays_the_same_beside_writes_of_its_row() {
     let broken = break_rule(Rule::RowsAreHeld);
     assert!((0..5).any(a_lost_block_changes), "the rule is not needed");
     drop(broken);
+}
+
+#[test]
+fn a_row_whose_parity_has_no_member_needs_a_sync() {
+    // Slot 3 has all parity.
+    let rig = Rig::new(ParityLevel::Raid4, 0, 4);
+    let sim = Sim::new(11);
+    sim.block_on(async {
+        let array = rig.start(&sim, &[], &RW).await.unwrap();
+        array.set_bitmap(NewBitmap::Internal { chunk: Some(4096) }).await.unwrap();
+        array.stop().await.unwrap();
+        let array = rig.start(&sim, &[3], &RW).await.unwrap();
+        let needed = || array.bitmap().expect("a bitmap").needed_chunks();
+        assert_eq!(needed(), 0);
+        let mut data = Buffer::zeroed(512);
+        gateway(&array).write(Sector(0), &mut data, Flags::empty()).await.unwrap();
+        assert_eq!(needed(), 1);
+        array.stop().await.unwrap();
+    });
 }

@@ -126,9 +126,10 @@ impl Parity {
         }
         let sums = self.sums(cell, &mut blocks, &data).await?;
         let mended = self.mended(cell, &mut blocks);
+        let has_all_sums = sums.len() == self.geometry.level().parities();
         let sent: SmallVec<[(usize, Segment); 4]> =
             data.into_iter().chain(sums).map(|(slot, block)| (slot, block.into_whole())).collect();
-        let result = self.send(cell, &sent).await;
+        let result = self.send(cell, &sent, has_all_sums).await;
         for (target, data) in &mended {
             let Some(rdev) = self.core.members.get(*target).filter(|rdev| !rdev.is_faulty()) else {
                 continue;
@@ -254,11 +255,16 @@ impl Parity {
         mended
     }
 
-    /// Sends the blocks of a cell to their members.
-    async fn send(&self, cell: &Cell, blocks: &[(usize, Segment)]) -> RowResult {
+    /// Sends the blocks of a cell to their members. They are all that the cell needs, unless parity has no member that takes it.
+    async fn send(
+        &self,
+        cell: &Cell,
+        blocks: &[(usize, Segment)],
+        has_all_sums: bool,
+    ) -> RowResult {
         let mut parts = Parts::default();
         let mut sent: SmallVec<[&Segment; 8]> = SmallVec::new();
-        let mut everywhere = true;
+        let mut everywhere = has_all_sums;
         for (slot, block) in blocks {
             let before = parts.len();
             let bio = Bio::write(self.array_sector(*slot, cell), [block.clone()]);
