@@ -107,16 +107,22 @@ try_md() { bounded "$ashlar" md "$@" --control "$W/control" >>"$W/log" 2>&1; }
 md() { try_md "$@" || fail "md $*"; }
 attribute() { bounded "$ashlar" get --control "$W/control" "sys/block/md0/md/$1"; }
 
-# serve - start ashlar over the members and attach a loop device; direct I/O every other time
-serve() {
-	local _ direct=on
-	"$ashlar" serve "$W"/m?.img --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
+# launch MEMBER... [OPTION...] - start ashlar over the members, and wait for the array
+launch() {
+	local _
+	"$ashlar" serve "$@" --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
 	server=$!
 	for _ in $(seq 200); do
 		! timeout 5 test -e "$W/vol/dev/md0" || break
 		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
 		sleep 0.05
 	done
+}
+
+# serve - and attach a loop device; direct I/O every other time
+serve() {
+	local direct=on
+	launch "$W"/m?.img
 	chance 2 || direct=off
 	loop=$(bounded losetup -f --show --direct-io=$direct "$W/vol/dev/md0") || fail "no loop device"
 }
@@ -276,13 +282,7 @@ healed() {
 
 # contents MEMBER... - a checksum of the array that these members make
 contents() {
-	"$ashlar" serve "$@" --read-only --run --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
-	server=$!
-	for _ in $(seq 200); do
-		! timeout 5 test -e "$W/vol/dev/md0" || break
-		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
-		sleep 0.05
-	done
+	launch "$@" --read-only --run
 	sum=$(bounded sha256sum "$W/vol/dev/md0") || fail "the array cannot be read"
 	kill -TERM $server
 	wait $server || fail "ashlar serve ended with $?"

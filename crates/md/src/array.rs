@@ -155,7 +155,7 @@ impl Array {
         self.sync.settings()
     }
 
-    /// The settings of levels with parity; `None` if this is none.
+    /// The settings of an array with parity; `None` of other levels.
     pub fn parity_settings(&self) -> Option<&ParitySettings> {
         self.core.personality().level().has_parity().then_some(&self.core.parity)
     }

@@ -46,7 +46,7 @@ pub enum Rule {
     RebuildingIsWritten,
     /// A member under rebuild is not read beyond the rebuilt part.
     RebuildingIsNotRead,
-    /// A write holds its row against reads that recover a block of it.
+    /// A write locks its row against reads that recover a block of the row.
     RowsAreHeld,
     /// Members are flushed before superblocks say how far they are rebuilt.
     RebuiltIsFlushed,

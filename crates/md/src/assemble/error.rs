@@ -102,7 +102,7 @@ pub enum AssembleError {
         /// The slots without one, and why present devices were left out.
         missing: String,
     },
-    /// An array that is only read so far, because of what it has.
+    /// An array with a feature that ashlar reads and does not write yet.
     #[error("an array with {0} can be read, but not yet written")]
     OnlyRead(&'static str),
     /// Parity may be wrong, and a member is missing that would have to be recovered from it.

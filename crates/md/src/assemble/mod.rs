@@ -55,7 +55,7 @@ pub struct Plan {
     pub(crate) read_only: bool,
     /// How far copies are the same.
     pub(crate) in_sync_to: Sectors,
-    /// Whether parity beyond that is used all the same, as a member is missing and the user wants it.
+    /// Whether reads use parity beyond that, too: the array lacks a member, and the user has forced its start.
     pub(crate) forced: bool,
     pub(crate) bitmap: Option<Bitmap>,
     /// Notes for the user: members left out, and why.

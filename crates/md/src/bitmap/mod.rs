@@ -197,7 +197,7 @@ impl Bitmap {
         self.counters.iter().filter(|counter| counter.is_needed()).count() as u64
     }
 
-    /// Whether copies may differ, or parity may not fit, somewhere in a range of it.
+    /// Whether a chunk that the range touches needs a sync.
     pub fn may_differ(&self, range: &Range<Sector>) -> bool {
         let chunks = self.counters.span(range.start, range.end - range.start);
         // What it does not cover is not known.
@@ -210,7 +210,7 @@ impl Bitmap {
         self.runs(marked)
     }
 
-    /// The parts of it where copies may differ, or parity may not fit, ascending, adjacent ones joined.
+    /// The ranges of chunks that need a sync, ascending, adjacent ones joined.
     pub fn needed_runs(&self) -> Vec<(Sector, Sectors)> {
         self.runs((0..self.chunks()).filter(|chunk| self.counters.get(*chunk).is_needed()))
     }

@@ -117,6 +117,23 @@ impl Core {
         members.any(|(_, rdev)| rdev.gateway().holds_changes())
     }
 
+    /// A member did not take a change that others may have: it fails. One that must stay lacks the change.
+    ///
+    /// # Errors
+    /// The member must stay, or its failure could not be recorded.
+    pub(crate) async fn misses_a_change(
+        &self,
+        index: Index,
+        rdev: &Rdev,
+        why: Status,
+    ) -> BioResult {
+        if !self.fail_member(rdev, why).await? {
+            self.lacks_a_write(index);
+            return Err(why);
+        }
+        Ok(())
+    }
+
     /// Records that a member that must stay lacks a write.
     pub(crate) fn lacks_a_write(&self, index: Index) {
         self.members.count_lacking();

@@ -86,7 +86,7 @@ pub(crate) struct Core {
     reads_seen: AtomicU64,
     /// Whether the members may be written at all. (The user's read-only flag is on the disk.)
     writable: bool,
-    /// Parity that may be wrong is used all the same: a member is missing, and the user wants what can be had.
+    /// Reads use parity that may be wrong: the array lacks a member, and the user has forced its start.
     forced: bool,
 }
 

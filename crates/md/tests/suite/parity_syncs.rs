@@ -23,7 +23,7 @@ fn data_of(media: &[Media]) -> Vec<Vec<u8>> {
     media.iter().map(|medium| medium.peek_range(Sector(DATA), Sectors(ROWS * CHUNK))).collect()
 }
 
-/// A place whose parity is not that of its row, and the slot of it.
+/// Overwrites a sector of P or Q, so that it does not fit its row.
 fn spoil(rig: &Rig, at: u64, is_q: bool) {
     let row = rig.geometry.row_at(Sector(at));
     let slot = row.q.filter(|_| is_q).unwrap_or(row.p);

@@ -13,10 +13,10 @@ use crate::output;
 
 /// List the ranges of an array that may be wrong
 ///
-/// An array with parity that was not stopped cleanly may have rows whose parity does not fit their data. Without a member,
-/// what is recovered of it in these rows may be wrong; such an array is served with --force only. Prints each range as its first byte and its
-/// length in bytes, so that a file system with checksums, or a look at the files there, can judge. With a write-intent bitmap these are
-/// the chunks that were being written, without one all from where the last resync ended.
+/// If an array with parity was not stopped cleanly, the parity of some rows may not fit their data. If it also lacks a member,
+/// the blocks that ashlar recovers in these rows may be wrong; only --force serves such an array. Prints the first byte and the length in bytes
+/// of each range, so that a file system with checksums can judge the blocks there. With a write-intent bitmap the ranges are the chunks
+/// that were being written; without one they are everything behind the end of the last resync.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 nothing is suspect, 1 some ranges are, or it failed.

@@ -87,15 +87,7 @@ impl Mirror {
             if good && broken(Rule::FailedWritesFailMembers) {
                 continue;
             }
-            match self.core.fail_member(rdev, status).await {
-                Ok(true) => {}
-                // The last copy of some data, which must stay, lacks this.
-                Ok(false) => {
-                    self.core.lacks_a_write(index);
-                    result = Err(status);
-                }
-                Err(status) => result = Err(status),
-            }
+            result = self.core.misses_a_change(index, rdev, status).await.and(result);
         }
         result.and(self.core.recorded().await)
     }

@@ -71,7 +71,7 @@ struct Stroke {
 /// The cells of writes within one row, in their order. Where two writes overlap, the later one counts.
 pub(super) fn cells(geometry: &Geometry, row: u64, writes: &[&Bio]) -> SmallVec<[Cell; 1]> {
     let (chunk, data_disks) = (geometry.chunk(), geometry.data_disks());
-    let start = Sector(row * chunk.0 * data_disks as u64);
+    let start = Sector(row * geometry.row_len().0);
     // Most writes are alone, and in one chunk.
     if let [bio] = writes
         && geometry.chunk_left(bio.sector) >= bio.len

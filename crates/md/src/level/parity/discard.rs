@@ -28,7 +28,7 @@ impl Parity {
         }
         let write = self.begin(bio).await?;
         self.zero_rows(rows, &write, bio.flags).await?;
-        self.end(write).await
+        Self::end(write).await
     }
 
     /// A write-zeroes of any length.
@@ -51,14 +51,7 @@ impl Parity {
             }
         }
         self.zero_rows(rows, &write, bio.flags).await?;
-        self.end(write).await
-    }
-
-    async fn end(&self, write: Write<'_>) -> BioResult {
-        match write.end() {
-            Some(rest) => rest.await,
-            None => Ok(()),
-        }
+        Self::end(write).await
     }
 
     /// Zeroes whole rows.
@@ -117,15 +110,7 @@ impl Parity {
                 continue;
             }
             everywhere = false;
-            match self.core.fail_member(rdev, status).await {
-                Ok(true) => {}
-                // It must stay, and lacks this.
-                Ok(false) => {
-                    self.core.lacks_a_write(index);
-                    error = Some(status);
-                }
-                Err(status) => error = Some(status),
-            }
+            error = self.core.misses_a_change(index, rdev, status).await.err().or(error);
         }
         match error {
             Some(status) => Err(status),

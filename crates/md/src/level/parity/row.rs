@@ -46,7 +46,7 @@ impl Blocks {
         (0..row.data_disks()).map(move |index| row.data(index))
     }
 
-    /// All of it.
+    /// The whole range of the blocks.
     pub(super) fn whole(&self) -> Part {
         Part { into: Sectors::ZERO, len: self.len }
     }

@@ -28,7 +28,6 @@ pub const SETTINGS: [Setting; 5] = [
 /// much (2).
 const RMW_LEVEL: Setting = Setting { name: "rmw_level", least: 0, most: 2, default: 1 };
 const RMW_AT: usize = 2;
-const _: () = assert!(SETTINGS[RMW_AT].name.len() == RMW_LEVEL.name.len());
 
 /// A value that a setting cannot have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

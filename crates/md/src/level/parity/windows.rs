@@ -134,8 +134,8 @@ impl Parity {
         Ok([(row.p, p)].into_iter().chain(q).collect())
     }
 
-    /// Data of a row whose parity may be wrong cannot be read: nothing says what they were. Its blocks become bad, the data and the parity, so that
-    /// nobody recovers them later; where a member has no list of bad blocks, the row stays as it is.
+    /// Lists data that no member can return, in a row whose parity may be wrong, as bad blocks, and the parity with them: no later read recovers the
+    /// data from it. If a member has no bad block log, the row still needs a resync.
     fn give_up(&self, blocks: &Blocks, wrong: &[usize]) -> Result<(), Trouble> {
         let statuses = blocks.failed.iter().map(|(.., status)| *status);
         if let Some(status) = statuses.clone().find(|status| !status.is_of_medium()) {
@@ -173,8 +173,7 @@ impl Parity {
         let mut result = Ok(());
         let whole = blocks.whole();
         for slot in slots {
-            let Some(block) = &blocks.old[*slot] else { continue };
-            let data = Buffer::from_slice(block.as_slice()).into_whole();
+            let Some(data) = blocks.old[*slot].as_mut().map(Buffer::whole) else { continue };
             for (index, rdev) in self.core.members.both(*slot).filter(|(_, rdev)| !rdev.is_faulty())
             {
                 result =
@@ -225,10 +224,11 @@ impl Parity {
         }
         self.note_errors(&blocks).await.map_err(Trouble::Incomplete)?;
         for (target, slot) in &wanted {
-            let data = Buffer::from_slice(blocks.known(*slot).map_err(Trouble::Incomplete)?);
+            let data = blocks.old[*slot].as_mut().map(Buffer::whole);
+            let data = data.ok_or(Trouble::Incomplete(Status::Io))?;
             let place = blocks.of(target.index, target.rdev);
             // The target lacks the data, and the failure cannot be recorded.
-            let put = self.core.put(place, blocks.whole(), &data.into_whole()).await;
+            let put = self.core.put(place, blocks.whole(), &data).await;
             put.map_err(Trouble::Incomplete)?;
         }
         let wrong: SmallVec<[usize; 2]> = blocks.failed.iter().map(|(slot, ..)| *slot).collect();

@@ -34,6 +34,11 @@ impl Parity {
     pub(super) async fn write(&self, bio: &Bio) -> BioResult {
         let write = self.begin(bio).await?;
         self.write_rows(bio, &write).await?;
+        Self::end(write).await
+    }
+
+    /// Ends a change that all members have, or that is recorded as missing.
+    pub(super) async fn end(write: Write<'_>) -> BioResult {
         match write.end() {
             Some(rest) => rest.await,
             None => Ok(()),
@@ -335,15 +340,7 @@ impl Parity {
                 }
             }
             all = false;
-            match self.core.fail_member(rdev, status).await {
-                Ok(true) => {}
-                // It must stay, and lacks this.
-                Ok(false) => {
-                    self.core.lacks_a_write(index);
-                    error = Some(status);
-                }
-                Err(status) => error = Some(status),
-            }
+            error = self.core.misses_a_change(index, rdev, status).await.err().or(error);
         }
         if error.is_none() && !self.is_recoverable(cell) {
             error = Some(Status::Medium);
@@ -376,10 +373,7 @@ impl Parity {
         for (index, answer) in answers {
             let Err(status) = answer else { continue };
             let Some(rdev) = self.core.members.get(index).filter(failed) else { continue };
-            if !self.core.fail_member(rdev, status).await? {
-                self.core.lacks_a_write(index);
-                result = Err(status);
-            }
+            result = self.core.misses_a_change(index, rdev, status).await.and(result);
         }
         result.and(self.core.recorded().await)
     }
