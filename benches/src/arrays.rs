@@ -57,6 +57,7 @@ pub(crate) async fn make(
         bitmap: recipe.bitmap,
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
+        ppl: false,
         bad_block_log: false,
         numbers: Default::default(),
     };

@@ -140,6 +140,7 @@ async fn make(media: &[Media; 2], version: Version, flags: u8) -> [SimDisk; 2] {
         bitmap: if bitmap { NewBitmap::Internal { chunk: None } } else { NewBitmap::None },
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
+        ppl: false,
         bad_block_log: flags & LOG != 0,
         numbers: Default::default(),
     };

@@ -86,6 +86,7 @@ fn bitmap(geometry: Geometry) -> Outcome<BitmapSuper> {
         bitmap: NewBitmap::Internal { chunk: None },
         write_behind: 0,
         daemon_sleep: 5,
+        ppl: false,
         bad_block_log: false,
         numbers: Default::default(),
     })?;

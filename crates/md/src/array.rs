@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::assemble::Plan;
 use crate::bitmap::Bitmap;
-use crate::core::{Core, Start};
+use crate::core::{Core, Ppl, Start};
 use crate::level::Level;
 use crate::level::mirrored::MirroredLevel;
 use crate::level::parity::ParityLevel;
@@ -22,6 +22,7 @@ use crate::level::parity::settings::ParitySettings;
 use crate::level::striped::StripedLevel;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
+use crate::ondisk::Level as RaidLevel;
 use crate::personality::Personality;
 use crate::sync::{Engine, SyncError, SyncRequest, SyncSettings, SyncStatus};
 
@@ -50,6 +51,7 @@ impl Array {
             in_sync_to,
             forced,
             bitmap,
+            replayed,
             notes,
         } = plan;
         let members = Members::new(personality.disks(), members);
@@ -79,8 +81,13 @@ impl Array {
             warn!(array = name, "{note}");
         }
         info!(array = name, level = %personality.level(), size = %personality.size(), "started");
+        let areas = members.iter().filter_map(|(_, rdev)| rdev.ppl_area());
+        let area = areas.map(|area| area.end - area.start).min();
+        let area = area.filter(|_| freshest.ppl.is_some() && freshest.level == RaidLevel::Raid5);
+        let ppl = area.map(|area| Ppl::new(freshest.set_uuid, personality.disks(), area, replayed));
         let start = Start {
             disk,
+            ppl,
             superblocks: Superblocks::new(superblocks, &members, &freshest),
             members,
             bitmap,

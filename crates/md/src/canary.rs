@@ -12,6 +12,8 @@ pub enum Rule {
     ActiveIsRecorded,
     /// Bad blocks are in the log before the write that found them is acknowledged.
     BadBlocksAreRecorded,
+    /// The base of a member's logs gets a new number before logs begin again behind it.
+    BasesAreRenewed,
     /// Blocks listed as bad are not read.
     BadBlocksAreNotRead,
     /// A raised barrier waits for the writes that are under way.
@@ -36,6 +38,12 @@ pub enum Rule {
     ForgetsWholeChunks,
     /// The last copy of any data never fails.
     LastCopyStays,
+    /// A row is logged before it is written.
+    LogComesFirst,
+    /// The rows of a log are flushed before the next log is written.
+    LogIsFlushedBeforeReuse,
+    /// Logs of the last run are emptied before a row is written.
+    RingsAreEmptiedFirst,
     /// Marks are durable before data is sent.
     MarksComeFirst,
     /// Marks are written with FUA.

@@ -9,10 +9,12 @@ use std::ops::Range;
 use ashlar_block::{ByteVolume, Gateway, Sectors, Status};
 use thiserror::Error;
 
+use crate::core::ppl::write_empty;
 use crate::metadata::{write_superblock, write_within};
 use crate::ondisk::Version;
 use crate::ondisk::bitmap_super::state;
 use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
+use crate::ondisk::ppl::{self, Log};
 use crate::ondisk::probe::probe_ranges;
 use crate::personality::{Personality, PersonalityError};
 
@@ -145,6 +147,11 @@ async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
     if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
         // As mdadm does; the running array clears the bits.
         write_within(gateway, at, &bitmap.all_marked()).await?;
+    }
+    if let Some(area) = sb.ppl_area() {
+        // As mdadm does: nothing is being written.
+        let empty = Log { generation: 0, entries: Vec::new() };
+        write_empty(gateway, area, Some(&empty), ppl::signature(sb.set_uuid)).await?;
     }
     write_superblock(gateway, sb).await
 }

@@ -92,6 +92,7 @@ fn any_superblock() -> Superblock {
         bitmap: NewBitmap::None,
         write_behind: 0,
         daemon_sleep: 5,
+        ppl: false,
         bad_block_log: false,
         numbers: Default::default(),
     };
@@ -125,6 +126,7 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
         in_sync_to: Sectors::MAX,
         forced: false,
         bitmap: None,
+        replayed: Vec::new(),
         notes: Vec::new(),
     };
     (Gateway::new(Array::start(plan, "md0", Arc::new(Alone))), log)

@@ -39,6 +39,7 @@ mod badblocks;
 mod barrier;
 mod bitmap;
 mod core;
+mod gather;
 mod level;
 mod manage;
 mod membership;

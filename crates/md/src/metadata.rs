@@ -1,6 +1,7 @@
 //! Writes of metadata to members, within blocks that may hold other data.
 
-use ashlar_block::{Bio, Flags, Gateway, Sector, Sectors, Status};
+use ashlar_block::bio::Segments;
+use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
 
 use crate::ondisk::Superblock;
 
@@ -31,4 +32,24 @@ pub(crate) async fn write_superblock(gateway: &Gateway, sb: &Superblock) -> Resu
     let block = gateway.disk().limits().logical_block_bytes;
     let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;
     write_within(gateway, sb.super_offset, &bytes).await
+}
+
+/// The longest run of zeroes in memory.
+const ZEROES: Sectors = Sectors(256);
+
+/// Segments of zeroes, which share their memory.
+///
+/// # Errors
+/// [`Status::Resource`]: there is no memory.
+pub(crate) fn zeroes(len: Sectors) -> Result<Segments, Status> {
+    let most = len.min(ZEROES).bytes() as usize;
+    let memory = Buffer::try_zeroed(most).ok_or(Status::Resource)?.into_whole();
+    let mut left = len.bytes() as usize;
+    let mut segments = Segments::new();
+    while left > 0 {
+        let part = memory.slice(0..left.min(most));
+        left -= part.len();
+        segments.push(part);
+    }
+    Ok(segments)
 }

@@ -155,6 +155,8 @@ pub struct ArrayStatus {
     pub events: u64,
     /// Sectors from the superblock to the bitmap, if there is one.
     pub bitmap_offset: Option<i32>,
+    /// Whether it has a partial parity log.
+    pub has_ppl: bool,
     /// When it was created.
     pub ctime: Timestamp,
     /// When the superblocks were last written.
@@ -224,6 +226,7 @@ impl Array {
             unsynced: self.is_unsynced(),
             events: superblocks.events(),
             bitmap_offset: any.and_then(|sb| sb.bitmap_offset),
+            has_ppl: any.is_some_and(|sb| sb.ppl.is_some()),
             ctime: any.map_or(Timestamp::default(), |sb| sb.ctime),
             utime: any.map_or(Timestamp::default(), |sb| sb.utime),
             members,

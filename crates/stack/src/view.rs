@@ -45,6 +45,7 @@ impl Snapshot {
     pub fn consistency_policy(&self) -> &'static str {
         match (&self.bitmap, self.status.level.is_redundant()) {
             (Some(_), _) => "bitmap",
+            (None, _) if self.status.has_ppl => "ppl",
             (None, true) => "resync",
             (None, false) => "none",
         }

@@ -36,6 +36,7 @@ fn raid5(is_clean: bool) -> Images {
         bitmap: NewBitmap::None,
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
+        ppl: false,
         bad_block_log: false,
         numbers: Default::default(),
     };

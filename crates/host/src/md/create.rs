@@ -56,6 +56,8 @@ pub enum ConsistencyPolicy {
     Resync,
     /// Those that a bitmap marks.
     Bitmap,
+    /// The parity that a partial parity log completes.
+    Ppl,
 }
 
 impl ConsistencyPolicy {
@@ -64,6 +66,7 @@ impl ConsistencyPolicy {
         match self {
             Self::Resync => "resync",
             Self::Bitmap => "bitmap",
+            Self::Ppl => "ppl",
         }
     }
 }
@@ -75,7 +78,8 @@ impl FromStr for ConsistencyPolicy {
         match text {
             "resync" => Ok(Self::Resync),
             "bitmap" => Ok(Self::Bitmap),
-            _ => Err(format!("`{text}` is not one of resync, bitmap")),
+            "ppl" => Ok(Self::Ppl),
+            _ => Err(format!("`{text}` is not one of resync, bitmap, ppl")),
         }
     }
 }
@@ -150,9 +154,12 @@ impl CreateOptions {
             || self.write_behind.is_some();
         let Some(policy) = self.policy else { return Ok(()) };
         let clash = match policy {
-            ConsistencyPolicy::Resync => wants_bitmap,
+            ConsistencyPolicy::Resync | ConsistencyPolicy::Ppl => wants_bitmap,
             ConsistencyPolicy::Bitmap => self.bitmap == Some(BitmapChoice::None),
         };
+        if policy == ConsistencyPolicy::Ppl && self.level != Level::Raid5 {
+            return Err(Error::usage("--consistency-policy=ppl is for raid5"));
+        }
         if !clash {
             return Ok(());
         }
@@ -205,9 +212,8 @@ impl CreateOptions {
 
     fn new_bitmap(&self) -> NewBitmap {
         match (self.bitmap, self.policy) {
-            (Some(BitmapChoice::None), _) | (None, Some(ConsistencyPolicy::Resync)) => {
-                NewBitmap::None
-            }
+            (Some(BitmapChoice::None), _)
+            | (None, Some(ConsistencyPolicy::Resync | ConsistencyPolicy::Ppl)) => NewBitmap::None,
             (Some(BitmapChoice::Lockless), _) => NewBitmap::Lockless,
             (None, None) if self.bitmap_chunk.is_none() => NewBitmap::Auto,
             (Some(BitmapChoice::Internal), _) | (None, _) => {
@@ -249,6 +255,7 @@ impl CreateOptions {
             bitmap: self.new_bitmap(),
             write_behind: self.write_behind.unwrap_or(0),
             daemon_sleep: DEFAULT_DAEMON_SLEEP,
+            ppl: self.policy == Some(ConsistencyPolicy::Ppl),
             bad_block_log: true,
             numbers: DeviceNumbers {
                 // 127 for a name that is not a number, the first that mdadm tries.

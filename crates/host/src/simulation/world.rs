@@ -160,6 +160,7 @@ impl World {
             bitmap,
             write_behind: 0,
             daemon_sleep: 1,
+            ppl: false,
             bad_block_log: false,
             numbers: Default::default(),
         };

@@ -20,18 +20,20 @@ use uuid::Uuid;
 use crate::bitmap::{self, ArrayFacts, Bitmap};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Place;
-use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
+use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock, ppl};
 use crate::personality::{Personality, PersonalityError};
 use crate::probe::{Candidate, read_bad_blocks, read_whole_bitmap};
 
 pub(crate) mod elsewhere;
 mod error;
 mod odd;
+mod replay;
 mod trust;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
 use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd, leave_out_unrecordable};
+pub(crate) use replay::ParityBlock;
 use trust::{in_sync_to, suspect_slots};
 
 /// How to assemble.
@@ -58,6 +60,8 @@ pub struct Plan {
     /// Whether reads use parity beyond that, too: the array lacks a member, and the user has forced its start.
     pub(crate) forced: bool,
     pub(crate) bitmap: Option<Bitmap>,
+    /// The parity that partial parity logs give.
+    pub(crate) replayed: Vec<ParityBlock>,
     /// Notes for the user: members left out, and why.
     pub notes: Vec<String>,
 }
@@ -167,8 +171,9 @@ pub async fn plan(
     let disks = personality.disks();
     let here: Vec<bool> = (0..disks).map(|slot| in_slot(slot).next().is_some()).collect();
     let in_sync: Vec<bool> = (0..disks).map(|slot| in_slot(slot).any(Rdev::is_in_sync)).collect();
-    check_enough(&freshest, &personality, &here, &in_sync, options, &notes)?;
-    let in_sync_to = in_sync_to(&freshest, &personality, &in_sync, &mut notes);
+    let (found, replayed) = after_replay(&freshest, &personality, &members, &mut notes).await;
+    check_enough(&found, &personality, &here, &in_sync, options, &notes)?;
+    let in_sync_to = in_sync_to(&found, &personality, &in_sync, &mut notes);
     let bitmap = load_bitmap(&freshest, &personality, &members, in_sync_to, &mut notes).await;
     let is_lockless = bitmap.as_ref().is_some_and(|bitmap| bitmap.kind() == bitmap::Kind::Lockless);
     if is_lockless && freshest.level.has_parity() && !options.read_only {
@@ -184,7 +189,7 @@ pub async fn plan(
     let (members, superblocks) =
         members.into_iter().map(|(rdev, place, sb)| ((rdev, place), *sb)).unzip();
     let read_only = options.read_only;
-    let forced = !suspect_slots(&freshest, &personality, &in_sync).is_empty();
+    let forced = !suspect_slots(&found, &personality, &in_sync).is_empty();
     Ok(Plan {
         personality,
         members,
@@ -194,8 +199,32 @@ pub async fn plan(
         in_sync_to,
         forced,
         bitmap,
+        replayed,
         notes,
     })
+}
+
+/// The freshest superblock as it would be if the partial parity logs had been applied, and the parity that they give.
+async fn after_replay(
+    freshest: &Superblock,
+    personality: &Personality,
+    members: &[(Rdev, Place, Box<Superblock>)],
+    notes: &mut Vec<String>,
+) -> (Superblock, Vec<ParityBlock>) {
+    let mut found = freshest.clone();
+    let Personality::Parity(geometry) = personality else { return (found, Vec::new()) };
+    if freshest.is_clean() || freshest.ppl.is_none() {
+        return (found, Vec::new());
+    }
+    let replay = replay::replay(freshest, geometry, members).await;
+    if replay.settles() {
+        notes.push("the array was not stopped cleanly: its partial parity logs say what the parity of rows that were being written is".into());
+        found.resync_offset = Sectors::MAX;
+    } else if replay.is_empty() && replay.unknown.is_empty() {
+        notes.push("the partial parity logs have no entry, so they do not say that the array was ever synced".into());
+    }
+    notes.extend(replay.unknown);
+    (found, replay.blocks)
 }
 
 /// The freshest candidate: the first with the highest event count, among those whose superblock
@@ -255,6 +284,18 @@ async fn join(
     if !sb.data_offset.is_aligned(block) {
         let data_offset = Sectors(sb.data_offset.0);
         return Err(AssembleError::Misaligned { path: path.clone(), data_offset, block });
+    }
+    if !options.read_only && freshest.ppl.is_some() {
+        // Its rows would not be logged.
+        let Some(area) = sb.ppl_area() else {
+            return Ok(Err("it has no partial parity log".into()));
+        };
+        if !area.start.is_aligned(block) {
+            return Ok(Err(format!(
+                "its partial parity log begins within one of its blocks, at sector {}",
+                area.start
+            )));
+        }
     }
     if !options.read_only && gateway.disk().is_read_only() {
         return Err(AssembleError::ReadOnlyMember(path.clone()));
@@ -367,12 +408,14 @@ fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleErr
     if has(Features::CLUSTERED) {
         return Err(AssembleError::Unsupported("belongs to a cluster"));
     }
-    let has_ppl = has(Features::PPL) || has(Features::MULTIPLE_PPLS);
-    if has(Features::JOURNAL) || has_ppl && !sb.level.has_parity() {
+    if has(Features::JOURNAL) {
         return Err(AssembleError::Unsupported("has a journal"));
     }
-    if has_ppl && !options.read_only {
-        return Err(AssembleError::OnlyRead("a partial parity log"));
+    let may_log = sb.level == Level::Raid5 && sb.raid_disks as usize <= ppl::MAX_MEMBERS;
+    if sb.ppl.is_some() && !may_log && !options.read_only {
+        return Err(AssembleError::OnlyRead(
+            "a partial parity log for another level or more than 64 members",
+        ));
     }
     if sb.is_big_endian && !options.read_only {
         return Err(AssembleError::OnlyRead("superblocks of a big-endian machine"));

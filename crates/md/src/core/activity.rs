@@ -26,6 +26,12 @@ impl Core {
             self.lifecycle.set_dirty(true);
             // Also if that cannot be recorded now: some superblocks may say active then.
             self.watch();
+            if self.is_to_be_cleaned(&superblocks) {
+                let in_sync_to = self.bound.get();
+                self.flush_members(&mut superblocks).await?;
+                self.bound.set_durable(in_sync_to);
+                self.record(&mut superblocks, Change::Clean).await?;
+            }
             if !broken(Rule::ActiveIsRecorded) {
                 self.record(&mut superblocks, Change::Active).await?;
             }

@@ -129,6 +129,9 @@ impl Core {
     ) -> BioResult {
         if !self.fail_member(rdev, why).await? {
             self.lacks_a_write(index);
+            if self.bound.is_unsynced() {
+                self.end_logs().await;
+            }
             return Err(why);
         }
         Ok(())

@@ -8,6 +8,7 @@
 //! | [`bitmap`](crate::bitmap) | which chunks may differ |
 //! | [`barrier`](crate::barrier) | which I/O may pass |
 //! | [`bound`] | how far copies are the same |
+//! | [`ppl`] | what rows are logged, so that no crash leaves parity that is wrong |
 //!
 //! The parts know nothing of each other. The other modules here act on several of them, in one order:
 //!
@@ -35,6 +36,7 @@ mod failing;
 pub(crate) mod lifecycle;
 mod nearness;
 mod news;
+pub(crate) mod ppl;
 mod record;
 mod records;
 mod spares;
@@ -59,6 +61,7 @@ pub(crate) use blocks::Source;
 use bound::Bound;
 pub(crate) use lifecycle::{Hold, Lifecycle};
 pub(crate) use news::News;
+pub(crate) use ppl::Ppl;
 pub(crate) use write::Write;
 
 /// See the module text.
@@ -78,6 +81,7 @@ pub(crate) struct Core {
     pub(crate) news: News,
     /// Settings of levels with parity.
     pub(crate) parity: ParitySettings,
+    ppl: Option<Ppl>,
     /// A task that marks the array clean once it is idle is running.
     watched: AtomicBool,
     /// A task that clears marks of the bitmap is running.
@@ -97,6 +101,7 @@ pub(crate) struct Start {
     pub(crate) members: Members,
     pub(crate) superblocks: Superblocks,
     pub(crate) bitmap: Option<Bitmap>,
+    pub(crate) ppl: Option<Ppl>,
     pub(crate) in_sync_to: Sectors,
     pub(crate) writable: bool,
     /// See [`Plan::forced`](crate::assemble::Plan).
@@ -120,6 +125,7 @@ impl Core {
             bound: Bound::new(start.in_sync_to),
             news: News::default(),
             parity: ParitySettings::default(),
+            ppl: start.ppl,
             watched: false.into(),
             tended: false.into(),
             reads_seen: AtomicU64::new(0),

@@ -34,6 +34,7 @@ impl Core {
     /// [`Self::recorded`]).
     pub(crate) async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
         self.lifecycle.must_record();
+        self.prepare_logs(superblocks, change).await?;
         // Later changes may or may not be in the superblocks that are now written.
         let changes = self.lifecycle.records.changes();
         superblocks
@@ -79,6 +80,9 @@ impl Core {
     /// A member that must stay was not flushed, or a failure could not be recorded.
     pub(crate) async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
         let result = self.flush_all().await;
+        if result.is_err() {
+            self.end_logs().await;
+        }
         self.record_what_is_left(superblocks).await?;
         result
     }

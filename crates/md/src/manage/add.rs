@@ -11,12 +11,15 @@ use super::ManageError;
 use super::joining::forget_losses;
 use crate::array::Array;
 use crate::badblocks::BadBlocks;
+use crate::core::Ppl;
+use crate::core::ppl::write_empty;
 use crate::create::erase_others;
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Superblocks;
 use crate::metadata::write_within;
 use crate::ondisk::create::{CreateError, NewMember};
+use crate::ondisk::ppl::{self, Log};
 use crate::ondisk::{DeviceFlags, Superblock, change};
 use crate::probe::Candidate;
 use crate::probe::{ProbeError, probe};
@@ -219,6 +222,12 @@ impl Array {
         if let (Some(place), Some(at)) = (sb.bad_block_log, sb.bad_block_log_start()) {
             // The old bytes may look like a log.
             write_within(gateway, at, &vec![0xff; place.len.bytes() as usize]).await?;
+        }
+        if let Some(area) = sb.ppl_area() {
+            // What an earlier array has logged there must not be applied to this one.
+            let empty = Log { generation: 0, entries: Vec::new() };
+            let valid = self.core.ppl().is_some_and(Ppl::is_on).then_some(&empty);
+            write_empty(gateway, area, valid, ppl::signature(sb.set_uuid)).await?;
         }
         let block = gateway.disk().limits().logical_block_bytes;
         let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;

@@ -9,7 +9,7 @@ use crate::bitmap::{Bitmap, Contents, Place};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::superblocks::Superblocks;
 use crate::ondisk::create::{CreateError, NewBitmap};
-use crate::ondisk::{Superblock, change};
+use crate::ondisk::{Level, Superblock, change};
 
 impl Array {
     /// Adds a bitmap ([`NewBitmap::Auto`]: an internal one) or removes it ([`NewBitmap::None`]).
@@ -55,6 +55,10 @@ impl Array {
     ) -> Result<(), ManageError> {
         if self.is_bitmap_named(superblocks) {
             return Err(ManageError::BitmapPresent(self.name()));
+        }
+        if self.core.ppl().is_some() {
+            let (level, what) = (Level::Raid5, "bitmap beside a partial parity log");
+            return Err(CreateError::Meaningless { level, what }.into());
         }
         // Unmarked chunks must be the same on all members, also after a crash.
         let flushed = self.core.flush_members(superblocks).await;

@@ -1,5 +1,6 @@
 //! A member of an array.
 
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -94,6 +95,8 @@ pub struct Rdev {
     durably_recovered: AtomicU64,
     /// The device's sector where the superblock of its bitmap is; [`u64::MAX`] for none.
     bitmap: AtomicU64,
+    /// The device's sectors of the partial parity log, if the array has one.
+    ppl: Option<Range<Sector>>,
     bad: BadBlocks,
     errors: ReadErrors,
     read_errors: AtomicU64,
@@ -135,6 +138,7 @@ impl Rdev {
             recovered: AtomicU64::new(recovered),
             durably_recovered: AtomicU64::new(recovered),
             bitmap: AtomicU64::new(sb.bitmap_start().map_or(u64::MAX, |at| at.0)),
+            ppl: sb.ppl_area(),
             bad,
             errors: ReadErrors::default(),
             read_errors: AtomicU64::new(0),
@@ -147,7 +151,10 @@ impl Rdev {
 
     /// Whether the membership `next` has the same device, and is the same in what cannot change.
     pub(crate) fn may_become(&self, next: &Self) -> bool {
-        let fixed = |rdev: &Self| (rdev.device_uuid, rdev.number, rdev.data_offset, rdev.data_size);
+        let fixed = |rdev: &Self| {
+            let place = (rdev.data_offset, rdev.data_size, rdev.ppl.clone());
+            (rdev.device_uuid, rdev.number, place)
+        };
         self.gateway.is_same(&next.gateway)
             && self.path == next.path
             && fixed(self) == fixed(next)
@@ -350,6 +357,11 @@ impl Rdev {
     /// Sets where its bitmap is, if it has one.
     pub(crate) fn set_bitmap_start(&self, at: Option<Sector>) {
         self.bitmap.store(at.map_or(u64::MAX, |at| at.0), SeqCst);
+    }
+
+    /// The device's sectors of the partial parity log, if the array has one.
+    pub(crate) fn ppl_area(&self) -> Option<Range<Sector>> {
+        self.ppl.clone()
     }
 
     /// Its bad blocks, from the start of the device.

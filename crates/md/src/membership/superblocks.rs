@@ -44,6 +44,7 @@ use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Members, Place};
 use crate::metadata::write_within;
 use crate::ondisk::fields::{MAX_ROLES, in_use};
+use crate::ondisk::ppl::SEVERAL_LOGS;
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
 use crate::probe::read_around;
 
@@ -295,6 +296,11 @@ impl Superblocks {
             block.resync_offset = if self.clean { facts.in_sync_to } else { Sectors::ZERO };
             if block.block_1().is_none() {
                 continue;
+            }
+            if block.ppl.is_some_and(|ppl| ppl.len >= SEVERAL_LOGS) {
+                // As Linux does: mdadm writes the other bit.
+                let features = block.features.set_to(Features::PPL, false);
+                block.features = features.set_to(Features::MULTIPLE_PPLS, true);
             }
             let place = facts.members.place(index);
             let rebuilding = place != Place::Spare && !rdev.is_in_sync();

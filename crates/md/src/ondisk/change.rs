@@ -49,7 +49,8 @@ pub fn join(
     }
     let header = &mut block.header;
     let has_bitmap = model.bitmap_offset.is_some();
-    let features = Features::default().set_to(Features::BITMAP_OFFSET, has_bitmap);
+    let logs = model.features & (Features::PPL | Features::MULTIPLE_PPLS);
+    let features = logs.set_to(Features::BITMAP_OFFSET, has_bitmap);
     header.feature_map = features.bits().into();
     header.dev_number = number.into();
     header.device_uuid = member.device_uuid.into_bytes();
@@ -76,7 +77,9 @@ fn gap(model: &Superblock, at: u64) -> u64 {
     let data_end = model.data_offset.0 + model.data_size.0;
     let usual = model.super_offset.0.saturating_sub(data_end);
     let before = |offset: Option<i32>| u64::from(offset.unwrap_or(0).min(0).unsigned_abs());
-    let least = before(model.bitmap_offset).max(before(model.bad_block_log.map(|log| log.offset)));
+    let ppl = model.ppl.map(|ppl| i32::from(ppl.offset));
+    let least = [model.bitmap_offset, ppl, model.bad_block_log.map(|log| log.offset)];
+    let least = least.into_iter().map(before).max().unwrap_or(0);
     let spare = at.saturating_sub(model.data_offset.0 + model.size.0);
     model.data_offset.0 + usual.min(spare).max(least)
 }

@@ -10,6 +10,7 @@ use zerocopy::FromZeros;
 use super::bitmap_super::{self, BitmapSuper};
 use super::create_0_90::{self, SharedContents};
 use super::fields::{Features, Level, MAGIC, MAX_ROLES, Role, Timestamp, Version, swap_words};
+use super::ppl::MAX_MEMBERS;
 use super::superblock::{Superblock, refusal, set_name_bytes};
 use super::superblock_1::{Block1, HEADER_SIZE};
 use super::validate;
@@ -41,6 +42,8 @@ pub(super) const BAD_BLOCK_LOG: u64 = 8;
 pub(super) const BITMAP_OFFSET: u64 = 8;
 /// Most sectors of a bitmap with the default chunk size, and of a lockless one: 128 KiB.
 pub(super) const USUAL_BITMAP_SPACE: u64 = 256;
+/// Sectors of a partial parity log: 1 MiB.
+const PPL_SPACE: u64 = 2048;
 const ONE_MIB: u64 = 2048;
 const BITMAP_SUPER_SIZE: u64 = bitmap_super::SIZE as u64;
 
@@ -78,6 +81,11 @@ impl Plan {
         let level = spec.level;
         let lockless = spec.bitmap == NewBitmap::Lockless;
         meaningless_if(lockless && level.has_parity(), level, LOCKLESS)?;
+        let may_log = level == Level::Raid5 && spec.raid_devices as usize <= MAX_MEMBERS;
+        meaningless_if(spec.ppl && !may_log, level, "partial parity log")?;
+        if spec.ppl && spec.version == Version::V0_90 {
+            return Err(CreateError::PplVersion);
+        }
         let (chunk, layout) = match level {
             Level::Raid0 => {
                 (spec.chunk.unwrap_or(DEFAULT_CHUNK), spec.layout.unwrap_or(RAID0_ORIGINAL))
@@ -112,7 +120,7 @@ impl Plan {
                 return Err(CreateError::Meaningless { level, what: "data offset in version 1.0" });
             }
             (_, Some(offset)) => offset,
-            (_, None) => choose_data_offset(spec.version, first.device, chunk),
+            (_, None) => choose_data_offset(spec, first.device, chunk),
         };
         let size = choose_size(spec, chunk, data_offset)?;
         if spec.version == Version::V0_90 {
@@ -120,6 +128,10 @@ impl Plan {
         }
         let mut plan =
             Self { chunk, layout, data_offset, size, bitmap: None, features: Features::default() };
+        if spec.ppl {
+            // Linux sets the other bit when it starts the array.
+            plan.features |= Features::PPL;
+        }
         if plan.wants_bitmap(spec)? {
             plan.bitmap = Some(plan.new_bitmap(spec)?);
             plan.features |= Features::BITMAP_OFFSET;
@@ -133,6 +145,11 @@ impl Plan {
     fn wants_bitmap(&self, spec: &CreateSpec) -> Result<bool, CreateError> {
         match spec.bitmap {
             NewBitmap::None => Ok(false),
+            NewBitmap::Internal { .. } | NewBitmap::Lockless if spec.ppl => {
+                let what = "bitmap beside a partial parity log";
+                Err(CreateError::Meaningless { level: spec.level, what })
+            }
+            NewBitmap::Auto if spec.ppl => Ok(false),
             NewBitmap::Auto => Ok(spec.level.is_redundant()
                 && (spec.write_behind != 0 || self.size > BITMAP_UNASKED_ABOVE)),
             NewBitmap::Internal { .. } | NewBitmap::Lockless => {
@@ -202,7 +219,7 @@ impl Plan {
         header.devflags = member.flags.merge_into(0);
         header.super_offset = at.0.into();
         header.data_offset = self.data_offset.0.into();
-        let (data_size, log) = self.places(spec.version, at, member.device);
+        let (data_size, log) = self.places(spec, at, member.device);
         header.data_size = data_size.0.into();
         if let Some(offset) = log.filter(|_| spec.bad_block_log) {
             header.bblog_size = (BAD_BLOCK_LOG as u16).into();
@@ -235,6 +252,13 @@ impl Plan {
         header.raid_disks = spec.raid_devices.into();
         if let Some((offset, _)) = self.bitmap {
             header.bitmap_offset = (offset as u32).into();
+        } else if spec.ppl {
+            let offset = match spec.version {
+                Version::V1_0 => -((PPL_SPACE + BAD_BLOCK_LOG) as i16),
+                Version::V0_90 | Version::V1_1 | Version::V1_2 => BITMAP_OFFSET as i16,
+            };
+            let raw = (PPL_SPACE as u32) << 16 | u32::from(offset as u16);
+            header.bitmap_offset = raw.into();
         }
         if spec.assume_clean || !spec.level.is_redundant() {
             header.resync_offset = u64::MAX.into();
@@ -251,13 +275,13 @@ impl Plan {
     }
 
     /// The size of the data area and the place of the bad block log relative to the superblock.
-    fn places(&self, version: Version, at: Sector, device: Sectors) -> (Sectors, Option<i32>) {
+    fn places(&self, spec: &CreateSpec, at: Sector, device: Sectors) -> (Sectors, Option<i32>) {
         let bitmap = match &self.bitmap {
             Some((_, sb)) if sb.is_lockless() => sb.sectors_reserved.get().into(),
             Some((_, sb)) => sb.total_bytes(4096) >> 9,
-            None => bitmap_space(self.size),
+            None => reserved_space(spec, self.size),
         };
-        if version == Version::V1_0 {
+        if spec.version == Version::V1_0 {
             // All space between the used size and the superblock can be reserved.
             let reserved = (bitmap + BAD_BLOCK_LOG).min(at.0.saturating_sub(self.size.0));
             let log = (reserved >= BAD_BLOCK_LOG).then_some(-(BAD_BLOCK_LOG as i32));
@@ -376,18 +400,23 @@ fn bitmap_space(size: Sectors) -> u64 {
     }
 }
 
+/// Sectors reserved for the partial parity log, or for a bitmap.
+fn reserved_space(spec: &CreateSpec, size: Sectors) -> u64 {
+    if spec.ppl { PPL_SPACE } else { bitmap_space(size) }
+}
+
 /// Where data begins: after superblock, bitmap, bad block log and headroom for a later reshape, on a
 /// MiB boundary. The headroom is about a thousandth of the device, at most 128 MiB, and at least two
 /// chunks.
-fn choose_data_offset(version: Version, device: Sectors, chunk: Sectors) -> Sectors {
-    if matches!(version, Version::V0_90 | Version::V1_0) {
+fn choose_data_offset(spec: &CreateSpec, device: Sectors, chunk: Sectors) -> Sectors {
+    if matches!(spec.version, Version::V0_90 | Version::V1_0) {
         return Sectors::ZERO;
     }
     let mut headroom: u64 = 128 * ONE_MIB;
     while headroom << 10 > device.0 && (chunk.0 == 0 || headroom / 2 >= chunk.0 * 2) {
         headroom >>= 1;
     }
-    Sectors((24 + bitmap_space(device) + headroom).next_multiple_of(ONE_MIB))
+    Sectors((24 + reserved_space(spec, device) + headroom).next_multiple_of(ONE_MIB))
 }
 
 /// Sectors to use of each member. mdadm counts in KiB.
@@ -410,7 +439,7 @@ fn choose_size(
     let mut least = Sectors::MAX;
     for (number, member) in spec.members.iter().enumerate() {
         let Some(member) = member else { continue };
-        let room = room_for_data(spec.version, member.device, data_offset);
+        let room = room_for_data(spec, member.device, data_offset);
         let room = whole_chunks(room.unwrap_or_default().round_down(Sectors(granule)));
         if room.is_zero() {
             return Err(CreateError::NoRoom { number, device: member.device });
@@ -430,10 +459,10 @@ fn choose_size(
     Ok(least)
 }
 
-fn room_for_data(version: Version, device: Sectors, data_offset: Sectors) -> Option<Sectors> {
-    let (device, overhead) = match version {
-        Version::V0_90 => return version.super_offset(device).map(|at| Sectors(at.0)),
-        Version::V1_0 => (device.0 & !7, 16 + BAD_BLOCK_LOG + bitmap_space(device)),
+fn room_for_data(spec: &CreateSpec, device: Sectors, data_offset: Sectors) -> Option<Sectors> {
+    let (device, overhead) = match spec.version {
+        Version::V0_90 => return spec.version.super_offset(device).map(|at| Sectors(at.0)),
+        Version::V1_0 => (device.0 & !7, 16 + BAD_BLOCK_LOG + reserved_space(spec, device)),
         Version::V1_1 | Version::V1_2 => (device.0, data_offset.0),
     };
     device.checked_sub(overhead).map(Sectors)

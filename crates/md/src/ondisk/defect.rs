@@ -224,6 +224,28 @@ pub enum Defect {
         /// First sector after the superblock.
         end: Sector,
     },
+    /// The array has a partial parity log, and something that excludes it.
+    #[error(
+        "feature bits {found:#x}: a partial parity log has no other one, no bitmap and no journal beside it"
+    )]
+    PplFeatures {
+        /// The bits of these features.
+        found: u32,
+    },
+    /// The partial parity log has no room for a header and partial parity.
+    #[error("the partial parity log has {found} sectors, less than 16")]
+    PplSize {
+        /// Its size.
+        found: Sectors,
+    },
+    /// The partial parity log is in an impossible place.
+    #[error("the partial parity log {found} sectors from the superblock is {place}")]
+    PplOffset {
+        /// Sectors from the superblock.
+        found: i16,
+        /// What is there.
+        place: Misplacement,
+    },
     /// The bitmap is in an impossible place.
     #[error("bitmap {found} sectors from the superblock is {place}")]
     BitmapOffset {
@@ -276,7 +298,7 @@ pub enum Defect {
     },
 }
 
-/// The impossible place of a bitmap or bad block log.
+/// The impossible place of a bitmap, partial parity log or bad block log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Misplacement {
     /// Before sector 0 or beyond the end.

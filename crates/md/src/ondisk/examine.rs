@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::bitmap_super::{self, BitmapSuper};
 use super::fields::{DeviceFlags, Features, Level, MdadmUuid, Role, Timestamp};
 use super::homehost;
-use super::superblock::Superblock;
+use super::superblock::{PplPlace, Superblock};
 use super::superblock_0_90::{Block090, Descriptor, disk, state};
 use super::superblock_1::Block1;
 use super::text::{self, CTime};
@@ -199,10 +199,9 @@ impl Examine1<'_> {
         (before, after)
     }
 
-    /// Offset and size of the partial parity log, stored in the bitmap's field.
+    /// Offset and size of the partial parity log.
     fn ppl(&self) -> (i64, u64) {
-        let raw = self.block.header.bitmap_offset.get();
-        (i64::from(raw as u16 as i16), u64::from(raw >> 16))
+        PplPlace::of(self.block).map_or((0, 0), |place| (place.offset.into(), place.len.0))
     }
 
     fn print_member(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,7 +8,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the bytes on disk, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`] |
+//! | the bytes on disk, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`], [`ppl`] |
 //! | their meaning, and its validation | [`superblock`], [`fields`], [`validate`], [`defect`] |
 //! | mdadm's operations on them | [`probe`], [`spec`], [`create`], [`examine`], [`brief`] |
 //!
@@ -30,6 +30,7 @@ pub mod defect;
 pub mod examine;
 pub mod fields;
 pub mod homehost;
+pub mod ppl;
 pub mod probe;
 pub mod spec;
 pub mod superblock;
@@ -42,7 +43,7 @@ pub mod words;
 
 pub use defect::{ArrayEvents, Defect, SuperblockError};
 pub use fields::{DeviceFlags, Features, Level, MAGIC, MdadmUuid, Role, Timestamp, Version};
-pub use superblock::{BadBlockLogPlace, Reshape, Superblock};
+pub use superblock::{BadBlockLogPlace, PplPlace, Reshape, Superblock};
 
 #[cfg(test)]
 mod tests;

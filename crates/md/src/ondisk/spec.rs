@@ -24,7 +24,7 @@ pub struct DeviceNumbers {
 pub struct CreateSpec {
     /// Version of the superblocks.
     pub version: Version,
-    /// RAID 0, 1 or 10; not RAID 0 with version 0.90.
+    /// The level; not RAID 0 with version 0.90.
     pub level: Level,
     /// Layout; `None` for the level's default.
     pub layout: Option<u32>,
@@ -48,6 +48,8 @@ pub struct CreateSpec {
     pub assume_clean: bool,
     /// The kind of bitmap, if any.
     pub bitmap: NewBitmap,
+    /// Whether it has a partial parity log, instead of a bitmap: RAID 5, not with version 0.90.
+    pub ppl: bool,
     /// Limit of write-behind writes, 0 for none.
     pub write_behind: u32,
     /// Seconds between clearings of bitmap bits.
@@ -160,6 +162,9 @@ pub enum CreateError {
         /// Size requested.
         size: Sectors,
     },
+    /// Not possible with superblocks of version 0.90.
+    #[error("a partial parity log needs superblocks of version 1, not 0.90")]
+    PplVersion,
     /// No place for a bitmap.
     #[error("no room for a bitmap")]
     NoRoomForBitmap,

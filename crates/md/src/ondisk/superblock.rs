@@ -1,6 +1,7 @@
 //! The neutral form of a superblock of any version: the form that the rest of the crate reads and changes.
 
 use core::fmt;
+use core::ops::Range;
 
 use ashlar_block::units::{Sector, Sectors};
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use super::fields::{
 };
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::{self, Block1};
-use super::{text, validate};
+use super::{ppl, text, validate};
 
 /// The block as read.
 #[derive(Clone, PartialEq, Eq)]
@@ -90,6 +91,8 @@ pub struct Superblock {
     /// Sectors from the superblock to the bitmap, if there is one. Writing sets
     /// [`Features::BITMAP_OFFSET`] to match.
     pub bitmap_offset: Option<i32>,
+    /// Place of the partial parity log, if the array has one.
+    pub ppl: Option<PplPlace>,
     /// Place of the bad block log, if there is one. [`Features::BAD_BLOCKS`] says whether it lists
     /// anything.
     pub bad_block_log: Option<BadBlockLogPlace>,
@@ -110,6 +113,15 @@ pub struct BadBlockLogPlace {
     pub len: Sectors,
     /// log2 of its unit in sectors.
     pub shift: u8,
+}
+
+/// Where the partial parity log is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PplPlace {
+    /// Sectors from the superblock, signed.
+    pub offset: i16,
+    /// Its length.
+    pub len: Sectors,
 }
 
 /// A reshape under way. ashlar does not reshape: such an array must be finished by the kernel.
@@ -195,6 +207,7 @@ impl Superblock {
             flags: DeviceFlags::from_raw(header.devflags),
             corrected_reads: header.cnt_corrected_read.get(),
             bitmap_offset: has(Features::BITMAP_OFFSET).then(|| header.bitmap_offset.get() as i32),
+            ppl: PplPlace::of(&block),
             bad_block_log: BadBlockLogPlace::of(&block),
             reshape: has(Features::RESHAPE_ACTIVE).then(|| Reshape {
                 position: Sector(header.reshape_position.get()),
@@ -256,6 +269,7 @@ impl Superblock {
             },
             corrected_reads: 0,
             bitmap_offset: bitmap.then_some((superblock_0_90::BLOCK_SIZE >> 9) as i32),
+            ppl: None,
             bad_block_log: None,
             reshape: reshaping.then(|| Reshape {
                 position: Sector(block.reshape_position()),
@@ -299,6 +313,7 @@ impl Superblock {
         let places = [
             Some(self.data_offset),
             self.bitmap_start(),
+            self.ppl_area().map(|area| area.start),
             self.bad_block_log_start(),
             Some(self.device.as_end()),
         ];
@@ -345,6 +360,13 @@ impl Superblock {
     pub fn bad_block_log_start(&self) -> Option<Sector> {
         let start = self.super_offset.0.checked_add_signed(self.bad_block_log?.offset.into())?;
         Some(Sector(start))
+    }
+
+    /// The sectors of the partial parity log on this device, if there is one. As in Linux, whole blocks of 4 KiB of its place are used.
+    pub fn ppl_area(&self) -> Option<Range<Sector>> {
+        let place = self.ppl?;
+        let start = Sector(self.super_offset.0.checked_add_signed(place.offset.into())?);
+        Some(start..start + place.len.round_down(ppl::HEADER))
     }
 
     /// The UUID in a bitmap of this array: the array's UUID in its byte order on disk, which differs from
@@ -447,9 +469,14 @@ impl Superblock {
         if self.recovery_offset != was.recovery_offset {
             header.recovery_offset = self.recovery_offset.unwrap_or(Sectors::ZERO).0.into();
         }
-        // This field is shared with the partial parity log.
+        // One field for both: an array has a bitmap or a partial parity log.
         if let Some(offset) = self.bitmap_offset {
             header.bitmap_offset = (offset as u32).into();
+        } else if self.ppl != was.ppl {
+            let place = self.ppl.unwrap_or(PplPlace { offset: 0, len: Sectors::ZERO });
+            let len = u16::try_from(place.len.0);
+            let len = len.map_err(|_| not_recordable("a longer partial parity log"))?;
+            header.bitmap_offset = (u32::from(len) << 16 | u32::from(place.offset as u16)).into();
         }
         if self.bad_block_log != was.bad_block_log {
             let (offset, len, shift) = self
@@ -515,6 +542,18 @@ impl Superblock {
         block.seal();
         validate::check_0_90(&block, self.device)?;
         Ok(block)
+    }
+}
+
+impl PplPlace {
+    /// What the fields of a version 1 block say, if its features name a log.
+    pub(super) fn of(block: &Block1) -> Option<Self> {
+        let header = &block.header;
+        let features = Features::from_bits_retain(header.feature_map.get());
+        let raw = header.bitmap_offset.get();
+        features
+            .intersects(Features::PPL | Features::MULTIPLE_PPLS)
+            .then(|| Self { offset: raw as u16 as i16, len: Sectors(u64::from(raw >> 16)) })
     }
 }
 

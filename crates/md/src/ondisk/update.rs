@@ -132,6 +132,11 @@ fn log_offset(sb: &Superblock, bitmap: Option<&BitmapSuper>) -> Option<i32> {
         (None, _) => 0,
     };
     let bitmap_at = i64::from(sb.bitmap_offset.unwrap_or(0));
+    // Either of them, never both.
+    let (bitmap_at, bitmap_len) = match sb.ppl {
+        Some(ppl) => (i64::from(ppl.offset), ppl.len.0),
+        None => (bitmap_at, bitmap_len),
+    };
     if sb.version == Version::V1_0 {
         let data_end = sb.data_offset.0 + sb.data_size.0;
         let free = match bitmap_at {

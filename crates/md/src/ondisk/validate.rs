@@ -13,6 +13,8 @@ use zerocopy::byteorder::little_endian::U32;
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
 use super::defect::{ArrayEvents, Defect, Misplacement};
 use super::fields::{Features, Level, MAGIC, MAX_ROLES, Role, Version};
+use super::ppl;
+use super::superblock::PplPlace;
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::Block1;
 
@@ -141,7 +143,24 @@ fn check_places_1(
         let misplaced = places.check(found, 1);
         misplaced.map_err(|place| Defect::BitmapOffset { found, place })?;
     }
+    if let Some(PplPlace { offset, len }) = PplPlace::of(block) {
+        check_ppl(features, &places, offset, len)?;
+    }
     check_bad_block_log(block, features, &places)
+}
+
+/// As in Linux, there must be room for a header and 4 KiB of partial parity. A journal device has none, and other features exclude it.
+fn check_ppl(features: Features, places: &Places, offset: i16, len: Sectors) -> Result<(), Defect> {
+    let both = Features::PPL | Features::MULTIPLE_PPLS;
+    let others = features & (both | Features::BITMAP_OFFSET | Features::JOURNAL);
+    if others != Features::PPL && others != Features::MULTIPLE_PPLS {
+        return Err(Defect::PplFeatures { found: others.bits() });
+    }
+    if len < Sectors(2 * ppl::HEADER.0) {
+        return Err(Defect::PplSize { found: len });
+    }
+    let used = len.round_down(ppl::HEADER);
+    places.check(offset.into(), used.0).map_err(|place| Defect::PplOffset { found: offset, place })
 }
 
 /// Checks the log's place even if the feature bit says that it is empty, because it will be written

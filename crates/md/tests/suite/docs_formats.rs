@@ -290,6 +290,7 @@ fn spec(version: Version, device: u64, chunk: u64, members: u32) -> CreateSpec {
         bitmap: NewBitmap::None,
         write_behind: 0,
         daemon_sleep: 5,
+        ppl: false,
         bad_block_log: true,
         numbers: Default::default(),
     }

@@ -23,6 +23,7 @@ mod manage;
 mod parity;
 mod parity_syncs;
 mod parity_writes;
+mod ppl;
 mod roles;
 mod silent;
 mod simulation;

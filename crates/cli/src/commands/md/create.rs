@@ -95,10 +95,10 @@ pub(crate) struct Create {
         .try_map(|word| word.parse::<BitmapChoice>()))]
     bitmap: Option<BitmapChoice>,
 
-    /// Synchronisation after a crash: resync (all copies), or bitmap (marked ones; implied by
-    /// --bitmap)
+    /// Synchronisation after a crash: resync (all copies), bitmap (marked ones; implied by
+    /// --bitmap), or ppl (raid5: by a partial parity log, also if a device is missing then)
     #[arg(short = 'k', long, value_name = "POLICY",
-        value_parser = PossibleValuesParser::new(["resync", "bitmap"])
+        value_parser = PossibleValuesParser::new(["resync", "bitmap", "ppl"])
             .try_map(|word| word.parse::<ConsistencyPolicy>()))]
     consistency_policy: Option<ConsistencyPolicy>,
 

@@ -1,5 +1,7 @@
 //! Cells: a row cut where the writes of some of its chunks begin and end, so that in each cell a chunk is overwritten or not.
 
+use std::ops::Range;
+
 use ashlar_block::bio::Segments;
 use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status, buffer};
 use smallvec::{SmallVec, smallvec};
@@ -32,6 +34,41 @@ impl Cell {
     /// Whether a data chunk gets something.
     pub(super) fn overwrites(&self, index: usize) -> bool {
         self.new[index].is_some()
+    }
+
+    /// Its parts that a log can have as an entry: neighbouring chunks, or the whole row, and not more than `most` on each member.
+    pub(super) fn loggable(&self, most: Sectors) -> SmallVec<[Cell; 1]> {
+        let chunks = 0..self.new.len();
+        let mut runs: SmallVec<[Range<usize>; 2]> = SmallVec::new();
+        for index in chunks.filter(|index| self.overwrites(*index)) {
+            match runs.last_mut() {
+                Some(run) if run.end == index => run.end += 1,
+                Some(_) | None => runs.push(index..index + 1),
+            }
+        }
+        let is_whole = runs.first().is_some_and(|run| run.len() == self.new.len());
+        let step = if is_whole { self.len } else { most };
+        let mut parts = SmallVec::new();
+        for run in &runs {
+            let mut from = Sectors::ZERO;
+            while from < self.len {
+                let len = step.min(self.len - from);
+                let part = |index: usize| {
+                    let segments = self.new[index].clone().filter(|_| run.contains(&index))?;
+                    let (all, at) = (Bio::write(self.at, segments), self.at + from);
+                    Some(all.slice_to(at, len, at).segments)
+                };
+                parts.push(Cell {
+                    at: self.at + from,
+                    len,
+                    new: (0..self.new.len()).map(part).collect(),
+                    flags: self.flags,
+                    writes: SmallVec::new(),
+                });
+                from += len;
+            }
+        }
+        parts
     }
 
     fn may_take(&self, next: &Self) -> bool {

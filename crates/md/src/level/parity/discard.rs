@@ -5,19 +5,19 @@
 
 use std::ops::Range;
 
-use ashlar_block::bio::Segments;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, Sector, Sectors, Status};
+use ashlar_block::{Bio, BioResult, Flags, Sector, Sectors, Status};
 use smallvec::SmallVec;
 
 use super::Parity;
 use crate::canary::{Rule, broken};
 use crate::core::Write;
+use crate::core::ppl::{Logged, Ppl, Update};
 use crate::level::parts::Parts;
+use crate::metadata::zeroes;
+use crate::ondisk::ppl::Entry;
 
-/// Rows that are held and zeroed at a time: other I/O waits for them.
+/// Rows that are held and zeroed at a time: other I/O waits for them. A log has room for those of one slot.
 const STEP: u64 = 256;
-/// The longest run of zeroes in memory.
-const ZEROES: Sectors = Sectors(256);
 
 impl Parity {
     /// A discard of any length.
@@ -77,11 +77,42 @@ impl Parity {
         Ok(())
     }
 
+    /// Logs whole rows, if rows are logged: their parity comes from all their data.
+    async fn log_rows(&self, rows: Range<u64>) -> Result<Vec<Logged>, Status> {
+        let mut logged = Vec::new();
+        if !self.core.ppl().is_some_and(Ppl::is_on) {
+            return Ok(logged);
+        }
+        // Ascending, as everyone who waits for several rings.
+        for slot in 0..self.geometry.disks() {
+            let own = rows.clone().filter(|row| {
+                self.geometry.row_at(Sector(row * self.geometry.chunk().0)).p == slot
+            });
+            let entries: SmallVec<[Entry; 1]> = own
+                .map(|row| Entry {
+                    data_sector: Sector(row * self.geometry.row_len().0),
+                    len: self.geometry.chunk(),
+                    chunks: self.geometry.data_disks() as u32,
+                    is_whole: true,
+                    parity_slot: slot as u32,
+                    checksum: 0,
+                })
+                .collect();
+            if !entries.is_empty() {
+                let update = Update { entries, parity: None, slots: u64::MAX };
+                logged.extend(self.core.log(slot, update).await?);
+            }
+        }
+        Ok(logged)
+    }
+
     /// Zeroes rows that are held; whether every slot has a member that took it.
     async fn zero_step(&self, rows: Range<u64>, flags: Flags) -> Result<bool, Status> {
         let chunk = self.geometry.chunk().0;
         let (at, len) = (Sector(rows.start * chunk), Sectors((rows.end - rows.start) * chunk));
         let first = Sector(rows.start * self.geometry.row_len().0);
+        // Until all members have zeroes, or their failures are recorded.
+        let _logged = self.log_rows(rows).await?;
         let mut parts = Parts::default();
         let mut everywhere = true;
         for slot in 0..self.geometry.disks() {
@@ -117,18 +148,4 @@ impl Parity {
             None => self.core.recorded().await.map(|()| everywhere),
         }
     }
-}
-
-/// Segments of zeroes, which share their memory.
-fn zeroes(len: Sectors) -> Result<Segments, Status> {
-    let most = len.min(ZEROES).bytes() as usize;
-    let memory = Buffer::try_zeroed(most).ok_or(Status::Resource)?.into_whole();
-    let mut left = len.bytes() as usize;
-    let mut segments = Segments::new();
-    while left > 0 {
-        let part = memory.slice(0..left.min(most));
-        left -= part.len();
-        segments.push(part);
-    }
-    Ok(segments)
 }

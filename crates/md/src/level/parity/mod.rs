@@ -59,6 +59,25 @@ impl Parity {
         self.geometry.row_number(on_member)
     }
 
+    /// Whether parity must be written before data are read.
+    #[inline]
+    fn is_unsettled(&self) -> bool {
+        self.core.ppl().is_some_and(|ppl| !ppl.is_settled() && self.core.may_correct())
+    }
+
+    /// The first reads after a crash.
+    async fn read_settled(&self, bio: Bio) -> BioResult {
+        let settle = self.finish(|level| async move {
+            level.core.settle_logs().await;
+            Ok(())
+        });
+        settle.await?;
+        if bio.copy != CopyNumber::ANY {
+            return self.read_named(bio).await;
+        }
+        self.read_chunks(bio).await
+    }
+
     /// Runs `work` to its end, even if the future is dropped. For what is rare: it changes a count that all threads share.
     fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
     where
@@ -93,6 +112,7 @@ impl Level for ParityLevel {
             Op::Read | Op::Flush if core.lifecycle.is_stopped() => {
                 IoFuture::failed(Status::Offline)
             }
+            Op::Read if self.0.is_unsettled() => IoFuture::boxed(self.0.read_settled(bio)),
             Op::Read if bio.copy != CopyNumber::ANY => IoFuture::boxed(self.0.read_named(bio)),
             Op::Read if geometry.chunk_left(bio.sector) >= bio.len => self.0.begin_read(bio),
             Op::Read => IoFuture::boxed(self.0.read_chunks(bio)),

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::Parity;
 use crate::core::Source;
+use crate::core::ppl::{self, Ppl};
 use crate::level::Part;
 use crate::level::parts::Parts;
 use crate::membership::rdev::Rdev;
@@ -100,6 +101,8 @@ impl Parity {
     ) -> Result<bool, Status> {
         let unread: SmallVec<[usize; 8]> =
             slots.filter(|slot| blocks.old[*slot].is_none()).collect();
+        // Taken before the members are read.
+        let replayed = self.core.ppl().and_then(Ppl::replayed);
         let mut parts = Parts::default();
         let mut all = true;
         for slot in unread.iter().copied() {
@@ -132,6 +135,13 @@ impl Parity {
                 blocks.lost[slot] = true;
                 blocks.failed.push((slot, index, status));
                 all = false;
+            }
+        }
+        for (replayed, slot) in
+            replayed.iter().flat_map(|new| unread.iter().map(move |slot| (new, slot)))
+        {
+            if let Some(block) = &mut blocks.old[*slot] {
+                ppl::lay_over(replayed, *slot, blocks.at, block);
             }
         }
         Ok(all)

@@ -11,17 +11,15 @@
 //! wait for one another. No deadlock: a holder of an entry waits for members' I/O and for superblocks, and never for the barrier, which it has passed
 //! before; one that holds several takes them in ascending order.
 
-use std::future::poll_fn;
-use std::mem;
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
 
 use ashlar_block::sync::rwlock::{Acquisition, RwLock};
-use ashlar_block::sync::{lock, yield_now};
+use ashlar_block::sync::yield_now;
 use ashlar_block::{Bio, Status};
 use smallvec::SmallVec;
 
 use crate::canary::{Rule, broken};
+use crate::gather::{Gather, Request};
 
 /// Entries: enough that few writes in flight share one by chance.
 const ENTRIES: usize = 1024;
@@ -59,14 +57,7 @@ pub(super) fn place(number: u64) -> usize {
 #[derive(Default)]
 pub(super) struct Entry {
     holders: RwLock,
-    waiting: Mutex<Waiting>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    writes: Batch,
-    /// One of them, or one that is being performed, leads.
-    led: bool,
+    writes: Gather<RowWrite, bool>,
 }
 
 /// A write within one row.
@@ -75,65 +66,10 @@ pub(super) struct RowWrite {
     pub(super) row: u64,
     /// The write, at its sectors of the array.
     pub(super) bio: Bio,
-    turn: Mutex<Turn>,
 }
 
-enum Turn {
-    Waits(Option<Waker>),
-    Leads,
-    Ended(RowResult),
-}
-
-impl RowWrite {
-    fn new(row: u64, bio: Bio) -> Arc<Self> {
-        Arc::new(Self { row, bio, turn: Mutex::new(Turn::Waits(None)) })
-    }
-
-    fn turn(&self, next: Turn) {
-        if let Turn::Waits(Some(waker)) = mem::replace(&mut *lock(&self.turn), next) {
-            waker.wake();
-        }
-    }
-
-    /// Waits until it has been performed (its result), or leads (`None`).
-    async fn its_turn(&self) -> Option<RowResult> {
-        poll_fn(|cx| match &mut *lock(&self.turn) {
-            Turn::Waits(waker) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-            Turn::Leads => Poll::Ready(None),
-            Turn::Ended(result) => Poll::Ready(Some(*result)),
-        })
-        .await
-    }
-}
-
-/// The writes that a leader performs.
-struct Lead<'a> {
-    entry: &'a Entry,
-    batch: Batch,
-}
-
-/// Writes of an entry.
-type Batch = SmallVec<[Arc<RowWrite>; 1]>;
-
-impl Drop for Lead<'_> {
-    fn drop(&mut self) {
-        // None is left, unless the leader was dropped halfway, as the reactor ended.
-        for write in self.batch.drain(..) {
-            write.turn(Turn::Ended(Err(Status::Offline)));
-        }
-        let next = {
-            let mut waiting = lock(&self.entry.waiting);
-            waiting.led = !waiting.writes.is_empty();
-            waiting.writes.first().cloned()
-        };
-        if let Some(next) = next {
-            next.turn(Turn::Leads);
-        }
-    }
-}
+/// A write that waits, or is performed.
+pub(super) type Waiting = Arc<Request<RowWrite, bool>>;
 
 impl Entry {
     /// Takes the rows with others that only read them.
@@ -151,35 +87,20 @@ impl Entry {
         &self,
         row: u64,
         bio: Bio,
-        perform: impl AsyncFn(&[Arc<RowWrite>]) -> SmallVec<[RowResult; 1]>,
+        perform: impl AsyncFn(&[Waiting]) -> SmallVec<[RowResult; 1]>,
     ) -> RowResult {
-        let own = RowWrite::new(row, bio);
-        let leads = {
-            let mut waiting = lock(&self.waiting);
-            waiting.writes.push(Arc::clone(&own));
-            !mem::replace(&mut waiting.led, true)
+        let mut lead = match self.writes.join(RowWrite { row, bio }).await {
+            Ok(lead) => lead,
+            Err(result) => return result,
         };
-        if !leads && let Some(result) = own.its_turn().await {
-            return result;
-        }
-        let mut lead = Lead { entry: self, batch: Batch::new() };
         // The other tasks of this turn may have more of the row.
         yield_now().await;
         let held = match broken(Rule::RowsAreHeld) {
             false => Some(self.alone().await),
             true => None,
         };
-        lead.batch = mem::take(&mut lock(&self.waiting).writes);
-        let results = perform(&lead.batch).await;
+        let results = perform(lead.take(|_| true)).await;
         drop(held);
-        let mut own_result = Err(Status::Io);
-        for (write, result) in lead.batch.drain(..).zip(results) {
-            if Arc::ptr_eq(&write, &own) {
-                own_result = result;
-            } else {
-                write.turn(Turn::Ended(result));
-            }
-        }
-        own_result
+        lead.end(results)
     }
 }

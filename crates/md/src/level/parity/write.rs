@@ -7,8 +7,6 @@
 //! A crash may leave a cell in which some members have what is new and others what was before. A complete array still returns the data of each
 //! member; parity is made again by a resync. Until then nothing is recovered from it (see [`Core::is_suspect`](crate::core::Core::is_suspect)).
 
-use std::sync::Arc;
-
 use ashlar_block::{Bio, BioResult, Buffer, Sector, Segment, Status, rate_limited};
 use ashlar_parity::Change;
 use futures_util::future::join_all;
@@ -18,12 +16,13 @@ use super::Parity;
 use super::cells::{Cell, cells};
 use super::plan::{Facts, Modify, Plan};
 use super::row::{Blocks, Ordered, ordered};
-use super::rows::{RowResult, RowWrite};
+use super::rows::{RowResult, Waiting};
 use crate::canary::{Rule, broken};
+use crate::core::ppl::{Logged, Ppl, Update};
 use crate::core::{Core, Write};
 use crate::level::parts::Parts;
-use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
+use crate::ondisk::ppl::{self, Entry};
 use crate::raid5::{Held, Row};
 
 /// What is written to the members of a slot.
@@ -86,25 +85,26 @@ impl Parity {
     }
 
     /// Performs writes whose rows are held.
-    async fn perform(&self, batch: &[Arc<RowWrite>]) -> SmallVec<[RowResult; 1]> {
+    async fn perform(&self, batch: &[Waiting]) -> SmallVec<[RowResult; 1]> {
         if let [write] = batch
-            && let [cell] = &cells(&self.geometry, write.row, &[&write.bio])[..]
+            && let [cell] = &cells(&self.geometry, write.what.row, &[&write.what.bio])[..]
         {
             return smallvec![self.write_cell(cell).await];
         }
         Box::pin(self.perform_all(batch)).await
     }
 
-    async fn perform_all(&self, batch: &[Arc<RowWrite>]) -> SmallVec<[RowResult; 1]> {
+    async fn perform_all(&self, batch: &[Waiting]) -> SmallVec<[RowResult; 1]> {
         let mut results: SmallVec<[RowResult; 1]> = smallvec![Ok(true); batch.len()];
-        let mut rows: SmallVec<[u64; 1]> = batch.iter().map(|write| write.row).collect();
+        let mut rows: SmallVec<[u64; 1]> = batch.iter().map(|write| write.what.row).collect();
         rows.sort_unstable();
         rows.dedup();
         let rows = rows.into_iter().map(|row| async move {
             let numbers = 0..batch.len();
             let own: SmallVec<[usize; 4]> =
-                numbers.filter(|number| batch[*number].row == row).collect();
-            let bios: SmallVec<[&Bio; 4]> = own.iter().map(|number| &batch[*number].bio).collect();
+                numbers.filter(|number| batch[*number].what.row == row).collect();
+            let bios: SmallVec<[&Bio; 4]> =
+                own.iter().map(|number| &batch[*number].what.bio).collect();
             let cells = cells(&self.geometry, row, &bios);
             let done = join_all(cells.iter().map(|cell| self.write_cell(cell))).await;
             let each = cells.into_iter().zip(done);
@@ -122,14 +122,27 @@ impl Parity {
         results
     }
 
-    /// Writes a cell and its parity.
+    /// Writes a cell and its parity. Of an array with a partial parity log in parts, one after the other.
     async fn write_cell(&self, cell: &Cell) -> RowResult {
+        let Some(ppl) = self.core.ppl().filter(|ppl| ppl.is_on()) else {
+            return self.write_part(cell).await;
+        };
+        let mut all = true;
+        for part in cell.loggable(ppl.max_parity()) {
+            all &= Box::pin(self.write_part(&part)).await?;
+        }
+        Ok(all)
+    }
+
+    async fn write_part(&self, cell: &Cell) -> RowResult {
         let mut blocks = self.blocks(cell.at, cell.len);
         let mut data: SmallVec<[ForSlot; 4]> = SmallVec::new();
         for index in 0..blocks.row.data_disks() {
             data.extend(cell.copy(index)?.map(|copy| (blocks.row.data(index), copy)));
         }
         let sums = self.sums(cell, &mut blocks, &data).await?;
+        // Until all members have what they take, or their failures are recorded.
+        let _logged = self.log(cell, &blocks.row, &data, &sums).await?;
         let mended = self.mended(cell, &mut blocks);
         let has_all_sums = sums.len() == self.geometry.level().parities();
         let sent: SmallVec<[(usize, Segment); 4]> =
@@ -243,6 +256,47 @@ impl Parity {
             }
         }
         Ok(made)
+    }
+
+    /// Logs what the parity of a cell is made of besides the data that are written, if rows are logged.
+    async fn log(
+        &self,
+        cell: &Cell,
+        row: &Row,
+        data: &[ForSlot],
+        sums: &[ForSlot],
+    ) -> Result<Option<Logged>, Status> {
+        let is_logged = self.core.ppl().is_some_and(Ppl::is_on);
+        let Some((_, p)) = sums.iter().find(|(slot, _)| is_logged && *slot == row.p) else {
+            return Ok(None);
+        };
+        let is_whole = data.len() == row.data_disks();
+        let mut parity = None;
+        if !is_whole {
+            let mut kept = Buffer::try_alloc(p.len()).ok_or(Status::Resource)?;
+            let new = data.iter().map(|(_, new)| new.as_slice());
+            let all: SmallVec<[&[u8]; 8]> = [p.as_slice()].into_iter().chain(new).collect();
+            ashlar_parity::xor(kept.as_mut_slice(), &all).map_err(|_| Status::Io)?;
+            parity = Some(kept);
+        }
+        let first = data.iter().find_map(|(slot, _)| match self.geometry.unmap(*slot, cell.at) {
+            Held::Data(sector) => Some(sector),
+            Held::P | Held::Q | Held::Nothing => None,
+        });
+        let entry = Entry {
+            data_sector: first.ok_or(Status::Io)?,
+            len: cell.len,
+            chunks: data.len() as u32,
+            is_whole,
+            parity_slot: row.p as u32,
+            checksum: parity.as_ref().map_or(0, |parity| ppl::crc(parity.as_slice())),
+        };
+        let update = Update {
+            entries: smallvec![entry],
+            parity: parity.map(Buffer::into_whole),
+            slots: data.iter().chain(sums).fold(0, |slots, (slot, _)| slots | 1 << slot),
+        };
+        self.core.log(row.p, update).await
     }
 
     /// What members could not return and does not change, after it was recovered: it is written over.
@@ -365,16 +419,7 @@ impl Parity {
         let targets = self.core.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
         let skipped = usize::from(broken(Rule::FlushReachesAll));
         let flushes = targets.skip(skipped).map(|(index, rdev)| (index, rdev.submit_flush()));
-        let mut parts: Parts<'_> = flushes.collect();
-        parts.end().await;
-        let mut result = Ok(());
-        let answers: SmallVec<[_; 8]> = parts.results().collect();
-        let failed = |rdev: &&Rdev| !rdev.is_faulty();
-        for (index, answer) in answers {
-            let Err(status) = answer else { continue };
-            let Some(rdev) = self.core.members.get(index).filter(failed) else { continue };
-            result = self.core.misses_a_change(index, rdev, status).await.and(result);
-        }
+        let result = self.core.judge_flushes(flushes.collect()).await;
         result.and(self.core.recorded().await)
     }
 }

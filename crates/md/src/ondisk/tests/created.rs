@@ -72,6 +72,7 @@ pub(super) fn spec(case: &str) -> CreateSpec {
         },
         write_behind: option("write-behind").map_or(0, |text| text.parse().unwrap()),
         daemon_sleep: option("delay").map_or(5, |text| text.parse().unwrap()),
+        ppl: false,
         bad_block_log: !flag("no-bad-block-log"),
         numbers: DeviceNumbers { array: 0, members: loop_devices(members) },
     }

@@ -5,6 +5,7 @@ mod created;
 mod damaged;
 mod examined;
 mod golden;
+mod ppl;
 mod probing;
 mod round_trip;
 mod words;

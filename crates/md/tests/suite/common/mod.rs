@@ -81,6 +81,7 @@ pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {
         bitmap: NewBitmap::None,
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
+        ppl: false,
         bad_block_log: false,
         numbers: Default::default(),
     }

@@ -102,6 +102,7 @@ pub async fn mirror(devices: &[Gateway], name: u32, version: Version) {
         bitmap: NewBitmap::None,
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
+        ppl: false,
         bad_block_log: false,
         numbers: Default::default(),
     };

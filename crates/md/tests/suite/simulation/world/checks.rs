@@ -31,6 +31,9 @@ impl World {
     /// Reads everything, in pieces of random size. Sectors that are undefined since the last life, and may
     /// differ between copies, are written first.
     pub(crate) async fn settle(&self, array: &Arc<Array>, rng: &mut Rng) {
+        if self.ppl.is_some() {
+            self.open_what_is_away(array);
+        }
         let volume = gateway(array);
         // Makes durable what a killed process left in the disks' caches.
         self.flush(array).await;
@@ -63,6 +66,18 @@ impl World {
             let checked = self.oracle.check_read(ticket, data.as_slice());
             checked.unwrap_or_else(|violation| panic!("{:?}: {violation}", self.shape));
             at = to;
+        }
+    }
+
+    /// What was being written on a member that is away may be anything: the array started with its partial parity log.
+    fn open_what_is_away(&self, array: &Array) {
+        for sector in 0..self.size {
+            let slot = array.personality().map(Sector(sector))[0].disk;
+            let is_away = array.members().in_sync(slot).is_none();
+            if is_away && self.oracle.allowed(sector).len() > 1 {
+                let open = self.oracle.begin_discard(sector..sector + 1, Flags::empty());
+                self.oracle.end(open, Ok(()));
+            }
         }
     }
 

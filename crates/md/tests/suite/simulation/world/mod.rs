@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{BioResult, Features, Gateway, Limits, Runtime, Sector, Sectors};
+use ashlar_md::create::CreatedArray;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
 use ashlar_md::ondisk::{Level, Version, change};
 use ashlar_md::{Array, ArrayState, AssembleError, Options};
@@ -26,6 +27,8 @@ use places::Places;
 use script::{End, Facts, Script, Ways, misbehave};
 
 const RUN: Options = Options { run: true, read_only: false, force: false };
+/// What mdadm reserves for a partial parity log.
+const PPL: u64 = 2304;
 /// Some disks take longer for some commands.
 const IO_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_ONLY: Options = Options { run: true, read_only: true, force: false };
@@ -57,6 +60,8 @@ pub(crate) struct World {
     links: Option<Links>,
     /// The array has parity, was not stopped cleanly, and lacks a member, so that it does not start again, or blocks, which cannot be read.
     over: Cell<bool>,
+    /// The length of the partial parity log, if there is one.
+    ppl: Option<Sectors>,
     /// Commands have a latency tail, and may take effect after their link has broken.
     lags: bool,
 }
@@ -126,9 +131,13 @@ impl World {
         let mut rng = Rng::new(seed ^ 0x6d64);
         let shape = random_shape(level, &mut rng);
         let block = if rng.chance(1, 5) { 8 } else { 1 };
+        // The length of a partial parity log, if there is one.
+        let ppl = (level == Level::Raid5 && rng.chance(1, 3))
+            .then(|| Sectors([16, 40, 528, 600, 2048][rng.index(5)]));
         let spares = if level == Level::Raid0 { 0 } else { [0, 0, 1, 2][rng.index(4)] };
         // Sometimes an array that is synced in several windows.
         let least = if rng.chance(1, 12) { 5000 } else { 400 };
+        let least = least + if ppl.is_some() { PPL } else { 0 };
         let sizes: Vec<Sectors> = (0..shape.members + spares)
             .map(|_| Sectors(least + rng.below(160)).round_down(Sectors(block)))
             .collect();
@@ -155,6 +164,7 @@ impl World {
             links: None,
             over: Cell::new(false),
             lags,
+            ppl,
             shape,
         };
         world.make(&sizes);
@@ -169,7 +179,15 @@ impl World {
             if self.redundant() {
                 self.furnish(&mut spec);
             }
-            let made = make_with(&spec, &disks).await;
+            if self.ppl.is_some() {
+                spec.ppl = true;
+                spec.bitmap = NewBitmap::None;
+                spec.data_offset = (spec.version != Version::V1_0).then_some(Sectors(256 + PPL));
+            }
+            let mut made = make_with(&spec, &disks).await;
+            if let Some(len) = self.ppl {
+                self.shorten_logs(&mut made, len);
+            }
             let array = start(&sim, &disks, &READ_ONLY).await.expect("a new array");
             self.size = gateway(&array).capacity().0;
             let used = array.status().await.used_dev_size;
@@ -194,6 +212,18 @@ impl World {
                 medium.poke(Sector(sector), &stamp(self.seed, sector, u64::MAX));
             }
             self.new.push(medium.snapshot());
+        }
+    }
+
+    /// Gives the members shorter partial parity logs than mdadm does.
+    fn shorten_logs(&self, made: &mut CreatedArray, len: Sectors) {
+        for (medium, new) in self.media.iter().zip(made.superblocks.iter_mut().flatten()) {
+            let sb = &mut new.superblock;
+            sb.ppl.as_mut().expect("a log").len = len;
+            let bytes = sb.encode(512).expect("a superblock");
+            for (sector, bytes) in (sb.super_offset.0..).zip(bytes.chunks(512)) {
+                medium.poke(Sector(sector), bytes);
+            }
         }
     }
 

@@ -27,6 +27,7 @@ impl Places {
         let mut areas = vec![at..at + block, data..data + used];
         let log = sb.bad_block_log_start().zip(sb.bad_block_log);
         areas.extend(log.map(|(start, log)| start.0..start.0 + log.len.0));
+        areas.extend(sb.ppl_area().map(|area| area.start.0..area.end.0));
         let mut places = Self { data, areas };
         places.allow_bitmap(sb);
         places
