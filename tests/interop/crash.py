@@ -2,7 +2,7 @@
 """crash.py - write to an array until somebody pulls the plug, and verify that what was flushed is there.
 
     crash.py write  --seed NAME --state FILE --log FILE [--discards] [--seconds S] TARGET
-    crash.py verify --seed NAME --state FILE --log FILE [--discards] [--torn] TARGET
+    crash.py verify --seed NAME --state FILE --log FILE [--discards] [--torn | --degraded] TARGET
     crash.py selftest
 
 TARGET is as for stamp.py. `write` issues batches of writes (and discards and zeroes with --discards),
@@ -15,7 +15,8 @@ seed and state alone, so `verify` can replay it: all batches up to the flushed o
 more may be there, sector by sector. Then it keeps in the state what it found, which is where the next
 round begins, and empties the log. With --torn one sector may begin as one write that was not flushed left it
 and end as an earlier one did: OpenZFS's log cuts a write that does not fit a log block anywhere, so that after
-a crash only the first piece may be replayed of the last one, on top of all before it.
+a crash only the first piece may be replayed of the last one, on top of all before it. With --degraded a member of the
+array is missing, and with it what was being written there: what was not flushed may be anything. Nothing is kept then.
 """
 
 import argparse
@@ -177,7 +178,7 @@ def is_torn(seed, sector, read, flushed, newer):
     )
 
 
-def verify(device, seed, state, log, discards, torn=False):
+def verify(device, seed, state, log, discards, torn=False, degraded=False):
     """Prints what is wrong; returns how many sectors are."""
     want, loose, perhaps, last = expected(seed, state, log, discards)
     wrong = newer = 0
@@ -197,6 +198,8 @@ def verify(device, seed, state, log, discards, torn=False):
                 for kind, at, length, number in perhaps
             ):
                 newer += 1
+            elif degraded and any(at <= sector < at + length for _, at, length, _ in perhaps):
+                newer += 1
             elif torn and not is_cut and is_torn(seed, sector, read, want[sector], replayed_in_part(perhaps, sector)):
                 # The next round must know what it is.
                 device.write(sector * SECTOR, stamp(seed, want[sector], sector))
@@ -213,7 +216,7 @@ def verify(device, seed, state, log, discards, torn=False):
             want[sector] = found or 0
     flushed = (perhaps[0][3] if perhaps else last + 1) - state.next
     print(f"{flushed} operations flushed, {len(want)} sectors compared, {newer} newer, {wrong} wrong")
-    if not wrong:
+    if not wrong and not degraded:
         state.generation, state.next = want, last + 1
         state.save()
         os.truncate(log, 0)
@@ -325,6 +328,7 @@ def main():
         parser.add_argument(option)
     parser.add_argument("--discards", action="store_true")
     parser.add_argument("--torn", action="store_true")
+    parser.add_argument("--degraded", action="store_true")
     parser.add_argument("--seconds", type=float, default=3600)
     options = parser.parse_intermixed_args()
     if options.verb == "selftest":
@@ -335,8 +339,9 @@ def main():
     device = open_device(options.target)
     seed, state = seed_of(options.seed), State(options.state, device.size // SECTOR)
     if options.verb == "verify":
-        wrong = verify(device, seed, state, options.log, options.discards, options.torn)
-        device.flush()
+        wrong = verify(device, seed, state, options.log, options.discards, options.torn, options.degraded)
+        if not options.degraded:
+            device.flush()
         sys.exit(wrong != 0)
     flushed, gone = write(device, seed, state, options.log, options.discards, options.seconds)
     print(f"{flushed} operations flushed, " + ("then the target went away" if gone else "all of them"))

@@ -6,7 +6,9 @@
 #            finds all copies equal
 #   crash    ashlar serves them, they are written, ashlar is killed with SIGKILL at a random time;
 #            the kernel resyncs them, then finds all copies equal, and what was flushed is there
-#            (crash.py); ROUNDS times, each going on with the arrays as the last one left them
+#            (crash.py); ROUNDS times, each going on with the arrays as the last one left them. Of an array with a
+#            partial parity log all that was flushed is there without each member, too, for the kernel and for
+#            ashlar, and no resync follows
 #   power    the kernel writes them, its guest is killed with what was in its page cache; ashlar
 #            resyncs them, finds all copies equal, what was flushed is there; after a clean stop the
 #            kernel agrees
@@ -39,6 +41,8 @@ cases() {
 		raid5-ls-x4       5   left-symmetric   64  1.2   internal  6185,6227,6151,6263
 		raid6-ra-x5       6   right-asymmetric 4   1.1   none      6185,6227,6151,6263,6199
 		raid4-x3          4   -   512 1.0   internal  6185,6227,6151
+		raid5-ppl-x4      5   left-symmetric   64  1.2   ppl  8233,8275,8199,8311
+		raid5-ppl-x3      5   right-asymmetric 4   1.0   ppl  8233,8275,8199
 	END
 }
 
@@ -56,9 +60,10 @@ crash() {
 	timeout 120 $python "$here/crash.py" "$1" --seed "$name" --state "$dir/state" --log "$dir/log" --discards "${@:2}" "nbd:$socket"
 }
 
-# start_server - serve the case's members read-write
+# start_server [ARGUMENT...] - serve the case's members read-write, or as the arguments say
 start_server() {
-	"$ashlar" serve "$dir"/m?.img --nbd "unix:$socket" --control "$socket.control" >"$socket.log" 2>&1 </dev/null &
+	[ $# != 0 ] || set -- "$dir"/m?.img
+	"$ashlar" serve "$@" --nbd "unix:$socket" --control "$socket.control" >"$socket.log" 2>&1 </dev/null &
 	server=$!
 	for _ in $(seq 200); do
 		[ ! -S "$socket" ] || return 0
@@ -114,7 +119,7 @@ step_crash() {
 	wait $writer || { echo "crash.py write ended with $?"; status=1; }
 	sleep 0.2 # I/O that the dead process had in flight
 	# What the bitmap says, for mdadm to find the same.
-	[ "$bitmap" = none ] || "$ashlar" md examine --bitmap "$dir/m0.img" | sed -n 's/.* bits (chunks), \([0-9]*\) dirty .*/\1/p' >"$dir/bits"
+	[ "$bitmap" != internal ] || "$ashlar" md examine --bitmap "$dir/m0.img" | sed -n 's/.* bits (chunks), \([0-9]*\) dirty .*/\1/p' >"$dir/bits"
 	return $status
 }
 
@@ -129,6 +134,21 @@ step_power() {
 	{ wait $guest; } 2>/dev/null
 	[ $status = 0 ] || sed 's/^/guest: /' "$dir/guest"
 	return $status
+}
+
+# without - of an array with a partial parity log, all that was flushed is there without each of its members, and nothing changes
+step_without() {
+	[ "$bitmap" = ppl ] || return 0
+	local missing status image members discards=()
+	[ ! -e "$dir/discards" ] || discards=(--discards)
+	for missing in "$dir"/m?.img; do
+		members=() status=0
+		for image in "$dir"/m?.img; do [ "$image" = "$missing" ] || members+=("$image"); done
+		start_server --read-only --run "${members[@]}" || return 1
+		timeout 120 $python "$here/crash.py" verify --seed "$name" --state "$dir/state" --log "$dir/log" --degraded "${discards[@]}" "nbd:$socket" || status=1
+		end_server TERM 0 || status=1
+		[ $status = 0 ] || { echo "without ${missing##*/}"; return 1; }
+	done
 }
 
 # md ATTRIBUTE [VALUE] - read or write an attribute of the array that is served
@@ -254,11 +274,20 @@ for part in $parts; do
 	crash)
 		for ((round = 0; round < rounds; round++)); do
 			stage steps crash
+			stage guests missing
+			stage steps without
 			stage guests recover
 		done
 		report "$((rounds * arrays)) killed while writing: resynced, nothing flushed lost"
 		;;
 	power)
+		# Linux acknowledges a flush of such an array without flushing a member (docs/upstream.md, B2), so what was flushed is lost here.
+		if grep -q '	ppl	' "$WORK/cases"; then
+			echo "skipped: arrays with a partial parity log that Linux writes until its guest is killed: it does not flush their members"
+			sed -i '/	ppl	/d' "$WORK/cases"
+			arrays=$(wc -l <"$WORK/cases")
+			[ "$arrays" != 0 ] || continue
+		fi
 		for ((round = 0; round < rounds; round++)); do
 			stage steps power
 			if [ $judge = kernel ]; then

@@ -10,6 +10,8 @@
 #   stopped per case: assembled without a resync, the copies are equal, crash.py verifies
 #   recover per case: mdadm counts the dirty bits that ashlar did, assembled with a resync, afterwards
 #           the copies are equal, crash.py verifies
+#   missing per case with a partial parity log: copies of the members are assembled without each of them, crash.py
+#           verifies
 #   write   the first case: assembled, crash.py writes until the guest is killed
 #
 # CASES is a file of lines as tests/interop/cases.py prints them. Prints one line per case:
@@ -54,7 +56,11 @@ create() {
 	[ "$metadata" != 0.90 ] || options=("${options[@]:0:3}")
 	[ "$chunk" = 0 ] || options+=(--chunk="$chunk")
 	[ "$layout" = - ] || options+=(--layout="$layout")
-	! redundant || options+=(--assume-clean --bitmap="$bitmap")
+	! redundant || options+=(--assume-clean)
+	case $bitmap in
+	ppl) options+=(--consistency-policy=ppl) ;;
+	*) ! redundant || options+=(--bitmap="$bitmap") ;;
+	esac
 	mdadm --quiet --create $md --run "${options[@]}" "$@" "${loops[@]}"
 }
 
@@ -100,7 +106,7 @@ shape() {
 crash() {
 	local discards=()
 	[ ! -e "$dir/$name/discards" ] || discards=(--discards)
-	/usr/bin/python3 "$here/crash.py" "$1" --seed "$name" --state "$dir/$name/state" --log "$dir/$name/log" "${discards[@]}" $md
+	/usr/bin/python3 "$here/crash.py" "$1" --seed "$name" --state "$dir/$name/state" --log "$dir/$name/log" "${discards[@]}" "${@:2}" $md
 }
 
 # The array was running when it was left.
@@ -165,7 +171,7 @@ judge_case() {
 
 prepare_case() {
 	local chunk_of_bitmap=()
-	[ "$bitmap" = none ] || chunk_of_bitmap=(--bitmap-chunk=16K)
+	[ "$bitmap" != internal ] || chunk_of_bitmap=(--bitmap-chunk=16K)
 	attach && create "${chunk_of_bitmap[@]}" && shape && mdadm --quiet --stop $md && superblocks_sound
 }
 
@@ -175,8 +181,34 @@ stopped_case() {
 }
 
 recover_case() {
-	attach && left_running && bits_agree && assemble && shape && resynced yes && copies_agree &&
+	local resync=yes
+	# Its log says what parity is to be.
+	[ "$bitmap" != ppl ] || resync=no
+	attach && left_running && bits_agree && assemble && shape && resynced $resync && copies_agree &&
 		crash verify && mdadm --quiet --stop $md && superblocks_sound
+}
+
+missing_case() {
+	[ "$bitmap" = ppl ] || return 0
+	local copies=$dir/$name/copies missing image device status
+	attach
+	for missing in "${!loops[@]}"; do
+		mkdir -p "$copies" && cp --sparse=always "$dir/$name"/m?.img "$copies" || return 1
+		losetup --detach "${loops[@]}"
+		loops=()
+		for image in "$copies"/m?.img; do
+			[ "$image" != "$copies/m$missing.img" ] || continue
+			device=$(losetup --find --show "$image") || return 1
+			loops+=("$device")
+		done
+		status=0
+		mdadm --quiet --assemble --run $md "${loops[@]}" && crash verify --degraded || status=1
+		mdadm --quiet --stop $md
+		losetup --detach "${loops[@]}"
+		rm -r "$copies"
+		[ $status = 0 ] || { echo "without member $missing"; loops=(); return 1; }
+		attach
+	done
 }
 
 write_case() { attach && assemble && shape && crash write; }
@@ -192,7 +224,9 @@ while IFS=$'\t' read -r name level layout chunk metadata bitmap _; do
 		how=''
 		if [ "$mode" = recover ]; then
 			how=' resynced by the bitmap'
-			if [ "$bitmap" = none ] || dmesg | grep -q 'bitmap file is out of date'; then how=' resynced in full'; fi
+			if [ "$bitmap" = ppl ]; then
+				how=' by its partial parity log'
+			elif [ "$bitmap" = none ] || dmesg | grep -q 'bitmap file is out of date'; then how=' resynced in full'; fi
 		fi
 		echo "pass $name$how"
 	else
