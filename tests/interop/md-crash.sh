@@ -124,10 +124,15 @@ step_crash() {
 }
 
 step_power() {
-	local guest status=0
+	local guest image status=0 disks=()
+	if [ "$bitmap" = ppl ]; then
+		# Linux acknowledges a flush of such an array without flushing a member (docs/upstream.md, B2), so these must not have
+		# a cache in the guest, as loop devices do.
+		for image in "$dir"/m?.img; do disks+=(--disk "$image"); done
+	fi
 	rm -f "$dir/discards" && : >"$dir/log"
 	grep "^$name	" "$WORK/cases" >"$dir/case"
-	"$root/tests/oracle/uml-run" --timeout 120 --rw "$WORK/arrays" "$here/md-guest.sh" write "$WORK/arrays" "$dir/case" >"$dir/guest" 2>&1 &
+	"$root/tests/oracle/uml-run" --timeout 120 --rw "$WORK/arrays" "${disks[@]}" "$here/md-guest.sh" write "$WORK/arrays" "$dir/case" >"$dir/guest" 2>&1 &
 	guest=$!
 	writing && random_sleep || status=1
 	kill -TERM $guest || { echo "the guest ended on its own"; status=1; }
@@ -281,15 +286,10 @@ for part in $parts; do
 		report "$((rounds * arrays)) killed while writing: resynced, nothing flushed lost"
 		;;
 	power)
-		# Linux acknowledges a flush of such an array without flushing a member (docs/upstream.md, B2), so what was flushed is lost here.
-		if grep -q '	ppl	' "$WORK/cases"; then
-			echo "skipped: arrays with a partial parity log that Linux writes until its guest is killed: it does not flush their members"
-			sed -i '/	ppl	/d' "$WORK/cases"
-			arrays=$(wc -l <"$WORK/cases")
-			[ "$arrays" != 0 ] || continue
-		fi
 		for ((round = 0; round < rounds; round++)); do
 			stage steps power
+			stage guests missing
+			[ $judge = kernel ] || stage steps without
 			if [ $judge = kernel ]; then
 				stage guests recover
 			else

@@ -35,7 +35,11 @@ stamp() {
 
 attach() {
 	loops=()
-	local image device
+	local image device disk
+	for disk in DISK{0..9}; do
+		[ -z "${!disk:-}" ] || loops+=("${!disk}")
+	done
+	[ ${#loops[@]} = 0 ] || return 0
 	for image in "$dir/$name"/m?.img; do
 		device=$(losetup --find --show "$image") || return 1
 		loops+=("$device")
@@ -44,7 +48,7 @@ attach() {
 
 detach() {
 	[ ! -e /sys/block/md0/md ] || mdadm --quiet --stop $md
-	[ ${#loops[@]} = 0 ] || losetup --detach "${loops[@]}"
+	[ ${#loops[@]} = 0 ] || [ -n "${DISK0:-}" ] || losetup --detach "${loops[@]}"
 }
 
 create() {
