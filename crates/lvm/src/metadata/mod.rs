@@ -13,6 +13,7 @@ mod check;
 mod error;
 pub mod flags;
 mod header;
+mod holder;
 mod reader;
 mod segment;
 mod segment_text;
@@ -24,6 +25,7 @@ pub use check::{is_valid_name, parse_tag};
 pub use error::MetadataError;
 pub use flags::{Flag, FlagSet, LvFlag, PvFlag, VgFlag};
 pub use header::Header;
+pub use holder::{HeldElsewhere, SystemIds, system_id};
 pub use segment::{
     Area, AreaVolume, ForeignSegment, Mirror, PvExtents, Raid, RaidImage, RaidLevel, Segment,
     SegmentKind, Snapshot, StripeAreas, Thin, ThinPool,

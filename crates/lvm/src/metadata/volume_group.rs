@@ -286,7 +286,8 @@ impl VolumeGroup {
         names.into_iter().find(|name| !taken.contains(name.as_str())).unwrap_or_default()
     }
 
-    /// Why the group must not be changed; `None` if it may be.
+    /// Why no host may change the group as it is; `None` if the host that it belongs to may. Whose it is says
+    /// [`held_elsewhere`](Self::held_elsewhere).
     pub fn write_refusal(&self) -> Option<String> {
         let name = &self.name;
         let lv_flag = self.lvs.iter().find_map(|lv| lv.flags.unknown_status());
@@ -296,16 +297,8 @@ impl VolumeGroup {
                 "volume group {name} has the status {word:?}, which is not known"
             ));
         }
-        if self.flags.contains(&VgFlag::Exported) {
-            return Some(format!("volume group {name} is exported; import it with vgimport"));
-        }
-        let shared = [VgFlag::Clustered, VgFlag::Shared];
-        if self.lock_type.as_deref().is_some_and(|lock| lock != "none")
-            || shared.iter().any(|flag| self.flags.contains(flag))
-        {
-            return Some(format!(
-                "volume group {name} is shared; only LVM with its locks may write"
-            ));
+        if let Some(held) = self.given_away() {
+            return Some(held.to_string());
         }
         let writable = [VgFlag::Write, VgFlag::WriteLocked];
         if !writable.iter().any(|flag| self.flags.contains(flag)) {

@@ -39,7 +39,7 @@ impl VgRow {
     fn attributes(&self) -> String {
         let group = self.group();
         let has = |flag| group.flags.contains(&flag);
-        let shared = match (has(VgFlag::Clustered), has(VgFlag::Shared)) {
+        let shared = match (has(VgFlag::Clustered), group.lock_manager().is_some()) {
             (true, _) => 'c',
             (false, true) => 's',
             (false, false) => '-',
@@ -85,7 +85,7 @@ impl Row for VgRow {
 }
 
 /// The fields of the group that a row belongs to; those of no group are empty.
-pub(super) const fn fields<R: Row>() -> [Field<R>; 16] {
+pub(super) const fn fields<R: Row>() -> [Field<R>; 17] {
     [
         field(Kind::Text, "vg_name", "VG", "name of the group", |row: &R| {
             text(row, |vg| vg.group().name.clone())
@@ -98,7 +98,7 @@ pub(super) const fn fields<R: Row>() -> [Field<R>; 16] {
             Kind::Text,
             "vg_attr",
             "Attr",
-            "writable, resizeable, exported, partial, allocation",
+            "writable, resizeable, exported, partial, allocation, clustered or shared",
             |row: &R| {
                 let attributes = row.vg().map(|vg| vg.attributes());
                 Value::Text(attributes.unwrap_or_else(|| "r-----".into()))
@@ -135,6 +135,13 @@ pub(super) const fn fields<R: Row>() -> [Field<R>; 16] {
         field(Kind::Text, "vg_systemid", "SystemID", "the host that owns the group", |row: &R| {
             text(row, |vg| vg.group().system_id.clone().unwrap_or_default())
         }),
+        field(
+            Kind::Text,
+            "vg_lock_type",
+            "VLockType",
+            "the lock manager of a shared group",
+            |row: &R| text(row, |vg| vg.group().lock_manager().unwrap_or_default().to_owned()),
+        ),
         field(Kind::List, "vg_tags", "VG Tags", "words for the administrator", |row: &R| {
             Value::List(row.vg().map_or_else(Vec::new, |vg| vg.group().tags.clone()))
         }),
