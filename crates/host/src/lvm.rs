@@ -13,6 +13,7 @@ mod moving;
 pub mod names;
 mod physical;
 mod session;
+mod system_id;
 
 use std::fmt::Display;
 
@@ -32,6 +33,7 @@ pub use self::groups::Groups;
 pub use self::moving::{MoveObserver, MoveProgress, SIGNALS, block_signals};
 pub use self::physical::OverwritePermission;
 pub use self::session::{Pv, Session, only_group, with_named, with_session};
+pub use self::system_id::local_system_ids;
 use crate::error::{Error, Result};
 
 /// Refuses to reduce a volume to `size` if its file system needs more, unless the command is forced.
