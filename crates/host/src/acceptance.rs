@@ -57,6 +57,12 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
             false => error.hint("--whole serves the disk as it is, whatever is on it"),
         });
     }
+    if let Some(group) = stack.refused_groups.first() {
+        let error = Error::new("cannot serve the volume group", &group.name, group.why());
+        return Err(error.hint(
+            "--read-only gives access to the data and changes nothing; if no other host uses it, --force has its volumes written to",
+        ));
+    }
     if let Some(pool) = stack.refused_pools.first() {
         let error = Error::plain("cannot serve a pool", &pool.why);
         return Err(match &pool.hint {

@@ -11,11 +11,12 @@ use crate::options::{
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_lvm::snapshots::AutoExtend;
-use ashlar_stack::pools;
+use ashlar_stack::{pools, volume_groups};
 use ashlar_zfs::client::Parameters;
 
 use crate::access::{self, Access};
 use crate::error::{Error, Result};
+use crate::lvm::local_system_ids;
 use crate::{disks, front_ends};
 
 /// The directory of ZFS's module parameters.
@@ -66,7 +67,8 @@ pub struct Config {
     pub raw: bool,
     /// Whether logical volumes start without missing physical volumes.
     pub partial: bool,
-    /// Whether to import pools that another host used last, and to start arrays with parity that were not stopped cleanly and lack a member.
+    /// Whether to import pools that another host used last, to write to volume groups that another host may be
+    /// writing to, and to start arrays with parity that were not stopped cleanly and lack a member.
     pub force: bool,
     /// The threads that do the I/O; without a number as many as there are processors for the process, at most [`MAX_THREADS`].
     pub threads: Option<u16>,
@@ -157,6 +159,11 @@ impl Config {
     /// The options for assembling arrays.
     pub(crate) fn md(&self) -> ashlar_md::Options {
         ashlar_md::Options { run: self.run, read_only: self.read_only, force: self.force }
+    }
+
+    /// The options for volume groups.
+    pub(crate) fn groups(&self) -> volume_groups::Options {
+        volume_groups::Options { local: local_system_ids(), force: self.force }
     }
 
     /// The options for importing pools: with the module parameters among the settings.

@@ -153,6 +153,7 @@ pub fn serve(
         ending.listen().map_err(deaf)?;
     }
     let pools = pools::Options { is_confined: confinement.is_on(), ..config.pools()? };
+    let groups = config.groups();
     let access = config.check_surroundings()?;
     let (disks, absent) = absent::open(config)?;
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
@@ -203,6 +204,7 @@ pub fn serve(
             rename: rename.map(str::to_owned),
             whole: config.whole,
             partial: config.partial,
+            groups,
             pools: Some(pools),
         };
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;

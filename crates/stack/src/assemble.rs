@@ -21,7 +21,7 @@ pub use crate::findings::{DeviceProbe, Failure, Note, Options};
 use crate::names::Names;
 use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe_readable};
-use crate::volume_groups::{RefusedVolume, VolumeGroups};
+use crate::volume_groups::{RefusedGroup, RefusedVolume, VolumeGroups};
 
 /// An open disk.
 pub struct Disk {
@@ -53,6 +53,8 @@ pub struct Stack {
     pub probes: Vec<DeviceProbe>,
     /// The logical volumes that could not be activated.
     pub refused_volumes: Vec<RefusedVolume>,
+    /// The volume groups that are not used, because another host may write to them.
+    pub refused_groups: Vec<RefusedGroup>,
     /// The pools of ZFS.
     pub pools: Arc<Pools>,
     /// The pools that could not be imported.
@@ -172,6 +174,7 @@ pub async fn assemble(
         unreadable,
         failures,
         refused_volumes,
+        refused_groups,
         refused_pools,
         notes,
         probes,
@@ -184,6 +187,7 @@ pub async fn assemble(
         notes,
         probes,
         refused_volumes,
+        refused_groups,
         pools,
         refused_pools,
         unreadable,

@@ -2,13 +2,13 @@
 //! docs/internals/stack.md.
 
 mod doubt;
+mod groups;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use ashlar_block::disk::DeviceNumber;
 use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
-use ashlar_lvm::activate;
 use ashlar_md::{Array, AssembleError, Candidate};
 use ashlar_zfs::ondisk::label::Label;
 use uuid::Uuid;
@@ -24,7 +24,7 @@ use crate::pool_members::{Members as PoolMembers, lower_disk};
 use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe_readable};
 use crate::view::ArrayView;
-use crate::volume_groups::{RefusedVolume, Site, VolumeGroups};
+use crate::volume_groups::{RefusedGroup, RefusedVolume, VolumeGroups};
 use doubt::Members;
 
 /// Devices nested deeper than this are not probed; the disks are level 0.
@@ -52,6 +52,8 @@ pub(crate) struct Builder {
     pub(crate) groups: VolumeGroups,
     pub(crate) pools: Arc<Pools>,
     pool_members: PoolMembers,
+    /// The volume groups that are not used, because another host may write to them.
+    pub(crate) refused_groups: Vec<RefusedGroup>,
     /// The pools that could not be imported.
     pub(crate) refused_pools: Vec<RefusedPool>,
     /// The devices of which too much cannot be read: whoever owns them may have written it there.
@@ -81,6 +83,7 @@ impl Builder {
             arrays,
             pools,
             pool_members: PoolMembers::default(),
+            refused_groups: Vec::new(),
             refused_pools: Vec::new(),
             runtime,
             options,
@@ -149,30 +152,6 @@ impl Builder {
             }
             return;
         }
-    }
-
-    /// Activates a volume group whose physical volumes are all present, or any group if `any` is
-    /// set. Returns whether there was one.
-    async fn activate(&mut self, any: bool) -> bool {
-        let Some(group) = self.groups.next(any) else { return false };
-        let (groups, site) = self.groups_and_site();
-        let done = groups.activate(&group, &site).await;
-        for (device, text) in done.notes {
-            self.note(&device, text);
-        }
-        self.refused_volumes.extend(done.refused);
-        for volume in done.volumes {
-            self.add(volume, done.depth + 1);
-        }
-        true
-    }
-
-    /// The groups, and where and how their devices are made.
-    pub(crate) fn groups_and_site(&mut self) -> (&mut VolumeGroups, Site<'_>) {
-        let (read_only, partial) = (self.options.md.read_only, self.options.partial);
-        let options = activate::Options { read_only, partial };
-        let (devices, runtime) = (&*self.devices, &self.runtime);
-        (&mut self.groups, Site { devices, runtime, options })
     }
 
     /// Imports a pool whose members are all present, or any pool if `any` is set. Returns whether

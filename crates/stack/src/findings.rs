@@ -9,6 +9,7 @@ use crate::devices::Devices;
 use crate::names::ArrayName;
 use crate::pools;
 use crate::probe::Contents;
+use crate::volume_groups;
 
 /// How to assemble.
 #[derive(Clone, Default, Debug)]
@@ -21,6 +22,8 @@ pub struct Options {
     pub whole: bool,
     /// Activate logical volumes that lack physical volumes: I/O to the missing parts fails.
     pub partial: bool,
+    /// Which volume groups are written to.
+    pub groups: volume_groups::Options,
     /// How pools of ZFS are imported; `None`: not at all.
     pub pools: Option<pools::Options>,
 }

@@ -114,6 +114,10 @@ impl Collector {
 
     /// The messages about new arrays since the last call.
     pub fn take_notes(&mut self) -> Vec<Note> {
+        for refused in std::mem::take(&mut self.builder.refused_groups) {
+            let text = format!("volume group {} is not used: {}", refused.name, refused.why());
+            refused.below.iter().for_each(|device| self.builder.note(device, text.clone()));
+        }
         std::mem::take(&mut self.builder.notes)
     }
 

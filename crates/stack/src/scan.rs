@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ashlar_block::Runtime;
+use ashlar_lvm::metadata::SystemIds;
 use ashlar_md::ArrayStatus;
 use ashlar_md::ondisk::{Level, MdadmUuid, Role as MdRole, Superblock, text};
 
@@ -15,12 +16,14 @@ use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
 use crate::probe::{Contents, Md};
 use crate::signature::{Signature, Usage, ZFS_MEMBER};
+use crate::volume_groups;
 use crate::zpools::{self, LabelledDevice};
 
-/// The graph of `probed`. Nothing is written.
-pub async fn scan(probed: &[ProbedDisk], runtime: &Arc<dyn Runtime>) -> Graph {
+/// The graph of `probed` on the host with the system IDs `local`. Nothing is written.
+pub async fn scan(probed: &[ProbedDisk], local: SystemIds, runtime: &Arc<dyn Runtime>) -> Graph {
     let md = ashlar_md::Options { run: true, read_only: true, force: true };
-    let stack = assemble(probed, Options { md, ..Options::default() }, runtime).await;
+    let groups = volume_groups::Options { local, force: false };
+    let stack = assemble(probed, Options { md, groups, ..Options::default() }, runtime).await;
     draw(&stack)
 }
 

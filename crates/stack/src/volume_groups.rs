@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ashlar_block::Runtime;
 use ashlar_lvm::activate;
 use ashlar_lvm::group::{self, Group, MemberState};
+use ashlar_lvm::metadata::HeldElsewhere;
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
 use crate::devices::{Device, Devices};
@@ -20,6 +21,7 @@ mod change;
 mod copying;
 mod difference;
 mod filling;
+mod held;
 mod members;
 mod merges;
 mod moves;
@@ -32,6 +34,7 @@ use active::{Active, LiveDevice, Numbers};
 pub use change::{Change, ChangeResult, Request};
 pub use copying::CopyControl;
 pub use filling::ServedSnapshot;
+pub use held::{Options, RefusedGroup};
 pub use members::new_member;
 pub use merges::{MergeIdentity, ServedMerge, left_to_merge};
 pub use moves::{MirrorProgress, MovingState, ServedMove, mirror_progress};
@@ -75,6 +78,7 @@ pub(crate) struct Site<'a> {
     pub(crate) devices: &'a Devices,
     pub(crate) runtime: &'a Arc<dyn Runtime>,
     pub(crate) options: activate::Options,
+    pub(crate) groups: &'a Options,
 }
 
 /// Where a group's physical volumes are.
@@ -99,6 +103,8 @@ pub(crate) struct VolumeGroups {
     /// Physical volumes seen inside members of arrays: their UUIDs, and those of the arrays.
     inside: Vec<(Uuid, uuid::Uuid)>,
     active: BTreeMap<Uuid, Active>,
+    /// The groups that are not used, because other hosts may write to them.
+    refused: BTreeMap<Uuid, HeldElsewhere>,
     numbers: Numbers,
 }
 
@@ -144,7 +150,8 @@ impl VolumeGroups {
         let mut groups = found.groups;
         groups.retain(|group| {
             let vg = &group.metadata.group;
-            !self.active.contains_key(&vg.id) && vg.pvs.iter().all(|pv| !unsure.contains(&pv.id))
+            let is_done = self.active.contains_key(&vg.id) || self.refused.contains_key(&vg.id);
+            !is_done && vg.pvs.iter().all(|pv| !unsure.contains(&pv.id))
         });
         groups.into_iter().find(|group| any || group.is_complete())
     }

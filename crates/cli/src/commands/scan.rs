@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::Result;
+use ashlar_host::lvm::local_system_ids;
 use ashlar_host::sandbox::Sandbox;
 use clap::Args;
 
@@ -33,11 +34,12 @@ impl Scan {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let sandbox = Sandbox::of(&self.disks);
         let opened = disks::open_all(&self.disks, Access::Look)?;
+        let local = local_system_ids();
         let reactor = disks::reactor()?;
         sandbox.enter()?;
         let graph = reactor.block_on(async {
             let probed = ashlar_stack::assemble::probe_all(opened).await;
-            ashlar_stack::scan::scan(&probed, &disks::runtime()).await
+            ashlar_stack::scan::scan(&probed, local, &disks::runtime()).await
         });
         if self.json {
             output::print_json(&graph)?

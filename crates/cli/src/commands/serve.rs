@@ -69,8 +69,9 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Import ZFS pools that another host used last and did not export; serve arrays with parity that were not stopped cleanly and lack
-    /// a member, although what is recovered of it may be wrong where writes were under way
+    /// Import ZFS pools that another host used last and did not export; write to the volumes of groups that are exported, shared or
+    /// another host's by their system ID; serve arrays with parity that were not stopped cleanly and lack a member, although what is
+    /// recovered of it may be wrong where writes were under way
     #[arg(long)]
     force: bool,
 

@@ -26,6 +26,7 @@ mod in_use;
 mod incremental;
 mod jobs;
 mod lvm;
+mod lvm_held;
 mod lvm_live;
 mod lvm_moves;
 mod lvm_reports;

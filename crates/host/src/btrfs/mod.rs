@@ -15,11 +15,13 @@ use ashlar_engine::signal::{self, Signal};
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
+use ashlar_stack::volume_groups::{self, RefusedGroup};
 use uuid::Uuid;
 
 pub use self::counters::{DeviceCounters, device_counters};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
+use crate::lvm::local_system_ids;
 use crate::sandbox::Sandbox;
 
 /// The signals that end work on a file system cleanly.
@@ -89,11 +91,13 @@ impl Selection {
     /// The devices cannot be opened, or do not belong to one file system.
     pub async fn open(&self, access: Access, sandbox: Sandbox) -> Result<OpenFileSystem> {
         let opened = disks::open_all(&self.devices, access)?;
+        let groups = volume_groups::Options { local: local_system_ids(), force: false };
         sandbox.enter()?;
         let writable = access == Access::Write;
         let options = Options {
             md: ashlar_md::Options { run: self.degraded, read_only: !writable, force: false },
             partial: self.degraded,
+            groups,
             ..Options::default()
         };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
@@ -217,6 +221,11 @@ impl Selection {
     fn nothing(&self, stack: &Stack) -> Error {
         let error =
             Error::new("no btrfs file system", self.given(), "no superblock of it is found");
+        if let Some(group) = stack.refused_groups.first() {
+            let RefusedGroup { name, .. } = group;
+            let what = "ashlar btrfs scrub start --readonly reads it";
+            return error.hint(format!("volume group {name} is not used: {}; {what}", group.why()));
+        }
         match stack.failures.first() {
             Some(failure) => {
                 let run = if matches!(failure.error, AssembleError::NeedsRun { .. }) {

@@ -61,11 +61,14 @@ impl Session {
     /// A copy of a group, to be changed.
     ///
     /// # Errors
-    /// The group does not exist, or must not be changed in its present state.
+    /// The group does not exist, may be another host's, or must not be changed in its present state.
     pub async fn draft(&self, name: &str) -> Result<Draft> {
         let found = self.group(name)?;
         let metadata = &found.metadata;
         let group = &metadata.group;
+        if let Some(held) = group.held_elsewhere(&self.local) {
+            return Err(Error::failed(&held).hint(held.way_out()));
+        }
         let refuse = |why: String| Err(Error::new("Cannot change VG", &group.name, why));
         let members: Option<Vec<usize>> = found.members.iter().map(|m| m.usable()).collect();
         let Some(members) = members else {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ashlar_lvm::Metadata;
 use ashlar_lvm::group::Group;
+use ashlar_lvm::metadata::{HeldElsewhere, SystemIds};
 use ashlar_lvm::moving::Move;
 use ashlar_lvm::report::{Inventory, LvRow, LvState, PresentVolume, PvFacts, PvRow, VgRow};
 use ashlar_stack::volume_groups::{ServedGroup, ServedVolume};
@@ -70,6 +71,12 @@ impl Groups {
             groups.push((Group { metadata, members, outdated: Vec::new() }, volumes));
         }
         Ok(Self::new(physical, groups))
+    }
+
+    /// The names of those that are not the groups of the host with these system IDs, and who may be writing to them.
+    pub fn held_elsewhere(&self, local: &SystemIds) -> Vec<(&str, HeldElsewhere)> {
+        let groups = self.groups.iter().map(|group| &group.metadata.group);
+        groups.filter_map(|group| Some((&*group.name, group.held_elsewhere(local)?))).collect()
     }
 
     /// The index of the physical volume that this path is of.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ashlar_block::Gateway;
 use ashlar_lvm::group::{self, Group, GroupSurvey, NameError, named};
+use ashlar_lvm::metadata::SystemIds;
 use ashlar_lvm::{PvOnDisk, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, ProbedDisk, Stack, assemble};
 use ashlar_stack::devices::Role;
@@ -13,6 +14,7 @@ use ashlar_stack::probe::{Contents, Md, probe};
 
 use super::devices::Volumes;
 use super::dialogue::Dialogue;
+use super::system_id::local_system_ids;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::sandbox::Sandbox;
@@ -40,6 +42,8 @@ pub struct Pv {
 /// What a command found on its disks, which no other process uses meanwhile if it writes to them.
 pub struct Session {
     stack: Stack,
+    /// The system IDs of this host.
+    pub(super) local: SystemIds,
     pub(super) dialogue: Box<dyn Dialogue>,
     /// All devices that are not part of others.
     pub(super) places: Vec<Place>,
@@ -66,10 +70,11 @@ pub fn with_session<T>(
         return Err(Error::usage("no disks to look for physical volumes on").hint(hint));
     }
     let opened = disks::open_all(disks, access)?;
+    let local = local_system_ids();
     let reactor = disks::reactor()?;
     sandbox.enter()?;
     reactor.block_on(async {
-        let mut session = Session::new(opened, access != Access::Write, dialogue).await;
+        let mut session = Session::new(opened, access != Access::Write, local, dialogue).await;
         let done = work(&mut session).await;
         let stopped = session.stack.stop().await;
         let done = done?;
@@ -148,7 +153,12 @@ async fn leaves(disk: Disk, read_only: bool, dialogue: &dyn Dialogue) -> Vec<(Di
 }
 
 impl Session {
-    async fn new(disks: Vec<Disk>, read_only: bool, dialogue: Box<dyn Dialogue>) -> Self {
+    async fn new(
+        disks: Vec<Disk>,
+        read_only: bool,
+        local: SystemIds,
+        dialogue: Box<dyn Dialogue>,
+    ) -> Self {
         let mut probed = Vec::new();
         for disk in disks {
             let leaves = leaves(disk, read_only, &*dialogue).await.into_iter();
@@ -176,7 +186,7 @@ impl Session {
             }
         }
         let mut session =
-            Self { stack, dialogue, places, pvs: Vec::new(), found: GroupSurvey::default() };
+            Self { stack, local, dialogue, places, pvs: Vec::new(), found: GroupSurvey::default() };
         session.look().await;
         session
     }

@@ -102,7 +102,11 @@ impl VolumeGroups {
     /// It has none, or it is unknown whether they are as the metadata says.
     pub(super) fn changeable(&self, group: &VolumeGroup) -> Result<&Active, String> {
         let VolumeGroup { id, name, .. } = group;
-        let active = self.active.get(id).ok_or_else(|| format!("{name} is not active"))?;
+        let inactive = || match self.refused.get(id) {
+            Some(held) => held.to_string(),
+            None => format!("{name} is not active"),
+        };
+        let active = self.active.get(id).ok_or_else(inactive)?;
         match &active.unsure {
             Some(why) => {
                 Err(format!("{name} is not changed any more until it is served anew: {why}"))
@@ -202,7 +206,7 @@ impl VolumeGroups {
         if site.options.read_only {
             return Err(format!("{name} is served read-only"));
         }
-        let present = self.writable_members(found, group)?;
+        let present = self.writable_members(found, group, site)?;
         let mut after = Metadata::clone(&before);
         change(&mut after.group)?;
         let seqno = after.group.seqno.checked_add(1);

@@ -161,7 +161,9 @@ impl VolumeGroups {
         &self,
         found: &GroupSurvey,
         group: &Group,
+        site: &Site<'_>,
     ) -> Result<Vec<usize>, String> {
+        Self::refuse_held(&group.metadata.group, site)?;
         let usable: Option<Vec<usize>> =
             group.members.iter().map(|member: &MemberState| member.usable()).collect();
         let mut members = usable.ok_or("physical volumes of the group are missing")?;

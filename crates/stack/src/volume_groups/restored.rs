@@ -104,6 +104,7 @@ impl VolumeGroups {
         site: &Site<'_>,
     ) -> Result<(), String> {
         let (before, after) = (&change.before.group, &change.after.group);
+        Self::refuse_held(after, site)?;
         if let Some(why) = after.write_refusal() {
             return Err(why);
         }

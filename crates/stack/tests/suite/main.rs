@@ -2,6 +2,7 @@
 
 mod common;
 mod copies;
+mod held;
 mod live;
 mod live_cuts;
 mod live_filling;

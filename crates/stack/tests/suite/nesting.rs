@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ashlar_block::{Buffer, Flags, Sector, Sectors};
+use ashlar_lvm::metadata::SystemIds;
 use ashlar_md::Candidate;
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
@@ -340,7 +341,7 @@ fn a_scan_draws_the_whole_tree_and_writes_nothing() {
             gateway: ashlar_sim::SimDisk::over(format!("d{n}"), media.clone()).gateway(),
         };
         let probed = probe_all(media.iter().enumerate().map(disk).collect()).await;
-        let text = scan(&probed, &sim.runtime()).await.to_text();
+        let text = scan(&probed, SystemIds::default(), &sim.runtime()).await.to_text();
         let names: Vec<&str> = text
             .lines()
             .map(|line| line.split("  ").find(|part| !part.is_empty()).unwrap())
@@ -406,7 +407,9 @@ fn the_json_of_a_scan_says_everything_once() {
             gateway: ashlar_sim::SimDisk::over(format!("d{n}"), media.clone()).gateway(),
         };
         let probed = probe_all(media.iter().enumerate().map(disk).collect()).await;
-        let json = serde_json::to_string(&scan(&probed, &sim.runtime()).await).unwrap();
+        let json =
+            serde_json::to_string(&scan(&probed, SystemIds::default(), &sim.runtime()).await)
+                .unwrap();
         let strict = serde_json::from_str::<StrictJson>(&json);
         assert!(strict.is_ok(), "{}: {json}", strict.err().unwrap());
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();

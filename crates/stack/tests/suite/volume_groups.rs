@@ -31,9 +31,16 @@ pub(crate) struct GroupRig {
 impl GroupRig {
     /// A group `vg` on these devices.
     pub(crate) async fn new(devices: Vec<Gateway>) -> Self {
-        let mut group = VolumeGroup::new("vg", uuid(1), EXTENT);
+        Self::named("vg", devices).await
+    }
+
+    /// A group of this name on these devices.
+    pub(crate) async fn named(name: &str, devices: Vec<Gateway>) -> Self {
+        // Names of other lengths have other identities.
+        let first = name.len() as u8 * 10;
+        let mut group = VolumeGroup::new(name, uuid(first), EXTENT);
         let mut pvs = Vec::new();
-        for (number, device) in (2..).zip(&devices) {
+        for (number, device) in (first + 1..).zip(&devices) {
             let mut pv = format_pv(device, uuid(number), &Layout::default()).await.unwrap();
             pv.label.set_used(true);
             write_label(device, &pv).await.unwrap();
@@ -44,7 +51,7 @@ impl GroupRig {
     }
 
     /// Makes changes, and commits them.
-    async fn change(&mut self, change: impl FnOnce(&mut VolumeGroup, &mut Author<'_>)) {
+    pub(crate) async fn change(&mut self, change: impl FnOnce(&mut VolumeGroup, &mut Author<'_>)) {
         let next = &mut self.next;
         let mut new_uuid = || {
             *next += 1;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ashlar_block::{Sector, Sectors};
+use ashlar_lvm::metadata::SystemIds;
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim, SimDisk};
 use ashlar_stack::assemble::{Disk, Options, probe_all};
@@ -56,7 +57,7 @@ fn scanned(media: &[Media]) -> Graph {
             gateway: SimDisk::over(format!("d{n}"), media.clone()).gateway(),
         };
         let disks = media.iter().enumerate().map(disk).collect();
-        scan(&probe_all(disks).await, &sim.runtime()).await
+        scan(&probe_all(disks).await, SystemIds::default(), &sim.runtime()).await
     })
 }
 

@@ -3,19 +3,24 @@
 use std::path::PathBuf;
 
 use ashlar_host::error::Result;
-use ashlar_host::lvm::{Groups, with_named};
+use ashlar_host::lvm::{Groups, local_system_ids, with_named};
 
-use super::{Devices, session};
+use super::{Devices, session, warn};
 
-/// The groups on these disks, or if there are none, those of the daemon.
+/// The groups on these disks, or if there are none, those of the daemon. Warns of those that other hosts may be using.
 ///
 /// # Errors
 /// They cannot be read.
 pub(super) fn read(from: &Devices, disks: &[PathBuf]) -> Result<Groups> {
-    if disks.is_empty() {
-        return Groups::served(from.connect()?.groups()?);
+    let local = local_system_ids();
+    let groups = match disks.is_empty() {
+        true => Groups::served(from.connect()?.groups()?)?,
+        false => session::looking(disks, async |session| Ok(Groups::on_disks(session)))?,
+    };
+    for (name, held) in groups.held_elsewhere(&local) {
+        warn(format_args!("VG {name} {}: another host may be writing to it", held.state()));
     }
-    session::looking(disks, async |session| Ok(Groups::on_disks(session)))
+    Ok(groups)
 }
 
 /// As [`read`], where physical volumes that are named without `--devices` are looked at themselves, unless the daemon has

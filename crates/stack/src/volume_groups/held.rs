@@ -1,0 +1,78 @@
+//! Groups that other hosts may be writing to: exported ones, those with another host's system ID, and those that hosts share through a
+//! lock manager ([`ashlar_lvm::metadata::HeldElsewhere`]).
+//!
+//! They are read. Their volumes are written to only if the user says that no other host does, and their metadata never: LVM on the other
+//! host would not know of it.
+
+use ashlar_lvm::VolumeGroup;
+use ashlar_lvm::group::Group;
+use ashlar_lvm::metadata::{HeldElsewhere, SystemIds};
+
+use super::{Site, VolumeGroups};
+
+/// Which groups are written to.
+#[derive(Clone, Default, Debug)]
+pub struct Options {
+    /// The system IDs of this host.
+    pub local: SystemIds,
+    /// Whether also those that another host may be writing to.
+    pub force: bool,
+}
+
+/// A group that is not used, because another host may be writing to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedGroup {
+    /// Its name.
+    pub name: String,
+    /// Whose it may be.
+    pub held: HeldElsewhere,
+    /// The names of its devices.
+    pub below: Vec<String>,
+}
+
+impl RefusedGroup {
+    /// Why it is not used; the sentence begins with the group.
+    pub fn why(&self) -> String {
+        format!("it {}: another host may be writing to it", self.held.state())
+    }
+}
+
+impl VolumeGroups {
+    /// Decides whether a group is activated. Returns messages about its devices.
+    ///
+    /// # Errors
+    /// It is not used.
+    pub(crate) fn admit(
+        &mut self,
+        group: &Group,
+        site: &Site<'_>,
+    ) -> Result<Vec<(String, String)>, RefusedGroup> {
+        let vg = &group.metadata.group;
+        let Some(held) = vg.held_elsewhere(&site.groups.local) else { return Ok(Vec::new()) };
+        let devices = group.members.iter().filter_map(|member| self.physical.get(member.index()?));
+        let below: Vec<String> = devices.map(|physical| physical.device.clone()).collect();
+        let (name, state) = (vg.name.clone(), held.state());
+        let what = match (site.options.read_only, site.groups.force) {
+            (true, _) => "it is only read",
+            (false, true) => "it is written to nevertheless, as --force says",
+            (false, false) => {
+                self.refused.insert(vg.id, held.clone());
+                return Err(RefusedGroup { name, held, below });
+            }
+        };
+        let text =
+            format!("volume group {name} {state}: another host may be writing to it; {what}");
+        Ok(below.into_iter().map(|device| (device, text.clone())).collect())
+    }
+
+    /// Refuses to change a group that is not this host's.
+    ///
+    /// # Errors
+    /// LVM's reason.
+    pub(super) fn refuse_held(vg: &VolumeGroup, site: &Site<'_>) -> Result<(), String> {
+        match vg.held_elsewhere(&site.groups.local) {
+            Some(held) => Err(format!("{held}; {}", held.way_out())),
+            None => Ok(()),
+        }
+    }
+}
