@@ -10,6 +10,7 @@ mod boot;
 mod file_systems;
 mod image;
 mod magics;
+mod raids;
 mod room;
 mod volumes;
 
@@ -81,6 +82,7 @@ impl fmt::Display for Signature {
 pub fn detect(image: &Image) -> Vec<Signature> {
     let mut found = Vec::new();
     magics::detect(image, &mut found);
+    raids::detect(image, &mut found);
     file_systems::detect(image, &mut found);
     boot::detect(image, &mut found);
     volumes::detect(image, &mut found);

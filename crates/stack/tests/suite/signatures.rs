@@ -213,3 +213,53 @@ fn an_md_member_is_no_foreign_signature() {
     file.write_all_at(&0xa92b_4efc_u32.to_le_bytes(), 4096).unwrap();
     assert_eq!(ours(&path), []);
 }
+
+/// Signs of firmware RAIDs, DRBD and VMFS on a disk of 16 MiB: the type, the offset of the magic number, and bytes with their
+/// distance from there. The anchors of DDF are their own primary headers, which wipefs looks at.
+type Sign = (&'static str, u64, &'static [(u64, &'static [u8])]);
+
+const SIGNS: [Sign; 15] = [
+    (
+        "ddf_raid_member",
+        16 * MIB - 512,
+        &[(0, b"\xde\x11\xde\x11"), (32, b"01.02.00"), (102, b"\x7f\xff")],
+    ),
+    (
+        "ddf_raid_member",
+        16 * MIB - 512,
+        &[(0, b"\x11\xde\x11\xde"), (32, b"01.02.00"), (96, b"\xff\x7f")],
+    ),
+    (
+        "ddf_raid_member",
+        16 * MIB - 257 * 512,
+        &[(0, b"\xde\x11\xde\x11"), (32, b"01.02.00"), (102, b"\x7e\xff")],
+    ),
+    ("isw_raid_member", 16 * MIB - 1024, &[(0, b"Intel Raid ISM Cfg Sig. 1.1.00\0\0")]),
+    ("nvidia_raid_member", 16 * MIB - 1024, &[(0, b"NVIDIA\0\0")]),
+    ("lsi_mega_raid_member", 16 * MIB - 512, &[(0, b"$XIDE$")]),
+    ("hpt45x_raid_member", 16 * MIB - 11 * 512, &[(0, b"\xf3\x16\x78\x5a")]),
+    ("hpt37x_raid_member", 0x1220, &[(0, b"\xf0\x16\x78\x5a")]),
+    ("promise_fasttrack_raid_member", 16 * MIB - 63 * 512, &[(0, b"Promise Technology, Inc.")]),
+    ("promise_fasttrack_raid_member", 16 * MIB - 951 * 512, &[(0, b"Promise Technology, Inc.")]),
+    ("adaptec_raid_member", 16 * MIB - 512, &[(0, b"\x37\xfc\x4d\x1e"), (256, b"DPTM")]),
+    ("drbd", 16 * MIB - 4096 + 60, &[(0, b"\x83\x74\x02\x6b")]),
+    ("drbd", 16 * MIB - 4096 + 60, &[(0, b"\x83\x74\x02\x6c")]),
+    ("drbd", 16 * MIB - 4096 + 60, &[(0, b"\x83\x74\x02\x6d")]),
+    ("VMFS_volume_member", MIB, &[(0, b"\x0d\xd0\x01\xc0")]),
+];
+
+#[test]
+fn what_other_systems_write_to_is_found_as_wipefs_does() {
+    for (name, at, parts) in SIGNS {
+        let dir = tempfile::tempdir().unwrap();
+        let path = blank(dir.path(), 16 * MIB);
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for (distance, bytes) in parts {
+            file.write_all_at(bytes, at + distance).unwrap();
+        }
+        assert_eq!(ours(&path), [(name.to_owned(), at)]);
+        if let Some(theirs) = theirs(&path) {
+            assert_eq!(ours(&path), theirs, "{name}");
+        }
+    }
+}
