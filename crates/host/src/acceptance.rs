@@ -1,7 +1,10 @@
 //! Whether disks and an assembled stack are what the user wants served.
 
+use std::fmt::Display;
+
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{ProbedDisk, Stack};
+use ashlar_stack::outsiders::{DeviceClass, Outsider, RefusedOutsider};
 use ashlar_stack::signature::Usage;
 
 use crate::error::{Error, Result};
@@ -23,6 +26,11 @@ pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
     }
 }
 
+/// That a device is not written to, because something else than ashlar does.
+pub(crate) fn written_elsewhere(device: impl Display, outsider: &Outsider) -> Error {
+    Error::new("cannot write to", device, format!("it {outsider}"))
+}
+
 /// Fails if an array did not start, its name is taken, or, unless access is read-only, a disk is damaged and no array
 /// runs without it.
 ///
@@ -32,6 +40,15 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
     let arrays = stack.arrays.running();
     let mut volumes = stack.devices.volumes();
     let is_empty = volumes.is_empty();
+    // What the user named, with its partitions, must work; what is deeper must not hide its neighbours.
+    let is_named = |refused: &&RefusedOutsider| refused.class != DeviceClass::Made || is_empty;
+    if let Some(refused) = stack.refused_outsiders.iter().find(is_named) {
+        let RefusedOutsider { shown, outsider, .. } = refused;
+        return Err(written_elsewhere(shown, outsider).hint(format_args!(
+            "--read-only gives access to the data and changes nothing; --force has it written to; {}",
+            outsider.removal()
+        )));
+    }
     volumes.retain(|device| !device.kind.is_array());
     if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
         let why = "it is no member of an array but has the name of one: rename the file";

@@ -11,7 +11,8 @@ use crate::options::{
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_lvm::snapshots::AutoExtend;
-use ashlar_stack::{pools, volume_groups};
+use ashlar_stack::assemble::Others;
+use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
 use crate::access::{self, Access};
@@ -67,8 +68,8 @@ pub struct Config {
     pub raw: bool,
     /// Whether logical volumes start without missing physical volumes.
     pub partial: bool,
-    /// Whether to import pools that another host used last, to write to volume groups that another host may be
-    /// writing to, and to start arrays with parity that were not stopped cleanly and lack a member.
+    /// Whether to import pools that another host used last, to write to devices and volume groups that others
+    /// may be writing to, and to start arrays with parity that were not stopped cleanly and lack a member.
     pub force: bool,
     /// The threads that do the I/O; without a number as many as there are processors for the process, at most [`MAX_THREADS`].
     pub threads: Option<u16>,
@@ -161,9 +162,9 @@ impl Config {
         ashlar_md::Options { run: self.run, read_only: self.read_only, force: self.force }
     }
 
-    /// The options for volume groups.
-    pub(crate) fn groups(&self) -> volume_groups::Options {
-        volume_groups::Options { local: local_system_ids(), force: self.force }
+    /// What becomes of devices and volume groups that others may be writing to.
+    pub(crate) fn others(&self) -> Others {
+        Others { local: local_system_ids(), force: self.force }
     }
 
     /// The options for importing pools: with the module parameters among the settings.

@@ -43,6 +43,7 @@ use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
+use ashlar_stack::outsiders::{DeviceClass, RefusedOutsider};
 use ashlar_stack::pools;
 use ashlar_stack::turn::Turns;
 use futures_util::future::select;
@@ -153,7 +154,7 @@ pub fn serve(
         ending.listen().map_err(deaf)?;
     }
     let pools = pools::Options { is_confined: confinement.is_on(), ..config.pools()? };
-    let groups = config.groups();
+    let others = config.others();
     let access = config.check_surroundings()?;
     let (disks, absent) = absent::open(config)?;
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
@@ -204,7 +205,7 @@ pub fn serve(
             rename: rename.map(str::to_owned),
             whole: config.whole,
             partial: config.partial,
-            groups,
+            others,
             pools: Some(pools),
         };
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
@@ -334,6 +335,10 @@ fn log_findings(stack: &Stack, run: bool) {
     }
     for failure in stack.failures.iter().filter(|failure| failure.is_nested) {
         tracing::error!(error = %failure.error, "cannot start: {failure}");
+    }
+    let deeper = |refused: &&RefusedOutsider| refused.class == DeviceClass::Made;
+    for refused in stack.refused_outsiders.iter().filter(deeper) {
+        tracing::error!(device = refused.shown, "{refused}");
     }
     for volume in &stack.refused_volumes {
         tracing::error!(volume = volume.name, error = volume.why, "cannot start a logical volume");

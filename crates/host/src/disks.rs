@@ -15,10 +15,12 @@ use ashlar_block::{Gateway, Runtime, Status};
 use ashlar_engine::file::{Kind, OpenError, OpenOptions};
 use ashlar_engine::{EngineRuntime, RamDevice, Reactor, blocking, timeout};
 use ashlar_stack::assemble::Disk;
+use ashlar_stack::outsiders::{DeviceClass, Outsider};
 use ashlar_stack::owners;
 use ashlar_stack::probe::Contents;
 use rustix::io::Errno;
 
+use crate::acceptance::written_elsewhere;
 use crate::error::{Error, Result};
 
 mod kernel_use;
@@ -379,6 +381,23 @@ pub async fn refuse_rivals(
         Ok(None) => Ok(()),
         Ok(Some(rivals)) => Err(Error::new("cannot use", path, &rivals).hint(rivals.way_out())),
         Err(status) => Err(Error::new("cannot read", path, status)),
+    }
+}
+
+/// Refuses to write to a disk that something else than ashlar writes to: see [`ashlar_stack::outsiders`].
+///
+/// # Errors
+/// Something else does.
+pub fn refuse_outsider(
+    disk: &Disk,
+    contents: std::result::Result<&Contents, &Status>,
+) -> Result<()> {
+    let Ok(contents) = contents else { return Ok(()) };
+    match Outsider::of(contents, DeviceClass::Disk, false) {
+        None => Ok(()),
+        Some(outsider) => {
+            Err(written_elsewhere(disk.path.display(), &outsider).hint(outsider.removal()))
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use crate::arrays::Arrays;
 use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Role};
-pub use crate::findings::{DeviceProbe, Failure, Note, Options};
+pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others};
 use crate::names::Names;
+use crate::outsiders::RefusedOutsider;
 use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe_readable};
 use crate::volume_groups::{RefusedGroup, RefusedVolume, VolumeGroups};
@@ -53,6 +54,8 @@ pub struct Stack {
     pub probes: Vec<DeviceProbe>,
     /// The logical volumes that could not be activated.
     pub refused_volumes: Vec<RefusedVolume>,
+    /// The devices that are not used, because something else than ashlar writes to them.
+    pub refused_outsiders: Vec<RefusedOutsider>,
     /// The volume groups that are not used, because another host may write to them.
     pub refused_groups: Vec<RefusedGroup>,
     /// The pools of ZFS.
@@ -175,6 +178,7 @@ pub async fn assemble(
         failures,
         refused_volumes,
         refused_groups,
+        refused_outsiders,
         refused_pools,
         notes,
         probes,
@@ -187,6 +191,7 @@ pub async fn assemble(
         notes,
         probes,
         refused_volumes,
+        refused_outsiders,
         refused_groups,
         pools,
         refused_pools,

@@ -18,6 +18,7 @@ use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Role};
 use crate::findings::{DeviceProbe, Failure, Note, Options};
 use crate::names::{ArrayName, Names, wanted_name};
+use crate::outsiders::{DeviceClass, Outsider, RefusedOutsider};
 use crate::owners;
 use crate::partitions::{Partition, Table};
 use crate::pool_members::{Members as PoolMembers, lower_disk};
@@ -52,6 +53,8 @@ pub(crate) struct Builder {
     pub(crate) groups: VolumeGroups,
     pub(crate) pools: Arc<Pools>,
     pool_members: PoolMembers,
+    /// The devices that are not used, because something else than ashlar writes to them.
+    pub(crate) refused_outsiders: Vec<RefusedOutsider>,
     /// The volume groups that are not used, because another host may write to them.
     pub(crate) refused_groups: Vec<RefusedGroup>,
     /// The pools that could not be imported.
@@ -83,6 +86,7 @@ impl Builder {
             arrays,
             pools,
             pool_members: PoolMembers::default(),
+            refused_outsiders: Vec::new(),
             refused_groups: Vec::new(),
             refused_pools: Vec::new(),
             runtime,
@@ -273,6 +277,23 @@ impl Builder {
                 Ok(Some(rivals)) => return self.refuse(device, rivals.to_string()),
                 Err(status) => {
                     return self.refuse_unread(device, format!("cannot be read: {status}"));
+                }
+            }
+        }
+        let class = DeviceClass::from(&device.kind);
+        if let Some(outsider) = Outsider::of(contents, class, self.options.whole) {
+            match (self.options.md.read_only, self.options.others.force) {
+                (true, _) => self.note(&device.name, outsider.to_string()),
+                (false, true) => {
+                    let text = format!(
+                        "{outsider}; it is written to nevertheless, as ashlar serve --force says"
+                    );
+                    self.note(&device.name, text);
+                }
+                (false, false) => {
+                    self.devices.set_role(&device.name, Role::Refused);
+                    self.refused_outsiders.push(RefusedOutsider::new(device, outsider));
+                    return None;
                 }
             }
         }

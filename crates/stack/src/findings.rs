@@ -1,6 +1,7 @@
 //! How a stack is assembled, and what is found out on the way.
 
 use ashlar_block::Status;
+use ashlar_lvm::metadata::SystemIds;
 use ashlar_md::ondisk::MdadmUuid;
 use ashlar_md::{AssembleError, Candidate};
 use uuid::Uuid;
@@ -9,7 +10,6 @@ use crate::devices::Devices;
 use crate::names::ArrayName;
 use crate::pools;
 use crate::probe::Contents;
-use crate::volume_groups;
 
 /// How to assemble.
 #[derive(Clone, Default, Debug)]
@@ -22,10 +22,19 @@ pub struct Options {
     pub whole: bool,
     /// Activate logical volumes that lack physical volumes: I/O to the missing parts fails.
     pub partial: bool,
-    /// Which volume groups are written to.
-    pub groups: volume_groups::Options,
+    /// What becomes of devices and volume groups that others may be writing to.
+    pub others: Others,
     /// How pools of ZFS are imported; `None`: not at all.
     pub pools: Option<pools::Options>,
+}
+
+/// What becomes of devices and volume groups that others may be writing to.
+#[derive(Clone, Default, Debug)]
+pub struct Others {
+    /// The system IDs of this host, which say whose groups are.
+    pub local: SystemIds,
+    /// Whether they are written to nevertheless.
+    pub force: bool,
 }
 
 /// A message to the user about a device.

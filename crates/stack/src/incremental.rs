@@ -118,6 +118,9 @@ impl Collector {
             let text = format!("volume group {} is not used: {}", refused.name, refused.why());
             refused.below.iter().for_each(|device| self.builder.note(device, text.clone()));
         }
+        for refused in std::mem::take(&mut self.builder.refused_outsiders) {
+            self.builder.note(&refused.device, refused.to_string());
+        }
         std::mem::take(&mut self.builder.notes)
     }
 

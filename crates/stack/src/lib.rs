@@ -37,6 +37,7 @@ pub mod graph;
 pub mod incremental;
 mod mapped;
 pub mod names;
+pub mod outsiders;
 pub mod owners;
 pub mod partitions;
 pub mod pool_members;

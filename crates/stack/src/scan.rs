@@ -10,20 +10,19 @@ use ashlar_lvm::metadata::SystemIds;
 use ashlar_md::ArrayStatus;
 use ashlar_md::ondisk::{Level, MdadmUuid, Role as MdRole, Superblock, text};
 
-use crate::assemble::{DeviceProbe, Failure, Options, ProbedDisk, Stack, assemble};
+use crate::assemble::{DeviceProbe, Failure, Options, Others, ProbedDisk, Stack, assemble};
 use crate::devices::{Device, Kind, Role};
 use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
 use crate::probe::{Contents, Md};
 use crate::signature::{Signature, Usage, ZFS_MEMBER};
-use crate::volume_groups;
 use crate::zpools::{self, LabelledDevice};
 
 /// The graph of `probed` on the host with the system IDs `local`. Nothing is written.
 pub async fn scan(probed: &[ProbedDisk], local: SystemIds, runtime: &Arc<dyn Runtime>) -> Graph {
     let md = ashlar_md::Options { run: true, read_only: true, force: true };
-    let groups = volume_groups::Options { local, force: false };
-    let stack = assemble(probed, Options { md, groups, ..Options::default() }, runtime).await;
+    let others = Others { local, force: false };
+    let stack = assemble(probed, Options { md, others, ..Options::default() }, runtime).await;
     draw(&stack)
 }
 

@@ -14,6 +14,7 @@ use ashlar_lvm::metadata::HeldElsewhere;
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
 use crate::devices::{Device, Devices};
+use crate::findings::Others;
 
 mod activation;
 mod active;
@@ -34,7 +35,7 @@ use active::{Active, LiveDevice, Numbers};
 pub use change::{Change, ChangeResult, Request};
 pub use copying::CopyControl;
 pub use filling::ServedSnapshot;
-pub use held::{Options, RefusedGroup};
+pub use held::RefusedGroup;
 pub use members::new_member;
 pub use merges::{MergeIdentity, ServedMerge, left_to_merge};
 pub use moves::{MirrorProgress, MovingState, ServedMove, mirror_progress};
@@ -78,7 +79,7 @@ pub(crate) struct Site<'a> {
     pub(crate) devices: &'a Devices,
     pub(crate) runtime: &'a Arc<dyn Runtime>,
     pub(crate) options: activate::Options,
-    pub(crate) groups: &'a Options,
+    pub(crate) others: &'a Others,
 }
 
 /// Where a group's physical volumes are.

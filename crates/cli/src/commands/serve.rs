@@ -70,7 +70,8 @@ pub(crate) struct Serve {
     config: Option<PathBuf>,
 
     /// Import ZFS pools that another host used last and did not export; write to the volumes of groups that are exported, shared or
-    /// another host's by their system ID; serve arrays with parity that were not stopped cleanly and lack a member, although what is
+    /// another host's by their system ID, and to members of firmware RAIDs (DDF, Intel), backing devices of DRBD, and devices of bcache and
+    /// VMFS; serve arrays with parity that were not stopped cleanly and lack a member, although what is
     /// recovered of it may be wrong where writes were under way
     #[arg(long)]
     force: bool,

@@ -53,7 +53,7 @@ const SHARED: &[(&str, &[&str])] = &[
 ];
 
 /// Other programs whose options messages recommend.
-const FOREIGN: &[&str] = &["vgextend", "LVM's lvconvert"];
+const FOREIGN: &[&str] = &["vgextend", "LVM's lvconvert", "LVM's vgchange"];
 
 /// A text, and where it is.
 struct Text {

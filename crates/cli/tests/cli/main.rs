@@ -40,6 +40,7 @@ mod nbd_clients;
 mod nbd_disks;
 mod nbd_threads;
 mod nesting;
+mod outsiders;
 mod parity;
 mod rbd_disks;
 mod refused;

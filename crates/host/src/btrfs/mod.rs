@@ -13,9 +13,10 @@ use ashlar_btrfs::units::DevId;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
 use ashlar_engine::signal::{self, Signal};
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{Options, Others, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
-use ashlar_stack::volume_groups::{self, RefusedGroup};
+use ashlar_stack::outsiders::RefusedOutsider;
+use ashlar_stack::volume_groups::RefusedGroup;
 use uuid::Uuid;
 
 pub use self::counters::{DeviceCounters, device_counters};
@@ -91,13 +92,13 @@ impl Selection {
     /// The devices cannot be opened, or do not belong to one file system.
     pub async fn open(&self, access: Access, sandbox: Sandbox) -> Result<OpenFileSystem> {
         let opened = disks::open_all(&self.devices, access)?;
-        let groups = volume_groups::Options { local: local_system_ids(), force: false };
+        let others = Others { local: local_system_ids(), force: false };
         sandbox.enter()?;
         let writable = access == Access::Write;
         let options = Options {
             md: ashlar_md::Options { run: self.degraded, read_only: !writable, force: false },
             partial: self.degraded,
-            groups,
+            others,
             ..Options::default()
         };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
@@ -225,6 +226,10 @@ impl Selection {
             let RefusedGroup { name, .. } = group;
             let what = "ashlar btrfs scrub start --readonly reads it";
             return error.hint(format!("volume group {name} is not used: {}; {what}", group.why()));
+        }
+        if let Some(RefusedOutsider { shown, outsider, .. }) = stack.refused_outsiders.first() {
+            let what = "ashlar btrfs scrub start --readonly reads it";
+            return error.hint(format!("{shown} is not used: it {outsider}; {what}"));
         }
         match stack.failures.first() {
             Some(failure) => {

@@ -19,10 +19,12 @@ use ashlar_lvm::commit::{CommitError, Member, commit};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
 use ashlar_lvm::{Metadata, VolumeGroup};
 use ashlar_stack::assemble::Disk;
+use ashlar_stack::outsiders::Outsider;
 
 use super::archive::{self, Archives};
 use super::session::{Place, Pv, Session};
 use super::{new_uuid, refuse_to_cut};
+use crate::acceptance::written_elsewhere;
 use crate::disks;
 use crate::error::{Error, Result};
 
@@ -92,13 +94,16 @@ impl Session {
         Ok(Draft { before: Some(Metadata::clone(metadata)), group: group.clone(), members })
     }
 
-    /// Refuses physical volumes that have another owner.
+    /// Refuses physical volumes that have another owner, or belong to something else than ashlar.
     async fn refuse_rivals(&self, members: &[usize]) -> Result<()> {
         for pv in members.iter().filter_map(|index| self.pvs.get(*index)) {
             let place = self.places.iter().find(|place| place.gateway.is_same(&pv.gateway));
-            let Some(Place { path, gateway, contents }) = place else { continue };
+            let Some(Place { path, gateway, contents, class }) = place else { continue };
             let disk = Disk { path: path.into(), gateway: gateway.clone() };
             disks::refuse_rivals(&disk, Ok(contents)).await?;
+            if let Some(outsider) = Outsider::of(contents, *class, false) {
+                return Err(written_elsewhere(path, &outsider).hint(outsider.removal()));
+            }
         }
         Ok(())
     }

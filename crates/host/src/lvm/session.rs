@@ -1,13 +1,15 @@
 //! The disks of a command that works without a daemon, and the physical volumes and groups on them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ashlar_block::Gateway;
 use ashlar_lvm::group::{self, Group, GroupSurvey, NameError, named};
 use ashlar_lvm::metadata::SystemIds;
 use ashlar_lvm::{PvOnDisk, VolumeGroup, read_pv};
-use ashlar_stack::assemble::{Disk, Options, ProbedDisk, Stack, assemble};
+use ashlar_stack::assemble::{Disk, Options, Others, ProbedDisk, Stack, assemble};
 use ashlar_stack::devices::Role;
+use ashlar_stack::outsiders::{DeviceClass, Outsider};
 use ashlar_stack::owners;
 use ashlar_stack::partitions;
 use ashlar_stack::probe::{Contents, Md, probe};
@@ -27,6 +29,8 @@ pub(super) struct Place {
     pub(super) gateway: Gateway,
     /// Its contents.
     pub(super) contents: Contents,
+    /// What it is.
+    pub(super) class: DeviceClass,
 }
 
 /// A physical volume.
@@ -112,7 +116,16 @@ pub fn only_group<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group> {
 
 /// A disk, or its partitions if it has any. Unreadable disks are reported and left out, and so are members of an array
 /// that has another owner, unless the disk is only read.
-async fn leaves(disk: Disk, read_only: bool, dialogue: &dyn Dialogue) -> Vec<(Disk, Contents)> {
+async fn leaves(
+    disk: Disk,
+    class: DeviceClass,
+    read_only: bool,
+    dialogue: &dyn Dialogue,
+) -> Vec<Place> {
+    let place = |Disk { path, gateway }: Disk, contents, class| {
+        let path = path.display().to_string();
+        Place { path, gateway, contents, class }
+    };
     let path = disk.path.display().to_string();
     let contents = match probe(&disk.gateway).await {
         Ok(contents) => contents,
@@ -124,18 +137,25 @@ async fn leaves(disk: Disk, read_only: bool, dialogue: &dyn Dialogue) -> Vec<(Di
     let found = match &contents.md {
         Md::None => partitions::read(&disk.gateway, &contents.foreign).await,
         Md::Member(_) if !read_only => match owners::rivals(&disk.gateway, &contents).await {
-            Ok(None) => return vec![(disk, contents)],
+            Ok(None) => return vec![place(disk, contents, class)],
             Ok(Some(rivals)) => {
                 dialogue.warn(&format_args!("{path} {rivals}: it is left alone"));
                 return Vec::new();
             }
             Err(status) => Err(status),
         },
-        Md::Member(_) | Md::Damaged(_) => return vec![(disk, contents)],
+        Md::Member(_) | Md::Damaged(_) => return vec![place(disk, contents, class)],
     };
     let table = match found {
-        Ok(partitions::TableState::Table(table)) if !table.is_empty => table,
-        Ok(_) => return vec![(disk, contents)],
+        Ok(partitions::TableState::Table(table)) if !table.is_empty => {
+            let outsider = Outsider::of(&contents, class, false).filter(|_| !read_only);
+            if let Some(outsider) = outsider {
+                dialogue.warn(&format_args!("{path} {outsider}: its partitions are left alone"));
+                return vec![place(disk, contents, class)];
+            }
+            table
+        }
+        Ok(_) => return vec![place(disk, contents, class)],
         Err(status) => {
             dialogue.warn(&format_args!("{path} cannot be read: {status}"));
             return Vec::new();
@@ -145,7 +165,10 @@ async fn leaves(disk: Disk, read_only: bool, dialogue: &dyn Dialogue) -> Vec<(Di
     for entry in table.entries {
         let (name, gateway) = entry.open(&path, &disk.gateway);
         match probe(&gateway).await {
-            Ok(contents) => leaves.push((Disk { path: name.into(), gateway }, contents)),
+            Ok(contents) => {
+                let partition = Disk { path: name.into(), gateway };
+                leaves.push(place(partition, contents, DeviceClass::Partition));
+            }
             Err(status) => dialogue.warn(&format_args!("{name} cannot be read: {status}")),
         }
     }
@@ -160,30 +183,39 @@ impl Session {
         dialogue: Box<dyn Dialogue>,
     ) -> Self {
         let mut probed = Vec::new();
+        let mut known = BTreeMap::new();
         for disk in disks {
-            let leaves = leaves(disk, read_only, &*dialogue).await.into_iter();
-            probed
-                .extend(leaves.map(|(disk, contents)| ProbedDisk { disk, contents: Ok(contents) }));
+            for place in leaves(disk, DeviceClass::Disk, read_only, &*dialogue).await {
+                let (path, gateway) = (place.path.clone().into(), place.gateway.clone());
+                let contents = Ok(place.contents.clone());
+                probed.push(ProbedDisk { disk: Disk { path, gateway }, contents });
+                known.insert(place.path.clone(), place);
+            }
         }
         let md = ashlar_md::Options { run: false, read_only, force: false };
-        // Only arrays: a group that is active cannot be changed here.
-        let options = Options { md, whole: true, ..Options::default() };
+        // Only arrays: a group that is active cannot be changed here. What others may be writing to is known here for what it is.
+        let others = Others { force: true, ..Others::default() };
+        let options = Options { md, others, whole: true, ..Options::default() };
         let stack = assemble(&probed, options, &disks::runtime()).await;
         for failure in &stack.failures {
             dialogue.warn(&format_args!("{failure} cannot be started: {}", failure.error));
         }
         let mut places = Vec::new();
         for device in stack.devices.all() {
-            if device.role == Role::Volume {
-                let (path, gateway) = (device.path.clone().into(), device.gateway().clone());
-                let leaves =
-                    leaves(Disk { path, gateway }, read_only, &*dialogue).await.into_iter();
-                places.extend(leaves.map(|(disk, contents)| Place {
-                    path: disk.path.display().to_string(),
-                    gateway: disk.gateway,
-                    contents,
-                }));
+            if device.role != Role::Volume {
+                continue;
             }
+            let class = match known.remove(&device.path) {
+                // It was looked into.
+                Some(place) if place.class == DeviceClass::Disk => {
+                    places.push(place);
+                    continue;
+                }
+                Some(place) => place.class,
+                None => DeviceClass::Made,
+            };
+            let (path, gateway) = (device.path.clone().into(), device.gateway().clone());
+            places.extend(leaves(Disk { path, gateway }, class, read_only, &*dialogue).await);
         }
         let mut session =
             Self { stack, local, dialogue, places, pvs: Vec::new(), found: GroupSurvey::default() };

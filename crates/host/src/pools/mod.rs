@@ -154,7 +154,9 @@ pub async fn labelled(named: &[PathBuf], access: Access) -> Result<LabelledDisks
             continue;
         }
         if access == Access::Write {
-            disks::refuse_rivals(&disk, probe(&disk.gateway).await.as_ref()).await?;
+            let contents = probe(&disk.gateway).await;
+            disks::refuse_rivals(&disk, contents.as_ref()).await?;
+            disks::refuse_outsider(&disk, contents.as_ref())?;
         }
         let disk = if access == Access::Look { disk } else { disks::open(&path, access, true)? };
         found.disks.push(disk);

@@ -97,7 +97,7 @@ impl HeldElsewhere {
                 "LVM changes it under the locks of its lock manager; see lvmlockd(8)"
             }
             Self::SystemId { .. } => {
-                "the host with that system ID changes it; vgchange --systemid gives it another one, see lvmsystemid(7)"
+                "the host with that system ID changes it; LVM's vgchange --systemid gives it another one, see lvmsystemid(7)"
             }
             Self::Exported(_) => "LVM's vgimport makes it this host's",
         }

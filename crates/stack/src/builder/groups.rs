@@ -35,7 +35,7 @@ impl Builder {
         let (read_only, partial) = (self.options.md.read_only, self.options.partial);
         let options = activate::Options { read_only, partial };
         let (devices, runtime) = (&*self.devices, &self.runtime);
-        let site = Site { devices, runtime, options, groups: &self.options.groups };
+        let site = Site { devices, runtime, options, others: &self.options.others };
         (&mut self.groups, site)
     }
 }

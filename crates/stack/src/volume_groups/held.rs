@@ -6,18 +6,9 @@
 
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::group::Group;
-use ashlar_lvm::metadata::{HeldElsewhere, SystemIds};
+use ashlar_lvm::metadata::HeldElsewhere;
 
 use super::{Site, VolumeGroups};
-
-/// Which groups are written to.
-#[derive(Clone, Default, Debug)]
-pub struct Options {
-    /// The system IDs of this host.
-    pub local: SystemIds,
-    /// Whether also those that another host may be writing to.
-    pub force: bool,
-}
 
 /// A group that is not used, because another host may be writing to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,13 +39,13 @@ impl VolumeGroups {
         site: &Site<'_>,
     ) -> Result<Vec<(String, String)>, RefusedGroup> {
         let vg = &group.metadata.group;
-        let Some(held) = vg.held_elsewhere(&site.groups.local) else { return Ok(Vec::new()) };
+        let Some(held) = vg.held_elsewhere(&site.others.local) else { return Ok(Vec::new()) };
         let devices = group.members.iter().filter_map(|member| self.physical.get(member.index()?));
         let below: Vec<String> = devices.map(|physical| physical.device.clone()).collect();
         let (name, state) = (vg.name.clone(), held.state());
-        let what = match (site.options.read_only, site.groups.force) {
+        let what = match (site.options.read_only, site.others.force) {
             (true, _) => "it is only read",
-            (false, true) => "it is written to nevertheless, as --force says",
+            (false, true) => "it is written to nevertheless, as ashlar serve --force says",
             (false, false) => {
                 self.refused.insert(vg.id, held.clone());
                 return Err(RefusedGroup { name, held, below });
@@ -70,7 +61,7 @@ impl VolumeGroups {
     /// # Errors
     /// LVM's reason.
     pub(super) fn refuse_held(vg: &VolumeGroup, site: &Site<'_>) -> Result<(), String> {
-        match vg.held_elsewhere(&site.groups.local) {
+        match vg.held_elsewhere(&site.others.local) {
             Some(held) => Err(format!("{held}; {}", held.way_out())),
             None => Ok(()),
         }
