@@ -8,6 +8,7 @@ use ashlar_md::internals::badblocks::BadBlocks;
 use ashlar_md::ondisk::bad_block_log;
 use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 use ashlar_md::ondisk::examine::{Examine1, Examine090};
+use ashlar_md::ondisk::ppl::{self, Log};
 use ashlar_md::ondisk::probe::{identify, probe_ranges};
 use ashlar_md::ondisk::superblock_0_90::Block090;
 use ashlar_md::ondisk::superblock_1::Block1;
@@ -33,7 +34,7 @@ pub fn run(data: &[u8]) -> bool {
         reseal(&mut block);
     }
     print(&block, device);
-    probe(&block, device) | lists(&block, *flags)
+    probe(&block, device) | lists(&block, *flags) | logs(&mut block, *flags)
 }
 
 fn reseal(bytes: &mut [u8]) {
@@ -66,6 +67,26 @@ fn probe(bytes: &[u8], device: Sectors) -> bool {
         }
     }
     accepted
+}
+
+/// Whether it is accepted as a partial parity log.
+fn logs(bytes: &mut [u8], flags: u8) -> bool {
+    if flags & RESEAL != 0
+        && let Some(field) = bytes.get_mut(532..536)
+    {
+        field.fill(0);
+        let checksum = ppl::crc(bytes).to_le_bytes();
+        bytes[532..536].copy_from_slice(&checksum);
+    }
+    let Some(signature) = bytes.get(512..516) else { return false };
+    let signature = u32::from_le_bytes([signature[0], signature[1], signature[2], signature[3]]);
+    let Some((at, log)) = ppl::newest(bytes, signature, u32::from(flags >> 2)) else {
+        return false;
+    };
+    assert!(at.bytes() < bytes.len() as u64 && log.entries.len() <= ppl::MAX_ENTRIES);
+    let again = Log::parse(&log.encode(signature), signature, u32::from(flags >> 2));
+    assert_eq!(again, Ok(log));
+    true
 }
 
 fn print(bytes: &[u8], device: Sectors) {

@@ -171,7 +171,7 @@ pub async fn plan(
     let disks = personality.disks();
     let here: Vec<bool> = (0..disks).map(|slot| in_slot(slot).next().is_some()).collect();
     let in_sync: Vec<bool> = (0..disks).map(|slot| in_slot(slot).any(Rdev::is_in_sync)).collect();
-    let (found, replayed) = after_replay(&freshest, &personality, &members, &mut notes).await;
+    let (found, replayed) = replay::apply_logs(&freshest, &personality, &members, &mut notes).await;
     check_enough(&found, &personality, &here, &in_sync, options, &notes)?;
     let in_sync_to = in_sync_to(&found, &personality, &in_sync, &mut notes);
     let bitmap = load_bitmap(&freshest, &personality, &members, in_sync_to, &mut notes).await;
@@ -202,29 +202,6 @@ pub async fn plan(
         replayed,
         notes,
     })
-}
-
-/// The freshest superblock as it would be if the partial parity logs had been applied, and the parity that they give.
-async fn after_replay(
-    freshest: &Superblock,
-    personality: &Personality,
-    members: &[(Rdev, Place, Box<Superblock>)],
-    notes: &mut Vec<String>,
-) -> (Superblock, Vec<ParityBlock>) {
-    let mut found = freshest.clone();
-    let Personality::Parity(geometry) = personality else { return (found, Vec::new()) };
-    if freshest.is_clean() || freshest.ppl.is_none() {
-        return (found, Vec::new());
-    }
-    let replay = replay::replay(freshest, geometry, members).await;
-    if replay.settles() {
-        notes.push("the array was not stopped cleanly: its partial parity logs say what the parity of rows that were being written is".into());
-        found.resync_offset = Sectors::MAX;
-    } else if replay.is_empty() && replay.unknown.is_empty() {
-        notes.push("the partial parity logs have no entry, so they do not say that the array was ever synced".into());
-    }
-    notes.extend(replay.unknown);
-    (found, replay.blocks)
 }
 
 /// The freshest candidate: the first with the highest event count, among those whose superblock

@@ -8,6 +8,7 @@ use crate::membership::rdev::Rdev;
 use crate::membership::slots::Place;
 use crate::ondisk::Superblock;
 use crate::ondisk::ppl::{self, Entry};
+use crate::personality::Personality;
 use crate::probe::read_around;
 use crate::raid5::Geometry;
 
@@ -29,30 +30,53 @@ impl ParityBlock {
 
 /// What the logs say.
 #[derive(Default)]
-pub(crate) struct Replay {
+struct Replay {
     /// The parity to be written.
-    pub(crate) blocks: Vec<ParityBlock>,
+    blocks: Vec<ParityBlock>,
     /// Whether some log has an entry.
     is_used: bool,
     /// Members whose log is not there, or cannot be applied.
-    pub(super) unknown: Vec<String>,
+    unknown: Vec<String>,
 }
 
 impl Replay {
     /// Whether the parity of all rows is known to fit.
-    pub(super) fn settles(&self) -> bool {
+    fn settles(&self) -> bool {
         self.is_used && self.unknown.is_empty()
     }
 
     /// Whether the logs have no entry. As in Linux they say nothing then: such logs are there, too, while an array is synced for the
     /// first time.
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         !self.is_used
     }
 }
 
+/// The freshest superblock as it would be if the partial parity logs had been applied, and the parity that they give.
+pub(super) async fn apply_logs(
+    freshest: &Superblock,
+    personality: &Personality,
+    members: &[(Rdev, Place, Box<Superblock>)],
+    notes: &mut Vec<String>,
+) -> (Superblock, Vec<ParityBlock>) {
+    let mut found = freshest.clone();
+    let Personality::Parity(geometry) = personality else { return (found, Vec::new()) };
+    if freshest.is_clean() || freshest.ppl.is_none() {
+        return (found, Vec::new());
+    }
+    let replay = replay(freshest, geometry, members).await;
+    if replay.settles() {
+        notes.push("the array was not stopped cleanly: its partial parity logs say what the parity of rows that were being written is".into());
+        found.resync_offset = Sectors::MAX;
+    } else if replay.is_empty() && replay.unknown.is_empty() {
+        notes.push("the partial parity logs have no entry, so they do not say that the array was ever synced".into());
+    }
+    notes.extend(replay.unknown);
+    (found, replay.blocks)
+}
+
 /// Reads the logs of all members, and the data that they are about.
-pub(super) async fn replay(
+async fn replay(
     freshest: &Superblock,
     geometry: &Geometry,
     members: &[(Rdev, Place, Box<Superblock>)],

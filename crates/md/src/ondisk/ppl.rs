@@ -10,6 +10,7 @@
 //!
 //! Verified against areas that Linux 6.12 wrote (`tests/images/md/ppl`). Facts of a format: `md_p.h`.
 
+use ashlar_block::ondisk_layout;
 use ashlar_block::units::{Sector, Sectors};
 use crc_fast::{CrcAlgorithm, checksum};
 use thiserror::Error;
@@ -42,7 +43,16 @@ struct RawHeader {
     rest: [u8; 8],
 }
 
-const _: () = assert!(size_of::<RawHeader>() == HEADER.0 as usize * 512);
+ondisk_layout!(RawHeader, HEADER.0 as usize * 512, {
+    reserved: 0,
+    signature: 512,
+    padding: 516,
+    generation: 520,
+    entries_count: 528,
+    checksum: 532,
+    entries: 536,
+    rest: 4088,
+});
 
 /// An entry as it is on disk.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -54,6 +64,14 @@ struct RawEntry {
     parity_disk: U32,
     checksum: U32,
 }
+
+ondisk_layout!(RawEntry, 24, {
+    data_sector: 0,
+    pp_size: 8,
+    data_size: 12,
+    parity_disk: 16,
+    checksum: 20,
+});
 
 /// A log: what its header says.
 #[derive(Clone, PartialEq, Eq, Debug)]
