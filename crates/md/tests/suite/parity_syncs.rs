@@ -236,3 +236,78 @@ fn what_a_resync_cannot_read_is_not_recovered_from_wrong_parity_later() {
         array.stop().await.unwrap();
     });
 }
+
+/// mdadm's 19raid6check and 19raid6repair: one block of a row is wrong, and nothing says which.
+#[test]
+fn a_repair_of_raid6_finds_the_block_that_is_wrong_if_one_alone_is() {
+    const LIAR: usize = 2;
+    let layouts = crate::parity::layouts().filter(|(level, _)| *level == ParityLevel::Raid6);
+    for (level, layout) in layouts {
+        for members in 4..=6 {
+            for slot in 0..members {
+                let rig = Rig::new(level, layout, members);
+                let good = data_of(&rig.media);
+                let sim = Sim::new(3);
+                sim.block_on(async {
+                    let array = rig.start(&sim, &[], &RW).await.unwrap();
+                    // Rows of each turn of the layout.
+                    for row in 0..members as u64 {
+                        rig.poke(slot, Sector(row * CHUNK + 3), &[0x5a; 512]);
+                    }
+                    array.request_sync(SyncRequest::Check).unwrap();
+                    array.sync_ended().await;
+                    let wrong = Sectors(8 * members as u64);
+                    assert_eq!(array.sync_status().mismatches, wrong);
+                    assert!(data_of(&rig.media) != good, "a check changes nothing");
+                    array.parity_settings().unwrap().set(LIAR, 1).unwrap();
+                    array.request_sync(SyncRequest::Repair).unwrap();
+                    array.sync_ended().await;
+                    array.stop().await.unwrap();
+                });
+                assert!(data_of(&rig.media) == good, "{layout} of {members}, {slot}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_repair_of_raid6_believes_the_data_if_two_blocks_are_wrong_or_it_is_not_asked_which() {
+    for (slots, asked) in [([0, 1], 1), ([0, 0], 0)] {
+        // P and Q are on the last two.
+        let rig = Rig::new(ParityLevel::Raid6, 5, 5);
+        for slot in slots {
+            rig.poke(slot, Sector(3), &[0x5a + slot as u8; 512]);
+        }
+        let spoilt = data_of(&rig.media);
+        let sim = Sim::new(4);
+        sim.block_on(async {
+            let array = rig.start(&sim, &[], &RW).await.unwrap();
+            array.parity_settings().unwrap().set(2, asked).unwrap();
+            array.request_sync(SyncRequest::Repair).unwrap();
+            array.sync_ended().await;
+            array.stop().await.unwrap();
+        });
+        assert!(data_of(&rig.media)[..3] == spoilt[..3], "data of {slots:?} were changed");
+        assert_eq!(rig.misfit(), None);
+    }
+}
+
+/// After a crash parity may be older than the data, which looks like one wrong block.
+#[test]
+fn parity_that_a_crash_may_have_left_says_nothing_about_data() {
+    let rig = Rig::new(ParityLevel::Raid6, 5, 5);
+    rig.poke(1, Sector(3), &[0x5a; 512]);
+    let written = data_of(&rig.media);
+    rig.record(|superblock| superblock.resync_offset = Sectors::ZERO);
+    let sim = Sim::new(5);
+    sim.block_on(async {
+        let array = rig.start(&sim, &[], &RW).await.unwrap();
+        array.parity_settings().unwrap().set(2, 1).unwrap();
+        array.sync_ended().await;
+        array.request_sync(SyncRequest::Repair).unwrap();
+        array.sync_ended().await;
+        array.stop().await.unwrap();
+    });
+    assert!(data_of(&rig.media)[..3] == written[..3], "what was written was changed");
+    assert_eq!(rig.misfit(), None);
+}

@@ -19,6 +19,7 @@
 
 mod cells;
 mod discard;
+mod liar;
 mod named;
 mod plan;
 mod read;

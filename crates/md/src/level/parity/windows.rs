@@ -1,14 +1,18 @@
 //! One window of a resync, a recovery, a check or a repair. The caller has raised the barrier over it; the rows are locked against reads that
 //! recover a block.
 
+use std::ops::Range;
+
 use ashlar_block::{BioResult, Buffer, Sectors, Status, rate_limited};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::Parity;
+use super::liar::liar;
 use super::row::{Blocks, ordered};
 use crate::core::Source;
 use crate::level::{PAGE, Part, Piece, Rebuild, RebuildTarget, Trouble};
+use crate::membership::rdev::Rdev;
 use crate::membership::slots::Place;
 
 /// What is done about parity that does not fit.
@@ -77,6 +81,7 @@ impl Parity {
         let made = self.make_sums(blocks)?;
         let mut result = Ok(());
         let mut differing: SmallVec<[Part; 4]> = SmallVec::new();
+        let mut liars: SmallVec<[(usize, Part); 2]> = SmallVec::new();
         let mut into = Sectors::ZERO;
         // Counted as in the kernel: the whole page of a row in which P or Q differ.
         while into < blocks.len {
@@ -93,12 +98,29 @@ impl Parity {
             if made.iter().all(fits) {
                 continue;
             }
-            if let Aim::Check { mismatch, .. } = aim {
+            if let Aim::Check { repair, mismatch } = aim {
                 mismatch(part.len);
+                if let Some((slot, right)) = self.find_liar(blocks, &bytes)?
+                    && repair
+                    && self.core.parity.repairs_liars()
+                {
+                    if let Some(block) = &mut blocks.old[slot] {
+                        block.as_mut_slice()[bytes].copy_from_slice(&right);
+                    }
+                    liars.push((slot, part));
+                    continue;
+                }
             }
             match differing.last_mut() {
                 Some(last) if last.end() == part.into => last.len += part.len,
                 Some(_) | None => differing.push(part),
+            }
+        }
+        for (slot, part) in liars {
+            let Some(data) = blocks.old[slot].as_mut().map(Buffer::whole) else { continue };
+            for (index, rdev) in self.core.members.both(slot).filter(|(_, rdev)| !rdev.is_faulty())
+            {
+                result = result.and(self.core.put(blocks.of(index, rdev), part, &data).await);
             }
         }
         let is_repair = !matches!(aim, Aim::Check { repair: false, .. });
@@ -118,6 +140,26 @@ impl Parity {
             }
         }
         result
+    }
+
+    /// The data chunk that alone makes a part of a row wrong, as its slot, and what it should be.
+    fn find_liar(
+        &self,
+        blocks: &Blocks,
+        range: &Range<usize>,
+    ) -> Result<Option<(usize, Vec<u8>)>, Status> {
+        // Parity that a crash has left behind would call the newest data wrong.
+        let is_suspect = self.core.is_suspect(&(blocks.at..blocks.at + blocks.len));
+        if is_suspect || blocks.lost.contains(&true) {
+            return Ok(None);
+        }
+        let found = liar(blocks, range)?;
+        if let Some((slot, _)) = &found {
+            let sector = blocks.at + Sectors::from_bytes_floor(range.start as u64);
+            let member = self.core.members.in_sync(*slot).map_or("", Rdev::path);
+            rate_limited!(warn, array = self.core.name(), member, %sector, "the block of this member does not fit the rest of its row");
+        }
+        Ok(found)
     }
 
     /// The parity of blocks whose data are all known.

@@ -14,8 +14,9 @@ pub(super) const ROWS: &[Row<ArrayView>] = &[
     setting::<1>(),
     setting::<2>(),
     setting::<3>(),
-    Row::ro("stripe_cache_active", |_| "0".to_owned()),
     setting::<4>(),
+    Row::ro("stripe_cache_active", |_| "0".to_owned()),
+    setting::<5>(),
     // Not the kernel's. Lines as those of bad_blocks: first sector, length.
     Row::ro("suspect", |view| {
         let line = |range: Range<Sector>| format!("{} {}", range.start, range.end - range.start);
