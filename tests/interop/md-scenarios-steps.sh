@@ -39,7 +39,12 @@ same() { [ "$2" = "$3" ] || { echo "$1: $2, not $3"; return 1; }; }
 refused() {
 	local output want=$1
 	shift
-	! output=$("$@" 2>&1) || { echo "not refused: $*"; return 1; }
+	if output=$("$@" 2>&1); then
+		echo "not refused: $*"
+		# It was started in another shell.
+		[ $side = kernel ] || [ ! -s "$socket.pid" ] || kill -KILL "$(<"$socket.pid")" 2>/dev/null || true
+		return 1
+	fi
 	grep -Eq -- "$want" <<<"$output" || { printf '%s\n' "$output" "refused, but without a word of $want: $*"; return 1; }
 	# Then the kernel has reason to complain.
 	[ $side = ashlar ] || dmesg --clear

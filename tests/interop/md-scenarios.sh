@@ -256,7 +256,7 @@ scenario_repair_of_nothing() {
 
 # cases - name, and the words of its function
 cases() {
-	local level layout integrity='left-symmetric right-asymmetric parity-first ddf-N-continue left-asymmetric-6'
+	local level layout integrity='left-symmetric parity-first ddf-N-continue'
 	local shapes='4- 5-left-symmetric 6-left-symmetric 6-ddf-N-restart'
 	if [ "${ALL:-}" ]; then
 		integrity=$(layouts 6)
