@@ -11,11 +11,11 @@ use thiserror::Error;
 
 use crate::core::ppl::write_empty;
 use crate::metadata::{write_superblock, write_within};
-use crate::ondisk::Version;
 use crate::ondisk::bitmap_super::state;
 use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
 use crate::ondisk::ppl::{self, Log};
 use crate::ondisk::probe::probe_ranges;
+use crate::ondisk::{Level, Role, Version};
 use crate::personality::{Personality, PersonalityError};
 
 /// A device to be made a member.
@@ -109,6 +109,13 @@ pub fn prepare(
             bitmap.state = (bitmap.state.get() & !state::CLEAN).into();
         }
     }
+    if !believed && let Some(slot) = recovered_first(&spec, devices) {
+        for new in superblocks.iter_mut().flatten() {
+            if new.superblock.role() == Role::Active(slot as u16) {
+                new.superblock.recovery_offset = Some(Sectors::ZERO);
+            }
+        }
+    }
     let size = array_size(&spec, &superblocks)?;
     Ok(CreatedArray { size, superblocks })
 }
@@ -120,6 +127,17 @@ fn is_alike(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> bool {
     let lacks = spec.level.has_parity() && active().any(Option::is_none);
     let mut given = active().flatten();
     lacks || active().flatten().count() <= 1 || given.all(|device| device.known_zero)
+}
+
+/// The slot whose member is recovered first. As mdadm does of a RAID 6 that lacks one member: P and Q of what was there before need not
+/// fit each other, and two members that are missing are recovered from all others, whatever they hold. Its last slot, if that has a
+/// member.
+fn recovered_first(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> Option<usize> {
+    let active = || devices.iter().take(spec.raid_devices as usize);
+    let missing = active().filter(|device| device.is_none()).count();
+    let is_zero = active().flatten().all(|device| device.known_zero);
+    let wanted = spec.level == Level::Raid6 && missing == 1 && !is_zero;
+    active().rposition(Option::is_some).filter(|_| wanted)
 }
 
 /// The size of the array; an error if its geometry is impossible.

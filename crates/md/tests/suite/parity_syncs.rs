@@ -1,12 +1,14 @@
 //! Arrays with parity, synced: resync, check, repair, recovery of one member and of two, replacements, what cannot be recovered.
 
 use ashlar_block::{Buffer, Flags, Sector, Sectors, Status};
+use ashlar_md::create::create;
 use ashlar_md::internals::raid5::{Held, ParityLevel};
+use ashlar_md::ondisk::Level;
 use ashlar_md::{AddOptions, SyncAction, SyncRequest};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 
-use crate::common::{DATA, gateway};
+use crate::common::{DATA, Shape, gateway, new_devices, spec, start};
 use crate::parity::{CHUNK, READ_ONLY, ROWS, Rig};
 use crate::parity_writes::{Model, RW};
 
@@ -310,4 +312,42 @@ fn parity_that_a_crash_may_have_left_says_nothing_about_data() {
     });
     assert!(data_of(&rig.media)[..3] == written[..3], "what was written was changed");
     assert_eq!(rig.misfit(), None);
+}
+
+/// On members with old data P and Q need not fit each other: a write that reads one of them would leave the other one wrong.
+#[test]
+fn a_new_raid6_without_a_member_is_the_same_without_each_other_one() {
+    for away in [0, 1, 6, 7] {
+        let sizes = [Sectors(DATA + 160); 8];
+        let media: Vec<Media> = (0..8).map(|seed| Media::noisy(sizes[0], seed)).collect();
+        let sim = Sim::new(6);
+        sim.block_on(async {
+            let mut disks = crate::common::disks(&media);
+            let shape = Shape::new(Level::Raid6, None, 8, 8);
+            let mut spec = spec(&shape, &sizes);
+            (spec.assume_clean, spec.members[away]) = (false, None);
+            let mut devices = new_devices(&disks);
+            devices.iter_mut().flatten().for_each(|device| device.known_zero = false);
+            devices[away] = None;
+            create(&spec, &devices).await.unwrap();
+            disks.remove(away);
+            let array = start(&sim, &disks, &RW).await.unwrap();
+            let volume = gateway(&array);
+            for at in (0..volume.capacity().0).step_by(16) {
+                crate::common::write(&volume, at, 1, 9).await.unwrap();
+            }
+            array.sync_ended().await;
+            assert_eq!(array.degraded(), 1, "without {away}");
+            let all = volume.read(Sector(0), volume.capacity()).await.unwrap();
+            array.stop().await.unwrap();
+            for other in 0..disks.len() {
+                let mut fewer: Vec<&SimDisk> = disks.iter().collect();
+                fewer.remove(other);
+                let array = start(&sim, &fewer, &READ_ONLY).await.unwrap();
+                let found = gateway(&array).read(Sector(0), volume.capacity()).await.unwrap();
+                assert!(found.as_slice() == all.as_slice(), "without {away} and another one");
+                array.stop().await.unwrap();
+            }
+        });
+    }
 }
