@@ -55,7 +55,9 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		$(CARGO_TESTS) \
 		"md against the kernel" "ONLY='$(MD_CASES)' timeout 600 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "ONLY='^(readd|recover)-' timeout 600 tests/interop/md-members.sh" \
-		"arrays that crash" "ROUNDS=1 ONLY='^raid1-x3|^raid10-f2|^raid5' timeout 600 tests/interop/md-crash.sh" \
+		"arrays that crash" "ROUNDS=1 ONLY='^raid1-x3|^raid10-f2|^raid5-(ls|ppl-x4)' timeout 600 tests/interop/md-crash.sh" \
+		"mdadm's own scenarios for parity" "ONLY='^(raid6-one|repair-raid6-left)' timeout 600 tests/interop/md-scenarios.sh" \
+		"the disks of a NAS with unequal disks" "ONLY=raid5-ext4 timeout 300 tests/interop/shr.sh" \
 		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "timeout 600 tests/interop/lvm-commands.sh" \
 		"groups that change while they serve" "CHANGES=80 EVERY=20 timeout 600 tests/interop/lvm-live.sh" \
@@ -88,6 +90,8 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"md against the kernel" "timeout 1800 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 1200 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 timeout 1200 tests/interop/md-crash.sh" \
+		"mdadm's own scenarios for parity" "timeout 1500 tests/interop/md-scenarios.sh" \
+		"the disks of a NAS with unequal disks" "timeout 400 tests/interop/shr.sh" \
 		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "timeout 600 tests/interop/lvm-commands.sh" \
 		"groups that change while they serve" "timeout 1200 tests/interop/lvm-live.sh" \
@@ -119,6 +123,8 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "ALL=1 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=$${ROUNDS:-10} tests/interop/md-crash.sh" \
+		"mdadm's own scenarios for parity" "ALL=1 tests/interop/md-scenarios.sh" \
+		"these scenarios with a sector spoilt behind their backs" "tests/interop/md-scenarios.sh --tampered" \
 		"the device mapper against the kernel" "tests/interop/dm.sh" \
 		"snapshots between ashlar and the kernel" "tests/interop/dm-snapshot.sh" \
 		"thin volumes of the kernel" "tests/interop/dm-thin.sh" \

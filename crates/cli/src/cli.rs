@@ -9,7 +9,7 @@ use crate::commands;
 
 /// The Linux block-storage stack in user space.
 ///
-/// Assembles md arrays (linear, RAID 0, 1 and 10, and 4, 5 and 6 for reading) from disks or disk images, in the kernel's own formats, and
+/// Assembles md arrays (linear, RAID 0, 1, 4, 5, 6 and 10) from disks or disk images, in the kernel's own formats, and
 /// serves them as files and over NBD, with no kernel module and no root.
 #[derive(Parser, Debug)]
 #[command(

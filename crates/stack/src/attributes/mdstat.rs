@@ -20,7 +20,9 @@ pub fn mdstat<N>(
 where
     N: Fn(&MemberStatus) -> Option<String>,
 {
-    let mut out = String::from("Personalities : [raid0] [raid1] [raid10] \n");
+    let mut out = String::from(
+        "Personalities : [linear] [raid0] [raid1] [raid6] [raid5] [raid4] [raid10] \n",
+    );
     for (array, name) in arrays {
         entry(&mut out, &array, name);
     }

@@ -56,8 +56,8 @@ pub(crate) struct Create {
     #[arg(short = 'n', long, value_name = "COUNT")]
     raid_devices: u32,
 
-    /// Version of the superblocks: 1.2, 1.1, 1.0, or 0.90 for what knows no other (raid1 and raid10 of
-    /// at most 27 members, less than 4 TiB of each)
+    /// Version of the superblocks: 1.2, 1.1, 1.0, or 0.90 for what knows no other (raid1, 4, 5, 6
+    /// and 10 of at most 27 members, less than 4 TiB of each)
     #[arg(short = 'e', long, value_name = "VERSION", default_value = "1.2", value_parser = words::version)]
     metadata: Version,
 

@@ -15,14 +15,21 @@ use crate::view::BitmapStatus;
 fn text(array: Snapshot) -> String {
     let name = |member: &MemberStatus| member.path.clone();
     let text = mdstat([(array, name)], &[], |_| None);
-    let text = text.strip_prefix("Personalities : [raid0] [raid1] [raid10] \n").unwrap();
+    let text = text
+        .strip_prefix(
+            "Personalities : [linear] [raid0] [raid1] [raid6] [raid5] [raid4] [raid10] \n",
+        )
+        .unwrap();
     text.strip_suffix("unused devices: <none>").unwrap().to_owned()
 }
 
 #[test]
 fn no_array_is_two_lines() {
     let none = mdstat::<fn(&MemberStatus) -> Option<String>>([], &[], |_| None);
-    assert_eq!(none, "Personalities : [raid0] [raid1] [raid10] \nunused devices: <none>");
+    assert_eq!(
+        none,
+        "Personalities : [linear] [raid0] [raid1] [raid6] [raid5] [raid4] [raid10] \nunused devices: <none>"
+    );
 }
 
 #[test]
@@ -149,7 +156,7 @@ fn an_array_that_waits_for_members_is_inactive() {
     let text = mdstat::<fn(&MemberStatus) -> Option<String>>([], &[waiting], name);
     assert_eq!(
         text,
-        "Personalities : [raid0] [raid1] [raid10] \nmd127 : inactive sd2[2](W)(S) sd0[0](S)\n      \
+        "Personalities : [linear] [raid0] [raid1] [raid6] [raid5] [raid4] [raid10] \nmd127 : inactive sd2[2](W)(S) sd0[0](S)\n      \
          2093056 blocks super 1.2\n       \nunused devices: <none>"
     );
 }
