@@ -1,13 +1,13 @@
 //! The partial parity logs of an array that was not stopped cleanly: what the parity of the rows that were being written has to be.
 //!
-//! Nothing is written here. The parity is kept in memory until the array writes its first superblock, and reads see it from the start.
+//! Nothing is written here. The parity is kept in memory, where reads see it, until data are first read or written; of a read-only array for good.
 
 use ashlar_block::{Bio, Buffer, Sector, Sectors, Status};
 
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Place;
-use crate::ondisk::Superblock;
 use crate::ondisk::ppl::{self, Entry};
+use crate::ondisk::{Level, Superblock};
 use crate::personality::Personality;
 use crate::probe::read_around;
 use crate::raid5::Geometry;
@@ -61,7 +61,8 @@ pub(super) async fn apply_logs(
 ) -> (Superblock, Vec<ParityBlock>) {
     let mut found = freshest.clone();
     let Personality::Parity(geometry) = personality else { return (found, Vec::new()) };
-    if freshest.is_clean() || freshest.ppl.is_none() {
+    let has_logs = freshest.ppl.is_some() && freshest.level == Level::Raid5;
+    if freshest.is_clean() || !has_logs {
         return (found, Vec::new());
     }
     let replay = replay(freshest, geometry, members).await;

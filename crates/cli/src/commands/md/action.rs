@@ -15,7 +15,8 @@ use crate::progress::{ProgressArgs, follow};
 /// The actions are the kernel's: check compares all copies and counts differences (see
 /// mismatch_cnt); repair also makes the copies equal; idle ends the running action, after which a
 /// necessary one (a resync after a crash, the rebuild of a member) starts again; frozen prevents
-/// new actions; resync and recover start a necessary action now. Shows the progress of a started
+/// new actions; resync and recover start a necessary action now. Of a RAID 6 a check logs which member has a wrong
+/// block, if one alone has; a repair writes that block instead of the parity if the attribute repair_liar is 1. Shows the progress of a started
 /// action until its end; interrupting this command does not end the action.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -28,6 +29,7 @@ Examples:
   ashlar md action md0 check
   ashlar md action md0 repair --no-wait
   ashlar md action md0 idle
+  ashlar set sys/block/md0/md/repair_liar 1
   ashlar set sys/block/md0/md/sync_speed_max 50000")]
 pub(crate) struct Action {
     /// The array: md0, /dev/md0 or /dev/md/NAME
