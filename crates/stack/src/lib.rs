@@ -28,6 +28,7 @@ mod builder;
 pub mod canary;
 pub mod changes;
 mod claim;
+pub mod ddrescue;
 pub mod detail;
 pub mod devices;
 pub mod events;
