@@ -9,6 +9,7 @@
 
 pub mod btrfs_image;
 pub mod btrfs_structs;
+pub mod ddrescue_map;
 pub mod dm_exception_store;
 pub mod dm_raid;
 pub mod dm_table;
@@ -48,6 +49,7 @@ macro_rules! target {
 pub const TARGETS: &[Target] = &[
     target!(btrfs_image, 200),
     target!(btrfs_structs, 60_000),
+    target!(ddrescue_map, 100_000),
     target!(dm_exception_store, 30_000),
     target!(dm_raid, 40_000),
     target!(dm_table, 200_000),

@@ -172,6 +172,20 @@ pub fn dm_raid() -> Vec<Vec<u8>> {
     seeds.into_iter().map(|(_, seed)| seed).collect()
 }
 
+/// Maps as versions of ddrescue before and after 1.20 write them, in each notation of numbers, and of a part of a disk.
+pub fn ddrescue_map() -> Vec<Vec<u8>> {
+    const MAPS: &[&str] = &[
+        "# Mapfile. Created by GNU ddrescue version 1.27\n# Command line: ddrescue /dev/sdb disk.img disk.map\n# Finished\n\
+         # current_pos  current_status  current_pass\n0x00120000     /               1\n#      pos        size  status\n\
+         0x00000000  0x00117000  +\n0x00117000  0x00000200  -\n0x00117200  0x00001000  /\n0x00118200  0x00007E00  *\n\
+         0x00120000  0x00048000  +\n0x00168000  0x00098000  ?\n",
+        "# Rescue Logfile. Created by GNU ddrescue version 1.16\n0x0 +\n0 512 +\n512 01000 -  # octal\n1024 0x200 +\n",
+        "4096 F 2\r\n4096 4096 +\r\n8192 0 -\r\n8192 1 ?\r\n",
+        "0 G\n0 9223372036854775807 +",
+    ];
+    MAPS.iter().map(|map| map.as_bytes().to_vec()).collect()
+}
+
 /// LVM's tables, and lines of all targets with all their arguments.
 pub fn dm_table() -> Vec<Vec<u8>> {
     const LINES: &[&str] = &[

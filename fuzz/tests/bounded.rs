@@ -63,6 +63,7 @@ macro_rules! tests {
 tests! {
     btrfs_image
     btrfs_structs
+    ddrescue_map
     dm_exception_store
     dm_raid
     dm_table
