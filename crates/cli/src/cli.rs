@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use ashlar_host::error::Result;
+use ashlar_host::error::{Error, Result};
+use ashlar_host::options::MapFile;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands;
@@ -41,6 +42,11 @@ pub(crate) struct Cli {
     /// Do not enter the sandbox in which the contents of disks are looked at
     #[arg(long, global = true)]
     pub(crate) no_sandbox: bool,
+
+    /// A map of GNU ddrescue: what it has not read of the disk fails to be read from its image, so that mirrors, parity and checksums
+    /// make up for it (may be repeated; FILE alone if there is one disk) [default: IMAGE.map, or disk.map beside disk.img]
+    #[arg(long, value_name = "[DISK=]FILE", global = true)]
+    pub(crate) map: Vec<MapFile>,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -104,6 +110,18 @@ impl Command {
             #[cfg(feature = "top")]
             Self::Top(_) => false,
         }
+    }
+
+    /// Refuses maps of disks for a command whose disks OpenZFS's library opens. (The client of a daemon refuses them by itself.)
+    ///
+    /// # Errors
+    /// It is such a command.
+    pub(crate) fn refuse_maps(&self) -> Result<()> {
+        if !matches!(self, Self::Zpool(_) | Self::Zvol(_)) {
+            return Ok(());
+        }
+        let why = "OpenZFS's library reads the disks by itself, and verifies their checksums";
+        Err(Error::usage(format!("cannot use --map: {why}")))
     }
 
     /// Runs the command.

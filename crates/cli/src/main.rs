@@ -27,7 +27,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ashlar_engine::signal::{self, Signal};
-use ashlar_host::sandbox;
+use ashlar_host::error::Result;
+use ashlar_host::options::MapFile;
+use ashlar_host::{disks, sandbox};
 use ashlar_terminal::{self as output, Voice};
 use clap::Parser;
 
@@ -63,7 +65,16 @@ fn main() -> ExitCode {
     if cli.no_sandbox {
         sandbox::switch_off();
     }
-    let code = match cli.command.run() {
+    let maps = || {
+        if !cli.map.is_empty() {
+            cli.command.refuse_maps()?;
+        }
+        // A daemon may leave the directory.
+        let maps = cli.map.into_iter().map(MapFile::absolute).collect::<Result<Vec<_>>>()?;
+        disks::use_maps(maps);
+        Ok(())
+    };
+    let code = match maps().and_then(|()| cli.command.run()) {
         Ok(code) => code,
         Err(error) => ExitCode::from(output::report(&sandbox::explained(error))),
     };

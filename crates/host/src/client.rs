@@ -43,8 +43,9 @@ impl Client {
     /// Connects to the daemon at `path`, or at the default path.
     ///
     /// # Errors
-    /// No daemon listens there.
+    /// No daemon listens there, or the user has named maps, for which it is too late.
     pub fn connect(path: Option<&Path>) -> Result<Self> {
+        disks::maps::refuse()?;
         let path = match path {
             Some(path) => path.to_owned(),
             None => control_path::default_for_client()?,

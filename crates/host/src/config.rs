@@ -6,7 +6,8 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::options::{
-    Assignment, BackEnd, Bytes, Group, Holes, Listen, LogPlace, MetricsAddress, Mode, ReAddPolicy,
+    Assignment, BackEnd, Bytes, Group, Holes, Listen, LogPlace, MapFile, MetricsAddress, Mode,
+    ReAddPolicy,
 };
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
@@ -85,6 +86,8 @@ pub struct Config {
     pub log: Option<LogPlace>,
     /// The device models that give disks their timing: the last one for a disk counts.
     pub models: Vec<Assignment>,
+    /// The maps of ddrescue that say what of disks was not read, besides those of the process ([`crate::disks::use_maps`]).
+    pub maps: Vec<MapFile>,
     /// Attributes to set before anything is served: path and value. The last one for a path counts.
     pub set: Vec<(String, String)>,
     /// Whether the daemon stays outside of the sandbox.

@@ -24,9 +24,12 @@ use crate::acceptance::written_elsewhere;
 use crate::error::{Error, Result};
 
 mod kernel_use;
+pub(crate) mod maps;
 mod network;
 
 use network::NetworkDisk;
+
+pub use maps::{MappedDisk, mapped_disks, use_maps};
 
 /// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
 /// on a slow disk.
@@ -63,6 +66,7 @@ pub fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
 /// As there.
 pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> Result<Vec<Disk>> {
     check_twice(paths)?;
+    maps::check(paths)?;
     paths.iter().map(|path| open(path, access, direct)).collect()
 }
 
@@ -124,6 +128,7 @@ fn patiently<T>(
 /// # Errors
 /// As there.
 pub(crate) fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
+    maps::refuse_lending(path)?;
     let opened = patiently(path, || {
         try_open_with(path, access, true, |options| {
             ashlar_engine::file::open_to_lend(path, options)
@@ -258,7 +263,17 @@ impl OpenFailure {
     }
 }
 
+/// Opens a disk, and leaves out what its map says was not read.
 fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, OpenFailure> {
+    let disk = try_open_whole(path, access, direct)?;
+    maps::apply(disk).map_err(OpenFailure::certain)
+}
+
+fn try_open_whole(
+    path: &Path,
+    access: Access,
+    direct: bool,
+) -> std::result::Result<Disk, OpenFailure> {
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
         return open_ram(path, size).map_err(OpenFailure::certain);
     }
@@ -459,6 +474,11 @@ fn identity_by(metadata: &Metadata) -> Identity {
     } else {
         Identity::File(metadata.dev(), metadata.ino())
     }
+}
+
+/// Whether two paths are the same disk. RAM disks are identified by their names only.
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || identity(a).is_some_and(|identity| Some(identity) == self::identity(b))
 }
 
 /// Major and minor number of the block device at `path`; `None` if it is not one.

@@ -45,7 +45,7 @@ impl Models {
     pub(crate) fn check(&self, disks: &[PathBuf]) -> Result<()> {
         for assignment in &self.assignments {
             let Some(wanted) = &assignment.disk else { continue };
-            if !disks.iter().any(|disk| is_same(disk, wanted)) {
+            if !disks.iter().any(|disk| disks::is_same(disk, wanted)) {
                 let text = format!("a model for {}, which is not served", wanted.display());
                 let all: Vec<_> = disks.iter().map(|disk| disk.display().to_string()).collect();
                 return Err(Error::usage(text).hint(format!("the disks are {}", all.join(", "))));
@@ -59,7 +59,7 @@ impl Models {
         let last = |wanted: &dyn Fn(&Assignment) -> bool| {
             self.assignments.iter().rev().find(|assignment| wanted(assignment))
         };
-        let own = last(&|a| a.disk.as_deref().is_some_and(|disk| is_same(disk, path)));
+        let own = last(&|a| a.disk.as_deref().is_some_and(|disk| disks::is_same(disk, path)));
         own.or_else(|| last(&|a| a.disk.is_none())).map(|assignment| &assignment.model)
     }
 
@@ -83,10 +83,4 @@ impl Models {
         used.retain(|used| used.device.strong_count() > 0);
         used.iter().map(|used| (used.disk.clone(), used.model.clone())).collect()
     }
-}
-
-/// Whether two paths are the same disk. RAM disks are identified by their names only.
-fn is_same(a: &Path, b: &Path) -> bool {
-    let identity = disks::identity(a);
-    a == b || identity.is_some() && identity == disks::identity(b)
 }

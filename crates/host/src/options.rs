@@ -23,6 +23,7 @@
 //! paths are relative to the file's directory. Unknown keys are errors: a misspelt `read_only` must
 //! not start a writable stack.
 
+mod maps;
 mod metrics;
 mod models;
 mod values;
@@ -42,6 +43,7 @@ use crate::disks;
 
 pub use ashlar_block::byte_volume::Holes;
 pub use ashlar_engine::BackEnd;
+pub use maps::{BadMapFile, MapFile};
 pub use metrics::{BadMetricsAddress, MetricsAddress};
 pub use models::{Assignment, models};
 pub use values::{

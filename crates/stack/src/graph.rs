@@ -48,6 +48,18 @@ impl Node {
         self
     }
 
+    /// Adds a defect to the one that there may be.
+    #[must_use]
+    pub fn also(self, problem: impl fmt::Display) -> Self {
+        match &self.problem {
+            Some(first) => {
+                let both = format!("{first}; {problem}");
+                self.problem(both)
+            }
+            None => self.problem(problem),
+        }
+    }
+
     /// Sets the defect.
     #[must_use]
     pub fn problem(mut self, problem: impl fmt::Display) -> Self {
@@ -78,6 +90,16 @@ impl Graph {
             self.nodes[parent.0].1.push(id);
         }
         id
+    }
+
+    /// Changes the nodes of this name at the top.
+    pub fn amend_roots(&mut self, name: &str, change: impl Fn(Node) -> Node) {
+        for root in &self.roots {
+            let node = &mut self.nodes[root.0].0;
+            if node.name == name {
+                *node = change(node.clone());
+            }
+        }
     }
 
     fn add(&mut self, node: Node) -> NodeId {

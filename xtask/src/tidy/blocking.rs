@@ -56,6 +56,7 @@ const CALLS: &[&str] = &[
     "thread::sleep(",
     // Our own that make such calls.
     "disks::identity(",
+    "disks::is_same(",
     "disks::open(",
     "disks::open_all(",
     "disks::open_all_with(",

@@ -19,6 +19,7 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   ashlar scan disk*.img
+  ashlar scan disk0.img --map rescued/disk0.map
   ashlar scan --json /dev/sd[a-d]")]
 pub(crate) struct Scan {
     /// Image files or block devices
@@ -37,10 +38,17 @@ impl Scan {
         let local = local_system_ids();
         let reactor = disks::reactor()?;
         sandbox.enter()?;
-        let graph = reactor.block_on(async {
+        let mut graph = reactor.block_on(async {
             let probed = ashlar_stack::assemble::probe_all(opened).await;
             ashlar_stack::scan::scan(&probed, local, &disks::runtime()).await
         });
+        for found in disks::mapped_disks() {
+            let disk = found.disk.display().to_string();
+            graph.amend_roots(&disk, |node| {
+                let node = node.fact("map", found.map.display()).fact("unread", found.unread_bytes);
+                if found.areas == 0 { node } else { node.also(found.unread()) }
+            });
+        }
         if self.json {
             output::print_json(&graph)?
         } else {

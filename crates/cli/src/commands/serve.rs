@@ -7,8 +7,8 @@ use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::options::{
-    self, Assignment, BackEnd, Bytes, FileOptions, Group, Holes, Listen, LogPlace, MetricsAddress,
-    Mode, ReAddPolicy,
+    self, Assignment, BackEnd, Bytes, FileOptions, Group, Holes, Listen, LogPlace, MapFile,
+    MetricsAddress, Mode, ReAddPolicy,
 };
 use ashlar_host::{background, disks};
 use ashlar_lvm::snapshots::AutoExtend;
@@ -95,9 +95,11 @@ pub(crate) struct ServeOptions {
     disks: Vec<PathBuf>,
     #[arg(skip)]
     pub(crate) force: bool,
-    /// The option is one of all commands.
+    /// The options are those of all commands.
     #[arg(skip)]
     no_sandbox: bool,
+    #[arg(skip)]
+    map: Vec<MapFile>,
 
     /// Mount the volumes and their attributes on a directory
     #[arg(long, value_name = "DIR")]
@@ -245,8 +247,10 @@ impl FileOptions for ServeOptions {
         });
         let log = self.log.iter_mut().filter_map(LogPlace::file_mut);
         let modelled = self.model.iter_mut().filter_map(|model| model.disk.as_mut());
+        let maps = self.map.iter_mut();
+        let maps = maps.flat_map(|map| map.disk.iter_mut().chain([&mut map.file]));
         let others = self.disks.iter_mut().chain(&mut self.mount).chain(&mut self.control);
-        others.chain(unix).chain(log).chain(modelled).collect()
+        others.chain(unix).chain(log).chain(modelled).chain(maps).collect()
     }
 }
 
@@ -285,6 +289,7 @@ impl ServeOptions {
             spin: self.spin.or(file.spin),
             io: self.io.or(file.io),
             model: [file.model, self.model].concat(),
+            map: [file.map, self.map].concat(),
             log: self.log.or(file.log),
             control: self.control.or(file.control),
             control_group: self.control_group.or(file.control_group),
@@ -330,6 +335,7 @@ impl ServeOptions {
             control: self.control,
             control_group: self.control_group,
             models: self.model,
+            maps: self.map,
             set: self.set,
             no_sandbox: self.no_sandbox,
             background: false,

@@ -16,6 +16,7 @@ use super::support::ashlar;
 const SHARED: &[(&str, &[&str])] = &[
     ("host/src/confinement.rs", &["serve", "md assemble"]),
     ("host/src/lending.rs", &["md add", "md incremental", "lvm vgextend"]),
+    ("cli.rs", &["status", "zpool list"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
     ("commands/lvm/display.rs", &["lvm pvdisplay"]),
@@ -36,6 +37,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ),
     ("host/src/control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
     ("host/src/daemon.rs", &["serve", "md assemble"]),
+    ("host/src/disks/maps.rs", &["scan", "serve", "md examine", "btrfs get", "lvm lvs"]),
     ("host/src/groups.rs", &["lvm lvreduce"]),
     // Comments of the interface.
     ("host/src/interface", &[]),

@@ -33,6 +33,7 @@ mod lvm_reports;
 mod lvm_restore;
 mod lvm_snapshots;
 mod managing;
+mod maps;
 mod mdadm;
 mod metrics;
 mod models;

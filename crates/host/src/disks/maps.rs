@@ -1,0 +1,221 @@
+//! Maps of GNU ddrescue: `--map`, and those beside images.
+//!
+//! The process has them, and not a command, so that a disk has its map wherever it is opened, also when a daemon opens it once more.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ashlar_block::Gateway;
+use ashlar_stack::assemble::Disk;
+use ashlar_stack::ddrescue::{MAX_BYTES, RescueMap, RescuedDevice, claims_to_be_a_map};
+use ashlar_stack::graph::human_size;
+use rustix::fs::OFlags;
+
+use crate::disks;
+use crate::error::{Error, Result};
+use crate::options::MapFile;
+
+/// The maps that the user named.
+static GIVEN: Mutex<Vec<MapFile>> = Mutex::new(Vec::new());
+/// What was found out of the disks with a map.
+static KNOWN: Mutex<Vec<MappedDisk>> = Mutex::new(Vec::new());
+
+/// A disk with a map.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MappedDisk {
+    /// The disk.
+    pub disk: PathBuf,
+    /// Its map.
+    pub map: PathBuf,
+    /// The bytes of it that were not read.
+    pub unread_bytes: u64,
+    /// In how many areas.
+    pub areas: usize,
+}
+
+impl MappedDisk {
+    /// `12K not read by ddrescue, in 2 areas`, or that all of it was read.
+    pub fn unread(&self) -> String {
+        let size = human_size(self.unread_bytes);
+        match self.areas {
+            0 => "all read by ddrescue".to_owned(),
+            1 => format!("{size} not read by ddrescue"),
+            areas => format!("{size} not read by ddrescue, in {areas} areas"),
+        }
+    }
+}
+
+fn locked<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the disks that this process opens from now on get these maps, too; the last one for a disk counts.
+pub fn use_maps(maps: impl IntoIterator<Item = MapFile>) {
+    locked(&GIVEN).extend(maps);
+}
+
+/// Refuses maps for a client of a daemon.
+///
+/// # Errors
+/// The user has named some.
+pub(crate) fn refuse() -> Result<()> {
+    let given = locked(&GIVEN);
+    let Some(map) = given.first() else { return Ok(()) };
+    let text = format!("cannot use the map {}: the daemon opens the disks", map.file.display());
+    Err(Error::usage(text).hint("ashlar serve --map uses it from the start"))
+}
+
+/// The disks that were opened and have a map.
+pub fn mapped_disks() -> Vec<MappedDisk> {
+    locked(&KNOWN).clone()
+}
+
+/// Finds the disks that the user's maps are for among all `disks` of a command.
+///
+/// # Errors
+/// One is for none of them, or for an unnamed one although there are several.
+pub(crate) fn check(disks: &[PathBuf]) -> Result<()> {
+    for map in locked(&GIVEN).iter_mut() {
+        let listed = || disks.iter().map(|disk| disk.display().to_string()).collect::<Vec<_>>();
+        match (&map.disk, disks) {
+            (None, [only]) => map.disk = Some(only.clone()),
+            (None, _) => {
+                let text = format!("which disk is the map {} for?", map.file.display());
+                let hint = format!("--map DISK={}", map.file.display());
+                return Err(Error::usage(text).hint(hint));
+            }
+            (Some(wanted), _) if disks.iter().any(|disk| disks::is_same(disk, wanted)) => {}
+            (Some(wanted), _) => {
+                let wanted = wanted.display();
+                let text = format!("a map for {wanted}, which is not among the disks");
+                return Err(Error::usage(text).hint(format!("they are {}", listed().join(", "))));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A disk as it is without what its map, if there is one, says was not read.
+///
+/// # Errors
+/// The map cannot be read, is none, or is another disk's.
+pub(super) fn apply(disk: Disk) -> Result<Disk> {
+    let Some((file, map)) = map_of(&disk.path)? else { return Ok(disk) };
+    let size = disk.gateway.capacity().bytes();
+    if map.end() / 512 > size / 512 {
+        return Err(too_large(&disk.path, &file, map.end(), size));
+    }
+    let unread = map.unread(size);
+    let found = MappedDisk {
+        disk: disk.path.clone(),
+        map: file,
+        unread_bytes: unread.iter().map(|area| area.end - area.start).sum(),
+        areas: unread.len(),
+    };
+    note(&found);
+    if unread.is_empty() {
+        return Ok(disk);
+    }
+    let device = RescuedDevice::new(disk.gateway, &unread);
+    Ok(Disk { path: disk.path, gateway: Gateway::new(Arc::new(device)) })
+}
+
+/// Refuses to lend a disk with a map to a daemon, which would not know what was not read.
+///
+/// # Errors
+/// It has one.
+pub(super) fn refuse_lending(path: &Path) -> Result<()> {
+    let Some((file, _)) = map_of(path)? else { return Ok(()) };
+    let why = format!("a running daemon takes no map, and {} is one of it", file.display());
+    let error = Error::new("cannot hand in", path.display(), why);
+    Err(error.hint("serve it from the start, or move the map away if all of the disk was read"))
+}
+
+fn note(found: &MappedDisk) {
+    let mut known = locked(&KNOWN);
+    if known.contains(found) {
+        return;
+    }
+    known.retain(|other| other.disk != found.disk);
+    known.push(found.clone());
+    let (disk, map) = (found.disk.display(), found.map.display());
+    let text = found.unread();
+    if found.areas == 0 {
+        tracing::info!(%disk, %map, "{text}");
+    } else {
+        tracing::warn!(%disk, %map, "{text}: reads of that fail");
+    }
+}
+
+fn too_large(disk: &Path, map: &Path, end: u64, size: u64) -> Error {
+    let (map, shown) = (map.display(), disk.display());
+    let why = format!("{map} describes {end} bytes, and it has {size}");
+    let hint = format!(
+        "is the map another disk's? Then name the right one with --map, or move it away. If the disk ends with what was \
+         not read, so that the image is too short: truncate -s {end} {shown}"
+    );
+    Error::new("cannot use the map of", shown, why).hint(hint)
+}
+
+/// The map of a disk and its file: the one that the user named, or else one beside the image.
+fn map_of(disk: &Path) -> Result<Option<(PathBuf, RescueMap)>> {
+    let named = |map: &&MapFile| {
+        let wanted = map.disk.as_deref();
+        wanted.is_some_and(|wanted| disks::is_same(disk, wanted))
+    };
+    let given = locked(&GIVEN).iter().rev().find(named).map(|map| map.file.clone());
+    if let Some(file) = given {
+        let text = read(&file)?;
+        let map = RescueMap::parse(&text).map_err(|why| {
+            let error = Error::new("cannot use the map", file.display(), why);
+            error.hint("a map is the third file of ddrescue DISK IMAGE MAP")
+        })?;
+        return Ok(Some((file, map)));
+    }
+    let is_image = !disks::is_no_file(disk) && disk.is_file();
+    for file in if is_image { beside(disk) } else { Vec::new() } {
+        if !file.is_file() || disks::is_same(&file, disk) {
+            continue;
+        }
+        let text = read(&file)?;
+        match RescueMap::parse(&text) {
+            Ok(map) => return Ok(Some((file, map))),
+            Err(why) if claims_to_be_a_map(&text) => {
+                let error = Error::new("cannot use the map", file.display(), why);
+                return Err(error.hint(
+                    "ddrescue wrote it beside the image: mend it, name another one with --map, or move it away",
+                ));
+            }
+            Err(why) => tracing::debug!(file = %file.display(), %why, "no map of ddrescue"),
+        }
+    }
+    Ok(None)
+}
+
+/// Where the map of an image may be: `disk.img.map`, and for `disk.img` also `disk.map`.
+fn beside(image: &Path) -> Vec<PathBuf> {
+    let mut longer = image.as_os_str().to_owned();
+    longer.push(".map");
+    let is_img = image.extension().is_some_and(|extension| extension == "img");
+    let shorter = is_img.then(|| image.with_extension("map"));
+    [Some(longer.into()), shorter].into_iter().flatten().collect()
+}
+
+/// The contents of a map: at most a byte more than a map may have.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let failed = |why: std::io::Error| Error::new("cannot read the map", path.display(), why);
+    // A pipe in its place must not hold up the command.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file: File = opened.map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        let why = std::io::Error::other("it is no regular file");
+        return Err(failed(why));
+    }
+    let mut text = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut text).map_err(failed)?;
+    Ok(text)
+}
