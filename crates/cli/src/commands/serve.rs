@@ -56,6 +56,7 @@ Examples:
   ashlar serve /dev/sd[bc] --control-group disk --mount /mnt/volumes
   ashlar serve --daemon /dev/sd[bc] --mount /mnt/volumes && ls /mnt/volumes/dev
   ashlar serve disk*.img --nbd unix:/run/ashlar.nbd --metrics tcp:9100
+  ashlar serve --read-only disk*.img --map disk0.img=rescued/disk0.map --mount /mnt/volumes
   ashlar serve --incremental --mount /mnt/volumes
   ashlar serve disk*.img --model gp2:3000iops --model disk0.img=hdd --nbd unix:/run/ashlar.nbd
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
@@ -409,6 +410,7 @@ mod tests {
         let options = parse(
             r#"
             disks = ["a.img", "/dev/sdb"]
+            map = ["a.img=maps/a", "/dev/sdb=/b.map"]
             read_only = true
             run = true
             incremental = true
@@ -438,6 +440,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(options.disks, [Path::new("/etc/ashlar/a.img"), Path::new("/dev/sdb")]);
+        let maps: Vec<String> = options.map.iter().map(MapFile::to_string).collect();
+        assert_eq!(maps, ["/etc/ashlar/a.img=/etc/ashlar/maps/a", "/dev/sdb=/b.map"]);
         let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
         assert_eq!(options.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
         assert_eq!(options.nbd_mode, Some(Mode(0o660)));

@@ -323,4 +323,8 @@ fn the_help_says_what_a_map_is() {
         let help = ashlar(&[command, &["--help"]].concat()).ok().out;
         assert!(help.contains("--map <[DISK=]FILE>") && help.contains("ddrescue"), "{command:?}");
     }
+    for (command, example) in [("scan", "disk0.img --map "), ("serve", "--map disk0.img=")] {
+        let help = ashlar(&[command, "--help"]).ok().out;
+        assert!(help.contains(example), "{command}");
+    }
 }
