@@ -211,6 +211,7 @@ pub fn serve(
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
         // Drop the references, so that disks are free when they are released later.
         drop(probed);
+        disks::maps::keep_members(&stack);
         log_findings(&stack, config.run);
         let accepted = accept(config, &mut stack, options);
         let stack = Arc::new(stack);

@@ -102,6 +102,7 @@ impl Selection {
             ..Options::default()
         };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
+        disks::maps::keep_members(&stack);
         let found = self.open_on(&stack, writable).await;
         match found {
             Ok(fs) => Ok(OpenFileSystem { fs, stack }),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::Gateway;
-use ashlar_stack::assemble::Disk;
+use ashlar_stack::assemble::{Disk, Stack};
 use ashlar_stack::ddrescue::{MAX_BYTES, RescueMap, RescuedDevice, claims_to_be_a_map};
 use ashlar_stack::graph::human_size;
 use rustix::fs::OFlags;
@@ -66,6 +66,17 @@ pub(crate) fn refuse() -> Result<()> {
     let Some(map) = given.first() else { return Ok(()) };
     let text = format!("cannot use the map {}: the daemon opens the disks", map.file.display());
     Err(Error::usage(text).hint("ashlar serve --map uses it from the start"))
+}
+
+/// Has arrays keep members with more read errors than md forgives within an hour, if a disk was not read completely: these errors are
+/// of the disk that ddrescue has read, and an image does not get worse. Otherwise each of two images that lack different parts could
+/// leave its array, and take with it what the other one lacks.
+pub(crate) fn keep_members(stack: &Stack) {
+    if locked(&KNOWN).iter().any(|found| found.areas > 0) {
+        for array in stack.arrays.running() {
+            array.view.members().set_max_read_errors(u32::MAX);
+        }
+    }
 }
 
 /// The disks that were opened and have a map.
