@@ -58,7 +58,7 @@ fn an_array_starts_when_all_its_members_have_come() {
     assert_eq!(hands.give(&["d0"]), said(&format!("d0 {part}")));
     assert_eq!(
         hands.get("proc/mdstat"),
-        "Personalities : [raid0] [raid1] [raid10] \nmd127 : inactive d0[0](S) d2[2](S)\n      \
+        "Personalities : [linear] [raid0] [raid1] [raid6] [raid5] [raid4] [raid10] \nmd127 : inactive d0[0](S) d2[2](S)\n      \
          63488 blocks super 1.2\n       \nunused devices: <none>\n"
     );
     assert_eq!(hands.get("sys/block/md127/md/array_state"), "inactive\n");

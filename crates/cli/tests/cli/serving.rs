@@ -58,7 +58,7 @@ fn the_mount_shows_attributes_as_sysfs_does() {
     let read = |path: &str| fs::read_to_string(mount.join(path)).unwrap();
     assert_eq!(
         read("proc/mdstat"),
-        "Personalities : [raid0] [raid1] [raid10] \nmd127 : active raid1 d1[1] d0[0]\n      \
+        "Personalities : [linear] [raid0] [raid1] [raid6] [raid5] [raid4] [raid10] \nmd127 : active raid1 d1[1] d0[0]\n      \
          31744 blocks super 1.2 [2/2] [UU]\n      \nunused devices: <none>\n"
     );
     assert_eq!(read("sys/block/md127/md/rd0/state"), "in_sync\n");
