@@ -21,12 +21,14 @@ pub(crate) struct Recipe {
     pub(crate) bitmap: NewBitmap,
     /// Otherwise it is resynced as soon as it is started.
     pub(crate) assume_clean: bool,
+    /// A partial parity log, of a RAID5.
+    pub(crate) ppl: bool,
 }
 
 impl Recipe {
     /// A clean array without a bitmap.
     pub(crate) fn clean(level: Level) -> Self {
-        Self { level, bitmap: NewBitmap::None, assume_clean: true }
+        Self { level, bitmap: NewBitmap::None, assume_clean: true, ppl: false }
     }
 }
 
@@ -49,7 +51,8 @@ pub(crate) async fn make(
         raid_devices: disks.len() as u32,
         members: members.collect(),
         size: None,
-        data_offset: Some(DATA_OFFSET),
+        // Behind the log, which has 1 MiB.
+        data_offset: Some(if recipe.ppl { Sectors(2 * DATA_OFFSET.0) } else { DATA_OFFSET }),
         set_uuid: Uuid::new_v4(),
         name: "bench:0".into(),
         ctime: 0,
@@ -57,7 +60,7 @@ pub(crate) async fn make(
         bitmap: recipe.bitmap,
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
-        ppl: false,
+        ppl: recipe.ppl,
         bad_block_log: false,
         numbers: Default::default(),
     };

@@ -17,7 +17,10 @@ use crate::report::{Grid, Unit};
 
 /// Of each member.
 const BYTES: u64 = 256 << 20;
-const ROWS: [&str; 4] = ["RAID0 of 3", "RAID5 of 4", "RAID6 of 5", "RAID1 of 2"];
+const ROWS: [&str; 5] =
+    ["RAID0 of 3", "RAID5 of 4", "RAID6 of 5", "RAID1 of 2", "RAID5 of 4, logged"];
+/// The one with a partial parity log.
+const LOGGED: usize = 4;
 /// A row of three chunks of data.
 const ROW_BYTES: u64 = 3 * (512 << 10);
 
@@ -41,6 +44,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     for row in [1, 2] {
         grid.print_ratio(row, 0, None);
     }
+    grid.print_ratio(LOGGED, 1, None);
     let columns = ["read 4 KiB", "write 4 KiB"];
     let load = |column: usize| Load {
         write: column > 0,
@@ -56,6 +60,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     for row in [1, 2] {
         grid.print_ratio(row, 3, None);
     }
+    grid.print_ratio(LOGGED, 1, None);
     Ok(())
 }
 
@@ -66,12 +71,18 @@ fn table<'a>(
     load: impl Fn(usize) -> Load,
 ) -> Outcome<Grid<'a>> {
     Grid::measure(columns, &ROWS, unit, settings.rounds, |_, row, column| {
-        let (level, count) =
-            [(Level::Raid0, 3), (Level::Raid5, 4), (Level::Raid6, 5), (Level::Raid1, 2)][row];
+        let (level, count) = [
+            (Level::Raid0, 3),
+            (Level::Raid5, 4),
+            (Level::Raid6, 5),
+            (Level::Raid1, 2),
+            (Level::Raid5, 4),
+        ][row];
         let members = ram(count, BYTES)?;
         let engine = Engine::start(1)?;
         let array = engine.handles()[0].spawn_on(move || async move {
-            arrays::make(Recipe::clean(level), &members, Arc::new(EngineRuntime)).await
+            let recipe = Recipe { ppl: row == LOGGED, ..Recipe::clean(level) };
+            arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
         });
         let disk = Gateway::new(block_on(array)??);
         on_engine(&engine, &[(&disk, load(column))])

@@ -135,8 +135,6 @@ impl Core {
     async fn go_clean_with(&self, superblocks: &mut Superblocks) -> Result<bool, Status> {
         if superblocks.is_clean() {
             if self.lifecycle.is_stopped() {
-                // Marks that a member has needed which is back.
-                self.clear_marks().await;
                 self.record_good_blocks(superblocks).await?;
             }
             // A write could not even begin to record the active state.
