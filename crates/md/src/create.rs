@@ -9,8 +9,7 @@ use std::ops::Range;
 use ashlar_block::{ByteVolume, Gateway, Sectors, Status};
 use thiserror::Error;
 
-use crate::core::ppl::write_empty;
-use crate::metadata::{write_superblock, write_within};
+use crate::metadata::{write_empty, write_superblock, write_within};
 use crate::ondisk::bitmap_super::state;
 use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
 use crate::ondisk::ppl::{self, Log};
@@ -168,8 +167,7 @@ async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
     }
     if let Some(area) = sb.ppl_area() {
         // As mdadm does: nothing is being written.
-        let empty = Log { generation: 0, entries: Vec::new() };
-        write_empty(gateway, area, Some(&empty), ppl::signature(sb.set_uuid)).await?;
+        write_empty(gateway, area, Some(&Log::default()), ppl::signature(sb.set_uuid)).await?;
     }
     write_superblock(gateway, sb).await
 }

@@ -1,9 +1,12 @@
 //! Writes of metadata to members, within blocks that may hold other data.
 
+use std::ops::Range;
+
 use ashlar_block::bio::Segments;
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
 
 use crate::ondisk::Superblock;
+use crate::ondisk::ppl::{HEADER, Log};
 
 /// Writes bytes durably, completing their first and last logical block from the device.
 ///
@@ -32,6 +35,31 @@ pub(crate) async fn write_superblock(gateway: &Gateway, sb: &Superblock) -> Resu
     let block = gateway.disk().limits().logical_block_bytes;
     let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;
     write_within(gateway, sb.super_offset, &bytes).await
+}
+
+/// Overwrites the area of a partial parity log, durably, with `log` alone, which has no partial parity, or with nothing.
+///
+/// # Errors
+/// The device's, or that there is no memory.
+pub(crate) async fn write_empty(
+    gateway: &Gateway,
+    area: Range<Sector>,
+    log: Option<&Log>,
+    signature: u32,
+) -> Result<(), Status> {
+    let mut len = area.end - area.start;
+    let mut segments = Segments::new();
+    if let Some(log) = log {
+        segments.push(Buffer::from_slice(&log.encode(signature)).into_whole());
+        len -= HEADER;
+    }
+    segments.extend(zeroes(len)?);
+    gateway.submit(durable(area.start, segments)).await
+}
+
+/// A durable write of metadata.
+pub(crate) fn durable(at: Sector, segments: Segments) -> Bio {
+    Bio::write(at, segments).with_flags(Flags::FUA | Flags::META | Flags::SYNC)
 }
 
 /// The longest run of zeroes in memory.

@@ -30,14 +30,14 @@ pub struct MappedDisk {
     pub disk: PathBuf,
     /// Its map.
     pub map: PathBuf,
-    /// The bytes of it that were not read.
+    /// How many of its bytes ddrescue has not read.
     pub unread_bytes: u64,
     /// In how many areas.
     pub areas: usize,
 }
 
 impl MappedDisk {
-    /// `12K not read by ddrescue, in 2 areas`, or that all of it was read.
+    /// `12K not read by ddrescue, in 2 areas`, or `all read by ddrescue`.
     pub fn unread(&self) -> String {
         let size = human_size(self.unread_bytes);
         match self.areas {
@@ -112,7 +112,7 @@ pub(crate) fn check(disks: &[PathBuf]) -> Result<()> {
 /// A disk as it is without what its map, if there is one, says was not read.
 ///
 /// # Errors
-/// The map cannot be read, is none, or is another disk's.
+/// The map cannot be read, has another format, or belongs to another disk.
 pub(super) fn apply(disk: Disk) -> Result<Disk> {
     let Some((file, map)) = map_of(&disk.path)? else { return Ok(disk) };
     let size = disk.gateway.capacity().bytes();

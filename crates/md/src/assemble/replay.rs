@@ -123,7 +123,7 @@ async fn replay(
     replay
 }
 
-/// The parity of an entry; `None` if a member with data that were being written is missing: what the parity says of it may be anything.
+/// The parity of an entry; `None` if a member with data that were being written is missing: parity may give anything for them.
 ///
 /// Without the partial parity the log was being written, so that the write had not begun; the parity is then made of all data, if they
 /// are there.

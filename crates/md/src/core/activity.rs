@@ -27,10 +27,7 @@ impl Core {
             // Also if that cannot be recorded now: some superblocks may say active then.
             self.watch();
             if self.is_to_be_cleaned(&superblocks) {
-                let in_sync_to = self.bound.get();
-                self.flush_members(&mut superblocks).await?;
-                self.bound.set_durable(in_sync_to);
-                self.record(&mut superblocks, Change::Clean).await?;
+                self.record_clean(&mut superblocks).await?;
             }
             if !broken(Rule::ActiveIsRecorded) {
                 self.record(&mut superblocks, Change::Active).await?;
@@ -146,8 +143,15 @@ impl Core {
         if !self.lifecycle.activity.try_deactivate() {
             return Ok(false);
         }
-        // No write is under way: a new one waits for our lock. A member that cannot be flushed
-        // may hold less than the others, so it fails.
+        // No write is under way: a new one waits for our lock.
+        self.record_clean(superblocks).await?;
+        self.lifecycle.set_dirty(false);
+        Ok(true)
+    }
+
+    /// Flushes the members, and has the superblocks say clean. No write is under way.
+    async fn record_clean(&self, superblocks: &mut Superblocks) -> BioResult {
+        // A member that cannot be flushed may hold less than the others, so it fails.
         let in_sync_to = self.bound.get();
         if !broken(Rule::CleanIsFlushed) {
             self.flush_members(superblocks).await?;
@@ -156,9 +160,7 @@ impl Core {
         if self.lifecycle.is_stopped() {
             self.clear_marks().await;
         }
-        self.record(superblocks, Change::Clean).await?;
-        self.lifecycle.set_dirty(false);
-        Ok(true)
+        self.record(superblocks, Change::Clean).await
     }
 
     /// Waits until no I/O is in flight on the stopped array, flushes the members and marks the superblocks clean. The

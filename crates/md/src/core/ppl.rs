@@ -24,15 +24,13 @@
 //! gets a higher number than they have: otherwise a torn log would leave the beginning of the earlier chain to be followed. The number is in one sector,
 //! which is old or new. The area is overwritten as a whole only while the superblocks say clean; without its base no chain is followed.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use ashlar_block::bio::Segments;
 use ashlar_block::sync::{lock, until};
 use ashlar_block::{
-    Bio, BioResult, Buffer, Features, Flags, Gateway, Sector, Sectors, Segment, Status,
-    rate_limited,
+    Bio, BioResult, Buffer, Features, Flags, Sector, Sectors, Segment, Status, rate_limited,
 };
 use event_listener::Event;
 use futures_util::future::join_all;
@@ -48,7 +46,7 @@ use crate::level::parts::{Parts, gather};
 use crate::membership::rdev::{FailureCause, Rdev};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::{Change, Superblocks};
-use crate::metadata::zeroes;
+use crate::metadata::{durable, write_empty};
 use crate::ondisk::ppl::{Entry, HEADER, Log, MAX_ENTRIES, MAX_PARITY, SEVERAL_LOGS, signature};
 use crate::personality::Personality;
 
@@ -64,7 +62,7 @@ pub(crate) struct Ppl {
     on: AtomicBool,
     /// The parity that the logs of the last run gave, until it is on the members.
     replayed: Mutex<Arc<Vec<ParityBlock>>>,
-    /// Whether that has happened, or there is none.
+    /// Whether the members have all of `replayed`.
     settled: AtomicBool,
     /// Whether the logs of the last run are gone.
     was_emptied: AtomicBool,
@@ -247,12 +245,12 @@ impl Core {
         let writes = members.filter_map(|(index, rdev)| {
             let area = rdev.ppl_area()?;
             let (at, is_again) = ppl.place(ring, rdev, log.len());
-            let log = metadata(area.start + at, segments.clone());
+            let log = durable(area.start + at, segments.clone());
             Some(async move {
                 if is_again && !broken(Rule::BasesAreRenewed) {
                     let base = self.base(index, before).encode(ppl.signature);
                     let base = [Buffer::from_slice(&base).into_whole()].into_iter().collect();
-                    if let Err(status) = rdev.gateway().submit(metadata(area.start, base)).await {
+                    if let Err(status) = rdev.gateway().submit(durable(area.start, base)).await {
                         return (index, Err(status));
                     }
                 }
@@ -421,7 +419,7 @@ impl Core {
     /// The base of a member's logs. Linux takes an array whose logs have no entry for one that was never synced. So it has an entry
     /// for some row, whose parity comes from all its data: to apply it changes nothing.
     fn base(&self, index: Index, generation: u64) -> Log {
-        let mut log = Log { generation, entries: Vec::new() };
+        let mut log = Log { generation, ..Log::default() };
         let (Personality::Parity(geometry), Place::Slot(slot)) =
             (self.personality(), self.members.place(index))
         else {
@@ -429,42 +427,12 @@ impl Core {
         };
         let rows = geometry.size().0 / geometry.row_len().0;
         let mut rows = 0..rows.min(geometry.disks() as u64);
-        if let Some(row) =
-            rows.find(|row| geometry.row_at(Sector(row * geometry.chunk().0)).p == slot)
-        {
-            log.entries.push(Entry {
-                data_sector: Sector(row * geometry.row_len().0),
-                len: HEADER,
-                chunks: geometry.data_disks() as u32,
-                is_whole: true,
-                parity_slot: slot as u32,
-                checksum: 0,
-            });
+        if let Some(row) = rows.find(|row| geometry.row(*row).p == slot) {
+            let first = Sector(row * geometry.row_len().0);
+            log.entries.push(Entry::whole(first, HEADER, geometry.data_disks(), slot));
         }
         log
     }
-}
-
-/// Overwrites the area of a member, durably, with `log` alone, which has no partial parity, or with nothing.
-pub(crate) async fn write_empty(
-    gateway: &Gateway,
-    area: Range<Sector>,
-    log: Option<&Log>,
-    signature: u32,
-) -> BioResult {
-    let mut len = area.end - area.start;
-    let mut segments = Segments::new();
-    if let Some(log) = log {
-        segments.push(Buffer::from_slice(&log.encode(signature)).into_whole());
-        len -= HEADER;
-    }
-    segments.extend(zeroes(len)?);
-    gateway.submit(metadata(area.start, segments)).await
-}
-
-/// A durable write of metadata.
-fn metadata(at: Sector, segments: Segments) -> Bio {
-    Bio::write(at, segments).with_flags(Flags::FUA | Flags::META | Flags::SYNC)
 }
 
 /// Lays parity of logs over a block that was read from the member of a slot.

@@ -12,12 +12,11 @@ use super::joining::forget_losses;
 use crate::array::Array;
 use crate::badblocks::BadBlocks;
 use crate::core::Ppl;
-use crate::core::ppl::write_empty;
 use crate::create::erase_others;
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Superblocks;
-use crate::metadata::write_within;
+use crate::metadata::{write_empty, write_within};
 use crate::ondisk::create::{CreateError, NewMember};
 use crate::ondisk::ppl::{self, Log};
 use crate::ondisk::{DeviceFlags, Superblock, change};
@@ -225,7 +224,7 @@ impl Array {
         }
         if let Some(area) = sb.ppl_area() {
             // What an earlier array has logged there must not be applied to this one.
-            let empty = Log { generation: 0, entries: Vec::new() };
+            let empty = Log::default();
             let valid = self.core.ppl().is_some_and(Ppl::is_on).then_some(&empty);
             write_empty(gateway, area, valid, ppl::signature(sb.set_uuid)).await?;
         }

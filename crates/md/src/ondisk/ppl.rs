@@ -73,8 +73,8 @@ ondisk_layout!(RawEntry, 24, {
     checksum: 20,
 });
 
-/// A log: what its header says.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A log: what its header says. The default one has no entries.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Log {
     /// The number of the log among all of the array since it was assembled.
     pub generation: u64,
@@ -130,6 +130,18 @@ pub fn crc(bytes: &[u8]) -> u32 {
 }
 
 impl Entry {
+    /// A range of all data of a row: its parity comes from them alone.
+    pub fn whole(data_sector: Sector, len: Sectors, data_disks: usize, parity_slot: usize) -> Self {
+        Self {
+            data_sector,
+            len,
+            chunks: data_disks as u32,
+            is_whole: true,
+            parity_slot: parity_slot as u32,
+            checksum: 0,
+        }
+    }
+
     /// The length of its partial parity.
     pub fn parity(&self) -> Sectors {
         if self.is_whole { Sectors::ZERO } else { self.len }

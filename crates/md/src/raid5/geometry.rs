@@ -254,7 +254,12 @@ impl Geometry {
 
     /// The members of the row that contains a sector of the members' data areas.
     pub fn row_at(&self, on_member: Sector) -> Row {
-        Row::new(self.layout, self.disks(), self.row_number(on_member))
+        self.row(self.row_number(on_member))
+    }
+
+    /// The members of the row with this number.
+    pub fn row(&self, number: u64) -> Row {
+        Row::new(self.layout, self.disks(), number)
     }
 
     /// The number of the row that contains a sector of the members' data areas.
@@ -295,7 +300,7 @@ impl Geometry {
         let (chunk, offset) = (sector.0 >> self.chunk_shift, sector.0 & (self.chunk().0 - 1));
         let data_disks = self.data_disks() as u64;
         let (row, index) = (chunk / data_disks, (chunk % data_disks) as usize);
-        let disk = Row::new(self.layout, self.disks(), row).data(index);
+        let disk = self.row(row).data(index);
         Location { disk, sector: Sector((row << self.chunk_shift) + offset) }
     }
 
@@ -344,8 +349,7 @@ impl Geometry {
     pub fn holds_data(&self, slot: usize) -> bool {
         // The pattern repeats after as many rows as there are members.
         let rows = (self.used.0 >> self.chunk_shift).min(u64::from(self.disks));
-        let row = |number| Row::new(self.layout, self.disks(), number);
-        (0..rows).any(|number| row(number).index(slot).is_some())
+        (0..rows).any(|number| self.row(number).index(slot).is_some())
     }
 
     /// Whether all data can be read from the members for which `present` holds.

@@ -83,19 +83,14 @@ impl Parity {
         if !self.core.ppl().is_some_and(Ppl::is_on) {
             return Ok(logged);
         }
+        let geometry = &self.geometry;
         // Ascending, as everyone who waits for several rings.
-        for slot in 0..self.geometry.disks() {
-            let own = rows.clone().filter(|row| {
-                self.geometry.row_at(Sector(row * self.geometry.chunk().0)).p == slot
-            });
+        for slot in 0..geometry.disks() {
+            let own = rows.clone().filter(|row| geometry.row(*row).p == slot);
             let entries: SmallVec<[Entry; 1]> = own
-                .map(|row| Entry {
-                    data_sector: Sector(row * self.geometry.row_len().0),
-                    len: self.geometry.chunk(),
-                    chunks: self.geometry.data_disks() as u32,
-                    is_whole: true,
-                    parity_slot: slot as u32,
-                    checksum: 0,
+                .map(|row| {
+                    let first = Sector(row * geometry.row_len().0);
+                    Entry::whole(first, geometry.chunk(), geometry.data_disks(), slot)
                 })
                 .collect();
             if !entries.is_empty() {

@@ -8,7 +8,7 @@ use ashlar_block::Status;
 use ashlar_parity::Block;
 use smallvec::SmallVec;
 
-use super::row::{Blocks, Ordered, ordered};
+use super::row::{Blocks, ordered};
 
 /// The data chunk whose bytes `range` alone make both P and Q wrong, as its slot, and what they should be. `None` if more than one block
 /// is wrong, or P or Q alone.
@@ -34,14 +34,12 @@ pub(super) fn liar(
     let mut found = None;
     for (number, slot) in slots.iter().enumerate() {
         let mut right = vec![0; range.len()];
+        let mut lost = Some(right.as_mut_slice());
         let blocks = data.iter().enumerate().map(|(other, block)| match other == number {
-            true => None,
-            false => Some(Block::Known(block)),
+            true => Block::Lost(lost.take().unwrap_or_default()),
+            false => Block::Known(block),
         });
-        let mut taken: Ordered<Option<Block<'_>>> = ordered(&row, blocks);
-        let place = row.exponent(*slot).map_or(number, usize::from);
-        taken[place] = Some(Some(Block::Lost(&mut right)));
-        let mut taken: Ordered<Block<'_>> = taken.into_iter().map(Option::flatten).collect();
+        let mut taken = ordered(&row, blocks);
         ashlar_parity::recover(&mut taken, Some(Block::Known(p)), None).map_err(|_| Status::Io)?;
         drop(taken);
         let all = data.iter().enumerate().map(|(other, block)| match other == number {

@@ -279,12 +279,9 @@ impl Parity {
             ashlar_parity::xor(kept.as_mut_slice(), &all).map_err(|_| Status::Io)?;
             parity = Some(kept);
         }
-        let first = data.iter().find_map(|(slot, _)| match self.geometry.unmap(*slot, cell.at) {
-            Held::Data(sector) => Some(sector),
-            Held::P | Held::Q | Held::Nothing => None,
-        });
+        let (first, _) = data.first().ok_or(Status::Io)?;
         let entry = Entry {
-            data_sector: first.ok_or(Status::Io)?,
+            data_sector: self.array_sector(*first, cell),
             len: cell.len,
             chunks: data.len() as u32,
             is_whole,
