@@ -57,6 +57,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"members between ashlar and the kernel" "ONLY='^(readd|recover)-' timeout 600 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 ONLY='^raid1-x3|^raid10-f2|^raid5-(ls|ppl-x4)' timeout 600 tests/interop/md-crash.sh" \
 		"mdadm's own scenarios for parity" "ONLY='^(raid6-one|repair-raid6-left)' timeout 600 tests/interop/md-scenarios.sh" \
+		"an array whose reshape was interrupted" "ONLY='^raid5-grow-crash$$' timeout 300 tests/interop/md-reshape.sh" \
 		"the disks of a NAS with unequal disks" "ONLY=raid5-ext4 timeout 300 tests/interop/shr.sh" \
 		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "timeout 600 tests/interop/lvm-commands.sh" \
@@ -91,6 +92,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"members between ashlar and the kernel" "timeout 1200 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 timeout 1200 tests/interop/md-crash.sh" \
 		"mdadm's own scenarios for parity" "timeout 1500 tests/interop/md-scenarios.sh" \
+		"arrays whose reshape was interrupted" "timeout 600 tests/interop/md-reshape.sh" \
 		"the disks of a NAS with unequal disks" "timeout 400 tests/interop/shr.sh" \
 		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "timeout 600 tests/interop/lvm-commands.sh" \

@@ -103,6 +103,9 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
         AssembleError::SplitBrain { .. } => {
             error.hint("leave one out, or --run takes the one that went further")
         }
+        AssembleError::CriticalSection { .. } => error.hint(
+            "--backup-file=FILE gives that file, and --force serves the array without it",
+        ),
         AssembleError::OnlyRead(_) => error.hint("--read-only serves it"),
         AssembleError::DirtyDegraded { .. } => error.hint(
             "with the missing members it starts by itself; --force serves it without them, and a file system with checksums \
@@ -126,6 +129,7 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
         AssembleError::NoMembers
         | AssembleError::OtherArray { .. }
         | AssembleError::Unsupported(_)
+        | AssembleError::Reshape(_)
         | AssembleError::Disagree { .. }
         | AssembleError::SameMember { .. }
         | AssembleError::SameSlot { .. }

@@ -99,6 +99,7 @@ fn belongs_to(role: Role) -> Option<&'static str> {
         Role::PhysicalVolume => Some("part of a volume group"),
         Role::Component => Some("part of a logical volume"),
         Role::PoolMember => Some("a member of a ZFS pool"),
+        Role::Backup => Some("the backup of an array"),
     }
 }
 

@@ -289,6 +289,7 @@ impl Service {
             | Role::Partitioned
             | Role::Component
             | Role::PoolMember
+            | Role::Backup
             | Role::Refused => {
                 let why = "is used by an array or has partitions, or cannot be read";
                 Err(refused(format!("Cannot use {path}: it {why}"), None))

@@ -13,17 +13,20 @@ use ashlar_block::{
 use tracing::{info, warn};
 
 use crate::assemble::Plan;
+use crate::assemble::reshape::Reshaping;
 use crate::bitmap::Bitmap;
 use crate::core::{Core, Ppl, Start};
 use crate::level::Level;
 use crate::level::mirrored::MirroredLevel;
 use crate::level::parity::ParityLevel;
 use crate::level::parity::settings::ParitySettings;
+use crate::level::reshaped::ReshapedLevel;
 use crate::level::striped::StripedLevel;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::ondisk::Level as RaidLevel;
 use crate::personality::Personality;
+use crate::reshape::{ReshapeStatus, Side};
 use crate::sync::{Engine, SyncError, SyncRequest, SyncSettings, SyncStatus};
 
 pub use crate::core::lifecycle::SAFE_MODE_DELAY;
@@ -36,82 +39,118 @@ pub struct Array {
     pub(crate) sync: Arc<Engine>,
     /// Notes of the assembly: members left out, and why.
     pub(crate) notes: Vec<String>,
+    /// The reshape that is under way.
+    reshape: Option<Reshaped>,
+}
+
+/// What an array under reshape has besides its level.
+struct Reshaped {
+    status: ReshapeStatus,
+    /// The array's size.
+    size: Sectors,
+    /// The side of the array's core.
+    side: Side,
+    /// The core of the other side, unless that is empty.
+    other: Option<Arc<Core>>,
+}
+
+/// The core of a plan, for an array of `size`.
+fn core_of(plan: Plan, name: &str, size: Sectors, runtime: Arc<dyn Runtime>) -> Arc<Core> {
+    let Plan {
+        personality,
+        members,
+        superblocks,
+        freshest,
+        read_only,
+        in_sync_to,
+        forced,
+        bitmap,
+        replayed,
+        reshape: _,
+        notes: _,
+    } = plan;
+    let members = Members::new(personality.disks(), members);
+    let mut limits = Limits::stacking();
+    for (_, rdev) in members.iter() {
+        limits.stack(rdev.limits(), rdev.data_offset().as_end());
+    }
+    let mut limits = limits.finish_stacking();
+    if personality.is_redundant() {
+        // A write-behind may be missing even on a member without a volatile cache.
+        if !limits.features.contains(Features::WRITE_CACHE) {
+            limits.features |= Features::FUA;
+        }
+        limits.features |= Features::WRITE_CACHE;
+        // A member that is missing may come back, and its discards need not read as zeroes.
+        if members.degraded() > 0 {
+            limits.features -= Features::DISCARD_ZEROES;
+        }
+    }
+    // The array keeps the block size it was created with, even if its members changed.
+    limits.logical_block_bytes = limits.logical_block_bytes.max(freshest.logical_block_size);
+    personality.narrow(&mut limits, members.slots());
+    let disk = Disk::new(name, size.round_down(limits.logical_block()), limits);
+    disk.set_read_only(read_only);
+    let areas = members.iter().filter_map(|(_, rdev)| rdev.ppl_area());
+    let area = areas.map(|area| area.end - area.start).min();
+    let area = area.filter(|_| freshest.ppl.is_some() && freshest.level == RaidLevel::Raid5);
+    let ppl = area.map(|area| Ppl::new(freshest.set_uuid, personality.disks(), area, replayed));
+    let start = Start {
+        disk,
+        ppl,
+        superblocks: Superblocks::new(superblocks, &members, &freshest),
+        members,
+        bitmap,
+        in_sync_to,
+        forced,
+        writable: !read_only,
+        dirty: !freshest.is_clean() && personality.is_redundant(),
+        personality,
+    };
+    Core::new(start, runtime)
+}
+
+fn level_of(core: &Arc<Core>) -> Arc<dyn Level> {
+    match core.personality() {
+        Personality::Linear { zones, .. } | Personality::Raid0(zones) => {
+            Arc::new(StripedLevel::new(Arc::clone(core), zones.clone()))
+        }
+        Personality::Raid1 { .. } | Personality::Raid10(_) => {
+            Arc::new(MirroredLevel::new(Arc::clone(core)))
+        }
+        Personality::Parity(geometry) => Arc::new(ParityLevel::new(Arc::clone(core), *geometry)),
+    }
 }
 
 impl Array {
     /// Starts the array that `plan` describes under the name `name` (`md0`). Nothing is written:
     /// the superblocks change with the first write.
-    pub fn start(plan: Plan, name: &str, runtime: Arc<dyn Runtime>) -> Arc<Self> {
-        let Plan {
-            personality,
-            members,
-            superblocks,
-            freshest,
-            read_only,
-            in_sync_to,
-            forced,
-            bitmap,
-            replayed,
-            notes,
-        } = plan;
-        let members = Members::new(personality.disks(), members);
-        let mut limits = Limits::stacking();
-        for (_, rdev) in members.iter() {
-            limits.stack(rdev.limits(), rdev.data_offset().as_end());
-        }
-        let mut limits = limits.finish_stacking();
-        if personality.is_redundant() {
-            // A write-behind may be missing even on a member without a volatile cache.
-            if !limits.features.contains(Features::WRITE_CACHE) {
-                limits.features |= Features::FUA;
-            }
-            limits.features |= Features::WRITE_CACHE;
-            // A member that is missing may come back, and its discards need not read as zeroes.
-            if members.degraded() > 0 {
-                limits.features -= Features::DISCARD_ZEROES;
-            }
-        }
-        // The array keeps the block size it was created with, even if its members changed.
-        limits.logical_block_bytes = limits.logical_block_bytes.max(freshest.logical_block_size);
-        personality.narrow(&mut limits, members.slots());
-        let size = personality.size().round_down(limits.logical_block());
-        let disk = Disk::new(name, size, limits);
-        disk.set_read_only(read_only);
+    pub fn start(mut plan: Plan, name: &str, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        let reshaping = plan.reshape.take();
+        let notes = std::mem::take(&mut plan.notes);
         for note in &notes {
             warn!(array = name, "{note}");
         }
-        info!(array = name, level = %personality.level(), size = %personality.size(), "started");
-        let areas = members.iter().filter_map(|(_, rdev)| rdev.ppl_area());
-        let area = areas.map(|area| area.end - area.start).min();
-        let area = area.filter(|_| freshest.ppl.is_some() && freshest.level == RaidLevel::Raid5);
-        let ppl = area.map(|area| Ppl::new(freshest.set_uuid, personality.disks(), area, replayed));
-        let start = Start {
-            disk,
-            ppl,
-            superblocks: Superblocks::new(superblocks, &members, &freshest),
-            members,
-            bitmap,
-            in_sync_to,
-            forced,
-            writable: !read_only,
-            dirty: !freshest.is_clean() && personality.is_redundant(),
-            personality,
-        };
-        let core = Core::new(start, runtime);
-        let level: Arc<dyn Level> = match core.personality() {
-            Personality::Linear { zones, .. } | Personality::Raid0(zones) => {
-                Arc::new(StripedLevel::new(Arc::clone(&core), zones.clone()))
-            }
-            Personality::Raid1 { .. } | Personality::Raid10(_) => {
-                Arc::new(MirroredLevel::new(Arc::clone(&core)))
-            }
-            Personality::Parity(geometry) => {
-                Arc::new(ParityLevel::new(Arc::clone(&core), *geometry))
+        let size = reshaping.as_ref().map_or(plan.personality.size(), |reshaping| reshaping.size);
+        info!(array = name, level = %plan.personality.level(), %size, "started");
+        let core = core_of(plan, name, size, Arc::clone(&runtime));
+        let (level, reshape) = match reshaping {
+            None => (level_of(&core), None),
+            Some(reshaping) => {
+                let Reshaping { status, side, other, size, saved } = *reshaping;
+                let other = other.map(|plan| core_of(plan, name, size, runtime));
+                let mut levels = [Some(level_of(&core)), other.as_ref().map(level_of)];
+                if side == Side::After {
+                    levels.reverse();
+                }
+                let level = ReshapedLevel::new(Arc::clone(&core), status.position, levels, saved);
+                let level: Arc<dyn Level> = Arc::new(level);
+                (level, Some(Reshaped { status, size, side, other }))
             }
         };
         let sync = Engine::new(Arc::clone(&core), Arc::clone(&level));
         sync.start();
-        Arc::new_cyclic(|me| Self { me: me.clone(), core, level, sync, notes })
+        Arc::new_cyclic(|me| Self { me: me.clone(), core, level, sync, notes, reshape })
     }
 
     /// Whether the array was stopped.
@@ -133,7 +172,29 @@ impl Array {
     /// The ranges in whose rows parity may be wrong, ascending: what is recovered there may be wrong, too, and without the user's `force` it is not
     /// returned. Ranges are of whole rows; with a bitmap of its chunks.
     pub fn suspects(&self) -> Vec<Range<Sector>> {
-        self.core.suspects()
+        let Some(Reshaped { status, size, side, other }) = &self.reshape else {
+            return self.core.suspects();
+        };
+        let of = |core: &Core, side| {
+            let own = status.position.range(side, *size);
+            let clipped = core.suspects().into_iter();
+            let clipped = clipped.map(|at| at.start.max(own.start)..at.end.min(own.end));
+            clipped.filter(|range| range.start < range.end).collect::<Vec<_>>()
+        };
+        let mut all = of(&self.core, *side);
+        all.extend(other.iter().flat_map(|core| of(core, side.other())));
+        all.sort_unstable_by_key(|range| range.start);
+        all
+    }
+
+    /// The reshape that is under way. The array is only read, and the reshape does not continue.
+    pub fn reshape(&self) -> Option<&ReshapeStatus> {
+        self.reshape.as_ref().map(|reshape| &reshape.status)
+    }
+
+    /// The array's size.
+    pub(crate) fn size(&self) -> Sectors {
+        self.reshape.as_ref().map_or(self.core.personality().size(), |reshape| reshape.size)
     }
 
     /// Whether copies may differ somewhere.

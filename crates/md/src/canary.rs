@@ -54,6 +54,8 @@ pub enum Rule {
     RebuildingIsWritten,
     /// A member under rebuild is not read beyond the rebuilt part.
     RebuildingIsNotRead,
+    /// Of an array under reshape a sector is read by the map of its side of the position.
+    PositionChoosesGeometry,
     /// A write locks its row against reads that recover a block of the row.
     RowsAreHeld,
     /// Members are flushed before superblocks say how far they are rebuilt.

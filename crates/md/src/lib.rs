@@ -49,6 +49,7 @@ mod probe;
 mod raid0;
 mod raid10;
 mod raid5;
+mod reshape;
 mod status;
 mod sync;
 
@@ -56,7 +57,9 @@ mod sync;
 mod enumeration;
 
 pub use array::{Array, SAFE_MODE_DELAY};
-pub use assemble::{AssembleError, Options, Plan, group, plan, wait_for_others};
+pub use assemble::{
+    AssembleError, BackupFile, Options, Plan, group, plan, plan_with_backups, wait_for_others,
+};
 pub use barrier::BarrierTotals;
 pub use bitmap::{Bitmap, Kind as BitmapKind, State as BitmapState};
 pub use level::parity::settings::{
@@ -66,6 +69,7 @@ pub use manage::{AddOptions, AddOutcome, FlagChange, GrowOptions, ManageError, M
 pub use membership::rdev::{Rdev, State as MemberState};
 pub use membership::slots::{Index, Members, Place};
 pub use probe::{Candidate, ProbeError, probe, probe_all};
+pub use reshape::{ReshapePosition, ReshapeStatus};
 pub use status::{ArrayState, ArrayStatus, MemberStatus};
 pub use sync::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
 

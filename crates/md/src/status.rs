@@ -9,6 +9,7 @@ use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::{Index, Members, Place};
 use crate::ondisk::{Level, Superblock, Timestamp, Version};
 use crate::personality::Personality;
+use crate::reshape::ReshapeStatus;
 
 /// The kernel's `array_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,6 +158,8 @@ pub struct ArrayStatus {
     pub bitmap_offset: Option<i32>,
     /// Whether it has a partial parity log.
     pub has_ppl: bool,
+    /// The reshape that is under way. Layout and chunk size are those before it, the number of members is that after it.
+    pub reshape: Option<ReshapeStatus>,
     /// When it was created.
     pub ctime: Timestamp,
     /// When the superblocks were last written.
@@ -206,7 +209,7 @@ impl Array {
     /// The whole status. Waits for a superblock update that is under way.
     pub async fn status(&self) -> ArrayStatus {
         let superblocks = self.core.superblocks().await;
-        let any = superblocks.of(0);
+        let (any, reshape) = (superblocks.of(0), self.reshape());
         let uuid = |index| superblocks.of(index).map_or(Uuid::nil(), |sb| sb.device_uuid);
         let members = self.member_status(uuid);
         ArrayStatus {
@@ -216,17 +219,19 @@ impl Array {
             version: any.map_or(Version::V1_2, |sb| sb.version),
             preferred_minor: any.and_then(Superblock::preferred_minor),
             level: self.core.personality().level(),
-            layout: any.map_or(0, |sb| sb.layout),
-            chunk: self.core.personality().chunk(),
-            raid_disks: self.core.members.slots(),
+            layout: reshape.map_or(any.map_or(0, |sb| sb.layout), |reshape| reshape.old_layout),
+            chunk: reshape.map_or(self.core.personality().chunk(), |reshape| reshape.old_chunk),
+            raid_disks: reshape
+                .map_or(self.core.members.slots(), |reshape| reshape.raid_disks as usize),
             degraded: self.degraded(),
-            size: self.core.personality().size(),
+            size: self.size(),
             used_dev_size: self.core.personality().used_dev_size(),
             state: self.state(),
             unsynced: self.is_unsynced(),
             events: superblocks.events(),
             bitmap_offset: any.and_then(|sb| sb.bitmap_offset),
             has_ppl: any.is_some_and(|sb| sb.ppl.is_some()),
+            reshape: reshape.copied(),
             ctime: any.map_or(Timestamp::default(), |sb| sb.ctime),
             utime: any.map_or(Timestamp::default(), |sb| sb.utime),
             members,

@@ -119,6 +119,11 @@ fn found(claims: &[String]) -> String {
 }
 
 impl ProbedDisk {
+    /// Whether it is mdadm's backup of what a reshape moves in place.
+    pub fn is_reshape_backup(&self) -> bool {
+        self.contents.as_ref().is_ok_and(Contents::is_reshape_backup)
+    }
+
     /// The disk as a member of an array.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ashlar_block::disk::DeviceNumber;
 use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
-use ashlar_md::{Array, AssembleError, Candidate};
+use ashlar_md::{Array, AssembleError, BackupFile, Candidate, plan_with_backups};
 use ashlar_zfs::ondisk::label::Label;
 use uuid::Uuid;
 
@@ -50,6 +50,8 @@ pub(crate) struct Builder {
     pub(crate) names: Names,
     queue: VecDeque<Work>,
     members: BTreeMap<Uuid, Members>,
+    /// Backups of what reshapes move in place, of any arrays.
+    backups: Vec<BackupFile>,
     pub(crate) groups: VolumeGroups,
     pub(crate) pools: Arc<Pools>,
     pool_members: PoolMembers,
@@ -94,6 +96,7 @@ impl Builder {
             names: Names::default(),
             queue: VecDeque::new(),
             members: BTreeMap::new(),
+            backups: Vec::new(),
             groups: VolumeGroups::default(),
             unreadable: BTreeSet::new(),
             last: Vec::new(),
@@ -259,6 +262,12 @@ impl Builder {
         contents: &Contents,
         depth: usize,
     ) -> Option<&'static str> {
+        if contents.is_reshape_backup() {
+            self.devices.set_role(&device.name, Role::Backup);
+            let (gateway, path) = (device.gateway().clone(), device.path.clone());
+            self.backups.push(BackupFile { gateway, path });
+            return None;
+        }
         let report = match claim::read(device.gateway(), contents, self.options.whole).await {
             Ok(report) => report,
             Err(status) => {
@@ -428,7 +437,7 @@ impl Builder {
         let (mut able, mut failed) = (Vec::new(), Vec::new());
         for uuid in self.uuids() {
             let Some(members) = self.members.get(&uuid) else { continue };
-            match ashlar_md::plan(members.usable(), &options).await {
+            match plan_with_backups(members.usable(), &self.backups, &options).await {
                 Ok(_) => able.push(uuid),
                 Err(error) => failed.push((uuid, error)),
             }
@@ -457,7 +466,8 @@ impl Builder {
         let Some(members) = self.members.get(&uuid) else { return false };
         let name = name_of(&mut self.names, uuid, &members.candidates);
         let options = ashlar_md::Options { run: true, read_only: true, force: true };
-        let Ok(plan) = ashlar_md::plan(members.usable(), &options).await else { return false };
+        let plan = plan_with_backups(members.usable(), &self.backups, &options).await;
+        let Ok(plan) = plan else { return false };
         let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
         let found = ashlar_md::probe(&Gateway::new(Arc::clone(&array) as _)).await;
         // Nothing was written, so nothing can fail.
@@ -501,7 +511,7 @@ impl Builder {
         candidates: Vec<Candidate>,
         options: &ashlar_md::Options,
     ) -> Result<ashlar_md::Plan, AssembleError> {
-        let plan = ashlar_md::plan(candidates.clone(), options).await?;
+        let plan = plan_with_backups(candidates.clone(), &self.backups, options).await?;
         if !options.read_only {
             ashlar_md::wait_for_others(&candidates, &self.runtime).await?;
         }

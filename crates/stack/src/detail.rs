@@ -67,6 +67,9 @@ pub struct Detail {
     pub sync_action: String,
     /// Progress of that operation.
     pub sync: Option<DetailSync>,
+    /// The reshape that was interrupted.
+    #[serde(default)]
+    pub reshape: Option<DetailReshape>,
     /// Whether an operation runs or is about to run, so that a client can wait for it.
     pub sync_busy: bool,
     /// The current or last operation, as in `sync_action`; `none` if there was none.
@@ -83,6 +86,52 @@ pub struct Detail {
     pub members: Vec<DetailMember>,
     /// Messages of the assembly.
     pub notes: Vec<String>,
+}
+
+/// A reshape that was interrupted, and does not continue.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DetailReshape {
+    /// Percent of the data that it has moved.
+    pub percent: u64,
+    /// Its position, in KiB of the array.
+    pub position_kib: u64,
+    /// How many members it adds.
+    pub delta_devices: i32,
+    /// The layout that it leads to, if that is another one.
+    pub new_layout: Option<String>,
+    /// The chunk size in KiB that it leads to, if that is another one.
+    pub new_chunk_kib: Option<u64>,
+}
+
+impl DetailReshape {
+    fn of(status: &ArrayStatus) -> Option<Self> {
+        let reshape = status.reshape?;
+        let layout = layout_name(status.level, reshape.new_layout);
+        Some(Self {
+            percent: reshape.position.percent(status.size),
+            position_kib: reshape.position.at.0 / 2,
+            delta_devices: reshape.delta_disks,
+            new_layout: layout.filter(|_| reshape.new_layout != reshape.old_layout),
+            new_chunk_kib: Some(reshape.new_chunk.0 / 2)
+                .filter(|_| reshape.new_chunk != reshape.old_chunk),
+        })
+    }
+
+    fn write(&self, raid_devices: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |key: &str, value: &dyn fmt::Display| writeln!(f, "{key:>18} : {value}");
+        if self.delta_devices != 0 {
+            let before = raid_devices as i64 - i64::from(self.delta_devices);
+            let delta = self.delta_devices;
+            line("Delta Devices", &format_args!("{delta}, ({before}->{raid_devices})"))?;
+        }
+        if let Some(layout) = &self.new_layout {
+            line("New Layout", layout)?;
+        }
+        if let Some(kib) = self.new_chunk_kib {
+            line("New Chunksize", &format_args!("{kib}K"))?;
+        }
+        writeln!(f)
+    }
 }
 
 /// A resync, recovery, check or repair under way.
@@ -175,6 +224,7 @@ impl Detail {
             consistency_policy: array.consistency_policy().to_owned(),
             sync_action: array.progress.action.name().to_owned(),
             sync: DetailSync::new(&array.progress),
+            reshape: DetailReshape::of(status),
             sync_busy: array.progress.busy,
             last_sync_action: last_name(&array.progress).to_owned(),
             mismatch_count: array.progress.mismatches.0,
@@ -234,6 +284,7 @@ impl Detail {
             consistency_policy: "none".to_owned(),
             sync_action: "idle".to_owned(),
             sync: None,
+            reshape: None,
             sync_busy: false,
             last_sync_action: "none".to_owned(),
             mismatch_count: 0,
@@ -402,6 +453,11 @@ impl fmt::Display for Detail {
         if let Some(DetailSync { kind, percent, .. }) = &self.sync {
             line(&format!("{kind} Status"), &format_args!("{percent}% complete\n"))?;
         }
+        if let Some(reshape) = &self.reshape {
+            line("Reshape Status", &format_args!("{}% complete", reshape.percent))?;
+            reshape.write(self.raid_devices, f)?;
+        }
+        let mut line = |key: &str, value: &dyn fmt::Display| writeln!(f, "{key:>18} : {value}");
         if self.is_old() {
             line("UUID", &self.uuid)?;
             let (high, low) = (self.events >> 32, self.events as u32);

@@ -99,6 +99,8 @@ pub enum Role {
     Component,
     /// It is a member of a ZFS pool.
     PoolMember,
+    /// It is mdadm's backup of what a reshape moves in place.
+    Backup,
     /// None: its contents cannot be used.
     Refused,
 }

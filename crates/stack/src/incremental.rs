@@ -63,6 +63,8 @@ fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
         | AssembleError::OtherArray { .. }
         | AssembleError::Unsupported(_)
         | AssembleError::OnlyRead(_)
+        | AssembleError::Reshape(_)
+        | AssembleError::CriticalSection { .. }
         | AssembleError::Disagree { .. }
         | AssembleError::SameMember { .. }
         | AssembleError::SameSlot { .. }

@@ -9,7 +9,7 @@ use ashlar_md::ondisk::{Superblock, SuperblockError, Version};
 use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::ondisk::layout::LABEL_BYTES;
 
-use crate::signature::{Image, Signature, ZFS_MEMBER, detect};
+use crate::signature::{Image, RESHAPE_BACKUP, Signature, ZFS_MEMBER, detect};
 use crate::unread::{self, Unread};
 
 /// The md superblock of a device.
@@ -42,6 +42,12 @@ impl Contents {
     /// The owner whose signature may be in a part that cannot be read; with `whole`, only arrays count as owners.
     pub fn hidden_owner(&self, whole: bool) -> Option<&'static str> {
         self.unread.as_ref()?.hidden_owner(whole)
+    }
+
+    /// Whether it is mdadm's backup of what a reshape moves in place.
+    pub fn is_reshape_backup(&self) -> bool {
+        let is_backup = |found: &Signature| found.name == RESHAPE_BACKUP && found.offset == 0;
+        matches!(self.md, Md::None) && self.foreign.iter().any(is_backup)
     }
 
     /// Whether no signature was found.

@@ -56,6 +56,7 @@ pub(crate) fn snapshot(level: Level, layout: u32, chunk: u64, members: usize) ->
         unsynced: false,
         events: 17,
         bitmap_offset: None,
+        reshape: None,
         has_ppl: false,
         ctime: Timestamp::from_seconds(1_000_000_000),
         utime: Timestamp::from_seconds(1_000_000_001),

@@ -160,6 +160,10 @@ pub(crate) struct ServeOptions {
     #[arg(short = 'R', long)]
     pub(crate) run: bool,
 
+    /// The file that `mdadm --grow` was given as --backup-file, for an array whose reshape was interrupted
+    #[arg(long, value_name = "FILE")]
+    pub(crate) backup_file: Vec<PathBuf>,
+
     /// What happens when a member that was lost comes back, because its server restarts for example: auto re-adds it
     /// by the bitmap, manual waits for `ashlar md re-add` [default: auto]
     #[arg(long, value_name = "POLICY")]
@@ -250,7 +254,8 @@ impl FileOptions for ServeOptions {
         let modelled = self.model.iter_mut().filter_map(|model| model.disk.as_mut());
         let maps = self.map.iter_mut();
         let maps = maps.flat_map(|map| map.disk.iter_mut().chain([&mut map.file]));
-        let others = self.disks.iter_mut().chain(&mut self.mount).chain(&mut self.control);
+        let disks = self.disks.iter_mut().chain(&mut self.backup_file);
+        let others = disks.chain(&mut self.mount).chain(&mut self.control);
         others.chain(unix).chain(log).chain(modelled).chain(maps).collect()
     }
 }
@@ -260,6 +265,7 @@ impl ServeOptions {
     fn over(self, file: Self) -> Self {
         Self {
             disks: [file.disks, self.disks].concat(),
+            backup_file: [file.backup_file, self.backup_file].concat(),
             force: self.force | file.force,
             no_sandbox: self.no_sandbox | file.no_sandbox,
             mount: self.mount.or(file.mount),
@@ -307,7 +313,7 @@ impl ServeOptions {
         let auto_extend = auto_extend
             .map_err(|why| Error::usage(format!("cannot use the configuration: {why}")))?;
         let config = Config {
-            disks: [self.disks, disks].concat(),
+            disks: [self.disks, disks, self.backup_file].concat(),
             mount: self.mount,
             allow_other: self.allow_other,
             holes: self.holes,

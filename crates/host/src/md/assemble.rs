@@ -29,6 +29,10 @@ pub struct MemberFilter {
 impl MemberFilter {
     /// Whether `probed` may belong to the array.
     pub fn accepts(&self, probed: &ProbedDisk) -> bool {
+        if probed.is_reshape_backup() {
+            // It is used if it is of the array.
+            return true;
+        }
         let Ok(candidate) = probed.candidate() else {
             return self.uuid.is_none() && self.name.is_none();
         };
@@ -68,14 +72,14 @@ pub async fn try_to_assemble(
     let access = if md.read_only { Access::Read } else { Access::Write };
     let mut probed = probe_all(disks::open_all(devices, access)?).await;
     probed.retain(|disk| filter.accepts(disk));
-    for disk in &probed {
+    for disk in probed.iter().filter(|disk| !disk.is_reshape_backup()) {
         match disk.candidate() {
             // The array may be able to do without it.
             Ok(_) | Err(MembershipError::Damaged(_) | MembershipError::Unreadable(_)) => {}
             Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
         }
     }
-    if probed.is_empty() {
+    if probed.iter().all(ProbedDisk::is_reshape_backup) {
         return Err(no_member());
     }
     let options = Options { md, rename, whole: true, ..Options::default() };

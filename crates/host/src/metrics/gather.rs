@@ -111,6 +111,7 @@ const fn usage(role: Role) -> &'static str {
         Role::PhysicalVolume => "physical-volume",
         Role::Component => "component",
         Role::PoolMember => "pool-member",
+        Role::Backup => "reshape-backup",
         Role::Refused => "none",
     }
 }

@@ -1,11 +1,15 @@
 //! Why an array does not start.
 
-use ashlar_block::{Sectors, Status};
+use ashlar_block::{Sector, Sectors, Status};
 use thiserror::Error;
 
 use crate::ondisk::MdadmUuid;
 use crate::ondisk::bad_block_log::BadBlockLogError;
 use crate::personality::PersonalityError;
+
+fn because(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(" ({why})") }
+}
 
 /// Why an array does not start. Nothing was changed.
 #[derive(Debug, Error)]
@@ -105,6 +109,20 @@ pub enum AssembleError {
     /// An array with a feature that ashlar reads and does not write yet.
     #[error("an array with {0} can be read, but not yet written")]
     OnlyRead(&'static str),
+    /// A reshape that cannot be read.
+    #[error("the array is being reshaped, and cannot be read: {0}")]
+    Reshape(&'static str),
+    /// What a reshape was moving in place when it stopped is not on the members.
+    #[error(
+        "the array was being reshaped in place, and what was being moved at sector {at} of the array is only in mdadm's backup file{}",
+        because(.why)
+    )]
+    CriticalSection {
+        /// The position of the reshape.
+        at: Sector,
+        /// Why backups are not used; empty if there are none.
+        why: String,
+    },
     /// Parity may be wrong, and a member is missing that would have to be recovered from it.
     #[error(
         "the array was not stopped cleanly and lacks members: what would be recovered of them may be wrong where writes were under way; missing slots {missing}"

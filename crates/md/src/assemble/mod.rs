@@ -9,8 +9,8 @@
 //! The rebuild of a member continues, spares are spares again. An array that was not
 //! stopped cleanly starts, and its copies may differ until a resync, in the places that the bitmap marks.
 //!
-//! Arrays that this version cannot run safely are refused with the reason: arrays under reshape, with a
-//! journal, of a cluster.
+//! Arrays that this version cannot run safely are refused with the reason: arrays with a journal, of a cluster. Arrays under reshape are only
+//! read ([`reshape`]).
 
 use std::collections::BTreeMap;
 
@@ -28,12 +28,14 @@ pub(crate) mod elsewhere;
 mod error;
 mod odd;
 mod replay;
+pub(crate) mod reshape;
 mod trust;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
 use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd, leave_out_unrecordable};
 pub(crate) use replay::ParityBlock;
+pub use reshape::BackupFile;
 use trust::{in_sync_to, suspect_slots};
 
 /// How to assemble.
@@ -62,6 +64,8 @@ pub struct Plan {
     pub(crate) bitmap: Option<Bitmap>,
     /// The parity that partial parity logs give.
     pub(crate) replayed: Vec<ParityBlock>,
+    /// The reshape that is under way.
+    pub(crate) reshape: Option<Box<reshape::Reshaping>>,
     /// Notes for the user: members left out, and why.
     pub notes: Vec<String>,
 }
@@ -79,14 +83,36 @@ pub fn group(candidates: Vec<Candidate>) -> BTreeMap<Uuid, Vec<Candidate>> {
 ///
 /// # Errors
 /// See [`AssembleError`].
-pub async fn plan(
+pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan, AssembleError> {
+    plan_with_backups(candidates, &[], options).await
+}
+
+/// The same with backup files of mdadm, which may be of other arrays: what a reshape was moving in place is read from them.
+///
+/// # Errors
+/// See [`AssembleError`].
+pub async fn plan_with_backups(
     mut candidates: Vec<Candidate>,
+    backups: &[BackupFile],
     options: &Options,
 ) -> Result<Plan, AssembleError> {
     let first = newest(&candidates).ok_or(AssembleError::NoMembers)?.sb.clone();
     for candidate in &candidates {
         check_same_array(candidate, &first)?;
     }
+    if let Some(under_way) = first.reshape {
+        check_supported(&first, options)?;
+        return reshape::plan(candidates, (&first, under_way), backups, options).await;
+    }
+    reshape::end_reshapes(&mut candidates, &first, options)?;
+    plan_array(candidates, options).await
+}
+
+/// Decides it for an array that has one map.
+async fn plan_array(
+    mut candidates: Vec<Candidate>,
+    options: &Options,
+) -> Result<Plan, AssembleError> {
     let mut notes = Vec::new();
     if options.run {
         leave_out_odd(&mut candidates, &mut notes);
@@ -200,6 +226,7 @@ pub async fn plan(
         forced,
         bitmap,
         replayed,
+        reshape: None,
         notes,
     })
 }
@@ -379,9 +406,6 @@ fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleErr
         }
     }
     let has = |feature| sb.features.intersects(feature);
-    if sb.reshape.is_some() || has(Features::RESHAPE_ACTIVE) {
-        return Err(AssembleError::Unsupported("is being reshaped"));
-    }
     if has(Features::CLUSTERED) {
         return Err(AssembleError::Unsupported("belongs to a cluster"));
     }

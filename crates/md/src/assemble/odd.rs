@@ -21,6 +21,7 @@ pub(super) fn disagreement(sb: &Superblock, other: &Superblock) -> Option<&'stat
         ("chunk size", sb.chunk == other.chunk),
         ("number of members", same_number),
         ("size", same_size),
+        ("reshape", !is_as_fresh || sb.reshape.is_some() == other.reshape.is_some()),
     ];
     facts.iter().find(|(_, same)| !same).map(|(what, _)| *what)
 }
@@ -128,6 +129,8 @@ pub(super) fn is_impossible(error: &AssembleError) -> bool {
         | AssembleError::SplitBrain { .. }
         | AssembleError::NotEnough { .. }
         | AssembleError::OnlyRead(_)
+        | AssembleError::Reshape(_)
+        | AssembleError::CriticalSection { .. }
         | AssembleError::DirtyDegraded { .. }
         | AssembleError::NeedsRun { .. }
         | AssembleError::ReadOnlyMember(_)

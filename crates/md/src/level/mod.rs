@@ -9,10 +9,12 @@
 //! | [`striped`] | linear, RAID 0: each sector on one member |
 //! | [`mirrored`] | RAID 1 and RAID 10: each sector on several |
 //! | [`parity`] | RAID 4, 5 and 6: each sector on one, and in the sums of its row |
+//! | [`reshaped`] | two of these: an array between them, which is only read |
 
 pub(crate) mod mirrored;
 pub(crate) mod parity;
 pub(crate) mod parts;
+pub(crate) mod reshaped;
 pub(crate) mod striped;
 
 use std::ops::Range;

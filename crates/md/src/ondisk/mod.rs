@@ -8,7 +8,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the bytes on disk, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`], [`ppl`] |
+//! | the bytes on disk, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`], [`ppl`], [`reshape_backup`] |
 //! | their meaning, and its validation | [`superblock`], [`fields`], [`validate`], [`defect`] |
 //! | mdadm's operations on them | [`probe`], [`spec`], [`create`], [`examine`], [`brief`] |
 //!
@@ -32,6 +32,7 @@ pub mod fields;
 pub mod homehost;
 pub mod ppl;
 pub mod probe;
+pub mod reshape_backup;
 pub mod spec;
 pub mod superblock;
 pub mod superblock_0_90;

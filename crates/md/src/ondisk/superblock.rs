@@ -124,7 +124,7 @@ pub struct PplPlace {
     pub len: Sectors,
 }
 
-/// A reshape under way. ashlar does not reshape: such an array must be finished by the kernel.
+/// A reshape under way. ashlar reads such an array; the kernel must finish the reshape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reshape {
     /// Next array sector to reshape.
@@ -293,6 +293,10 @@ impl Superblock {
     /// The fresher 0.90 superblock is impossible on this member.
     pub fn follow(&mut self, fresher: &Self) -> Result<(), SuperblockError> {
         if let (RawBlock::V090(own), RawBlock::V090(other)) = (&self.raw, &fresher.raw) {
+            if own.minor_version.get() == 91 && own.reshape_position() != u64::MAX {
+                // It is only read, as one side of the reshape.
+                return Ok(());
+            }
             let followed = Self::from_block_0_90(own.following(other), self.device)?;
             let roles = std::mem::take(&mut self.roles);
             let Self { events, resync_offset, utime, .. } = *self;
@@ -303,6 +307,12 @@ impl Superblock {
             self.bitmap_offset = fresher.bitmap_offset;
         }
         Ok(())
+    }
+
+    /// The sector of the device behind the last one that data can have.
+    pub(crate) fn data_limit(&self) -> Sector {
+        let end = self.device.as_end();
+        if self.super_offset > self.data_offset { self.super_offset.min(end) } else { end }
     }
 
     /// How many roles this superblock can record: its table ends at the latest where the next structure on the device begins.

@@ -24,6 +24,7 @@ mod parity;
 mod parity_syncs;
 mod parity_writes;
 mod ppl;
+mod reshape;
 mod roles;
 mod silent;
 mod simulation;

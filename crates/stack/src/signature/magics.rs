@@ -1,6 +1,6 @@
 //! Signatures that are a constant at a constant place.
 
-use super::{Image, Signature, Usage};
+use super::{Image, RESHAPE_BACKUP, Signature, Usage};
 
 /// A magic number. A negative offset counts from the end of the device.
 struct Magic(&'static str, Usage, i64, &'static [u8]);
@@ -34,6 +34,7 @@ const MAGICS: &[Magic] = &[
         0x1018,
         b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
     ),
+    Magic(RESHAPE_BACKUP, Usage::Backup, 0, b"md_backup_data-"),
     Magic("DM_snapshot_cow", Usage::Snapshot, 0, b"SnAp"),
     Magic("VMFS_volume_member", Usage::Member, 0x10_0000, b"\x0d\xd0\x01\xc0"),
     Magic("hpt37x_raid_member", Usage::Member, 0x1220, b"\xf0\x16\x78\x5a"),

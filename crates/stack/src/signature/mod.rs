@@ -21,6 +21,9 @@ use serde::Serialize;
 pub use image::Image;
 pub use room::file_system_bytes;
 
+/// The type of mdadm's backup of what a reshape moves in place.
+pub const RESHAPE_BACKUP: &str = "md_reshape_backup";
+
 /// The type of a member of a ZFS pool.
 pub const ZFS_MEMBER: &str = "zfs_member";
 
@@ -40,6 +43,8 @@ pub enum Usage {
     Swap,
     /// The changed blocks of a device-mapper snapshot.
     Snapshot,
+    /// A copy of part of an array.
+    Backup,
     /// A disk image in a hypervisor's format: these bytes are not what the guest sees.
     Image,
 }
@@ -53,6 +58,7 @@ impl fmt::Display for Usage {
             Self::Encrypted => "encrypted volume",
             Self::Swap => "swap space",
             Self::Snapshot => "snapshot store",
+            Self::Backup => "backup",
             Self::Image => "disk image",
         })
     }

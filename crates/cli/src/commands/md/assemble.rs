@@ -104,6 +104,7 @@ impl Assemble {
             read_only: self.options.read_only,
             force: self.options.force,
         };
+        let devices = [devices, self.options.backup_file].concat();
         let lines = disks::reactor()?.block_on(try_to_assemble(&devices, &filter, rename, md))?;
         output::tell(&lines.iter().map(|line| format!("ashlar: {line}\n")).collect::<String>())?;
         Ok(ExitCode::SUCCESS)

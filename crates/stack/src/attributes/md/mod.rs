@@ -14,7 +14,7 @@ mod waiting;
 use std::sync::Arc;
 
 use ashlar_block::Sectors;
-use ashlar_md::{GrowOptions, ManageError};
+use ashlar_md::{GrowOptions, ManageError, ReshapeStatus};
 
 use super::{AttributeError, Row, Tree, number};
 use crate::arrays::Arrays;
@@ -67,10 +67,22 @@ impl From<ManageError> for AttributeError {
     }
 }
 
+/// A value that a reshape changes, as in the kernel: the new one and the old one.
+fn reshaped<T: PartialEq + std::fmt::Display>(new: Option<T>, old: T) -> String {
+    match new {
+        Some(new) if new != old => format!("{new} ({old})"),
+        Some(_) | None => old.to_string(),
+    }
+}
+
 /// Attributes of all levels.
 const ROWS: &[Row<ArrayView>] = &[
     Row::ro("array_size", |_| "default".to_owned()),
-    Row::ro("chunk_size", |view| view.status().chunk.bytes().to_string()),
+    Row::ro("chunk_size", |view| {
+        let status = view.status();
+        let new = status.reshape.map(|reshape| reshape.new_chunk.bytes());
+        reshaped(new, status.chunk.bytes())
+    }),
     Row::change(
         "component_size",
         |view| (view.status().used_dev_size.0 / 2).to_string(),
@@ -84,7 +96,10 @@ const ROWS: &[Row<ArrayView>] = &[
         },
     ),
     Row::ro("consistency_policy", |view| view.snapshot().consistency_policy().to_owned()),
-    Row::ro("layout", |view| view.status().layout.to_string()),
+    Row::ro("layout", |view| {
+        let status = view.status();
+        reshaped(status.reshape.map(|reshape| reshape.new_layout), status.layout)
+    }),
     Row::ro("level", |view| view.status().level.to_string()),
     Row::rw(
         "max_read_errors",
@@ -97,12 +112,25 @@ const ROWS: &[Row<ArrayView>] = &[
     Row::ro("metadata_version", |view| view.status().version.to_string()),
     Row::change(
         "raid_disks",
-        |view| view.status().raid_disks.to_string(),
+        |view| {
+            let status = view.status();
+            let old = |of: ReshapeStatus| i64::from(of.raid_disks) - i64::from(of.delta_disks);
+            let now = status.raid_disks as i64;
+            reshaped(Some(now), status.reshape.map_or(now, old))
+        },
         |view, text, turn| {
             Box::pin(async move { Ok(view.grow_devices(&turn, number(text)?).await?) })
         },
     ),
-    Row::ro("reshape_position", |_| "none".to_owned()),
+    Row::ro("reshape_direction", |view| {
+        let position = view.status().reshape.map(|reshape| reshape.position);
+        let backwards = position.is_some_and(|position| position.backwards);
+        if backwards { "backwards" } else { "forwards" }.to_owned()
+    }),
+    Row::ro("reshape_position", |view| {
+        let position = view.status().reshape.map(|reshape| reshape.position.at);
+        position.map_or_else(|| "none".to_owned(), |at| at.to_string())
+    }),
     Row::ro("resync_start", |view| {
         let to = view.in_sync_to();
         if view.is_unsynced() { to.to_string() } else { "none".to_owned() }
