@@ -2,8 +2,8 @@
 //!
 //! A write holds its row alone from its first read to its last write. A read that recovers a block holds the row with other
 //! such reads: otherwise it would mix new data with old parity. A plain read of a member needs nothing. A window of a sync holds the row with
-//! the other windows: no two of them have a sector in common, and the barrier keeps writes out. So windows that are shorter than a chunk begin in their
-//! order, which a disk with a head needs.
+//! the other windows: no two of them have a sector in common, and the barrier keeps writes out. So windows that are shorter than a chunk begin
+//! in their order, which a disk with a head needs.
 //!
 //! Writes gather. The first write of a row *leads*: it lets the other tasks of the reactor's turn run, waits for the row, takes all writes
 //! that have come for it until then, performs them as one, and appoints the next leader. So writes that fill a row
