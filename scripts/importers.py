@@ -270,19 +270,44 @@ def readers(tables):
 
 
 def parity(tables):
-    """Rates of arrays on RAM disks, and the CPU time of an I/O; a table for large I/O, one for small."""
-    rows = {}
-    for table in tables:
-        place = 0 if len(table['columns']) == 3 else 3
-        for row in table['rows']:
-            values = rows.setdefault(row['name'], [None] * 5)
+    """Rates of arrays on RAM disks: a table for large I/O, one for small, one of arrays that lack members; recoveries against the slowest member."""
+    of = {table['title']: table for table in tables}
+    rows, lacking, recoveries = {}, {}, {}
+    for title, place in (('Arrays with parity, sequential, depth 8, RAM disks', 0), ('Arrays with parity, random, depth 32, RAM disks', 3)):
+        for row in of[title]['rows']:
+            values = rows.setdefault(row['name'], [None] * 6)
             for column, value in enumerate(row['values']):
                 values[place + column] = round(value / 1000, 1) if place == 0 else round(value)
-    return {'parity': rows}
+    for row in of['Arrays with parity, sequential, depth 8, RAM of 1 GB/s']['rows']:
+        rows[row['name']][5] = round(row['values'][0] / 1000, 2)
+    rates, costs = (of[title]['rows'] for title in ('Random reads of 4 KiB of arrays that lack members, depth 32, RAM disks',
+                                                    'Reads of members for a read of 4 KiB'))
+    for rate, cost in zip(rates, costs, strict=True):
+        lacking[rate['name']] = [round(rate['values'][0]), *(round(value, 2) for value in cost['values'])]
+    for place, title in enumerate(('Recovery, NVMe disks, a SATA SSD is slower, virtual time', 'Recovery, SATA SSDs, a hard disk is slower, virtual time',
+                                   'Recovery, RAM of 600 MB/s, of 200 MB/s is slower')):
+        alone, *others = of[title]['rows']
+        for row in others:
+            for column, slow in enumerate(of[title]['columns']):
+                found = [ours / slowest for ours, slowest in zip(row['rounds'][column], alone['rounds'][column], strict=True)]
+                least, middle, most = (f'{pick(found):.2f}' for pick in (min, median, max))
+                text = middle if least == most else f'{middle} ({least} to {most})'
+                recoveries.setdefault(f'{row["name"]}, slower: {slow}', [None] * 3)[place] = {'value': None, 'text': text}
+    return {'parity': rows, 'parity-degraded': lacking, 'parity-recovery': recoveries}
+
+
+def beside_md(results):
+    """A row for each side: writes in a second, processor time for each, the ratio to the kernel with its range."""
+    rows = {}
+    for row in results:
+        ratios = row.get('ratios')
+        ratio = ratios and {'value': None, 'text': f'{row["ratio"]:.2f} ({min(ratios):.2f} to {max(ratios):.2f})'}
+        rows[row['name']] = [round(row['iops']), round(row['us']), ratio]
+    return {'beside-md': rows}
 
 
 OF = {'exports': exports, 'connections': connections, 'threads': threads, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
       'btrfs-readahead': btrfs_readahead, 'zvol': zvol, 'zvol-clients': zvol_clients, 'barrier': barrier, 'reads': reads, 'nomerges': nomerges,
-      'healing': healing, 'parity': parity, 'readers': readers}
+      'healing': healing, 'parity': parity, 'beside-md': beside_md, 'readers': readers}
 # The figures that have a row for each peer that was there.
 GROWING = ('exports', 'connections', 'zvol-clients')

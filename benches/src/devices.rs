@@ -10,8 +10,9 @@ use std::sync::Arc;
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors,
 };
-use ashlar_engine::{RamDevice, yield_now};
+use ashlar_engine::{EngineRuntime, RamDevice, yield_now};
 use ashlar_md::internals::barrier::Barrier;
+use ashlar_sim::{Model, modelled};
 
 use crate::arrays::DATA_OFFSET;
 use crate::common::Outcome;
@@ -201,4 +202,14 @@ pub(crate) fn ram(count: usize, bytes: u64) -> Outcome<Vec<Gateway>> {
         Ok(Gateway::new(Arc::new(ram)))
     };
     (0..count).map(disk).collect()
+}
+
+/// A RAM disk that moves no more than this many bytes in a second, as an NVMe disk does.
+///
+/// # Errors
+/// Out of memory.
+pub(crate) fn limited_ram(bytes: u64, bytes_per_second: u64) -> Outcome<Gateway> {
+    let model = Model { bytes_per_second, ..Model::nvme() };
+    let lower = ram(1, bytes)?.remove(0);
+    Ok(Gateway::new(Arc::new(modelled(lower, model, Arc::new(EngineRuntime)))))
 }

@@ -22,6 +22,7 @@
 //! | `snapshot-merge` | the rate of a merge, of consecutive and of scattered exceptions |
 //! | `nomerges` | sequential and random reads with each value of nomerges, on a null device, a file and a zvol |
 //! | `parity` | RAID5 and RAID6 vs. RAID0 and RAID1, on RAM disks |
+//! | `parity-degraded` | RAID5 and RAID6 without members: the cost of small reads; recovery vs. its slowest member |
 //! | `checksums` | btrfs's checksums vs. the crates alone |
 //! | `remote` | the clients of NBD and of Ceph vs. fio's engines |
 //! | `scale` | a region with a failed rack, in virtual time: nothing is measured |
@@ -43,6 +44,7 @@ mod beside_resync;
 mod bitmap;
 mod checksums;
 mod common;
+mod degraded;
 mod devices;
 mod fio;
 mod linear_cost;
@@ -71,7 +73,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 22] = [
+const BENCHES: [(&str, Bench); 23] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
@@ -91,6 +93,7 @@ const BENCHES: [(&str, Bench); 22] = [
     ("nomerges", nomerges::run),
     ("checksums", checksums::run),
     ("parity", rows::run),
+    ("parity-degraded", degraded::run),
     ("remote", remote::run),
     ("scale", scale::run),
     ("trace-cost", trace_cost::run),

@@ -1,7 +1,8 @@
 //! Arrays with parity on RAM disks, compared with a RAID0 over as many disks of data, and with a RAID1.
 //!
 //! One thread. Memory is the limit of all: a write of whole rows copies the data once, reads it for the parity, and writes a third more (RAID5)
-//! or two thirds more (RAID6) than a RAID0 of three; a small write reads as many blocks as it writes.
+//! or two thirds more (RAID6) than a RAID0 of three; a small write reads as many blocks as it writes. So whole rows are also written to members
+//! that are the limit: then members with parity take nothing from the others.
 
 use std::sync::Arc;
 
@@ -11,12 +12,14 @@ use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};
 use crate::common::{Outcome, Settings, block_on};
-use crate::devices::ram;
+use crate::devices::{limited_ram, ram};
 use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::report::{Grid, Unit};
 
 /// Of each member.
-const BYTES: u64 = 256 << 20;
+pub(crate) const BYTES: u64 = 256 << 20;
+/// What a member moves in a second where members, not memory, are the limit.
+const MEMBER_RATE: u64 = 1_000_000_000;
 const ROWS: [&str; 5] =
     ["RAID0 of 3", "RAID5 of 4", "RAID6 of 5", "RAID1 of 2", "RAID5 of 4, logged"];
 /// The one with a partial parity log.
@@ -38,13 +41,23 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         span: 0..BYTES / 2,
         until: JobEnd::Passed(settings.run),
     };
-    let grid = table(settings, &columns, Unit::Megabytes, load)?;
+    let grid = table(settings, &columns, &ROWS, Unit::Megabytes, unlimited, load)?;
     grid.print("Arrays with parity, sequential, depth 8, RAM disks")?;
     grid.print_cpu();
     for row in [1, 2] {
         grid.print_ratio(row, 0, None);
     }
     grid.print_ratio(LOGGED, 1, None);
+    let limited = |count: usize| -> Outcome<Vec<Gateway>> {
+        (0..count).map(|_| limited_ram(BYTES, MEMBER_RATE)).collect()
+    };
+    let rows = |_| load(2);
+    let grid = table(settings, &columns[2..], &ROWS[..3], Unit::Megabytes, limited, rows)?;
+    grid.print("Arrays with parity, sequential, depth 8, RAM of 1 GB/s")?;
+    grid.print_cpu();
+    for row in [1, 2] {
+        grid.print_ratio(row, 0, Some(0.8));
+    }
     let columns = ["read 4 KiB", "write 4 KiB"];
     let load = |column: usize| Load {
         write: column > 0,
@@ -54,7 +67,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         span: 0..BYTES / 2,
         until: JobEnd::Passed(settings.run),
     };
-    let grid = table(settings, &columns, Unit::Kiops, load)?;
+    let grid = table(settings, &columns, &ROWS, Unit::Kiops, unlimited, load)?;
     grid.print("Arrays with parity, random, depth 32, RAM disks")?;
     grid.print_cpu();
     for row in [1, 2] {
@@ -64,13 +77,28 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     Ok(())
 }
 
+/// Writes what is used once, so that no memory has to be found while it is measured, and reads find data and not the one page of zeroes.
+pub(crate) fn fill(engine: &Engine, disk: &Gateway) -> Outcome {
+    let span = 0..BYTES / 2;
+    let until = JobEnd::Moved(span.end);
+    let load =
+        Load { write: true, bytes: 1 << 20, depth: 8, order: Order::Sequential, span, until };
+    on_engine(engine, &[(disk, load)]).map(|_| ())
+}
+
+fn unlimited(count: usize) -> Outcome<Vec<Gateway>> {
+    ram(count, BYTES)
+}
+
 fn table<'a>(
     settings: Settings,
     columns: &'a [&'a str],
+    rows: &'a [&'a str],
     unit: Unit,
+    disks: impl Fn(usize) -> Outcome<Vec<Gateway>>,
     load: impl Fn(usize) -> Load,
 ) -> Outcome<Grid<'a>> {
-    Grid::measure(columns, &ROWS, unit, settings.rounds, |_, row, column| {
+    Grid::measure(columns, rows, unit, settings.rounds, |_, row, column| {
         let (level, count) = [
             (Level::Raid0, 3),
             (Level::Raid5, 4),
@@ -78,13 +106,14 @@ fn table<'a>(
             (Level::Raid1, 2),
             (Level::Raid5, 4),
         ][row];
-        let members = ram(count, BYTES)?;
+        let members = disks(count)?;
         let engine = Engine::start(1)?;
         let array = engine.handles()[0].spawn_on(move || async move {
             let recipe = Recipe { ppl: row == LOGGED, ..Recipe::clean(level) };
             arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
         });
         let disk = Gateway::new(block_on(array)??);
+        fill(&engine, &disk)?;
         on_engine(&engine, &[(&disk, load(column))])
     })
 }

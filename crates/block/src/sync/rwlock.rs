@@ -1,4 +1,4 @@
-//! A readers-writer lock for futures: first come, first served.
+//! A readers-writer lock for futures: first come, first served. There may be several groups of readers, who exclude each other.
 //!
 //! A library's lock does not fit: with two waiting readers and a new writer, the common one lets the
 //! readers wake each other in turn while the writer holds the lock, so the reactor
@@ -34,25 +34,35 @@ struct State {
 enum Holders {
     #[default]
     Nobody,
-    Shared(usize),
+    /// The group, and how many of it.
+    Shared(Group, usize),
     Alone,
 }
 
+/// The number of a group of readers.
+type Group = u8;
+
+/// The group of [`RwLock::read`].
+const READERS: Group = 0;
+
 struct Waiter {
     id: u64,
-    shared: bool,
+    /// The group with which the lock is shared; `None` to be alone.
+    group: Option<Group>,
     waker: Waker,
 }
 
 type Wakers = SmallVec<[Waker; 4]>;
 
 impl State {
-    fn try_take(&mut self, shared: bool) -> bool {
-        let taken = match (self.holders, shared) {
-            (Holders::Nobody, true) => Holders::Shared(1),
-            (Holders::Shared(n), true) => Holders::Shared(n + 1),
-            (Holders::Nobody, false) => Holders::Alone,
-            (Holders::Shared(_), false) | (Holders::Alone, _) => return false,
+    fn try_take(&mut self, group: Option<Group>) -> bool {
+        let taken = match (self.holders, group) {
+            (Holders::Nobody, Some(group)) => Holders::Shared(group, 1),
+            (Holders::Shared(here, n), Some(group)) if here == group => {
+                Holders::Shared(here, n + 1)
+            }
+            (Holders::Nobody, None) => Holders::Alone,
+            (Holders::Shared(..) | Holders::Alone, _) => return false,
         };
         self.holders = taken;
         true
@@ -62,7 +72,7 @@ impl State {
     fn hand_over(&mut self) -> Wakers {
         let mut wakers = Wakers::new();
         while let Some(first) = self.queue.front() {
-            if !self.try_take(first.shared) {
+            if !self.try_take(first.group) {
                 break;
             }
             wakers.extend(self.queue.pop_front().map(|waiter| waiter.waker));
@@ -72,8 +82,8 @@ impl State {
 
     fn release(&mut self) -> Wakers {
         self.holders = match self.holders {
-            Holders::Shared(n) if n > 1 => Holders::Shared(n - 1),
-            Holders::Shared(_) | Holders::Alone | Holders::Nobody => Holders::Nobody,
+            Holders::Shared(group, n) if n > 1 => Holders::Shared(group, n - 1),
+            Holders::Shared(..) | Holders::Alone | Holders::Nobody => Holders::Nobody,
         };
         self.hand_over()
     }
@@ -87,12 +97,17 @@ impl RwLock {
 
     /// Acquires the lock, shared with other readers.
     pub fn read(&self) -> Acquisition<'_> {
-        Acquisition { lock: self, shared: true, stage: Stage::New }
+        self.share(READERS)
+    }
+
+    /// Acquires the lock, shared with others of the same group alone. That of [`Self::read`] has the number 0.
+    pub fn share(&self, group: u8) -> Acquisition<'_> {
+        Acquisition { lock: self, group: Some(group), stage: Stage::New }
     }
 
     /// Acquires the lock exclusively.
     pub fn write(&self) -> Acquisition<'_> {
-        Acquisition { lock: self, shared: false, stage: Stage::New }
+        Acquisition { lock: self, group: None, stage: Stage::New }
     }
 }
 
@@ -108,7 +123,7 @@ enum Stage {
 #[must_use = "the lock is taken when this is awaited"]
 pub struct Acquisition<'a> {
     lock: &'a RwLock,
-    shared: bool,
+    group: Option<Group>,
     stage: Stage,
 }
 
@@ -116,10 +131,10 @@ impl<'a> Future for Acquisition<'a> {
     type Output = Guard<'a>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard<'a>> {
-        let (lock, shared) = (self.lock, self.shared);
+        let (lock, group) = (self.lock, self.group);
         let mut state = super::lock(&lock.state);
         let held = match self.stage {
-            Stage::New if state.queue.is_empty() => state.try_take(shared),
+            Stage::New if state.queue.is_empty() => state.try_take(group),
             Stage::New => false,
             Stage::Waiting(id) => match state.queue.iter_mut().find(|waiter| waiter.id == id) {
                 Some(waiter) => {
@@ -136,7 +151,7 @@ impl<'a> Future for Acquisition<'a> {
         }
         let id = state.next_id;
         state.next_id += 1;
-        state.queue.push_back(Waiter { id, shared, waker: cx.waker().clone() });
+        state.queue.push_back(Waiter { id, group, waker: cx.waker().clone() });
         self.stage = Stage::Waiting(id);
         Poll::Pending
     }
@@ -213,6 +228,24 @@ mod tests {
         assert!(w.is_some() && try_now(lock.read()).is_none() && try_now(lock.write()).is_none());
         drop(w);
         assert!(try_now(lock.read()).is_some());
+    }
+
+    #[test]
+    fn groups_of_readers_exclude_each_other_and_take_turns() {
+        let lock = RwLock::new();
+        let (a, b) = (try_now(lock.share(1)), try_now(lock.share(1)));
+        assert!(a.is_some() && b.is_some());
+        assert!(try_now(lock.read()).is_none() && try_now(lock.write()).is_none());
+        let count = Arc::default();
+        let (mut reader, mut late) = (lock.read(), lock.share(1));
+        assert!(poll(&mut reader, &count).is_none());
+        // Not before the reader that waits, although its group has the lock.
+        assert!(poll(&mut late, &count).is_none());
+        drop((a, b));
+        let reader = poll(&mut reader, &count).unwrap();
+        assert!(try_now(lock.read()).is_none() && poll(&mut late, &count).is_none());
+        drop(reader);
+        assert!(poll(&mut late, &count).is_some());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! The rows are made by a model of its own: the layout as [`Geometry`] has it, which `geometry_raid5` compares with the kernels', and
 //! sums byte by byte.
 
+use ashlar_block::stats::GroupTotals;
 use ashlar_block::{Bio, Buffer, CopyNumber, Flags, Sector, Sectors, Status};
 use ashlar_md::internals::raid5::{Geometry, Held, ParityLevel};
 use ashlar_md::ondisk::create::create;
@@ -173,6 +174,56 @@ fn every_layout_is_read_complete_and_without_as_many_members_as_it_can_lose() {
                 }
             });
         }
+    }
+}
+
+/// A read of a missing member's block is the most that a small read costs: no more than the read's own range is read, though chunks are larger.
+#[test]
+fn a_read_costs_one_read_or_if_its_member_is_missing_one_for_each_data_chunk_of_the_row() {
+    use ParityLevel::{Raid4, Raid5, Raid6};
+    for (level, layout, members, lost) in [
+        (Raid4, 0, 4, vec![]),
+        (Raid4, 0, 4, vec![1]),
+        (Raid5, 2, 4, vec![]),
+        (Raid5, 2, 4, vec![2]),
+        (Raid5, 2, 6, vec![0]),
+        (Raid6, 2, 5, vec![3]),
+        (Raid6, 2, 6, vec![4]),
+        (Raid6, 2, 6, vec![1, 4]),
+        (Raid6, 8, 6, vec![0, 5]),
+    ] {
+        let rig = Rig::new(level, layout, members);
+        let sim = Sim::new(10);
+        sim.block_on(async {
+            let case = format!("{level:?} {layout} of {members} without {lost:?}");
+            let present = disks(&rig.media);
+            let left: Vec<&SimDisk> = (0..members)
+                .filter(|slot| !lost.contains(slot))
+                .map(|slot| &present[slot])
+                .collect();
+            let array = start(&sim, &left, &READ_ONLY).await.unwrap();
+            let volume = gateway(&array);
+            let read = || {
+                let of = |disk: &SimDisk| disk.disk().stats().totals().read;
+                let sum = |number: fn(GroupTotals) -> u64| -> u64 {
+                    left.iter().map(|disk| number(of(disk))).sum()
+                };
+                (sum(|read| read.ios), sum(|read| read.sectors))
+            };
+            for len in [1, 3, CHUNK] {
+                for start in (0..volume.capacity().0).step_by(CHUNK as usize) {
+                    let at = start + (start / CHUNK) % (CHUNK - len + 1);
+                    let is_lost = lost.contains(&rig.geometry.map(Sector(at)).disk);
+                    let expected = if is_lost { rig.geometry.data_disks() as u64 } else { 1 };
+                    let before = read();
+                    volume.read(Sector(at), Sectors(len)).await.unwrap();
+                    let after = read();
+                    let found = (after.0 - before.0, after.1 - before.1);
+                    assert_eq!(found, (expected, expected * len), "{case}: {len} at {at}");
+                }
+            }
+            array.stop().await.unwrap();
+        });
     }
 }
 

@@ -1,14 +1,14 @@
 //! Arrays with parity, synced: resync, check, repair, recovery of one member and of two, replacements, what cannot be recovered.
 
-use ashlar_block::{Buffer, Flags, Sector, Sectors, Status};
+use ashlar_block::{Buffer, Flags, Op, Sector, Sectors, Status};
 use ashlar_md::create::create;
 use ashlar_md::internals::raid5::{Held, ParityLevel};
 use ashlar_md::ondisk::Level;
 use ashlar_md::{AddOptions, SyncAction, SyncRequest};
-use ashlar_sim::{Media, Sim, SimDisk};
+use ashlar_sim::{Media, Model as Timing, Sim, SimDisk};
 use uuid::Uuid;
 
-use crate::common::{DATA, Shape, gateway, new_devices, spec, start};
+use crate::common::{DATA, Shape, gateway, make_with, new_devices, spec, start};
 use crate::parity::{CHUNK, READ_ONLY, ROWS, Rig};
 use crate::parity_writes::{Model, RW};
 
@@ -162,6 +162,48 @@ fn as_many_members_as_the_array_can_lose_are_recovered_in_one_pass() {
                     assert!(data == good[*slot], "{level:?} {layout}: slot {slot}");
                 }
             });
+        }
+    }
+}
+
+/// A disk with a head is slow at anything else. Chunks of 512 KiB are two windows with six members, and four with eight.
+#[test]
+fn windows_that_are_shorter_than_a_chunk_read_every_member_in_its_order() {
+    const CHUNK_KIB: u64 = 512;
+    for (members, is_check) in [(6, false), (8, false), (8, true)] {
+        let size = Sectors(DATA + 8 * 2 * CHUNK_KIB);
+        let media: Vec<Media> = (0..members).map(|_| Media::new(size)).collect();
+        let sim = Sim::new(8);
+        sim.block_on(async {
+            let model = Timing::hdd();
+            let disk = |(number, medium): (usize, &Media)| {
+                SimDisk::with(format!("d{number}"), medium.clone(), model.limits(), model)
+            };
+            let disks: Vec<SimDisk> = media.iter().enumerate().map(disk).collect();
+            let sizes = vec![size; members];
+            make_with(&spec(&Shape::new(Level::Raid6, None, CHUNK_KIB, members), &sizes), &disks)
+                .await;
+            let lost = usize::from(!is_check);
+            let array = start(&sim, &disks[lost..], &RW).await.unwrap();
+            array.request_sync(SyncRequest::Frozen).unwrap();
+            if !is_check {
+                let medium = Media::new(size);
+                let spare = SimDisk::with("s", medium, model.limits(), model);
+                array.add(spare.gateway(), "s", self::spare(1).1).await.unwrap();
+            }
+            media.iter().for_each(Media::clear_log);
+            array
+                .request_sync(if is_check { SyncRequest::Check } else { SyncRequest::Idle })
+                .unwrap();
+            array.sync_ended().await;
+            assert_eq!(array.degraded(), 0);
+            array.stop().await.unwrap();
+        });
+        for medium in &media[usize::from(!is_check)..] {
+            let log = medium.log();
+            let reads = log.iter().filter(|one| one.op == Op::Read && one.ranges[0].start >= DATA);
+            let at: Vec<u64> = reads.map(|one| one.ranges[0].start).collect();
+            assert!(at.len() > 4 && at.is_sorted(), "{members} members: {at:?}");
         }
     }
 }

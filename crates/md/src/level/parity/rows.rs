@@ -1,7 +1,9 @@
 //! Rows in use: who may change one, and the writes that wait for it.
 //!
 //! A write holds its row alone from its first read to its last write. A read that recovers a block holds the row with other
-//! such reads: otherwise it would mix new data with old parity. A plain read of a member needs nothing.
+//! such reads: otherwise it would mix new data with old parity. A plain read of a member needs nothing. A window of a sync holds the row with
+//! the other windows: no two of them have a sector in common, and the barrier keeps writes out. So windows that are shorter than a chunk begin
+//! in their order, which a disk with a head needs.
 //!
 //! Writes gather. The first write of a row *leads*: it lets the other tasks of the reactor's turn run, waits for the row, takes all writes
 //! that have come for it until then, performs them as one, and appoints the next leader. So writes that fill a row
@@ -21,6 +23,8 @@ use smallvec::SmallVec;
 use crate::canary::{Rule, broken};
 use crate::gather::{Gather, Request};
 
+/// The group of windows among the holders of an entry.
+const WINDOWS: u8 = 1;
 /// Entries: enough that few writes in flight share one by chance.
 const ENTRIES: usize = 1024;
 
@@ -75,6 +79,11 @@ impl Entry {
     /// Takes the rows with others that only read them.
     pub(super) fn shared(&self) -> Acquisition<'_> {
         self.holders.read()
+    }
+
+    /// Takes the rows for a window of a sync, with other windows.
+    pub(super) fn windows(&self) -> Acquisition<'_> {
+        self.holders.share(WINDOWS)
     }
 
     /// Takes the rows alone.

@@ -44,7 +44,7 @@ impl Parity {
     }
 
     async fn compare(&self, piece: Piece, aim: Aim<'_>) -> Result<Sectors, Trouble> {
-        let _row = self.rows.entry(self.row_of(piece.at)).alone().await;
+        let _row = self.rows.entry(self.row_of(piece.at)).windows().await;
         let mut blocks = self.blocks(piece.at, piece.len);
         let absent = |slot: usize| {
             let mut here = self.core.members.both(slot).filter(|(_, rdev)| !rdev.is_faulty());
@@ -237,7 +237,7 @@ impl Parity {
         targets: &[RebuildTarget<'_>],
         piece: Piece,
     ) -> Result<Sectors, Trouble> {
-        let _row = self.rows.entry(self.row_of(piece.at)).alone().await;
+        let _row = self.rows.entry(self.row_of(piece.at)).windows().await;
         let mut blocks = self.blocks(piece.at, piece.len);
         // A target may hold an earlier part of what it lacks, which is not to be read.
         let mut wanted: SmallVec<[(RebuildTarget<'_>, usize); 2]> = SmallVec::new();
