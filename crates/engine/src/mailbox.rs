@@ -107,6 +107,12 @@ impl Mailbox {
         if self.bell.answer() { mem::take(&mut lock(&self.list).messages) } else { Vec::new() }
     }
 
+    /// Reactor: puts mail that it has taken before what has come since.
+    pub(crate) fn put_back(&self, mail: impl Iterator<Item = Message>) {
+        drop(lock(&self.list).messages.splice(..0, mail));
+        self.bell.ring();
+    }
+
     /// Reactor: see [`Doorbell::fall_asleep`].
     pub(crate) fn fall_asleep(&self) -> bool {
         self.bell.fall_asleep()

@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -263,6 +262,21 @@ impl OperationOwner for PostedWakeUp {
     }
 }
 
+/// Mail that a reactor handles. When a call panics, what comes after it is mail again: an abandoned reactor must not drop it, and one
+/// that ends must.
+struct TakenMail<'a> {
+    mailbox: &'a Mailbox,
+    mail: std::vec::IntoIter<Message>,
+}
+
+impl Drop for TakenMail<'_> {
+    fn drop(&mut self) {
+        if !self.mail.as_slice().is_empty() {
+            self.mailbox.put_back(std::mem::take(&mut self.mail));
+        }
+    }
+}
+
 impl Core {
     /// A block of registered memory, for a read of `len` bytes.
     pub(crate) fn take_fixed(&self, len: usize) -> Option<Segment> {
@@ -360,15 +374,14 @@ impl Core {
     }
 
     fn take_mail(&self) {
-        // When a closure panics, the mail after it must not be dropped: see `Reactor::abandon`.
-        let mut mail = ManuallyDrop::new(self.mailbox.take().into_iter());
-        for message in &mut *mail {
+        let mail = self.mailbox.take().into_iter();
+        let mut taken = TakenMail { mailbox: &self.mailbox, mail };
+        for message in &mut taken.mail {
             match message {
                 Message::Run(task) => self.tasks.borrow_mut().push(task),
                 Message::Call(call) => call(),
             }
         }
-        drop(ManuallyDrop::into_inner(mail));
     }
 
     fn next_task(&self) -> Option<async_task::Runnable> {

@@ -1,8 +1,9 @@
 //! The reactor from outside: order, wake-ups across threads, time, shutdown.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Pending, poll_fn};
 use std::io::PipeWriter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -399,6 +400,23 @@ fn tasks_that_another_thread_wakes_one_by_one_while_their_reactor_ends_are_dropp
         });
         assert!(waiting.iter().all(|task| task.is_dropped.load(Ordering::Acquire)));
     }
+}
+
+/// The mail after the call was lost, and with it the tasks: the end waited for them.
+#[test]
+fn a_reactor_that_ends_by_a_panic_drops_the_tasks_that_were_handed_to_it() {
+    let reactor = reactor();
+    let (handle, waiting) = (reactor.handle(), reactor.block_on(waiting_task()));
+    let waker = waiting.waker.clone();
+    let hand_over = move || {
+        drop(handle.spawn_on(|| -> Pending<()> { panic!("on purpose") }));
+        waker.wake();
+    };
+    thread::spawn(hand_over).join().unwrap();
+    let run = AssertUnwindSafe(|| reactor.block_on(std::future::pending::<()>()));
+    assert!(catch_unwind(run).is_err());
+    drop(reactor);
+    assert!(waiting.is_dropped.load(Ordering::Acquire));
 }
 
 #[test]
