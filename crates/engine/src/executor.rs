@@ -37,6 +37,11 @@ impl Tasks {
         self.ready.is_empty()
     }
 
+    /// The number of tasks whose futures are not dropped.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// Wakers of every task that has not ended.
     pub(crate) fn wakers(&self) -> Vec<Waker> {
         self.all.iter().filter_map(|(_, waker)| waker.clone()).collect()
@@ -100,7 +105,7 @@ fn schedule(mailbox: &Arc<Mailbox>, task: Runnable) {
     }
     if let Err(Message::Run(task)) = mailbox.send(Message::Run(task)) {
         // The reactor has ended. The task must not be dropped on this thread, and its own thread no longer serves it.
-        // All futures were dropped when the reactor ended, so only an empty shell leaks.
+        // All futures were dropped before it refused tasks, so only an empty shell leaks.
         std::mem::forget(task);
     }
 }

@@ -20,10 +20,10 @@
 //!
 //! **An operation** is in flight from its submission until the kernel's completion. During that time its slot in the
 //! reactor's table owns everything the kernel may touch. A dropped future leaves an orphan: its memory is freed at the
-//! completion, never before. An ending reactor drops its tasks, cancels operations that wait, and stays until the last
-//! completion; memory of an operation that does not complete within 30 seconds is leaked. A reactor whose thread panics
-//! is abandoned as it is, and the engine reports it ([`Engine::panicked`]). States and transitions: the table in
-//! `op.rs`.
+//! completion, never before. An ending reactor drops its tasks (one that another thread is waking comes by mail first),
+//! cancels operations that wait, and stays until the last completion; memory of an operation that does not complete
+//! within 30 seconds is leaked. A reactor whose thread panics is abandoned as it is, and the engine reports it
+//! ([`Engine::panicked`]). States and transitions: the table in `op.rs`.
 //!
 //! **Threads** share nothing but mailboxes. Tasks, operations, sockets and descriptors stay on their reactor's thread;
 //! wakers may go anywhere, and a wake-up from another thread is mail. No wake-up is lost: the argument, and its loom

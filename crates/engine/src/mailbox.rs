@@ -23,10 +23,24 @@ pub(crate) enum Message {
     Call(Box<dyn FnOnce() + Send>),
 }
 
+/// What a mailbox takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    All,
+    /// Tasks only: the reactor is about to end.
+    Tasks,
+    /// The reactor has ended.
+    Nothing,
+}
+
+struct List {
+    messages: Vec<Message>,
+    takes: Takes,
+}
+
 /// One reactor's mailbox, shared with everything that may wake its tasks.
 pub(crate) struct Mailbox {
-    /// `None` once the reactor has ended.
-    list: Mutex<Option<Vec<Message>>>,
+    list: Mutex<List>,
     bell: Doorbell,
     event: OwnedFd,
     /// The ring to wake with MSG_RING, or -1.
@@ -36,7 +50,7 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            list: Mutex::new(Some(Vec::new())),
+            list: Mutex::new(List { messages: Vec::new(), takes: Takes::All }),
             bell: Doorbell::default(),
             // Blocking, so that a read through the ring waits for the next wake-up.
             event: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -47,11 +61,14 @@ impl Mailbox {
     /// Sends a message.
     ///
     /// # Errors
-    /// Returns the message when the reactor has ended.
+    /// Returns the message when the reactor has ended, and a call also when it is about to end.
     pub(crate) fn send(self: &Arc<Self>, message: Message) -> Result<(), Message> {
-        match lock(&self.list).as_mut() {
-            Some(list) => list.push(message),
-            None => return Err(message),
+        {
+            let mut list = lock(&self.list);
+            match (list.takes, &message) {
+                (Takes::All, _) | (Takes::Tasks, Message::Run(_)) => list.messages.push(message),
+                (Takes::Tasks, Message::Call(_)) | (Takes::Nothing, _) => return Err(message),
+            }
         }
         self.notify();
         Ok(())
@@ -87,11 +104,13 @@ impl Mailbox {
 
     /// Reactor: takes all mail. Without any it costs one load.
     pub(crate) fn take(&self) -> Vec<Message> {
-        if self.bell.answer() {
-            lock(&self.list).as_mut().map(mem::take).unwrap_or_default()
-        } else {
-            Vec::new()
-        }
+        if self.bell.answer() { mem::take(&mut lock(&self.list).messages) } else { Vec::new() }
+    }
+
+    /// Reactor: puts mail that it has taken before what has come since.
+    pub(crate) fn put_back(&self, mail: impl Iterator<Item = Message>) {
+        drop(lock(&self.list).messages.splice(..0, mail));
+        self.bell.ring();
     }
 
     /// Reactor: see [`Doorbell::fall_asleep`].
@@ -104,9 +123,21 @@ impl Mailbox {
         self.bell.wake_up();
     }
 
+    /// Reactor, about to end: takes all mail, and refuses later calls. Tasks still come, because a task that another thread has woken is
+    /// dropped by nobody but the reactor.
+    pub(crate) fn refuse_calls(&self) -> Vec<Message> {
+        self.take_and_limit(Takes::Tasks)
+    }
+
     /// Reactor, ending: takes all mail and refuses later mail.
     pub(crate) fn close(&self) -> Vec<Message> {
+        self.take_and_limit(Takes::Nothing)
+    }
+
+    fn take_and_limit(&self, takes: Takes) -> Vec<Message> {
         self.set_ring(-1);
-        lock(&self.list).take().unwrap_or_default()
+        let mut list = lock(&self.list);
+        list.takes = takes;
+        mem::take(&mut list.messages)
     }
 }

@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +27,9 @@ use crate::timer::{self, Timers};
 
 /// How long an ending reactor waits for operations in flight before it leaks them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long an ending reactor waits between two looks for tasks that other threads are about to hand over.
+const TASKS_PAUSE: Duration = Duration::from_millis(1);
 
 /// The least number of threads that the kernel is asked for beyond its default.
 const MIN_WORKERS: u32 = 16;
@@ -260,6 +262,21 @@ impl OperationOwner for PostedWakeUp {
     }
 }
 
+/// Mail that a reactor handles. When a call panics, what comes after it is mail again: an abandoned reactor must not drop it, and one
+/// that ends must.
+struct TakenMail<'a> {
+    mailbox: &'a Mailbox,
+    mail: std::vec::IntoIter<Message>,
+}
+
+impl Drop for TakenMail<'_> {
+    fn drop(&mut self) {
+        if !self.mail.as_slice().is_empty() {
+            self.mailbox.put_back(std::mem::take(&mut self.mail));
+        }
+    }
+}
+
 impl Core {
     /// A block of registered memory, for a read of `len` bytes.
     pub(crate) fn take_fixed(&self, len: usize) -> Option<Segment> {
@@ -357,15 +374,14 @@ impl Core {
     }
 
     fn take_mail(&self) {
-        // When a closure panics, the mail after it must not be dropped: see `Reactor::abandon`.
-        let mut mail = ManuallyDrop::new(self.mailbox.take().into_iter());
-        for message in &mut *mail {
+        let mail = self.mailbox.take().into_iter();
+        let mut taken = TakenMail { mailbox: &self.mailbox, mail };
+        for message in &mut taken.mail {
             match message {
                 Message::Run(task) => self.tasks.borrow_mut().push(task),
                 Message::Call(call) => call(),
             }
         }
-        drop(ManuallyDrop::into_inner(mail));
     }
 
     fn next_task(&self) -> Option<async_task::Runnable> {
@@ -467,31 +483,41 @@ impl Drop for Reactor {
     /// that do not end in time, or should have ended before, are leaked with their memory and the ring.
     fn drop(&mut self) {
         let core = &self.core;
-        core.drop_runnable(core.mailbox.close());
-        // Each waker makes its task runnable; dropping the Runnable drops the future.
+        core.drop_runnable(core.mailbox.refuse_calls());
+        // Each waker makes its task runnable; dropping the Runnable drops the future. A task that another thread has just woken
+        // comes by mail.
         let wakers = core.tasks.borrow().wakers();
         wakers.iter().for_each(Waker::wake_by_ref);
         drop(wakers);
-        core.drop_runnable(Vec::new());
+        core.drop_runnable(core.mailbox.take());
         for key in core.ops.borrow().cancellable() {
             core.cancel(key);
         }
         let end = Instant::now() + DRAIN_LIMIT;
         loop {
             ashlar_block::plug::flush_current();
-            if core.ops.borrow().is_empty() {
+            // As long as there is a task, another thread is handing it over.
+            let have_ended = core.tasks.borrow().len() == 0;
+            if have_ended && core.ops.borrow().is_empty() {
                 break;
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || core.ops.borrow().are_overdue() {
-                let count = core.ops.borrow().len();
-                tracing::error!(count, "operations never ended; leaking their memory");
+            if left.is_zero() || have_ended && core.ops.borrow().are_overdue() {
+                let (operations, tasks) = (core.ops.borrow().len(), core.tasks.borrow().len());
+                tracing::error!(
+                    operations,
+                    tasks,
+                    "I/O of a thread never ended; leaking its memory"
+                );
                 std::mem::forget(Rc::clone(core));
                 break;
             }
-            core.enter(Some(Some(left)));
-            core.drop_runnable(Vec::new());
+            // Mail wakes a reactor from its turns' sleep only.
+            let wait = if have_ended { left } else { left.min(TASKS_PAUSE) };
+            core.enter(Some(Some(wait)));
+            core.drop_runnable(core.mailbox.take());
         }
+        core.drop_runnable(core.mailbox.close());
         // The kernel ends a closed ring later, at a time of its choice. Until then the ring would keep the disks open,
         // and another process that opens one with O_EXCL would get EBUSY.
         core.files.borrow_mut().release_all(&core.ring());

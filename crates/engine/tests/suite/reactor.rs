@@ -1,9 +1,13 @@
 //! The reactor from outside: order, wake-ups across threads, time, shutdown.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Pending, poll_fn};
+use std::io::PipeWriter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -324,6 +328,95 @@ fn the_end_of_a_reactor_drops_tasks_that_wait_for_anything() {
     drop(reactor);
     assert!(start.elapsed() < Duration::from_secs(10), "waits must be cancelled");
     assert!(flags.iter().all(|flag| flag.load(Ordering::Acquire)));
+}
+
+/// A task that waits for data of a pipe, and for whatever has its waker.
+struct WaitingTask {
+    waker: Waker,
+    is_dropped: Arc<AtomicBool>,
+    _pipe: PipeWriter,
+}
+
+async fn waiting_task() -> WaitingTask {
+    let (from, pipe) = std::io::pipe().unwrap();
+    let (waker, is_dropped) = (Rc::new(Cell::new(None)), Arc::new(AtomicBool::new(false)));
+    let (out, guard) = (Rc::clone(&waker), SetOnDrop(Arc::clone(&is_dropped)));
+    spawn(async move {
+        let _guard = guard;
+        let mut read = Fd::new(from.into()).read(vec![0; 64], None);
+        let woken = poll_fn(|cx| {
+            out.set(Some(cx.waker().clone()));
+            Pin::new(&mut read).poll(cx)
+        });
+        woken.await.0.unwrap();
+    })
+    .detach();
+    yield_now().await;
+    WaitingTask { waker: waker.take().unwrap(), is_dropped, _pipe: pipe }
+}
+
+/// Of the end of a reactor, dropped with a task that has not run.
+struct WakeFromAnotherThread(Waker);
+
+impl Drop for WakeFromAnotherThread {
+    fn drop(&mut self) {
+        let waker = self.0.clone();
+        thread::spawn(move || waker.wake()).join().unwrap();
+    }
+}
+
+/// The end of a daemon waited for the read of such a task, a connection to a server of which another thread had told that it was not
+/// needed any more.
+#[test]
+fn a_task_that_another_thread_wakes_while_its_reactor_ends_is_dropped() {
+    let reactor = reactor();
+    let waiting = reactor.block_on(async {
+        let waiting = waiting_task().await;
+        let at_the_end = WakeFromAnotherThread(waiting.waker.clone());
+        spawn(async move { drop(at_the_end) }).detach();
+        waiting
+    });
+    drop(reactor);
+    assert!(waiting.is_dropped.load(Ordering::Acquire));
+}
+
+/// Such as threads of the pool for blocking work, at any moment of the end.
+#[test]
+fn tasks_that_another_thread_wakes_one_by_one_while_their_reactor_ends_are_dropped() {
+    for _ in 0..50 {
+        let reactor = reactor();
+        let mut waiting = Vec::new();
+        for _ in 0..100 {
+            waiting.push(reactor.block_on(waiting_task()));
+        }
+        let begin = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                waiting.iter().rev().for_each(|task| task.waker.wake_by_ref());
+            });
+            begin.wait();
+            drop(reactor);
+        });
+        assert!(waiting.iter().all(|task| task.is_dropped.load(Ordering::Acquire)));
+    }
+}
+
+/// The mail after the call was lost, and with it the tasks: the end waited for them.
+#[test]
+fn a_reactor_that_ends_by_a_panic_drops_the_tasks_that_were_handed_to_it() {
+    let reactor = reactor();
+    let (handle, waiting) = (reactor.handle(), reactor.block_on(waiting_task()));
+    let waker = waiting.waker.clone();
+    let hand_over = move || {
+        drop(handle.spawn_on(|| -> Pending<()> { panic!("on purpose") }));
+        waker.wake();
+    };
+    thread::spawn(hand_over).join().unwrap();
+    let run = AssertUnwindSafe(|| reactor.block_on(std::future::pending::<()>()));
+    assert!(catch_unwind(run).is_err());
+    drop(reactor);
+    assert!(waiting.is_dropped.load(Ordering::Acquire));
 }
 
 #[test]

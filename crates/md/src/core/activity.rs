@@ -122,8 +122,7 @@ impl Core {
             if !self.go_clean_with(&mut superblocks).await? {
                 return Ok(false);
             }
-            self.clear_marks().await;
-            self.record_what_is_left(&mut superblocks).await?;
+            self.clear_marks(&mut superblocks).await?;
         }
         self.lifecycle.set_auto_read_only(true);
         Ok(true)
@@ -132,6 +131,8 @@ impl Core {
     async fn go_clean_with(&self, superblocks: &mut Superblocks) -> Result<bool, Status> {
         if superblocks.is_clean() {
             if self.lifecycle.is_stopped() {
+                // Marks that a member has needed which is back.
+                self.clear_marks(superblocks).await?;
                 self.record_good_blocks(superblocks).await?;
             }
             // A write could not even begin to record the active state.
@@ -158,7 +159,7 @@ impl Core {
         }
         self.bound.set_durable(in_sync_to);
         if self.lifecycle.is_stopped() {
-            self.clear_marks().await;
+            self.clear_marks(superblocks).await?;
         }
         self.record(superblocks, Change::Clean).await
     }

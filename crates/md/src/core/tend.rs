@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use ashlar_block::{LocalFuture, rate_limited};
+use ashlar_block::{BioResult, LocalFuture, rate_limited};
 use futures_util::future::select;
 use tracing::warn;
 
 use super::Core;
 use super::lifecycle::SAFE_MODE_DELAY;
+use crate::membership::superblocks::{Change, Superblocks};
 
 impl Core {
     /// Sleeps, at most until the array has stopped: a task that holds the array also holds its members' devices.
@@ -70,13 +71,23 @@ impl Core {
         Box::pin(self.tend_bitmap())
     }
 
-    /// Clears marks of the bitmap while nothing is written. Leftover marks only cost a sync; an error here must not
-    /// prevent the clean state.
-    pub(super) async fn clear_marks(&self) {
-        let Some(bitmap) = self.bitmap() else { return };
-        let may_clear = self.is_complete() && !self.bound.is_unsynced();
-        if let Err(status) = bitmap.clean_now(may_clear, self).await {
-            warn!(array = self.name(), %status, "marks stay in the bitmap");
+    /// Clears marks of the bitmap while nothing is written, and records the members that fail meanwhile. Marks that stay only cost a
+    /// sync: they are no error.
+    ///
+    /// # Errors
+    /// The superblocks cannot be written.
+    pub(super) async fn clear_marks(&self, superblocks: &mut Superblocks) -> BioResult {
+        if let Some(bitmap) = self.bitmap() {
+            let may_clear = || self.is_complete() && !self.bound.is_unsynced();
+            // Another host may have marked chunks.
+            if self.members.are_shared() && may_clear() && bitmap.marked_chunks() > 0 {
+                self.record(superblocks, Change::Members).await?;
+            }
+            if let Err(status) = bitmap.clean_now(may_clear(), self).await {
+                warn!(array = self.name(), %status, "marks stay in the bitmap");
+            }
         }
+        // Perhaps nothing follows that would record a failure.
+        self.record_what_is_left(superblocks).await
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ashlar_block::{Gateway, Runtime, Sector, Sectors, Status};
 use ashlar_md::ondisk::Level;
-use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
 use ashlar_md::{AddOptions, Array, AssembleError, ManageError, Options, probe, wait_for_others};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use futures_util::future::{join, join_all};
@@ -171,6 +171,33 @@ fn a_member_that_another_host_has_used_alone_fails_and_is_not_re_added() {
         let candidate = ashlar_md::Candidate { gateway: again.gateway(), path: "d1".into(), sb };
         let added = array.re_add(candidate, AddOptions::default()).await;
         assert!(matches!(added, Err(ManageError::ReAdd { .. })), "{:?}", added.err());
+    });
+}
+
+/// They would be missing after a crash of the other host, whose copies may differ.
+#[test]
+fn an_idle_host_that_stops_leaves_the_marks_of_another_one() {
+    let shape = Shape::new(Level::Raid1, None, 0, 2);
+    let (media, sim) = (media(2, DISK), Sim::new(1));
+    sim.block_on(async {
+        let bitmap = NewBitmap::Internal { chunk: None };
+        make_with(&CreateSpec { bitmap, ..spec(&shape, &[DISK; 2]) }, &disks(&media)).await;
+        let idle = Host::start(&sim, &media).await;
+        idle.array.fail(1).await.unwrap();
+        idle.array.remove(1).await.unwrap();
+        write(&idle.volume, 0, 64, 1).await.unwrap();
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        let back = candidates(&shared(&media)).await.remove(1);
+        idle.array.re_add(back, AddOptions::default()).await.unwrap();
+        idle.array.sync_ended().await;
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        assert!(!idle.array.is_active() && idle.array.bitmap().unwrap().marked_chunks() > 0);
+        let other = Host::start(&sim, &media).await;
+        write(&other.volume, 1024, 64, 2).await.unwrap();
+        let before: Vec<Media> = media.iter().map(Media::copy).collect();
+        assert!(idle.array.stop().await.is_err());
+        assert!(changes(&media, &before).iter().all(Vec::is_empty));
+        other.array.stop().await.unwrap();
     });
 }
 

@@ -1,6 +1,6 @@
 //! Disks that are not used any more: the server is told, and no connection is left.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -39,12 +39,18 @@ struct Server {
     holds_writes: AtomicBool,
     /// Closes new connections at once, and others when a command comes.
     is_away: AtomicBool,
+    /// Says nothing to new connections.
+    is_mute: AtomicBool,
 }
 
 impl Server {
     fn serve(&self, number: usize, stream: &mut UnixStream, flags: u16) -> io::Result<()> {
         if self.is_away.load(SeqCst) {
             return Ok(());
+        }
+        if self.is_mute.load(SeqCst) {
+            // Until the client is gone.
+            return stream.read_to_end(&mut Vec::new()).map(drop);
         }
         shake_hands(stream, &handshake_with(flags))?;
         loop {
@@ -69,7 +75,7 @@ impl Server {
     }
 }
 
-fn with_disk(flags: u16, work: impl AsyncFn(&Server, &Uri, &Gateway)) {
+fn with_disk<T>(flags: u16, work: impl AsyncFn(&Arc<Server>, &Uri, &Gateway) -> T) -> T {
     let server = Arc::new(Server::default());
     let serving = Arc::clone(&server);
     let serve = move |number, mut stream: UnixStream| {
@@ -84,9 +90,31 @@ fn with_disk(flags: u16, work: impl AsyncFn(&Server, &Uri, &Gateway)) {
     with_connections(serve, |uri| {
         run(async {
             let disk = Gateway::new(Arc::new(ashlar_nbd::open(uri, "disk", false).unwrap()));
-            work(&server, uri, &disk).await;
-        });
-    });
+            work(&server, uri, &disk).await
+        })
+    })
+}
+
+/// Releases a disk while its thread ends, and waits until its first connection has left: the thread of the link has told all others by then.
+struct ReleaseAtTheEnd {
+    disk: Gateway,
+    server: Arc<Server>,
+}
+
+impl Drop for ReleaseAtTheEnd {
+    fn drop(&mut self) {
+        self.disk.release();
+        wait_until("the first one has left", || self.server.seen()[0].has_left());
+    }
+}
+
+/// As [`until`], on a thread without a reactor.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "not within the time: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 async fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -178,6 +206,22 @@ fn a_released_disk_leaves_after_what_is_in_flight() {
             assert_eq!(write(&again, 0, 1).await, Ok(()));
         });
     }
+}
+
+/// The thread waited 30 s for the server's first word, and kept the connection.
+#[test]
+fn a_thread_that_ends_leaves_no_connection_of_a_disk_that_is_released_meanwhile() {
+    let server = with_disk(FLAG_SEND_FLUSH | FLAG_CAN_MULTI_CONN, async |server, _, disk| {
+        server.is_mute.store(true, SeqCst);
+        while server.seen().len() < 2 {
+            write(disk, 0, 1).await.unwrap();
+        }
+        let release = ReleaseAtTheEnd { disk: disk.clone(), server: Arc::clone(server) };
+        // It does not run any more.
+        spawn(async move { drop(release) }).detach();
+        Arc::clone(server)
+    });
+    wait_until("the connection has ended", || server.seen()[1].has_ended);
 }
 
 #[test]

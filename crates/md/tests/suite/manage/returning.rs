@@ -301,3 +301,30 @@ fn a_member_of_another_array_or_of_a_taken_slot_does_not_come_back() {
         world.settle().await;
     });
 }
+
+/// The array is clean by then, so that nothing but the stop clears them.
+#[test]
+fn the_marks_of_a_member_that_is_back_go_with_a_stop() {
+    let (media, sim) = (media(2, Sectors(8192)), Sim::new(1));
+    let disks = crate::common::disks(&media);
+    sim.block_on(async {
+        let bitmap = NewBitmap::Internal { chunk: None };
+        let shape = Shape::new(Level::Raid1, None, 0, 2);
+        make_with(&CreateSpec { bitmap, ..spec(&shape, &[Sectors(8192); 2]) }, &disks).await;
+        let array = start(&sim, &disks, &RW).await.unwrap();
+        array.sync_ended().await;
+        array.fail(1).await.unwrap();
+        array.remove(1).await.unwrap();
+        write(&gateway(&array), 0, 64, 2).await.unwrap();
+        sim.runtime().sleep(std::time::Duration::from_secs(1)).await;
+        let old = candidates(&disks).await.remove(1);
+        array.re_add(old, options(9)).await.unwrap();
+        array.sync_ended().await;
+        sim.runtime().sleep(std::time::Duration::from_secs(1)).await;
+        assert!(!array.is_active());
+        assert!(array.bitmap().unwrap().marked_chunks() > 0, "the daemon was first");
+        array.stop().await.unwrap();
+        let array = start(&sim, &disks, &RW).await.unwrap();
+        assert_eq!(array.bitmap().unwrap().marked_chunks(), 0);
+    });
+}
