@@ -558,7 +558,7 @@ impl Builder {
         let devices = self.devices.all();
         let is_nested = candidates.iter().any(|candidate| {
             let device = devices.iter().find(|device| device.path == candidate.path);
-            device.is_some_and(|device| !device.kind.is_disk())
+            device.is_some_and(|device| !self.devices.is_users(&device.name))
         });
         let name = name_of(&mut self.names, uuid, &candidates);
         Failure { name, set_name, uuid, error, candidates, is_nested }

@@ -183,16 +183,67 @@ fn a_disk_with_a_ruined_table_is_refused_but_can_be_served_whole() {
 }
 
 #[test]
-fn an_array_of_partitions_that_does_not_start_is_an_error_in_the_log() {
+fn an_array_of_partitions_that_does_not_start_is_a_failure_unless_arrays_may_wait() {
     let images = mirrored();
-    let daemon = Daemon::start(images.dir.path(), &["--nbd", "unix:n", "d0"]);
-    assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nd0p2: part 22M\nready\n");
-    let log = daemon.end();
-    assert!(log.contains("ERROR") && log.contains("cannot start: array 0 ("), "{log}");
-    // A disk that the user named must work.
-    let members = Images::array(2, 32 * MIB, &["--level=1"]);
     let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    let fails = |options: &[&str], hint: &str| {
+        let run = images.run(&[&args, options].concat(), &["d0"]);
+        run.fails(1, &["cannot start: array 0 (", "only 1 of the 2 members", hint]);
+    };
+    fails(
+        &[],
+        "hint: name the disks with the others, too; if these are gone for good, --run starts it",
+    );
+    fails(&[], "--incremental serves what starts, and takes members that come later");
+    fails(&["--read-only"], "for good, --run --read-only starts it without them");
+    fails(&["--read-only"], "--incremental --read-only serves what starts");
+    let daemon = Daemon::start(images.dir.path(), &["-I", "--nbd", "unix:n", "d0"]);
+    assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nd0p2: part 22M\nready\n");
+    daemon.end();
+    let daemon = Daemon::start(images.dir.path(), &["--run", "--nbd", "unix:n", "d0"]);
+    assert_eq!(daemon.greeting, "md0: raid1 15M, clean, 1 of 2 devices\nd0p2: part 22M\nready\n");
+    daemon.end();
+    let members = Images::array(2, 32 * MIB, &["--level=1"]);
     members.run(&args, &["d0"]).fails(1, &["cannot start: array 0 ("]);
+}
+
+#[test]
+fn all_arrays_that_cannot_start_are_named_and_no_option_that_was_given_is_advised() {
+    let images = Images::two_arrays(&["--level=0", "--name=striped"], "--name=mirrored");
+    let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    let run = images
+        .run(&args, &["d0", "m0"])
+        .fails(1, &["array striped (", "array mirrored (", "; array"]);
+    assert!(!run.err.contains("--incremental"), "{run:?}");
+    let options = ["--run", "--read-only"];
+    let run = images.run(&[&args[..], &options].concat(), &["d0", "m0"]).fails(1, &["striped ("]);
+    assert!(!run.err.contains("mirrored") && !run.err.contains("--run"), "{run:?}");
+    assert!(run.err.contains("--incremental --read-only serves what starts"), "{run:?}");
+}
+
+#[test]
+fn an_array_with_a_ruined_partition_table_is_refused_but_can_be_served_whole() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--metadata=1.0"]);
+    // An MBR that announces a GPT, of which there is none.
+    let mut sector = [0; 512];
+    sector[446..462].copy_from_slice(&[0, 0, 2, 0, 0xee, 255, 255, 255, 1, 0, 0, 0, 0, 0xf0, 0, 0]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    images.names.iter().for_each(|name| write(&images, name, 0, &sector));
+    let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    let why = "cannot serve: md0: both copies of the GPT are unusable";
+    let whole = "hint: --whole serves it as it is";
+    images.run(&args, &images.refs()).fails(1, &[why, whole]);
+    let whole = "hint: --whole --read-only serves it as it is";
+    images.run(&[&args[..], &["--read-only"]].concat(), &images.refs()).fails(1, &[why, whole]);
+    let daemon = images.serve(&["--whole", "--nbd", "unix:n"]);
+    assert_eq!(daemon.greeting.lines().count(), 2, "{}", daemon.greeting);
+    daemon.end();
+    // Beside another volume, an array that is only read is left out.
+    File::create(images.path("plain")).unwrap().set_len(MIB).unwrap();
+    let daemon = images.serve(&["--read-only", "--nbd", "unix:n", "plain"]);
+    assert!(daemon.greeting.contains("plain: disk 1M"), "{}", daemon.greeting);
+    let log = daemon.end();
+    assert!(log.contains("WARN both copies of the GPT are unusable"), "{log}");
 }
 
 #[test]
