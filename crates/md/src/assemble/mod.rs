@@ -32,7 +32,8 @@ mod trust;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
-use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd, leave_out_unrecordable};
+use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd};
+use odd::{leave_out_unrecordable, left_out};
 pub(crate) use replay::ParityBlock;
 use trust::{in_sync_to, suspect_slots};
 
@@ -96,7 +97,7 @@ pub async fn plan(
     check_supported(&freshest, options)?;
     check_same_roles(&candidates, newest)?;
     take_back_spares(&mut freshest, &candidates);
-
+    let here: Vec<u32> = candidates.iter().map(|candidate| candidate.sb.dev_number).collect();
     let mut others = Vec::new();
     let mut slots: Vec<Option<Candidate>> = Vec::new();
     slots.resize_with(freshest.raid_disks as usize, || None);
@@ -105,7 +106,7 @@ pub async fn plan(
         let place = match place_of(&candidate, &freshest, &freshest_path, options)? {
             Ok(place) => place,
             Err(note) => {
-                notes.push(format!("{} left out: {note}", candidate.path));
+                notes.push(left_out(&candidate, &note, &freshest, &here));
                 others.push(candidate);
                 continue;
             }
@@ -458,8 +459,7 @@ fn place_of(
         });
     }
     if sb.events.saturating_add(1) < freshest.events {
-        let (events, of) = (sb.events, freshest.events);
-        return Ok(Err(format!("it is out of date (events {events} of {of})")));
+        return Ok(Err(format!("it is out of date (events {} of {})", sb.events, freshest.events)));
     }
     check_same_shape(candidate, freshest, freshest_path)?;
     Ok(usable(sb, known, options))
