@@ -6,18 +6,24 @@ use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Failure, Nothing, ProbedDisk, RefusedDisk, Stack};
 use ashlar_stack::incremental::may_wait;
 use ashlar_stack::outsiders::{DeviceClass, Outsider, RefusedOutsider};
-use ashlar_stack::signature::Usage;
+use ashlar_stack::signature::{UNRAID, Usage};
 
 use crate::error::{Error, Result};
 
-/// Refuses a disk that is an image in another format, unless its raw bytes are wanted (`raw`): a client that writes to
-/// them as if they were the disk ruins the image.
+/// Refuses a disk that is an image in another format, or a file that describes an array, unless its raw bytes are wanted (`raw`): a client
+/// that writes to them as if they were the disk ruins the image.
 ///
 /// # Errors
-/// The disk is such an image.
+/// The disk is such an image or file.
 pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
-    let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
-    match found.into_iter().find(|found| found.usage == Usage::Image) {
+    let mut found = disk.contents.iter().flat_map(|contents| &contents.foreign);
+    if found.clone().any(|found| found.name == UNRAID) && !raw {
+        let why = "it is the configuration of an Unraid array, and no disk of it";
+        let hint = "each data disk has a file system of its own: name these disks, with --read-only, since a write makes the parity wrong; \
+                    ashlar does not use that parity";
+        return Err(Error::new("cannot serve", disk.disk.path.display(), why).hint(hint));
+    }
+    match found.find(|found| found.usage == Usage::Image) {
         Some(image) if !raw => {
             let why = format!("it is not raw: {image}");
             let hint = "qemu-nbd serves the disk that is in it; --raw serves the file as it is";

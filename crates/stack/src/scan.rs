@@ -117,9 +117,12 @@ fn add_signatures(
             is_inside || device.role == Role::Volume
         }),
         Usage::Member => device.role == Role::PhysicalVolume && found.name == "LVM2_member",
-        Usage::FileSystem | Usage::Encrypted | Usage::Swap | Usage::Snapshot | Usage::Image => {
-            false
-        }
+        Usage::FileSystem
+        | Usage::Encrypted
+        | Usage::Swap
+        | Usage::Snapshot
+        | Usage::Image
+        | Usage::Configuration => false,
     };
     let shown = contents.remains().filter(|found| !is_used(found));
     for found in shown {

@@ -120,6 +120,20 @@ fn a_file_that_is_missing_at_the_start_is_a_member_later() {
 }
 
 #[test]
+fn the_configuration_of_an_unraid_array_is_named_and_refused() {
+    let images = Images::new(0, 0);
+    fs::write(images.path("super.dat"), [&[0xfc, 0x4e, 0x2b, 0xb9, 2][..], &[0; 4091]].concat())
+        .unwrap();
+    let what = "unraid array configuration at 0x0";
+    let scan = images.run(&["scan"], &["super.dat"]).ok().out;
+    assert!(scan.contains("unraid") && scan.contains("array configuration"), "{scan}");
+    images.run(&["md", "examine"], &["super.dat"]).fails(1, &["super.dat", what]);
+    let refused = ["cannot serve: super.dat: it is the configuration of an Unraid array"];
+    let run = images.run(&["serve", "--nbd", "unix:n"], &["super.dat"]).fails(1, &refused);
+    assert!(run.err.contains("hint: each data disk has a file system of its own"), "{run:?}");
+}
+
+#[test]
 fn a_group_of_which_no_volume_can_be_made_is_a_failure() {
     let images = Images::new(2, 16 * MIB);
     let devices = "--devices=d0,d1";

@@ -12,6 +12,7 @@ mod image;
 mod magics;
 mod raids;
 mod room;
+mod unraid;
 mod volumes;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use serde::Serialize;
 
 pub use image::Image;
 pub use room::file_system_bytes;
+pub use unraid::UNRAID;
 
 /// The type of a member of a ZFS pool.
 pub const ZFS_MEMBER: &str = "zfs_member";
@@ -42,6 +44,8 @@ pub enum Usage {
     Snapshot,
     /// A disk image in a hypervisor's format: these bytes are not what the guest sees.
     Image,
+    /// What describes an array, and is no part of one.
+    Configuration,
 }
 
 impl fmt::Display for Usage {
@@ -54,6 +58,7 @@ impl fmt::Display for Usage {
             Self::Swap => "swap space",
             Self::Snapshot => "snapshot store",
             Self::Image => "disk image",
+            Self::Configuration => "array configuration",
         })
     }
 }
@@ -86,6 +91,7 @@ pub fn detect(image: &Image) -> Vec<Signature> {
     file_systems::detect(image, &mut found);
     boot::detect(image, &mut found);
     volumes::detect(image, &mut found);
+    unraid::detect(image, &mut found);
     found.sort_by_key(|signature| (signature.offset, signature.name));
     found.dedup();
     found
