@@ -32,7 +32,7 @@ mod trust;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
-use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd};
+use odd::{check_same_roles, disagreement, is_impossible, is_rebuilt, leave_out_odd};
 use odd::{leave_out_unrecordable, left_out};
 pub(crate) use replay::ParityBlock;
 use trust::{in_sync_to, suspect_slots};
@@ -170,7 +170,8 @@ pub async fn plan(
         members.iter().filter(here).map(|(rdev, ..)| rdev)
     };
     let disks = personality.disks();
-    let here: Vec<bool> = (0..disks).map(|slot| in_slot(slot).next().is_some()).collect();
+    let is_here = |slot| in_slot(slot).next().is_some() || is_rebuilt(&others, slot, &freshest);
+    let here: Vec<bool> = (0..disks).map(is_here).collect();
     let in_sync: Vec<bool> = (0..disks).map(|slot| in_slot(slot).any(Rdev::is_in_sync)).collect();
     let (found, replayed) = replay::apply_logs(&freshest, &personality, &members, &mut notes).await;
     check_enough(&found, &personality, &here, &in_sync, options, &notes)?;
