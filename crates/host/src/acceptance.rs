@@ -107,8 +107,10 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
         .filter(|disk| disk.is_unreadable)
         .map(|disk| disk.path)
         .collect();
-    if let Some(disk) = refused.into_iter().next() {
-        return Err(refused_device(disk, asked));
+    // What is on the user's disks, which may go on without it.
+    let goes_on = |device: &RefusedDisk| asked.incremental && !is_empty && !device.is_disk;
+    if let Some(disk) = refused.into_iter().find(|device| !goes_on(device)) {
+        return Err(refused_device(disk, !is_empty, asked));
     }
     if let Some(group) = stack.refused_groups.first() {
         let error = Error::new("cannot serve the volume group", &group.name, group.why());
@@ -135,22 +137,25 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
     }
 }
 
-fn refused_device(device: RefusedDisk, asked: &Asked) -> Error {
-    let error = Error::new("cannot serve", device.path, device.why);
-    match device.is_member {
-        _ if device.is_unreadable && asked.md.read_only => error,
-        _ if device.is_unreadable => error.hint("--read-only gives access to what can be read"),
-        true if asked.md.run && asked.md.read_only => error,
-        true if asked.md.run => error.hint("--read-only leaves out what is damaged"),
-        true if asked.md.read_only => {
-            error.hint("--run --read-only starts a redundant array without it")
-        }
-        true => error.hint(
+/// The error for a device that cannot be used. `others` says whether there is something else to serve.
+fn refused_device(device: RefusedDisk, others: bool, asked: &Asked) -> Error {
+    let advice = match device.is_member {
+        _ if device.is_unreadable && asked.md.read_only => None,
+        _ if device.is_unreadable => Some("--read-only gives access to what can be read"),
+        true if asked.md.run && asked.md.read_only => None,
+        true if asked.md.run => Some("--read-only leaves out what is damaged"),
+        true if asked.md.read_only => Some("--run --read-only starts a redundant array without it"),
+        true => Some(
             "--run starts a redundant array without it; --read-only leaves out what is damaged",
         ),
-        false if asked.whole => error,
-        false => error.hint(whole(asked)),
-    }
+        false if asked.whole => None,
+        false => Some(whole(asked)),
+    };
+    let goes_on = (others && !device.is_disk && !asked.incremental)
+        .then(|| format!("{} serves the others", asked.incremental()));
+    let error = Error::new("cannot serve", device.path, device.why);
+    let hints: Vec<String> = advice.map(str::to_owned).into_iter().chain(goes_on).collect();
+    if hints.is_empty() { error } else { error.hint(hints.join("; ")) }
 }
 
 fn whole(asked: &Asked) -> &'static str {

@@ -90,6 +90,8 @@ pub struct RefusedDisk {
     pub path: String,
     /// Why.
     pub why: String,
+    /// Whether it is one of the user's disks: not a partition or an array.
+    pub is_disk: bool,
     /// Whether it is a member of an array, with a damaged md superblock.
     pub is_member: bool,
     /// Whether it cannot be read, or a part of it that may say whose it is.
@@ -243,8 +245,9 @@ impl Stack {
             }
             let is_member = need != Need::Unknown;
             let is_left_out = need == Need::None || is_unreadable && self.is_anything();
+            let is_disk = device.kind.is_disk();
             let path = if device.kind.is_array() { device.name } else { device.path };
-            RefusedDisk { path, why, is_member, is_unreadable, is_left_out }
+            RefusedDisk { path, why, is_disk, is_member, is_unreadable, is_left_out }
         });
         refused.collect()
     }

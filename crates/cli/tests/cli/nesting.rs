@@ -238,12 +238,16 @@ fn an_array_with_a_ruined_partition_table_is_refused_but_can_be_served_whole() {
     let daemon = images.serve(&["--whole", "--nbd", "unix:n"]);
     assert_eq!(daemon.greeting.lines().count(), 2, "{}", daemon.greeting);
     daemon.end();
-    // Beside another volume, an array that is only read is left out.
+    // Beside another volume, the array is left out if it is only to be read, or if the user says so.
     File::create(images.path("plain")).unwrap().set_len(MIB).unwrap();
-    let daemon = images.serve(&["--read-only", "--nbd", "unix:n", "plain"]);
-    assert!(daemon.greeting.contains("plain: disk 1M"), "{}", daemon.greeting);
-    let log = daemon.end();
-    assert!(log.contains("WARN both copies of the GPT are unusable"), "{log}");
+    let run = images.run(&[&args[..], &["plain"]].concat(), &images.refs()).fails(1, &[why]);
+    assert!(run.err.contains("; --incremental serves the others"), "{run:?}");
+    for option in ["--read-only", "--incremental"] {
+        let daemon = images.serve(&[option, "--nbd", "unix:n", "plain"]);
+        assert!(daemon.greeting.contains("plain: disk 1M"), "{}", daemon.greeting);
+        let log = daemon.end();
+        assert!(log.contains("WARN both copies of the GPT are unusable"), "{log}");
+    }
 }
 
 #[test]
