@@ -141,6 +141,42 @@ fn writes_to_a_partition_stay_inside_it() {
 }
 
 #[test]
+fn a_volume_is_overwritten_as_a_file_is_also_with_holes() {
+    let images = mirrored();
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let volume = mount.join("dev/d0p2");
+    let len = (SECOND_MIB * MIB) as usize;
+    let old = vec![1; len];
+    OpenOptions::new().write(true).open(&volume).unwrap().write_all_at(&old, 0).unwrap();
+    fs::write(&volume, "short").unwrap();
+    let mut expected = old;
+    expected[..5].copy_from_slice(b"short");
+    assert!(fs::read(&volume).unwrap() == expected, "more than what was written has changed");
+    // A hole, data, a hole, data.
+    let sparse = images.path("sparse");
+    let file = File::create(&sparse).unwrap();
+    for at in [MIB, 3 * MIB] {
+        file.write_all_at(&[2; 4096], at).unwrap();
+        expected[at as usize..][..4096].fill(2);
+    }
+    expected[..MIB as usize].fill(0);
+    expected[MIB as usize + 4096..3 * MIB as usize].fill(0);
+    let (from, to) = (sparse.to_str().unwrap(), volume.to_str().unwrap());
+    for copy in [&["cp", "--sparse=always"][..], &["cp"]] {
+        OpenOptions::new().write(true).open(&volume).unwrap().write_all_at(&[3; 4096], 0).unwrap();
+        tool(copy[0], &[&copy[1..], &[from, to]].concat(), "");
+        assert!(fs::read(&volume).unwrap() == expected, "{copy:?}");
+    }
+    tool("dd", &[&format!("if={from}"), &format!("of={to}"), "bs=1M", "conv=sparse"], "");
+    assert!(fs::read(&volume).unwrap() == expected);
+    let file = OpenOptions::new().write(true).open(&volume).unwrap();
+    assert!(file.set_len(4096).is_err() && file.set_len(0).is_err());
+    assert!(fs::read(&volume).unwrap() == expected);
+    drop(file);
+    daemon.end();
+}
+
+#[test]
 fn a_whole_disk_is_served_as_it_is() {
     let images = mirrored();
     let daemon = images.serve(&["--whole", "--nbd", "unix:nbd"]);
