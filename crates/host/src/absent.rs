@@ -41,14 +41,22 @@ pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
     if !config.incremental {
         disks::maps::check(&config.disks)?;
     }
-    let opened = disks::open_present(&config.disks, config.access(), !config.buffered)?;
+    let opened = disks::open_present(
+        &config.disks,
+        config.access(),
+        !config.buffered,
+        "it can be read: --read-only gives access to the data and changes nothing",
+    )?;
     let Opened { disks, mut absent } = opened;
     let may_lack = config.run || config.incremental;
     if !absent.is_empty() && (disks.is_empty() || !may_lack) {
         let (_, error) = absent.swap_remove(0);
         return Err(match may_lack || error.advice().is_some() || config.disks.len() == 1 {
             true => error,
-            false => error.hint("--run starts without it what has all data on the other disks"),
+            false => {
+                let run = config.asked().run();
+                error.hint(format!("{run} starts without it what has all data on the other disks"))
+            }
         });
     }
     for (path, error) in &absent {

@@ -3,20 +3,27 @@
 use std::fmt::Display;
 
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{ProbedDisk, Stack};
+use ashlar_stack::assemble::{Failure, Nothing, ProbedDisk, RefusedDisk, Stack};
+use ashlar_stack::incremental::may_wait;
 use ashlar_stack::outsiders::{DeviceClass, Outsider, RefusedOutsider};
-use ashlar_stack::signature::Usage;
+use ashlar_stack::signature::{UNRAID, Usage};
 
 use crate::error::{Error, Result};
 
-/// Refuses a disk that is an image in another format, unless its raw bytes are wanted (`raw`): a client that writes to
-/// them as if they were the disk ruins the image.
+/// Refuses a disk that is an image in another format, or a file that describes an array, unless its raw bytes are wanted (`raw`): a client
+/// that writes to them as if they were the disk ruins the image.
 ///
 /// # Errors
-/// The disk is such an image.
+/// The disk is such an image or file.
 pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
-    let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
-    match found.into_iter().find(|found| found.usage == Usage::Image) {
+    let mut found = disk.contents.iter().flat_map(|contents| &contents.foreign);
+    if found.clone().any(|found| found.name == UNRAID) && !raw {
+        let why = "it is the configuration of an Unraid array, and no disk of it";
+        let hint = "each data disk has a file system of its own: name these disks, with --read-only, since a write makes the parity wrong; \
+                    ashlar does not use that parity";
+        return Err(Error::new("cannot serve", disk.disk.path.display(), why).hint(hint));
+    }
+    match found.find(|found| found.usage == Usage::Image) {
         Some(image) if !raw => {
             let why = format!("it is not raw: {image}");
             let hint = "qemu-nbd serves the disk that is in it; --raw serves the file as it is";
@@ -31,15 +38,53 @@ pub(crate) fn written_elsewhere(device: impl Display, outsider: &Outsider) -> Er
     Error::new("cannot write to", device, format!("it {outsider}"))
 }
 
-/// Fails if an array did not start, its name is taken, or, unless access is read-only, a disk is damaged and no array
-/// runs without it.
+/// What the user asked for, as far as it says what may be missing. Advice repeats what of it must stay, and names nothing that was given.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// How arrays start.
+    pub md: ashlar_md::Options,
+    /// Whether arrays may wait for their members.
+    pub incremental: bool,
+    /// Whether devices are served as they are.
+    pub whole: bool,
+    /// Whether logical volumes may lack physical volumes.
+    pub partial: bool,
+}
+
+impl Asked {
+    /// The option that starts arrays without members.
+    pub(crate) fn run(&self) -> &'static str {
+        if self.md.read_only { "--run --read-only" } else { "--run" }
+    }
+
+    /// The option that serves what starts.
+    fn incremental(&self) -> &'static str {
+        if self.md.read_only { "--incremental --read-only" } else { "--incremental" }
+    }
+
+    /// The options that start arrays whose parity is unsure.
+    fn force(&self) -> &'static str {
+        match (self.md.run, self.md.read_only) {
+            (true, true) => "--force, beside --run and --read-only,",
+            (true, false) => "--force, beside --run,",
+            (false, true) => "--force --run --read-only",
+            (false, false) => "--force --run",
+        }
+    }
+}
+
+/// Fails if what the user named does not work, unless the options say to go on without: an array on disks or their partitions did not
+/// start, its name is taken, or, unless access is read-only, a device is damaged and no array runs without it. Fails also if there is
+/// nothing to serve, and a reason for that.
 ///
 /// # Errors
 /// The first failure, with advice.
-pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
+pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
+    let md = asked.md;
     let arrays = stack.arrays.running();
     let mut volumes = stack.devices.volumes();
-    let is_empty = volumes.is_empty();
+    let has_none = volumes.is_empty() && stack.pools.all().is_empty();
+    let is_empty = has_none && stack.arrays.waiting().is_empty();
     // What the user named, with its partitions, must work; what is deeper must not hide its neighbours.
     let is_named = |refused: &&RefusedOutsider| refused.class != DeviceClass::Made || is_empty;
     if let Some(refused) = stack.refused_outsiders.iter().find(is_named) {
@@ -55,24 +100,17 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
         return Err(Error::new("cannot serve", &disk.name, why));
     }
     // With read-only access everything usable is served, if there is anything.
-    let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
+    let is_enough = md.read_only && !has_none;
     let mut refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
     let unreadable: Vec<String> = refused
         .extract_if(.., |disk| disk.is_left_out)
         .filter(|disk| disk.is_unreadable)
         .map(|disk| disk.path)
         .collect();
-    if let Some(disk) = refused.into_iter().next() {
-        let error = Error::new("cannot serve", disk.path, disk.why);
-        return Err(match disk.is_member {
-            _ if disk.is_unreadable && md.read_only => error,
-            _ if disk.is_unreadable => error.hint("--read-only gives access to what can be read"),
-            true if md.run => error.hint("--read-only leaves out what is damaged"),
-            true => error.hint(
-                "--run starts a redundant array without it; --read-only leaves out what is damaged",
-            ),
-            false => error.hint("--whole serves the disk as it is, whatever is on it"),
-        });
+    // What is on the user's disks, which may go on without it.
+    let goes_on = |device: &RefusedDisk| asked.incremental && !is_empty && !device.is_disk;
+    if let Some(disk) = refused.into_iter().find(|device| !goes_on(device)) {
+        return Err(refused_device(disk, !is_empty, asked));
     }
     if let Some(group) = stack.refused_groups.first() {
         let error = Error::new("cannot serve the volume group", &group.name, group.why());
@@ -87,55 +125,126 @@ pub fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
             None => error.hint("--whole serves its disks as they are"),
         });
     }
-    // A failed array inside another device must not keep the others from being served: it is logged.
-    let Some(failure) = stack.failures.iter().find(|failure| !failure.is_nested) else {
-        return Ok(());
+    // A failed array deeper inside must not keep the others from being served: it is logged.
+    let is_wanted = |failure: &&Failure| !failure.is_nested || is_empty;
+    let failed: Vec<&Failure> = stack.failures.iter().filter(is_wanted).collect();
+    if !failed.is_empty() {
+        return Err(not_started(&failed, &unreadable, !is_empty, asked));
+    }
+    match stack.why_nothing().filter(|_| is_empty) {
+        Some(nothing) => Err(nothing_served(&nothing, asked)),
+        None => Ok(()),
+    }
+}
+
+/// The error for a device that cannot be used. `others` says whether there is something else to serve.
+fn refused_device(device: RefusedDisk, others: bool, asked: &Asked) -> Error {
+    let advice = match device.is_member {
+        _ if device.is_unreadable && asked.md.read_only => None,
+        _ if device.is_unreadable => Some("--read-only gives access to what can be read"),
+        true if asked.md.run && asked.md.read_only => None,
+        true if asked.md.run => Some("--read-only leaves out what is damaged"),
+        true if asked.md.read_only => Some("--run --read-only starts a redundant array without it"),
+        true => Some(
+            "--run starts a redundant array without it; --read-only leaves out what is damaged",
+        ),
+        false if asked.whole => None,
+        false => Some(whole(asked)),
     };
-    let error = Error::new("cannot start", failure, &failure.error);
-    Err(match failure.error {
+    let goes_on = (others && !device.is_disk && !asked.incremental)
+        .then(|| format!("{} serves the others", asked.incremental()));
+    let error = Error::new("cannot serve", device.path, device.why);
+    let hints: Vec<String> = advice.map(str::to_owned).into_iter().chain(goes_on).collect();
+    if hints.is_empty() { error } else { error.hint(hints.join("; ")) }
+}
+
+fn whole(asked: &Asked) -> &'static str {
+    match asked.md.read_only {
+        true => "--whole --read-only serves it as it is, whatever is on it",
+        false => "--whole serves it as it is, whatever is on it",
+    }
+}
+
+/// The error for arrays that did not start, all of them. `others` says whether there is something else to serve.
+fn not_started(failed: &[&Failure], unreadable: &[String], others: bool, asked: &Asked) -> Error {
+    let told = failed.iter().map(|failure| format!("{failure}: {}", failure.error));
+    let error = Error::plain("cannot start", told.collect::<Vec<_>>().join("; "));
+    let advice = failed.iter().find_map(|failure| advice(&failure.error, unreadable, asked));
+    let may_wait = |failure: &&Failure| may_wait(&failure.error);
+    let goes_on = (others && !asked.incremental && failed.iter().all(may_wait)).then(|| {
+        format!("{} serves what starts, and takes members that come later", asked.incremental())
+    });
+    let hints: Vec<String> = advice.into_iter().chain(goes_on).collect();
+    if hints.is_empty() { error } else { error.hint(hints.join("; ")) }
+}
+
+/// What starts an array, if something does.
+fn advice(error: &AssembleError, unreadable: &[String], asked: &Asked) -> Option<String> {
+    let Asked { md, .. } = asked;
+    let run = asked.run();
+    let to_read = || {
+        let hint = "--read-only gives access to the data and changes nothing";
+        (!md.read_only).then(|| hint.to_owned())
+    };
+    let without = |member: &str| {
+        (!md.run).then(|| format!("{run} starts a redundant array without {member}"))
+    };
+    match error {
         AssembleError::NeedsRun { .. } if !unreadable.is_empty() => {
             let disks = unreadable.join(", ");
-            error.hint(format_args!("{disks} cannot be read: --run starts it without them"))
+            Some(format!("{disks} cannot be read: {run} starts it without them"))
         }
-        AssembleError::NeedsRun { .. } => {
-            error.hint("if the others are gone for good, --run starts it without them")
-        }
+        AssembleError::NeedsRun { .. } => Some(format!(
+            "name the disks with the others, too; if these are gone for good, {run} starts it without them"
+        )),
         AssembleError::SplitBrain { .. } => {
-            error.hint("leave one out, or --run takes the one that went further")
+            Some(format!("leave one out, or {run} takes the one that went further"))
         }
-        AssembleError::CriticalSection { .. } => error.hint(
-            "--backup-file=FILE gives that file, and --force serves the array without it",
-        ),
-        AssembleError::OnlyRead(_) => error.hint("--read-only serves it"),
-        AssembleError::DirtyDegraded { .. } => error.hint(
-            "with the missing members it starts by itself; --force serves it without them, and a file system with checksums \
-             finds what is wrong",
-        ),
-        AssembleError::ReadOnlyMember(_) | AssembleError::UsedElsewhere(_) => {
-            error.hint("--read-only gives access to the data and changes nothing")
+        AssembleError::CriticalSection { .. } => {
+            let force = asked.force();
+            Some(format!("--backup-file=FILE names that file; {force} serves the array without it"))
         }
-        AssembleError::BadBlocks { .. } if md.run => {
-            error.hint("--read-only gives access to the data and changes nothing")
+        AssembleError::OnlyRead(_) => Some("--read-only serves it".to_owned()),
+        AssembleError::NotEnough { .. } => {
+            Some("name the disks with the missing members, too".to_owned())
         }
-        AssembleError::BadBlocks { .. } => error.hint(
-            "--read-only gives access to the data and changes nothing; --run starts a redundant array \
-             without that member",
-        ),
-        AssembleError::Disagree { .. } | AssembleError::Misaligned { .. } | AssembleError::Read { .. }
-            if !md.run =>
-        {
-            error.hint("--run starts a redundant array without that member")
+        AssembleError::DirtyDegraded { .. } => {
+            let force = asked.force();
+            Some(format!(
+                "with the missing members it starts by itself; ashlar serve {force} serves it without them, and a file system with \
+                 checksums finds what is wrong",
+            ))
         }
+        AssembleError::ReadOnlyMember(_) | AssembleError::UsedElsewhere(_) => to_read(),
+        AssembleError::BadBlocks { .. } => {
+            let hints: Vec<String> = to_read().into_iter().chain(without("that member")).collect();
+            (!hints.is_empty()).then(|| hints.join("; "))
+        }
+        AssembleError::Disagree { .. }
+        | AssembleError::Misaligned { .. }
+        | AssembleError::Read { .. } => without("that member"),
         AssembleError::NoMembers
         | AssembleError::OtherArray { .. }
         | AssembleError::Unsupported(_)
         | AssembleError::Reshape(_)
-        | AssembleError::Disagree { .. }
         | AssembleError::SameMember { .. }
         | AssembleError::SameSlot { .. }
-        | AssembleError::Misaligned { .. }
-        | AssembleError::NotEnough { .. }
-        | AssembleError::Personality(_)
-        | AssembleError::Read { .. } => error,
-    })
+        | AssembleError::Personality(_) => None,
+    }
+}
+
+/// There is nothing to serve although there are disks.
+fn nothing_served(nothing: &Nothing, asked: &Asked) -> Error {
+    let error = Error::new("there is nothing to serve", &nothing.shown, &nothing.why);
+    match nothing.is_volume {
+        true if asked.partial => error,
+        true if asked.md.read_only => error.hint(
+            "--partial --read-only serves volumes without the physical volumes that are missing",
+        ),
+        true => {
+            error.hint("--partial serves volumes without the physical volumes that are missing")
+        }
+        false if asked.whole => error,
+        false => error.hint(whole(asked)),
+    }
 }

@@ -16,6 +16,7 @@ use ashlar_stack::assemble::Others;
 use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
+use crate::acceptance::Asked;
 use crate::access::{self, Access};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
@@ -163,6 +164,12 @@ impl Config {
     /// The options for assembling arrays.
     pub(crate) fn md(&self) -> ashlar_md::Options {
         ashlar_md::Options { run: self.run, read_only: self.read_only, force: self.force }
+    }
+
+    /// What may be missing.
+    pub(crate) fn asked(&self) -> Asked {
+        let Self { incremental, whole, partial, .. } = *self;
+        Asked { md: self.md(), incremental, whole, partial }
     }
 
     /// What becomes of devices and volume groups that others may be writing to.

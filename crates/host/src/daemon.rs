@@ -319,12 +319,13 @@ fn serve_writers(config: &Config) {
 /// # Errors
 /// A requested disk or array cannot be served.
 fn accept(config: &Config, stack: &mut Stack, options: assemble::Options) -> Result<Collector> {
-    if !config.incremental {
-        check_started(stack, config.md())?;
+    if config.incremental {
+        let collector = Collector::new(stack, options, disks::runtime());
+        check_started(stack, &config.asked())?;
+        return Ok(collector);
     }
-    let collector = Collector::new(stack, options, disks::runtime());
-    check_started(stack, config.md())?;
-    Ok(collector)
+    check_started(stack, &config.asked())?;
+    Ok(Collector::new(stack, options, disks::runtime()))
 }
 
 /// Logs the notes about the devices, and the arrays that did not start although others are served.

@@ -23,10 +23,12 @@ use rustix::io::Errno;
 use crate::acceptance::written_elsewhere;
 use crate::error::{Error, Result};
 
+mod failure;
 mod kernel_use;
 pub(crate) mod maps;
 mod network;
 
+use failure::{OpenFailure, open_error};
 use network::NetworkDisk;
 
 pub use maps::{MappedDisk, mapped_disks, use_maps};
@@ -77,17 +79,23 @@ pub(crate) struct Opened {
 }
 
 /// As [`open_all_with`], but without disks that are absent: files and devices that do not exist, disks on the network that cannot be
-/// reached.
+/// reached. `to_read` is the advice for a disk that can be read, and not written to.
 ///
 /// # Errors
 /// One cannot be opened for another reason, or is given twice.
-pub(crate) fn open_present(paths: &[PathBuf], access: Access, direct: bool) -> Result<Opened> {
+pub(crate) fn open_present(
+    paths: &[PathBuf],
+    access: Access,
+    direct: bool,
+    to_read: &str,
+) -> Result<Opened> {
     check_twice(paths)?;
     let mut opened = Opened { disks: Vec::new(), absent: Vec::new() };
     for path in paths {
         match patiently(path, || try_open(path, access, direct)) {
             Ok(disk) => opened.disks.push(disk),
             Err(failed) if failed.is_absent => opened.absent.push((path.clone(), failed.error)),
+            Err(failed) if failed.is_only_readable => return Err(failed.error.hint(to_read)),
             Err(failed) => return Err(failed.error),
         }
     }
@@ -241,28 +249,6 @@ pub(crate) fn is_on_network(path: &Path) -> bool {
     NetworkDisk::at(path).is_some()
 }
 
-/// Why a disk was not opened.
-struct OpenFailure {
-    error: Error,
-    /// It is in use, but no living process or visible use is the cause. The kernel keeps locks and claims of a killed
-    /// process until it has finished the process's I/O in flight.
-    is_left: bool,
-    /// It does not exist, or cannot be reached: it may be there later.
-    is_absent: bool,
-}
-
-impl OpenFailure {
-    /// A failure that another attempt does not change.
-    fn certain(error: Error) -> Self {
-        Self { error, is_left: false, is_absent: false }
-    }
-
-    /// The disk is absent.
-    fn absent(error: Error) -> Self {
-        Self { error, is_left: false, is_absent: true }
-    }
-}
-
 /// Opens a disk, and leaves out what its map says was not read.
 fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, OpenFailure> {
     let disk = try_open_whole(path, access, direct)?;
@@ -317,8 +303,7 @@ fn try_open_with<T>(
             {
                 return Err(in_use(user));
             }
-            let (is_left, is_absent) = (error.has_unseen_user(), is_absent(&error));
-            return Err(OpenFailure { error: open_error(&error), is_left, is_absent });
+            return Err(OpenFailure::of(&error, path, access));
         }
     };
     // The engine has claimed a device that it may write to. But it cannot see that an image is used by a loop device,
@@ -333,13 +318,6 @@ fn try_open_with<T>(
         return Err(OpenFailure::certain(open_error(&claimed)));
     }
     Ok(opened)
-}
-
-/// Whether a disk could not be opened because it is not there.
-fn is_absent(error: &OpenError) -> bool {
-    let OpenError::Io { source, .. } = error else { return false };
-    let code = source.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(code, Some(Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM))
 }
 
 /// The path as seen from any directory.
@@ -422,23 +400,6 @@ fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     let size = crate::size::size(size).map_err(failed)?;
     let device = RamDevice::new("ram", size).map_err(|error| failed(error.to_string()))?;
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
-}
-
-fn open_error(error: &OpenError) -> Error {
-    let failed = Error::plain("cannot open", error);
-    match error {
-        OpenError::InUse { holder: Some(process), .. } if process.command != "ashlar" => {
-            failed.hint("end that program first")
-        }
-        OpenError::InUse { .. } => {
-            failed.hint("a running daemon has it: see ashlar status; ashlar stop ends it")
-        }
-        OpenError::Claimed { .. } => failed.hint("unmount it or stop what uses it first"),
-        OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            failed.hint("reading disks and writing to them takes the right to do so: run as root?")
-        }
-        OpenError::Io { .. } | OpenError::NotADisk(_) | OpenError::BlockSize { .. } => failed,
-    }
 }
 
 /// Identifies a disk.

@@ -41,8 +41,8 @@ impl Service {
         let turn = &self.turn().await?;
         let volume = &self.volume(&at.name)?;
         let done = match at.action {
-            ManageAction::Add => vec![self.add(turn, volume, at, lent).await?],
-            ManageAction::ReAdd => vec![self.re_add(turn, volume, at, lent).await?],
+            ManageAction::Add => self.add(turn, volume, at, lent).await?,
+            ManageAction::ReAdd => self.re_add(turn, volume, at, lent).await?,
             ManageAction::Fail => self.fail(turn, volume, &at.disk).await?,
             ManageAction::Remove => self.remove(turn, volume, &at.disk).await?,
             ManageAction::Replace => self.replace(turn, volume, at).await?,
@@ -90,7 +90,7 @@ impl Service {
         volume: &Volume,
         at: &Manage,
         lent: &Lent,
-    ) -> Result<String, Reply> {
+    ) -> Result<Vec<String>, Reply> {
         let (array, uuid) = (&volume.view, volume.view.status().uuid);
         let new = self.open(turn, Some(volume), &at.disk, lent).await?;
         let contents = new.contents().await?;
@@ -98,7 +98,7 @@ impl Service {
             check_free(&new.path, &contents, uuid)?;
             new.refuse_rivals(&contents).await?;
         }
-        let path = new.path.clone();
+        let (path, naming) = (new.path.clone(), self.naming(&new));
         let mut claim = self.claim(turn, new, uuid)?;
         let added = if at.force == Some(true) && !is_only_member(&contents, uuid) {
             let wiped = wipe::ranges(claim.gateway()).await;
@@ -109,10 +109,11 @@ impl Service {
             array.add(turn, &mut claim, options(at)).await
         };
         let added = added.map_err(|error| not_done(&error))?;
-        Ok(match added {
+        let done = match added {
             AddOutcome::Spare(_) => format!("added {path}"),
             AddOutcome::Returned(_) => format!("re-added {path}"),
-        })
+        };
+        Ok(std::iter::once(done).chain(naming).collect())
     }
 
     async fn re_add(
@@ -121,7 +122,7 @@ impl Service {
         volume: &Volume,
         at: &Manage,
         lent: &Lent,
-    ) -> Result<String, Reply> {
+    ) -> Result<Vec<String>, Reply> {
         let status = volume.view.status();
         // A member that failed need not be removed first: it gets its new membership in one step.
         let failed = self.member(volume, &status.members, &at.disk).await.ok();
@@ -139,12 +140,18 @@ impl Service {
                 Some("it is no member of an array: ashlar md add makes it one"),
             ));
         };
-        let path = new.path.clone();
+        let (path, naming) = (new.path.clone(), self.naming(&new));
         let mut claim = self.claim(turn, new, status.uuid)?;
         let failed = failed.map(index_of);
         let added = volume.view.re_add(turn, &mut claim, sb, options(at), failed).await;
         added.map_err(|error| not_done(&error))?;
-        Ok(format!("re-added {path}"))
+        Ok(std::iter::once(format!("re-added {path}")).chain(naming).collect())
+    }
+
+    /// What the user has to do for the next start, if the daemon was not told of this disk when it started: no configuration names it.
+    fn naming(&self, new: &NewDisk) -> Option<String> {
+        let is_new = new.name.is_none() && !self.identities.borrow().contains_key(&new.path);
+        is_new.then(|| is_a_disk_now(&new.path))
     }
 
     /// Re-adds the disks on the network that an array was started without because they are behind: they were away when the daemon
@@ -430,6 +437,11 @@ impl Service {
         let claim = claim.map_err(|()| refused(format!("{path} is in use"), None))?;
         Ok(Claimed::new(claim, new.identity, &self.identities))
     }
+}
+
+/// The words for a disk that the daemon has got while it runs.
+pub(crate) fn is_a_disk_now(path: &str) -> String {
+    format!("{path} is a disk of the daemon now: name it when it is started again.")
 }
 
 /// Whether a device that was refused can be a member: it is a disk or a partition of one, and no other device is made of it.

@@ -23,7 +23,7 @@ use crate::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
 use crate::lending::Lent;
 use crate::lvm::archive;
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
-use crate::manage::NewDisk;
+use crate::manage::{NewDisk, is_a_disk_now};
 use crate::service::Service;
 use crate::varlink::Reply;
 
@@ -336,9 +336,7 @@ impl Service {
             // It stays closed: it is no volume any more.
             Place::Volume(device, _) => device,
             Place::New(new) => {
-                done.push(format!(
-                    "  {path} is a disk of the daemon now: name it when it is started again."
-                ));
+                done.push(format!("  {}", is_a_disk_now(&path)));
                 let mut claim = self.claim_as(turn, new, Role::PhysicalVolume)?;
                 claim.keep();
                 claim.name().to_owned()

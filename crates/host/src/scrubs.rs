@@ -254,6 +254,9 @@ impl ScrubTask {
                 Ok(report) => {
                     let (record, counters) = (&report.record, report.record.counters());
                     let is_finished = record.is_finished();
+                    for device in &record.short {
+                        tracing::warn!(%fsid, "too small: {device}");
+                    }
                     if counters.has_errors() {
                         let uncorrectable = counters.uncorrectable_errors;
                         tracing::warn!(%fsid, is_finished, uncorrectable, "the scrub found errors");

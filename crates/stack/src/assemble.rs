@@ -16,13 +16,13 @@ use thiserror::Error;
 use crate::arrays::Arrays;
 use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
-use crate::devices::{Device, Devices, Role};
+use crate::devices::{Device, Devices, Kind, Role};
 pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others};
 use crate::names::Names;
 use crate::outsiders::RefusedOutsider;
 use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe_readable};
-use crate::volume_groups::{RefusedGroup, RefusedVolume, VolumeGroups};
+use crate::volume_groups::{FREE, RefusedGroup, RefusedVolume, VolumeGroups};
 
 /// An open disk.
 pub struct Disk {
@@ -68,15 +68,30 @@ pub struct Stack {
     pub(crate) names: Names,
     /// The physical volumes that were found.
     pub(crate) groups: VolumeGroups,
+    /// Whether a volume group is in use, in which volumes can be made.
+    has_group: bool,
+}
+
+/// Why there is nothing to serve.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Nothing {
+    /// What cannot be used, as its user knows it.
+    pub shown: String,
+    /// Why.
+    pub why: String,
+    /// Whether it is a volume that cannot be made.
+    pub is_volume: bool,
 }
 
 /// A disk that cannot be used for anything.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RefusedDisk {
-    /// The path that the user gave.
+    /// The path that the user gave, or the name of an array.
     pub path: String,
     /// Why.
     pub why: String,
+    /// Whether it is one of the user's disks: not a partition or an array.
+    pub is_disk: bool,
     /// Whether it is a member of an array, with a damaged md superblock.
     pub is_member: bool,
     /// Whether it cannot be read, or a part of it that may say whose it is.
@@ -189,6 +204,7 @@ pub async fn assemble(
         probes,
         ..
     } = builder;
+    let has_group = groups.is_any_active();
     Stack {
         devices,
         arrays,
@@ -203,6 +219,7 @@ pub async fn assemble(
         unreadable,
         names,
         groups,
+        has_group,
     }
 }
 
@@ -213,11 +230,17 @@ impl Stack {
         Attributes::new(StackSource { devices, arrays, pools: Arc::clone(&self.pools) })
     }
 
-    /// The user's disks that cannot be used for anything. With `run`, arrays may run without these members.
+    /// The user's disks, their partitions and the arrays on these that cannot be used for anything. With `run`, arrays may run without
+    /// these members.
     pub fn refused(&self, run: bool) -> Vec<RefusedDisk> {
-        let mut refused = self.devices.all();
-        refused.retain(|device| device.kind.is_disk() && device.role == Role::Refused);
-        let refused = refused.into_iter().map(|device| {
+        let all = self.devices.all();
+        let is_named = |device: &Device| match device.kind {
+            Kind::Disk | Kind::Partition(_) => self.devices.is_users(&device.name),
+            Kind::Array => device.below.iter().all(|name| self.devices.is_users(name)),
+            Kind::Logical(_) | Kind::Zvol(_) => false,
+        };
+        let refused = all.iter().filter(|device| device.role == Role::Refused && is_named(device));
+        let refused = refused.cloned().map(|device| {
             let about = self.notes.iter().filter(|note| note.device == device.name);
             let mut why = about.map(|note| note.text.as_str()).collect::<Vec<_>>().join("; ");
             let is_unreadable = self.unreadable.contains(&device.name);
@@ -227,9 +250,29 @@ impl Stack {
             }
             let is_member = need != Need::Unknown;
             let is_left_out = need == Need::None || is_unreadable && self.is_anything();
-            RefusedDisk { path: device.path, why, is_member, is_unreadable, is_left_out }
+            let is_disk = device.kind.is_disk();
+            let path = if device.kind.is_array() { device.name } else { device.path };
+            RefusedDisk { path, why, is_disk, is_member, is_unreadable, is_left_out }
         });
         refused.collect()
+    }
+
+    /// Why there is nothing to serve, if there are no volumes for another reason than that there are none yet.
+    pub fn why_nothing(&self) -> Option<Nothing> {
+        if let Some(refused) = self.refused_volumes.first() {
+            let (shown, why) = (refused.name.clone(), refused.why.clone());
+            return Some(Nothing { shown, why, is_volume: true });
+        }
+        if self.has_group {
+            return None;
+        }
+        let mut notes = self.notes.iter().filter(|note| note.text != FREE);
+        let of_unused = |note: &&Note| {
+            let device = self.devices.find(&note.device);
+            device.is_some_and(|device| !matches!(device.role, Role::Volume | Role::Component))
+        };
+        let Note { shown, text, .. } = notes.find(of_unused)?;
+        Some(Nothing { shown: shown.clone(), why: text.clone(), is_volume: false })
     }
 
     /// Whether there is something to serve, or may be when more members arrive.

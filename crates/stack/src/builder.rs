@@ -3,6 +3,7 @@
 
 mod doubt;
 mod groups;
+mod remains;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::owners;
 use crate::partitions::{Partition, Table};
 use crate::pool_members::{Members as PoolMembers, lower_disk};
 use crate::pools::{Pools, RefusedPool};
-use crate::probe::{Contents, Md, probe_readable};
+use crate::probe::{Contents, Md};
 use crate::view::ArrayView;
 use crate::volume_groups::{RefusedGroup, RefusedVolume, VolumeGroups};
 use doubt::Members;
@@ -215,7 +216,7 @@ impl Builder {
         }
         let contents = match contents {
             Some(known) => known,
-            None => probe_readable(device.gateway()).await,
+            None => self.probe(&device).await,
         };
         let scheme = match &contents {
             Ok(contents) => {
@@ -567,7 +568,7 @@ impl Builder {
         let devices = self.devices.all();
         let is_nested = candidates.iter().any(|candidate| {
             let device = devices.iter().find(|device| device.path == candidate.path);
-            device.is_some_and(|device| !device.kind.is_disk())
+            device.is_some_and(|device| !self.devices.is_users(&device.name))
         });
         let name = name_of(&mut self.names, uuid, &candidates);
         Failure { name, set_name, uuid, error, candidates, is_nested }

@@ -186,6 +186,11 @@ pub struct Devices {
 }
 
 impl Devices {
+    /// Whether the device of this name is one of the user's disks, or a partition of one.
+    pub(crate) fn is_users(&self, name: &str) -> bool {
+        self.read(|table| is_users(table, name))
+    }
+
     /// Adds a disk; returns its name.
     pub(crate) fn add_disk(&self, path: &str, gateway: Gateway, role: Role) -> String {
         self.add(|table| disk(table, path, gateway, role))
@@ -541,6 +546,16 @@ fn partition_places(table: &[Device], lower: &Device, number: u32) -> (String, V
     let is_link = |link: &String| table.iter().any(|device| device.links.contains(link));
     let links = lower.links.iter().map(|link| name_of(link));
     (path, links.filter(|link| !is_link(link)).collect())
+}
+
+/// [`Devices::is_users`] in a table in which each device is after the devices it is made of.
+fn is_users(table: &[Device], name: &str) -> bool {
+    let Some(at) = table.iter().rposition(|device| device.name == name) else { return false };
+    match table[at].kind {
+        Kind::Disk => true,
+        Kind::Partition(_) => table[at].below.iter().all(|name| is_users(&table[..at], name)),
+        Kind::Array | Kind::Logical(_) | Kind::Zvol(_) => false,
+    }
 }
 
 /// `wanted`, or `wanted` with a number appended if it is `taken`.

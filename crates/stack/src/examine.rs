@@ -11,6 +11,7 @@ use thiserror::Error;
 use crate::partitions::{self, mbr};
 use crate::probe::{Contents, Md, probe_readable};
 use crate::scan::layout_name;
+use crate::signature::{Signature, Usage};
 
 /// Why a device was not examined.
 #[derive(Debug, Error)]
@@ -47,6 +48,8 @@ pub struct ExaminedPlace {
     pub path: String,
     /// The superblock.
     pub md: Md,
+    /// The array that it describes, of which it is no member.
+    pub describes: Option<String>,
     gateway: Gateway,
 }
 
@@ -69,6 +72,8 @@ pub async fn examine(path: String, gateway: Gateway) -> Result<ExaminedDevice, E
     let contents = contents.map_err(|status| unreadable(&path, status))?;
     refuse_hidden(&contents).map_err(|status| unreadable(&path, status))?;
     let Contents { md, foreign, .. } = contents;
+    let describes = foreign.iter().find(|found| found.usage == Usage::Configuration);
+    let describes = describes.map(Signature::to_string);
     let mut found = ExaminedDevice { table: String::new(), places: Vec::new() };
     if matches!(md, Md::None)
         && let partitions::TableState::Table(table) = partitions::read(&gateway, &foreign)
@@ -85,12 +90,12 @@ pub async fn examine(path: String, gateway: Gateway) -> Result<ExaminedDevice, E
             refuse_hidden(&contents).map_err(|status| unreadable(&path, status))?;
             let md = contents.md;
             if !matches!(md, Md::None) {
-                found.places.push(ExaminedPlace { path, gateway, md });
+                found.places.push(ExaminedPlace { path, gateway, md, describes: None });
             }
         }
     }
     if found.places.is_empty() {
-        found.places.push(ExaminedPlace { path, gateway, md });
+        found.places.push(ExaminedPlace { path, gateway, md, describes });
     }
     Ok(found)
 }

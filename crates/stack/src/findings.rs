@@ -78,7 +78,7 @@ pub struct Failure {
     pub error: AssembleError,
     /// Its members, as far as they are present.
     pub candidates: Vec<Candidate>,
-    /// Whether some members are not the user's disks, but devices made of them.
+    /// Whether some members are neither the user's disks nor partitions of them, but devices made of these.
     pub is_nested: bool,
 }
 

@@ -78,6 +78,11 @@ fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
     }
 }
 
+/// Whether more members may help an array that did not start, so that a [`Collector`] keeps it.
+pub fn may_wait(error: &AssembleError) -> bool {
+    lacks_members(error).is_some()
+}
+
 impl Collector {
     /// A collector for later members of `stack`. Arrays that only lacked members are no longer
     /// failures: they wait. `options` apply to arrays that start later.

@@ -37,6 +37,8 @@ pub(crate) struct Parts {
     pools: HashMap<String, Arc<ThinPool>>,
     /// Origins with a snapshot that could not be made: a write to the origin would not be copied to it.
     frozen: HashSet<String>,
+    /// The volumes that are invalid snapshots, which are not made.
+    invalid: HashSet<String>,
 }
 
 impl Parts {
@@ -44,6 +46,11 @@ impl Parts {
     pub(crate) fn forget(&mut self, name: &str) {
         self.made.remove(name);
         self.pools.remove(name);
+    }
+
+    /// The volumes that are invalid snapshots.
+    pub(crate) fn invalid(&self) -> impl Iterator<Item = &String> {
+        self.invalid.iter()
     }
 
     /// Lets origins be written again, except those of snapshots for which `is_lost` holds.
@@ -126,8 +133,15 @@ impl Maker<'_> {
         held: bool,
     ) -> Result<Option<MadeDevice>, String> {
         match self.try_make(planned, name, held).await {
-            Ok(made) => Ok(made),
-            Err(MakeError::Invalid) => Err(INVALID_SNAPSHOT.to_owned()),
+            Ok(made) => {
+                // One of that name may have been removed.
+                planned.volume.iter().for_each(|volume| _ = self.parts.invalid.remove(volume));
+                Ok(made)
+            }
+            Err(MakeError::Invalid) => {
+                self.parts.invalid.extend(planned.volume.clone());
+                Err(INVALID_SNAPSHOT.to_owned())
+            }
             Err(MakeError::Failed(why)) => {
                 self.parts.frozen.extend(snapshot_of(planned).map(str::to_owned));
                 Err(why)

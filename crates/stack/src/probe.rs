@@ -23,11 +23,24 @@ pub enum Md {
     Damaged(SuperblockError),
 }
 
+impl Md {
+    /// The version of the superblock, damaged or not.
+    pub(crate) fn version(&self) -> Option<Version> {
+        match self {
+            Self::None => None,
+            Self::Member(sb) => Some(sb.version),
+            Self::Damaged(error) => Some(error.version),
+        }
+    }
+}
+
 /// The contents of a device.
 #[derive(Clone, Debug)]
 pub struct Contents {
     /// The md superblock.
     pub md: Md,
+    /// When the array of that superblock was created, in seconds.
+    pub md_created: Option<u64>,
     /// Further md superblocks, of an older array.
     pub other_md: Vec<Version>,
     /// The ZFS labels, if there is a trace of one.
@@ -135,7 +148,8 @@ pub async fn probe_readable(gateway: &Gateway) -> Result<Contents, Status> {
     let labels =
         DeviceLabels::parse(image.size(), |at| image.bytes(at, LABEL_BYTES)?.first_chunk());
     let zfs = labels.is_any().then(|| Box::new(labels));
-    Ok(Contents { md, other_md: probed.others, zfs, foreign: detect(&image), unread })
+    let (md_created, other_md) = (probed.created, probed.others);
+    Ok(Contents { md, md_created, other_md, zfs, foreign: detect(&image), unread })
 }
 
 /// The foreign signatures on a device. Reads only.

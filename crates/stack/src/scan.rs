@@ -122,7 +122,8 @@ fn add_signatures(
         | Usage::Swap
         | Usage::Snapshot
         | Usage::Backup
-        | Usage::Image => false,
+        | Usage::Image
+        | Usage::Configuration => false,
     };
     let shown = contents.remains().filter(|found| !is_used(found));
     for found in shown {

@@ -51,6 +51,9 @@ struct PresentVolume {
     text: group::Text,
 }
 
+/// What is said of a physical volume that a group can be made of.
+pub(crate) const FREE: &str = "is in no volume group";
+
 /// A refused logical volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RefusedVolume {
@@ -157,10 +160,15 @@ impl VolumeGroups {
         groups.into_iter().find(|group| any || group.is_complete())
     }
 
+    /// Whether a group is in use.
+    pub(crate) fn is_any_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
     /// Messages about the physical volumes once no more can arrive: device and text.
     pub(crate) fn leftovers(&self) -> Vec<(String, String)> {
         let found = self.found();
-        let free = found.free.into_iter().map(|i| (i, "is in no volume group".to_owned()));
+        let free = found.free.into_iter().map(|i| (i, FREE.to_owned()));
         let orphans = found.orphans.into_iter().map(|i| {
             (i, "is in a volume group that only other physical volumes know of".to_owned())
         });

@@ -115,6 +115,7 @@ fn a_scrub_by_the_daemon_repairs_unless_it_only_reads() {
     scrub(&daemon, &devices, &["start", "-B"]).fails(1, &["serves its disks read-only"]);
     let read = scrub(&daemon, &devices, &["start", "-B", "--readonly"]);
     assert!(read.out.contains("super=1") && read.err.contains("not all"), "{read:?}");
+    assert_eq!(read.code, Some(3), "{read:?}");
     let log = daemon.end();
     assert!(log.contains("the scrub found errors"), "{log}");
     assert!(fs::read(&image).unwrap() == spoilt, "it was written");

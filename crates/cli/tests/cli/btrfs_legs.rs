@@ -147,6 +147,7 @@ fn heals(is_in_group: bool) {
     nas.is_whole(&both);
     let before = nas.disks.bytes();
     let found = nas.scrub(&["--readonly"], &both);
+    assert_eq!(found.code, Some(3), "{found:?}");
     assert!(found.out.contains("to be repaired: copy 1 of device 1 at "), "{found:?}");
     assert!(nas.disks.bytes() == before, "a scrub that may not write wrote");
     let healed = nas.scrub(&[], &both).ok();

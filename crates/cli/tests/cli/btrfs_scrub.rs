@@ -89,6 +89,24 @@ fn only_its_user_can_end_a_scrub() {
 }
 
 #[test]
+fn a_device_that_is_smaller_than_its_file_system_is_told() {
+    let (dir, devices) = unpacked("single-16k");
+    let image = fs::File::options().write(true).open(dir.path().join(&devices[0])).unwrap();
+    let size = image.metadata().unwrap().len() - 4096;
+    image.set_len(size).unwrap();
+    let told = format!("{} (id 1) has", devices[0]);
+    for args in [&["start", "-B", "--readonly"][..], &["start", "-B"], &["start", "-B", "-d"]] {
+        let run = scrub(dir.path(), &devices, args);
+        assert_eq!(run.code, Some(3), "{run:?}");
+        assert!(run.err.contains("ERROR: the device is too small") && run.err.contains(&told));
+        let line = run.out.lines().find(|line| line.starts_with("Too small: ")).unwrap();
+        assert!(line.contains(&told) && line.contains(&size.to_string()), "{line}");
+    }
+    let status = scrub(dir.path(), &devices, &["status"]).ok().out;
+    assert!(status.contains("Too small: "), "{status}");
+}
+
+#[test]
 fn lost_data_is_named_and_left_alone() {
     let (dir, devices) = unpacked("single-16k");
     let image = dir.path().join(&devices[0]);

@@ -90,7 +90,21 @@ fn the_use_of_a_snapshot_and_its_loss_are_seen_everywhere() {
     let devices = top["devices"].as_array().unwrap();
     let snap_in_top = devices.iter().find(|device| device["alias"] == "vg/snap").unwrap();
     assert_eq!(snap_in_top["snapshot"], expected);
+    let attributes = || {
+        let all = rows(&images, "lvs", "lv_name,lv_attr,data_percent");
+        all.into_iter().find(|row| row.starts_with("snap ")).unwrap()
+    };
     drop((snap, kept, data));
+    until(PATIENCE, "the loss is not seen", || attributes() == "snap swi-I-s--- 100.00");
+    daemon.end();
+    // Also when it was served anew.
+    let daemon = serving(&images, &[]);
+    assert_eq!(attributes(), "snap swi-I-s--- 100.00");
+    live(&images, "lvremove", &["-f", "vg/snap"]).ok();
+    live(&images, "lvcreate", &["-s", "-n", "snap", "-L", "4M", "vg/data"]).ok();
+    assert!(attributes().starts_with("snap swi-a-s--- "), "{}", attributes());
+    live(&images, "lvchange", &["-a", "n", "vg/snap"]).ok();
+    assert!(attributes().starts_with("snap swi---s---"), "{}", attributes());
     daemon.end();
 }
 

@@ -89,7 +89,9 @@ fn a_failed_member_is_removed_and_another_disk_takes_its_place() {
     assert_eq!(out(&["remove", "md0", "failed"]), "");
     daemon.client(&["get", "sys/block/md0/md/dev-d1/state"]).fails(1, &["no such thing"]);
     let path = images.path("d2").canonicalize().unwrap();
-    assert_eq!(out(&["add", "md0", "d2"]), format!("added {}\n", path.display()));
+    let path = path.display();
+    let naming = format!("{path} is a disk of the daemon now: name it when it is started again.");
+    assert_eq!(out(&["add", "md0", "d2"]), format!("added {path}\n{naming}\n"));
     settle(&daemon);
     assert_eq!(members(&daemon), ["0 0 active sync d0", "2 1 active sync d2"]);
     assert_eq!(attribute(&daemon, "md/rd1/state"), "in_sync");
@@ -275,6 +277,25 @@ fn an_array_grows_and_gets_and_loses_a_bitmap() {
     daemon.end();
     let offline = images.run(&["md", "detail"], &["d0", "d1"]).ok().out;
     assert!(offline.contains("     Intent Bitmap : Internal\n"), "{offline}");
+}
+
+#[test]
+fn a_start_without_a_member_that_was_added_meanwhile_says_which_one_is_missing() {
+    let images = array(3, 2, &["--level=1", "--assume-clean"]);
+    let daemon = serve(&images, &["d0", "d1"]);
+    let md = |args: &[&str]| daemon.client(&[&["md"], args].concat()).ok();
+    md(&["fail", "md0", "d1"]);
+    md(&["remove", "md0", "d1"]);
+    md(&["add", "md0", "d2"]);
+    settle(&daemon);
+    daemon.end();
+    // As a configuration does that was not changed.
+    let said = ["d1 left out: ", "added in its place (number 2) is not among the devices"];
+    let run = images.run(&["serve"], &["d0", "d1"]).fails(1, &said);
+    assert!(run.err.contains("hint: name the disks with the others, too"), "{run:?}");
+    let daemon = serve(&images, &["d0", "d2"]);
+    assert_eq!(attribute(&daemon, "md/degraded"), "0");
+    daemon.end();
 }
 
 #[test]

@@ -141,6 +141,42 @@ fn writes_to_a_partition_stay_inside_it() {
 }
 
 #[test]
+fn a_volume_is_overwritten_as_a_file_is_also_with_holes() {
+    let images = mirrored();
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let volume = mount.join("dev/d0p2");
+    let len = (SECOND_MIB * MIB) as usize;
+    let old = vec![1; len];
+    OpenOptions::new().write(true).open(&volume).unwrap().write_all_at(&old, 0).unwrap();
+    fs::write(&volume, "short").unwrap();
+    let mut expected = old;
+    expected[..5].copy_from_slice(b"short");
+    assert!(fs::read(&volume).unwrap() == expected, "more than what was written has changed");
+    // A hole, data, a hole, data.
+    let sparse = images.path("sparse");
+    let file = File::create(&sparse).unwrap();
+    for at in [MIB, 3 * MIB] {
+        file.write_all_at(&[2; 4096], at).unwrap();
+        expected[at as usize..][..4096].fill(2);
+    }
+    expected[..MIB as usize].fill(0);
+    expected[MIB as usize + 4096..3 * MIB as usize].fill(0);
+    let (from, to) = (sparse.to_str().unwrap(), volume.to_str().unwrap());
+    for copy in [&["cp", "--sparse=always"][..], &["cp"]] {
+        OpenOptions::new().write(true).open(&volume).unwrap().write_all_at(&[3; 4096], 0).unwrap();
+        tool(copy[0], &[&copy[1..], &[from, to]].concat(), "");
+        assert!(fs::read(&volume).unwrap() == expected, "{copy:?}");
+    }
+    tool("dd", &[&format!("if={from}"), &format!("of={to}"), "bs=1M", "conv=sparse"], "");
+    assert!(fs::read(&volume).unwrap() == expected);
+    let file = OpenOptions::new().write(true).open(&volume).unwrap();
+    assert!(file.set_len(4096).is_err() && file.set_len(0).is_err());
+    assert!(fs::read(&volume).unwrap() == expected);
+    drop(file);
+    daemon.end();
+}
+
+#[test]
 fn a_whole_disk_is_served_as_it_is() {
     let images = mirrored();
     let daemon = images.serve(&["--whole", "--nbd", "unix:nbd"]);
@@ -183,16 +219,71 @@ fn a_disk_with_a_ruined_table_is_refused_but_can_be_served_whole() {
 }
 
 #[test]
-fn an_array_of_partitions_that_does_not_start_is_an_error_in_the_log() {
+fn an_array_of_partitions_that_does_not_start_is_a_failure_unless_arrays_may_wait() {
     let images = mirrored();
-    let daemon = Daemon::start(images.dir.path(), &["--nbd", "unix:n", "d0"]);
-    assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nd0p2: part 22M\nready\n");
-    let log = daemon.end();
-    assert!(log.contains("ERROR") && log.contains("cannot start: array 0 ("), "{log}");
-    // A disk that the user named must work.
-    let members = Images::array(2, 32 * MIB, &["--level=1"]);
     let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    let fails = |options: &[&str], hint: &str| {
+        let run = images.run(&[&args, options].concat(), &["d0"]);
+        run.fails(1, &["cannot start: array 0 (", "only 1 of the 2 members", hint]);
+    };
+    fails(
+        &[],
+        "hint: name the disks with the others, too; if these are gone for good, --run starts it",
+    );
+    fails(&[], "--incremental serves what starts, and takes members that come later");
+    fails(&["--read-only"], "for good, --run --read-only starts it without them");
+    fails(&["--read-only"], "--incremental --read-only serves what starts");
+    let daemon = Daemon::start(images.dir.path(), &["-I", "--nbd", "unix:n", "d0"]);
+    assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nd0p2: part 22M\nready\n");
+    daemon.end();
+    let daemon = Daemon::start(images.dir.path(), &["--run", "--nbd", "unix:n", "d0"]);
+    assert_eq!(daemon.greeting, "md0: raid1 15M, clean, 1 of 2 devices\nd0p2: part 22M\nready\n");
+    daemon.end();
+    let members = Images::array(2, 32 * MIB, &["--level=1"]);
     members.run(&args, &["d0"]).fails(1, &["cannot start: array 0 ("]);
+}
+
+#[test]
+fn all_arrays_that_cannot_start_are_named_and_no_option_that_was_given_is_advised() {
+    let images = Images::two_arrays(&["--level=0", "--name=striped"], "--name=mirrored");
+    let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    let run = images
+        .run(&args, &["d0", "m0"])
+        .fails(1, &["array striped (", "array mirrored (", "; array"]);
+    assert!(!run.err.contains("--incremental"), "{run:?}");
+    let options = ["--run", "--read-only"];
+    let run = images.run(&[&args[..], &options].concat(), &["d0", "m0"]).fails(1, &["striped ("]);
+    assert!(!run.err.contains("mirrored") && !run.err.contains("--run"), "{run:?}");
+    assert!(run.err.contains("--incremental --read-only serves what starts"), "{run:?}");
+}
+
+#[test]
+fn an_array_with_a_ruined_partition_table_is_refused_but_can_be_served_whole() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--metadata=1.0"]);
+    // An MBR that announces a GPT, of which there is none.
+    let mut sector = [0; 512];
+    sector[446..462].copy_from_slice(&[0, 0, 2, 0, 0xee, 255, 255, 255, 1, 0, 0, 0, 0, 0xf0, 0, 0]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    images.names.iter().for_each(|name| write(&images, name, 0, &sector));
+    let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    let why = "cannot serve: md0: both copies of the GPT are unusable";
+    let whole = "hint: --whole serves it as it is";
+    images.run(&args, &images.refs()).fails(1, &[why, whole]);
+    let whole = "hint: --whole --read-only serves it as it is";
+    images.run(&[&args[..], &["--read-only"]].concat(), &images.refs()).fails(1, &[why, whole]);
+    let daemon = images.serve(&["--whole", "--nbd", "unix:n"]);
+    assert_eq!(daemon.greeting.lines().count(), 2, "{}", daemon.greeting);
+    daemon.end();
+    // Beside another volume, the array is left out if it is only to be read, or if the user says so.
+    File::create(images.path("plain")).unwrap().set_len(MIB).unwrap();
+    let run = images.run(&[&args[..], &["plain"]].concat(), &images.refs()).fails(1, &[why]);
+    assert!(run.err.contains("; --incremental serves the others"), "{run:?}");
+    for option in ["--read-only", "--incremental"] {
+        let daemon = images.serve(&[option, "--nbd", "unix:n", "plain"]);
+        assert!(daemon.greeting.contains("plain: disk 1M"), "{}", daemon.greeting);
+        let log = daemon.end();
+        assert!(log.contains("WARN both copies of the GPT are unusable"), "{log}");
+    }
 }
 
 #[test]

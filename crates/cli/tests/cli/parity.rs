@@ -57,7 +57,9 @@ fn an_array_with_parity_is_served_for_reading() {
     let before = MEMBERS.map(|name| std::fs::read(images.path(name)).unwrap());
     let scan = images.run(&["scan"], &MEMBERS).ok().out;
     assert!(scan.contains("raid5") && scan.contains("devices=3/3"), "{scan}");
-    images.run(&["serve", "--read-only"], &MEMBERS[..2]).fails(1, &["--run starts it without"]);
+    images
+        .run(&["serve", "--read-only"], &MEMBERS[..2])
+        .fails(1, &["--run --read-only starts it without"]);
 
     let daemon = Daemon::start(images.dir.path(), &["--read-only", "--run", "d0", "d1"]);
     let mdstat = daemon.client(&["get", "proc/mdstat"]).ok().out;
@@ -87,7 +89,14 @@ fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
     drop(daemon);
     let two = &MEMBERS[1..];
     let refused = images.run(&["serve", "--read-only", "--run"], two);
-    refused.fails(1, &["was not stopped cleanly and lacks members", "hint: ", "--force serves it"]);
+    refused.fails(
+        1,
+        &[
+            "was not stopped cleanly and lacks members",
+            "hint: ",
+            "--force, beside --run and --read-only, serves it",
+        ],
+    );
     let daemon = Daemon::start(images.dir.path(), &["--read-only", "--run", "--force", "d1", "d2"]);
     let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
     assert!(detail.contains("degraded"), "{detail}");
@@ -98,7 +107,9 @@ fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
     assert!(json.contains("\"offset\": 0") && json.contains(&size.to_string()), "{json}");
     drop(daemon);
     // Nothing was written, and it is as suspect as before.
-    images.run(&["serve", "--read-only", "--run"], two).fails(1, &["--force serves it"]);
+    images
+        .run(&["serve", "--read-only", "--run"], two)
+        .fails(1, &["--force, beside --run and --read-only, serves it"]);
     let daemon = Daemon::start(images.dir.path(), &["--read-only", "d0", "d1", "d2"]);
     assert_eq!(daemon.client(&["md", "suspect", "md0"]).code, Some(1));
     drop(daemon);

@@ -1,9 +1,10 @@
 //! Messages of `serve` before it serves: names of arrays, states of pools, missing requirements.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use super::support::{Daemon, Images, MIB, Nbd, Run, as_user, program};
+use super::support::{Daemon, Images, MIB, Nbd, Run, as_user, program, run};
 use super::zvol::{WITH_POOLS, has_libzpool, pool};
 
 #[test]
@@ -116,6 +117,50 @@ fn a_file_that_is_missing_at_the_start_is_a_member_later() {
     let log = daemon.end();
     assert_eq!(log.matches("absent: the daemon starts without it").count(), 1, "{log}");
     images.run(&["scan"], &["d0", "d1"]).ok();
+}
+
+#[test]
+fn the_configuration_of_an_unraid_array_is_named_and_refused() {
+    let images = Images::new(0, 0);
+    fs::write(images.path("super.dat"), [&[0xfc, 0x4e, 0x2b, 0xb9, 2][..], &[0; 4091]].concat())
+        .unwrap();
+    let what = "unraid array configuration at 0x0";
+    let scan = images.run(&["scan"], &["super.dat"]).ok().out;
+    assert!(scan.contains("unraid") && scan.contains("array configuration"), "{scan}");
+    images.run(&["md", "examine"], &["super.dat"]).fails(1, &["super.dat", what]);
+    let refused = ["cannot serve: super.dat: it is the configuration of an Unraid array"];
+    let run = images.run(&["serve", "--nbd", "unix:n"], &["super.dat"]).fails(1, &refused);
+    assert!(run.err.contains("hint: each data disk has a file system of its own"), "{run:?}");
+}
+
+#[test]
+fn a_group_of_which_no_volume_can_be_made_is_a_failure() {
+    let images = Images::new(2, 16 * MIB);
+    let devices = "--devices=d0,d1";
+    images.run(&["lvm", "vgcreate", "vg", devices], &images.refs()).ok();
+    // Without volumes the daemon waits for commands.
+    let daemon = images.serve(&["--nbd", "unix:n"]);
+    assert_eq!(daemon.greeting, "nothing is served: there is no volume yet\nready\n");
+    daemon.end();
+    images.run(&["lvm", "lvcreate", "-l100%FREE", "-n", "data", "vg", devices], &[]).ok();
+    let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    let why = ["there is nothing to serve: vg/data: it needs the physical volume"];
+    let run = images.run(&args, &["d0"]).fails(1, &why);
+    assert!(run.err.contains("hint: --partial serves"), "{run:?}");
+    let run = images.run(&[&args[..], &["--read-only"]].concat(), &["d0"]).fails(1, &why);
+    assert!(run.err.contains("hint: --partial --read-only serves"), "{run:?}");
+}
+
+#[test]
+fn an_image_that_its_user_may_only_read_is_served_read_only() {
+    let images = Images::new(1, MIB);
+    let Some(mut command) = as_user(&images, 54321, 54321, &[]) else { return };
+    let image = images.path("d0");
+    std::os::unix::fs::chown(&image, Some(54321), Some(54321)).unwrap();
+    fs::set_permissions(&image, Permissions::from_mode(0o400)).unwrap();
+    command.args(["serve", "--control", "/tmp/ashlar-test-c", "d0"]);
+    let run = run(command).fails(1, &["cannot open: d0", "it can be read: --read-only gives"]);
+    assert!(!run.err.contains("root?"), "{run:?}");
 }
 
 #[test]

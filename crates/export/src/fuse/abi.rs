@@ -76,6 +76,7 @@ pub(crate) mod fattr {
     pub(crate) const UID: u32 = 1 << 1;
     pub(crate) const GID: u32 = 1 << 2;
     pub(crate) const SIZE: u32 = 1 << 3;
+    pub(crate) const FH: u32 = 1 << 6;
 }
 
 /// Bits of [`OpenOut::open_flags`].

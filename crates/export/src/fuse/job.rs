@@ -1,5 +1,6 @@
 //! Requests that wait: those on a volume, and attribute stores that may take a while.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ashlar_block::LocalFuture;
@@ -11,6 +12,7 @@ use ashlar_block::rate_limit::RateLimit;
 use ashlar_block::status::Status;
 use rustix::io::Errno;
 
+use super::emptied::Emptied;
 use super::reply;
 
 /// A request that waits.
@@ -24,6 +26,10 @@ pub struct Job {
 pub(crate) enum Task {
     /// Work on a volume; the range was checked against the volume's size.
     Volume(Arc<OpenVolume>, Work),
+    /// The same for a volume that was emptied for its opener.
+    Emptied(Arc<Emptied>, Work),
+    /// Makes an emptied volume as large as it is; the reply is for success.
+    Extend(Arc<Emptied>, Vec<u8>),
     /// A store of an attribute; the number is the length of the text, bytes.
     Store(u32, LocalFuture<'static, Result<(), Errno>>),
 }
@@ -72,23 +78,32 @@ impl Job {
 
     /// Whether [`Self::run`] needs the request's payload.
     pub fn wants_payload(&self) -> bool {
-        matches!(self.task, Task::Volume(_, Work::Write { .. }))
+        matches!(
+            self.task,
+            Task::Volume(_, Work::Write { .. }) | Task::Emptied(_, Work::Write { .. })
+        )
     }
 
     /// Length of the data that it holds while it runs, bytes.
     pub(crate) fn data_bytes(&self) -> usize {
         match self.task {
-            Task::Volume(_, Work::Read { len, .. } | Work::Write { len, .. }) => len,
-            Task::Volume(_, Work::Flush | Work::PunchHole { .. } | Work::Zero { .. })
-            | Task::Store(..) => 0,
+            Task::Volume(_, work) | Task::Emptied(_, work) => match work {
+                Work::Read { len, .. } | Work::Write { len, .. } => len,
+                Work::Flush | Work::PunchHole { .. } | Work::Zero { .. } => 0,
+            },
+            Task::Extend(..) | Task::Store(..) => 0,
         }
     }
 
     /// Runs the job. `payload` is the data of a write.
     pub async fn run(self, payload: Option<Segment>) -> JobReply {
         let Self { unique, task } = self;
-        let (volume, work) = match task {
-            Task::Volume(volume, work) => (volume, work),
+        let done = match task {
+            Task::Volume(volume, work) => work.run(unique, &volume, payload).await,
+            Task::Emptied(emptied, work) => emptied.run(unique, work, payload).await,
+            Task::Extend(emptied, head) => {
+                emptied.extend().await.map(|()| JobReply { head, data: None })
+            }
             Task::Store(size, stored) => {
                 let head = match stored.await {
                     Ok(()) => reply::written(unique, size),
@@ -97,7 +112,7 @@ impl Job {
                 return JobReply { head, data: None };
             }
         };
-        match work.run(unique, &volume, payload).await {
+        match done {
             Ok(done) => done,
             Err(status) => {
                 // A hole that is refused is a normal answer; other errors are logged.
@@ -112,7 +127,18 @@ impl Job {
 }
 
 impl Work {
-    async fn run(
+    /// The bytes that it changes.
+    pub(crate) fn changes(&self) -> Option<Range<u64>> {
+        match *self {
+            Self::Read { .. } | Self::Flush => None,
+            Self::Write { offset, len, .. } => Some(offset..offset + len as u64),
+            Self::PunchHole { offset, len, .. } | Self::Zero { offset, len, .. } => {
+                Some(offset..offset + len)
+            }
+        }
+    }
+
+    pub(crate) async fn run(
         self,
         unique: u64,
         volume: &ByteVolume,

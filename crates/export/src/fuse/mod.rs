@@ -18,6 +18,7 @@
 
 mod abi;
 pub mod dev;
+mod emptied;
 pub mod job;
 pub mod mount;
 mod reply;

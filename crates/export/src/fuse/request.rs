@@ -14,6 +14,8 @@ pub struct Request<'a> {
     pub unique: u64,
     /// The node it refers to.
     pub node: u64,
+    /// The thread that asks; 0 if this process cannot know it.
+    pub pid: u32,
     /// The operation.
     pub op: Operation<'a>,
 }
@@ -53,6 +55,8 @@ pub enum Operation<'a> {
         owner_or_mode: bool,
         /// The new size.
         size: Option<u64>,
+        /// The handle that it is changed through. There is none if that is part of an open(2).
+        fh: Option<u64>,
     },
     /// Target of a symlink.
     ReadLink,
@@ -211,11 +215,12 @@ fn read_dir(args: &[u8], plus: bool) -> Result<Operation<'_>, &'static str> {
 }
 
 fn set_attr(args: &[u8]) -> Result<Operation<'_>, &'static str> {
-    use abi::fattr::{GID, MODE, SIZE, UID};
+    use abi::fattr::{FH, GID, MODE, SIZE, UID};
     let (set, _) = fixed::<abi::SetAttrIn>(args)?;
     Ok(Operation::SetAttr {
         owner_or_mode: set.valid & (MODE | UID | GID) != 0,
         size: (set.valid & SIZE != 0).then_some(set.size),
+        fh: (set.valid & FH != 0).then_some(set.fh),
     })
 }
 
@@ -298,6 +303,6 @@ impl<'a> Request<'a> {
             return Err(malformed("length does not match"));
         }
         let op = operation(header.opcode, args, payload).map_err(malformed)?;
-        Ok(Self { unique: header.unique, node: header.nodeid, op })
+        Ok(Self { unique: header.unique, node: header.nodeid, pid: header.pid, op })
     }
 }

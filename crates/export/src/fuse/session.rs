@@ -15,14 +15,16 @@
 //!   write-zeroes rely on it, and loop's discards are indistinguishable from it. So a hole is a discard where discarded ranges read as
 //!   zeroes (image files), else a fast write-zeroes, and EOPNOTSUPP where zeroing would take as long as writing (then loop
 //!   falls back by itself, and fstrim gets the error instead of running for hours). See decision 2 in docs/decisions.
-//! - **Truncation to another size is EINVAL**, through O_TRUNC too. Ignoring it, as block devices do, would be silent
-//!   corruption: cp leaves holes in a file that it believes to be empty.
+//! - **Truncation to another size is EINVAL**, but for O_TRUNC, which leaves the size and zeroes what its opener then goes past
+//!   ([`super::emptied`]). Ignoring it, as block devices do, would be silent corruption: cp leaves holes in a file that it believes to be
+//!   empty. The kernel sends the truncation of an open(2) after its OPEN, by the same thread and without a handle. (It could be
+//!   told to send O_TRUNC with the OPEN; then it sets the file's size to 0 until it asks again, and other clients' reads end there.)
 //! - **LSEEK, FLUSH, ACCESS, xattrs are ENOSYS**: the kernel then does by itself what we would answer (data everywhere;
 //!   no flush on close; `default_permissions`) and does not ask again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::bio::Flags;
@@ -30,6 +32,7 @@ use ashlar_block::byte_volume::{ByteVolume, Holes, OpenVolume};
 use rustix::io::Errno;
 
 use super::abi::{self, falloc, fopen, init};
+use super::emptied::Emptied;
 use super::job::{Job, Task, Work};
 use super::reply::{self, DirectoryList};
 use super::request::{Operation, Request, RequestError};
@@ -55,16 +58,43 @@ pub enum Action {
 /// An open file or directory.
 enum Handle {
     /// With this file's opener: its flushes are told once of what the volume lost.
-    Volume(Arc<OpenVolume>),
+    Volume { volume: Arc<OpenVolume>, writer: Option<Writer>, emptied: OnceLock<Arc<Emptied>> },
     /// `text` is the result of the last read from offset 0; reads at other offsets continue in it.
     Attribute { path: Arc<str>, text: Mutex<Option<String>> },
     /// `names` is the result of the last listing from offset 0.
     Directory { path: Arc<str>, names: Mutex<Vec<String>> },
 }
 
+/// Who opened a volume for writing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Writer {
+    node: u64,
+    pid: u32,
+}
+
 impl Handle {
     fn is_volume(&self) -> bool {
-        matches!(self, Self::Volume(_))
+        matches!(self, Self::Volume { .. })
+    }
+
+    fn is_of(&self, wanted: Writer) -> bool {
+        matches!(self, Self::Volume { writer: Some(writer), .. } if *writer == wanted)
+    }
+
+    /// What the client did when it opened the volume with O_TRUNC.
+    fn emptied(&self) -> Option<&Arc<Emptied>> {
+        match self {
+            Self::Volume { emptied, .. } => emptied.get(),
+            Self::Attribute { .. } | Self::Directory { .. } => None,
+        }
+    }
+
+    /// A job on its volume.
+    fn job(&self, volume: &Arc<OpenVolume>, unique: u64, work: Work) -> Job {
+        match self.emptied() {
+            Some(emptied) => Job { unique, task: Task::Emptied(Arc::clone(emptied), work) },
+            None => Job::on(volume, unique, work),
+        }
     }
 }
 
@@ -123,11 +153,15 @@ impl<N: Namespace> Session<N> {
                 return Action::Silent;
             }
             Operation::GetAttr => self.get_attr(unique, node),
-            Operation::SetAttr { owner_or_mode, size } => {
-                self.set_attr(unique, node, *owner_or_mode, *size)
+            Operation::SetAttr { owner_or_mode: true, .. } => Err(Errno::PERM),
+            Operation::SetAttr { owner_or_mode: false, size, fh } => {
+                match self.set_size(request, *size, *fh) {
+                    Ok(action) => return action,
+                    Err(errno) => Err(errno),
+                }
             }
             Operation::ReadLink => self.read_link(unique, node),
-            Operation::Open { flags } => self.open(unique, node, *flags),
+            Operation::Open { flags } => self.open(request, *flags),
             Operation::OpenDir => self.open_dir(unique, node),
             Operation::ReadDir { fh, offset, size, plus } => {
                 self.read_dir(unique, *fh, *offset, *size, *plus)
@@ -232,22 +266,49 @@ impl<N: Namespace> Session<N> {
         Ok(reply::with(unique, &out, &[]))
     }
 
-    fn set_attr(&self, unique: u64, node: u64, owner_or_mode: bool, size: Option<u64>) -> Answer {
-        if owner_or_mode {
-            return Err(Errno::PERM);
-        }
+    /// Changes nothing but the size, if that is given; the reply carries the attributes, which the kernel adopts.
+    fn set_size(
+        &self,
+        request: &Request<'_>,
+        size: Option<u64>,
+        fh: Option<u64>,
+    ) -> Result<Action, Errno> {
+        let (unique, node) = (request.unique, request.node);
         let (_, entry) = self.entry_at(node)?;
+        let unchanged = || self.get_attr(unique, node);
         match (entry, size) {
             (_, None) => {}
-            (Entry::Volume(volume), Some(size)) if size == volume.size_bytes() => {}
+            (Entry::Volume(volume), Some(size)) if size == volume.size_bytes() => {
+                let handle = fh.map(|fh| self.opened_handle(fh)).transpose()?;
+                if let Some(emptied) = handle.as_deref().and_then(Handle::emptied) {
+                    let task = Task::Extend(Arc::clone(emptied), unchanged()?);
+                    return Ok(Action::Run(Job { unique, task }));
+                }
+            }
+            (Entry::Volume(_), Some(0)) if fh.is_none() && self.empty(node, request.pid) => {}
             (Entry::Attribute(_), Some(0)) => {}
             (Entry::Directory, Some(_)) => return Err(Errno::ISDIR),
             (Entry::Volume(_) | Entry::Attribute(_) | Entry::Symlink(_), Some(_)) => {
                 return Err(Errno::INVAL);
             }
         }
-        // The reply carries the unchanged attributes, which the kernel adopts.
-        self.get_attr(unique, node)
+        unchanged().map(Action::Reply)
+    }
+
+    /// Empties a volume for the opener that the thread `pid` has made last; returns whether there is one.
+    fn empty(&self, node: u64, pid: u32) -> bool {
+        let wanted = Writer { node, pid };
+        let handles = lock(&self.handles);
+        let its = handles.all.iter().filter(|(_, handle)| handle.is_of(wanted));
+        let Some((_, handle)) = its.max_by_key(|(fh, _)| **fh) else { return false };
+        match &**handle {
+            // A thread of another PID namespace has no number here.
+            Handle::Volume { volume, emptied, .. } if pid != 0 => {
+                emptied.get_or_init(|| Arc::new(Emptied::new(volume)));
+                true
+            }
+            Handle::Volume { .. } | Handle::Attribute { .. } | Handle::Directory { .. } => false,
+        }
     }
 
     fn read_link(&self, unique: u64, node: u64) -> Answer {
@@ -267,7 +328,8 @@ impl<N: Namespace> Session<N> {
         Ok(reply::with(unique, &abi::OpenOut { fh, open_flags, backing_id: 0 }, &[]))
     }
 
-    fn open(&self, unique: u64, node: u64, flags: u32) -> Answer {
+    fn open(&self, request: &Request<'_>, flags: u32) -> Answer {
+        let Request { unique, node, pid, .. } = *request;
         let (path, entry) = self.entry_at(node)?;
         let reads_only = flags & abi::oflag::ACCESS_MODE == abi::oflag::RDONLY;
         match entry {
@@ -279,7 +341,9 @@ impl<N: Namespace> Session<N> {
                 let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
                 let busy = || if volume.is_open() { Errno::BUSY } else { Errno::NODEV };
                 let volume = volume.open().ok_or_else(busy)?;
-                self.opened(unique, Handle::Volume(Arc::new(volume)), open_flags)
+                let (volume, emptied) = (Arc::new(volume), OnceLock::new());
+                let writer = (!reads_only).then_some(Writer { node, pid });
+                self.opened(unique, Handle::Volume { volume, writer, emptied }, open_flags)
             }
             Entry::Attribute(access) => {
                 if !access.allows_open(flags) {
@@ -310,7 +374,7 @@ impl<N: Namespace> Session<N> {
     /// The volume that a handle is open on; `otherwise` for a handle on something else.
     fn volume(&self, fh: u64, otherwise: Errno) -> Result<Arc<OpenVolume>, Errno> {
         match &*self.opened_handle(fh)? {
-            Handle::Volume(volume) => Ok(Arc::clone(volume)),
+            Handle::Volume { volume, .. } => Ok(Arc::clone(volume)),
             Handle::Attribute { .. } | Handle::Directory { .. } => Err(otherwise),
         }
     }
@@ -320,7 +384,7 @@ impl<N: Namespace> Session<N> {
             return Err(Errno::INVAL);
         }
         match &*self.opened_handle(fh)? {
-            Handle::Volume(volume) => {
+            Handle::Volume { volume, .. } => {
                 let len = u64::from(size).min(volume.size_bytes().saturating_sub(offset));
                 if len == 0 {
                     return Ok(Action::Reply(reply::ok(unique)));
@@ -352,8 +416,9 @@ impl<N: Namespace> Session<N> {
         sync: bool,
         payload: &[u8],
     ) -> Result<Action, Errno> {
-        match &*self.opened_handle(fh)? {
-            Handle::Volume(volume) => {
+        let handle = self.opened_handle(fh)?;
+        match &*handle {
+            Handle::Volume { volume, .. } => {
                 let room = volume.size_bytes().saturating_sub(offset);
                 let len = (payload.len() as u64).min(room);
                 if size == 0 {
@@ -364,7 +429,7 @@ impl<N: Namespace> Session<N> {
                 }
                 let flags = if sync { Flags::FUA | Flags::SYNC } else { Flags::empty() };
                 let work = Work::Write { offset, len: len as usize, flags };
-                Ok(Action::Run(Job::on(volume, unique, work)))
+                Ok(Action::Run(handle.job(volume, unique, work)))
             }
             // As in sysfs, every write is a separate store, whatever the file position.
             Handle::Attribute { path, .. } => {
@@ -389,7 +454,7 @@ impl<N: Namespace> Session<N> {
 
     fn fsync(&self, unique: u64, fh: u64) -> Result<Action, Errno> {
         Ok(match &*self.opened_handle(fh)? {
-            Handle::Volume(volume) => Action::Run(Job::on(volume, unique, Work::Flush)),
+            Handle::Volume { volume, .. } => Action::Run(Job::on(volume, unique, Work::Flush)),
             Handle::Attribute { .. } | Handle::Directory { .. } => Action::Reply(reply::ok(unique)),
         })
     }
@@ -404,6 +469,7 @@ impl<N: Namespace> Session<N> {
     ) -> Result<Action, Errno> {
         const PUNCH_HOLE: u32 = falloc::PUNCH_HOLE | falloc::KEEP_SIZE;
         const ZERO_RANGE_KEEP_SIZE: u32 = falloc::ZERO_RANGE | falloc::KEEP_SIZE;
+        let handle = self.opened_handle(fh)?;
         let volume = self.volume(fh, Errno::OPNOTSUPP)?;
         let size = volume.size_bytes();
         let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
@@ -421,7 +487,7 @@ impl<N: Namespace> Session<N> {
             // Includes preallocation: no volume can promise it.
             _ => return Err(Errno::OPNOTSUPP),
         };
-        Ok(Action::Run(Job::on(&volume, unique, work)))
+        Ok(Action::Run(handle.job(&volume, unique, work)))
     }
 
     fn ioctl(&self, unique: u64, fh: u64, cmd: u32, out_size: u32) -> Answer {

@@ -73,6 +73,15 @@ type Sync (
   seconds_left: ?int
 )
 
+# A reshape that was interrupted, and does not continue. The layout and the chunk size are there if they change.
+type Reshape (
+  percent: int,
+  position_kib: int,
+  delta_devices: int,
+  new_layout: ?string,
+  new_chunk_kib: ?int
+)
+
 # An array, with the facts of mdadm --detail. Times are seconds since 1970.
 type Detail (
   device: string,
@@ -97,6 +106,7 @@ type Detail (
   consistency_policy: string,
   sync_action: string,
   sync: ?Sync,
+  reshape: ?Reshape,
   sync_busy: bool,
   last_sync_action: string,
   mismatch_count: int,

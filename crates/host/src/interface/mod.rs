@@ -121,6 +121,14 @@ mod tests {
             seconds_left: None,
         };
         check("Sync", serde_json::to_value(&sync).unwrap());
+        let reshape = ashlar_stack::detail::DetailReshape {
+            percent: 0,
+            position_kib: 0,
+            delta_devices: 0,
+            new_layout: None,
+            new_chunk_kib: None,
+        };
+        check("Reshape", serde_json::to_value(&reshape).unwrap());
         let detail = Detail {
             device: String::new(),
             alias: None,
@@ -144,6 +152,7 @@ mod tests {
             consistency_policy: String::new(),
             sync_action: String::new(),
             sync: Some(sync.clone()),
+            reshape: Some(reshape),
             sync_busy: false,
             last_sync_action: String::new(),
             mismatch_count: 0,

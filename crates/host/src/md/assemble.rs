@@ -13,7 +13,7 @@ use ashlar_stack::names::short_name;
 use uuid::Uuid;
 
 use super::homehost;
-use crate::acceptance::check_started;
+use crate::acceptance::{Asked, check_started};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 
@@ -84,7 +84,7 @@ pub async fn try_to_assemble(
     }
     let options = Options { md, rename, whole: true, ..Options::default() };
     let stack = assemble(&probed, options, &disks::runtime()).await;
-    check_started(&stack, md)?;
+    check_started(&stack, &Asked { md, ..Asked::default() })?;
     let mut lines: Vec<String> = stack.arrays.running().iter().flat_map(start_lines).collect();
     let refused = stack.refused(md.run);
     lines.extend(refused.iter().map(|disk| format!("{} left out: {}", disk.path, disk.why)));

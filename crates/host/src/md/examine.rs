@@ -74,7 +74,10 @@ pub async fn examine(
                 Md::Damaged(error) => Error::new("damaged md superblock", &place.path, error),
                 // mdadm prints nothing for them in this case.
                 Md::None if matches!(form, ExamineForm::Brief { .. }) => continue,
-                Md::None => Error::plain("no md superblock", &place.path),
+                Md::None => match &place.describes {
+                    Some(found) => Error::new("no md superblock", &place.path, found),
+                    None => Error::plain("no md superblock", &place.path),
+                },
             };
             if let Some(fail) = &mut fail {
                 fail(failure);

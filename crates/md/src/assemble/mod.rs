@@ -33,7 +33,8 @@ mod trust;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
-use odd::{check_same_roles, disagreement, is_impossible, leave_out_odd, leave_out_unrecordable};
+use odd::{check_same_roles, disagreement, is_impossible, is_rebuilt, leave_out_odd};
+use odd::{leave_out_unrecordable, left_out};
 pub(crate) use replay::ParityBlock;
 pub use reshape::BackupFile;
 use trust::{in_sync_to, suspect_slots};
@@ -122,7 +123,7 @@ async fn plan_array(
     check_supported(&freshest, options)?;
     check_same_roles(&candidates, newest)?;
     take_back_spares(&mut freshest, &candidates);
-
+    let here: Vec<u32> = candidates.iter().map(|candidate| candidate.sb.dev_number).collect();
     let mut others = Vec::new();
     let mut slots: Vec<Option<Candidate>> = Vec::new();
     slots.resize_with(freshest.raid_disks as usize, || None);
@@ -131,7 +132,7 @@ async fn plan_array(
         let place = match place_of(&candidate, &freshest, &freshest_path, options)? {
             Ok(place) => place,
             Err(note) => {
-                notes.push(format!("{} left out: {note}", candidate.path));
+                notes.push(left_out(&candidate, &note, &freshest, &here));
                 others.push(candidate);
                 continue;
             }
@@ -195,7 +196,8 @@ async fn plan_array(
         members.iter().filter(here).map(|(rdev, ..)| rdev)
     };
     let disks = personality.disks();
-    let here: Vec<bool> = (0..disks).map(|slot| in_slot(slot).next().is_some()).collect();
+    let is_here = |slot| in_slot(slot).next().is_some() || is_rebuilt(&others, slot, &freshest);
+    let here: Vec<bool> = (0..disks).map(is_here).collect();
     let in_sync: Vec<bool> = (0..disks).map(|slot| in_slot(slot).any(Rdev::is_in_sync)).collect();
     let (found, replayed) = replay::apply_logs(&freshest, &personality, &members, &mut notes).await;
     check_enough(&found, &personality, &here, &in_sync, options, &notes)?;
@@ -482,8 +484,7 @@ fn place_of(
         });
     }
     if sb.events.saturating_add(1) < freshest.events {
-        let (events, of) = (sb.events, freshest.events);
-        return Ok(Err(format!("it is out of date (events {events} of {of})")));
+        return Ok(Err(format!("it is out of date (events {} of {})", sb.events, freshest.events)));
     }
     check_same_shape(candidate, freshest, freshest_path)?;
     Ok(usable(sb, known, options))

@@ -38,6 +38,37 @@ fn contradiction(sb: &Superblock, other: &Superblock) -> Option<&'static str> {
     disagreement(sb, other).or_else(|| (!same_roles).then_some("active members"))
 }
 
+/// Whether one of these members was being rebuilt in a slot: it was left out to be read from, as it does not have all data yet, but is not
+/// missing.
+pub(super) fn is_rebuilt(others: &[Candidate], slot: usize, freshest: &Superblock) -> bool {
+    others.iter().any(|Candidate { sb, .. }| {
+        let is_fresh = sb.events.saturating_add(1) >= freshest.events;
+        let role = freshest.role_of(sb.dev_number);
+        let is_its = matches!(role, Role::Active(its) if usize::from(its) == slot);
+        sb.recovery_offset.is_some() && is_fresh && is_its && sb.role() == role
+    })
+}
+
+/// The note that a device is left out because of `why`, and which member has its slot since, if that one is not among those `here`, by
+/// their numbers: it was added while the array ran, and its user may not know that it must be named.
+pub(super) fn left_out(
+    candidate: &Candidate,
+    why: &str,
+    freshest: &Superblock,
+    here: &[u32],
+) -> String {
+    let Candidate { path, sb, .. } = candidate;
+    let note = format!("{path} left out: {why}");
+    let Role::Active(slot) = sb.role() else { return note };
+    let has_it = |(_, role): &(u32, &Role)| **role == Role::Active(slot);
+    match (0..).zip(&freshest.roles).find(has_it) {
+        Some((number, _)) if !here.contains(&number) => format!(
+            "{note}, and the member that was added in its place (number {number}) is not among the devices"
+        ),
+        Some(_) | None => note,
+    }
+}
+
 /// Equally fresh members of version 0.90 must agree on which members are active: an update counts an event, so nothing says which of
 /// them is right.
 pub(super) fn check_same_roles(

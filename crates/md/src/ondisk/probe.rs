@@ -24,6 +24,8 @@ pub struct ProbeResult {
     /// The superblock to use: `None` if there is no md superblock, an error if the preferred one
     /// cannot be used.
     pub preferred: Option<Result<Box<Superblock>, SuperblockError>>,
+    /// When the array of that superblock was created, in seconds, also if the superblock cannot be used.
+    pub created: Option<u64>,
     /// Other md superblocks on the device, damaged or not.
     pub others: Vec<Version>,
     /// Versions that could not be checked because their range was not read completely.
@@ -58,10 +60,11 @@ pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> ProbeResult {
     let best = found.iter().rev().max_by_key(|(_, ctime, _)| *ctime);
     let preferred =
         best.map(|&(version, _, bytes)| Superblock::parse(version, bytes, device).map(Box::new));
+    let created = best.map(|(_, ctime, _)| *ctime);
     let best = best.map(|(version, _, _)| *version);
     let others =
         found.iter().map(|(version, _, _)| *version).filter(|v| Some(*v) != best).collect();
-    ProbeResult { preferred, others, unread }
+    ProbeResult { preferred, created, others, unread }
 }
 
 /// The creation time in seconds of a superblock of this version, if `bytes` contain one.

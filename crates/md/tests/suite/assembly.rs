@@ -191,10 +191,21 @@ fn members_that_have_not_all_data_are_left_out() {
             edit(&disks[1], change).await;
             assert_eq!(in_sync(sim, disks, &RUN).await[..2], [true, false], "{what}");
             assert_eq!(in_sync(sim, disks, &READ_ONLY).await, [true, false], "{what}");
-            let plan = plan(candidates(disks).await, &READ_ONLY).await.unwrap();
-            assert!(plan.notes[0].contains(what), "{:?}", plan.notes);
+            let found = plan(candidates(disks).await, &READ_ONLY).await.unwrap();
+            assert!(found.notes[0].contains(what), "{:?}", found.notes);
+            // None of them is missing.
+            let options = Options { run: false, ..READ_ONLY };
+            assert!(plan(candidates(disks).await, &options).await.is_ok(), "{what}");
         });
     }
+    // One that is behind is missing, also if it was being rebuilt.
+    on_new(&raid1(2), async |_, _, disks| {
+        edit(&disks[1], |sb| sb.recovery_offset = Some(Sectors(64))).await;
+        edit(&disks[0], |sb| sb.events += 2).await;
+        let options = Options { run: false, ..READ_ONLY };
+        let refused = plan(candidates(disks).await, &options).await.err();
+        assert!(matches!(refused, Some(AssembleError::NeedsRun { .. })), "{refused:?}");
+    });
 }
 
 #[test]

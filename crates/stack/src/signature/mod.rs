@@ -12,6 +12,7 @@ mod image;
 mod magics;
 mod raids;
 mod room;
+mod unraid;
 mod volumes;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use serde::Serialize;
 
 pub use image::Image;
 pub use room::file_system_bytes;
+pub use unraid::UNRAID;
 
 /// The type of mdadm's backup of what a reshape moves in place.
 pub const RESHAPE_BACKUP: &str = "md_reshape_backup";
@@ -47,6 +49,8 @@ pub enum Usage {
     Backup,
     /// A disk image in a hypervisor's format: these bytes are not what the guest sees.
     Image,
+    /// What describes an array, and is no part of one.
+    Configuration,
 }
 
 impl fmt::Display for Usage {
@@ -60,6 +64,7 @@ impl fmt::Display for Usage {
             Self::Snapshot => "snapshot store",
             Self::Backup => "backup",
             Self::Image => "disk image",
+            Self::Configuration => "array configuration",
         })
     }
 }
@@ -92,6 +97,7 @@ pub fn detect(image: &Image) -> Vec<Signature> {
     file_systems::detect(image, &mut found);
     boot::detect(image, &mut found);
     volumes::detect(image, &mut found);
+    unraid::detect(image, &mut found);
     found.sort_by_key(|signature| (signature.offset, signature.name));
     found.dedup();
     found

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ashlar_block::BlockDevice;
+use ashlar_block::{BlockDevice, Sectors};
 use ashlar_lvm::Metadata;
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::group::{Group, MemberState};
@@ -11,6 +11,7 @@ use ashlar_lvm::text::Form;
 use serde::{Deserialize, Serialize};
 
 use super::VolumeGroups;
+use super::active::LiveDevice;
 use crate::devices::Devices;
 
 /// A physical volume of a daemon.
@@ -47,7 +48,7 @@ pub struct ServedGroup {
 pub struct ServedVolume {
     /// Its name.
     pub name: String,
-    /// The name of its device.
+    /// The name of its device; empty for an invalid snapshot, which has none.
     pub device: String,
     /// Whether a client, or a device that is made of it, has it open.
     pub is_open: bool,
@@ -106,10 +107,26 @@ impl VolumeGroups {
                 status: mapped.status().trim().to_owned(),
             })
         });
+        // Under LVM they have a device, of which all I/O fails.
+        let invalid = active.into_iter().flat_map(|active| active.parts.invalid());
+        let invalid = invalid.filter(|name| {
+            let has_device = |live: &LiveDevice| live.planned.volume.as_ref() == Some(*name);
+            let live = active.is_some_and(|active| active.devices.iter().any(has_device));
+            !live && vg.snapshot_in(name).is_some()
+        });
+        let invalid = invalid.map(|name| ServedVolume {
+            name: name.clone(),
+            device: String::new(),
+            is_open: false,
+            status: format!(
+                "0 {} snapshot Invalid",
+                vg.lv(name).map_or(Sectors::ZERO, |lv| vg.size(lv))
+            ),
+        });
         ServedGroup {
             text: String::from_utf8_lossy(&group.metadata.print(Form::Disk)).into_owned(),
             members: group.members.clone(),
-            volumes: volumes.collect(),
+            volumes: volumes.chain(invalid).collect(),
         }
     }
 }

@@ -209,10 +209,39 @@ fn an_array_that_does_not_start_does_not_hide_its_neighbours() {
         let stack = boot(&sim, &media, plain()).await;
         assert_eq!(volumes(&stack), ["d1.img2", "md0"]);
         let [failure] = stack.failures.as_slice() else { panic!("{}", stack.failures.len()) };
-        assert!(failure.is_nested && failure.to_string().contains("host:1"), "{failure}");
+        assert!(!failure.is_nested && failure.to_string().contains("host:1"), "{failure}");
         assert!(role(&stack, "d0.img2").is_of_md());
         let stack = boot(&sim, &media, run()).await;
         assert_eq!(volumes(&stack), ["d1.img2", "md0", "md1"]);
+    });
+}
+
+#[test]
+fn a_superblock_that_an_older_array_left_on_the_members_is_not_used_in_their_array() {
+    let size = Sectors(16 * MIB.0);
+    let sim = Sim::new(15);
+    sim.block_on(async {
+        for options in [plain(), run(), Options { whole: true, ..plain() }] {
+            let disks = media(2, 16);
+            let stack = boot(&sim, &disks, plain()).await;
+            mirror(&[device(&stack, "d0.img"), device(&stack, "d1.img")], 0, Version::V1_2).await;
+            // At the end of the disks, where the data of the array has its end, too.
+            old_mirror(&disks, Sector::ZERO, size);
+            let stack = boot(&sim, &disks, options).await;
+            assert_eq!(volumes(&stack), ["md0"]);
+            assert!(stack.failures.is_empty());
+            let said = "the md superblock of version 0.90 in it is not used";
+            assert!(notes(&stack).iter().any(|note| note.contains(said)), "{:?}", notes(&stack));
+        }
+        // One that only the array shows is in its contents: the array was made anew to rescue them.
+        let disks = media(2, 16);
+        let stack = boot(&sim, &disks, plain()).await;
+        mirror(&[device(&stack, "d0.img"), device(&stack, "d1.img")], 0, Version::V1_0).await;
+        let len = device(&boot(&sim, &disks, plain()).await, "md0").capacity();
+        old_mirror(&disks, Sector::ZERO, len);
+        let stack = boot(&sim, &disks, plain()).await;
+        assert_eq!(volumes(&stack), [""; 0]);
+        assert_eq!((stack.failures.len(), stack.failures[0].is_nested), (1, true));
     });
 }
 

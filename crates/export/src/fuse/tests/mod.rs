@@ -15,6 +15,7 @@ use super::abi;
 use super::session::Session;
 use super::tree::{Access, Entry, Namespace, Owner};
 
+mod emptied;
 #[path = "../../../tests/suite/common/ram.rs"]
 mod ram;
 mod request;

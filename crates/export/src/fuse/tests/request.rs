@@ -47,11 +47,14 @@ fn every_opcode_is_understood_at_its_offsets() {
     set.extend(longs(&[5, 123_456, 0, 0, 0, 0, 0, 0, 0, 0]));
     assert_eq!(
         parse(&raw(4, &set)),
-        Operation::SetAttr { owner_or_mode: false, size: Some(123_456) }
+        Operation::SetAttr { owner_or_mode: false, size: Some(123_456), fh: Some(5) }
     );
     for bit in 0..3 {
         set[..4].copy_from_slice(&(1u32 << bit).to_ne_bytes());
-        assert_eq!(parse(&raw(4, &set)), Operation::SetAttr { owner_or_mode: true, size: None });
+        assert_eq!(
+            parse(&raw(4, &set)),
+            Operation::SetAttr { owner_or_mode: true, size: None, fh: None }
+        );
     }
     assert_eq!(parse(&raw(5, &[])), Operation::ReadLink);
     assert_eq!(parse(&raw(14, &words(&[0o2, 0]))), Operation::Open { flags: 0o2 });

@@ -8,14 +8,14 @@ use super::super::session::Action;
 use super::ram::Ram;
 use super::*;
 
-type TestSession = Session<Arc<Tree>>;
+pub(super) type TestSession = Session<Arc<Tree>>;
 
-const RDONLY: u32 = 0;
-const WRONLY: u32 = 1;
+pub(super) const RDONLY: u32 = 0;
+pub(super) const WRONLY: u32 = 1;
 const RDWR: u32 = 2;
 
 /// Sends a message and returns the reply; empty if there is none.
-fn call(session: &TestSession, message: &[u8]) -> Vec<u8> {
+pub(super) fn call(session: &TestSession, message: &[u8]) -> Vec<u8> {
     let split =
         if message[4..8] == opcode::WRITE.to_ne_bytes() { abi::WRITE_HEAD } else { message.len() };
     let (head, payload) = message.split_at(split);
@@ -33,7 +33,7 @@ fn call(session: &TestSession, message: &[u8]) -> Vec<u8> {
     }
 }
 
-fn look_up(session: &TestSession, path: &str) -> Result<abi::EntryOut, Errno> {
+pub(super) fn look_up(session: &TestSession, path: &str) -> Result<abi::EntryOut, Errno> {
     let mut node = abi::ROOT_ID;
     let mut entry = abi::EntryOut::default();
     for name in path.split('/') {
@@ -47,21 +47,21 @@ fn look_up(session: &TestSession, path: &str) -> Result<abi::EntryOut, Errno> {
     Ok(entry)
 }
 
-fn open(session: &TestSession, path: &str, flags: u32) -> Result<abi::OpenOut, Errno> {
+pub(super) fn open(session: &TestSession, path: &str, flags: u32) -> Result<abi::OpenOut, Errno> {
     let node = look_up(session, path)?.nodeid;
     let reply =
         call(session, &message(opcode::OPEN, node, &abi::OpenIn { flags, open_flags: 0 }, &[]));
     errno(&reply).map_or_else(|| Ok(body(&reply)), Err)
 }
 
-fn read(session: &TestSession, fh: u64, offset: u64, size: u32) -> Vec<u8> {
+pub(super) fn read(session: &TestSession, fh: u64, offset: u64, size: u32) -> Vec<u8> {
     let args = abi::ReadIn { fh, offset, size, ..Default::default() };
     let reply = call(session, &message(opcode::READ, 2, &args, &[]));
     assert_eq!(errno(&reply), None);
     reply_parts(&reply).1.to_vec()
 }
 
-fn write(
+pub(super) fn write(
     session: &TestSession,
     fh: u64,
     offset: u64,
@@ -73,7 +73,13 @@ fn write(
     errno(&reply).map_or_else(|| Ok(body::<abi::WriteOut>(&reply).size), Err)
 }
 
-fn fallocate(session: &TestSession, fh: u64, offset: u64, length: u64, mode: u32) -> Option<Errno> {
+pub(super) fn fallocate(
+    session: &TestSession,
+    fh: u64,
+    offset: u64,
+    length: u64,
+    mode: u32,
+) -> Option<Errno> {
     let args = abi::FallocateIn { fh, offset, length, mode, padding: 0 };
     errno(&call(session, &message(opcode::FALLOCATE, 2, &args, &[])))
 }
@@ -91,9 +97,9 @@ fn set_size(session: &TestSession, path: &str, size: u64) -> Option<Errno> {
     errno(&call(session, &message(opcode::SETATTR, node, &args, &[])))
 }
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
-fn with_disk() -> (Arc<Ram>, Arc<Tree>, TestSession) {
+pub(super) fn with_disk() -> (Arc<Ram>, Arc<Tree>, TestSession) {
     let ram = Ram::new("md0", MIB);
     let (tree, session) = session(&[("dev/md0", ram.volume())]);
     (ram, tree, session)

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use ashlar_btrfs::inspect::size;
 use ashlar_btrfs::scrub::{Counters, Scrub, State};
 use ashlar_btrfs::units::{DevId, Physical};
-use ashlar_btrfs::volume::FileSystem;
+use ashlar_btrfs::volume::{Device, FileSystem};
 use ashlar_engine::wall_clock;
 
 use super::records::{DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
@@ -42,6 +43,7 @@ impl Origin {
                 before: EarlierRuns::default(),
                 devices: Vec::new(),
                 error: None,
+                short: Vec::new(),
                 lost: Vec::new(),
             },
         };
@@ -70,6 +72,7 @@ impl Origin {
             }
         }
         start.devices.sort_by_key(|device| device.devid);
+        start.short = fs.devices().iter().filter_map(short).collect();
         Self { start, since: Instant::now(), open }
     }
 
@@ -96,4 +99,14 @@ impl Origin {
         }
         record
     }
+}
+
+/// What is said of a device that has less bytes than its file system says, which may use none of those that are missing.
+fn short(device: &Device) -> Option<String> {
+    let Device { name, devid, total_bytes, .. } = device;
+    let here = device.gateway.capacity().bytes();
+    let (has, wanted) = (size(here as f64), size(*total_bytes as f64));
+    (here < *total_bytes).then(|| {
+        format!("{name} (id {devid}) has {has} ({here} bytes), and its file system says {wanted} ({total_bytes}): Linux does not mount it")
+    })
 }

@@ -85,6 +85,9 @@ pub struct ScrubRecord {
     pub devices: Vec<DeviceRecord>,
     /// Why it ended early, if it failed.
     pub error: Option<String>,
+    /// The devices that are smaller than their file system says, in words.
+    #[serde(default)]
+    pub short: Vec<String>,
     /// Messages about what is lost, with the files it belongs to, or could not be repaired.
     pub lost: Vec<String>,
 }
@@ -122,10 +125,13 @@ impl ScrubRecord {
         (passed > 0 && since > 0.0).then(|| (passed as f64 / since) as u64)
     }
 
-    /// The exit code of a command that has done it.
+    /// The exit code of a command that has done it. As in btrfs-progs 3 says that the file system has errors now: a scrub that only reads
+    /// leaves those, too, which it would correct.
     pub fn exit_code(&self) -> u8 {
         let counters = self.counters();
-        match counters.uncorrectable_errors + counters.unverified_errors {
+        let is_left = self.read_only && counters.has_errors();
+        match counters.uncorrectable_errors + counters.unverified_errors + u64::from(is_left) {
+            0 if !self.short.is_empty() => 3,
             0 if self.is_finished() => 0,
             0 => FAILURE,
             _ => 3,
@@ -284,6 +290,7 @@ mod tests {
             before: EarlierRuns { duration: 0.5, passed_bytes: 2 },
             devices: vec![device(1), device(2)],
             error: None,
+            short: Vec::new(),
             lost: Vec::new(),
         }
     }

@@ -73,7 +73,7 @@ fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String 
             state: worst(record),
         };
         text += &part_text(record, &part, form.raw, occasion);
-        return text + &lost(record, occasion);
+        return text + &short(record) + &lost(record, occasion);
     }
     for device in &record.devices {
         let word = match (done, device.state) {
@@ -91,7 +91,12 @@ fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String 
         };
         text += &part_text(record, &part, form.raw, occasion);
     }
-    text + &lost(record, occasion)
+    text + &short(record) + &lost(record, occasion)
+}
+
+/// The devices that are too small.
+fn short(record: &ScrubRecord) -> String {
+    record.short.iter().map(|device| format!("Too small:        {device}\n")).collect()
 }
 
 /// The losses, and why the scrub ended early, for `scrub status`.

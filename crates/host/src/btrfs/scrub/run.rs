@@ -125,7 +125,11 @@ impl ScrubReport {
     /// What went wrong, as `btrfs scrub` says it, whether or not the user wants to see warnings.
     pub fn verdict(&self) -> Option<String> {
         let count = self.record.counters().uncorrectable_errors;
-        (count > 0).then(|| format!("ERROR: there are {count} uncorrectable errors\n"))
+        let errors =
+            (count > 0).then(|| format!("ERROR: there are {count} uncorrectable errors\n"));
+        let short = self.record.short.iter();
+        let short = short.map(|device| format!("ERROR: the device is too small: {device}\n"));
+        Some(errors.into_iter().chain(short).collect()).filter(|text: &String| !text.is_empty())
     }
 
     /// Warnings of other kinds.

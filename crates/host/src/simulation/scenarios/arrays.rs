@@ -128,7 +128,10 @@ fn a_member_is_replaced_while_it_works() {
     each(&MD0, async |scene| {
         scene.write().await;
         let [old, new] = [MD0[1], BLANK[0]].map(|at| scene.path(at));
-        assert_eq!(scene.managed(ManageAction::Add, BLANK[0]).await, [format!("added {new}")]);
+        let naming =
+            format!("{new} is a disk of the daemon now: name it when it is started again.");
+        let added = scene.managed(ManageAction::Add, BLANK[0]).await;
+        assert_eq!(added, [format!("added {new}"), naming]);
         assert_eq!(scene.members().await[2], "2 - spare disk 4");
         let replace = Manage::new("md0", ManageAction::Replace, &old);
         let replace = Manage { with: Some(new.clone()), ..replace };

@@ -30,7 +30,7 @@ use crate::output;
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes are those of btrfs scrub: 0 done, 1 failed, 2 nothing to resume (or wrong usage), 3 some
-errors could not be corrected.
+errors could not be corrected, or with --readonly were not, or a device is too small for its file system.
 
 Examples:
   ashlar btrfs scrub start -B disk1.img disk2.img

@@ -1,0 +1,77 @@
+//! Why a disk was not opened.
+
+use std::fs::File;
+use std::path::Path;
+
+use ashlar_engine::file::OpenError;
+use rustix::io::Errno;
+
+use super::Access;
+use crate::error::Error;
+
+/// Why a disk was not opened.
+pub(super) struct OpenFailure {
+    pub(super) error: Error,
+    /// It is in use, but no living process or visible use is the cause. The kernel keeps locks and claims of a killed
+    /// process until it has finished the process's I/O in flight.
+    pub(super) is_left: bool,
+    /// It does not exist, or cannot be reached: it may be there later.
+    pub(super) is_absent: bool,
+    /// It can be read, but not written to, as was asked for.
+    pub(super) is_only_readable: bool,
+}
+
+impl OpenFailure {
+    /// A failure that another attempt does not change.
+    pub(super) fn certain(error: Error) -> Self {
+        Self { error, is_left: false, is_absent: false, is_only_readable: false }
+    }
+
+    /// The disk at `path` was not opened with this access because of `error`.
+    pub(super) fn of(error: &OpenError, path: &Path, access: Access) -> Self {
+        let is_only_readable = access == Access::Write && is_only_readable(path, error);
+        let (is_left, is_absent) = (error.has_unseen_user(), is_absent(error));
+        let mut failed = open_error(error);
+        if is_only_readable {
+            failed = failed.hint("it can be read: its mode, or its file system, refuses writes");
+        }
+        Self { error: failed, is_left, is_absent, is_only_readable }
+    }
+
+    /// The disk is absent.
+    pub(super) fn absent(error: Error) -> Self {
+        Self { error, is_left: false, is_absent: true, is_only_readable: false }
+    }
+}
+
+/// Whether a disk could not be opened because it is not there.
+fn is_absent(error: &OpenError) -> bool {
+    let OpenError::Io { source, .. } = error else { return false };
+    let code = source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM))
+}
+
+/// Whether a disk that could not be opened for writing can be opened for reading.
+fn is_only_readable(path: &Path, error: &OpenError) -> bool {
+    let OpenError::Io { source, .. } = error else { return false };
+    let code = source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::ACCESS | Errno::PERM | Errno::ROFS)) && File::open(path).is_ok()
+}
+
+/// The message for a disk that was not opened.
+pub(super) fn open_error(error: &OpenError) -> Error {
+    let failed = Error::plain("cannot open", error);
+    match error {
+        OpenError::InUse { holder: Some(process), .. } if process.command != "ashlar" => {
+            failed.hint("end that program first")
+        }
+        OpenError::InUse { .. } => {
+            failed.hint("a running daemon has it: see ashlar status; ashlar stop ends it")
+        }
+        OpenError::Claimed { .. } => failed.hint("unmount it or stop what uses it first"),
+        OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            failed.hint("reading disks and writing to them takes the right to do so: run as root?")
+        }
+        OpenError::Io { .. } | OpenError::NotADisk(_) | OpenError::BlockSize { .. } => failed,
+    }
+}

@@ -1,0 +1,47 @@
+//! What an array shows that is not its contents: a superblock that an older array has left in the place of its data.
+
+use ashlar_block::Status;
+
+use super::Builder;
+use crate::devices::{Device, Kind};
+use crate::probe::{Contents, Md, probe_readable};
+
+impl Builder {
+    /// What is on a device.
+    pub(super) async fn probe(&mut self, device: &Device) -> Result<Contents, Status> {
+        let mut contents = probe_readable(device.gateway()).await?;
+        if matches!(device.kind, Kind::Array) && self.is_left_behind(device, &contents).await {
+            if let Some(version) = contents.md.version() {
+                self.note(
+                    &device.name,
+                    format!("the md superblock of version {version} in it is not used: it was left by an array that is older"),
+                );
+                contents.other_md.push(version);
+            }
+            contents.md = Md::None;
+            contents.md_created = None;
+        }
+        Ok(contents)
+    }
+
+    /// Whether the md superblock in an array is an older array's, of which a reinstallation or a copy has left it on the members. Made
+    /// before this array it is no member of another one, and on the members themselves it has lost to this array's superblock. Both must
+    /// be so: the contents of an array that was made anew to rescue them are older than the array, too.
+    async fn is_left_behind(&self, device: &Device, contents: &Contents) -> bool {
+        let (Some(version), Some(created)) = (contents.md.version(), contents.md_created) else {
+            return false;
+        };
+        let Some(array) = self.arrays.find(&device.name) else { return false };
+        if created >= array.view.status().ctime.seconds {
+            return false;
+        }
+        for member in device.below.iter().filter_map(|name| self.devices.find(name)) {
+            if let Ok(Contents { other_md, .. }) = probe_readable(member.gateway()).await
+                && other_md.contains(&version)
+            {
+                return true;
+            }
+        }
+        false
+    }
+}
