@@ -127,6 +127,7 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
         forced: false,
         bitmap: None,
         replayed: Vec::new(),
+        reshape: None,
         notes: Vec::new(),
     };
     (Gateway::new(Array::start(plan, "md0", Arc::new(Alone))), log)

@@ -59,9 +59,15 @@ impl Map {
             Level::Raid4 => parity(ParityLevel::Raid4),
             Level::Raid5 => parity(ParityLevel::Raid5),
             Level::Raid6 => parity(ParityLevel::Raid6),
-            _ => Self::Raid10(
+            Level::Raid10 => Self::Raid10(
                 raid10::geometry::Geometry::new(layout, members, chunk, used).expect("a geometry"),
             ),
+            Level::Linear
+            | Level::Raid0
+            | Level::Raid1
+            | Level::Multipath
+            | Level::Faulty
+            | Level::Other(_) => panic!("{level} cannot be reshaped"),
         }
     }
 
@@ -100,7 +106,7 @@ impl Map {
                 let at = geometry.map(Sector(sector)).sector;
                 let row = geometry.row_at(at);
                 let (mut p, mut q) = (vec![0; 512], vec![0; 512]);
-                for slot in 0..geometry.disks() {
+                for (slot, medium) in media.iter().enumerate() {
                     let Held::Data(sector) = geometry.unmap(slot, at) else { continue };
                     let bytes = contents(sector.0);
                     let factor = row.exponent(slot).map_or(0, power);
@@ -108,7 +114,7 @@ impl Map {
                         p[at] ^= byte;
                         q[at] ^= times(factor, *byte);
                     }
-                    media[slot].poke(at + Sectors(data), &bytes);
+                    medium.poke(at + Sectors(data), &bytes);
                 }
                 media[row.p].poke(at + Sectors(data), &p);
                 if let Some(slot) = row.q {
