@@ -307,7 +307,7 @@ impl<'a> Facts<'a> {
             && utime.saturating_add(YOUNGER) >= backup.mtime;
         if !fits && !options.force {
             return Err(format!(
-                "was written {} s {} the superblocks, so it may be of another time: --force uses it",
+                "was written {} s {} the superblocks, so it may be of an earlier reshape",
                 utime.abs_diff(backup.mtime),
                 if utime > backup.mtime { "before" } else { "after" }
             ));
