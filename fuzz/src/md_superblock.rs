@@ -10,6 +10,7 @@ use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 use ashlar_md::ondisk::examine::{Examine1, Examine090};
 use ashlar_md::ondisk::ppl::{self, Log};
 use ashlar_md::ondisk::probe::{identify, probe_ranges};
+use ashlar_md::ondisk::reshape_backup::{MAX_SECTION, ReshapeBackup, Section};
 use ashlar_md::ondisk::superblock_0_90::Block090;
 use ashlar_md::ondisk::superblock_1::Block1;
 use ashlar_md::ondisk::{Superblock, Version};
@@ -34,7 +35,18 @@ pub fn run(data: &[u8]) -> bool {
         reseal(&mut block);
     }
     print(&block, device);
+    backup(&block);
     probe(&block, device) | lists(&block, *flags) | logs(&mut block, *flags)
+}
+
+/// A backup of a reshape: its sections are within 64 bits, and no longer than what is believed.
+fn backup(bytes: &[u8]) {
+    let Some(backup) = ReshapeBackup::parse(bytes) else { return };
+    assert!(ReshapeBackup::is_copy(bytes, bytes) && backup.sections.len() <= 2);
+    for Section { range, at } in backup.sections {
+        let len = range.end - range.start;
+        assert!(len <= MAX_SECTION && at.checked_add(len).is_some());
+    }
 }
 
 fn reseal(bytes: &mut [u8]) {

@@ -314,6 +314,9 @@ impl<'a> Facts<'a> {
         }
         let mut saved = Vec::new();
         for Section { range, at } in &backup.sections {
+            if *at + (range.end - range.start) > gateway.capacity().as_end() {
+                return Err("has its data outside of the file".into());
+            }
             let part = range.start.max(far.start)..range.end.min(far.end);
             if part.start < part.end {
                 let section = Section { at: *at + (part.start - range.start), range: part };

@@ -506,7 +506,9 @@ fn what_was_moved_in_place_is_read_from_the_backup() {
             array.stop().await.unwrap();
         }
         type Change = fn(&mut [u8]);
-        let cases: [(Change, &str); 3] = [
+        let cases: [(Change, &str); 5] = [
+            (|header| header[40..48].fill(0xfe), "data outside of the file"),
+            (|header| header[41] = 4, "data outside of the file"),
             (|header| header[16] ^= 1, "(the backup on backup is not used: it belongs to another array)"),
             (|header| header[33] ^= 0x80, "s before the superblocks"),
             (|header| header[0] = 0, "backup file"),

@@ -154,7 +154,7 @@ const BUGS: &[Bug] = &[
     },
     Bug {
         name: "raid5: a discard during a reshape never ends (7.2.13); marks of a write ahead of a reshape",
-        here: Cannot("an array under reshape is refused"),
+        here: Cannot("an array under reshape is only read"),
     },
     Bug {
         name: "raid5: ranges that were discarded are not in a classic bitmap (2026-06)",
