@@ -17,7 +17,7 @@ pub(crate) fn announcement(stack: &Stack) -> String {
             status.level,
             human_size(status.size.bytes()),
             status.state.name(),
-            status.raid_disks - status.degraded,
+            status.raid_disks.saturating_sub(status.degraded),
             status.raid_disks,
         );
     }

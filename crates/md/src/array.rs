@@ -133,6 +133,11 @@ impl Array {
         }
         let size = reshaping.as_ref().map_or(plan.personality.size(), |reshaping| reshaping.size);
         info!(array = name, level = %plan.personality.level(), %size, "started");
+        if let Some(other) = reshaping.as_ref().and_then(|reshaping| reshaping.other.as_ref()) {
+            let blocks = other.members.iter().map(|(rdev, _)| rdev.limits().logical_block_bytes);
+            let own = plan.freshest.logical_block_size;
+            plan.freshest.logical_block_size = blocks.fold(own, u32::max);
+        }
         let core = core_of(plan, name, size, Arc::clone(&runtime));
         let (level, reshape) = match reshaping {
             None => (level_of(&core), None),
@@ -190,6 +195,11 @@ impl Array {
     /// The reshape that is under way. The array is only read, and the reshape does not continue.
     pub fn reshape(&self) -> Option<&ReshapeStatus> {
         self.reshape.as_ref().map(|reshape| &reshape.status)
+    }
+
+    /// The core of the other side of a reshape, unless that is empty.
+    pub(crate) fn other_side(&self) -> Option<&Core> {
+        self.reshape.as_ref()?.other.as_deref()
     }
 
     /// The array's size.

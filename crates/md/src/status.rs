@@ -262,6 +262,24 @@ impl Array {
                 Place::Replacement(_) | Place::Spare => status.push(member),
             }
         }
+        let others = self.other_side().into_iter().flat_map(|core| {
+            core.members.iter().map(|(index, rdev)| (index, rdev, core.members.place(index)))
+        });
+        for (index, rdev, place) in others {
+            let other = MemberStatus::of(index, rdev, place, rdev.device_uuid());
+            let same = |member: &&mut MemberStatus| {
+                member.index.is_some() && member.dev_number == other.dev_number
+            };
+            match status.iter_mut().find(same) {
+                Some(member) => {
+                    member.faulty |= other.faulty;
+                    member.lost |= other.lost;
+                    member.read_errors += other.read_errors;
+                }
+                // Its index would be one of the other side's.
+                None => status.push(MemberStatus { index: None, ..other }),
+            }
+        }
         status
     }
 }

@@ -94,7 +94,7 @@ pub async fn try_to_assemble(
 /// How an array can be started.
 fn start_lines(volume: &Volume) -> Vec<String> {
     let status = volume.view.status();
-    let working = status.raid_disks - status.degraded;
+    let working = status.raid_disks.saturating_sub(status.degraded);
     let out_of = match status.degraded {
         0 => String::new(),
         _ => format!(" (out of {})", status.raid_disks),

@@ -105,16 +105,16 @@ pub async fn plan_with_backups(
         check_supported(&first, options)?;
         return reshape::plan(candidates, (&first, under_way), backups, options).await;
     }
-    reshape::end_reshapes(&mut candidates, &first, options)?;
-    plan_array(candidates, options).await
+    let notes = reshape::end_reshapes(&mut candidates, &first, options)?;
+    plan_array(candidates, notes, options).await
 }
 
-/// Decides it for an array that has one map.
+/// Decides it for an array that has one map. `notes` say which devices were left out before.
 async fn plan_array(
     mut candidates: Vec<Candidate>,
+    mut notes: Vec<String>,
     options: &Options,
 ) -> Result<Plan, AssembleError> {
-    let mut notes = Vec::new();
     if options.run {
         leave_out_odd(&mut candidates, &mut notes);
     }

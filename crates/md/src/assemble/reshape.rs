@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use ashlar_block::{Buffer, Gateway, Sector, Sectors, Status};
 
-use super::{AssembleError, Options, Plan, plan_array};
+use super::{AssembleError, Options, Plan, not_enough, plan_array};
 use crate::ondisk::reshape_backup::{BEFORE_END, HEADER, ReshapeBackup, Section};
 use crate::ondisk::{Features, Level, Reshape, Role, Superblock};
 use crate::personality::{Personality, PersonalityError};
@@ -20,6 +20,10 @@ use crate::reshape::{ReshapePosition, ReshapeStatus, Side};
 const OLDER: u64 = 2 * 60 * 60;
 /// How long after them.
 const YOUNGER: u64 = 10 * 60;
+/// The longest backup that is read into memory. mdadm saves a few rows, or a few MiB.
+const MOST_SAVED: Sectors = Sectors(1 << 19);
+/// The room of a superblock of version 1.
+const BLOCK: Sectors = Sectors(8);
 
 /// What makes a plan one of an array under reshape.
 pub(crate) struct Reshaping {
@@ -88,15 +92,20 @@ impl<'a> Facts<'a> {
         }
         let old_disks = i64::from(freshest.raid_disks) - i64::from(reshape.delta_disks);
         let Some(old_disks) = u32::try_from(old_disks).ok().filter(|disks| *disks > 0) else {
-            return refused("the number of members that it began with is impossible");
+            return refused("the superblocks give an impossible number of members before it");
         };
         let unit = freshest.chunk.0.max(reshape.new_chunk.0);
         if !freshest.chunk.0.is_power_of_two() || !reshape.new_chunk.0.is_power_of_two() {
-            return refused("a chunk size is no power of two");
+            return refused("a chunk size is not a power of two");
         }
-        let backwards = reshape.delta_disks < 0
-            || reshape.delta_disks == 0 && freshest.features.contains(Features::RESHAPE_BACKWARDS);
-        let position = ReshapePosition { at: reshape.position, backwards };
+        let is_far = |layout: u32| layout >> 8 & 255 > 1 && layout & 1 << 16 == 0;
+        if freshest.level == Level::Raid10
+            && (is_far(freshest.layout) || is_far(reshape.new_layout))
+        {
+            return refused("Linux reshapes no far layout");
+        }
+        let position =
+            ReshapePosition { at: reshape.position, backwards: is_backwards(freshest, reshape) };
         let used = freshest.size.round_down(Sectors(unit));
         let facts = Self { freshest, reshape, position, old_disks, used };
         let is_aligned = |row: Sectors| reshape.position.is_aligned(row);
@@ -147,8 +156,10 @@ impl<'a> Facts<'a> {
             let end = sb.data_limit();
             let moved = i64::from(own.map_or(0, |own| own.new_offset));
             let data = sb.data_offset.0.checked_add_signed(moved).map(Sector);
-            let data = data.filter(|data| *data <= end);
-            let data = data.ok_or("the reshape would move its data outside of it")?;
+            let is_behind = sb.super_offset < sb.data_offset;
+            let least = if is_behind { sb.super_offset + BLOCK } else { Sector::ZERO };
+            let data = data.filter(|data| (least..=end).contains(data));
+            let data = data.ok_or("its superblock puts the reshaped data outside of the device")?;
             (sb.data_offset, sb.data_size) = (data, end - data);
             sb.recovery_offset = sb.recovery_offset.filter(|done| !self.is_filled(*done));
         }
@@ -180,6 +191,20 @@ impl<'a> Facts<'a> {
         for Candidate { gateway, path, sb } in candidates {
             match sb.role() {
                 Role::Active(slot) if u32::from(slot) >= self.disks(side) => continue,
+                // Without the freshest member the members of a side would not know that they are old.
+                Role::Active(_) if sb.events.saturating_add(1) < self.freshest.events => {
+                    let (events, of) = (sb.events, self.freshest.events);
+                    notes.push(format!(
+                        "{path} left out: it is out of date (events {events} of {of})"
+                    ));
+                    continue;
+                }
+                role @ Role::Active(_) if self.freshest.role_of(sb.dev_number) != role => {
+                    notes.push(format!(
+                        "{path} left out: it and the freshest member disagree about its slot"
+                    ));
+                    continue;
+                }
                 Role::Active(_) if sb.reshape.is_none() && self.position.at != self.start() => {
                     notes.push(format!("{path} left out: it does not know of the reshape"));
                     continue;
@@ -216,26 +241,43 @@ impl<'a> Facts<'a> {
 
     /// Where the data lies that has not moved yet, by the rules with which the kernel continues a reshape.
     fn far_side(&self, candidates: &[Candidate]) -> FarSide {
-        let rows = self.row(Side::Before).zip(self.row(Side::After));
-        let Some((old, new)) = rows.filter(|_| self.freshest.level.has_parity()) else {
-            // RAID 10 records the position before it writes over what lies beyond it.
-            return FarSide::Old;
-        };
         let is_used = |c: &&Candidate| {
             matches!(c.sb.role(), Role::Active(_)) && self.side(&c.sb, Side::After).is_ok()
         };
         let active = candidates.iter().filter(is_used);
         let moved = active.filter_map(|c| c.sb.reshape).map(|own| i128::from(own.new_offset));
         let backwards = self.position.backwards;
-        let moved = if backwards { moved.min() } else { moved.max() }.unwrap_or(0);
+        // How far ahead of what they replace rows are written, at least.
+        let ahead = moved.map(|moved| if backwards { moved } else { -moved }).min().unwrap_or(0);
         let unit = i128::from(self.unit().0);
+        let rows = self.row(Side::Before).zip(self.row(Side::After));
+        let Some((old, new)) = rows.filter(|_| self.freshest.level.has_parity()) else {
+            // RAID 10 records the position before it writes over what lies beyond it, and needs room for that.
+            let copies = |layout: u32| i128::from(layout >> 8 & 255);
+            let Reshape { new_layout, new_chunk, .. } = self.reshape;
+            let before = i128::from(self.freshest.chunk.0) * copies(self.freshest.layout);
+            let needed = before.max(i128::from(new_chunk.0) * copies(new_layout));
+            return if ahead >= needed { FarSide::Old } else { FarSide::Critical };
+        };
         if self.is_in_place() {
-            return if moved.abs() >= unit { FarSide::Unsure } else { FarSide::Critical };
+            return if ahead >= unit { FarSide::Unsure } else { FarSide::Critical };
         }
-        let begins = |row: Sectors| i128::from(self.position.at.0 / row.0) * unit;
+        let at = i128::from(self.position.at.0);
+        let (old, new) = (i128::from(old.0) / unit, i128::from(new.0) / unit);
+        let begins = |data_disks: i128| at / (data_disks * unit) * unit;
         let (read, written) = (begins(old), begins(new));
-        let overlaps = if backwards { written + moved <= read } else { written >= read - moved };
-        if overlaps { FarSide::Critical } else { FarSide::Old }
+        let overlaps = if backwards { written + ahead <= read } else { written >= read + ahead };
+        if overlaps {
+            return FarSide::Critical;
+        }
+        // Near the start of the array Linux does not record what it moves: at the beginning of a grow, at the end of a shrink.
+        let unrecorded = 2 * unit * old * new / (new - old).abs();
+        let is_near = at <= unrecorded + unit * old.max(new);
+        let overwrites = match backwards {
+            true => ahead < at / old,
+            false => unrecorded / new + unit - ahead > at / old,
+        };
+        if is_near && overwrites { FarSide::Unsure } else { FarSide::Old }
     }
 
     /// What the user is told of the reshape.
@@ -257,22 +299,26 @@ impl<'a> Facts<'a> {
         options: &Options,
         notes: &mut Vec<String>,
     ) -> Option<Vec<Saved>> {
-        let mut found: Option<Vec<Saved>> = None;
-        let files = files.iter().map(|file| (&file.gateway, &file.path, Sector::ZERO));
+        // A file that the user names may be old if the user insists; what lies on a member by chance may not.
+        let files =
+            files.iter().map(|file| (&file.gateway, &file.path, Sector::ZERO, options.force));
         // On a new member, behind what it will get.
         let is_new = |c: &&Candidate| matches!(c.sb.role(), Role::Active(slot) if u32::from(slot) >= self.old_disks);
         let members = candidates.iter().filter(is_new).filter_map(|c| {
             let end = c.sb.data_offset.checked_add(self.freshest.size)?;
-            Some((&c.gateway, &c.path, Sector(end.0.checked_sub(BEFORE_END.0)?)))
+            Some((&c.gateway, &c.path, Sector(end.0.checked_sub(BEFORE_END.0)?), false))
         });
-        for (gateway, path, at) in files.chain(members) {
-            match self.backup(gateway, at, far, options).await {
-                Ok(Some(saved)) => found.get_or_insert_default().extend(saved),
+        for (gateway, path, at, may_be_old) in files.chain(members) {
+            match self.backup(gateway, at, far, may_be_old).await {
+                Ok(Some(saved)) => {
+                    notes.push(format!("what was being moved is read from the backup on {path}"));
+                    return Some(saved);
+                }
                 Ok(None) => {}
                 Err(why) => notes.push(format!("the backup on {path} is not used: it {why}")),
             }
         }
-        found
+        None
     }
 
     /// The backup that `gateway` has with its header at `at`: the part of the array that lies on the old side. `None` if it has none of
@@ -285,7 +331,7 @@ impl<'a> Facts<'a> {
         gateway: &Gateway,
         at: Sector,
         far: &Range<Sector>,
-        options: &Options,
+        may_be_old: bool,
     ) -> Result<Option<Vec<Saved>>, String> {
         let unreadable = |status: Status| format!("cannot be read: {status}");
         if gateway.capacity().as_end() < at + HEADER {
@@ -305,12 +351,21 @@ impl<'a> Facts<'a> {
         let utime = self.freshest.utime.seconds;
         let fits = utime <= backup.mtime.saturating_add(OLDER)
             && utime.saturating_add(YOUNGER) >= backup.mtime;
-        if !fits && !options.force {
+        if !fits && !may_be_old {
             return Err(format!(
-                "was written {} s {} the superblocks, so it may be of an earlier reshape",
-                utime.abs_diff(backup.mtime),
+                "was written {} minutes {} the superblocks, so it may be of an earlier reshape",
+                utime.abs_diff(backup.mtime) / 60,
                 if utime > backup.mtime { "before" } else { "after" }
             ));
+        }
+        let next = if self.position.backwards { far.end.0 - 1 } else { far.start.0 };
+        let next = Sector(next);
+        if !backup.sections.iter().any(|section| section.range.contains(&next)) {
+            return Err(format!("does not have sector {next} of the array, which was being moved"));
+        }
+        let lengths = backup.sections.iter().map(|section| section.range.end - section.range.start);
+        if lengths.fold(Sectors::ZERO, |all, len| all + len) > MOST_SAVED {
+            return Err(format!("has more than {} MiB", MOST_SAVED.bytes() >> 20));
         }
         let mut saved = Vec::new();
         for Section { range, at } in &backup.sections {
@@ -361,8 +416,8 @@ pub(super) async fn plan(
         match facts.backup_of(&candidates, backups, &far, options, &mut notes).await {
             Some(found) => saved = found,
             None if options.force => notes.push(format!(
-                "what was being moved at sector {} of the array when the reshape stopped is only in mdadm's backup file: it reads wrong \
-                 without an error",
+                "what was being moved at sector {} of the array is only in mdadm's backup file: reads there return wrong data, and no \
+                 error",
                 facts.position.at
             )),
             None => {
@@ -371,28 +426,29 @@ pub(super) async fn plan(
             }
         }
     }
-    if place != FarSide::Old && facts.is_in_place() {
+    if place != FarSide::Old {
         // Also with a backup: mdadm 4.2 lets the kernel run before it has saved anything.
         notes.push(format!(
-            "the reshape moves data in place: Linux may have moved some of what lies beyond sector {} of the array without \
-             recording that, and such blocks read wrong without an error",
+            "Linux may have moved more than the superblocks record: blocks {} sector {} of the array may have other blocks' data, \
+             without an error",
+            if facts.position.backwards { "below" } else { "from" },
             facts.position.at
         ));
     }
-    let mut plans = [None, None];
-    for (side, plan) in Side::BOTH.into_iter().zip(&mut plans) {
+    let (mut plans, mut told) = ([None, None], [Vec::new(), Vec::new()]);
+    for ((side, plan), told) in Side::BOTH.into_iter().zip(&mut plans).zip(&mut told) {
         if facts.position.range(side, size).is_empty() {
             continue;
         }
-        let members = facts.members(&candidates, side, &mut notes);
-        let mut made = plan_array(members, options).await?;
-        for note in std::mem::take(&mut made.notes) {
-            if !notes.contains(&note) {
-                notes.push(note);
-            }
+        let mut left_out = Vec::new();
+        let members = facts.members(&candidates, side, &mut left_out);
+        if members.is_empty() {
+            return Err(not_enough((0..facts.disks(side)).map(|_| false), &left_out));
         }
-        *plan = Some(made);
+        let made = plan.insert(plan_array(members, left_out, options).await?);
+        *told = std::mem::take(&mut made.notes);
     }
+    notes.extend(of_both(told, plans.iter().any(Option::is_none)));
     // The side with more members is the array that is shown.
     let [before, after] = plans;
     let (side, main, other) = match (before, after) {
@@ -422,11 +478,15 @@ fn check_same_reshape(
     freshest: &Superblock,
     reshape: Reshape,
 ) -> Result<(), AssembleError> {
-    let known = |one: Reshape| (one.new_level, one.new_layout, one.new_chunk, one.delta_disks);
+    let known = |sb: &Superblock, own: Reshape| {
+        let leads_to = (own.new_level, own.new_layout, own.new_chunk, own.delta_disks);
+        let from = (sb.level, sb.layout, sb.chunk, sb.raid_disks, sb.size);
+        (from, leads_to, own.position, is_backwards(sb, own))
+    };
+    let wanted = known(freshest, reshape);
     for Candidate { path, sb, .. } in candidates {
         let is_current = matches!(sb.role(), Role::Active(_)) && sb.events == freshest.events;
-        let same = |own: Reshape| known(own) == known(reshape) && own.position == reshape.position;
-        if is_current && !sb.reshape.is_some_and(same) {
+        if is_current && sb.reshape.map(|own| known(sb, own)) != Some(wanted) {
             let (path, freshest) = (path.clone(), "the freshest member".to_owned());
             return Err(AssembleError::Disagree { path, freshest, what: "reshape" });
         }
@@ -434,26 +494,55 @@ fn check_same_reshape(
     Ok(())
 }
 
+/// Notes on both sides: what is said of one side alone says of which.
+fn of_both([before, after]: [Vec<String>; 2], is_alone: bool) -> Vec<String> {
+    if is_alone {
+        return [before, after].concat();
+    }
+    let of_one = |notes: &[String], others: &[String], part: &str| {
+        let alone = notes.iter().filter(|note| !others.contains(note));
+        alone.map(|note| format!("for the part that {part}: {note}")).collect::<Vec<_>>()
+    };
+    let both = before.iter().filter(|note| after.contains(note)).cloned().collect();
+    let old = of_one(&before, &after, "has not moved");
+    [both, old, of_one(&after, &before, "has moved")].concat()
+}
+
+/// Whether a reshape goes from the end of the array to its start.
+fn is_backwards(sb: &Superblock, reshape: Reshape) -> bool {
+    reshape.delta_disks < 0
+        || reshape.delta_disks == 0 && sb.features.contains(Features::RESHAPE_BACKWARDS)
+}
+
 /// Members that do not yet record the end of a reshape, although the freshest one does: their data is where the reshape has put it. (The
-/// kernel takes their data from the old place.)
+/// kernel takes their data from the old place.) Returns notes on those that are left out.
 ///
 /// # Errors
 /// There is one, and the array would be written.
 pub(super) fn end_reshapes(
-    candidates: &mut [Candidate],
+    candidates: &mut Vec<Candidate>,
     freshest: &Superblock,
     options: &Options,
-) -> Result<(), AssembleError> {
-    for Candidate { sb, .. } in candidates {
-        let Some(own) = sb.reshape.filter(|_| sb.events < freshest.events) else { continue };
-        if sb.events.saturating_add(1) < freshest.events {
-            // It is left out.
-            continue;
-        }
-        if !options.read_only {
-            return Err(AssembleError::OnlyRead("members that do not record the end of a reshape"));
-        }
-        **sb = Facts::of(sb, own)?.side(sb, Side::After).map_err(AssembleError::Reshape)?;
+) -> Result<Vec<String>, AssembleError> {
+    let mut notes = Vec::new();
+    let is_behind = |sb: &Superblock| {
+        let by_one = sb.events < freshest.events && sb.events.saturating_add(1) >= freshest.events;
+        by_one && sb.reshape.is_some() && matches!(sb.role(), Role::Active(_))
+    };
+    if !options.read_only && candidates.iter().any(|candidate| is_behind(&candidate.sb)) {
+        return Err(AssembleError::OnlyRead("members that do not yet record the end of a reshape"));
     }
-    Ok(())
+    candidates.retain_mut(|Candidate { sb, path, .. }| {
+        let Some(own) = sb.reshape.filter(|_| is_behind(sb)) else { return true };
+        // At its start it may as well have been given up.
+        let facts = Facts::of(sb, own).ok().filter(|facts| facts.position.at != facts.start());
+        let Some(ended) = facts.and_then(|facts| facts.side(sb, Side::After).ok()) else {
+            let why = "it records a reshape that the freshest member does not";
+            notes.push(format!("{path} left out: {why}"));
+            return false;
+        };
+        **sb = ended;
+        true
+    });
+    Ok(notes)
 }

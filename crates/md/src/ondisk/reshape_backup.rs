@@ -28,7 +28,7 @@ pub const COPY: Sectors = Sectors(8);
 /// From the header on a new member to the end of the part of it that the array uses.
 pub const BEFORE_END: Sectors = Sectors(8);
 /// The longest section that is believed: mdadm backs up a few rows at a time.
-pub const MAX_SECTION: Sectors = Sectors(1 << 21);
+pub const MAX_SECTION: Sectors = Sectors(1 << 19);
 
 const MAGIC: &[u8; 15] = b"md_backup_data-";
 

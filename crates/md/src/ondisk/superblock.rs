@@ -293,7 +293,8 @@ impl Superblock {
     /// The fresher 0.90 superblock is impossible on this member.
     pub fn follow(&mut self, fresher: &Self) -> Result<(), SuperblockError> {
         if let (RawBlock::V090(own), RawBlock::V090(other)) = (&self.raw, &fresher.raw) {
-            if own.minor_version.get() == 91 && own.reshape_position() != u64::MAX {
+            let is_side = self.reshape.is_none() && own.reshape_position() != u64::MAX;
+            if is_side && own.minor_version.get() == 91 {
                 // It is only read, as one side of the reshape.
                 return Ok(());
             }

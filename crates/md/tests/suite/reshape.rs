@@ -339,7 +339,7 @@ fn impossible_reshapes_are_refused() {
         (|block| block.header.new_level = 6.into(), "another level"),
         (|block| block.header.new_chunk = 9.into(), "power of two"),
         (|block| block.header.new_chunk = 0.into(), "power of two"),
-        (|block| block.header.delta_disks = 4.into(), "began with"),
+        (|block| block.header.delta_disks = 4.into(), "impossible number of members"),
         (|block| block.header.delta_disks = (i32::MIN as u32).into(), "members, not 2147483652"),
     ];
     for (change, why) in cases {
@@ -365,7 +365,7 @@ fn a_member_whose_data_the_reshape_moves_off_the_disk_is_left_out() {
             let array = rig.start(&sim, &[], &READ_ONLY).await.unwrap();
             assert!(read_all(&array).await == rig.all(), "{offset}");
             let notes = array.status().await.notes;
-            assert!(notes.iter().any(|note| note.starts_with("d1 left out")), "{notes:?}");
+            assert!(notes.iter().any(|note| note.contains("d1 left out")), "{notes:?}");
             array.stop().await.unwrap();
         });
     }
@@ -506,11 +506,13 @@ fn what_was_moved_in_place_is_read_from_the_backup() {
             array.stop().await.unwrap();
         }
         type Change = fn(&mut [u8]);
-        let cases: [(Change, &str); 5] = [
+        let cases: [(Change, &str); 7] = [
+            (|header| header[56..64].fill(0), "does not have sector 64 of the array"),
+            (|header| header[49] = 1, "does not have sector 64 of the array"),
             (|header| header[40..48].fill(0xfe), "data outside of the file"),
             (|header| header[41] = 4, "data outside of the file"),
             (|header| header[16] ^= 1, "(the backup on backup is not used: it belongs to another array)"),
-            (|header| header[33] ^= 0x80, "s before the superblocks"),
+            (|header| header[33] ^= 0x80, "minutes before the superblocks"),
             (|header| header[0] = 0, "backup file"),
         ];
         for (change, why) in cases {
@@ -547,4 +549,84 @@ fn the_backup_of_a_grow_is_on_its_new_members() {
         assert!(read_all(&array).await == rig.all());
         array.stop().await.unwrap();
     });
+}
+
+#[test]
+fn members_that_are_out_of_date_make_no_side_of_their_own() {
+    let sim = Sim::new(11);
+    // Nothing has moved yet, and the freshest member is one that the old side does not have.
+    let rig = Rig::new(Pair::new(Level::Raid10, (4, NEAR, 8), (5, NEAR, 8)), 0);
+    rig.record(0, |slot, block| {
+        let header = &mut block.header;
+        if slot == 4 {
+            header.events = (header.events.get() + 50).into();
+        } else {
+            header.feature_map = (header.feature_map.get() & !(4 | 64)).into();
+            header.raid_disks = 4.into();
+        }
+    });
+    let refused = sim.block_on(async { rig.start(&sim, &[1, 3], &READ_ONLY).await.err() });
+    let refused = refused.map(|error| error.to_string()).unwrap_or_default();
+    assert!(refused.contains("out of date"), "{refused}");
+}
+
+#[test]
+fn what_linux_moves_without_a_record_is_named() {
+    let sim = Sim::new(12);
+    let grown = Pair::new(Level::Raid5, (3, LS, 8), (4, LS, 8));
+    let shrunk = Pair::new(Level::Raid5, (4, LS, 8), (3, LS, 8));
+    // The distance by which data moves, the position, and whether the data there may have moved.
+    let cases = [
+        (grown, -24, 0, true),
+        (grown, -24, 24, true),
+        (grown, -24, 120, false),
+        (grown, -192, 0, false),
+        (shrunk, 24, 96, true),
+        (shrunk, 24, 48, false),
+        (shrunk, 192, 96, false),
+    ];
+    for (pair, moved, position, is_unsure) in cases {
+        let rig = Rig::new(Pair { moved, ..pair }, position);
+        let notes = sim.block_on(async {
+            let array = rig.start(&sim, &[], &READ_ONLY).await.unwrap();
+            let notes = array.status().await.notes;
+            array.stop().await.unwrap();
+            notes
+        });
+        let is_named = notes.iter().any(|note| note.contains("more than the superblocks record"));
+        assert_eq!(is_named, is_unsure, "{pair:?} by {moved} at {position}: {notes:?}");
+    }
+}
+
+#[test]
+fn an_aborted_reshape_is_not_taken_for_one_that_has_ended() {
+    let sim = Sim::new(13);
+    let pair = Pair::new(Level::Raid5, (3, LS, 8), (3, LS, 8));
+    let rig = Rig::new(pair, 0);
+    rig.record(0, |slot, block| {
+        if slot == 0 {
+            let header = &mut block.header;
+            header.events = (header.events.get() + 1).into();
+            header.feature_map = (header.feature_map.get() & !(4 | 64)).into();
+        }
+    });
+    sim.block_on(async {
+        let refused = rig.start(&sim, &[], &READ_ONLY).await.err();
+        assert!(refused.is_some_and(|error| error.to_string().contains("records a reshape")));
+    });
+}
+
+#[test]
+fn reshapes_that_linux_does_not_do_are_refused() {
+    let sim = Sim::new(14);
+    const FAR: u32 = 0x201;
+    let far = Rig::new(Pair::new(Level::Raid10, (4, NEAR, 8), (5, NEAR, 8)), 0);
+    far.record(0, |_, block| block.header.new_layout = FAR.into());
+    let in_place = Pair { moved: 192, ..Pair::new(Level::Raid5, (3, LS, 8), (3, RA, 16)) };
+    let in_place = Rig::new(in_place, 64);
+    for (rig, why) in [(far, "far layout"), (in_place, "backup file")] {
+        let refused = sim.block_on(async { rig.start(&sim, &[], &READ_ONLY).await.err() });
+        let refused = refused.map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains(why), "{refused}");
+    }
 }
