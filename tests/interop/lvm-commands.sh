@@ -18,23 +18,20 @@ root=$(dirname "$(dirname "$here")")
 
 # The groups, the first disk of each, and how many they have.
 groups=("ours 0 3" "lin 3 2" "str 5 3" "snaps 8 1" "merging 9 1" "raid 10 4" "thin 14 1")
-pvs=pv_name,pv_uuid,vg_name,pv_fmt,pv_attr,pv_size,pv_free,pv_used,dev_size,pe_start,pv_pe_count,pv_mda_count,pv_tags
-vgs=vg_name,vg_uuid,vg_fmt,vg_attr,vg_size,vg_free,vg_extent_size,vg_extent_count,vg_free_count,pv_count
-vgs=$vgs,vg_missing_pv_count,lv_count,snap_count,vg_seqno,vg_systemid,vg_tags
-lvs=lv_name,lv_uuid,lv_full_name,lv_path,vg_name,lv_attr,lv_size,pool_lv,origin,seg_count,lv_tags
-segs=lv_full_name,segtype,stripes,chunk_size,devices
-
 # reports DIR NAME COMMAND DEVICES: all reports of a group, by COMMAND pvs, COMMAND vgs, COMMAND lvs
 reports() {
 	local dir=$1 name=$2 devices=$4 units
 	local -a run
 	read -ra run <<<"$3"
 	mkdir -p "$dir"
+	# json SUFFIX COMMAND ARGS...
+	json() { "${run[@]}" "$2" --devices "$devices" --reportformat json --units "$units" "${@:3}" >"$dir/$name.$1.$units"; }
 	for units in $([ "$name" = lin ] && echo r b S || echo r); do
-		"${run[@]}" pvs --devices "$devices" --reportformat json --units "$units" -o "$pvs" >"$dir/$name.pv.$units"
-		"${run[@]}" vgs --devices "$devices" --reportformat json --units "$units" -o "$vgs" >"$dir/$name.vg.$units"
-		"${run[@]}" lvs --devices "$devices" --reportformat json --units "$units" -a -o "$lvs" >"$dir/$name.lv.$units"
-		"${run[@]}" lvs --devices "$devices" --reportformat json --units "$units" -a -o "$segs" >"$dir/$name.seg.$units"
+		json pv pvs -o pv_all,vg_name
+		json vg vgs -o vg_all
+		json lv lvs -a -o vg_name,lv_all
+		json seg lvs -a -o lv_full_name,seg_all
+		json pvseg pvs --segments -o pv_name,pvseg_all,lv_name,lv_size,segtype,seg_size,devices,vg_free
 	done
 	"${run[@]}" lvs --devices "$devices" --reportformat json >"$dir/$name.lvs"
 	[ "$name" = lin ] || return 0
@@ -84,6 +81,14 @@ texts() {
 		lvs -a --noheadings --separator : -o lv_full_name,lv_attr -O lv_name,vg_name
 		lvs --noheadings --separator : -o lv_full_name,origin -O origin
 		lvs --noheadings --separator : -o lv_full_name,vg_size,vg_extent_size,vg_tags -O vg_size
+		lvs -a --segments --noheadings --separator : lin str raid thin
+		lvs -a --noheadings --separator : -o lv_name,devices -O -lv_name,-seg_start lin str
+		pvs --segments --noheadings --separator :
+		pvs --noheadings --separator : -o pv_name,pvseg_start,lv_name,segtype,lv_role,seg_start_pe -O pv_name,pvseg_start
+		vgs --noheadings --separator : -o vg_name,lv_name -O vg_name,lv_name
+		vgs --noheadings --separator : -o vg_name,segtype,seg_size -O vg_name,seg_size,segtype
+		vgs --noheadings --separator : -o vg_name,pv_name,pv_free -O pv_name
+		vgs --noheadings --separator : -o uuid,Extendable,AUTO_activation -O vg_name
 		pvs --nameprefixes -o pv_name,pv_free,pv_tags
 		pvs --nameprefixes --unquoted --noheadings -o pv_name,vg_name,pv_free,pv_tags
 		pvs --nameprefixes --separator , -o pv_name,pv_free,pv_tags
@@ -143,6 +148,20 @@ texts() {
 		lv origin=origin||lv_tags="a#b"
 		lv segtype=linear && seg_count=1
 		lv lv_attr=~"^s.*k?$"
+		lv lv_fixed_minor=fixed
+		lv lv_skip_activation="skip activation"
+		lv lv_active!=active&&lv_merging=1
+		lv lv_suspended=unknown&&lv_name=small
+		lv lv_role=[public]
+		lv lv_role={origin,multithickorigin}
+		lv lv_when_full=queue
+		lv lv_metadata_size>1m
+		lv lv_time>="2020-01-01 00:00:00"
+		lv lv_time since "2020-01-01 00:00:00" && lv_name=~^s
+		lv lv_time until "2020-01-01 00:00:00"
+		pv pv_allocatable=no
+		pv pv_ba_size>0&&pv_in_use=yes
+		vg vg_mda_count>1&&vg_extendable=extendable
 		lv vg_extent_size=512k
 	C
 	# Hidden volumes are selected by their bare names.
@@ -170,6 +189,11 @@ partial_texts() {
 mistakes() {
 	cat <<-'C'
 		pvs -o nonsense
+		lvs -o pv_name
+		lvs -S pv_name=x
+		lvs -O pvseg_start
+		vgs -o pv_name,lv_name
+		lvs -S 'lv_time>nonsense'
 		pvs -o pv_name,+vg_name
 		pvs -O pv_size,-nonsense
 		pvs -S nonsense=1
@@ -310,6 +334,7 @@ if [ "${1:-}" = --guest ]; then
 	# LVM's shell saves the time that it takes to start.
 	texts | sed "${named[@]}" | lvm >"$out/texts.lvm" 2>&1
 	mistakes | each "" >"$out/mistakes.lvm"
+	lvs -o help >"$out/help.lvm" 2>&1
 	sed -i "s,\^/dev/ubd,$(disk 3)," /etc/lvm/lvmlocal.conf
 	partial_texts | lvm >"$out/partial.lvm" 2>/dev/null
 	exit 0
@@ -381,6 +406,7 @@ cat "$work"/texts/* >"$work/texts.ashlar"
 partial_texts | while read -r line; do
 	eval "\"$ashlar\" lvm $line --devices ${names[3]}" || echo "FAILED: $line"
 done >"$work/partial.ashlar" 2>/dev/null
+"$ashlar" lvm lvs -o help >"$work/help.ashlar"
 mistakes | each "\"$ashlar\" lvm" --devices "$all" >"$work/mistakes.ashlar"
 python3 - "$work" <<'PY'
 import difflib, json, os, re, sys
@@ -402,18 +428,11 @@ def rows(side, name):
         return [{'line': line} for line in sorted(text.split('\n'))]
     (report,) = json.loads(text)['report']
     (found,) = report.values()
-    if '.seg.' not in name:
-        return sorted(found, key=lambda row: list(row.values()))
-    # LVM has a row for each segment, ashlar one for each volume with what is said of the first.
-    merged = {}
-    for row in found:
-        first = merged.setdefault(row['lv_full_name'], dict(row, devices=''))
-        first['devices'] += ',' * bool(first['devices']) + row['devices']
-    return sorted(merged.values(), key=lambda row: row['lv_full_name'])
+    return sorted(found, key=lambda row: list(row.values()))
 
 
 names = sorted(os.listdir(f'{work}/lvm'))
-assert names == sorted(os.listdir(f'{work}/ashlar')) and len(names) == 8 * 5 + 2 * 4 + 2, names
+assert names == sorted(os.listdir(f'{work}/ashlar')) and len(names) == 8 * 6 + 2 * 5 + 2, names
 fields = 0
 for name in names:
     theirs, ours = rows('lvm', name), rows('ashlar', name)
@@ -423,9 +442,9 @@ for name in names:
         print([list(row.values())[0] for row in theirs], [list(row.values())[0] for row in ours])
         continue
     for a, b in zip(theirs, ours):
-        # LVM shows more columns by itself: those that say how far a running volume is.
-        if name.endswith('.lvs'):
-            a = {key: a[key] for key in a if key in b}
+        # The fields of a newer LVM, and of ashlar. The numbers of the guest's disks are not known here.
+        a = {key: a[key] for key in a if key not in ('pv_major', 'pv_minor')}
+        b = {key: b[key] for key in a if key in b}
         if list(a) != list(b):
             wrong += 1
             print(f'{name}: fields {list(a)} {list(b)}')
@@ -435,6 +454,19 @@ for name in names:
                 wrong += 1
                 print(f'{name}: {list(a.values())[0]}: {key}: LVM {a[key]!r}, ashlar {b.get(key)!r}')
 print(f'{fields} values compared')
+
+
+def help(side):
+    found = re.findall(r'^  (?:  (\w+) +- .*|(\w[^-]* Fields))$', read(f'help.{side}'), flags=re.M)
+    return [name or title for name, title in found if name not in ('help', 'vdo_use_metadata_hints', 'vdo_write_policy')]
+
+
+# Each field of this LVM, in its section and order, among those of newer ones.
+theirs, ours = help('lvm'), help('ashlar')
+assert len(theirs) > 200, theirs
+if theirs != [name for name in ours if name in theirs]:
+    wrong += 1
+    print('\n'.join(difflib.unified_diff(theirs, ours, 'LVM', 'ashlar', lineterm='', n=1)))
 
 for name in ['texts', 'partial']:
     # pvscan pads the names of devices, which have other lengths here.

@@ -1,15 +1,19 @@
 //! The physical volumes and groups that reports are about.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_lvm::Metadata;
+use ashlar_lvm::Uuid;
 use ashlar_lvm::group::Group;
 use ashlar_lvm::metadata::{HeldElsewhere, SystemIds};
 use ashlar_lvm::moving::Move;
 use ashlar_lvm::report::{Inventory, LvRow, LvState, PresentVolume, PvFacts, PvRow, VgRow};
 use ashlar_stack::volume_groups::{ServedGroup, ServedVolume};
+use rustix::fs::{major, minor};
 
 use super::names::split_name;
 use super::session::{Session, only_group};
@@ -44,7 +48,7 @@ impl Groups {
         let physical = session
             .pvs
             .iter()
-            .map(|pv| PresentVolume { path: pv.path.clone(), facts: PvFacts::of(&pv.on_disk) });
+            .map(|pv| present(pv.path.clone(), pv.on_disk.label.uuid, PvFacts::of(&pv.on_disk)));
         let groups = session.found.groups.iter().map(|group| (group.clone(), Vec::new()));
         Self::new(physical.collect(), groups.collect())
     }
@@ -60,9 +64,7 @@ impl Groups {
         let mut physical = Vec::new();
         for pv in reply.physical {
             let uuid = pv.uuid.parse().map_err(|error| failed(&error))?;
-            let (size_bytes, is_used, areas) = (pv.size_bytes, pv.is_used, pv.areas);
-            let facts = PvFacts { uuid, size_bytes, is_used, areas };
-            physical.push(PresentVolume { path: pv.path, facts });
+            physical.push(present(pv.path, uuid, pv.facts));
         }
         let mut groups = Vec::new();
         for ServedGroup { text, members, volumes } in reply.groups {
@@ -188,6 +190,14 @@ impl Groups {
         rows.sort_by_key(|row| wanted.iter().position(|(id, _)| *id == row.id().0));
         Ok(rows)
     }
+}
+
+/// A physical volume, with the numbers of its device.
+fn present(path: String, uuid: Uuid, facts: PvFacts) -> PresentVolume {
+    let device = fs::metadata(&path).ok().filter(|file| file.file_type().is_block_device());
+    let numbers = device.map(|device| device.rdev());
+    let numbers = numbers.map(|number| (major(number), minor(number)));
+    PresentVolume { path, uuid, numbers: numbers.unwrap_or_default(), facts }
 }
 
 /// There is no physical volume at a path.

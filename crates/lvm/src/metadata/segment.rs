@@ -2,7 +2,7 @@
 
 use ashlar_block::Sectors;
 
-use crate::text::Section;
+use crate::text::{Entry, Section};
 
 /// A run of extents of a logical volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,6 +79,16 @@ impl SegmentKind {
     /// Its parts, if it is a pool of thin volumes.
     pub fn as_thin_pool(&self) -> Option<&ThinPool> {
         if let Self::ThinPool(pool) = self { Some(pool) } else { None }
+    }
+
+    /// Its legs, if it is a RAID.
+    pub fn as_raid(&self) -> Option<&Raid> {
+        if let Self::Raid(raid) = self { Some(raid) } else { None }
+    }
+
+    /// Its name, if only that is known of its kind; else nothing.
+    pub fn foreign_name(&self) -> &str {
+        if let Self::Foreign(foreign) = self { &foreign.name } else { "" }
     }
 
     /// Its pool and device ID, if it is a thin volume.
@@ -327,6 +337,28 @@ impl Segment {
             (part.count, striped.areas) = (extents.saturating_mul(stripes), areas);
         }
         part
+    }
+
+    /// A text of a key that has no field here.
+    pub(crate) fn kept_text(&self, key: &str) -> Option<&str> {
+        self.kept.str(key)
+    }
+
+    /// A number of a key that has no field here.
+    pub(crate) fn kept_number(&self, key: &str) -> Option<u64> {
+        self.kept.int(key)?.try_into().ok()
+    }
+
+    /// The numbers and words of a section that has no fields here, as `KEY=VALUE`.
+    pub(crate) fn kept_settings(&self, key: &str) -> Vec<String> {
+        let entries = self.kept.section(key).map_or(&[][..], |section| &section.entries);
+        let setting = |entry: &Entry| {
+            let value = entry.node.as_scalar()?;
+            let number = value.as_int().map(|number| number.to_string());
+            let text = number.or_else(|| value.as_str().map(str::to_owned))?;
+            Some(format!("{}={text}", entry.key))
+        };
+        entries.iter().filter_map(setting).collect()
     }
 
     /// The end, exclusive. No overflow: a parsed or checked segment fits.

@@ -190,6 +190,16 @@ impl VolumeGroup {
         self.lvs.iter_mut().find(|lv| lv.name == name).map(|lv| &mut **lv)
     }
 
+    /// Its configuration profile.
+    pub fn profile(&self) -> Option<&str> {
+        self.kept.str("profile")
+    }
+
+    /// What its lock manager needs to lock it.
+    pub fn lock_args(&self) -> Option<&str> {
+        self.kept.str("lock_args")
+    }
+
     /// The index of the physical volume with this UUID.
     pub fn pv_index(&self, id: &Uuid) -> Option<usize> {
         self.pvs.iter().position(|pv| pv.id == *id)
@@ -380,6 +390,16 @@ impl LogicalVolume {
     /// Whether it is writable.
     pub fn is_writable(&self) -> bool {
         self.flags.contains(&LvFlag::Write) || self.flags.contains(&LvFlag::WriteLocked)
+    }
+
+    /// Its configuration profile.
+    pub fn profile(&self) -> Option<&str> {
+        self.kept.str("profile")
+    }
+
+    /// What its lock manager needs to lock it.
+    pub fn lock_args(&self) -> Option<&str> {
+        self.kept.str("lock_args")
     }
 
     /// Its fixed device numbers, major and minor, if it has any.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::{LvRow, LvState, PvFacts, PvRow, VgRow};
 use crate::group::Group;
 use crate::metadata::VolumeGroup;
+use crate::uuid::Uuid;
 
 /// A group with what is known beyond its metadata.
 pub struct GroupFacts {
@@ -24,6 +25,10 @@ pub struct GroupFacts {
 pub struct PresentVolume {
     /// Its device.
     pub path: String,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// The major and the minor number of its device; 0 if it is a file.
+    pub numbers: (u32, u32),
     /// What its label says.
     pub facts: PvFacts,
 }
@@ -31,6 +36,22 @@ pub struct PresentVolume {
 impl GroupFacts {
     pub(super) fn metadata(&self) -> &VolumeGroup {
         &self.group.metadata.group
+    }
+
+    /// Its physical volumes.
+    pub(super) fn pvs(self: &Rc<Self>) -> impl Iterator<Item = PvRow> {
+        (0..self.group.members.len()).map(|index| PvRow::Member { facts: Rc::clone(self), index })
+    }
+
+    /// Its logical volumes that users see; with `all` also the components of others. Volumes that only tie a snapshot to its
+    /// origin are never shown.
+    pub(super) fn lvs(self: &Rc<Self>, all: bool) -> impl Iterator<Item = LvRow> {
+        let group = self.metadata();
+        let ties: Vec<&str> = group.snapshots().map(|found| &*found.lv.name).collect();
+        let volumes = group.lvs.iter().zip(&self.visible).enumerate();
+        volumes
+            .filter(move |(_, (lv, seen))| (**seen || all) && !ties.contains(&&*lv.name))
+            .map(|(index, _)| LvRow { facts: Rc::clone(self), index })
     }
 
     /// The device of a physical volume by its index in the group.
@@ -62,7 +83,7 @@ impl Inventory {
             listed.extend(indices.iter().flatten().copied());
             let of = |index: &Option<usize>| physical.get((*index)?).cloned();
             let physical: Vec<_> = indices.iter().map(of).collect();
-            known.extend(physical.iter().flatten().map(|physical| physical.facts.uuid));
+            known.extend(physical.iter().flatten().map(|physical| physical.uuid));
             let first = indices.iter().flatten().min().copied();
             let visible = group.metadata.group.visible();
             placed.push((first, Rc::new(GroupFacts { group, physical, states, visible })));
@@ -72,8 +93,8 @@ impl Inventory {
         let mut free = Vec::new();
         for (index, physical) in physical.iter().enumerate() {
             // The copy of another one is not shown.
-            if !listed.contains(&index) && !known.contains(&physical.facts.uuid) {
-                known.push(physical.facts.uuid);
+            if !listed.contains(&index) && !known.contains(&physical.uuid) {
+                known.push(physical.uuid);
                 free.push(physical.clone());
             }
         }
@@ -82,10 +103,7 @@ impl Inventory {
 
     /// All physical volumes, including those missing from their groups.
     pub fn pvs(&self) -> Vec<PvRow> {
-        let members = self.groups.iter().flat_map(|facts| {
-            let rows = 0..facts.group.members.len();
-            rows.map(|index| PvRow::Member { facts: Rc::clone(facts), index })
-        });
+        let members = self.groups.iter().flat_map(GroupFacts::pvs);
         members.chain(self.free.iter().cloned().map(PvRow::Free)).collect()
     }
 
@@ -97,16 +115,6 @@ impl Inventory {
     /// The logical volumes that users see; with `all` also the components of others. Volumes that only tie a snapshot to its
     /// origin are never shown.
     pub fn lvs(&self, all: bool) -> Vec<LvRow> {
-        let mut rows = Vec::new();
-        for facts in &self.groups {
-            let group = facts.metadata();
-            let ties: Vec<&str> = group.snapshots().map(|found| &*found.lv.name).collect();
-            for (index, (lv, seen)) in group.lvs.iter().zip(&facts.visible).enumerate() {
-                if (*seen || all) && !ties.contains(&&*lv.name) {
-                    rows.push(LvRow { facts: Rc::clone(facts), index });
-                }
-            }
-        }
-        rows
+        self.groups.iter().flat_map(|facts| facts.lvs(all)).collect()
     }
 }

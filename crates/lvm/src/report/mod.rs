@@ -6,6 +6,7 @@
 pub mod display;
 mod fields;
 mod inventory;
+mod item;
 mod json;
 mod pattern;
 mod selection;
@@ -13,8 +14,9 @@ mod size;
 mod table;
 mod value;
 
-pub use fields::{LvRow, LvState, PvFacts, PvRow, VgRow};
+pub use fields::{AreaFacts, LvRow, LvState, PvFacts, PvRow, VgRow};
 pub use inventory::{GroupFacts, Inventory, PresentVolume};
+pub use item::Item;
 pub use json::json;
 pub use selection::{SELECTION_HELP, Selection, SelectionError};
 pub use size::{BadUnits, Units, long};
@@ -27,6 +29,8 @@ use thiserror::Error;
 
 /// A column of a report on rows of type `R`.
 pub struct Field<R> {
+    /// What it is a property of.
+    pub of: Of,
     /// Its name in `-o`.
     pub name: &'static str,
     /// Its heading.
@@ -39,25 +43,118 @@ pub struct Field<R> {
     pub get: fn(&R) -> Value,
 }
 
-/// The row types of reports.
-pub trait Row: Sized + 'static {
-    /// The name of a row in JSON: `lv`.
-    const NAME: &'static str;
-    /// All fields, by the prefix that `all` follows: `vg` for `vg_all`.
-    const FIELDS: &'static [(&'static str, &'static [Field<Self>])];
-    /// The fields shown by default.
-    const DEFAULT: &'static [&'static str];
-    /// The fields that it is sorted by, by default.
-    const SORTED_BY: &'static str;
+impl<R> Field<R> {
+    /// The text of its value for a row.
+    pub fn show(&self, row: &R, units: &Units) -> String {
+        (self.get)(row).show(self.kind, units)
+    }
+}
 
-    /// The group that it belongs to.
-    fn vg(&self) -> Option<VgRow>;
+/// What fields are properties of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Of {
+    /// The row itself.
+    Row,
+    /// A volume group.
+    Vg,
+    /// A logical volume.
+    Lv,
+    /// A segment of a logical volume.
+    Segment,
+    /// A physical volume.
+    Pv,
+    /// Extents of a physical volume.
+    Piece,
+}
+
+/// A group of fields.
+pub struct Section<R: 'static> {
+    /// Its title in the list of fields.
+    pub title: &'static str,
+    /// What precedes `_all` in the name for all its fields.
+    pub prefix: &'static str,
+    /// Its fields.
+    pub fields: &'static [Field<R>],
+}
+
+/// Rows of which fields are shown.
+pub trait Row: Sized + 'static {
+    /// All fields.
+    const SECTIONS: &'static [Section<Self>];
 
     /// All fields.
     fn fields() -> impl Iterator<Item = &'static Field<Self>> {
-        Self::FIELDS.iter().flat_map(|(_, fields)| *fields)
+        Self::SECTIONS.iter().flat_map(|section| section.fields)
     }
 }
+
+/// A report: what it is about, and what it shows by default.
+#[derive(Debug)]
+pub struct Report {
+    /// What it has a row for.
+    pub of: Of,
+    /// The name of a row in JSON.
+    pub name: &'static str,
+    /// What names of its fields may lack.
+    pub prefix: &'static str,
+    /// The sections that `all` stands for, by their prefixes.
+    pub all: &'static [&'static str],
+    /// The fields shown by default, with commas between them.
+    pub default: &'static str,
+    /// The fields that it is sorted by, by default.
+    pub sorted_by: &'static str,
+}
+
+/// `lvs`.
+pub static LVS: Report = Report {
+    of: Of::Lv,
+    name: "lv",
+    prefix: "lv",
+    all: &["lv", "vg"],
+    default: "lv_name,vg_name,lv_attr,lv_size,pool_lv,origin,data_percent,metadata_percent,move_pv,\
+              mirror_log,copy_percent,convert_lv",
+    sorted_by: "vg_name,lv_name",
+};
+
+/// `lvs --segments`.
+pub static SEGMENTS: Report = Report {
+    of: Of::Segment,
+    name: "seg",
+    prefix: "seg",
+    all: &["lv", "vg", "seg"],
+    default: "lv_name,vg_name,lv_attr,stripes,segtype,seg_size",
+    sorted_by: "vg_name,lv_name,seg_start",
+};
+
+/// `vgs`.
+pub static VGS: Report = Report {
+    of: Of::Vg,
+    name: "vg",
+    prefix: "vg",
+    all: &["vg"],
+    default: "vg_name,pv_count,lv_count,snap_count,vg_attr,vg_size,vg_free",
+    sorted_by: "vg_name",
+};
+
+/// `pvs`.
+pub static PVS: Report = Report {
+    of: Of::Pv,
+    name: "pv",
+    prefix: "pv",
+    all: &["pv", "vg"],
+    default: "pv_name,vg_name,pv_fmt,pv_attr,pv_size,pv_free",
+    sorted_by: "pv_name",
+};
+
+/// `pvs --segments`.
+pub static PIECES: Report = Report {
+    of: Of::Piece,
+    name: "pvseg",
+    prefix: "pvseg",
+    all: &["pv", "vg", "pvseg"],
+    default: "pv_name,vg_name,pv_fmt,pv_attr,pv_size,pv_free,pvseg_start,pvseg_size",
+    sorted_by: "pv_name,pvseg_start",
+};
 
 /// Why fields cannot be shown or sorted by.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -68,6 +165,9 @@ pub enum FieldError {
     /// There is no name.
     #[error("Invalid options string: ")]
     NoName,
+    /// The fields are properties of things that have no row in common.
+    #[error("Can't report LV and PV fields at the same time in report type \"{0}\".")]
+    Mixed(&'static str),
 }
 
 /// Names in LVM's form: case and underscores do not matter.
@@ -75,75 +175,89 @@ fn normal(name: &str) -> String {
     name.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The field of this name, which may lack the report's prefix.
-fn find<R: Row>(name: &str) -> Option<&'static Field<R>> {
+/// The field of this name, which may lack the prefix.
+fn find<R: Row>(prefix: &str, name: &str) -> Option<&'static Field<R>> {
     let name = normal(name);
-    let with_prefix = format!("{}{name}", R::NAME);
+    let with_prefix = format!("{prefix}{name}");
     let is = |wanted: &str| R::fields().find(|field| normal(field.name) == wanted);
     is(&name).or_else(|| is(&with_prefix))
 }
 
-/// The fields requested by `-o` options, one after another: names separated by commas. `+` in front adds them to the
-/// ones before, which are the default ones at first; `-` removes them. `all` or `NAME_all` stands for all.
-///
-/// # Errors
-/// A field is unknown, or an option empty.
-pub fn requested<R: Row>(options: &[String]) -> Result<Vec<&'static Field<R>>, FieldError> {
-    let mut fields = named::<R>(R::DEFAULT.iter().copied())?;
-    for option in options {
-        let (sign, names) = match option.strip_prefix('+') {
-            Some(names) => ('+', names),
-            None => option.strip_prefix('-').map_or((' ', option.as_str()), |names| ('-', names)),
-        };
-        if option.is_empty() {
-            return Err(FieldError::NoName);
+impl Report {
+    /// The fields requested by `-o` options, one after another: names separated by commas. `+` in front adds them to the
+    /// ones before, which are the default ones at first; `-` removes them. `all` or `NAME_all` stands for all.
+    ///
+    /// # Errors
+    /// A field is unknown, or an option empty.
+    pub fn requested(&self, options: &[String]) -> Result<Vec<&'static Field<Item>>, FieldError> {
+        let mut fields = self.named(self.default)?;
+        for option in options {
+            let (sign, names) = match option.strip_prefix('+') {
+                Some(names) => ('+', names),
+                None => {
+                    option.strip_prefix('-').map_or((' ', option.as_str()), |names| ('-', names))
+                }
+            };
+            if option.is_empty() {
+                return Err(FieldError::NoName);
+            }
+            let names = self.named(names)?;
+            match sign {
+                '+' => fields.extend(names),
+                '-' => fields.retain(|field| !names.iter().any(|other| other.name == field.name)),
+                _ => fields = names,
+            }
         }
-        let names = named::<R>(names.split(',').filter(|name| !name.is_empty()))?;
-        match sign {
-            '+' => fields.extend(names),
-            '-' => fields.retain(|field| !names.iter().any(|other| other.name == field.name)),
-            _ => fields = names,
-        }
+        Ok(fields)
     }
-    Ok(fields)
-}
 
-fn named<'a, R: Row>(
-    names: impl IntoIterator<Item = &'a str>,
-) -> Result<Vec<&'static Field<R>>, FieldError> {
-    let mut fields = Vec::new();
-    for name in names {
-        let all = R::FIELDS
-            .iter()
-            .filter(|(prefix, _)| name == "all" || name.strip_suffix("_all") == Some(*prefix));
-        let mut all = all.flat_map(|(_, fields)| *fields).peekable();
-        if all.peek().is_some() {
-            fields.extend(all);
-        } else {
-            fields.push(find(name).ok_or_else(|| FieldError::Unknown(name.to_owned()))?);
+    fn named(&self, names: &str) -> Result<Vec<&'static Field<Item>>, FieldError> {
+        let mut fields = Vec::new();
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            let whole = name.strip_suffix("_all");
+            let sections = Item::SECTIONS.iter().filter(|section| {
+                name == "all" && self.all.contains(&section.prefix) || whole == Some(section.prefix)
+            });
+            let mut all = sections.flat_map(|section| section.fields).peekable();
+            if all.peek().is_some() {
+                fields.extend(all);
+            } else {
+                let found = find(self.prefix, name);
+                fields.push(found.ok_or_else(|| FieldError::Unknown(name.to_owned()))?);
+            }
         }
+        Ok(fields)
     }
-    Ok(fields)
+
+    /// The keys of `-O`: names separated by commas, with `-` in front for descending order.
+    ///
+    /// # Errors
+    /// A field is unknown.
+    pub fn sort_keys(&self, text: &str) -> Result<Vec<SortKey<Item>>, FieldError> {
+        let keys = text.split(',').filter(|key| !key.is_empty()).map(|key| {
+            let descending = key.starts_with('-');
+            let name = key.strip_prefix(['+', '-']).unwrap_or(key);
+            let found = find(self.prefix, name);
+            let field = found.ok_or_else(|| FieldError::Unknown(key.to_owned()))?;
+            Ok(SortKey { field, descending })
+        });
+        keys.collect()
+    }
+
+    /// The conditions of `-S`.
+    ///
+    /// # Errors
+    /// They are invalid.
+    pub fn selection(&self, text: &str) -> Result<Selection<Item>, SelectionError> {
+        Selection::parse(self.prefix, text)
+    }
 }
 
 /// A field that rows are sorted by.
 pub struct SortKey<R: 'static> {
-    field: &'static Field<R>,
+    /// The field.
+    pub field: &'static Field<R>,
     descending: bool,
-}
-
-/// The keys of `-O`: names separated by commas, with `-` in front for descending order.
-///
-/// # Errors
-/// A field is unknown.
-pub fn sort_keys<R: Row>(text: &str) -> Result<Vec<SortKey<R>>, FieldError> {
-    let keys = text.split(',').filter(|key| !key.is_empty()).map(|key| {
-        let descending = key.starts_with('-');
-        let name = key.strip_prefix(['+', '-']).unwrap_or(key);
-        let field = find(name).ok_or_else(|| FieldError::Unknown(key.to_owned()))?;
-        Ok(SortKey { field, descending })
-    });
-    keys.collect()
 }
 
 /// Sorts rows; those with equal keys stay in order.
@@ -161,11 +275,21 @@ pub fn sort<R>(rows: &mut Vec<R>, keys: &[SortKey<R>]) {
     rows.extend(sorted.into_iter().map(|(_, row)| row));
 }
 
-/// The list of a report's fields.
-pub fn help<R: Row>() -> String {
-    let width = R::fields().map(|field| field.name.len()).max().unwrap_or(0);
-    let line = |field: &Field<R>| {
-        format!("  {:width$} - {} [{}]\n", field.name, field.about, field.kind.name())
-    };
-    R::fields().map(line).collect()
+/// The list of all fields; with their kinds if they are to be selected by.
+pub fn help(with_kinds: bool) -> String {
+    let width = Item::fields().map(|field| field.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Section { title, prefix, fields } in Item::SECTIONS {
+        text += &format!("  {title}\n  {}\n", "-".repeat(title.len()));
+        if !with_kinds && !prefix.is_empty() {
+            text +=
+                &format!("    {:width$} - all fields of this section\n", format!("{prefix}_all"));
+        }
+        for field in *fields {
+            let kind = if with_kinds { format!(" [{}]", field.kind.name()) } else { String::new() };
+            text += &format!("    {:width$} - {}{kind}\n", field.name, field.about);
+        }
+        text += "   \n";
+    }
+    text
 }

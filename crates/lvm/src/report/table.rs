@@ -1,6 +1,6 @@
 //! Tables of rows.
 
-use super::{Field, Row, Units, Value};
+use super::{Field, Row, Units};
 
 /// How fields are named beside their values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,14 +27,14 @@ pub struct Style {
 }
 
 impl Style {
-    fn cell(&self, name: &str, value: &Value, units: &Units) -> String {
-        let text = value.show(units);
+    fn cell<R>(&self, field: &Field<R>, row: &R, units: &Units) -> String {
+        let text = field.show(row, units);
         let quote = match self.prefixes {
             Prefixes::None => return text,
             Prefixes::Quoted => "'",
             Prefixes::Bare => "",
         };
-        format!("LVM2_{}={quote}{text}{quote}", name.to_ascii_uppercase())
+        format!("LVM2_{}={quote}{text}{quote}", field.name.to_ascii_uppercase())
     }
 }
 
@@ -53,7 +53,7 @@ pub fn table<R: Row>(
         lines.push(fields.iter().map(|field| field.heading.to_owned()).collect());
     }
     lines.extend(rows.iter().map(|row| {
-        let cells = fields.iter().map(|field| style.cell(field.name, &(field.get)(row), units));
+        let cells = fields.iter().map(|field| style.cell(field, row, units));
         cells.collect()
     }));
     let is_aligned = style.separator.is_none() && style.prefixes == Prefixes::None && !style.rows;

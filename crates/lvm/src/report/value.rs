@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use ashlar_block::Sectors;
 
 use super::Units;
+use crate::text::dates;
 
 /// The kinds of values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +20,10 @@ pub enum Kind {
     Percent,
     /// Several texts.
     List,
+    /// A time.
+    Time,
+    /// Yes or no: yes is shown as the first of these words, which also stand for it in selections.
+    Flag(&'static [&'static str]),
 }
 
 impl Kind {
@@ -26,10 +31,11 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "string",
-            Self::Number => "number",
+            Self::Number | Self::Flag(_) => "number",
             Self::Size => "size",
             Self::Percent => "percent",
             Self::List => "string list",
+            Self::Time => "time",
         }
     }
 
@@ -37,7 +43,7 @@ impl Kind {
     pub(super) fn is_right(self) -> bool {
         match self {
             Self::Number | Self::Size | Self::Percent => true,
-            Self::Text | Self::List => false,
+            Self::Text | Self::List | Self::Time | Self::Flag(_) => false,
         }
     }
 }
@@ -83,17 +89,34 @@ pub enum Value {
     Percent(Option<Percent>),
     /// Several texts.
     List(Vec<String>),
+    /// A time in seconds since 1970; unknown ones are 0.
+    Time(u64),
+    /// Yes or no, or unknown.
+    Flag(Option<bool>),
+    /// What takes the place of a number that is not defined, and how it is shown.
+    Undefined(&'static str),
 }
 
+/// The number that LVM takes for undefined ones.
+const UNDEFINED: u64 = u64::MAX;
+
 impl Value {
-    /// The number of things.
-    pub(super) fn count(count: usize) -> Self {
-        Self::Number(count as u64)
+    /// This number, or nothing.
+    pub(super) fn defined(number: Option<u64>) -> Self {
+        number.map_or(Self::Undefined(""), Self::Number)
     }
 
-    /// Its text.
-    pub fn show(&self, units: &Units) -> String {
+    /// Its text in a field of this kind.
+    pub fn show(&self, kind: Kind, units: &Units) -> String {
         match self {
+            Self::Flag(Some(true)) => {
+                let words = if let Kind::Flag(words) = kind { words } else { &[] };
+                words.first().copied().unwrap_or("1").to_owned()
+            }
+            Self::Flag(Some(false)) | Self::Time(0) => String::new(),
+            Self::Flag(None) => "unknown".to_owned(),
+            Self::Time(seconds) => dates::stamp(*seconds, 0),
+            Self::Undefined(shown) => (*shown).to_owned(),
             Self::Text(text) => text.clone(),
             Self::Hidden(name) => format!("[{name}]"),
             Self::Number(number) => number.to_string(),
@@ -103,24 +126,29 @@ impl Value {
         }
     }
 
-    /// The order of two values of a field; an unknown percentage is the greatest.
+    /// The number that it is or stands for.
+    pub(super) fn number(&self) -> Option<u64> {
+        Some(match self {
+            Self::Number(number) | Self::Time(number) => *number,
+            Self::Size(size) => size.0,
+            Self::Percent(percent) => percent.map_or(UNDEFINED, |percent| percent.0),
+            Self::Flag(flag) => flag.map_or(UNDEFINED, u64::from),
+            Self::Undefined(_) => UNDEFINED,
+            Self::Text(_) | Self::Hidden(_) | Self::List(_) => return None,
+        })
+    }
+
+    /// The order of two values of a field; an unknown number is the greatest.
     pub fn order(&self, other: &Self) -> Ordering {
-        let rank = |percent: &Option<Percent>| percent.map_or(u64::MAX, |percent| percent.0);
         match (self, other) {
-            (Self::Number(a), Self::Number(b)) => a.cmp(b),
-            (Self::Size(a), Self::Size(b)) => a.cmp(b),
-            (Self::Percent(a), Self::Percent(b)) => rank(a).cmp(&rank(b)),
             (Self::List(a), Self::List(b)) => a.cmp(b),
-            (a, b) => a.text().cmp(b.text()),
+            (a, b) => a.number().cmp(&b.number()).then_with(|| a.text().cmp(b.text())),
         }
     }
 
     /// The text that a selection compares; of other kinds nothing.
     pub(super) fn text(&self) -> &str {
-        match self {
-            Self::Text(text) | Self::Hidden(text) => text,
-            Self::Number(_) | Self::Size(_) | Self::Percent(_) | Self::List(_) => "",
-        }
+        if let Self::Text(text) | Self::Hidden(text) = self { text } else { "" }
     }
 }
 

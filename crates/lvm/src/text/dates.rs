@@ -68,9 +68,60 @@ pub fn stamp(seconds: u64, utc_offset: i32) -> String {
     )
 }
 
+/// The seconds since 1970 of `@SECONDS`, or of a date as `2026-11-21`, `2026-11-21 17:02` or `2026-11-21 17:02:39`
+/// with or without ` +0100`; UTC if there is no offset.
+pub fn parse(text: &str) -> Option<u64> {
+    if let Some(seconds) = text.strip_prefix('@') {
+        return seconds.parse().ok();
+    }
+    let mut words = text.split_ascii_whitespace();
+    let numbers = |word: &str, separator: char| -> Option<Vec<u64>> {
+        word.split(separator).map(|part| part.parse().ok()).collect()
+    };
+    let date = numbers(words.next()?, '-')?;
+    let &[year @ 1970..=9999, month @ 1..=12, day @ 1..=31] = &*date else { return None };
+    let time = words.next().map_or_else(|| Some(Vec::new()), |word| numbers(word, ':'))?;
+    let (hour, minute, second) = match *time {
+        [] => (0, 0, 0),
+        [hour, minute] => (hour, minute, 0),
+        [hour, minute, second] => (hour, minute, second),
+        _ => return None,
+    };
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let offset = match words.next() {
+        None => 0,
+        Some(offset) => {
+            let sign = if offset.starts_with('-') { -1 } else { 1 };
+            let digits: u16 = offset.strip_prefix(['+', '-'])?.parse().ok()?;
+            let digits = i64::from(digits);
+            sign * (digits / 100 * 3_600 + digits % 100 * 60)
+        }
+    };
+    // Years that begin in March, as above.
+    let from_march = (month + 9) % 12;
+    let year = year - u64::from(month < 3);
+    let days =
+        year * 365 + year / 4 - year / 100 + year / 400 + (153 * from_march + 2) / 5 + day - 1;
+    let seconds = (days - 719_468) * 86_400 + hour * 3_600 + minute * 60 + second;
+    words.next().is_none().then(|| seconds.checked_add_signed(-offset)).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_parsed_as_they_are_printed() {
+        for seconds in [0, 68_169_599, 68_169_600, 951_782_400, 951_868_800, 1_795_280_559] {
+            assert_eq!(parse(&stamp(seconds, 3_600)), Some(seconds), "{}", stamp(seconds, 0));
+            assert_eq!(parse(&format!("@{seconds}")), Some(seconds));
+        }
+        assert_eq!(parse("2026-11-21"), parse("2026-11-21 00:00"));
+        let wrong = ["", "x", "2026", "2026-13-01", "2026-01-01 24:00", "2026-01-01 0:0:0 +0 x"];
+        assert!(wrong.iter().all(|text| parse(text).is_none()));
+    }
 
     #[test]
     fn known_moments() {

@@ -7,6 +7,7 @@ use ashlar_lvm::Metadata;
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::group::{Group, MemberState};
 use ashlar_lvm::metadata::MetadataError;
+use ashlar_lvm::report::PvFacts;
 use ashlar_lvm::text::Form;
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +23,8 @@ pub struct ServedPhysical {
     pub path: String,
     /// Its identity.
     pub uuid: String,
-    /// Its size.
-    pub size_bytes: u64,
-    /// Whether its label says that it is used.
-    pub is_used: bool,
-    /// The number of its metadata areas.
-    pub areas: usize,
+    /// What its label says.
+    pub facts: PvFacts,
 }
 
 /// A group of a daemon.
@@ -71,13 +68,10 @@ impl VolumeGroups {
     pub(crate) fn report(&self, devices: &Devices) -> (Vec<ServedPhysical>, Vec<ServedGroup>) {
         let physical = self.physical.iter().map(|physical| {
             let path = devices.find(&physical.device).map(|device| device.path);
-            let label = &physical.pv.label;
             ServedPhysical {
                 path: path.unwrap_or_else(|| "[unknown]".to_owned()),
-                uuid: label.uuid.to_string(),
-                size_bytes: label.device_size,
-                is_used: label.is_used(),
-                areas: physical.pv.areas.len(),
+                uuid: physical.pv.label.uuid.to_string(),
+                facts: PvFacts::of(&physical.pv),
             }
         });
         let groups = self.found().groups;

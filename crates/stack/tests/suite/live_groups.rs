@@ -54,7 +54,7 @@ fn disks_join_and_leave_a_group_and_are_free_again_whatever_cuts_it() {
             let turns = acknowledged.get();
             let may_be = [turns, if is_done { turns } else { turns + 1 }];
             assert!(may_be.iter().any(|turns| (turns % 2 == 1) == is_member), "{turns}");
-            let is_marked = physical.len() == 3 && physical.iter().all(|it| it.is_used);
+            let is_marked = physical.len() == 3 && physical.iter().all(|it| it.facts.is_used);
             match live.turn_third().await {
                 Ok(_) => left += u32::from(is_member),
                 Err(why) if is_member => assert!(why.contains("new"), "{why}"),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::split_name;
+use ashlar_lvm::report::VGS;
 use ashlar_lvm::report::display::{self, Form, PvDetails};
 use clap::Args;
 
@@ -139,7 +140,8 @@ impl Pvdisplay {
         if self.columns {
             return self.pvs.run();
         }
-        self.pvs.look.display(form(self.colon, self.short, self.maps), || self.pvs.rows())
+        let form = form(self.colon, self.short, self.maps);
+        self.pvs.look.display(self.pvs.report(), form, || self.pvs.rows())
     }
 }
 
@@ -148,7 +150,8 @@ impl Vgdisplay {
         if self.columns {
             return self.vgs.run();
         }
-        self.vgs.look.display(form(self.colon, self.short, false), || self.vgs.rows())
+        let form = form(self.colon, self.short, false);
+        self.vgs.look.display(&VGS, form, || self.vgs.rows())
     }
 }
 
@@ -158,7 +161,7 @@ impl Lvdisplay {
             return self.lvs.run();
         }
         let lvs = &self.lvs;
-        lvs.look.display(form(self.colon, false, self.maps), || {
+        lvs.look.display(lvs.report(), form(self.colon, false, self.maps), || {
             let groups = lvs.groups()?;
             for name in &lvs.names {
                 let group = groups.group(split_name(name)?.0)?;

@@ -6,7 +6,8 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::Groups;
 use ashlar_lvm::report::display::{Display, Form};
 use ashlar_lvm::report::{
-    self, Field, FieldError, Prefixes, PvRow, Row, Selection, Style, Units, VgRow,
+    self, Field, FieldError, Item, LVS, Of, PIECES, PVS, Prefixes, PvRow, Report, SEGMENTS,
+    Selection, Style, Units, VGS, VgRow,
 };
 use clap::Args;
 
@@ -75,17 +76,28 @@ pub(super) struct Look {
 
 impl Look {
     /// Prints `rows`, or a list of the available fields.
-    fn run<R: Row>(&self, rows: impl FnOnce() -> Result<Vec<R>>) -> Result<ExitCode> {
+    fn run<R: Into<Item>>(
+        &self,
+        report: &Report,
+        rows: impl FnOnce() -> Result<Vec<R>>,
+    ) -> Result<ExitCode> {
         if self.options.last().is_some_and(|options| options == "help") {
-            output::print(&report::help::<R>())?;
+            output::print(&report::help(false))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let fields = report::requested::<R>(&self.options).map_err(unknown::<R>)?;
-        let keys = report::sort_keys(self.sort.as_deref().unwrap_or(R::SORTED_BY));
-        let keys = keys.map_err(unknown::<R>)?;
-        let Some(mut rows) = self.selected(rows)? else { return Ok(ExitCode::SUCCESS) };
+        let fields = report.requested(&self.options).map_err(unknown)?;
+        let keys = report.sort_keys(self.sort.as_deref().unwrap_or(report.sorted_by));
+        let keys = keys.map_err(unknown)?;
+        let Some(selection) = self.selection(report)? else { return Ok(ExitCode::SUCCESS) };
+        let mut used = selection.fields();
+        used.extend(fields.iter().copied().chain(keys.iter().map(|key| key.field)));
+        // Fields that do not go together are refused before any disk is read.
+        report.rows(Vec::new(), &used).map_err(Error::failed)?;
+        let rows = rows()?.into_iter().map(R::into).collect();
+        let mut rows = report.rows(rows, &used).map_err(Error::failed)?;
+        rows.retain(|row| selection.selects(row));
         report::sort(&mut rows, &keys);
-        output::print(&self.text(&fields, &rows))?;
+        output::print(&self.text(report, &fields, &rows))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -93,8 +105,9 @@ impl Look {
     ///
     /// # Errors
     /// Options for tables are given.
-    pub(super) fn display<R: Row + Display>(
+    pub(super) fn display<R: Into<Item> + Clone + Display>(
         &self,
+        report: &Report,
         form: Form,
         rows: impl FnOnce() -> Result<Vec<R>>,
     ) -> Result<ExitCode> {
@@ -102,30 +115,37 @@ impl Look {
             || self.sort.is_some()
             || self.separator.is_some()
             || self.reportformat.is_some()
+            || matches!(report.of, Of::Segment | Of::Piece)
             || [self.noheadings, self.nameprefixes, self.unquoted, self.rows, self.json]
                 .contains(&true);
         if is_table {
             return Err(Error::usage("Incompatible options selected: only tables (-C) take them"));
         }
-        let Some(rows) = self.selected(rows)? else { return Ok(ExitCode::SUCCESS) };
+        let Some(selection) = self.selection(report)? else { return Ok(ExitCode::SUCCESS) };
+        let used = selection.fields();
+        let mut text = String::new();
         let units = self.units();
-        output::print(&rows.iter().map(|row| row.display(form, &units)).collect::<String>())?;
+        for row in rows()? {
+            let items = report.rows(vec![row.clone().into()], &used).map_err(Error::failed)?;
+            if items.iter().any(|item| selection.selects(item)) {
+                text += &row.display(form, &units);
+            }
+        }
+        output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The rows that are selected; `None` after printing help on selections.
-    fn selected<R: Row>(&self, rows: impl FnOnce() -> Result<Vec<R>>) -> Result<Option<Vec<R>>> {
+    /// The conditions on rows; `None` after printing help on selections.
+    fn selection(&self, report: &Report) -> Result<Option<Selection<Item>>> {
         let text = self.select.as_deref().unwrap_or_default();
         if text == "help" {
-            output::print(&format!("{}\n{}", report::help::<R>(), report::SELECTION_HELP))?;
+            output::print(&format!("{}\n{}", report::help(true), report::SELECTION_HELP))?;
             return Ok(None);
         }
-        let selection = Selection::parse(text).map_err(|error| {
+        let selection = report.selection(text).map_err(|error| {
             Error::failed(error).hint("--select help lists fields and operators")
         })?;
-        let mut rows = rows()?;
-        rows.retain(|row| selection.selects(row));
-        Ok(Some(rows))
+        Ok(Some(selection))
     }
 
     fn units(&self) -> Units {
@@ -134,10 +154,10 @@ impl Look {
         units
     }
 
-    fn text<R: Row>(&self, fields: &[&'static Field<R>], rows: &[R]) -> String {
+    fn text(&self, report: &Report, fields: &[&'static Field<Item>], rows: &[Item]) -> String {
         let units = self.units();
         if self.json || self.reportformat.as_deref() == Some("json") {
-            return report::json(fields, rows, &units);
+            return report::json(report.name, fields, rows, &units);
         }
         let prefixes = match (self.nameprefixes, self.unquoted) {
             (false, _) => Prefixes::None,
@@ -155,8 +175,8 @@ impl Look {
 }
 
 /// Prints all fields, as LVM does after an unknown one.
-fn unknown<R: Row>(error: FieldError) -> Error {
-    output::to_stderr(&report::help::<R>());
+fn unknown(error: FieldError) -> Error {
+    output::to_stderr(&report::help(false));
     Error::failed(error)
 }
 
@@ -165,13 +185,18 @@ fn unknown<R: Row>(error: FieldError) -> Error {
 #[command(after_help = "\
 Examples:
   ashlar lvm pvs a.img b.img
-  ashlar lvm pvs --devices a.img,b.img -o +pv_used,pv_uuid --units m")]
+  ashlar lvm pvs --devices a.img,b.img -o +pv_used,pv_uuid --units m
+  ashlar lvm pvs --devices a.img,b.img --segments -o +lv_name")]
 pub(crate) struct Pvs {
     #[command(flatten)]
     pub(super) disks: Devices,
 
     #[command(flatten)]
     pub(super) look: Look,
+
+    /// Show a row for each run of extents that a volume uses or none
+    #[arg(long)]
+    pub(super) segments: bool,
 
     /// Physical volumes to show [default: all]
     #[arg(value_name = "PV")]
@@ -213,6 +238,10 @@ pub(crate) struct Lvs {
     #[arg(short, long)]
     pub(super) all: bool,
 
+    /// Show a row for each segment
+    #[arg(long)]
+    pub(super) segments: bool,
+
     /// Volumes to show, or groups whose volumes to show [default: all]
     #[arg(value_name = "VG[/LV]")]
     pub(super) names: Vec<String>,
@@ -220,7 +249,11 @@ pub(crate) struct Lvs {
 
 impl Pvs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        self.look.run(|| self.rows())
+        self.look.run(self.report(), || self.rows())
+    }
+
+    pub(super) fn report(&self) -> &'static Report {
+        if self.segments { &PIECES } else { &PVS }
     }
 
     pub(super) fn rows(&self) -> Result<Vec<PvRow>> {
@@ -230,7 +263,7 @@ impl Pvs {
 
 impl Vgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        self.look.run(|| self.rows())
+        self.look.run(&VGS, || self.rows())
     }
 
     pub(super) fn rows(&self) -> Result<Vec<VgRow>> {
@@ -240,7 +273,11 @@ impl Vgs {
 
 impl Lvs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        self.look.run(|| self.groups()?.lvs(&self.names, self.all))
+        self.look.run(self.report(), || self.groups()?.lvs(&self.names, self.all))
+    }
+
+    pub(super) fn report(&self) -> &'static Report {
+        if self.segments { &SEGMENTS } else { &LVS }
     }
 
     pub(super) fn groups(&self) -> Result<Groups> {

@@ -35,7 +35,7 @@ pub(super) fn long(row: &VgRow, units: &Units) -> String {
     let has = |flag| group.flags.contains(&flag);
     let numbers = Numbers::of(row);
     let size = |extents| units.long(group.sectors(extents));
-    let areas: usize = row.0.physical.iter().flatten().map(|pv| pv.facts.areas).sum();
+    let areas: usize = row.0.physical.iter().flatten().map(|pv| pv.facts.areas.len()).sum();
     let mut lines = Lines::new("Volume group", 22);
     lines.add("VG Name", &group.name);
     lines.add("System ID", group.system_id.as_deref().unwrap_or_default());

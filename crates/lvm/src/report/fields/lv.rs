@@ -3,48 +3,22 @@
 use std::rc::Rc;
 
 use ashlar_block::Sectors;
-use ashlar_dm::snapshot::{Status, StatusLine};
 
+use super::relations::origin_of;
 use super::vg::allocation_letter;
-use super::{Field, Kind, Row, Value, VgRow, field, vg};
-use crate::metadata::{AreaVolume, LogicalVolume, LvFlag, Segment, SegmentKind, VolumeGroup};
+use super::{LvState, Value};
+use crate::metadata::{AreaVolume, LogicalVolume, LvFlag, SegmentKind, VolumeGroup};
 use crate::moving::Move;
 use crate::report::GroupFacts;
-use crate::report::value::Percent;
-use crate::snapshots::used_percent;
 use crate::uuid::Uuid;
 
 /// A logical volume.
+#[derive(Clone)]
 pub struct LvRow {
     /// Its group.
     pub facts: Rc<GroupFacts>,
     /// Its index there.
     pub index: usize,
-}
-
-/// The state of a volume that has a device.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LvState {
-    /// Whether the device is in use.
-    pub is_open: bool,
-    /// Its status, as `dmsetup status` prints it.
-    pub status: String,
-}
-
-impl LvState {
-    /// The state of the snapshot that it is, or that is merged into it.
-    fn snapshot(&self) -> Option<Status> {
-        self.status.parse().ok().map(|line: StatusLine| line.status)
-    }
-
-    pub(in crate::report) fn is_invalid(&self) -> bool {
-        self.snapshot() == Some(Status::Invalid)
-    }
-
-    /// The space of a snapshot that is in use.
-    pub(in crate::report) fn used(&self) -> Option<Percent> {
-        used_percent(self.snapshot()?)
-    }
 }
 
 impl LvRow {
@@ -74,43 +48,90 @@ impl LvRow {
         self.lv().and_then(|lv| lv.segments.first()).map(|segment| &segment.kind)
     }
 
-    /// Its name; in brackets for a hidden volume.
-    fn name(&self) -> Value {
-        let name = self.lv().map_or_else(String::new, |lv| lv.name.clone());
-        if self.is_seen() { Value::Text(name) } else { Value::Hidden(name) }
+    /// The name of a volume of its group; in brackets if that is hidden.
+    pub(super) fn named(&self, name: &str) -> Value {
+        let index = self.group().lvs.iter().position(|lv| lv.name == name);
+        let is_seen = index.and_then(|index| self.facts.visible.get(index));
+        if is_seen == Some(&false) {
+            return Value::Hidden(name.to_owned());
+        }
+        Value::Text(name.to_owned())
+    }
+
+    /// The identity of a volume of its group.
+    pub(super) fn uuid_of(&self, name: &str) -> String {
+        self.group().lv(name).map_or_else(String::new, |lv| lv.id.to_string())
     }
 
     pub(in crate::report) fn size(&self) -> Sectors {
         self.lv().map_or(Sectors::ZERO, |lv| self.group().size(lv))
     }
 
-    pub(in crate::report) fn origin(&self) -> String {
-        let Some(lv) = self.lv() else { return String::new() };
-        if let Some(found) = self.group().snapshot_in(&lv.name) {
-            return found.snapshot.origin.clone();
+    pub(in crate::report) fn origin(&self) -> Option<&LogicalVolume> {
+        origin_of(self.group(), self.lv()?)
+    }
+
+    /// The size of the origin, as snapshots and origins show it.
+    pub(super) fn origin_size(&self) -> Option<Sectors> {
+        let (group, lv) = (self.group(), self.lv()?);
+        if let Some(found) = group.snapshot_in(&lv.name) {
+            return Some(group.size(found.lv));
         }
         let thin = self.first().and_then(SegmentKind::as_thin);
-        let origin = thin.and_then(|thin| thin.origin.as_ref().or(thin.external_origin.as_ref()));
-        origin.cloned().unwrap_or_default()
+        if let Some(outside) = thin.and_then(|thin| group.lv(thin.external_origin.as_ref()?)) {
+            return Some(group.size(outside));
+        }
+        self.is_origin().then(|| group.size(lv))
     }
 
-    /// The physical volume that its extents leave, if it is a move.
-    fn moves_from(&self) -> String {
-        let source = self.lv().and_then(Move::of).and_then(|moving| moving.source());
-        source.map_or_else(String::new, |index| self.facts.device(index).to_owned())
+    /// Whether it is being merged, or a snapshot is being merged into it.
+    pub(super) fn is_merging(&self) -> bool {
+        let Some(lv) = self.lv() else { return false };
+        let group = self.group();
+        if let Some(found) = group.snapshot_in(&lv.name) {
+            return found.snapshot.merging;
+        }
+        let mut thins = group.lvs.iter().filter_map(|lv| lv.segments.first()?.kind.as_thin());
+        group.snapshots_of(&lv.name).any(|found| found.snapshot.merging)
+            || self.first().and_then(SegmentKind::as_thin).is_some_and(|thin| thin.merge.is_some())
+            || thins.any(|thin| thin.merge.as_ref() == Some(&lv.name))
     }
 
-    pub(in crate::report) fn pool(&self) -> String {
-        let thin = self.first().and_then(SegmentKind::as_thin);
-        thin.map_or(String::new(), |thin| thin.pool.clone())
+    /// The index of the physical volume that its extents leave, if it is a move.
+    pub(super) fn moves_from(&self) -> Option<usize> {
+        self.lv().and_then(Move::of).and_then(|moving| moving.source())
     }
 
-    fn segment_type(&self) -> String {
-        self.first().map_or_else(String::new, |kind| kind.name().to_owned())
+    /// The name of the pool that it takes its space from.
+    pub(super) fn pool(&self) -> Option<&str> {
+        let kind = self.first()?;
+        match kind.foreign_name() {
+            "cache" => self.kept_text("cache_pool"),
+            "vdo" => self.kept_text("vdo_pool"),
+            _ => kind.as_thin().map(|thin| &*thin.pool),
+        }
+    }
+
+    /// The names of the volumes with the data and with the metadata of a pool.
+    pub(super) fn pool_parts(&self) -> [Option<&str>; 2] {
+        let Some(kind) = self.first() else { return [None, None] };
+        if let Some(pool) = kind.as_thin_pool() {
+            return [Some(&pool.data), Some(&pool.metadata)];
+        }
+        match kind.foreign_name() {
+            "cache-pool" => [self.kept_text("data"), self.kept_text("metadata")],
+            "vdo-pool" => [self.kept_text("data"), None],
+            _ => [None, None],
+        }
+    }
+
+    /// A text of its first segment.
+    fn kept_text(&self, key: &str) -> Option<&str> {
+        self.lv()?.segments.first()?.kept_text(key)
     }
 
     /// LVM's `lv_attr` letters.
-    fn attributes(&self) -> String {
+    pub(super) fn attributes(&self) -> String {
         let (group, Some(lv)) = (self.group(), self.lv()) else { return String::new() };
         let store = group.snapshot_in(&lv.name);
         let merging_into = group.snapshots_of(&lv.name).any(|found| found.snapshot.merging);
@@ -189,9 +210,7 @@ impl LvRow {
             | SegmentKind::Zero
             | SegmentKind::Foreign(_) => None,
         });
-        // Spare metadata for the repair of a pool: not used yet.
-        let spare = !lv.is_visible() && lv.name.ends_with("_pmspare");
-        letters.unwrap_or((if spare { 'e' } else { volume }, target))
+        letters.unwrap_or((if self.is_spare() { 'e' } else { volume }, target))
     }
 
     /// Whether it is a pool of thin volumes, which is no device for users.
@@ -205,20 +224,6 @@ impl LvRow {
         Some(format!("/dev/{}/{}", self.group().name, lv.name))
     }
 
-    fn stripes(&self) -> usize {
-        self.lv().and_then(|lv| lv.segments.first()).map_or(0, |segment| match &segment.kind {
-            SegmentKind::Raid(raid) => raid.images.len(),
-            SegmentKind::Thin(_) => 0,
-            SegmentKind::Striped(_)
-            | SegmentKind::Mirror(_)
-            | SegmentKind::Snapshot(_)
-            | SegmentKind::ThinPool(_)
-            | SegmentKind::Error
-            | SegmentKind::Zero
-            | SegmentKind::Foreign(_) => segment.areas().len().max(1),
-        })
-    }
-
     /// The device or the volume that contains an area.
     pub(in crate::report) fn place<'a>(&'a self, on: &'a AreaVolume) -> &'a str {
         match on {
@@ -226,95 +231,4 @@ impl LvRow {
             AreaVolume::Lv(name) => name,
         }
     }
-
-    fn places(&self) -> Vec<String> {
-        let place = |segment: &Segment| -> Vec<String> {
-            if let SegmentKind::Raid(raid) = &segment.kind {
-                return raid.images.iter().map(|image| format!("{}(0)", image.data)).collect();
-            }
-            if let SegmentKind::ThinPool(pool) = &segment.kind {
-                return vec![format!("{}(0)", pool.data)];
-            }
-            let areas = segment.areas().iter();
-            areas.map(|area| format!("{}({})", self.place(&area.on), area.start)).collect()
-        };
-        let segments = self.lv().map_or(&[][..], |lv| &lv.segments);
-        segments.iter().flat_map(place).collect()
-    }
 }
-
-impl Row for LvRow {
-    const NAME: &'static str = "lv";
-    const DEFAULT: &'static [&'static str] = &[
-        "lv_name",
-        "vg_name",
-        "lv_attr",
-        "lv_size",
-        "pool_lv",
-        "origin",
-        "data_percent",
-        "move_pv",
-    ];
-    const SORTED_BY: &'static str = "vg_name,lv_name";
-    const FIELDS: &'static [(&'static str, &'static [Field<Self>])] =
-        &[("lv", FIELDS), ("vg", &vg::fields())];
-
-    fn vg(&self) -> Option<VgRow> {
-        Some(VgRow(Rc::clone(&self.facts)))
-    }
-}
-
-const FIELDS: &[Field<LvRow>] = &[
-    field(Kind::Text, "lv_name", "LV", "the name; in brackets if it is a part", |row| row.name()),
-    field(Kind::Text, "lv_uuid", "LV UUID", "the identity", |row| {
-        Value::Text(row.lv().map_or_else(String::new, |lv| lv.id.to_string()))
-    }),
-    field(Kind::Text, "lv_full_name", "LV", "with its group", |row| {
-        let name = row.lv().map_or("", |lv| &lv.name);
-        Value::Text(format!("{}/{name}", row.group().name))
-    }),
-    field(Kind::Text, "lv_path", "Path", "where it is in a mount", |row| {
-        Value::Text(row.path().unwrap_or_default())
-    }),
-    field(Kind::Text, "lv_attr", "Attr", "kind, permissions, allocation, ...: see lvs(8)", |row| {
-        Value::Text(row.attributes())
-    }),
-    field(Kind::Size, "lv_size", "LSize", "the size; of a snapshot that of its store", |row| {
-        Value::Size(row.size())
-    }),
-    field(Kind::Text, "pool_lv", "Pool", "its pool", |row| Value::Text(row.pool())),
-    field(Kind::Text, "origin", "Origin", "what it is a snapshot of", |row| {
-        Value::Text(row.origin())
-    }),
-    field(Kind::Percent, "data_percent", "Data%", "the used part of a snapshot's space", |row| {
-        Value::Percent(row.state().and_then(LvState::used))
-    }),
-    field(Kind::Text, "move_pv", "Move", "of a move: the physical volume that is left", |row| {
-        Value::Text(row.moves_from())
-    }),
-    field(Kind::Text, "lv_active", "Active", "active, or nothing", |row| {
-        Value::Text(row.state().map_or("", |_| "active").to_owned())
-    }),
-    field(Kind::Text, "segtype", "Type", "what it is made of", |row| {
-        Value::Text(row.segment_type())
-    }),
-    field(Kind::Number, "seg_count", "#Seg", "in how many pieces", |row| {
-        Value::count(row.lv().map_or(0, |lv| lv.segments.len()))
-    }),
-    field(Kind::Number, "stripes", "#Str", "stripes or copies", |row| Value::count(row.stripes())),
-    field(Kind::Size, "chunk_size", "Chunk", "the chunk size of a snapshot or pool", |row| {
-        let of = row.lv().and_then(|lv| row.group().snapshot_in(&lv.name));
-        let pool = row.first().and_then(SegmentKind::as_thin_pool);
-        let pool = pool.map_or(Sectors::ZERO, |pool| pool.chunk_size);
-        Value::Size(of.map_or(pool, |found| found.snapshot.chunk_size))
-    }),
-    field(Kind::List, "devices", "Devices", "where its extents are", |row| {
-        Value::List(row.places())
-    }),
-    field(Kind::List, "lv_tags", "LV Tags", "words for the administrator", |row| {
-        Value::List(row.lv().map_or_else(Vec::new, |lv| lv.tags.clone()))
-    }),
-    field(Kind::Text, "lv_problem", "Problem", "why it cannot be used", |row| {
-        Value::Text(row.lv().and_then(|lv| lv.unsupported.clone()).unwrap_or_default())
-    }),
-];

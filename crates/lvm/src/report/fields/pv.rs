@@ -3,15 +3,18 @@
 use std::rc::Rc;
 
 use ashlar_block::Sectors;
+use serde::{Deserialize, Serialize};
 
-use super::{Field, Kind, Row, Value, VgRow, field, vg};
+use super::{Field, Item, Value, empty, flag, list, number, size, text};
 use crate::group::MemberState;
-use crate::metadata::{PhysicalVolume, PvFlag, VgFlag, VolumeGroup};
-use crate::pv::PvOnDisk;
+use crate::metadata::{Bootloader, PhysicalVolume, PvFlag, VgFlag, VolumeGroup};
+use crate::ondisk::Range;
+use crate::ondisk::layout::SECTOR_SIZE;
+use crate::pv::{MetadataArea, PvOnDisk};
 use crate::report::{GroupFacts, PresentVolume};
-use crate::uuid::Uuid;
 
 /// A physical volume.
+#[derive(Clone)]
 pub enum PvRow {
     /// One of a group, which may be missing.
     Member {
@@ -24,25 +27,84 @@ pub enum PvRow {
     Free(PresentVolume),
 }
 
-/// What the label of a physical volume says.
-#[derive(Clone, Debug)]
+/// What the label of a physical volume says, and its metadata areas.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
 pub struct PvFacts {
-    /// The identity.
-    pub uuid: Uuid,
     /// The size of the device in bytes.
     pub size_bytes: u64,
     /// Whether it belongs to a group.
     pub is_used: bool,
-    /// The number of metadata areas.
-    pub areas: usize,
+    /// The version of the label's extension, if it has one.
+    pub extension: Option<u32>,
+    /// Where its data begins, in bytes.
+    pub data_start: u64,
+    /// The first byte and the size of the space for a boot loader.
+    pub bootloader: Option<(u64, u64)>,
+    /// The metadata areas.
+    pub areas: Vec<AreaFacts>,
+}
+
+/// A metadata area.
+#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct AreaFacts {
+    /// Its size.
+    pub size_bytes: u64,
+    /// How much larger the text may grow.
+    pub free_bytes: u64,
+    /// Whether the group keeps no copy of its metadata there.
+    pub is_ignored: bool,
+}
+
+impl AreaFacts {
+    fn of(area: &MetadataArea) -> Self {
+        let header = area.state.as_ref().ok().map(|contents| &contents.header);
+        let size_bytes = header.map_or(area.place.size, |header| header.area.size);
+        // The old and the new text share what the header leaves of the area; LVM keeps a sector of each half.
+        let sector = SECTOR_SIZE as u64;
+        let most = (size_bytes.saturating_sub(sector) / 2).saturating_sub(sector);
+        let text = header.and_then(|header| header.current.as_ref()).map_or(0, |text| text.size);
+        let free = most.saturating_sub(text) / sector * sector;
+        let is_ignored = header.is_some_and(|header| header.ignored);
+        Self { size_bytes, free_bytes: free, is_ignored }
+    }
+
+    pub(super) fn size(&self) -> Sectors {
+        Sectors::from_bytes_floor(self.size_bytes)
+    }
+
+    pub(super) fn free(&self) -> Sectors {
+        Sectors::from_bytes_floor(self.free_bytes)
+    }
+
+    /// The least of a property of areas.
+    pub(super) fn least<'a>(
+        areas: impl IntoIterator<Item = &'a Self>,
+        get: fn(&Self) -> Sectors,
+    ) -> Sectors {
+        areas.into_iter().map(get).min().unwrap_or_default()
+    }
 }
 
 impl PvFacts {
     /// The facts of a physical volume.
     pub fn of(pv: &PvOnDisk) -> Self {
         let label = &pv.label;
-        let (uuid, size_bytes) = (label.uuid, label.device_size);
-        Self { uuid, size_bytes, is_used: label.is_used(), areas: pv.areas.len() }
+        let bootloader = label.extension.as_ref().and_then(|it| it.bootloader_areas.first());
+        Self {
+            size_bytes: label.device_size,
+            is_used: label.is_used(),
+            extension: label.extension.as_ref().map(|extension| extension.version),
+            data_start: label.data_areas.first().map_or(0, |area| area.offset),
+            bootloader: bootloader.map(|Range { offset, size }| (*offset, *size)),
+            areas: pv.areas.iter().map(AreaFacts::of).collect(),
+        }
+    }
+
+    /// The metadata areas in use.
+    pub(super) fn used_areas(&self) -> impl Iterator<Item = &AreaFacts> {
+        self.areas.iter().filter(|area| !area.is_ignored)
     }
 }
 
@@ -75,18 +137,50 @@ impl PvRow {
         self.group().and_then(|(group, index)| group.pvs.get(index))
     }
 
-    /// What its label says, if it is present.
-    pub(in crate::report) fn label(&self) -> Option<&PvFacts> {
+    fn present(&self) -> Option<&PresentVolume> {
         match self {
-            Self::Member { facts, index } => {
-                facts.physical.get(*index)?.as_ref().map(|physical| &physical.facts)
-            }
-            Self::Free(physical) => Some(&physical.facts),
+            Self::Member { facts, index } => facts.physical.get(*index)?.as_ref(),
+            Self::Free(physical) => Some(physical),
         }
     }
 
+    /// What its label says, if it is present.
+    pub(in crate::report) fn label(&self) -> Option<&PvFacts> {
+        self.present().map(|physical| &physical.facts)
+    }
+
+    /// Where its data begins.
+    fn data_start(&self) -> Sectors {
+        let label = self.label().map(|label| Sectors::from_bytes_floor(label.data_start));
+        self.member().map_or(label.unwrap_or_default(), |pv| Sectors(pv.pe_start.0))
+    }
+
+    /// The first sector and the size of the space for a boot loader.
+    fn bootloader(&self) -> (Sectors, Sectors) {
+        if let Some(member) = self.member() {
+            let space = member.bootloader.as_ref();
+            return space.map_or_else(Default::default, |Bootloader { start, size }| {
+                (Sectors(start.0), *size)
+            });
+        }
+        let (start, size) = self.label().and_then(|label| label.bootloader).unwrap_or_default();
+        (Sectors::from_bytes_floor(start), Sectors::from_bytes_floor(size))
+    }
+
+    fn has(&self, flag: PvFlag) -> bool {
+        self.member().is_some_and(|pv| pv.flags.contains(&flag))
+    }
+
+    fn is_exported(&self) -> bool {
+        self.group().is_some_and(|(group, _)| group.flags.contains(&VgFlag::Exported))
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.group().is_some() || self.label().is_some_and(|label| label.is_used)
+    }
+
     pub(in crate::report) fn uuid(&self) -> String {
-        let id = self.member().map(|pv| pv.id).or(self.label().map(|label| label.uuid));
+        let id = self.member().map(|pv| pv.id).or(self.present().map(|physical| physical.uuid));
         id.map_or_else(String::new, |id| id.to_string())
     }
 
@@ -130,16 +224,14 @@ impl PvRow {
     }
 
     fn attributes(&self) -> String {
-        let Some((group, _)) = self.group() else {
-            let used = self.label().is_some_and(|label| label.is_used);
-            return if used { "u--" } else { "---" }.into();
-        };
-        let has = |flag| self.member().is_some_and(|pv| pv.flags.contains(&flag));
+        if self.group().is_none() {
+            return if self.is_in_use() { "u--" } else { "---" }.into();
+        }
         let letter = |set, letter| if set { letter } else { '-' };
         [
             // A volume of a group that is not allocatable is only used.
-            if has(PvFlag::Allocatable) { 'a' } else { 'u' },
-            letter(group.flags.contains(&VgFlag::Exported), 'x'),
+            if self.has(PvFlag::Allocatable) { 'a' } else { 'u' },
+            letter(self.is_exported(), 'x'),
             letter(self.is_missing(), 'm'),
         ]
         .iter()
@@ -147,49 +239,82 @@ impl PvRow {
     }
 }
 
-impl Row for PvRow {
-    const NAME: &'static str = "pv";
-    const DEFAULT: &'static [&'static str] =
-        &["pv_name", "vg_name", "pv_fmt", "pv_attr", "pv_size", "pv_free"];
-    const SORTED_BY: &'static str = "pv_name";
-    const FIELDS: &'static [(&'static str, &'static [Field<Self>])] =
-        &[("pv", FIELDS), ("vg", &vg::fields())];
-
-    fn vg(&self) -> Option<VgRow> {
-        match self {
-            Self::Member { facts, .. } => Some(VgRow(Rc::clone(facts))),
-            Self::Free(_) => None,
-        }
-    }
+fn pv(row: &Item) -> Option<&PvRow> {
+    row.pv.as_ref()
 }
 
-const FIELDS: &[Field<PvRow>] = &[
-    field(Kind::Text, "pv_name", "PV", "the device", |row| Value::Text(row.device().to_owned())),
-    field(Kind::Text, "pv_uuid", "PV UUID", "the identity", |row| Value::Text(row.uuid())),
-    field(Kind::Text, "pv_fmt", "Fmt", "the format", |_| Value::Text("lvm2".into())),
-    field(Kind::Text, "pv_attr", "Attr", "allocatable, exported, missing", |row| {
-        Value::Text(row.attributes())
-    }),
-    field(Kind::Size, "pv_size", "PSize", "the size, in extents if it is in a group", |row| {
-        Value::Size(row.size())
-    }),
-    field(Kind::Size, "pv_free", "PFree", "what no volume uses", |row| Value::Size(row.free())),
-    field(Kind::Size, "pv_used", "Used", "what volumes use", |row| {
-        Value::Size(row.size() - row.free())
-    }),
-    field(Kind::Size, "dev_size", "DevSize", "the size of the device", |row| {
-        Value::Size(row.device_size())
-    }),
-    field(Kind::Size, "pe_start", "1st PE", "where the first extent begins", |row| {
-        Value::Size(row.member().map_or(Sectors::ZERO, |pv| Sectors(pv.pe_start.0)))
-    }),
-    field(Kind::Number, "pv_pe_count", "PE", "its extents", |row| {
-        Value::Number(row.extents().into())
-    }),
-    field(Kind::Number, "pv_mda_count", "#PMda", "metadata areas", |row| {
-        Value::count(row.label().map_or(0, |label| label.areas))
-    }),
-    field(Kind::List, "pv_tags", "PV Tags", "words for the administrator", |row| {
-        Value::List(row.member().map_or_else(Vec::new, |pv| pv.tags.clone()))
-    }),
-];
+fn label(row: &Item) -> Option<&PvFacts> {
+    row.pv.as_ref()?.label()
+}
+
+/// What labels say.
+pub(super) const LABEL: &[Field<Item>] = table! { Pv;
+    Text "pv_fmt" "Fmt" "the format"
+        |_| Value::Text("lvm2".into());
+    Text "pv_uuid" "PV UUID" "the identity"
+        |row| text(pv(row), PvRow::uuid);
+    Size "dev_size" "DevSize" "the size of the device"
+        |row| size(pv(row), PvRow::device_size);
+    Text "pv_name" "PV" "the device"
+        |row| text(pv(row), |pv| pv.device().to_owned());
+    Number "pv_major" "Maj" "the major number of the device; 0 for a file"
+        |row| number(pv(row).and_then(PvRow::present), |it| it.numbers.0.into());
+    Number "pv_minor" "Min" "the minor number of the device; 0 for a file"
+        |row| number(pv(row).and_then(PvRow::present), |it| it.numbers.1.into());
+    Size "pv_mda_free" "PMdaFree" "how much the metadata may grow in its areas"
+        |row| size(label(row), |it| AreaFacts::least(&it.areas, AreaFacts::free));
+    Size "pv_mda_size" "PMdaSize" "the size of the smallest metadata area"
+        |row| size(label(row), |it| AreaFacts::least(&it.areas, AreaFacts::size));
+    Number "pv_ext_vsn" "PExtVsn" "the version of the label's extension"
+        |row| Value::defined(label(row).map(|label| label.extension.unwrap_or(0).into()));
+};
+
+/// What groups say of their members.
+pub(super) const VOLUME: &[Field<Item>] = table! { Pv;
+    Size "pe_start" "1st PE" "where the first extent begins"
+        |row| size(pv(row), PvRow::data_start);
+    Size "pv_size" "PSize" "the size, in extents if it is in a group"
+        |row| size(pv(row), PvRow::size);
+    Size "pv_free" "PFree" "what no volume uses"
+        |row| size(pv(row), PvRow::free);
+    Size "pv_used" "Used" "what volumes use"
+        |row| size(pv(row), |pv| pv.size() - pv.free());
+    Text "pv_attr" "Attr" "allocatable, exported, missing"
+        |row| text(pv(row), PvRow::attributes);
+    Flag["allocatable"] "pv_allocatable" "Allocatable" "new volumes may be placed there"
+        |row| flag(pv(row), |pv| pv.has(PvFlag::Allocatable));
+    Flag["exported"] "pv_exported" "Exported" "its group is exported"
+        |row| flag(pv(row), PvRow::is_exported);
+    Flag["missing"] "pv_missing" "Missing" "it is not there"
+        |row| flag(pv(row), PvRow::is_missing);
+    Number "pv_pe_count" "PE" "its extents"
+        |row| number(pv(row), |pv| pv.extents().into());
+    Number "pv_pe_alloc_count" "Alloc" "the extents that volumes use"
+        |row| number(pv(row), |pv| pv.extents().saturating_sub(pv.free_extents()).into());
+    List "pv_tags" "PV Tags" "words for the administrator"
+        |row| list(pv(row).and_then(PvRow::member), |pv| pv.tags.clone());
+    Number "pv_mda_count" "#PMda" "metadata areas"
+        |row| number(label(row), |label| label.areas.len() as u64);
+    Number "pv_mda_used_count" "#PMdaUse" "metadata areas in use"
+        |row| number(label(row), |label| label.used_areas().count() as u64);
+    Size "pv_ba_start" "BA Start" "where the space for a boot loader begins"
+        |row| size(pv(row), |pv| pv.bootloader().0);
+    Size "pv_ba_size" "BA Size" "the space for a boot loader"
+        |row| size(pv(row), |pv| pv.bootloader().1);
+    Flag["used" "in use"] "pv_in_use" "PInUse" "it belongs to a group"
+        |row| flag(pv(row), PvRow::is_in_use);
+    Flag["duplicate"] "pv_duplicate" "Duplicate" "it is the copy of another: those are not shown"
+        |_| Value::Flag(Some(false));
+    Text "pv_device_id" "DeviceID" "its name in the devices file, which is not read"
+        empty;
+    Text "pv_device_id_type" "DeviceIDType" "the kind of that name"
+        empty;
+};
+
+/// Extents of physical volumes.
+pub(super) const PIECE: &[Field<Item>] = table! { Piece;
+    Number "pvseg_start" "Start" "the first extent"
+        |row| number(row.piece, |piece| piece.start.into());
+    Number "pvseg_size" "SSize" "how many extents"
+        |row| number(row.piece, |piece| piece.count.into());
+};

@@ -2,12 +2,14 @@
 
 use std::rc::Rc;
 
-use super::{Field, Kind, Row, Value, field};
+use super::{AreaFacts, Field, Item, PvFacts, Value, empty, flag, list, number, size, text};
 use crate::metadata::{Allocation, VgFlag, VolumeGroup};
 use crate::report::GroupFacts;
+use crate::report::PresentVolume;
 use crate::uuid::Uuid;
 
 /// A volume group.
+#[derive(Clone)]
 pub struct VgRow(pub Rc<GroupFacts>);
 
 pub(super) fn allocation_letter(allocation: Option<&Allocation>) -> char {
@@ -72,92 +74,121 @@ impl VgRow {
     }
 }
 
-impl Row for VgRow {
-    const NAME: &'static str = "vg";
-    const DEFAULT: &'static [&'static str] =
-        &["vg_name", "pv_count", "lv_count", "snap_count", "vg_attr", "vg_size", "vg_free"];
-    const SORTED_BY: &'static str = "vg_name";
-    const FIELDS: &'static [(&'static str, &'static [Field<Self>])] = &[("vg", &fields())];
-
-    fn vg(&self) -> Option<Self> {
-        Some(Self(Rc::clone(&self.0)))
-    }
+fn vg(row: &Item) -> Option<&VgRow> {
+    row.vg.as_ref()
 }
 
-/// The fields of the group that a row belongs to; those of no group are empty.
-pub(super) const fn fields<R: Row>() -> [Field<R>; 17] {
-    [
-        field(Kind::Text, "vg_name", "VG", "name of the group", |row: &R| {
-            text(row, |vg| vg.group().name.clone())
-        }),
-        field(Kind::Text, "vg_uuid", "VG UUID", "identity of the group", |row: &R| {
-            text(row, |vg| vg.group().id.to_string())
-        }),
-        field(Kind::Text, "vg_fmt", "Fmt", "format of the group", |_| Value::Text("lvm2".into())),
-        field(
-            Kind::Text,
-            "vg_attr",
-            "Attr",
-            "writable, resizeable, exported, partial, allocation, clustered or shared",
-            |row: &R| {
-                let attributes = row.vg().map(|vg| vg.attributes());
-                Value::Text(attributes.unwrap_or_else(|| "r-----".into()))
-            },
-        ),
-        field(Kind::Size, "vg_size", "VSize", "size of the group", |row: &R| {
-            size(row, |vg| vg.extents())
-        }),
-        field(Kind::Size, "vg_free", "VFree", "space that no volume uses", |row: &R| {
-            size(row, |vg| vg.free())
-        }),
-        field(Kind::Size, "vg_extent_size", "Ext", "size of an extent", |row: &R| size(row, |_| 1)),
-        field(Kind::Number, "vg_extent_count", "#Ext", "extents", |row: &R| {
-            number(row, |vg| vg.extents().into())
-        }),
-        field(Kind::Number, "vg_free_count", "Free", "extents that no volume uses", |row: &R| {
-            number(row, |vg| vg.free().into())
-        }),
-        field(Kind::Number, "pv_count", "#PV", "physical volumes", |row: &R| {
-            number(row, |vg| vg.group().pvs.len() as u64)
-        }),
-        field(Kind::Number, "vg_missing_pv_count", "#PV Missing", "missing ones", |row: &R| {
-            number(row, |vg| vg.0.group.missing().count() as u64)
-        }),
-        field(Kind::Number, "lv_count", "#LV", "logical volumes", |row: &R| {
-            number(row, |vg| vg.visible() as u64)
-        }),
-        field(Kind::Number, "snap_count", "#SN", "snapshots", |row: &R| {
-            number(row, |vg| vg.group().snapshots().count() as u64)
-        }),
-        field(Kind::Number, "vg_seqno", "Seq", "changes so far", |row: &R| {
-            number(row, |vg| vg.group().seqno.into())
-        }),
-        field(Kind::Text, "vg_systemid", "SystemID", "the host that owns the group", |row: &R| {
-            text(row, |vg| vg.group().system_id.clone().unwrap_or_default())
-        }),
-        field(
-            Kind::Text,
-            "vg_lock_type",
-            "VLockType",
-            "the lock manager of a shared group",
-            |row: &R| text(row, |vg| vg.group().lock_manager().unwrap_or_default().to_owned()),
-        ),
-        field(Kind::List, "vg_tags", "VG Tags", "words for the administrator", |row: &R| {
-            Value::List(row.vg().map_or_else(Vec::new, |vg| vg.group().tags.clone()))
-        }),
-    ]
+fn group(row: &Item) -> Option<&VolumeGroup> {
+    row.vg.as_ref().map(VgRow::group)
 }
 
-fn text<R: Row>(row: &R, get: impl Fn(&VgRow) -> String) -> Value {
-    Value::Text(row.vg().map_or_else(String::new, |vg| get(&vg)))
+fn has(row: &Item, wanted: VgFlag) -> Value {
+    flag(group(row), |group| group.flags.contains(&wanted))
 }
 
-fn number<R: Row>(row: &R, get: impl Fn(&VgRow) -> u64) -> Value {
-    Value::Number(row.vg().map_or(0, |vg| get(&vg)))
+/// The size of so many extents.
+fn extents(row: &Item, get: impl FnOnce(&VgRow) -> u32) -> Value {
+    size(vg(row), |vg| vg.group().sectors(get(vg)))
 }
 
-/// The size of `get` extents.
-fn size<R: Row>(row: &R, get: impl Fn(&VgRow) -> u32) -> Value {
-    let sectors = row.vg().map(|vg| vg.group().sectors(get(&vg)));
-    Value::Size(sectors.unwrap_or_default())
+/// The labels of its physical volumes.
+fn labels(vg: &VgRow) -> impl Iterator<Item = &PvFacts> {
+    vg.0.physical.iter().flatten().map(|PresentVolume { facts, .. }| facts)
 }
+
+fn used_areas(vg: &VgRow) -> impl Iterator<Item = &AreaFacts> {
+    labels(vg).flat_map(PvFacts::used_areas)
+}
+
+/// What groups say; a physical volume of no group is shown with what LVM says of none.
+pub(super) const FIELDS: &[Field<Item>] = table! { Vg;
+    Text "vg_fmt" "Fmt" "format of the group"
+        |row| text(vg(row), |_| "lvm2".into());
+    Text "vg_uuid" "VG UUID" "identity of the group"
+        |row| text(group(row), |group| group.id.to_string());
+    Text "vg_name" "VG" "name of the group"
+        |row| text(group(row), |group| group.name.clone());
+    Text "vg_attr" "Attr" "writable, resizeable, exported, partial, allocation, clustered or shared"
+        |row| Value::Text(vg(row).map_or_else(|| "r-----".into(), VgRow::attributes));
+    Text "vg_permissions" "VPerms" "writeable or read-only"
+        |row| {
+            let is_writable = vg(row).is_some_and(VgRow::is_writable);
+            Value::Text(if is_writable { "writeable" } else { "read-only" }.to_owned())
+        };
+    Flag["extendable"] "vg_extendable" "Extendable" "physical volumes may be added"
+        |row| has(row, VgFlag::Resizeable);
+    Flag["exported"] "vg_exported" "Exported" "it is exported"
+        |row| has(row, VgFlag::Exported);
+    Flag["enabled"] "vg_autoactivation" "AutoAct" "it is activated when the host starts"
+        |row| {
+            let is_off = group(row).is_some_and(|it| it.flags.contains(&VgFlag::NoAutoActivate));
+            Value::Flag(Some(!is_off))
+        };
+    Flag["partial"] "vg_partial" "Partial" "a physical volume is missing"
+        |row| flag(vg(row), |vg| !vg.0.group.is_complete());
+    Text "vg_allocation_policy" "AllocPol" "the allocation policy"
+        |row| {
+            let policy = |group: &VolumeGroup| match &group.allocation {
+                Some(policy) => policy.word().to_owned(),
+                None => "normal".to_owned(),
+            };
+            Value::Text(group(row).map_or_else(|| "unknown".into(), policy))
+        };
+    Flag["clustered"] "vg_clustered" "Clustered" "an old-style cluster shares it"
+        |row| has(row, VgFlag::Clustered);
+    Flag["shared"] "vg_shared" "Shared" "hosts share it through a lock manager"
+        |row| flag(group(row), |group| group.lock_manager().is_some());
+    Size "vg_size" "VSize" "size of the group"
+        |row| extents(row, VgRow::extents);
+    Size "vg_free" "VFree" "space that no volume uses"
+        |row| extents(row, VgRow::free);
+    Text "vg_sysid" "SYS ID" "the host that owns the group"
+        |row| text(group(row), |group| group.system_id.clone().unwrap_or_default());
+    Text "vg_systemid" "System ID" "the host that owns the group"
+        |row| text(group(row), |group| group.system_id.clone().unwrap_or_default());
+    Text "vg_lock_type" "LockType" "the lock manager of a shared group"
+        |row| text(group(row), |group| group.lock_manager().unwrap_or_default().to_owned());
+    Text "vg_lock_args" "VLockArgs" "what the lock manager needs to lock it"
+        |row| text(group(row).and_then(VolumeGroup::lock_args), str::to_owned);
+    Text "vg_persist" "PRSet" "whether hosts reserve its disks; not known here"
+        empty;
+    Text "vg_pr" "PR" "whether its disks are reserved; not known here"
+        empty;
+    Size "vg_extent_size" "Ext" "size of an extent"
+        |row| extents(row, |_| 1);
+    Number "vg_extent_count" "#Ext" "extents"
+        |row| number(vg(row), |vg| vg.extents().into());
+    Number "vg_free_count" "Free" "extents that no volume uses"
+        |row| number(vg(row), |vg| vg.free().into());
+    Number "max_lv" "MaxLV" "how many logical volumes there may be; 0: any number"
+        |row| number(group(row), |group| group.max_lv.into());
+    Number "max_pv" "MaxPV" "how many physical volumes there may be; 0: any number"
+        |row| number(group(row), |group| group.max_pv.into());
+    Number "pv_count" "#PV" "physical volumes"
+        |row| number(group(row), |group| group.pvs.len() as u64);
+    Number "vg_missing_pv_count" "#PV Missing" "missing ones"
+        |row| number(vg(row), |vg| vg.0.group.missing().count() as u64);
+    Number "lv_count" "#LV" "logical volumes"
+        |row| number(vg(row), |vg| vg.visible() as u64);
+    Number "snap_count" "#SN" "snapshots"
+        |row| number(group(row), |group| group.snapshots().count() as u64);
+    Number "vg_seqno" "Seq" "changes so far"
+        |row| number(group(row), |group| group.seqno.into());
+    List "vg_tags" "VG Tags" "words for the administrator"
+        |row| list(group(row), |group| group.tags.clone());
+    Text "vg_profile" "VProfile" "its configuration profile"
+        |row| text(group(row).and_then(VolumeGroup::profile), str::to_owned);
+    Number "vg_mda_count" "#VMda" "metadata areas"
+        |row| number(vg(row), |vg| labels(vg).map(|it| it.areas.len() as u64).sum());
+    Number "vg_mda_used_count" "#VMdaUse" "metadata areas in use"
+        |row| number(vg(row), |vg| used_areas(vg).count() as u64);
+    Size "vg_mda_free" "VMdaFree" "how much the metadata may grow"
+        |row| size(vg(row), |vg| AreaFacts::least(used_areas(vg), AreaFacts::free));
+    Size "vg_mda_size" "VMdaSize" "the size of the smallest metadata area in use"
+        |row| size(vg(row), |vg| AreaFacts::least(used_areas(vg), AreaFacts::size));
+    Number "vg_mda_copies" "#VMdaCps" "how many metadata areas are to be in use"
+        |row| match group(row).map_or(0, |group| group.metadata_copies) {
+            0 => Value::Undefined("unmanaged"),
+            copies => Value::Number(copies.into()),
+        };
+};

@@ -61,8 +61,10 @@ enum Condition<R: 'static> {
 enum Test {
     Text(String),
     Matches(Pattern),
-    /// With a number; `None`: the undefined one, which no field has.
+    /// With a number; `None`: the undefined one.
     Number(Comparison, Option<u64>),
+    /// With a time in seconds since 1970.
+    Time(Comparison, u64),
     /// With bytes.
     Size(Comparison, f64),
     Percent(Comparison, u64),
@@ -88,15 +90,22 @@ struct ListTest {
 }
 
 impl<R: Row> Selection<R> {
-    /// Parses a selection; an empty text selects all rows.
+    /// Parses a selection; an empty text selects all rows. Names of fields may lack `prefix`.
     ///
     /// # Errors
     /// It is invalid.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub fn parse(prefix: &str, text: &str) -> Result<Self> {
         if text.is_empty() {
             return Ok(Self(Condition::All(Vec::new())));
         }
-        Parser::parse(text).map(Self)
+        Parser::parse(prefix, text).map(Self)
+    }
+
+    /// The fields that it compares.
+    pub fn fields(&self) -> Vec<&'static Field<R>> {
+        let mut found = Vec::new();
+        self.0.add_fields(&mut found);
+        found
     }
 
     /// Whether the row meets it.
@@ -106,6 +115,16 @@ impl<R: Row> Selection<R> {
 }
 
 impl<R> Condition<R> {
+    fn add_fields(&self, found: &mut Vec<&'static Field<R>>) {
+        match self {
+            Self::Field { field, .. } => found.push(field),
+            Self::Not(condition) => condition.add_fields(found),
+            Self::All(conditions) | Self::Any(conditions) => {
+                conditions.iter().for_each(|condition| condition.add_fields(found));
+            }
+        }
+    }
+
     fn holds(&self, row: &R) -> bool {
         match self {
             Self::Field { field, test, is_negated } => {
@@ -123,8 +142,14 @@ impl<R> Condition<R> {
 impl Test {
     fn holds(&self, value: &Value) -> bool {
         match (self, value) {
-            (Self::Number(comparison, Some(wanted)), Value::Number(number)) => {
-                comparison.holds(number.cmp(wanted))
+            (Self::Number(comparison, Some(wanted)), value) => {
+                let number = value.number().filter(|number| *number != u64::MAX);
+                number.is_some_and(|number| comparison.holds(number.cmp(wanted)))
+            }
+            // There is no order among undefined numbers and others.
+            (Self::Number(Comparison::Equal, None), value) => value.number() == Some(u64::MAX),
+            (Self::Time(comparison, wanted), Value::Time(time)) => {
+                *time > 0 && comparison.holds(time.cmp(wanted))
             }
             (Self::Size(comparison, wanted), Value::Size(size)) => {
                 let bytes = size.0.saturating_mul(512) as f64;
@@ -136,7 +161,14 @@ impl Test {
             (Self::List(test), Value::List(list)) => test.holds(list),
             (Self::Text(wanted), value) => value.text() == wanted,
             (Self::Matches(pattern), value) => pattern.is_match(value.text()),
-            (Self::Number(..) | Self::Size(..) | Self::Percent(..) | Self::List(_), _) => false,
+            (
+                Self::Number(..)
+                | Self::Size(..)
+                | Self::Percent(..)
+                | Self::Time(..)
+                | Self::List(_),
+                _,
+            ) => false,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::super::pattern::Pattern;
 use super::super::value::Percent;
 use super::super::{Kind, Row, find};
 use super::{Comparison, Condition, ListTest, Result, SelectionError, Test};
+use crate::text::dates;
 
 /// The deepest nesting of parentheses.
 const DEPTH: u32 = 100;
@@ -13,6 +14,8 @@ const DEPTH: u32 = 100;
 /// What is left to parse.
 pub(super) struct Parser<'a> {
     rest: &'a str,
+    /// What names of fields may lack.
+    prefix: &'a str,
     /// Where the present comparison begins.
     start: &'a str,
     /// How many parentheses are open.
@@ -29,18 +32,18 @@ const OPERATORS: [(&str, Operator, bool); 12] = [
     (">", Operator::Compares(Comparison::Greater), false),
     ("<=", Operator::Compares(Comparison::AtMost), false),
     ("<", Operator::Compares(Comparison::Less), false),
-    ("since", Operator::Time, false),
-    ("after", Operator::Time, false),
-    ("until", Operator::Time, false),
-    ("before", Operator::Time, false),
+    ("since", Operator::Time(Comparison::AtLeast), false),
+    ("after", Operator::Time(Comparison::Greater), false),
+    ("until", Operator::Time(Comparison::AtMost), false),
+    ("before", Operator::Time(Comparison::Less), false),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Operator {
     Compares(Comparison),
     Matches,
-    /// Only for times, which no field has.
-    Time,
+    /// Only for times.
+    Time(Comparison),
 }
 
 const ALL: [&str; 2] = ["&&", ","];
@@ -48,8 +51,8 @@ const ANY: [&str; 2] = ["||", "#"];
 
 impl<'a> Parser<'a> {
     /// Parses all of a text.
-    pub(super) fn parse<R: Row>(text: &'a str) -> Result<Condition<R>> {
-        let mut parser = Self { rest: text, start: text, depth: 0 };
+    pub(super) fn parse<R: Row>(prefix: &'a str, text: &'a str) -> Result<Condition<R>> {
+        let mut parser = Self { rest: text, prefix, start: text, depth: 0 };
         let condition = parser.any()?;
         parser.skip_blanks();
         if parser.rest.is_empty() {
@@ -133,7 +136,7 @@ impl<'a> Parser<'a> {
         if name.is_empty() {
             return Err(SelectionError::new("Expecting field name").at(self.start));
         }
-        let Some(field) = find::<R>(name) else {
+        let Some(field) = find::<R>(self.prefix, name) else {
             let what = format!("Unrecognised selection field: {name}");
             return Err(SelectionError::new(what).at(self.start));
         };
@@ -170,7 +173,8 @@ impl<'a> Parser<'a> {
                 let what = "incompatible comparison type for selection field";
                 return Err(SelectionError::new(format!("{what} {name}")));
             }
-            (Operator::Time, _) => return Err(only("time")),
+            (Operator::Time(comparison), Kind::Time) => comparison,
+            (Operator::Time(_), _) => return Err(only("time")),
             (Operator::Compares(comparison), _) => comparison,
         };
         match kind {
@@ -179,7 +183,11 @@ impl<'a> Parser<'a> {
             }
             Kind::Text => Ok(Test::Text(self.quoted_or(name, "string", &[])?)),
             Kind::List => Ok(Test::List(self.list(name)?)),
-            Kind::Number => {
+            Kind::Time => Ok(Test::Time(comparison, self.time(name)?)),
+            Kind::Number | Kind::Flag(_) => {
+                if let Some(is_set) = self.word_of(kind) {
+                    return Ok(Test::Number(comparison, Some(is_set.into())));
+                }
                 for word in ["-1", "unknown", "undefined", "undef"] {
                     let after = self.rest.strip_prefix(word);
                     if let Some(rest) = after.filter(|rest| ends_word(rest)) {
@@ -214,6 +222,41 @@ impl<'a> Parser<'a> {
                 ))
             }
         }
+    }
+}
+
+impl Parser<'_> {
+    /// Takes a word for yes or no, if a field of this kind has such words.
+    fn word_of(&mut self, kind: Kind) -> Option<bool> {
+        let Kind::Flag(words) = kind else { return None };
+        let quotes: &[char] = &['"', '\''];
+        let words = words.iter().map(|word| (*word, true)).chain([("yes", true), ("no", false)]);
+        for (word, is_set) in words {
+            let quote = self.rest.chars().next().filter(|first| quotes.contains(first));
+            let after = match quote {
+                Some(quote) => {
+                    let inside = self.rest[1..].strip_prefix(word);
+                    inside.and_then(|rest| rest.strip_prefix(quote))
+                }
+                None => self.rest.strip_prefix(word).filter(|rest| ends_word(rest)),
+            };
+            if let Some(rest) = after {
+                self.rest = rest;
+                return Some(is_set);
+            }
+        }
+        None
+    }
+
+    /// Takes a time: `@` and seconds since 1970, or a date with or without a time of day, in UTC.
+    fn time(&mut self, name: &str) -> Result<u64> {
+        let text = self.quoted_or(name, "time", &[])?;
+        dates::parse(&text).ok_or_else(|| {
+            self.invalid(format!(
+                "Unrecognized string in date/time specification at \"{text}\". \
+                 Failed to parse time value for selection field {name}."
+            ))
+        })
     }
 }
 

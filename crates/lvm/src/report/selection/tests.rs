@@ -1,24 +1,18 @@
 //! Selections of a row with a value of each kind.
 
 use super::*;
-use crate::report::{Kind, VgRow};
+use crate::report::{Kind, Of, Section};
 
 /// A row with a value of each kind.
 struct Sample;
 
 impl Row for Sample {
-    const NAME: &'static str = "s";
-    const DEFAULT: &'static [&'static str] = &["s_name"];
-    const SORTED_BY: &'static str = "s_name";
-    const FIELDS: &'static [(&'static str, &'static [Field<Self>])] = &[("s", FIELDS)];
-
-    fn vg(&self) -> Option<VgRow> {
-        None
-    }
+    const SECTIONS: &'static [Section<Self>] =
+        &[Section { title: "Samples", prefix: "s", fields: FIELDS }];
 }
 
 const fn field(kind: Kind, name: &'static str, get: fn(&Sample) -> Value) -> Field<Sample> {
-    Field { name, heading: name, kind, about: "", get }
+    Field { of: Of::Row, name, heading: name, kind, about: "", get }
 }
 
 const FIELDS: &[Field<Sample>] = &[
@@ -33,7 +27,7 @@ const FIELDS: &[Field<Sample>] = &[
 ];
 
 fn selects(text: &str) -> bool {
-    Selection::<Sample>::parse(text)
+    Selection::<Sample>::parse("s", text)
         .unwrap_or_else(|error| panic!("{text}: {error}"))
         .selects(&Sample)
 }
@@ -129,11 +123,11 @@ fn mistakes_are_told_in_lvms_words() {
         ("s_tags={a]", "List ended with incorrect character, expecting '}'."),
         ("s_tags={a,b#c}", "Only one type of logical operator allowed"),
     ] {
-        let error = Selection::<Sample>::parse(text).err().map(|error| error.to_string());
+        let error = Selection::<Sample>::parse("s", text).err().map(|error| error.to_string());
         assert!(error.as_ref().is_some_and(|error| error.contains(said)), "{text}: {error:?}");
     }
     let deep = "(".repeat(100_000);
-    assert!(Selection::<Sample>::parse(&deep).is_err());
+    assert!(Selection::<Sample>::parse("s", &deep).is_err());
 }
 
 /// The words that selections consist of, and others.
@@ -157,7 +151,7 @@ fn no_text_makes_the_parser_panic() {
             let Some(word) = WORDS.get((state % (WORDS.len() as u64 + 3)) as usize) else { break };
             text.push_str(word);
         }
-        if let Ok(selection) = Selection::<Sample>::parse(&text) {
+        if let Ok(selection) = Selection::<Sample>::parse("s", &text) {
             selection.selects(&Sample);
             valid += 1;
         }
