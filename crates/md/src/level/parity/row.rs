@@ -1,6 +1,6 @@
 //! Blocks of a row: read, and recovered from one another.
 
-use ashlar_block::{Bio, Buffer, Sector, Sectors, Status};
+use ashlar_block::{Bio, Buffer, Sector, Sectors, Status, rate_limited};
 use ashlar_parity::Block;
 use smallvec::SmallVec;
 
@@ -132,6 +132,8 @@ impl Parity {
                 if status == Status::Resource {
                     return Err(status);
                 }
+                let (array, member, sector) = (self.core.name(), rdev.path(), blocks.at);
+                rate_limited!(warn, array, member, %sector, %status, "read error in the rest of a row");
                 blocks.lost[slot] = true;
                 blocks.failed.push((slot, index, status));
                 all = false;
