@@ -483,11 +483,27 @@ fn place_of(
             false => Ok(Place::Spare),
         });
     }
-    if sb.events.saturating_add(1) < freshest.events {
-        return Ok(Err(format!("it is out of date (events {} of {})", sb.events, freshest.events)));
+    if let Err(why) = check_current(sb, freshest) {
+        return Ok(Err(why));
     }
     check_same_shape(candidate, freshest, freshest_path)?;
     Ok(usable(sb, known, options))
+}
+
+/// Whether a member has missed no more than the last event.
+fn check_current(sb: &Superblock, freshest: &Superblock) -> Result<(), String> {
+    if sb.events.saturating_add(1) < freshest.events {
+        return Err(format!("it is out of date (events {} of {})", sb.events, freshest.events));
+    }
+    Ok(())
+}
+
+/// Whether a member has the slot that the freshest member knows it in.
+fn check_slot(sb: &Superblock, known: Role) -> Result<(), String> {
+    if sb.role() != known {
+        return Err("it and the freshest member disagree about its slot".to_owned());
+    }
+    Ok(())
 }
 
 fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, String> {
@@ -501,9 +517,7 @@ fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, Stri
         Role::Spare => return Err("the other members know it as a spare".to_owned()),
         Role::Journal => return Err("it is a journal".to_owned()),
     };
-    if sb.role() != known {
-        return Err("it and the freshest member disagree about its slot".to_owned());
-    }
+    check_slot(sb, known)?;
     if let Some(done) = sb.recovery_offset.filter(|_| options.read_only) {
         return Err(format!("it was being rebuilt, {done} sectors are done"));
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use ashlar_block::{Buffer, Gateway, Sector, Sectors, Status};
 
-use super::{AssembleError, Options, Plan, not_enough, plan_array};
+use super::{AssembleError, Options, Plan, check_current, check_slot, not_enough, plan_array};
 use crate::ondisk::reshape_backup::{BEFORE_END, HEADER, ReshapeBackup, Section};
 use crate::ondisk::{Features, Level, Reshape, Role, Superblock};
 use crate::personality::{Personality, PersonalityError};
@@ -189,29 +189,12 @@ impl<'a> Facts<'a> {
     ) -> Vec<Candidate> {
         let mut members = Vec::new();
         for Candidate { gateway, path, sb } in candidates {
-            match sb.role() {
+            let is_member = match sb.role() {
                 Role::Active(slot) if u32::from(slot) >= self.disks(side) => continue,
-                // Without the freshest member the members of a side would not know that they are old.
-                Role::Active(_) if sb.events.saturating_add(1) < self.freshest.events => {
-                    let (events, of) = (sb.events, self.freshest.events);
-                    notes.push(format!(
-                        "{path} left out: it is out of date (events {events} of {of})"
-                    ));
-                    continue;
-                }
-                role @ Role::Active(_) if self.freshest.role_of(sb.dev_number) != role => {
-                    notes.push(format!(
-                        "{path} left out: it and the freshest member disagree about its slot"
-                    ));
-                    continue;
-                }
-                Role::Active(_) if sb.reshape.is_none() && self.position.at != self.start() => {
-                    notes.push(format!("{path} left out: it does not know of the reshape"));
-                    continue;
-                }
-                Role::Active(_) | Role::Spare | Role::Faulty | Role::Journal => {}
-            }
-            match self.side(sb, side) {
+                Role::Active(_) => self.check_member(sb),
+                Role::Spare | Role::Faulty | Role::Journal => Ok(()),
+            };
+            match is_member.and_then(|()| Ok(self.side(sb, side)?)) {
                 Ok(sb) => {
                     let (gateway, path) = (gateway.clone(), path.clone());
                     members.push(Candidate { gateway, path, sb: Box::new(sb) });
@@ -220,6 +203,17 @@ impl<'a> Facts<'a> {
             }
         }
         members
+    }
+
+    /// Whether a member belongs to the array of the freshest member: without that one the members of a side would not know that they are
+    /// old.
+    fn check_member(&self, sb: &Superblock) -> Result<(), String> {
+        check_current(sb, self.freshest)?;
+        check_slot(sb, self.freshest.role_of(sb.dev_number))?;
+        if sb.reshape.is_none() && self.position.at != self.start() {
+            return Err("it does not know of the reshape".to_owned());
+        }
+        Ok(())
     }
 
     /// The position of a reshape that has moved nothing.
