@@ -13,7 +13,7 @@ use ashlar_btrfs::files::{Files, Piece, Place};
 use ashlar_btrfs::ondisk::items::FileType;
 use ashlar_btrfs::ondisk::node::BlockExpectation;
 use ashlar_btrfs::path::Root;
-use ashlar_btrfs::units::{Logical, Mirror};
+use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_btrfs::{backref, inspect};
 use ashlar_sim::{Media, Sim, SimDisk};
@@ -80,7 +80,7 @@ pub fn blocks() -> &'static [(u64, Vec<u8>)] {
                 waiting
                     .extend((0..node.len()).filter_map(|slot| node.pointer(slot)).map(|to| to.at));
                 let chunk = fs.chunks().get(at).expect("mapped");
-                let place = chunk.locate(at, Mirror(1)).expect("stored");
+                let place = chunk.locate(at, MirrorNum(1)).expect("stored");
                 all.push((place.at.0, node.bytes().to_vec()));
             }
             all.sort();

@@ -38,7 +38,7 @@ pub(crate) fn divert(
 ) -> Result<Memory, Status> {
     let len = rq.len().bytes() as usize;
     if rq.flags().contains(Flags::GIVEN) && len >= WORTH_BYTES && is_aligned(rq) {
-        rq.0.target = ReadTarget::Given;
+        rq.0.target = ReadTarget::InPlace;
         return Ok(memory(rq));
     }
     let mut rest = match choose(len) {
@@ -47,7 +47,7 @@ pub(crate) fn divert(
             Buffer::try_alloc(len).map(Buffer::into_whole).ok_or(Status::Resource)?
         }
         ReadMemory::Submitters => {
-            rq.0.target = ReadTarget::Lent;
+            rq.0.target = ReadTarget::Revocable;
             return Ok(memory(rq));
         }
     };

@@ -145,7 +145,7 @@ impl Cursor {
 
     /// Ends a flush of the opener that began when it knew of `known` losses. Returns whether there were more until now; the
     /// opener knows of them then.
-    pub(crate) async fn is_news(&self, cache: &Cache, known: u64) -> bool {
+    pub(crate) async fn check_and_advance(&self, cache: &Cache, known: u64) -> bool {
         let losses = cache.settled_losses().await;
         let mut state = lock(&cache.state);
         state.told = state.told.max(losses);
@@ -177,13 +177,13 @@ pub(crate) fn loses(op: Op, status: Status) -> bool {
 }
 
 /// A command in flight that may lose the cache. Dropped without a result, it has.
-pub(crate) struct Risk {
+pub(crate) struct CacheLossGuard {
     queue: Arc<dyn Dispatch>,
     number: u64,
     loses: bool,
 }
 
-impl Risk {
+impl CacheLossGuard {
     /// Issues such a command to `queue`.
     pub(crate) fn new(queue: Arc<dyn Dispatch>) -> Self {
         let number = queue.disk().cache().begin();
@@ -196,7 +196,7 @@ impl Risk {
     }
 }
 
-impl Drop for Risk {
+impl Drop for CacheLossGuard {
     fn drop(&mut self) {
         self.queue.disk().cache().end(self.number, self.loses);
     }
@@ -220,7 +220,7 @@ mod tests {
     fn each_opener_is_told_of_each_loss_once() {
         let cache = Cache::default();
         let (one, other) = (cache.open(), cache.open());
-        let told = |cursor: &Cursor| ready(cursor.is_news(&cache, cursor.known()));
+        let told = |cursor: &Cursor| ready(cursor.check_and_advance(&cache, cursor.known()));
         assert_eq!((told(&one), told(&other)), (Some(false), Some(false)));
         cache.note_loss();
         let late = cache.open();
@@ -237,9 +237,9 @@ mod tests {
         let opener = cache.open();
         let (first, second) = (opener.known(), opener.known());
         cache.note_loss();
-        assert_eq!(ready(opener.is_news(&cache, first)), Some(true));
-        assert_eq!(ready(opener.is_news(&cache, second)), Some(true));
-        assert_eq!(ready(opener.is_news(&cache, opener.known())), Some(false));
+        assert_eq!(ready(opener.check_and_advance(&cache, first)), Some(true));
+        assert_eq!(ready(opener.check_and_advance(&cache, second)), Some(true));
+        assert_eq!(ready(opener.check_and_advance(&cache, opener.known())), Some(false));
     }
 
     /// A waker is counted: each clone of it has a reference.
@@ -271,7 +271,7 @@ mod tests {
             let cache = Cache::default();
             let opener = cache.open();
             let (before, known) = (cache.begin(), opener.known());
-            let mut ending = pin!(opener.is_news(&cache, known));
+            let mut ending = pin!(opener.check_and_advance(&cache, known));
             let mut cx = Context::from_waker(Waker::noop());
             assert!(ending.as_mut().poll(&mut cx).is_pending());
             // Issued after the flush ended: it does not matter.

@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::extent::Extents;
 use crate::stats::Account;
 use crate::status::{BioResult, Status};
-use crate::sync::finish::Finish;
+use crate::sync::uncancellable::Uncancellable;
 use crate::units::{Sector, Sectors};
 
 /// A future that stays on its reactor's thread.
@@ -105,7 +105,7 @@ enum Inner<'a> {
     Ready(BioResult),
     Completion(Rc<Completion>),
     Boxed(LocalFuture<'a, BioResult>),
-    Finish(Finish<'a, ()>),
+    Uncancellable(Uncancellable<'a, ()>),
 }
 
 /// The future of an I/O.
@@ -144,7 +144,7 @@ impl<'a> IoFuture<'a> {
     pub fn account(&mut self, account: Account<'a>) {
         match self.inner {
             Inner::Ready(_) => drop(account),
-            Inner::Completion(_) | Inner::Boxed(_) | Inner::Finish(_) => {
+            Inner::Completion(_) | Inner::Boxed(_) | Inner::Uncancellable(_) => {
                 self.account = Some(account)
             }
         }
@@ -155,16 +155,16 @@ impl<'a> IoFuture<'a> {
     pub fn result(&self) -> Option<BioResult> {
         match self.inner {
             Inner::Ready(result) => Some(result),
-            Inner::Completion(_) | Inner::Boxed(_) | Inner::Finish(_) => None,
+            Inner::Completion(_) | Inner::Boxed(_) | Inner::Uncancellable(_) => None,
         }
     }
 }
 
 /// An I/O that runs to its end even if this future is dropped.
-impl<'a> From<Finish<'a, ()>> for IoFuture<'a> {
+impl<'a> From<Uncancellable<'a, ()>> for IoFuture<'a> {
     #[inline]
-    fn from(finish: Finish<'a, ()>) -> Self {
-        Self { inner: Inner::Finish(finish), account: None }
+    fn from(work: Uncancellable<'a, ()>) -> Self {
+        Self { inner: Inner::Uncancellable(work), account: None }
     }
 }
 
@@ -182,7 +182,7 @@ impl Future for IoFuture<'_> {
                 }
             },
             Inner::Boxed(future) => task::ready!(future.as_mut().poll(cx)),
-            Inner::Finish(finish) => task::ready!(Pin::new(finish).poll(cx)),
+            Inner::Uncancellable(work) => task::ready!(Pin::new(work).poll(cx)),
         };
         self.account = None;
         Poll::Ready(result)

@@ -8,7 +8,7 @@
 //! | the driver      | its status        | the flight is over                                                  |
 //! | the deadline    | [`Status::Timeout`] | the driver keeps the request and its memory until it completes it: bookkeeping only |
 //!
-//! The deadline of a read into memory that its submitters have lent counts only once the driver has let go of that.
+//! The deadline of a read into revocable memory of its submitters counts only once the driver has let go of that.
 //!
 //! # The timer
 //!
@@ -42,7 +42,7 @@ use smallvec::SmallVec;
 
 use crate::bio::Op;
 use crate::bounce::Memory;
-use crate::cache::Risk;
+use crate::cache::CacheLossGuard;
 use crate::clock;
 use crate::device::Completion;
 use crate::patience::step_ns;
@@ -72,7 +72,7 @@ pub(crate) struct Flight {
     pub(crate) owners: SmallVec<[Rc<Completion>; 1]>,
     /// The submitters' memory: of reads, to be filled; of writes, the same as the driver's.
     pub(crate) memory: Memory,
-    pub(crate) risk: Option<Risk>,
+    pub(crate) loss_guard: Option<CacheLossGuard>,
     /// Where the data of a read go.
     pub(crate) target: ReadTarget,
     /// Whether its driver did not let go of that at the deadline.
@@ -213,10 +213,10 @@ impl Flights {
         self.overdue
     }
 
-    /// The tags of the reads into lent memory that are still in time and have a deadline of `due_ns` or earlier.
+    /// The tags of the reads into revocable memory that are still in time and have a deadline of `due_ns` or earlier.
     pub(crate) fn lent_reads(&self, due_ns: u64) -> Vec<u32> {
         let is_due = |slot: &Slot| match slot {
-            Slot::InTime(it) => it.target == ReadTarget::Lent && it.deadline_ns <= due_ns,
+            Slot::InTime(it) => it.target == ReadTarget::Revocable && it.deadline_ns <= due_ns,
             Slot::Overdue(_) => false,
         };
         self.slots.iter().filter(|(_, slot)| is_due(slot)).map(|(tag, _)| tag as u32).collect()

@@ -221,8 +221,8 @@ impl Gateway {
         let flush = self.start(bio);
         IoFuture::boxed(async move {
             let result = self.end_flush(flush.await);
-            let is_news = self.cursor.is_news(self.disk().cache(), known).await;
-            if is_news { result.and(Err(Status::Io)) } else { result }
+            let has_new_losses = self.cursor.check_and_advance(self.disk().cache(), known).await;
+            if has_new_losses { result.and(Err(Status::Io)) } else { result }
         })
     }
 

@@ -37,7 +37,7 @@ use tracing::{info, warn};
 use crate::bio::{Bio, Flags, Op};
 use crate::bounce::{self, Memory};
 use crate::buffer::Segment;
-use crate::cache::{self, Risk};
+use crate::cache::{self, CacheLossGuard};
 use crate::clock;
 use crate::device::Completion;
 use crate::disk::{Disk, DiskEvent, Nomerges};
@@ -322,7 +322,7 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
     let op = rq.op();
     let at_risk = cache::is_at_risk(op, rq.flags());
     if at_risk && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
-        rq.0.risk = Some(Risk::new(Arc::clone(queue)));
+        rq.0.loss_guard = Some(CacheLossGuard::new(Arc::clone(queue)));
     }
     let Some(timeout_ns) = queue.timeout_ns(op) else { return Some(rq) };
     let memory = match op {
@@ -342,7 +342,7 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
         footprint: rq.footprint(queue.disk().limits()),
         owners: rq.0.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
         memory,
-        risk: rq.0.risk.take(),
+        loss_guard: rq.0.loss_guard.take(),
         target: rq.0.target,
         is_kept: false,
     };
@@ -376,8 +376,9 @@ pub(crate) fn expire(id: usize, due_ns: u64) {
         let context = contexts.get(id);
         Some((Arc::clone(context.queue.as_ref()?), context.flights.lent_reads(due_ns)))
     });
-    let Some((queue, lent)) = due else { return };
-    let kept = lent.into_iter().filter(|tag| !queue.let_go(RequestId { queue: id, tag: *tag }));
+    let Some((queue, revocable)) = due else { return };
+    let kept =
+        revocable.into_iter().filter(|tag| !queue.let_go(RequestId { queue: id, tag: *tag }));
     let kept: Vec<u32> = kept.collect();
     let disk = queue.disk();
     let mut silent = false;
@@ -395,14 +396,14 @@ pub(crate) fn expire(id: usize, due_ns: u64) {
         disk.tell(DiskEvent::Presence);
     }
     for (tag, flight) in expired {
-        let Flight { footprint, owners, memory, risk, target, .. } = flight;
-        match risk {
-            Some(risk) => risk.end(footprint.op, Err(Status::Timeout)),
+        let Flight { footprint, owners, memory, loss_guard, target, .. } = flight;
+        match loss_guard {
+            Some(loss_guard) => loss_guard.end(footprint.op, Err(Status::Timeout)),
             None => disk.note_loss(),
         }
         let range = (footprint.op, footprint.flags, footprint.start, footprint.len());
         trace::end(disk, Action::Complete, range, Err(Status::Timeout));
-        if footprint.op == Op::Write || target == ReadTarget::Given {
+        if footprint.op == Op::Write || target == ReadTarget::InPlace {
             memory.iter().flatten().for_each(Segment::leave);
         }
         drop(memory);
@@ -424,11 +425,11 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         let context = contexts.get(id);
         context.in_flight = context.in_flight.saturating_sub(1);
         let slot = rq.0.tag.take().and_then(|tag| context.flights.end(tag, (op, rq.0.len)));
-        let is_news = |queue: &&Arc<dyn Dispatch>| {
+        let is_unreported = |queue: &&Arc<dyn Dispatch>| {
             let late = matches!(slot, Some(Slot::Overdue(_)));
             failed || late || trace::is_active() || queue.disk().life().is_gone()
         };
-        let queue = context.queue.as_ref().filter(is_news).cloned();
+        let queue = context.queue.as_ref().filter(is_unreported).cloned();
         (slot, queue)
     });
     // The thread is ending, and this is one of its last requests: its submitters, which live on the
@@ -445,7 +446,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         }
         queue.disk().tell(DiskEvent::Presence);
     }
-    let (memory, risk) = match slot {
+    let (memory, loss_guard) = match slot {
         Some(Slot::Overdue(number)) => {
             drop(bios);
             if let Some(queue) = queue {
@@ -453,13 +454,13 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
             }
             return after(id);
         }
-        Some(Slot::InTime(flight)) => (flight.memory, flight.risk),
-        None => (Memory::new(), rq.0.risk.take()),
+        Some(Slot::InTime(flight)) => (flight.memory, flight.loss_guard),
+        None => (Memory::new(), rq.0.loss_guard.take()),
     };
     // A command at risk counts its own loss.
-    let gone = risk.is_none() && result.is_err_and(Status::is_gone);
-    if let Some(risk) = risk {
-        risk.end(op, result);
+    let gone = loss_guard.is_none() && result.is_err_and(Status::is_gone);
+    if let Some(loss_guard) = loss_guard {
+        loss_guard.end(op, result);
     }
     let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_of_medium);
     if let Some(queue) = &queue {

@@ -18,7 +18,7 @@ use crate::plug::{self, Dispatch};
 use crate::request::{Request, RequestId};
 use crate::runtime::Runtime;
 use crate::status::Status;
-use crate::sync::seats::{Seat, Seats};
+use crate::sync::sharded_arc::{ShardHandle, ShardedArc};
 use crate::units::{Sector, Sectors};
 
 /// A driver: the bottom of the stack.
@@ -84,7 +84,7 @@ struct Inner<D> {
     runtime: Option<Arc<dyn Runtime>>,
 }
 
-impl<D: Driver> Dispatch for Seat<Inner<D>> {
+impl<D: Driver> Dispatch for ShardHandle<Inner<D>> {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -122,7 +122,7 @@ impl<D: Driver> Dispatch for Seat<Inner<D>> {
 /// A block device that consists of a driver with a queue in front.
 pub struct Queue<D> {
     id: usize,
-    inner: Seats<Inner<D>>,
+    inner: ShardedArc<Inner<D>>,
 }
 
 impl<D: Driver> Queue<D> {
@@ -144,7 +144,7 @@ impl<D: Driver> Queue<D> {
         // Numbers index the threads' contexts and are never reused; an idle context is a few
         // words.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let inner = Seats::new(Arc::new(Inner { disk, driver, runtime }));
+        let inner = ShardedArc::new(Arc::new(Inner { disk, driver, runtime }));
         Self { id: NEXT.fetch_add(1, Relaxed), inner }
     }
 
@@ -174,7 +174,7 @@ impl<D: Driver> BlockDevice for Queue<D> {
     }
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        IoFuture::completion(plug::add(self.id, self.inner.seat(), bio))
+        IoFuture::completion(plug::add(self.id, self.inner.handle(), bio))
     }
 
     fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::bio::{Bio, CopyNumber, Flags, Op};
 use crate::buffer::Segment;
-use crate::cache::Risk;
+use crate::cache::CacheLossGuard;
 use crate::device::Completion;
 use crate::limits::Limits;
 use crate::plug;
@@ -28,7 +28,7 @@ pub(crate) struct Parts {
     pub(crate) len: Sectors,
     pub(crate) nr_segments: u32,
     /// If it may lose the device's cache, from when it is issued; on a queue with a deadline its flight has this.
-    pub(crate) risk: Option<Risk>,
+    pub(crate) loss_guard: Option<CacheLossGuard>,
     /// On a queue with a deadline, from when it is issued: the number of its flight.
     pub(crate) tag: Option<u32>,
     /// Of a read on a queue with a deadline, from when it is issued.
@@ -42,9 +42,9 @@ pub(crate) enum ReadTarget {
     #[default]
     Bounce,
     /// The submitters', of which the driver can let go.
-    Lent,
+    Revocable,
     /// The submitters', which they do not use again if the read fails.
-    Given,
+    InPlace,
 }
 
 /// The unit of work of a driver: a contiguous range (for discards on devices that accept several
@@ -73,7 +73,7 @@ impl Request {
             sector,
             len,
             nr_segments,
-            risk: None,
+            loss_guard: None,
             tag: None,
             target: ReadTarget::default(),
         }))
@@ -157,7 +157,7 @@ impl Request {
 
     /// Whether the driver must be able to [let go](crate::queue::Driver::let_go) of its memory, as it has said it can.
     pub fn is_in_place(&self) -> bool {
-        self.0.target == ReadTarget::Lent
+        self.0.target == ReadTarget::Revocable
     }
 
     /// The segments for a driver that keeps them, in the same order. Of a read in place they are all references that the request has:

@@ -6,11 +6,11 @@
 //! `model`, which only the feature `testing` builds, runs the threads of such a test in all
 //! interleavings.
 
-pub mod finish;
 pub mod flow;
 pub mod gate;
 pub mod rwlock;
-pub mod seats;
+pub mod sharded_arc;
+pub mod uncancellable;
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

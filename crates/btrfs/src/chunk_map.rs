@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::ondisk::chunk::{Chunk, Profile, STRIPE_LEN};
-use crate::units::{DevId, Logical, Mirror, Physical};
+use crate::units::{DevId, Logical, MirrorNum, Physical};
 
 /// The stripes of one row of a RAID5 or RAID6 chunk, in the order data, P, Q; each is an index into
 /// the chunk's stripes.
@@ -44,7 +44,7 @@ pub enum Content {
         /// The first byte.
         start: Logical,
         /// Which copy it is.
-        mirror: Mirror,
+        mirror: MirrorNum,
     },
     /// Parity of a row.
     Parity {
@@ -71,19 +71,19 @@ impl Chunk {
     }
 
     /// All mirrors, the first one first.
-    pub fn all_mirrors(&self) -> impl Iterator<Item = Mirror> + use<> {
-        (1..=self.mirrors()).map(Mirror)
+    pub fn all_mirrors(&self) -> impl Iterator<Item = MirrorNum> + use<> {
+        (1..=self.mirrors()).map(MirrorNum)
     }
 
     /// Whether `mirror` is stored on a device, not computed from a row.
-    pub fn is_stored(&self, mirror: Mirror) -> bool {
+    pub fn is_stored(&self, mirror: MirrorNum) -> bool {
         mirror.0 >= 1 && usize::from(mirror.0) <= self.profile.copies()
     }
 
     /// Location of copy `mirror` of the byte at `logical`.
     ///
     /// `None` if the byte is not in this chunk or the mirror is not a stored one.
-    pub fn locate(&self, logical: Logical, mirror: Mirror) -> Option<Location> {
+    pub fn locate(&self, logical: Logical, mirror: MirrorNum) -> Option<Location> {
         let offset = logical.0.checked_sub(self.start.0).filter(|offset| *offset < self.length)?;
         if !self.is_stored(mirror) {
             return None;
@@ -111,7 +111,7 @@ impl Chunk {
 
     /// Content at `offset` bytes from the start of the chunk's part on stripe `stripe`.
     pub fn content(&self, stripe: usize, offset: u64) -> Content {
-        let mirror = |copy: usize| Mirror(copy as u8 + 1);
+        let mirror = |copy: usize| MirrorNum(copy as u8 + 1);
         let data_at = |strip: u64, copy: usize| {
             let start =
                 strip.checked_mul(STRIPE_LEN).and_then(|at| at.checked_add(offset % STRIPE_LEN));
@@ -354,7 +354,7 @@ mod tests {
     fn parity_turns_as_the_kernel_has_it() {
         let it = chunk(0, 6 * STRIPE_LEN, BlockGroupFlags::RAID5, 3);
         let stripe =
-            |strip: u64| it.locate(Logical(strip * STRIPE_LEN), Mirror(1)).map(|at| at.stripe);
+            |strip: u64| it.locate(Logical(strip * STRIPE_LEN), MirrorNum(1)).map(|at| at.stripe);
         assert_eq!([0, 1, 2, 3, 4, 5].map(stripe), [0, 1, 1, 2, 2, 0].map(Some));
         assert_eq!(it.content(2, 0), Content::Parity { which: 0, row: 0 });
         assert_eq!(it.content(0, STRIPE_LEN), Content::Parity { which: 0, row: 1 });
@@ -369,7 +369,7 @@ mod tests {
                 let mut it = chunk(1 << 30, 0, kind, *stripes);
                 it.length = 5 * STRIPE_LEN * it.data_stripes();
                 let end = it.stripe_length();
-                let last = it.locate(Logical(it.end().0 - 4096), Mirror(1)).expect("within");
+                let last = it.locate(Logical(it.end().0 - 4096), MirrorNum(1)).expect("within");
                 assert_eq!(last.len, 4096, "{kind:?}");
                 for stripe in 0..*stripes {
                     assert_ne!(it.content(stripe, end - 1), Content::Nothing, "{kind:?}");
@@ -377,7 +377,7 @@ mod tests {
                         assert_eq!(it.content(stripe, behind), Content::Nothing, "{kind:?}");
                     }
                 }
-                for mirror in (0..=u8::MAX).map(Mirror) {
+                for mirror in (0..=u8::MAX).map(MirrorNum) {
                     for outside in [0, it.start.0 - 1, it.end().0, u64::MAX] {
                         assert_eq!(it.locate(Logical(outside), mirror), None, "{kind:?}");
                     }

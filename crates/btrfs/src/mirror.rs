@@ -23,11 +23,11 @@ use smallvec::{SmallVec, smallvec};
 use crate::chunk_map::Row;
 use crate::error::ReadError;
 use crate::ondisk::chunk::{Chunk, Profile, STRIPE_LEN};
-use crate::units::{Leg, Logical, Mirror, Physical};
+use crate::units::{Leg, Logical, MirrorNum, Physical};
 use crate::volume::FileSystem;
 
 /// A part of one parity row, as wide as the row and at most [`STRIPE_LEN`] long.
-struct Part<'a> {
+struct RowPart<'a> {
     chunk: &'a Chunk,
     /// The chunk's stripes in the order data, P, Q.
     columns: Row,
@@ -41,7 +41,7 @@ impl FileSystem {
     /// mirror the plain read, then every copy that its device has below.
     pub fn legs(&self, start: Logical, len: u64) -> impl Iterator<Item = Leg> {
         let mirrors = self.chunks().get(start).map_or(1, |chunk| chunk.mirrors());
-        (1..=mirrors).flat_map(move |mirror| self.legs_of(start, len, Mirror(mirror)))
+        (1..=mirrors).flat_map(move |mirror| self.legs_of(start, len, MirrorNum(mirror)))
     }
 
     /// Those of one mirror. The device is asked for its copies only once the plain read was not enough.
@@ -49,7 +49,7 @@ impl FileSystem {
         &self,
         start: Logical,
         len: u64,
-        mirror: Mirror,
+        mirror: MirrorNum,
     ) -> impl Iterator<Item = Leg> {
         let copies = move || {
             let copies = self.copies(start, len, mirror);
@@ -63,7 +63,7 @@ impl FileSystem {
     /// How many copies of a mirror its devices have: the most that a part of it has. It counts
     /// them where the chunk has the bytes; a device's copies are the same where the RAID stripe
     /// tree has them.
-    fn copies(&self, start: Logical, len: u64, mirror: Mirror) -> u16 {
+    fn copies(&self, start: Logical, len: u64, mirror: MirrorNum) -> u16 {
         let (mut done, mut most) = (0, 1);
         while done < len {
             let place = start
@@ -116,7 +116,7 @@ impl FileSystem {
         chunk: &Chunk,
         at: Logical,
         len: u64,
-        mirror: Mirror,
+        mirror: MirrorNum,
     ) -> Result<Vec<u8>, ReadError> {
         let beyond = ReadError::Row(at);
         let parities = chunk.profile.parities();
@@ -127,7 +127,7 @@ impl FileSystem {
         let (strip, within) = (offset / STRIPE_LEN, offset % STRIPE_LEN);
         let data = chunk.data_stripes();
         let (row, wanted) = (strip / data, (strip % data) as usize);
-        let part = Part {
+        let part = RowPart {
             chunk,
             columns: chunk.row(row),
             offset: row * STRIPE_LEN + within,
@@ -174,7 +174,7 @@ impl FileSystem {
         Ok(stripes.swap_remove(wanted))
     }
 
-    async fn read_column(&self, part: &Part<'_>, column: usize) -> Result<Vec<u8>, ReadError> {
+    async fn read_column(&self, part: &RowPart<'_>, column: usize) -> Result<Vec<u8>, ReadError> {
         let stripe = &part.chunk.stripes[part.columns[column]];
         // The chunk was checked: its stripes do not exceed the address space.
         let at = Physical(stripe.offset.0 + part.offset);
@@ -184,7 +184,7 @@ impl FileSystem {
 }
 
 /// The column of the row that `mirror` considers lost besides `wanted`.
-fn also_lost(chunk: &Chunk, wanted: usize, mirror: Mirror) -> Option<usize> {
+fn also_lost(chunk: &Chunk, wanted: usize, mirror: MirrorNum) -> Option<usize> {
     let data = chunk.data_stripes() as usize;
     match usize::from(mirror.0) {
         0..=2 => None,

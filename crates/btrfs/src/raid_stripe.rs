@@ -28,7 +28,7 @@ use crate::ondisk::key::{Key, item, objectid};
 use crate::ondisk::superblock::Incompat;
 use crate::path::Path;
 use crate::readahead::Reada;
-use crate::units::{Leg, Logical, Mirror, Physical};
+use crate::units::{Leg, Logical, MirrorNum, Physical};
 use crate::volume::FileSystem;
 
 impl FileSystem {
@@ -111,7 +111,7 @@ impl<'a> StripeWalk<'a> {
         &mut self,
         chunk: &Chunk,
         at: Logical,
-        mirror: Mirror,
+        mirror: MirrorNum,
     ) -> Result<Location, ReadError> {
         let by_chunk = chunk.locate(at, mirror).ok_or(ReadError::Unmapped(at))?;
         if !self.fs.has_stripes_of(chunk) {

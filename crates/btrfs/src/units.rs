@@ -20,7 +20,7 @@ pub struct DevId(pub u64);
 /// P; on RAID6, 3 is rebuilt from Q, and each further one from both, assuming that another data
 /// stripe is also wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Mirror(pub u8);
+pub struct MirrorNum(pub u8);
 
 impl Logical {
     /// The address `bytes` further; `None` past the end of the space.
@@ -52,14 +52,14 @@ impl Physical {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leg {
     /// The mirror.
-    pub mirror: Mirror,
+    pub mirror: MirrorNum,
     /// The copy of the mirror's place on its device.
     pub copy: CopyNumber,
 }
 
 /// A mirror as its device returns it.
-impl From<Mirror> for Leg {
-    fn from(mirror: Mirror) -> Self {
+impl From<MirrorNum> for Leg {
+    fn from(mirror: MirrorNum) -> Self {
         Self { mirror, copy: CopyNumber::ANY }
     }
 }

@@ -83,7 +83,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     ZfsWorker,
     #[command(hide = true)]
-    Keeper(commands::keeper::Keep),
+    CleanupHelper(commands::cleanup_helper::Keep),
 }
 
 impl Command {
@@ -98,7 +98,7 @@ impl Command {
             | Self::Zpool(_)
             | Self::Zvol(_)
             | Self::ZfsWorker
-            | Self::Keeper(_)
+            | Self::CleanupHelper(_)
             | Self::Status(_)
             | Self::Jobs(_)
             | Self::Get(_)
@@ -138,7 +138,7 @@ impl Command {
             Self::Zpool(command) => command.run(),
             Self::Zvol(command) => command.run(),
             Self::ZfsWorker => ashlar_zfs::worker::main(),
-            Self::Keeper(command) => command.run(),
+            Self::CleanupHelper(command) => command.run(),
             Self::Status(command) => command.run(),
             #[cfg(feature = "top")]
             Self::Top(command) => command.run(),

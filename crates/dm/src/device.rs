@@ -26,9 +26,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::sync::finish::Finish;
 use ashlar_block::sync::gate::{ClosedGate, Gate};
-use ashlar_block::sync::seats::{Seat, Seats};
+use ashlar_block::sync::sharded_arc::{ShardHandle, ShardedArc};
+use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Sectors,
     Status,
@@ -51,10 +51,10 @@ struct Admin {
 }
 
 /// See the module text.
-pub struct Device(Seats<Core>);
+pub struct Device(ShardedArc<DeviceCore>);
 
 /// What a write holds until its end.
-struct Core {
+struct DeviceCore {
     disk: Disk,
     /// The live table, which I/O passes.
     gate: Gate<Arc<Table>>,
@@ -89,7 +89,7 @@ impl Device {
         let disk = Disk::new(name, table.capacity(), *table.limits());
         let admin = Mutex::new(Admin { loaded: None, suspended });
         let gate = Gate::new(Arc::new(table));
-        Arc::new(Self(Seats::new(Arc::new(Core { disk, gate, admin, runtime }))))
+        Arc::new(Self(ShardedArc::new(Arc::new(DeviceCore { disk, gate, admin, runtime }))))
     }
 
     /// Loads `table` for the next [`Self::resume`]; replaces an already loaded one.
@@ -119,7 +119,7 @@ impl Device {
     /// The flush failed (not counting targets that had already lost everything), or a target
     /// failed: the device is active, as before.
     pub async fn suspend(&self, flush: bool) -> BioResult {
-        self.finish(async move |core| {
+        self.uncancellable(async move |core| {
             let mut admin = core.admin.lock().await;
             core.quiesce(&mut admin, flush).await?.keep();
             Ok(())
@@ -133,7 +133,7 @@ impl Device {
     /// # Errors
     /// A target could not start: the device is suspended, and its tables are unchanged.
     pub async fn resume(&self) -> BioResult {
-        self.finish(async move |core| {
+        self.uncancellable(async move |core| {
             let mut admin = core.admin.lock().await;
             if admin.loaded.is_none() && !admin.suspended {
                 return Ok(());
@@ -161,7 +161,7 @@ impl Device {
     /// # Errors
     /// A target failed: the device is active, as before.
     pub async fn retire(&self) -> BioResult {
-        self.finish(async move |core| {
+        self.uncancellable(async move |core| {
             let mut admin = core.admin.lock().await;
             let mut closed = core.quiesce(&mut admin, false).await?;
             let nothing = Table::failing(&closed);
@@ -214,15 +214,18 @@ impl Device {
         }
     }
 
-    fn finish<F>(&self, work: impl FnOnce(Arc<Seat<Core>>) -> F) -> Finish<'_, ()>
+    fn uncancellable<F>(
+        &self,
+        work: impl FnOnce(Arc<ShardHandle<DeviceCore>>) -> F,
+    ) -> Uncancellable<'_, ()>
     where
         F: Future<Output = BioResult> + 'static,
     {
-        Finish::of(&self.0.runtime, work(self.0.take()))
+        Uncancellable::of(&self.0.runtime, work(self.0.handle_clone()))
     }
 }
 
-impl Core {
+impl DeviceCore {
     /// Closes the gate and tells the targets. The caller decides whether the gate stays closed.
     async fn quiesce(
         &self,
@@ -328,7 +331,7 @@ impl BlockDevice for Device {
             // A read borrows the device, a write holds it.
             Op::Read => IoFuture::boxed(self.0.submit(bio)),
             Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {
-                self.finish(|core| async move { core.submit(bio).await }).into()
+                self.uncancellable(|core| async move { core.submit(bio).await }).into()
             }
         }
     }

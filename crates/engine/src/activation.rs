@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rustix::io::FdFlags;
 use rustix::net::{SocketType, sockopt};
 
-use crate::net::Bound;
+use crate::net::BoundSocket;
 
 /// The first descriptor.
 const FIRST: RawFd = 3;
@@ -21,7 +21,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 /// A descriptor is not a stream socket that listens.
-pub fn sockets() -> io::Result<Vec<Bound>> {
+pub fn sockets() -> io::Result<Vec<BoundSocket>> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<RawFd>().ok();
     let is_for_us = number("LISTEN_PID") == Some(std::process::id().cast_signed());
     let count = number("LISTEN_FDS").filter(|_| is_for_us).unwrap_or_default();
@@ -40,7 +40,7 @@ pub fn sockets() -> io::Result<Vec<Bound>> {
         }
         rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
         // SAFETY: it is open, the manager has given it to this process, and no other code takes it: this is the first call.
-        Bound::listening(unsafe { OwnedFd::from_raw_fd(fd) })
+        BoundSocket::listening(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     (FIRST..FIRST + count).map(take).collect()
 }

@@ -15,7 +15,7 @@ use async_task::{Builder, Runnable, Task};
 use slab::Slab;
 
 use crate::mailbox::{Mailbox, Message};
-use crate::reactor::{self, Core};
+use crate::reactor::{self, ReactorCore};
 
 /// The runnable tasks and the register of all tasks.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl Tasks {
 
 /// A future that leaves the register when it is dropped.
 struct RegisteredFuture<F> {
-    core: Rc<Core>,
+    core: Rc<ReactorCore>,
     place: usize,
     future: F,
 }
@@ -72,7 +72,7 @@ impl<F> Drop for RegisteredFuture<F> {
     }
 }
 
-impl Core {
+impl ReactorCore {
     /// Makes a task of `future`; a panic in it reaches the task that awaits it. It runs after the tasks queued before
     /// it.
     pub(crate) fn spawn<F>(self: &Rc<Self>, future: F) -> Task<F::Output>

@@ -12,7 +12,7 @@ use io_uring::{opcode, types};
 
 use crate::chunk_list::ChunkList;
 use crate::op::{Op, Payload};
-use crate::reactor::{self, Core};
+use crate::reactor::{self, ReactorCore};
 use crate::sys::uninterrupted;
 
 /// "At the file's position", for streams.
@@ -48,7 +48,7 @@ fn rest(span: (*mut u8, usize), skip: usize) -> (*mut u8, u32) {
 /// last clone and the last operation are gone.
 #[derive(Clone)]
 pub struct Fd {
-    core: Rc<Core>,
+    core: Rc<ReactorCore>,
     fd: Rc<OwnedFd>,
 }
 

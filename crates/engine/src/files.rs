@@ -17,7 +17,7 @@ use io_uring::{squeue, types};
 use rustix::fs::{Mode, OFlags};
 
 use crate::mailbox::{Mailbox, Message};
-use crate::reactor::{self, Core};
+use crate::reactor::{self, ReactorCore};
 use crate::ring::Ring;
 use crate::sys::checked;
 
@@ -97,7 +97,7 @@ impl RingFile {
     }
 
     /// The file's number in `core`'s ring; registers the file at its first use.
-    pub(crate) fn target(&self, core: &Core) -> Target {
+    pub(crate) fn target(&self, core: &ReactorCore) -> Target {
         let place = *core.files.borrow_mut().place(self.id);
         let place = if place == Place::Unknown { self.register(core) } else { place };
         match place {
@@ -113,7 +113,7 @@ impl RingFile {
     }
 
     #[cold]
-    fn register(&self, core: &Core) -> Place {
+    fn register(&self, core: &ReactorCore) -> Place {
         let mut files = core.files.borrow_mut();
         let mut place = Place::Unregistered;
         // Locked first: a file that is closed meanwhile is not registered, or is forgotten by this ring, too.
@@ -156,7 +156,7 @@ impl Drop for RingFile {
 }
 
 /// Has reactors do `work` for the file `id`.
-fn tell(reactors: &mut Vec<Arc<Mailbox>>, id: usize, work: fn(&Core, usize)) {
+fn tell(reactors: &mut Vec<Arc<Mailbox>>, id: usize, work: fn(&ReactorCore, usize)) {
     for mailbox in reactors.drain(..) {
         let call = move || work(&reactor::current(), id);
         // A reactor that has ended has closed its ring, and with it the files.
@@ -165,7 +165,7 @@ fn tell(reactors: &mut Vec<Arc<Mailbox>>, id: usize, work: fn(&Core, usize)) {
 }
 
 /// Empties the slot of file `id`, which stays taken: entries that name it may be on their way.
-fn forget(core: &Core, id: usize) {
+fn forget(core: &ReactorCore, id: usize) {
     let mut files = core.files.borrow_mut();
     let place = std::mem::replace(files.place(id), Place::Unregistered);
     if let Place::Slot(slot) = place
@@ -176,7 +176,7 @@ fn forget(core: &Core, id: usize) {
 }
 
 /// Frees the slot of file `id`.
-fn release(core: &Core, id: usize) {
+fn release(core: &ReactorCore, id: usize) {
     let mut files = core.files.borrow_mut();
     let place = std::mem::replace(files.place(id), Place::Unknown);
     if let Place::Slot(slot) = place {

@@ -36,7 +36,7 @@ const KEEPALIVE_COUNT: u32 = 6;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that listens, on which no reactor accepts connections yet: they wait.
-pub struct Bound {
+pub struct BoundSocket {
     /// Declared before the socket, so that the file is removed while the socket still listens: no process takes it for
     /// a stale one.
     file: Option<SocketFile>,
@@ -44,7 +44,7 @@ pub struct Bound {
     tcp: bool,
 }
 
-impl Bound {
+impl BoundSocket {
     /// Listens on a Unix socket whose file gets exactly the permissions `mode`, whatever the umask: a client needs
     /// write permission. The file belongs to `group`, if there is one, before a client can connect. A stale socket of a
     /// process that is gone is replaced. Dropping the socket removes its file, unless another socket has taken its place.
@@ -102,41 +102,41 @@ fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
 
 /// A listening socket on a reactor.
 pub struct Listener {
-    /// Declared before the socket, as in [`Bound`].
+    /// Declared before the socket, as in [`BoundSocket`].
     #[expect(dead_code, reason = "removes the file at the end")]
     file: Option<SocketFile>,
     fd: Fd,
     tcp: bool,
 }
 
-impl From<Bound> for Listener {
+impl From<BoundSocket> for Listener {
     /// Accepts connections on the current reactor.
     ///
     /// # Panics
     /// On a thread without a reactor.
-    fn from(Bound { file, fd, tcp }: Bound) -> Self {
+    fn from(BoundSocket { file, fd, tcp }: BoundSocket) -> Self {
         Self { file, fd: Fd::new(fd), tcp }
     }
 }
 
 impl Listener {
-    /// As [`Bound::unix`], without a group.
+    /// As [`BoundSocket::unix`], without a group.
     ///
     /// # Errors
     /// As there.
     pub fn bind_unix(path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
-        Bound::unix(path, mode, None).map(Self::from)
+        BoundSocket::unix(path, mode, None).map(Self::from)
     }
 
-    /// As [`Bound::tcp`].
+    /// As [`BoundSocket::tcp`].
     ///
     /// # Errors
     /// As there.
     pub fn bind_tcp(address: SocketAddr) -> io::Result<Self> {
-        Bound::tcp(address).map(Self::from)
+        BoundSocket::tcp(address).map(Self::from)
     }
 
-    /// As [`Bound::local_addr`].
+    /// As [`BoundSocket::local_addr`].
     ///
     /// # Errors
     /// As there.

@@ -28,7 +28,7 @@ use ashlar_block::request::{Request, RequestId};
 use io_uring::{cqueue, opcode, squeue};
 use slab::Slab;
 
-use crate::reactor::Core;
+use crate::reactor::ReactorCore;
 use crate::ring::Completion;
 
 /// User data of entries whose completion is ignored (cancels, wake-ups).
@@ -109,7 +109,7 @@ impl<T: 'static> Payload for Box<T> {
 /// The owner of an operation, told of its end by a call instead of a task's wake-up.
 pub(crate) trait OperationOwner {
     /// `result` is the kernel's: a count, or minus an errno.
-    fn complete(self: Box<Self>, core: &Rc<Core>, result: i32);
+    fn complete(self: Box<Self>, core: &Rc<ReactorCore>, result: i32);
 
     /// The request that the operation is a part of.
     fn request(&self) -> Option<&Request> {
@@ -254,7 +254,7 @@ impl OpTable {
     }
 }
 
-impl Core {
+impl ReactorCore {
     /// Submits an operation whose end is reported to `owner`.
     ///
     /// # Safety
@@ -313,7 +313,7 @@ impl Core {
 /// data received meanwhile are lost); all other operations run to their end.
 #[must_use = "an operation's result is in its output"]
 pub struct Op<T: Payload> {
-    core: Rc<Core>,
+    core: Rc<ReactorCore>,
     key: u64,
     collected: bool,
     payload: PhantomData<fn() -> T>,

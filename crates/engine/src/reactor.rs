@@ -68,7 +68,7 @@ impl Default for ReactorConfig {
 }
 
 /// State that the reactor's handles, tasks and operations share on its thread.
-pub(crate) struct Core {
+pub(crate) struct ReactorCore {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
@@ -90,19 +90,19 @@ pub(crate) struct Core {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Rc<ReactorCore>>> = const { RefCell::new(None) };
 }
 
 /// The current thread's reactor.
 ///
 /// # Panics
 /// On a thread without one.
-pub(crate) fn current() -> Rc<Core> {
+pub(crate) fn current() -> Rc<ReactorCore> {
     try_current().expect("not on a reactor's thread")
 }
 
 /// The current thread's reactor, if it has one.
-pub(crate) fn try_current() -> Option<Rc<Core>> {
+pub(crate) fn try_current() -> Option<Rc<ReactorCore>> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn wake_by_ring(target: &Arc<Mailbox>) -> bool {
 
 /// The owner of a reactor: created, run and dropped on one thread, which has no other reactor.
 pub struct Reactor {
-    core: Rc<Core>,
+    core: Rc<ReactorCore>,
     /// Reads the mailbox's eventfd forever.
     _wake_up: Task<()>,
     /// Dropped last, when all tasks are gone.
@@ -151,7 +151,7 @@ impl Reactor {
             mailbox.set_ring(ring.fd());
         }
         let files = FileTable::new(&ring, config.registered_files);
-        let core = Rc::new(Core {
+        let core = Rc::new(ReactorCore {
             mailbox,
             tasks: RefCell::default(),
             timers: RefCell::default(),
@@ -235,7 +235,7 @@ impl Wake for MainWaker {
 }
 
 /// Keeps a read of the mailbox's eventfd pending; its completion wakes the reactor.
-async fn read_wake_ups(core: Rc<Core>) {
+async fn read_wake_ups(core: Rc<ReactorCore>) {
     let mut counter = vec![0; 8];
     loop {
         let event = types::Fd(core.mailbox.event().as_raw_fd());
@@ -255,7 +255,7 @@ async fn read_wake_ups(core: Rc<Core>) {
 struct PostedWakeUp(Arc<Mailbox>);
 
 impl OperationOwner for PostedWakeUp {
-    fn complete(self: Box<Self>, _: &Rc<Core>, result: i32) {
+    fn complete(self: Box<Self>, _: &Rc<ReactorCore>, result: i32) {
         if result < 0 {
             self.0.wake_by_event();
         }
@@ -277,7 +277,7 @@ impl Drop for TakenMail<'_> {
     }
 }
 
-impl Core {
+impl ReactorCore {
     /// A block of registered memory, for a read of `len` bytes.
     pub(crate) fn take_fixed(&self, len: usize) -> Option<Segment> {
         let register = || match FixedMemory::register(&self.ring.borrow()) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ashlar_block::patience;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::reactor::{self, Core};
+use crate::reactor::{self, ReactorCore};
 
 /// `CLOCK_MONOTONIC` in nanoseconds.
 pub fn now_ns() -> u64 {
@@ -70,7 +70,7 @@ impl Timers {
 /// See [`sleep`].
 #[must_use = "a sleep does nothing unless awaited"]
 pub struct Sleep {
-    core: Rc<Core>,
+    core: Rc<ReactorCore>,
     deadline: u64,
     key: Option<Key>,
 }

@@ -2,7 +2,7 @@
 //!
 //! With `--run` (or `--incremental`) the daemon starts without them, as long as one disk is there. A disk on the network is taken
 //! once it can be reached; the daemon may connect to it, since it is among its disks ([`crate::confinement`]). A file is handed in by
-//! a client (`ashlar md incremental`, `md re-add`), which may have to lend it.
+//! a client (`ashlar md incremental`, `md re-add`), which may have to pass it.
 //!
 //! ```text
 //! absent --reached, its array may be written--> handed in, as by `md incremental`
@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::disks::{self, Access, Opened};
 use crate::error::{Error, Result};
 use crate::interface::Attach;
-use crate::lending::Lent;
+use crate::passed_files::PassedFiles;
 use crate::service::Service;
 
 /// The first wait, and the longest one.
@@ -90,7 +90,7 @@ async fn take(service: Rc<Service>, path: PathBuf) {
             return tracing::warn!(disk = shown, "{what}");
         };
         let attach = Attach { disk: shown.clone(), run: None };
-        let Err(refused) = service.attach(&attach, &Lent::by_daemon()).await else { return };
+        let Err(refused) = service.attach(&attach, &PassedFiles::by_daemon()).await else { return };
         let why = refused.parameters["reason"].as_str().unwrap_or("refused").to_owned();
         // It may have gone again.
         if find_array(&service, &path).await.is_some() {

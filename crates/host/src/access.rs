@@ -15,15 +15,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
-use ashlar_engine::net::{Bound, Socket};
+use ashlar_engine::net::{BoundSocket, Socket};
 use ashlar_engine::process::{Credentials, credentials};
 use ashlar_engine::{accounts, timeout};
 use rustix::io::Errno;
 
+use crate::connection_slots::Rank;
 use crate::control_path;
 use crate::error::{Error, Result};
 use crate::interface::refused;
-use crate::seats::Rank;
 use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 
 /// The mode of the socket for the daemon's user alone.
@@ -156,7 +156,7 @@ impl Access {
     ///
     /// # Errors
     /// The socket cannot be made there.
-    pub(crate) fn bind(&self, path: Option<&Path>) -> Result<Bound> {
+    pub(crate) fn bind(&self, path: Option<&Path>) -> Result<BoundSocket> {
         let path = place(path)?;
         let failed = |error: io::Error| {
             let in_use = error.kind() == io::ErrorKind::AddrInUse;
@@ -177,7 +177,7 @@ impl Access {
             Some(group) => (WITH_GROUP, Some(group.id)),
             None => (ALONE, None),
         };
-        let bound = Bound::unix(&path, mode, group).map_err(failed)?;
+        let bound = BoundSocket::unix(&path, mode, group).map_err(failed)?;
         if let (Some(group), Some(directory)) = (&self.group, directory(&path))
             && let Ok(found) = std::fs::metadata(directory)
             && found.permissions().mode() & 0o011 == 0

@@ -25,7 +25,7 @@ use crate::interface::{
     Manage, Sample, SampleReply, Scrub, SizeReply, StartedReply, Status, StatusReply, StopReply,
     Trace, TraceReply, ValueReply, VolumeNames, ZfsReply,
 };
-use crate::lending::MAX_LENT;
+use crate::passed_files::MAX_PASSED;
 use crate::trace::TraceStream;
 use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 
@@ -105,7 +105,7 @@ impl Client {
     /// # Errors
     /// It was refused.
     pub fn manage(&mut self, change: &Manage) -> Result<Vec<String>> {
-        let DoneReply { done } = self.call_lending("Manage", json!(change), &[&change.disk])?;
+        let DoneReply { done } = self.call_passing("Manage", json!(change), &[&change.disk])?;
         Ok(done)
     }
 
@@ -114,7 +114,7 @@ impl Client {
     /// # Errors
     /// It was refused.
     pub fn attach(&mut self, at: &Attach) -> Result<Vec<String>> {
-        let DoneReply { done } = self.call_lending("Attach", json!(at), &[&at.disk])?;
+        let DoneReply { done } = self.call_passing("Attach", json!(at), &[&at.disk])?;
         Ok(done)
     }
 
@@ -164,7 +164,7 @@ impl Client {
             Membership::Reduce { .. } | Membership::Remove { .. } => Vec::new(),
         };
         let named: Vec<&str> = physical.iter().map(String::as_str).collect();
-        self.call_lending("LvmMembers", json!(at), &named)
+        self.call_passing("LvmMembers", json!(at), &named)
     }
 
     /// Has volumes become active, or be active no more; returns how many of the group are active then.
@@ -379,26 +379,26 @@ impl Client {
         result
     }
 
-    /// A call that waits for I/O, and lends disks to a daemon that cannot open them: those that the user `named`, and no others.
-    fn call_lending<T: DeserializeOwned>(
+    /// A call that waits for I/O, and passes disks to a daemon that cannot open them: those that the user `named`, and no others.
+    fn call_passing<T: DeserializeOwned>(
         &mut self,
         method: &str,
         parameters: Value,
         named: &[&str],
     ) -> Result<T> {
         self.set_patience(None)?;
-        let mut lent: Vec<(String, OwnedFd)> = Vec::new();
+        let mut passed: Vec<(String, OwnedFd)> = Vec::new();
         let reply = loop {
-            let begun = self.begin_lending(method, parameters.clone(), false, &lent);
+            let begun = self.begin_passing(method, parameters.clone(), false, &passed);
             let reply = begun.and_then(|()| self.next_reply());
             let reply = reply.map_err(|error| self.lost(error))?;
             let Some((path, access)) = not_opened(&reply) else { break reply };
-            let is_new = !lent.iter().any(|(known, _)| known == path);
-            if !is_new || !named.contains(&path) || lent.len() >= MAX_LENT {
+            let is_new = !passed.iter().any(|(known, _)| known == path);
+            if !is_new || !named.contains(&path) || passed.len() >= MAX_PASSED {
                 break reply;
             }
             let disk = disks::open_to_lend(Path::new(path), access)?;
-            lent.push((path.to_owned(), disk));
+            passed.push((path.to_owned(), disk));
         };
         let result = self.understand(reply);
         self.set_patience(Some(PATIENCE))?;
@@ -447,16 +447,16 @@ impl Client {
 
     /// Sends a call.
     fn begin(&mut self, method: &str, parameters: Value, more: bool) -> io::Result<()> {
-        self.begin_lending(method, parameters, more, &[])
+        self.begin_passing(method, parameters, more, &[])
     }
 
     /// Sends a call with descriptors of disks.
-    fn begin_lending(
+    fn begin_passing(
         &mut self,
         method: &str,
         parameters: Value,
         more: bool,
-        lent: &[(String, OwnedFd)],
+        passed: &[(String, OwnedFd)],
     ) -> io::Result<()> {
         let parameters = match parameters {
             Value::Object(map) => map,
@@ -467,14 +467,14 @@ impl Client {
             | Value::Array(_) => Map::new(),
         };
         let method = format!("{}.{method}", interface::NAME);
-        let paths = lent.iter().map(|(path, _)| path.clone()).collect();
-        let call = Call { method, parameters, oneway: false, more, lent: paths, upgrade: false };
+        let paths = passed.iter().map(|(path, _)| path.clone()).collect();
+        let call = Call { method, parameters, oneway: false, more, passed: paths, upgrade: false };
         let message = encode(&call);
         if message.len() > MAX_CALL {
             return Err(io::Error::other("the call is longer than a daemon accepts"));
         }
         self.renew()?;
-        let files: Vec<BorrowedFd<'_>> = lent.iter().map(|(_, disk)| disk.as_fd()).collect();
+        let files: Vec<BorrowedFd<'_>> = passed.iter().map(|(_, disk)| disk.as_fd()).collect();
         send_with_files(&self.stream, &message, &files)
     }
 
@@ -578,7 +578,7 @@ fn refused(name: &str, parameters: &Value) -> Error {
     }
     let place = text("path").or(text("parameter")).or(text("method")).unwrap_or_default();
     let why = match own_error(name) {
-        Some("NotOpened") => "it does not open this itself, and its client did not lend it",
+        Some("NotOpened") => "it does not open this itself, and its client did not pass it",
         Some("NotFound") => "there is no such thing",
         Some("IsDirectory") => "is a directory",
         Some("NotReadable") => "cannot be read",

@@ -1,7 +1,7 @@
 //! The sandbox of a daemon: what it may still do once its disks, sockets and mount are open.
 //!
 //! What it keeps from whom: docs/internals/sandbox.md. The daemon confines its main thread before it starts another, and seals all of
-//! them once it has its rings. What it needs rights for after that, others do: the keeper ends its mount, clients lend it disks.
+//! them once it has its rings. What it needs rights for after that, others do: the cleanup helper ends its mount, clients pass it disks.
 //!
 //! Whether there is a sandbox, the configuration says, and no byte of a disk: an image must not choose where it is parsed.
 
@@ -22,7 +22,7 @@ use crate::lvm::archive::Archives;
 use crate::sandbox::{LEAST_MEMORY, is_switched_off};
 
 /// What the daemon reads later: the host's name and kernel for descriptions of volume groups, the limits of devices that are
-/// lent to it.
+/// passed to it.
 const READS: [&str; 6] = [
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/ostype",

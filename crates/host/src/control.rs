@@ -15,8 +15,8 @@ use crate::interface::{
     self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, SnapshotSample, TreePath,
     VolumeStatus, control_error,
 };
-use crate::lending::Lent;
 use crate::options::BackEnd;
+use crate::passed_files::PassedFiles;
 use crate::service::Service;
 use crate::varlink::server::{Interface, nothing, parse};
 use crate::varlink::{Call, Reply};
@@ -26,9 +26,9 @@ impl Interface for Service {
     const NAME: &'static str = interface::NAME;
     const DESCRIPTION: &'static str = interface::DESCRIPTION;
 
-    async fn answer(&self, method: &str, call: Call, lent: &Lent) -> Option<Vec<Reply>> {
+    async fn answer(&self, method: &str, call: Call, passed: &PassedFiles) -> Option<Vec<Reply>> {
         let more = call.more;
-        let reply = self.call(method, call, lent).await;
+        let reply = self.call(method, call, passed).await;
         // Clients find what the reply tells of.
         self.clients.front_ends.follow();
         Some(if more { zfs::in_parts(reply) } else { vec![reply] })
@@ -50,7 +50,7 @@ impl Interface for Service {
 }
 
 impl Service {
-    async fn call(&self, method: &str, call: Call, lent: &Lent) -> Reply {
+    async fn call(&self, method: &str, call: Call, passed: &PassedFiles) -> Reply {
         let result = match method {
             "Status" => nothing(&call.parameters).map(|()| json!({ "status": self.status() })),
             "Detail" => parse(call.parameters).and_then(|at| self.detail(&at)),
@@ -60,7 +60,7 @@ impl Service {
                 Err(error) => Err(error),
             },
             "Manage" => match parse(call.parameters) {
-                Ok(at) => self.manage(&at, lent).await,
+                Ok(at) => self.manage(&at, passed).await,
                 Err(error) => Err(error),
             },
             "Grow" => match parse(call.parameters) {
@@ -68,7 +68,7 @@ impl Service {
                 Err(error) => Err(error),
             },
             "Attach" => match parse(call.parameters) {
-                Ok(at) => self.attach(&at, lent).await,
+                Ok(at) => self.attach(&at, passed).await,
                 Err(error) => Err(error),
             },
             "Detach" => match parse(call.parameters) {
@@ -88,7 +88,7 @@ impl Service {
                 Err(error) => Err(error),
             },
             "LvmMembers" => match parse(call.parameters) {
-                Ok(at) => self.lvm_members(at, lent).await,
+                Ok(at) => self.lvm_members(at, passed).await,
                 Err(error) => Err(error),
             },
             "Activate" => match parse(call.parameters) {

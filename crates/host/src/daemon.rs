@@ -161,8 +161,8 @@ pub fn serve(
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let disks = disks.into_iter().map(|disk| models.wrap(disk)).collect();
     let mut places = Places::make(config, &access)?;
-    if let Some(keeper) = places.keep()? {
-        ending.kept_by(&keeper);
+    if let Some(helper) = places.keep()? {
+        ending.cleaned_up_by(&helper);
     }
     notify::connect();
     // Inside, the limits of control groups cannot be read.

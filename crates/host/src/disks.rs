@@ -136,7 +136,7 @@ fn patiently<T>(
 /// # Errors
 /// As there.
 pub(crate) fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
-    maps::refuse_lending(path)?;
+    maps::refuse_passing(path)?;
     let opened = patiently(path, || {
         try_open_with(path, access, true, |options| {
             ashlar_engine::file::open_to_lend(path, options)
@@ -145,7 +145,7 @@ pub(crate) fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
     opened.map_err(|failed| failed.error)
 }
 
-/// Uses a disk that a client has lent.
+/// Uses a disk that a client has passed.
 ///
 /// # Errors
 /// It is no disk, is in use, or was not opened with this access.

@@ -33,8 +33,8 @@ use ashlar_engine::{ThreadPanic, sleep};
 use ashlar_stack::assemble::Stack;
 use futures_util::future::{Either, select};
 
+use crate::cleanup_helper::CleanupHelper;
 use crate::error::{Error, FAILURE, PANICKED, Result};
-use crate::keeper::Keeper;
 use crate::stop::Stop;
 
 /// How long a device may take to stop after the end is forced.
@@ -81,7 +81,7 @@ struct State {
     requests: Mutex<Requests>,
     code: AtomicU8,
     waiting: Mutex<Obstacle>,
-    keeper: OnceLock<Arc<Keeper>>,
+    helper: OnceLock<Arc<CleanupHelper>>,
     failure: Mutex<Option<String>>,
     /// Waits until the log is written.
     written: OnceLock<fn()>,
@@ -178,10 +178,10 @@ impl Ending {
         thread::Builder::new().name("ashlar-signals".to_owned()).spawn(hear).map(drop)
     }
 
-    /// Has a keeper tell who uses the mount, and clear away when the process exits at once.
-    pub(crate) fn kept_by(&self, keeper: &Arc<Keeper>) {
+    /// Has a cleanup helper tell who uses the mount, and clear away when the process exits at once.
+    pub(crate) fn cleaned_up_by(&self, helper: &Arc<CleanupHelper>) {
         // There is one.
-        let (Ok(()) | Err(_)) = self.0.keeper.set(Arc::clone(keeper));
+        let (Ok(()) | Err(_)) = self.0.helper.set(Arc::clone(helper));
     }
 
     /// Has the process wait until the log is written, before it exits at once.
@@ -192,7 +192,7 @@ impl Ending {
 
     /// What uses the mount, as far as it can be seen.
     pub(crate) fn users(&self) -> Vec<String> {
-        self.0.keeper.get().map(|keeper| keeper.users()).unwrap_or_default()
+        self.0.helper.get().map(|helper| helper.users()).unwrap_or_default()
     }
 
     /// Waits for a signal, and takes the step that it asks for; then receives those that belong to the same request.
@@ -261,8 +261,8 @@ impl Ending {
             let waits_for = ending.waits_for().join(", ");
             tracing::error!(waits_for, "{why}");
         });
-        if let Some(keeper) = self.0.keeper.get() {
-            keeper.clear_away();
+        if let Some(helper) = self.0.helper.get() {
+            helper.clear_away();
         }
         if let Some(written) = self.0.written.get() {
             written();

@@ -54,8 +54,8 @@ pub(crate) async fn watch_snapshots(service: Rc<Service>, policy: AutoExtend) {
         };
         watch.keep(&snapshots);
         for snapshot in &snapshots {
-            if let Some(news) = watch.look(snapshot) {
-                news.log(&snapshot.full_name());
+            if let Some(warning) = watch.look(snapshot) {
+                warning.log(&snapshot.full_name());
             }
         }
         for snapshot in due {
@@ -116,7 +116,7 @@ async fn extend(
 
 /// An entry of the log about a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum News {
+enum FillWarning {
     /// So much of its space is in use.
     Full(Percent),
     /// It takes no more writes.
@@ -125,7 +125,7 @@ enum News {
     Invalid,
 }
 
-impl News {
+impl FillWarning {
     fn log(self, name: &str) {
         match self {
             Self::Full(percent) => tracing::warn!(
@@ -149,7 +149,7 @@ struct Logged {
     /// The use that is logged next.
     next: Percent,
     /// The loss that was logged.
-    lost: Option<News>,
+    lost: Option<FillWarning>,
     /// Why it could not be extended, and when that was logged.
     refused: Option<(String, Duration)>,
 }
@@ -175,11 +175,11 @@ impl Watch {
     }
 
     /// What is to be logged of a snapshot now.
-    fn look(&mut self, snapshot: &ServedSnapshot) -> Option<News> {
+    fn look(&mut self, snapshot: &ServedSnapshot) -> Option<FillWarning> {
         let logged = self.of(snapshot);
         let lost = match snapshot.status {
-            Status::Invalid => Some(News::Invalid),
-            Status::Overflow => Some(News::Overflow),
+            Status::Invalid => Some(FillWarning::Invalid),
+            Status::Overflow => Some(FillWarning::Overflow),
             Status::Valid(_) | Status::Unknown | Status::MergeFailed => None,
         };
         if lost.is_some() || logged.lost.is_some() {
@@ -196,7 +196,7 @@ impl Watch {
         }
         let step = percent(STEP).0;
         logged.next = Percent((used.0 / step + 1) * step);
-        Some(News::Full(used))
+        Some(FillWarning::Full(used))
     }
 
     /// Whether it is to be logged now why a snapshot cannot be extended.
@@ -239,8 +239,8 @@ mod tests {
         snapshot(Status::Valid(Usage { allocated: Sectors(allocated), total, metadata }))
     }
 
-    fn full(thousandths: u64) -> Option<News> {
-        Some(News::Full(Percent(Percent::ALL.0 / SIZE * thousandths)))
+    fn full(thousandths: u64) -> Option<FillWarning> {
+        Some(FillWarning::Full(Percent(Percent::ALL.0 / SIZE * thousandths)))
     }
 
     #[test]
@@ -266,8 +266,14 @@ mod tests {
     fn a_loss_is_told_once() {
         let mut watch = Watch::default();
         let (overflow, invalid) = (snapshot(Status::Overflow), snapshot(Status::Invalid));
-        assert_eq!((watch.look(&overflow), watch.look(&overflow)), (Some(News::Overflow), None));
-        assert_eq!((watch.look(&invalid), watch.look(&invalid)), (Some(News::Invalid), None));
+        assert_eq!(
+            (watch.look(&overflow), watch.look(&overflow)),
+            (Some(FillWarning::Overflow), None)
+        );
+        assert_eq!(
+            (watch.look(&invalid), watch.look(&invalid)),
+            (Some(FillWarning::Invalid), None)
+        );
     }
 
     #[test]

@@ -226,7 +226,7 @@ impl Service {
         let below_dev = path.strip_prefix("/dev/").unwrap_or(path);
         let all = self.stack.devices.all();
         let known = self.identities.borrow();
-        // The path of a disk may be the word of a client that lent it, or have another file by now; and its name is made of the path.
+        // The path of a disk may be the word of a client that passed it, or have another file by now; and its name is made of the path.
         let is_another = |device: &Device| {
             let held = known.get(&device.path);
             device.kind.is_disk() && path != device.name && held.is_some() && wanted.is_some()

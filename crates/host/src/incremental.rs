@@ -20,8 +20,8 @@ use crate::disks::Access;
 use crate::interface::{
     Attach, DiskReference, DoneReply, StartedReply, refused, refused_with, reply,
 };
-use crate::lending::Lent;
 use crate::manage::{NewDisk, index_of, not_done};
+use crate::passed_files::PassedFiles;
 use crate::service::Service;
 use crate::varlink::Reply;
 
@@ -30,9 +30,9 @@ const NOT_TAKEN: Option<u8> = Some(2);
 
 impl Service {
     /// Adds a member.
-    pub(crate) async fn attach(&self, at: &Attach, lent: &Lent) -> Result<Value, Reply> {
+    pub(crate) async fn attach(&self, at: &Attach, passed: &PassedFiles) -> Result<Value, Reply> {
         let mut turn = self.turn().await?;
-        let new = self.open(&turn, None, &at.disk, lent).await?;
+        let new = self.open(&turn, None, &at.disk, passed).await?;
         let contents = new.contents().await?;
         if self.access == Access::Write {
             new.refuse_rivals(&contents).await?;

@@ -27,7 +27,7 @@ use crate::disks::{self, Identity};
 use crate::interface::{
     DoneReply, Grow, Manage, ManageAction, SizeReply, refused, refused_by, reply,
 };
-use crate::lending::Lent;
+use crate::passed_files::PassedFiles;
 use crate::service::Service;
 use crate::varlink::Reply;
 
@@ -37,12 +37,12 @@ pub(crate) fn not_done(error: &ManageError) -> Reply {
 
 impl Service {
     /// Changes members.
-    pub(crate) async fn manage(&self, at: &Manage, lent: &Lent) -> Result<Value, Reply> {
+    pub(crate) async fn manage(&self, at: &Manage, passed: &PassedFiles) -> Result<Value, Reply> {
         let turn = &self.turn().await?;
         let volume = &self.volume(&at.name)?;
         let done = match at.action {
-            ManageAction::Add => self.add(turn, volume, at, lent).await?,
-            ManageAction::ReAdd => self.re_add(turn, volume, at, lent).await?,
+            ManageAction::Add => self.add(turn, volume, at, passed).await?,
+            ManageAction::ReAdd => self.re_add(turn, volume, at, passed).await?,
             ManageAction::Fail => self.fail(turn, volume, &at.disk).await?,
             ManageAction::Remove => self.remove(turn, volume, &at.disk).await?,
             ManageAction::Replace => self.replace(turn, volume, at).await?,
@@ -89,10 +89,10 @@ impl Service {
         turn: &Turn,
         volume: &Volume,
         at: &Manage,
-        lent: &Lent,
+        passed: &PassedFiles,
     ) -> Result<Vec<String>, Reply> {
         let (array, uuid) = (&volume.view, volume.view.status().uuid);
-        let new = self.open(turn, Some(volume), &at.disk, lent).await?;
+        let new = self.open(turn, Some(volume), &at.disk, passed).await?;
         let contents = new.contents().await?;
         if at.force != Some(true) {
             check_free(&new.path, &contents, uuid)?;
@@ -121,15 +121,15 @@ impl Service {
         turn: &Turn,
         volume: &Volume,
         at: &Manage,
-        lent: &Lent,
+        passed: &PassedFiles,
     ) -> Result<Vec<String>, Reply> {
         let status = volume.view.status();
         // A member that failed need not be removed first: it gets its new membership in one step.
         let failed = self.member(volume, &status.members, &at.disk).await.ok();
         let failed = failed.filter(|member| member.faulty);
         let new = match failed.and_then(|member| member.path.as_deref()) {
-            Some(path) => self.open_failed(path, &at.disk, lent).await?,
-            None => self.open(turn, Some(volume), &at.disk, lent).await?,
+            Some(path) => self.open_failed(path, &at.disk, passed).await?,
+            None => self.open(turn, Some(volume), &at.disk, passed).await?,
         };
         let contents = new.contents().await?;
         new.refuse_rivals(&contents).await?;
@@ -164,7 +164,8 @@ impl Service {
         for held in self.stack.devices.all().into_iter().filter(is_far) {
             let Ok(turn) = self.turn().await else { return };
             // One that is in use, or of another array, was not left out here.
-            let opened = self.open(&turn, Some(volume), &held.path, &Lent::by_daemon()).await;
+            let opened =
+                self.open(&turn, Some(volume), &held.path, &PassedFiles::by_daemon()).await;
             let Ok(new) = opened else { continue };
             let Ok(Contents { md: Md::Member(sb), .. }) = new.contents().await else { continue };
             if sb.set_uuid != uuid || sb.role() == ondisk::Role::Spare {
@@ -290,17 +291,17 @@ impl Service {
         _: &Turn,
         volume: Option<&Volume>,
         disk: &str,
-        lent: &Lent,
+        passed: &PassedFiles,
     ) -> Result<NewDisk, Reply> {
-        let wanted = self.identity_with(disk, lent).await?;
+        let wanted = self.identity_with(disk, passed).await?;
         let same = |path: &str| self.is_opened_by(path, wanted.as_ref());
         // A device made of other devices has no file to compare.
-        let is_lent = lent.identity(disk).is_some();
+        let is_lent = passed.identity(disk).is_some();
         let made = |held: &Device| !is_lent && !held.kind.is_disk() && held.path == disk;
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
         let Some(held) = held else {
             self.refuse_namesake(disk)?;
-            return self.open_new(disk, lent).await;
+            return self.open_new(disk, passed).await;
         };
         let use_and_hint = match held.role {
             Role::Former => None,
@@ -326,8 +327,13 @@ impl Service {
     }
 
     /// Opens the disk of a failed member, known by `path`: the one that is open for it, unless the user names another by now.
-    async fn open_failed(&self, path: &str, disk: &str, lent: &Lent) -> Result<NewDisk, Reply> {
-        let wanted = self.identity_with(disk, lent).await?;
+    async fn open_failed(
+        &self,
+        path: &str,
+        disk: &str,
+        passed: &PassedFiles,
+    ) -> Result<NewDisk, Reply> {
+        let wanted = self.identity_with(disk, passed).await?;
         let held = self.stack.devices.all().into_iter().find(|held| held.path == path);
         let is_meant = |held: &Device| match &wanted {
             Some(wanted) => self.is_opened_by(path, Some(wanted)),
@@ -336,7 +342,7 @@ impl Service {
         };
         match held.filter(is_meant) {
             Some(held) => self.take_held(held, wanted).await,
-            None => self.open_new(disk, lent).await,
+            None => self.open_new(disk, passed).await,
         }
     }
 
@@ -347,7 +353,7 @@ impl Service {
         if disks::is_on_network(Path::new(&held.path))
             && gateway.disk().presence() == Presence::Gone
         {
-            return self.open_new(&held.path, &Lent::by_daemon()).await;
+            return self.open_new(&held.path, &PassedFiles::by_daemon()).await;
         }
         Ok(NewDisk { path: held.path, gateway, identity, name: Some(held.name) })
     }
@@ -376,18 +382,26 @@ impl Service {
         )
     }
 
-    /// The file or device that a client lent by a path, or that is there.
-    async fn identity_with(&self, path: &str, lent: &Lent) -> Result<Option<Identity>, Reply> {
-        match lent.identity(path) {
-            Some(lent) => Ok(Some(lent)),
+    /// The file or device that a client passed by a path, or that is there.
+    async fn identity_with(
+        &self,
+        path: &str,
+        passed: &PassedFiles,
+    ) -> Result<Option<Identity>, Reply> {
+        match passed.identity(path) {
+            Some(passed) => Ok(Some(passed)),
             None => self.identity(Path::new(path)).await,
         }
     }
 
     /// Opens a disk without waiting for it: that would block this thread's other work.
-    pub(crate) async fn open_new(&self, path: &str, lent: &Lent) -> Result<NewDisk, Reply> {
-        let identity = self.identity_with(path, lent).await?;
-        let opened = self.open_or_take(Path::new(path), lent).await?;
+    pub(crate) async fn open_new(
+        &self,
+        path: &str,
+        passed: &PassedFiles,
+    ) -> Result<NewDisk, Reply> {
+        let identity = self.identity_with(path, passed).await?;
+        let opened = self.open_or_take(Path::new(path), passed).await?;
         let gateway = if self.models.is_empty() {
             opened.gateway
         } else {

@@ -20,10 +20,10 @@ use crate::error::Error;
 use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
 use crate::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
-use crate::lending::Lent;
 use crate::lvm::archive;
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::{NewDisk, is_a_disk_now};
+use crate::passed_files::PassedFiles;
 use crate::service::Service;
 use crate::varlink::Reply;
 
@@ -49,12 +49,16 @@ enum Place {
 
 impl Service {
     /// Changes the physical volumes of a group.
-    pub(crate) async fn lvm_members(&self, at: LvmMembers, lent: &Lent) -> Result<Value, Reply> {
+    pub(crate) async fn lvm_members(
+        &self,
+        at: LvmMembers,
+        passed: &PassedFiles,
+    ) -> Result<Value, Reply> {
         let mut turn = self.turn().await?;
         let done = match &at.command {
-            Membership::Create(new) => self.create_group(&mut turn, &at, new, lent).await,
+            Membership::Create(new) => self.create_group(&mut turn, &at, new, passed).await,
             Membership::Extend { physical, layout } => {
-                self.extend_group(&mut turn, &at, (physical, *layout), lent).await
+                self.extend_group(&mut turn, &at, (physical, *layout), passed).await
             }
             Membership::Reduce { physical } => self.reduce_group(&mut turn, &at, physical).await,
             Membership::Remove { force } => self.remove_group(&mut turn, &at, *force).await,
@@ -68,7 +72,7 @@ impl Service {
         turn: &mut Turn,
         at: &LvmMembers,
         new: &NewGroup,
-        lent: &Lent,
+        passed: &PassedFiles,
     ) -> Result<Value, Reply> {
         let name = &at.group;
         if turn.has_group(name) {
@@ -81,7 +85,7 @@ impl Service {
         let archives =
             self.machine.archives(at.archive != Some(false), &at.line).map_err(refused_by)?;
         archives.before_in_task(None).await.map_err(refused_by)?;
-        let candidates = self.candidates(turn, &at.directory, &new.physical, lent).await?;
+        let candidates = self.candidates(turn, &at.directory, &new.physical, passed).await?;
         if let Err(why) = check(&candidates, &group, new.layout.into()).await {
             return give_up(candidates, why);
         }
@@ -99,11 +103,11 @@ impl Service {
         turn: &mut Turn,
         at: &LvmMembers,
         (physical, layout): (&[String], LayoutOptions),
-        lent: &Lent,
+        passed: &PassedFiles,
     ) -> Result<Value, Reply> {
         // Refuses what can be refused before anything is written.
         let trial = turn.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
-        let candidates = self.candidates(turn, &at.directory, physical, lent).await?;
+        let candidates = self.candidates(turn, &at.directory, physical, passed).await?;
         if let Err(why) = check(&candidates, &trial.before.group, layout.into()).await {
             return give_up(candidates, why);
         }
@@ -198,7 +202,7 @@ impl Service {
         turn: &Turn,
         directory: &Path,
         paths: &[String],
-        lent: &Lent,
+        passed: &PassedFiles,
     ) -> Result<Vec<Candidate>, Reply> {
         let mut all: Vec<Candidate> = Vec::new();
         let mut places = Vec::new();
@@ -215,7 +219,7 @@ impl Service {
                     places.push(place);
                     match is_known {
                         true => Err(refused(format!("{path} is named twice"), None)),
-                        false => self.candidate(turn, directory, path, lent).await,
+                        false => self.candidate(turn, directory, path, passed).await,
                     }
                 }
                 Err(why) => Err(why),
@@ -247,13 +251,13 @@ impl Service {
         turn: &Turn,
         directory: &Path,
         path: &str,
-        lent: &Lent,
+        passed: &PassedFiles,
     ) -> Result<Candidate, Reply> {
         let device = self.device_at(Some(directory), path).await;
         let Some(device) = device.and_then(|name| self.stack.devices.find(&name)) else {
             let whole = disks::in_directory(directory, path).display().to_string();
             self.refuse_namesake(&whole)?;
-            let new = self.open_new(&whole, lent).await?;
+            let new = self.open_new(&whole, passed).await?;
             let gateway = new.gateway.clone();
             new.refuse_rivals(&new.contents().await?).await?;
             let is_physical = examine(path, &gateway).await?;

@@ -6,25 +6,25 @@
 use std::path;
 use std::sync::Arc;
 
-use ashlar_engine::net::Bound;
+use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;
 use ashlar_export::nbd::budget::Budget;
 
 use crate::access::Access;
+use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::front_ends::mount::WaitingMount;
 use crate::front_ends::nbd;
-use crate::keeper::{Charge, Keeper};
 use crate::metrics;
 use crate::options::Listen;
 
 /// See the module text. Dropping them ends the mount, and removes the files of sockets.
 pub(crate) struct Places {
     pub(crate) mount: Option<WaitingMount>,
-    pub(crate) control: Bound,
-    pub(crate) metrics: Option<Bound>,
-    pub(crate) nbd: Vec<(Listen, Bound)>,
+    pub(crate) control: BoundSocket,
+    pub(crate) metrics: Option<BoundSocket>,
+    pub(crate) nbd: Vec<(Listen, BoundSocket)>,
     /// The memory for requests of NBD clients: how much there is, /proc says.
     pub(crate) budget: Arc<Budget>,
 }
@@ -47,32 +47,32 @@ impl Places {
     ///
     /// # Errors
     /// It cannot be started.
-    pub(crate) fn keep(&mut self) -> Result<Option<Arc<Keeper>>> {
+    pub(crate) fn keep(&mut self) -> Result<Option<Arc<CleanupHelper>>> {
         let mount = self.mount.as_ref().and_then(WaitingMount::place).cloned();
-        let mut charge = Charge { mount, files: Vec::new() };
+        let mut tasks = CleanupTasks { mount, files: Vec::new() };
         for file in self.files() {
-            // The keeper is in another directory.
+            // The cleanup helper is in another directory.
             let path = path::absolute(file.path());
             let failed = |why| Error::new("cannot find", file.path().display(), why);
-            charge.files.push((path.map_err(failed)?, file.identity()));
+            tasks.files.push((path.map_err(failed)?, file.identity()));
         }
-        if charge.is_empty() {
+        if tasks.is_empty() {
             return Ok(None);
         }
-        let files = charge.files.clone();
-        let keeper = Keeper::start(charge)?;
+        let files = tasks.files.clone();
+        let helper = CleanupHelper::start(tasks)?;
         for (file, (path, identity)) in self.files().zip(files) {
-            let keeper = Arc::clone(&keeper);
-            file.removed_by(Box::new(move || keeper.remove(&path, identity)));
+            let helper = Arc::clone(&helper);
+            file.removed_by(Box::new(move || helper.remove(&path, identity)));
         }
         if let Some(mount) = &mut self.mount {
-            mount.kept_by(&keeper);
+            mount.cleaned_up_by(&helper);
         }
-        Ok(Some(keeper))
+        Ok(Some(helper))
     }
 
     fn files(&mut self) -> impl Iterator<Item = &mut SocketFile> {
         let nbd = self.nbd.iter_mut().map(|(_, bound)| bound);
-        std::iter::once(&mut self.control).chain(nbd).filter_map(Bound::file_mut)
+        std::iter::once(&mut self.control).chain(nbd).filter_map(BoundSocket::file_mut)
     }
 }

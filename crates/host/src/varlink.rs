@@ -28,9 +28,9 @@ pub struct Call {
     /// The caller accepts more than one reply.
     #[serde(default, skip_serializing_if = "is_false")]
     pub more: bool,
-    /// The paths of the disks whose descriptors come with the call, in their order: not of varlink, see [`crate::lending`].
+    /// The paths of the disks whose descriptors come with the call, in their order: not of varlink, see [`crate::passed_files`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lent: Vec<String>,
+    pub passed: Vec<String>,
     /// The caller wants to switch to another protocol. Our methods do not support it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub upgrade: bool,
@@ -180,7 +180,7 @@ mod tests {
             parameters: Map::from_iter([("path".to_owned(), "a".into())]),
             oneway: false,
             more: false,
-            lent: Vec::new(),
+            passed: Vec::new(),
             upgrade: false,
         };
         let text = br#"{"method":"io.ashlar.Control.Get","parameters":{"path":"a"}}"#;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use ashlar_block::sync::finish::Finish;
+use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Features, IoFuture, Limits, Runtime, Sector, Sectors, Status,
 };
@@ -171,7 +171,7 @@ impl Array {
     /// How far copies are known to be the same, except for writes under way; [`Sectors::MAX`] for
     /// all. Beyond it only the first copy of each chunk is read.
     pub fn in_sync_to(&self) -> Sectors {
-        self.core.bound.get()
+        self.core.resync_offset.get()
     }
 
     /// The ranges in whose rows parity may be wrong, ascending: what is recovered there may be wrong, too, and without the user's `force` it is not
@@ -209,7 +209,7 @@ impl Array {
 
     /// Whether copies may differ somewhere.
     pub fn is_unsynced(&self) -> bool {
-        self.core.bound.is_unsynced()
+        self.core.resync_offset.is_unsynced()
     }
 
     /// Whether the superblocks record all failures of members and all other changes that
@@ -241,7 +241,7 @@ impl Array {
     /// Sets where a check or repair begins, and where any sync waits ([`Sectors::MAX`]: nowhere).
     ///
     /// # Errors
-    /// [`SyncError::Bound`] if they are not in ascending order, or not multiples of the chunk;
+    /// [`SyncError::Range`] if they are not in ascending order, or not multiples of the chunk;
     /// [`SyncError::Busy`] if the upper bound would be lowered while an action runs (as in the kernel).
     pub fn set_sync_bounds(&self, min: Sectors, max: Sectors) -> Result<(), SyncError> {
         self.sync.set_bounds(min, max)
@@ -264,7 +264,7 @@ impl Array {
 
     /// Makes the sync task check for work.
     pub fn wake_sync(&self) {
-        self.core.news.wake();
+        self.core.sync_wakeup.wake();
     }
 
     /// Waits until nothing is being synced and no further action can begin.
@@ -273,11 +273,14 @@ impl Array {
     }
 
     /// Runs `work` to its end, even if the future is dropped.
-    pub(crate) fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
+    pub(crate) fn uncancellable<T, F>(
+        &self,
+        work: impl FnOnce(Arc<Self>) -> F + 'static,
+    ) -> Uncancellable<'_, T>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        Finish::new(&self.core.runtime, &self.me, work)
+        Uncancellable::new(&self.core.runtime, &self.me, work)
     }
 
     /// Stops the array: refuses new I/O, waits for I/O in flight, flushes everything, and marks the
@@ -287,7 +290,7 @@ impl Array {
     /// The flush or the superblocks failed: the array will have to be resynced.
     pub async fn stop(&self) -> BioResult {
         self.core.lifecycle.refuse();
-        self.finish(|array| async move {
+        self.uncancellable(|array| async move {
             let Self { core, sync, .. } = &*array;
             let wind_up = || async {
                 let _held = sync.hold().await;

@@ -19,7 +19,7 @@
 //!
 //! Ordering arguments are at the top of the modules: active and clean in `array`, the order of
 //! superblock updates in `superblocks`, corrections against writes in
-//! `barrier`, dropped futures in `ashlar_block::sync::finish`. docs/internals/crash-model.md has the
+//! `barrier`, dropped futures in `ashlar_block::sync::uncancellable`. docs/internals/crash-model.md has the
 //! whole.
 //!
 //! Assumed of the layer below: a sector is written atomically; an acknowledged flush or FUA write

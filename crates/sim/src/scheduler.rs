@@ -50,7 +50,7 @@ enum DueAction {
     Event(Box<dyn Event>),
 }
 
-pub(crate) struct Core {
+pub(crate) struct SchedulerCore {
     seed: u64,
     rng: RefCell<Rng>,
     now_ns: Cell<u64>,
@@ -70,23 +70,23 @@ pub(crate) struct Core {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Rc<SchedulerCore>>> = const { RefCell::new(None) };
 }
 
 /// The simulation that runs on this thread.
 ///
 /// # Panics
 /// When no simulation runs.
-pub(crate) fn current() -> Rc<Core> {
+pub(crate) fn current() -> Rc<SchedulerCore> {
     try_current().expect("a simulation runs on this thread")
 }
 
 /// The simulation that runs on this thread, if there is one.
-pub(crate) fn try_current() -> Option<Rc<Core>> {
+pub(crate) fn try_current() -> Option<Rc<SchedulerCore>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-impl Core {
+impl SchedulerCore {
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns.get()
     }
@@ -279,7 +279,7 @@ pub enum Stop {
 ///
 /// A run is a function of the seed: it does not depend on real time, threads or addresses.
 pub struct Sim {
-    core: Rc<Core>,
+    core: Rc<SchedulerCore>,
 }
 
 impl Sim {
@@ -288,7 +288,7 @@ impl Sim {
     /// # Panics
     /// When a simulation already runs on this thread.
     pub fn new(seed: u64) -> Self {
-        let core = Rc::new(Core {
+        let core = Rc::new(SchedulerCore {
             seed,
             rng: RefCell::new(Rng::new(seed)),
             now_ns: Cell::new(0),
@@ -547,7 +547,7 @@ impl Runtime for SimRuntime {
 }
 
 struct Sleep {
-    core: Rc<Core>,
+    core: Rc<SchedulerCore>,
     key: (u64, u64),
     registered: bool,
 }

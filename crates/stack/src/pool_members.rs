@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sector, Sectors, Status};
-use ashlar_zfs::client::Part;
+use ashlar_zfs::client::DiskPart;
 use ashlar_zfs::ondisk::config::{self, Health, ImportRefusal};
 use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::protocol::ImportConfig;
@@ -27,7 +27,7 @@ pub struct Place {
     /// Its path in the pool's configuration.
     pub path: String,
     /// The part, if it is a part of a disk.
-    pub part: Option<Part>,
+    pub part: Option<DiskPart>,
 }
 
 /// A pool member found on a disk.
@@ -95,7 +95,7 @@ fn part(path: String, disk: &Path, start: Sector, len: Sectors) -> std::io::Resu
     {
         return Ok(Place { path: path.display().to_string(), part: None });
     }
-    let part = Part::new(PathBuf::from(&path), disk, start.bytes(), len.bytes())?;
+    let part = DiskPart::new(PathBuf::from(&path), disk, start.bytes(), len.bytes())?;
     Ok(Place { path, part: Some(part) })
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct ReadyPool {
     pub(crate) depth: usize,
     pub(crate) below: Vec<String>,
     /// The members that are parts of disks.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<DiskPart>,
     /// The paths of all members.
     paths: Vec<String>,
 }

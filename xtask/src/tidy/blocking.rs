@@ -34,7 +34,7 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/host/src/pools/", "commands"),
     ("crates/host/src/sandbox.rs", "commands"),
     ("crates/host/src/trace/files.rs", "commands"),
-    ("crates/host/src/users.rs", "the keeper"),
+    ("crates/host/src/users.rs", "the cleanup helper"),
     ("crates/nbd/src/network.rs", "in the pool, which looks names up"),
 ];
 

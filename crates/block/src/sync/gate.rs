@@ -50,10 +50,10 @@ struct Shard<W>(W);
 /// The waiting futures.
 #[derive(Default)]
 struct Waiters {
-    /// Number of seats given so far.
+    /// Number of waiters so far.
     turns: u64,
-    /// Held I/O, in ascending order of seats.
-    seats: VecDeque<(u64, Waker)>,
+    /// Held I/O, in ascending order of their numbers.
+    queue: VecDeque<(u64, Waker)>,
     /// The closing thread.
     closer: Option<Waker>,
     /// The gate is closed, without a [`ClosedGate`].
@@ -117,7 +117,7 @@ impl<T, P: Shards> Gate<T, P> {
 
     /// Admits an I/O once the gate is open.
     pub fn enter(&self) -> GateEntry<'_, T, P> {
-        GateEntry { gate: self, shard: P::shard(), seat: None }
+        GateEntry { gate: self, shard: P::shard(), number: None }
     }
 
     /// Keeps new I/O out, and waits until the gate is empty. Callers take turns. A future that is dropped before leaves
@@ -153,7 +153,7 @@ impl<T, P: Shards> Gate<T, P> {
         for Shard(word) in &self.shards {
             word.sub(CLOSED);
         }
-        for (_, waker) in self.waiters.with(|waiters| std::mem::take(&mut waiters.seats)) {
+        for (_, waker) in self.waiters.with(|waiters| std::mem::take(&mut waiters.queue)) {
             waker.wake();
         }
     }
@@ -170,7 +170,7 @@ impl<T, P: Shards> Gate<T, P> {
 
     /// Number of held I/Os.
     pub fn held(&self) -> usize {
-        self.waiters.with(|waiters| waiters.seats.len())
+        self.waiters.with(|waiters| waiters.queue.len())
     }
 
     #[cold]
@@ -259,35 +259,35 @@ impl<T, P: Shards> Drop for ClosedGate<'_, T, P> {
 pub struct GateEntry<'a, T = (), P: Shards = Std> {
     gate: &'a Gate<T, P>,
     shard: usize,
-    /// The number of its seat; the seat may have been removed since.
-    seat: Option<u64>,
+    /// Its number in the queue of waiters; it may have been removed since.
+    number: Option<u64>,
 }
 
 impl<T, P: Shards> GateEntry<'_, T, P> {
-    /// Takes a seat, or keeps the existing one; false if the gate is open.
-    fn sit(&mut self, cx: &Context<'_>) -> bool {
+    /// Joins the queue of waiters, or keeps the place in it; false if the gate is open.
+    fn prepare_to_wait(&mut self, cx: &Context<'_>) -> bool {
         let word = &self.gate.shards[self.shard].0;
         let waker = cx.waker().clone();
-        let seat = &mut self.seat;
-        let (sits, _old) = self.gate.waiters.with(|waiters| {
+        let number = &mut self.number;
+        let (waits, _old) = self.gate.waiters.with(|waiters| {
             if word.load() & CLOSED == 0 {
                 return (false, None);
             }
-            let place = seat.and_then(|number| waiters.find(number));
-            if let Some((_, old)) = place.and_then(|place| waiters.seats.get_mut(place)) {
+            let place = number.and_then(|number| waiters.find(number));
+            if let Some((_, old)) = place.and_then(|place| waiters.queue.get_mut(place)) {
                 return (true, Some(std::mem::replace(old, waker)));
             }
             waiters.turns += 1;
-            *seat = Some(waiters.turns);
-            waiters.seats.push_back((waiters.turns, waker));
+            *number = Some(waiters.turns);
+            waiters.queue.push_back((waiters.turns, waker));
             (true, None)
         });
-        sits
+        waits
     }
 
-    fn stand_up(&mut self) {
-        if let Some(number) = self.seat.take() {
-            let remove = |waiters: &mut Waiters| waiters.seats.remove(waiters.find(number)?);
+    fn finish_wait(&mut self) {
+        if let Some(number) = self.number.take() {
+            let remove = |waiters: &mut Waiters| waiters.queue.remove(waiters.find(number)?);
             drop(self.gate.waiters.with(remove));
         }
     }
@@ -295,7 +295,7 @@ impl<T, P: Shards> GateEntry<'_, T, P> {
 
 impl Waiters {
     fn find(&self, number: u64) -> Option<usize> {
-        self.seats.binary_search_by_key(&number, |(number, _)| *number).ok()
+        self.queue.binary_search_by_key(&number, |(number, _)| *number).ok()
     }
 }
 
@@ -305,10 +305,10 @@ impl<'a, T, P: Shards> Future for GateEntry<'a, T, P> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             if let Some(pass) = self.gate.try_enter_by(self.shard) {
-                self.stand_up();
+                self.finish_wait();
                 return Poll::Ready(pass);
             }
-            if self.sit(cx) {
+            if self.prepare_to_wait(cx) {
                 return Poll::Pending;
             }
         }
@@ -317,7 +317,7 @@ impl<'a, T, P: Shards> Future for GateEntry<'a, T, P> {
 
 impl<T, P: Shards> Drop for GateEntry<'_, T, P> {
     fn drop(&mut self) {
-        self.stand_up();
+        self.finish_wait();
     }
 }
 

@@ -86,7 +86,7 @@ enum Source {
 
 /// The part of the file that is being read.
 #[derive(Clone, Debug)]
-struct Part {
+struct FilePart {
     start: u64,
     end: u64,
     source: Source,
@@ -103,7 +103,7 @@ pub struct Reader {
     verifier: Verifier,
     /// Start of the next piece.
     at: u64,
-    part: Option<Part>,
+    part: Option<FilePart>,
     /// The last extent that was decompressed: its address and its content.
     decompressed: Option<(Logical, Arc<[u8]>)>,
     /// Pieces of a read that was split at lost sectors, in reverse order.
@@ -176,7 +176,7 @@ impl Reader {
     }
 
     /// The part of the file at [`Self::at`].
-    async fn find(&mut self) -> Part {
+    async fn find(&mut self) -> FilePart {
         let start = self.at;
         match self.look().await {
             Ok(part) => part,
@@ -186,12 +186,12 @@ impl Reader {
                         && key.offset > start
                 };
                 let end = resume.filter(is_ours).map_or(self.size, |key| key.offset);
-                Part { start, end, source: Source::Lost(LossReason::Extent(error.to_string())) }
+                FilePart { start, end, source: Source::Lost(LossReason::Extent(error.to_string())) }
             }
         }
     }
 
-    async fn look(&mut self) -> Result<Part, (TreeError, Option<Key>)> {
+    async fn look(&mut self) -> Result<FilePart, (TreeError, Option<Key>)> {
         let (start, inode) = (self.at, self.inode);
         let fs = Arc::clone(&self.fs);
         let mut path = Path::new(&fs, self.tree).with_reada(Reada::Forward);
@@ -211,7 +211,7 @@ impl Reader {
                         let ram_bytes = extent.ram_bytes;
                         let source = self.source(key.offset, body, compression, ram_bytes).await;
                         // If items overlap, the later one counts from its start on.
-                        return Ok(Part { start: key.offset, end, source });
+                        return Ok(FilePart { start: key.offset, end, source });
                     }
                 }
                 Err(why) => wrong = Some(why.to_string()),
@@ -227,7 +227,7 @@ impl Reader {
             Some(why) => Source::Lost(LossReason::Extent(why)),
             None => Source::Zero,
         };
-        Ok(Part { start, end: end.max(start + 1), source })
+        Ok(FilePart { start, end: end.max(start + 1), source })
     }
 
     /// Content according to an item at file offset `start`.

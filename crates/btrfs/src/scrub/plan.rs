@@ -19,7 +19,7 @@ use crate::ondisk::chunk::{BlockGroupFlags, Chunk, Profile, STRIPE_LEN};
 use crate::raid_stripe::StripeWalk;
 use crate::readahead::Reada;
 use crate::sweep::Sweep;
-use crate::units::{DevId, Logical, Mirror, Physical};
+use crate::units::{DevId, Logical, MirrorNum, Physical};
 use crate::volume::{Device, FileSystem};
 
 /// Number of stripe-sized buffers at which a group is full.
@@ -284,7 +284,7 @@ impl<'a> Planner<'a> {
                     let logical = Logical(first.0 + column as u64 * STRIPE_LEN);
                     // All stripes of a chunk are as long as the one with the parity.
                     let there = Physical(chunk.stripes[on].offset.0 + row * STRIPE_LEN);
-                    let stripe = self.stripe(chunk, there, logical, Mirror(1), counters).await;
+                    let stripe = self.stripe(chunk, there, logical, MirrorNum(1), counters).await;
                     columns.push(Arc::new(stripe));
                 }
                 let row =
@@ -323,7 +323,7 @@ impl<'a> Planner<'a> {
         chunk: &Arc<Chunk>,
         physical: Physical,
         logical: Logical,
-        mirror: Mirror,
+        mirror: MirrorNum,
         counters: &mut Counters,
     ) -> Stripe {
         let mut stripe = Stripe::new(chunk, physical, logical, mirror, self.fs.sectorsize());

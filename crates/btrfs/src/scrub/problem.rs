@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::error::{ReadError, TreeError};
 use crate::ondisk::node::NodeError;
 use crate::ondisk::superblock::SuperblockError;
-use crate::units::{DevId, Logical, Mirror, Physical};
+use crate::units::{DevId, Logical, MirrorNum, Physical};
 
 /// Receives the problems found by a scrub.
 pub trait Sink: Send + Sync {
@@ -131,7 +131,7 @@ pub struct Problem {
     /// Address in the file system's space; for parity, the first byte of its row. `None` for superblocks.
     pub logical: Option<Logical>,
     /// Mirror; `None` for superblocks, parity and trees.
-    pub mirror: Option<Mirror>,
+    pub mirror: Option<MirrorNum>,
     /// The only copy below the file system on which it is bad; [`CopyNumber::ANY`] if the device has
     /// one, or no good one.
     pub copy: CopyNumber,

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::problem::ProblemKind;
 use super::stripe::{Stripe, Unit};
 use super::verify::{BadUnit, Image};
-use crate::units::{Leg, Mirror, Physical};
+use crate::units::{Leg, MirrorNum, Physical};
 use crate::volume::FileSystem;
 
 /// Source of a good copy of a bad unit.
@@ -48,7 +48,7 @@ pub(super) async fn recover(
         |bad: &BadUnit| Stripe::is_repairable(&stripe.units[bad.unit]) && is_placed(bad);
     let own = usize::from(stripe.mirror.0).max(1) - 1;
     let count = usize::from(stripe.chunk.mirrors());
-    let mirror = |step: usize| Mirror(((own + step) % count + 1) as u8);
+    let mirror = |step: usize| MirrorNum(((own + step) % count + 1) as u8);
     let unit = |index: usize| &stripe.units[bad[index].unit];
     let left = |sources: &[Source]| -> Vec<usize> {
         let lost = |index: &usize| sources[*index] == Source::Lost && is_repairable(&bad[*index]);

@@ -11,7 +11,7 @@ use super::problem::{ProblemKind, TreeBlock};
 use crate::extent_walk::{Extent, ExtentKind, Sum};
 use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
 use crate::ondisk::node::{BlockExpectation, check_header};
-use crate::units::{Logical, Mirror, Physical};
+use crate::units::{Logical, MirrorNum, Physical};
 use crate::volume::FileSystem;
 
 /// Maximum number of sectors in a stripe: a sector has at least 4 KiB.
@@ -96,7 +96,7 @@ pub(super) struct Stripe {
     /// Locations of its sectors: at `physical`, unless the RAID stripe tree says otherwise.
     pub(super) places: Places,
     pub(super) logical: Logical,
-    pub(super) mirror: Mirror,
+    pub(super) mirror: MirrorNum,
     /// [`STRIPE_LEN`], or less at the end of a chunk.
     pub(super) len: u64,
     pub(super) sectorsize: u64,
@@ -111,7 +111,7 @@ impl Stripe {
         chunk: &Arc<Chunk>,
         physical: Physical,
         logical: Logical,
-        mirror: Mirror,
+        mirror: MirrorNum,
         sectorsize: u32,
     ) -> Self {
         let len = STRIPE_LEN.min(chunk.end().0.saturating_sub(logical.0));
@@ -274,7 +274,7 @@ mod tests {
             stripes: SmallVec::new(),
         };
         let logical = Logical((1 << 20) + STRIPE_LEN);
-        Stripe::new(&Arc::new(chunk), Physical(STRIPE_LEN), logical, Mirror(1), 4096)
+        Stripe::new(&Arc::new(chunk), Physical(STRIPE_LEN), logical, MirrorNum(1), 4096)
     }
 
     fn extent(stripe: &Stripe, sector: i64, sectors: u64, kind: ExtentKind) -> Extent {

@@ -8,7 +8,7 @@ use ashlar_btrfs::backref::{self, FilePart, Owners};
 use ashlar_btrfs::files::{Files, Place};
 use ashlar_btrfs::ondisk::items::{FileExtent, FileExtentBody, FileType};
 use ashlar_btrfs::ondisk::key::{item, objectid};
-use ashlar_btrfs::units::{Logical, Mirror};
+use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::FileSystem;
 
 /// An extent as a walk over all files sees it: tree, inode, offset in the file; address; whether it
@@ -175,7 +175,7 @@ fn a_damaged_block_is_known_by_what_is_above_it() {
     let root = rig.run(fs.need_root(5)).expect("sound");
     let at = rig.run(blocks(&fs, root))[2];
     let key = rig.run(backref::owners(&fs, at, 1)).expect("sound");
-    rig.damage(&fs, at, 4096, Mirror(1));
+    rig.damage(&fs, at, 4096, MirrorNum(1));
     let fs = rig.open();
     let owned = rig.run(backref::owners(&fs, at, 1)).expect("the extent tree is sound");
     let (Owners::Tree { roots, .. }, Owners::Tree { roots: before, .. }) =

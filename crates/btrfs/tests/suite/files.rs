@@ -8,7 +8,7 @@ use crate::support::{MIRRORED, PARITY, Rig, blocks, items, names, text_of};
 use ashlar_btrfs::files::{FileError, Files, LossReason, Name, Piece, Place, device_numbers};
 use ashlar_btrfs::ondisk::items::{CsumItem, FileType};
 use ashlar_btrfs::ondisk::key::{item, objectid};
-use ashlar_btrfs::units::{Logical, Mirror};
+use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions};
 use sha2::{Digest, Sha256};
 
@@ -142,7 +142,7 @@ fn the_good_copy_of_each_block_is_read() {
         let (trees, data) = rig.run(verified(&fs));
         let (node, sector) = (u64::from(fs.nodesize()), u64::from(fs.sectorsize()));
         // Alternately the first and the second copy.
-        let mirror = |index: usize| Mirror(1 + (index % 2) as u8);
+        let mirror = |index: usize| MirrorNum(1 + (index % 2) as u8);
         for (index, at) in trees.iter().enumerate() {
             rig.damage(&fs, *at, node, mirror(index));
         }
@@ -190,16 +190,17 @@ fn damage_of_a_device_is_made_good_by_parity() {
             let (trees, data) = rig.run(verified(&fs));
             let devid = fs.devices()[device].devid;
             let is_there = |at: &&Logical| {
-                let place = fs.chunks().get(**at).and_then(|chunk| chunk.locate(**at, Mirror(1)));
+                let place =
+                    fs.chunks().get(**at).and_then(|chunk| chunk.locate(**at, MirrorNum(1)));
                 place.is_some_and(|place| place.devid == devid)
             };
             let mut damaged = 0;
             for at in trees.iter().filter(is_there) {
-                rig.damage(&fs, *at, fs.nodesize().into(), Mirror(1));
+                rig.damage(&fs, *at, fs.nodesize().into(), MirrorNum(1));
                 damaged += 1;
             }
             for at in data.iter().filter(is_there) {
-                rig.damage(&fs, *at, fs.sectorsize().into(), Mirror(1));
+                rig.damage(&fs, *at, fs.sectorsize().into(), MirrorNum(1));
                 damaged += 1;
             }
             assert!(damaged > 10, "{name} {device}: {damaged}");
@@ -222,12 +223,12 @@ fn a_sector_without_a_good_copy_is_lost_and_nothing_else_is() {
     // The file's sectors are found by content: each sector differs from every other.
     let place_of = |sector: &[u8]| {
         let is_it = |at: &&Logical| {
-            rig.run(fs.read_mirror(**at, 4096, Mirror(1))).expect("sound") == sector
+            rig.run(fs.read_mirror(**at, 4096, MirrorNum(1))).expect("sound") == sector
         };
         *data.iter().find(is_it).expect("it is somewhere")
     };
     let place = place_of(&before[8 * 4096..9 * 4096]);
-    rig.damage(&fs, place, 4096, Mirror(1));
+    rig.damage(&fs, place, 4096, MirrorNum(1));
     let fs = rig.open();
     let pieces = rig.run(async {
         let files = Files::open(&fs, 5).await.expect("it is there");

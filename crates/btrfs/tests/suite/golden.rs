@@ -8,7 +8,7 @@ use crate::support::{MIRRORED, PARITY, Rig, blocks, items, names, text, text_of}
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::ondisk::superblock::Superblock;
 use ashlar_btrfs::path::Root;
-use ashlar_btrfs::units::{Logical, Mirror};
+use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::FileSystem;
 
 /// All trees: the tree of roots, the chunk tree, and those in the tree of roots.
@@ -208,7 +208,7 @@ fn damaged_copies_are_read_around(
     let all: std::collections::BTreeSet<Logical> = all.into_iter().collect();
     let mut damaged = 0;
     for at in all.into_iter().filter(|at| wanted(&fs, *at)) {
-        rig.damage(&fs, at, fs.nodesize().into(), Mirror(1));
+        rig.damage(&fs, at, fs.nodesize().into(), MirrorNum(1));
         damaged += 1;
     }
     let again = rig.open();
@@ -228,7 +228,7 @@ fn tree_blocks_whose_first_copy_is_damaged_are_read_from_another() {
     // Check of the test itself: without a second copy the damage is an error.
     let rig = Rig::golden("single-16k");
     let fs = rig.open();
-    rig.damage(&fs, fs.tree_root().at, fs.nodesize().into(), Mirror(1));
+    rig.damage(&fs, fs.tree_root().at, fs.nodesize().into(), MirrorNum(1));
     let again = rig.open();
     assert!(rig.run(again.roots()).is_err());
 }
@@ -240,7 +240,7 @@ fn tree_blocks_on_a_damaged_device_are_computed_from_parity() {
         let mut damaged = 0;
         for device in 0..devices {
             let is_there = |fs: &FileSystem, at: Logical| {
-                let place = fs.chunks().get(at).and_then(|chunk| chunk.locate(at, Mirror(1)));
+                let place = fs.chunks().get(at).and_then(|chunk| chunk.locate(at, MirrorNum(1)));
                 place.is_some_and(|place| place.devid == fs.devices()[device].devid)
             };
             damaged += damaged_copies_are_read_around(name, is_there);

@@ -16,7 +16,7 @@ use ashlar_btrfs::ondisk::items::{FileType, name_hash};
 use ashlar_btrfs::ondisk::key::{Key, item};
 use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE};
 use ashlar_btrfs::path::{Path, Root};
-use ashlar_btrfs::units::{Logical, Mirror};
+use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions};
 use ashlar_sim::Rng;
 
@@ -27,11 +27,11 @@ const POINTER_SIZE: usize = 33;
 /// updates its checksum.
 fn change(rig: &Rig, fs: &FileSystem, at: Logical, change: impl FnOnce(&mut [u8])) {
     let size = u64::from(fs.nodesize());
-    let mut bytes = rig.run(fs.read_mirror(at, size, Mirror(1))).expect("it is there");
+    let mut bytes = rig.run(fs.read_mirror(at, size, MirrorNum(1))).expect("it is there");
     change(&mut bytes);
     let sum = ChecksumKind::Crc32c.compute(&bytes[32..]);
     bytes[..4].copy_from_slice(sum.as_bytes());
-    let place = fs.chunks().get(at).expect("mapped").locate(at, Mirror(1)).expect("stored");
+    let place = fs.chunks().get(at).expect("mapped").locate(at, MirrorNum(1)).expect("stored");
     rig.patch(0, place.at.0, &bytes);
 }
 
@@ -477,7 +477,7 @@ fn whatever_is_in_a_tree_block_everything_ends() {
 /// Like [`change`], for all stored copies.
 fn change_all(rig: &Rig, fs: &FileSystem, at: Logical, change: impl FnOnce(&mut [u8])) {
     let size = u64::from(fs.nodesize());
-    let mut bytes = rig.run(fs.read_mirror(at, size, Mirror(1))).expect("it is there");
+    let mut bytes = rig.run(fs.read_mirror(at, size, MirrorNum(1))).expect("it is there");
     change(&mut bytes);
     support::store_node(fs, at, &mut bytes, |_, at, bytes| rig.patch(0, at, bytes));
 }

@@ -117,7 +117,7 @@ fn a_damaged_block_is_left_out_and_counted() {
     let fs = rig.open();
     let root = rig.run(fs.need_root(5)).expect("sound");
     let leaf = rig.run(support::blocks(&fs, root))[2];
-    rig.damage(&fs, leaf, 4096, ashlar_btrfs::units::Mirror(1));
+    rig.damage(&fs, leaf, 4096, ashlar_btrfs::units::MirrorNum(1));
     let fs = rig.open();
     let mut text = Vec::new();
     let dumped = rig.run(inspect::trees(&fs, &mut text)).expect("the rest is sound");

@@ -1,10 +1,10 @@
 //! The subcommands: a file for each, with its arguments and the function that runs it.
 
 pub(crate) mod btrfs;
+pub(crate) mod cleanup_helper;
 pub(crate) mod completions;
 pub(crate) mod get;
 pub(crate) mod jobs;
-pub(crate) mod keeper;
 pub(crate) mod lvm;
 pub(crate) mod man;
 pub(crate) mod md;

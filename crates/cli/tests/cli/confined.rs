@@ -1,4 +1,4 @@
-//! The daemon in its sandbox: disks that clients lend it, the keeper of its mount and sockets, and what it says of itself.
+//! The daemon in its sandbox: disks that clients pass it, the cleanup helper of its mount and sockets, and what it says of itself.
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice};
@@ -20,14 +20,14 @@ use super::support::{Daemon, Images, MIB, Nbd, as_user, has_io_uring, program, u
 
 const USER: u32 = 54321;
 
-/// The keeper of a daemon.
-fn keeper(daemon: &Daemon) -> u32 {
+/// The cleanup helper of a daemon.
+fn helper(daemon: &Daemon) -> u32 {
     let pid = daemon.pid();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let mut all = children.split_whitespace().map(|child| child.parse().unwrap());
     let is_keeper = |child: &u32| {
         fs::read_to_string(format!("/proc/{child}/comm"))
-            .is_ok_and(|name| name == "ashlar-keeper\n")
+            .is_ok_and(|name| name == "ashlar-cleanup\n")
     };
     all.find(is_keeper).unwrap()
 }
@@ -82,7 +82,7 @@ fn a_disk_that_the_daemons_user_cannot_open_is_lent_by_a_client_that_can() {
     images.run(&["serve", "--control", "other"], &["d2"]).fails(1, &["d2", "in use"]);
     daemon.client(&["md", "fail", "md0", "d0"]).ok();
     daemon.client(&["md", "remove", "md0", "d0"]).ok();
-    until(Duration::from_secs(20), "the lent disk is not recovered", || {
+    until(Duration::from_secs(20), "the passed disk is not recovered", || {
         let state = daemon.client(&["md", "detail", "md0"]).ok().out;
         state.contains("active sync")
             && !state.contains("rebuilding")
@@ -128,7 +128,7 @@ fn a_client_that_may_not_open_a_disk_cannot_have_it_added() {
     daemon.end();
 }
 
-/// It controls arrays, but it borrows no right of root's: outside of the sandbox, too, it lends what it can open.
+/// It controls arrays, but it borrows no right of root's: outside of the sandbox, too, it passes what it can open.
 #[test]
 fn a_member_of_the_control_group_has_no_file_of_roots_overwritten_and_nothing_connected_to() {
     let images = Images::new(4, 16 * MIB);
@@ -162,7 +162,7 @@ fn a_member_of_the_control_group_has_no_file_of_roots_overwritten_and_nothing_co
         by_member(&["md", "add", "md0", far]).fails(1, &["user 54321 may not have", far]);
     }
     assert_eq!(server.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "it was called");
-    // What the member can open, it lends; and what the daemon has, it controls.
+    // What the member can open, it passes; and what the daemon has, it controls.
     chown(images.path("d3"), Some(USER), Some(USER)).unwrap();
     by_member(&["md", "add", "md0", "d3"]).ok();
     let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
@@ -174,11 +174,11 @@ fn a_member_of_the_control_group_has_no_file_of_roots_overwritten_and_nothing_co
 }
 
 /// Sends a call with descriptors, as no client of ours would; returns the reply.
-fn lend(daemon: &Daemon, disk: &str, label: &str, file: &File) -> Value {
+fn pass(daemon: &Daemon, disk: &str, label: &str, file: &File) -> Value {
     let stream = UnixStream::connect(&daemon.control).unwrap();
     let parameters = json!({ "name": "md0", "action": "add", "disk": disk });
     let method = "io.ashlar.Control.Manage";
-    let call = json!({ "method": method, "parameters": parameters, "lent": [label] });
+    let call = json!({ "method": method, "parameters": parameters, "passed": [label] });
     let message = format!("{call}\0");
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -208,21 +208,21 @@ fn the_path_of_a_lent_disk_is_no_other_disk_and_no_connection() {
         (path("d3"), "the daemon sees another file there"),
         // Nothing is there, and the daemon has a member by that path.
         ("d1".to_owned(), "by that path the daemon has another disk"),
-        ("nbd+unix:///?socket=/run/none".to_owned(), "lent"),
-        ("ram:16M".to_owned(), "lent"),
+        ("nbd+unix:///?socket=/run/none".to_owned(), "passed"),
+        ("ram:16M".to_owned(), "passed"),
     ];
     for (label, why) in cases {
-        let reply = lend(&daemon, &label, &label, &file);
+        let reply = pass(&daemon, &label, &label, &file);
         assert!(reply["error"].is_string() && reply.to_string().contains(why), "{label}: {reply}");
     }
     let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
     assert!(detail.contains("State : clean") || detail.contains("State : active"), "{detail}");
     assert!(fs::read(images.path("d2")).unwrap() == before, "it was written to");
-    assert!(lend(&daemon, &path("d2"), &path("d2"), &file)["error"].is_null());
+    assert!(pass(&daemon, &path("d2"), &path("d2"), &file)["error"].is_null());
     daemon.end();
 }
 
-/// The path of a lent disk is its client's word: it does not hide the disk that others find there.
+/// The path of a passed disk is its client's word: it does not hide the disk that others find there.
 #[test]
 fn a_member_is_found_by_what_its_path_leads_to_before_the_word_of_a_client() {
     let images = Images::new(3, 16 * MIB);
@@ -230,7 +230,7 @@ fn a_member_is_found_by_what_its_path_leads_to_before_the_word_of_a_client() {
     let daemon = Daemon::start(images.dir.path(), &["d0", "d1"]);
     let file = File::options().read(true).write(true).open(images.path("d2")).unwrap();
     let label = images.path("label").to_str().unwrap().to_owned();
-    assert!(lend(&daemon, &label, &label, &file)["error"].is_null());
+    assert!(pass(&daemon, &label, &label, &file)["error"].is_null());
     for change in ["fail", "remove", "add"] {
         daemon.client(&["md", change, "md0", "d1"]).ok();
     }
@@ -264,14 +264,14 @@ fn the_keeper_survives_signals_and_ends_with_its_daemon() {
     let images = Images::array(2, 16 * MIB, &["-l1"]);
     let daemon = images.serve(&[]);
     for signal in ["TERM", "INT", "HUP"] {
-        kill(keeper(&daemon), signal);
+        kill(helper(&daemon), signal);
     }
     daemon.end();
-    assert!(!images.path("control").exists(), "the keeper has not removed it");
+    assert!(!images.path("control").exists(), "the cleanup helper has not removed it");
     let daemon = images.serve(&[]);
-    let keeper = keeper(&daemon);
+    let helper = helper(&daemon);
     daemon.signal("KILL");
-    until(Duration::from_secs(10), "the keeper stays", || !is_process(keeper));
+    until(Duration::from_secs(10), "the cleanup helper stays", || !is_process(helper));
     // As ever after this: the next daemon takes the socket's place.
     assert!(images.path("control").exists());
     images.serve(&[]).end();
@@ -280,14 +280,14 @@ fn the_keeper_survives_signals_and_ends_with_its_daemon() {
 
 #[test]
 fn without_its_keeper_a_daemon_serves_until_the_user_unmounts() {
-    if !can_mount("a daemon without keeper") {
+    if !can_mount("a daemon without cleanup helper") {
         return;
     }
     let images = Images::array(2, 16 * MIB, &["-l1"]);
     let mount = images.path("mnt");
     fs::create_dir(&mount).unwrap();
     let mut daemon = images.serve(&["--mount", "mnt"]);
-    kill(keeper(&daemon), "KILL");
+    kill(helper(&daemon), "KILL");
     daemon.signal("TERM");
     std::thread::sleep(Duration::from_millis(300));
     assert!(daemon.is_running() && is_mounted(&mount.canonicalize().unwrap()));
@@ -295,7 +295,7 @@ fn without_its_keeper_a_daemon_serves_until_the_user_unmounts() {
     assert!(Command::new("umount").arg(&mount).status().unwrap().success());
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(0), "{log}");
-    assert!(log.contains("keeper"), "{log}");
+    assert!(log.contains("cleanup helper"), "{log}");
 }
 
 /// The attacker as a library; with `stay` the daemon lives on.

@@ -15,7 +15,7 @@ use super::support::ashlar;
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
     ("host/src/confinement.rs", &["serve", "md assemble"]),
-    ("host/src/lending.rs", &["md add", "md incremental", "lvm vgextend"]),
+    ("host/src/passed_files.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("cli.rs", &["status", "zpool list"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),

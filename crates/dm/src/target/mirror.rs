@@ -11,7 +11,7 @@
 //!   +------------------------+----------------------+-------------------------------+
 //! ```
 //!
-//! Each change passes a gate whose value is this `Progress`, and keeps its pass until it ends. The window moves while the gate is
+//! Each change passes a gate whose value is this `CopyProgress`, and keeps its pass until it ends. The window moves while the gate is
 //! closed: so no change that went to the first leg alone is in flight when its region is copied. No bio crosses the end of a
 //! region, and a window consists of whole regions.
 //!
@@ -75,7 +75,7 @@ impl Leg {
 
 /// What the legs have in common; see the module text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Progress {
+struct CopyProgress {
     synced: Sector,
     window_end: Sector,
 }
@@ -89,7 +89,7 @@ enum Way {
     Held,
 }
 
-impl Progress {
+impl CopyProgress {
     const fn done(to: Sector) -> Self {
         Self { synced: to, window_end: to }
     }
@@ -106,9 +106,9 @@ impl Progress {
 }
 
 /// See the module text.
-pub struct Mirror(Arc<Core>);
+pub struct Mirror(Arc<MirrorCore>);
 
-struct Core {
+struct MirrorCore {
     first: Leg,
     others: Box<[Leg]>,
     len: Sectors,
@@ -116,7 +116,7 @@ struct Core {
     /// The third argument of the log, if there is one.
     sync: Option<&'static str>,
     features: Vec<&'static str>,
-    gate: Gate<Progress>,
+    gate: Gate<CopyProgress>,
     /// [`Task::changed`] is notified when the window has moved, too.
     task: Task,
     /// Whether copying has ended early.
@@ -124,7 +124,7 @@ struct Core {
     runtime: Arc<dyn Runtime>,
 }
 
-impl Core {
+impl MirrorCore {
     fn legs(&self) -> impl Iterator<Item = &Leg> {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -215,7 +215,7 @@ impl Core {
         Ok(())
     }
 
-    async fn move_window(&self, to: Progress) {
+    async fn move_window(&self, to: CopyProgress) {
         self.gate.close().await.replace(to);
         self.task.changed.notify(usize::MAX);
     }
@@ -230,10 +230,10 @@ impl Core {
             if !self.task.is_paused() {
                 return true;
             }
-            if self.gate.get() == Progress::done(at) {
+            if self.gate.get() == CopyProgress::done(at) {
                 listener.await;
             } else {
-                self.move_window(Progress::done(at)).await;
+                self.move_window(CopyProgress::done(at)).await;
             }
         }
     }
@@ -244,7 +244,7 @@ impl Core {
         let window = Sectors(WINDOW.0.max(self.region.0) / self.region.0 * self.region.0);
         while at < end && self.goes_on(at).await {
             let window_end = (at + window).min(end);
-            self.move_window(Progress { synced: at, window_end }).await;
+            self.move_window(CopyProgress { synced: at, window_end }).await;
             if let Err(status) = self.copy(at, window_end - at).await {
                 error!(from = self.first.lower.name(), at = at.0, %status, "a mirror cannot be copied");
                 self.failed.store(true, SeqCst);
@@ -252,7 +252,7 @@ impl Core {
             }
             at = window_end;
         }
-        self.move_window(Progress::done(at)).await;
+        self.move_window(CopyProgress::done(at)).await;
         if at == end {
             info!(from = self.first.lower.name(), len = self.len.0, "a mirror is in sync");
         }
@@ -331,8 +331,8 @@ impl TableTarget for Mirror {
         }
         parameters.args.end()?;
         let synced = sync == Some("nosync") || count == 1;
-        let start = Progress::done(if synced { len.as_end() } else { Sector::ZERO });
-        Ok(Self(Arc::new(Core {
+        let start = CopyProgress::done(if synced { len.as_end() } else { Sector::ZERO });
+        Ok(Self(Arc::new(MirrorCore {
             first,
             others,
             len,

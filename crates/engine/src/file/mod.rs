@@ -23,7 +23,7 @@ use ashlar_block::extent::Extents;
 use ashlar_block::queue::{Driver, Queue, ReadMemory};
 use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
-use ashlar_block::sync::seats::Seats;
+use ashlar_block::sync::sharded_arc::ShardedArc;
 use ashlar_block::units::{Sector, Sectors};
 
 pub use holders::{Process, device_writer};
@@ -91,7 +91,7 @@ impl Drop for SharedFile {
 
 /// The driver of one file or block device. Requests must be submitted on a reactor's thread.
 pub struct FileDriver {
-    shared: Seats<SharedFile>,
+    shared: ShardedArc<SharedFile>,
 }
 
 impl FileDriver {
@@ -113,7 +113,7 @@ impl FileDriver {
 
 impl Driver for FileDriver {
     fn queue_rq(&self, rq: Request) {
-        request::start(self.shared.seat(), rq);
+        request::start(self.shared.handle(), rq);
     }
 
     fn abort(&self, id: RequestId) {
@@ -131,7 +131,7 @@ impl Driver for FileDriver {
         if self.shared.kind == Kind::Device {
             return Box::pin(ready(Ok(Extents::data(at, len))));
         }
-        let shared = self.shared.take();
+        let shared = self.shared.handle_clone();
         let found = blocking::run(move || extents::find(shared.file.fd().as_fd(), at, len));
         Box::pin(async { found.await.unwrap_or(Err(Status::Resource)) })
     }

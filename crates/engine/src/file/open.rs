@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use ashlar_block::disk::Disk;
 use ashlar_block::limits::Limits;
-use ashlar_block::sync::seats::Seats;
+use ashlar_block::sync::sharded_arc::ShardedArc;
 use ashlar_block::units::Sectors;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -200,7 +200,7 @@ fn device(disk: OpenDisk, path: &Path, options: &OpenOptions) -> Result<FileDevi
         locked,
         closed: AtomicBool::new(false),
     };
-    let driver = FileDriver { shared: Seats::new(Arc::new(shared)) };
+    let driver = FileDriver { shared: ShardedArc::new(Arc::new(shared)) };
     Ok(FileDevice::with_deadline(disk, driver, Arc::new(EngineRuntime)))
 }
 

@@ -21,7 +21,7 @@ use ashlar_block::bio::{Flags, Op};
 use ashlar_block::buffer::{Buffer, Segment, shared};
 use ashlar_block::request::Request;
 use ashlar_block::status::{BioResult, Status};
-use ashlar_block::sync::seats::Seat;
+use ashlar_block::sync::sharded_arc::ShardHandle;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 
@@ -30,7 +30,7 @@ use super::{Kind, SharedFile, ioctl};
 use crate::blocking;
 use crate::fixed::FixedMemory;
 use crate::op::OperationOwner;
-use crate::reactor::{self, Core};
+use crate::reactor::{self, ReactorCore};
 
 /// `BLOCK_URING_CMD_DISCARD`, `_IO(0x12, 0)` of `include/uapi/linux/blkdev.h`.
 const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
@@ -51,7 +51,7 @@ thread_local! {
 }
 
 /// Starts a request.
-pub(super) fn start(shared: &Arc<Seat<SharedFile>>, rq: Request) {
+pub(super) fn start(shared: &Arc<ShardHandle<SharedFile>>, rq: Request) {
     let core = reactor::current();
     let op = rq.op();
     if op == Op::Flush && shared.flush_failed.load(Relaxed) {
@@ -76,7 +76,7 @@ pub(super) fn start(shared: &Arc<Seat<SharedFile>>, rq: Request) {
 }
 
 struct Job {
-    shared: Arc<Seat<SharedFile>>,
+    shared: Arc<ShardHandle<SharedFile>>,
     rq: Request,
 }
 
@@ -158,7 +158,7 @@ impl FileRequest {
         }
     }
 
-    fn submit(self: Box<Self>, core: &Rc<Core>) {
+    fn submit(self: Box<Self>, core: &Rc<ReactorCore>) {
         let Some(job) = &self.job else { return };
         let target = job.shared.file.target(core);
         let blocks = job.shared.blocks;
@@ -173,12 +173,12 @@ impl FileRequest {
     }
 
     /// Submits what is left of a request, unless its deadline has passed.
-    fn go_on(self: Box<Self>, core: &Rc<Core>) {
+    fn go_on(self: Box<Self>, core: &Rc<ReactorCore>) {
         let is_overdue = self.job.as_ref().is_some_and(|job| job.rq.is_overdue());
         if is_overdue { self.finish(Err(Status::Timeout)) } else { self.submit(core) }
     }
 
-    fn entry(&self, job: &Job, file: Fd, core: &Core) -> squeue::Entry {
+    fn entry(&self, job: &Job, file: Fd, core: &ReactorCore) -> squeue::Entry {
         let (rq, kind) = (&job.rq, job.shared.kind);
         let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
         let prio = rq.ioprio();
@@ -315,7 +315,7 @@ impl OperationOwner for FileRequest {
         Some(&self.job.as_ref()?.rq)
     }
 
-    fn complete(mut self: Box<Self>, core: &Rc<Core>, result: i32) {
+    fn complete(mut self: Box<Self>, core: &Rc<ReactorCore>, result: i32) {
         let Some(job) = self.job.take() else { return };
         if job.shared.blocks {
             core.free_worker();
@@ -351,7 +351,7 @@ impl OperationOwner for FileRequest {
 }
 
 /// Discards in the pool, on a kernel whose ring cannot.
-fn discard_by_ioctl(shared: Arc<Seat<SharedFile>>, rq: Request) {
+fn discard_by_ioctl(shared: Arc<ShardHandle<SharedFile>>, rq: Request) {
     let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
     let device = Arc::clone(&shared);
     let work = blocking::run(move || ioctl::discard(device.file.fd().as_fd(), offset, len));
@@ -465,7 +465,7 @@ mod tests {
         std::fs::write(&path, [0; 4096]).unwrap();
         Reactor::new(Default::default()).unwrap().block_on(async {
             let device = open(&path, &OpenOptions::default()).unwrap();
-            let shared = device.driver().shared.take();
+            let shared = device.driver().shared.handle_clone();
             let disk = Gateway::new(Arc::new(device));
             disk.flush().await.unwrap();
             shared.flush_failed.store(true, Relaxed);

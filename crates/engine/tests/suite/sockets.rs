@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ashlar_block::Buffer;
-use ashlar_engine::net::{Bound, Listener, Socket};
+use ashlar_engine::net::{BoundSocket, Listener, Socket};
 use ashlar_engine::{ChunkList, Engine, Reactor, spawn, timeout, yield_now};
 
 fn run(test: impl Future<Output = ()>) {
@@ -140,7 +140,7 @@ fn a_socket_belongs_to_the_group_that_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     run(async {
-        let _bound = Bound::unix(&path, 0o660, Some(54321)).unwrap();
+        let _bound = BoundSocket::unix(&path, 0o660, Some(54321)).unwrap();
         let found = std::fs::metadata(&path).unwrap();
         assert_eq!((found.gid(), found.permissions().mode() & 0o777), (54321, 0o660));
     });

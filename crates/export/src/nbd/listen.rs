@@ -17,7 +17,7 @@ use futures_util::future::{Either, select};
 
 use super::budget::Budget;
 use super::export::Exports;
-use super::peers::{Departed, Peers, Seat, Shared};
+use super::peers::{Departed, PeerSlot, Peers, Shared};
 use super::placement::{Place, Placement};
 use super::server::{Begun, Disconnect, End, begin, resume};
 use super::throttle::Topic;
@@ -80,9 +80,9 @@ pub async fn listen(
         loop {
             match listener.next(passing).await {
                 Ok(socket) => {
-                    let seat = peers.admit(socket, None);
+                    let slot = peers.admit(socket, None);
                     let (shared, placement) = (Arc::clone(&shared), Arc::clone(&placement));
-                    spawn(connection(seat, shared, placement, stop.clone())).detach();
+                    spawn(connection(slot, shared, placement, stop.clone())).detach();
                 }
                 Err(error) => return error,
             }
@@ -100,13 +100,13 @@ pub async fn listen(
 
 /// The handshake of a connection, and then its transmission on the thread where it is placed.
 async fn connection(
-    seat: Seat,
+    slot: PeerSlot,
     shared: Arc<Shared>,
     placement: Arc<Placement>,
     stop: impl Future<Output = ()> + Clone + Send + 'static,
 ) {
     let config = shared.config;
-    let (socket, peer, patience) = (&seat.socket, &seat.peer, sleep(config.handshake));
+    let (socket, peer, patience) = (&slot.socket, &slot.peer, sleep(config.handshake));
     // Boxed: its state is not needed while the transmission runs.
     let handshake = Box::pin(begin(socket, &shared.exports, peer, stop.clone(), patience));
     let outcome = handshake.await;
@@ -116,12 +116,12 @@ async fn connection(
         shared.say(Topic::Refused, || tracing::warn!(most, "{why}"));
     }
     let topic = if peer.is_served() { Topic::Transmission } else { Topic::Handshake };
-    let begun = match seat.dropped().map_or(outcome, Err) {
+    let begun = match slot.dropped().map_or(outcome, Err) {
         Ok(Ok(begun)) => begun,
         Ok(Err(end)) => return log_end(&shared, topic, Ok(end)),
         Err(why) => return log_end(&shared, topic, Err(why)),
     };
-    let (departed, away) = match seat.depart() {
+    let (departed, away) = match slot.depart() {
         Ok(departed) => departed,
         Err(why) => return log_end(&shared, topic, Err(why)),
     };
@@ -142,9 +142,9 @@ async fn transmission(
     place: Place,
     stop: impl Future<Output = ()> + Clone,
 ) {
-    let seat = departed.arrive(&shared);
-    let (socket, grace) = (&seat.socket, shared.config.grace);
-    let served = pin!(resume(socket, begun, &seat.peer, stop.clone()));
+    let slot = departed.arrive(&shared);
+    let (socket, grace) = (&slot.socket, shared.config.grace);
+    let served = pin!(resume(socket, begun, &slot.peer, stop.clone()));
     let deadline = pin!(async {
         stop.await;
         sleep(grace).await;
@@ -159,7 +159,7 @@ async fn transmission(
             served.await
         }
     };
-    log_end(&shared, Topic::Transmission, seat.dropped().map_or(result, Err));
+    log_end(&shared, Topic::Transmission, slot.dropped().map_or(result, Err));
     // Before the client sees the end, with the socket.
     drop(place);
 }

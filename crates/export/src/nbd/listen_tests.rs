@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ashlar_block::byte_volume::ByteVolume;
 use ashlar_block::gateway::Gateway;
 use ashlar_block::units::Sectors;
-use ashlar_engine::net::Bound;
+use ashlar_engine::net::BoundSocket;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_engine::{Engine, RamDevice};
 use futures_util::FutureExt;
@@ -38,7 +38,7 @@ impl Server {
 pub(super) fn with_server(volume: ByteVolume, config: Config, clients: impl FnOnce(&mut Server)) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let bound = Bound::unix(&path, 0o600, None).unwrap();
+    let bound = BoundSocket::unix(&path, 0o600, None).unwrap();
     let engine = Engine::start(2).unwrap();
     let exports = Arc::new(Exports::new());
     exports.add(Export::new("ram0", volume).unwrap()).unwrap();

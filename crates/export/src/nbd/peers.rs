@@ -134,7 +134,7 @@ impl Peers {
 
     /// Adds a connection, which begins its handshake, or continues its transmission. If too many are in the handshake, the
     /// oldest of them is dropped.
-    pub(crate) fn admit(self: &Rc<Self>, socket: Socket, admitted: Option<Admitted>) -> Seat {
+    pub(crate) fn admit(self: &Rc<Self>, socket: Socket, admitted: Option<Admitted>) -> PeerSlot {
         self.watch();
         let Shared { config, budget, room, .. } = &*self.shared;
         let peer = Peer::new(Arc::clone(budget), Arc::clone(room), Rc::clone(&self.clock_ns));
@@ -153,7 +153,7 @@ impl Peers {
         {
             oldest.drop_for(Disconnect::Crowded);
         }
-        Seat { peers: Rc::clone(self), number, connection }
+        PeerSlot { peers: Rc::clone(self), number, connection }
     }
 
     /// Ends when no connection is left, here or on the threads to which they went.
@@ -228,13 +228,13 @@ impl Peers {
 }
 
 /// A connection's entry in the table of its thread; dropping it removes the entry.
-pub(crate) struct Seat {
+pub(crate) struct PeerSlot {
     peers: Rc<Peers>,
     number: u64,
     connection: Rc<Connection>,
 }
 
-impl Seat {
+impl PeerSlot {
     /// Takes the connection, whose transmission has begun, away from this thread.
     ///
     /// # Errors
@@ -263,7 +263,7 @@ pub(crate) struct Departed {
 
 impl Departed {
     /// Goes on with it on the current thread.
-    pub(crate) fn arrive(self, shared: &Arc<Shared>) -> Seat {
+    pub(crate) fn arrive(self, shared: &Arc<Shared>) -> PeerSlot {
         Peers::here(shared).admit(Socket::from_fd(self.fd), Some(self.admitted))
     }
 }
@@ -285,7 +285,7 @@ impl Drop for Away {
     }
 }
 
-impl Deref for Seat {
+impl Deref for PeerSlot {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
@@ -293,7 +293,7 @@ impl Deref for Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for PeerSlot {
     fn drop(&mut self) {
         self.peers.connections.borrow_mut().remove(&self.number);
         if self.connection.peer.most_held_bytes() >= MUCH_BYTES {
@@ -321,10 +321,10 @@ mod tests {
             let peers = Peers::new(Shared::new(config, budget, Arc::default()));
             let [first, last] = [(); 2].map(|()| {
                 let (ours, _) = UnixStream::pair().unwrap();
-                let seat = peers.admit(Socket::from_fd(ours.into()), None);
-                seat.peer.hold(MUCH_BYTES);
-                seat.peer.release(MUCH_BYTES);
-                seat
+                let slot = peers.admit(Socket::from_fd(ours.into()), None);
+                slot.peer.hold(MUCH_BYTES);
+                slot.peer.release(MUCH_BYTES);
+                slot
             });
             drop(first);
             while peers.memory_came_back.get() {

@@ -134,11 +134,11 @@ pub(super) fn apply(disk: Disk) -> Result<Disk> {
     Ok(Disk { path: disk.path, gateway: Gateway::new(Arc::new(device)) })
 }
 
-/// Refuses to lend a disk with a map to a daemon, which would not know what was not read.
+/// Refuses to pass a disk with a map to a daemon, which would not know what was not read.
 ///
 /// # Errors
 /// It has one.
-pub(super) fn refuse_lending(path: &Path) -> Result<()> {
+pub(super) fn refuse_passing(path: &Path) -> Result<()> {
     let Some((file, _)) = map_of(path)? else { return Ok(()) };
     let why = format!("a running daemon takes no map, and {} is one of it", file.display());
     let error = Error::new("cannot hand in", path.display(), why);

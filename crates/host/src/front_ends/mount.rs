@@ -26,10 +26,10 @@ use futures_util::stream::FuturesUnordered;
 
 use super::FrontEnd;
 use super::namespace::View;
+use crate::cleanup_helper::CleanupHelper;
 use crate::disks;
 use crate::ending::{Ending, Obstacle, PATIENCE};
 use crate::error::{Error, FAILURE, Result};
-use crate::keeper::Keeper;
 
 /// How often unmounting is retried while the mount is in use.
 const RETRY: Duration = Duration::from_millis(200);
@@ -79,10 +79,10 @@ impl WaitingMount {
         self.mount.place()
     }
 
-    /// From now on the keeper ends it.
-    pub(crate) fn kept_by(&mut self, keeper: &Arc<Keeper>) {
-        let keeper = Arc::clone(keeper);
-        self.mount.ended_by(Box::new(move |lazy| keeper.end_mount(lazy)));
+    /// From now on the cleanup helper ends it.
+    pub(crate) fn cleaned_up_by(&mut self, helper: &Arc<CleanupHelper>) {
+        let helper = Arc::clone(helper);
+        self.mount.ended_by(Box::new(move |lazy| helper.end_mount(lazy)));
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
-use ashlar_engine::net::Bound;
+use ashlar_engine::net::BoundSocket;
 use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
 use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, Exports};
@@ -50,7 +50,7 @@ impl Nbd {
         engine: &Engine,
         placement: &Arc<Placement>,
         config: &Config,
-        listening: Vec<(Listen, Bound)>,
+        listening: Vec<(Listen, BoundSocket)>,
         budget: &Arc<Budget>,
         devices: &Devices,
         ending: &Ending,
@@ -154,7 +154,7 @@ impl FrontEnd for Nbd {
 ///
 /// # Errors
 /// An address cannot be listened at.
-pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, Bound)>> {
+pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, BoundSocket)>> {
     let passed = activation::sockets().map_err(|why| {
         let error = Error::plain("cannot use the sockets of the service manager", why);
         error.hint("a socket unit for ashlar has ListenStream=, and not Accept=yes")
@@ -165,13 +165,13 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, Bound)>> {
         let bound = bind_at(address, config.nbd_options.mode()).map_err(failed)?;
         Ok((with_port(address, &bound), bound))
     });
-    let all: Vec<(Listen, Bound)> = passed.chain(own).collect::<Result<_>>()?;
+    let all: Vec<(Listen, BoundSocket)> = passed.chain(own).collect::<Result<_>>()?;
     all.iter().for_each(|(_, bound)| warn_of_strangers(bound, config.read_only));
     Ok(all)
 }
 
 /// The address of a socket that the service manager has made.
-fn address_of(bound: &Bound) -> Listen {
+fn address_of(bound: &BoundSocket) -> Listen {
     match bound.local_addr() {
         Ok(address) => Listen::Tcp(address.to_string()),
         // An abstract name is rare, and shown as no path.
@@ -180,7 +180,7 @@ fn address_of(bound: &Bound) -> Listen {
 }
 
 /// The address of a socket; the kernel may have chosen its port.
-fn with_port(address: &Listen, bound: &Bound) -> Listen {
+fn with_port(address: &Listen, bound: &BoundSocket) -> Listen {
     if let Listen::Tcp(place) = address
         && let Some(host) = place.strip_suffix(":0")
         && let Ok(at) = bound.local_addr()
@@ -194,18 +194,18 @@ fn with_port(address: &Listen, bound: &Bound) -> Listen {
 ///
 /// # Errors
 /// Those of bind(2); a host that has no address.
-fn bind_at(address: &Listen, mode: u32) -> io::Result<Bound> {
+fn bind_at(address: &Listen, mode: u32) -> io::Result<BoundSocket> {
     match address {
-        Listen::Unix(path) => Bound::unix(path, mode, None),
+        Listen::Unix(path) => BoundSocket::unix(path, mode, None),
         Listen::Tcp(host) => {
             let first = host.to_socket_addrs()?.next();
-            Bound::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)
+            BoundSocket::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)
         }
     }
 }
 
 /// Warns about an address that other machines may reach.
-fn warn_of_strangers(bound: &Bound, read_only: bool) {
+fn warn_of_strangers(bound: &BoundSocket, read_only: bool) {
     let Ok(address) = bound.local_addr() else { return };
     if !address.ip().to_canonical().is_loopback() {
         let may = if read_only { "read" } else { "read and write" };

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
-use ashlar_engine::net::{Bound, Listener, Socket};
+use ashlar_engine::net::{BoundSocket, Listener, Socket};
 use ashlar_engine::{spawn, timeout};
 
 use super::head::{Head, Refusal, Wanted};
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots, Rank};
 use crate::error::{Error, Result};
 use crate::options::MetricsAddress;
-use crate::seats::{Rank, Seat, Seats};
 
 /// What is received at once, bytes.
 const PART: usize = 2048;
@@ -45,10 +45,10 @@ impl Default for Limits {
 ///
 /// # Errors
 /// Those of bind(2); a host that has no address.
-pub(crate) fn bind(address: &MetricsAddress) -> Result<Bound> {
+pub(crate) fn bind(address: &MetricsAddress) -> Result<BoundSocket> {
     let bind = || {
         let first = address.host_and_port().to_socket_addrs()?.next();
-        let bound = Bound::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
+        let bound = BoundSocket::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
         let address = bound.local_addr()?;
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(%address, "every machine that reaches this address can read the metrics");
@@ -72,20 +72,20 @@ where
     P: AsyncFn() -> Option<String> + 'static,
 {
     let page = Rc::new(page);
-    let seats = Seats::new(limits.connections, 0);
+    let slots = ConnectionSlots::new(limits.connections, 0);
     let passing = |error: &io::Error| rate_limited!(warn, %error, "accepting a reader of metrics");
     loop {
         let socket = match listener.next(passing).await {
             Ok(socket) => socket,
             Err(error) => return tracing::error!(%error, "no more readers of metrics"),
         };
-        let Ok(seat) = seats.take(socket, Rank::Guest) else {
+        let Ok(slot) = slots.take(socket, Rank::Guest) else {
             rate_limited!(warn, most = limits.connections, "too many readers of metrics");
             continue;
         };
         let page = Rc::clone(&page);
         spawn(async move {
-            match timeout(limits.deadline, pin!(converse(&seat, &*page))).await {
+            match timeout(limits.deadline, pin!(converse(&slot, &*page))).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => tracing::debug!(%error, "a reader of metrics is lost"),
                 None => tracing::debug!("a reader of metrics took too long"),
@@ -96,8 +96,11 @@ where
 }
 
 /// Serves one connection.
-async fn converse(seat: &Seat, page: &impl AsyncFn() -> Option<String>) -> io::Result<()> {
-    let socket: &Socket = seat;
+async fn converse(
+    slot: &ConnectionSlot,
+    page: &impl AsyncFn() -> Option<String>,
+) -> io::Result<()> {
+    let socket: &Socket = slot;
     let mut head = Head::default();
     let mut buffer = vec![0; PART];
     let wanted = loop {
@@ -112,7 +115,7 @@ async fn converse(seat: &Seat, page: &impl AsyncFn() -> Option<String>) -> io::R
             }
         }
     };
-    if !seat.work() {
+    if !slot.work() {
         return Ok(());
     }
     let response = match wanted {
@@ -123,7 +126,7 @@ async fn converse(seat: &Seat, page: &impl AsyncFn() -> Option<String>) -> io::R
         Wanted::Refusal(refusal) => refused(refusal),
     };
     // It is the client's turn again: one that does not take its answer keeps no other out.
-    seat.rest();
+    slot.rest();
     socket.send_all(response).await.0?;
     // A connection that is closed while there is something to receive is reset, and the client might not see the answer.
     socket.shutdown(Shutdown::Write).await?;

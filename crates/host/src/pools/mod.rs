@@ -10,7 +10,7 @@ use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::pool_members::{FoundMember, members_on};
 use ashlar_stack::probe::probe;
-use ashlar_zfs::client::{CallError, Part, Pool, PoolError};
+use ashlar_zfs::client::{CallError, DiskPart, Pool, PoolError};
 use ashlar_zfs::ondisk::config;
 use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply, ScanStatus};
 
@@ -184,7 +184,7 @@ impl LabelledDisks {
         &self,
         pool: &config::Pool,
         ImportMode { read_only, force }: ImportMode,
-    ) -> Result<(Command, Vec<Part>)> {
+    ) -> Result<(Command, Vec<DiskPart>)> {
         let place_of = |index: usize| self.members.get(index).map(|found| &found.place);
         let path_of = |index| place_of(index).map_or_else(String::new, |place| place.path.clone());
         let config = pool.import_config(&path_of);

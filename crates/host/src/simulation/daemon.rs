@@ -29,9 +29,9 @@ use crate::disks::Access;
 use crate::ending::Ending;
 use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::interface::NAME;
-use crate::lending::Lent;
 use crate::machine::Machine;
 use crate::models::Models;
+use crate::passed_files::PassedFiles;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::varlink::server::Interface;
@@ -175,12 +175,12 @@ impl Daemon {
         let what = format!("{method} {parameters}");
         let Value::Object(parameters) = parameters else { panic!("{what}: no object") };
         let method = format!("{NAME}.{method}");
-        let (oneway, more, upgrade, lent) = (false, false, false, Vec::new());
-        let bytes = encode(&Call { method, parameters, oneway, more, lent, upgrade });
+        let (oneway, more, upgrade, passed) = (false, false, false, Vec::new());
+        let bytes = encode(&Call { method, parameters, oneway, more, passed, upgrade });
         let call: Call = serde_json::from_slice(&bytes[..bytes.len() - 1]).expect("a call");
         let method = call.method[NAME.len() + 1..].to_owned();
-        let lent = Lent::by_daemon();
-        let replies = within(PATIENCE, self.answer(&method, call, &lent)).await;
+        let passed = PassedFiles::by_daemon();
+        let replies = within(PATIENCE, self.answer(&method, call, &passed)).await;
         let replies = replies.unwrap_or_else(|| panic!("{what}: no reply after {PATIENCE:?}"));
         let volumes = self.service.stack.devices.volumes().into_iter().map(|device| device.name);
         let volumes: BTreeSet<String> = volumes.collect();
@@ -193,9 +193,9 @@ impl Daemon {
         &'a self,
         method: &'a str,
         call: Call,
-        lent: &'a Lent,
+        passed: &'a PassedFiles,
     ) -> LocalFuture<'a, Option<Vec<Reply>>> {
-        Box::pin(self.service.answer(method, call, lent))
+        Box::pin(self.service.answer(method, call, passed))
     }
 
     /// Ends as a daemon does that is asked to: false if not everything was stopped cleanly.

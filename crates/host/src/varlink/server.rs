@@ -17,9 +17,9 @@ use serde_json::{Map, Value, json};
 
 use super::{Call, Frames, MAX_CALL, Reply, encode};
 use crate::access::{Caller, Refusals};
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::interface::refused;
-use crate::lending::{Lent, MAX_LENT};
-use crate::seats::{Seat, Seats};
+use crate::passed_files::{MAX_PASSED, PassedFiles};
 
 /// What clients may take.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +49,8 @@ pub(crate) trait Interface {
     const DESCRIPTION: &'static str;
 
     /// The replies to a call of one of its methods: one, unless the caller accepts more; `None` once it has ended, which closes the
-    /// connection. `lent` says for whom, and has the descriptors that came with the call.
-    async fn answer(&self, method: &str, call: Call, lent: &Lent) -> Option<Vec<Reply>>;
+    /// connection. `passed` says for whom, and has the descriptors that came with the call.
+    async fn answer(&self, method: &str, call: Call, passed: &PassedFiles) -> Option<Vec<Reply>>;
 
     /// Uses the connection for the replies to a call, until it ends; returns a call that is none for this.
     ///
@@ -83,7 +83,7 @@ pub(crate) async fn serve<I: Interface + 'static>(
     interface: Rc<I>,
 ) {
     let refusals = Refusals::default();
-    let seats = Seats::new(limits.connections, limits.reserved);
+    let slots = ConnectionSlots::new(limits.connections, limits.reserved);
     let passing = |error: &io::Error| rate_limited!(warn, %error, "accepting a control connection");
     loop {
         let socket = match listener.next(passing).await {
@@ -92,11 +92,11 @@ pub(crate) async fn serve<I: Interface + 'static>(
         };
         let (socket, reply) = match admit(&socket) {
             Err(reply) => (socket, reply),
-            Ok(caller) => match seats.take(socket, caller.rank()) {
-                Ok(seat) => {
+            Ok(caller) => match slots.take(socket, caller.rank()) {
+                Ok(slot) => {
                     let interface = Rc::clone(&interface);
                     let converse =
-                        async move { converse(&seat, caller, limits.idle, &*interface).await };
+                        async move { converse(&slot, caller, limits.idle, &*interface).await };
                     spawn(converse).detach();
                     continue;
                 }
@@ -147,7 +147,7 @@ impl Conversation {
             self.buffer = buffer;
             match received? {
                 0 => return Ok(None),
-                _ if self.files.len() > MAX_LENT => return Err(garbage(&"too many descriptors")),
+                _ if self.files.len() > MAX_PASSED => return Err(garbage(&"too many descriptors")),
                 len => self.frames.push(&self.buffer[..len]),
             }
         }
@@ -155,8 +155,13 @@ impl Conversation {
 }
 
 /// Serves one connection, until it ends.
-async fn converse<I: Interface>(seat: &Seat, caller: Caller, idle: Duration, interface: &I) {
-    match answer_all(seat, caller, idle, interface).await {
+async fn converse<I: Interface>(
+    slot: &ConnectionSlot,
+    caller: Caller,
+    idle: Duration,
+    interface: &I,
+) {
+    match answer_all(slot, caller, idle, interface).await {
         Ok(()) => {}
         Err(Dropped::Lost(error)) => tracing::debug!(%error, "control connection lost"),
         Err(Dropped::Garbage(error)) => rate_limited!(info, error, "control connection dropped"),
@@ -164,7 +169,7 @@ async fn converse<I: Interface>(seat: &Seat, caller: Caller, idle: Duration, int
 }
 
 async fn answer_all<I: Interface>(
-    seat: &Seat,
+    slot: &ConnectionSlot,
     caller: Caller,
     idle: Duration,
     interface: &I,
@@ -172,21 +177,22 @@ async fn answer_all<I: Interface>(
     let mut conversation =
         Conversation { frames: Frames::new(MAX_CALL), buffer: vec![0; 4096], files: Vec::new() };
     loop {
-        let Some(call) = timeout(idle, pin!(conversation.next_call(seat))).await else {
+        let Some(call) = timeout(idle, pin!(conversation.next_call(slot))).await else {
             tracing::debug!("a control connection without calls is closed");
             return Ok(());
         };
         let Some(call) = call? else { return Ok(()) };
         // A call that came too late for a connection that has lost its place is not begun: nothing could answer it.
-        if !seat.work() {
+        if !slot.work() {
             tracing::debug!("a control connection without calls has given its place to another");
             return Ok(());
         }
-        let lent = Lent::new(&call.lent, std::mem::take(&mut conversation.files), caller);
-        if !exchange(seat, interface, call, lent).await? {
+        let passed =
+            PassedFiles::new(&call.passed, std::mem::take(&mut conversation.files), caller);
+        if !exchange(slot, interface, call, passed).await? {
             return Ok(());
         }
-        seat.rest();
+        slot.rest();
     }
 }
 
@@ -195,15 +201,15 @@ async fn exchange<I: Interface>(
     socket: &Socket,
     interface: &I,
     call: Call,
-    lent: Result<Lent, Reply>,
+    passed: Result<PassedFiles, Reply>,
 ) -> io::Result<bool> {
     let Some(call) = interface.take_over(socket, call).await? else { return Ok(false) };
     let oneway = call.oneway;
     let replies = match call.method.rsplit_once('.') {
         Some((name, method)) if name == I::NAME => {
             let method = method.to_owned();
-            match lent {
-                Ok(lent) => interface.answer(&method, call, &lent).await,
+            match passed {
+                Ok(passed) => interface.answer(&method, call, &passed).await,
                 Err(reply) => Some(vec![reply]),
             }
         }
@@ -287,7 +293,7 @@ mod tests {
         const NAME: &'static str = "a.b";
         const DESCRIPTION: &'static str = "";
 
-        async fn answer(&self, method: &str, _: Call, _: &Lent) -> Option<Vec<Reply>> {
+        async fn answer(&self, method: &str, _: Call, _: &PassedFiles) -> Option<Vec<Reply>> {
             match method {
                 "Wait" => std::future::pending().await,
                 _ => Some(vec![Reply::ok(json!({}))]),
@@ -305,7 +311,8 @@ mod tests {
             let ended = stop.clone();
             scope.spawn(move || {
                 disks::reactor().unwrap().block_on(async {
-                    let bound = ashlar_engine::net::Bound::listening(listener.into()).unwrap();
+                    let bound =
+                        ashlar_engine::net::BoundSocket::listening(listener.into()).unwrap();
                     let next = Cell::new(0);
                     let admit = move |_: &Socket| Ok(callers[next.replace(next.get() + 1)]);
                     let server = spawn(serve(bound.into(), limits, admit, Rc::new(Deaf)));

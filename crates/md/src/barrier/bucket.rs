@@ -38,15 +38,15 @@ pub(super) enum Event {
 /// The waiters of a bucket, and the counts that change only under its lock.
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// How often the lock was taken. Also numbers the seats.
+    /// How often the lock was taken. Also numbers the waiters.
     turns: u64,
     /// Waiting writes, which enter before the next raise.
     waiting: u32,
     /// Ascending by number.
-    seats: Vec<Seat>,
+    queue: Vec<QueuedWaker>,
 }
 
-struct Seat {
+struct QueuedWaker {
     number: u64,
     event: Event,
     waker: Waker,
@@ -56,19 +56,19 @@ type Wakers = SmallVec<[Waker; 4]>;
 
 impl Waiters {
     fn add(&mut self, event: Event, waker: Waker) -> u64 {
-        self.seats.push(Seat { number: self.turns, event, waker });
+        self.queue.push(QueuedWaker { number: self.turns, event, waker });
         self.turns
     }
 
-    /// The waker of a seat that was not woken yet. The caller drops it outside the lock.
+    /// The waker of a waiter that was not woken yet. The caller drops it outside the lock.
     fn remove(&mut self, number: u64) -> Option<Waker> {
-        let at = self.seats.binary_search_by_key(&number, |seat| seat.number).ok()?;
-        Some(self.seats.remove(at).waker)
+        let at = self.queue.binary_search_by_key(&number, |queued| queued.number).ok()?;
+        Some(self.queue.remove(at).waker)
     }
 
     fn take(&mut self, which: impl Fn(Event) -> bool) -> Wakers {
-        let woken = self.seats.extract_if(.., |seat| which(seat.event));
-        woken.map(|seat| seat.waker).collect()
+        let woken = self.queue.extract_if(.., |queued| which(queued.event));
+        woken.map(|queued| queued.waker).collect()
     }
 }
 
@@ -244,7 +244,7 @@ impl<P: Primitives> Bucket<P> {
     }
 }
 
-/// A waiter; gives up its seat when dropped.
+/// A place in the queue of waiters; leaves it when dropped.
 struct Waiter<'a, P: Primitives> {
     bucket: &'a Bucket<P>,
     number: Option<u64>,

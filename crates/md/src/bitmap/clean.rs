@@ -45,16 +45,16 @@ impl Bitmap {
         self.pass(may_clear, true, store).await
     }
 
-    /// Stops the daemon, and waits for the flight in the air. No writes may be in flight, and the
+    /// Stops the daemon, and waits for the commit that runs. No writes may be in flight, and the
     /// caller must not write the superblock meanwhile.
     pub async fn pause(&self) -> Pause<'_> {
         let alone = self.alone.lock().await;
         loop {
-            listener!(self.landed => landed);
-            if !self.board().is_flying() {
+            listener!(self.commit_ended => commit_ended);
+            if !self.transactions().is_committing() {
                 return Pause { bitmap: self, _alone: alone };
             }
-            landed.await;
+            commit_ended.await;
         }
     }
 
@@ -78,8 +78,8 @@ impl Bitmap {
 
     fn hold(&self, now: bool) -> HeldChunks<'_> {
         let mut held = HeldChunks { bitmap: self, chunks: Vec::new() };
-        let board = self.board();
-        for chunk in board.image.marked() {
+        let transactions = self.transactions();
+        for chunk in transactions.image.marked() {
             let counter = self.counters.get(chunk);
             // A mark that is not known to be durable, in an unused chunk: its write was abandoned.
             if counter.hold(now) || counter.is_unused() {
@@ -92,28 +92,28 @@ impl Bitmap {
     /// Records in the superblock that marks are cleared at the current event count, so that a member
     /// that left before is not re-added by the marks.
     async fn advance_cleared(&self, store: &dyn Store) -> BioResult {
-        let flight = {
-            let mut board = self.board();
-            if board.next.events_cleared == board.next.events {
+        let tid = {
+            let mut transactions = self.transactions();
+            if transactions.next.events_cleared == transactions.next.events {
                 return Ok(());
             }
-            board.next.events_cleared = board.next.events;
-            let next = board.next.clone();
-            board.image.set_superblock(&next);
-            board.loading()
+            transactions.next.events_cleared = transactions.next.events;
+            let next = transactions.next.clone();
+            transactions.image.set_superblock(&next);
+            transactions.running()
         };
-        self.arrival(flight, store).await
+        self.wait_commit(tid, store).await
     }
 }
 
 impl HeldChunks<'_> {
     /// Clears the marks of chunks that are still idle, in the image.
     fn clear(mut self) {
-        let mut board = self.bitmap.board();
+        let mut transactions = self.bitmap.transactions();
         for chunk in std::mem::take(&mut self.chunks) {
             let counter = self.bitmap.counters.get(chunk);
             if counter.clear() || counter.is_unused() {
-                board.image.act(chunk, Action::Daemon);
+                transactions.image.act(chunk, Action::Daemon);
             }
         }
     }

@@ -7,10 +7,10 @@ use ashlar_block::{Sector, Sectors};
 use event_listener::Event;
 use thiserror::Error;
 
-use super::board::Board;
 use super::counters::Counters;
 use super::image::{Image, bytes_of};
 use super::lockless::{Action, State};
+use super::transactions::Transactions;
 use super::{Bitmap, Kind, Place};
 use crate::ondisk::bitmap_super::{BitmapSuper, BitmapSuperError, VERSION_CLUSTERED, state};
 
@@ -264,18 +264,18 @@ impl Bitmap {
         if self.is_settled() || other.stale || like(self) != like(other) {
             return;
         }
-        let theirs = other.board();
-        let mut board = self.board();
+        let theirs = other.transactions();
+        let mut transactions = self.transactions();
         for chunk in 0..self.chunks() {
-            let state = board.image.state(chunk);
-            board.image.set(chunk, state.merge(theirs.image.state(chunk)));
+            let state = transactions.image.state(chunk);
+            transactions.image.set(chunk, state.merge(theirs.image.state(chunk)));
             if other.counters.get(chunk).is_needed() {
                 self.counters.get(chunk).need();
             }
         }
         // Marks were cleared at the higher of the two event counts.
-        let cleared = theirs.next.events_cleared.get().max(board.next.events_cleared.get());
-        board.next.events_cleared = cleared.into();
+        let cleared = theirs.next.events_cleared.get().max(transactions.next.events_cleared.get());
+        transactions.next.events_cleared = cleared.into();
     }
 
     /// A new bitmap with the identity and chunk size of this superblock. It is on no member until
@@ -311,15 +311,15 @@ impl Bitmap {
             stale: false,
             counters: Counters::new(layout.chunk, place.size),
             settled: AtomicBool::new(false),
-            board: Mutex::new(Board::new(image, next)),
-            landed: Event::new(),
+            transactions: Mutex::new(Transactions::new(image, next)),
+            commit_ended: Event::new(),
             alone: async_lock::Mutex::new(()),
         }
     }
 
     /// Makes all marked chunks that end beyond `from` need a sync.
     pub(crate) fn need_marked(&self, from: Sector) {
-        for chunk in self.board().image.marked() {
+        for chunk in self.transactions().image.marked() {
             if self.counters.end_of(chunk) > from {
                 self.counters.get(chunk).need();
             }

@@ -37,12 +37,12 @@
 //!
 //! # Batches
 //!
-//! Changes of the image go to the members in numbered **flights**, one at a time, each with all
-//! blocks that changed since the previous one took off. A task that needs a durable change waits for the
-//! flight that carries it; if none is in the air, the first task starts one and writes for all.
-//! So concurrent writes that mark chunks share at most two flights: the first one's, and one
-//! for tasks that arrived while it was in the air. A failed or abandoned flight returns its blocks,
-//! so that the next one carries them; success of a flight therefore covers all earlier ones.
+//! Changes of the image go to the members in numbered **transactions**, one at a time, each with all
+//! blocks that changed since the previous commit started. A task that needs a durable change waits for its
+//! transaction; if no commit runs, the first task starts one and writes for all.
+//! So concurrent writes that mark chunks share at most two commits: the first one's, and one
+//! for tasks that arrived while it ran. A failed or dropped commit leaves its blocks
+//! to the next one; success of a commit therefore covers all earlier ones.
 //!
 //! # Discards
 //!
@@ -69,16 +69,16 @@ use event_listener::Event;
 use crate::ondisk::Version;
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
 
-mod board;
 mod clean;
+mod commit;
 mod counters;
-mod flight;
 mod image;
 mod load;
 mod lockless;
 mod resize;
 mod superblock;
 mod sync;
+mod transactions;
 mod write;
 
 pub use image::Kind;
@@ -87,8 +87,8 @@ pub use lockless::{Action, State};
 pub use sync::{Purpose, Step};
 pub use write::Intent;
 
-use board::Board;
 use counters::Counters;
+use transactions::Transactions;
 
 /// Where the marks are stored: the members of an array.
 pub trait Store {
@@ -130,10 +130,10 @@ pub struct Bitmap {
     place: Place,
     stale: bool,
     counters: Counters,
-    /// The marks of the image are durable on all members, except marks that wait for a flight.
+    /// The marks of the image are durable on all members, except marks that wait for a commit.
     settled: AtomicBool,
-    board: Mutex<Board>,
-    landed: Event,
+    transactions: Mutex<Transactions>,
+    commit_ended: Event,
     /// Serialises daemon passes and laying out of the marks.
     alone: async_lock::Mutex<()>,
 }
@@ -171,7 +171,7 @@ impl Bitmap {
 
     /// The superblock to be written next.
     pub fn superblock(&self) -> BitmapSuper {
-        self.board().next.clone()
+        self.transactions().next.clone()
     }
 
     /// Whether a member last updated at this event count lacks only what is marked.
@@ -181,15 +181,16 @@ impl Bitmap {
 
     /// The whole bitmap as it should be on a member, in whole blocks.
     pub fn encode(&self) -> Vec<u8> {
-        let board = self.board();
-        let mut bytes = board.image.bytes().to_vec();
-        bytes[..bitmap_super::SIZE].copy_from_slice(zerocopy::IntoBytes::as_bytes(&board.next));
+        let transactions = self.transactions();
+        let mut bytes = transactions.image.bytes().to_vec();
+        bytes[..bitmap_super::SIZE]
+            .copy_from_slice(zerocopy::IntoBytes::as_bytes(&transactions.next));
         bytes
     }
 
     /// Number of marked chunks.
     pub fn marked_chunks(&self) -> u64 {
-        self.board().image.marked().count() as u64
+        self.transactions().image.marked().count() as u64
     }
 
     /// Number of chunks that need a sync or have one under way.
@@ -206,7 +207,7 @@ impl Bitmap {
 
     /// The marked parts of the array, ascending, adjacent ones joined.
     pub fn marked_runs(&self) -> Vec<(Sector, Sectors)> {
-        let marked: Vec<u32> = self.board().image.marked().collect();
+        let marked: Vec<u32> = self.transactions().image.marked().collect();
         self.runs(marked)
     }
 
@@ -233,8 +234,9 @@ impl Bitmap {
     pub fn mdstat(&self) -> String {
         let (used, all) = match self.kind {
             Kind::Classic => {
-                let board = self.board();
-                let mut pages: Vec<u32> = board.image.marked().map(|chunk| chunk / 2048).collect();
+                let transactions = self.transactions();
+                let mut pages: Vec<u32> =
+                    transactions.image.marked().map(|chunk| chunk / 2048).collect();
                 pages.dedup();
                 (pages.len(), self.chunks().div_ceil(2048) as usize)
             }
@@ -260,14 +262,14 @@ impl Bitmap {
     pub fn states(&self) -> String {
         let mut text = String::new();
         let names = ["unwritten", "clean", "dirty", "need sync", "syncing"];
-        for (name, count) in names.iter().zip(self.board().image.count()) {
+        for (name, count) in names.iter().zip(self.transactions().image.count()) {
             writeln!(text, "{name} {count}").expect("a string takes all");
         }
         text
     }
 
-    fn board(&self) -> MutexGuard<'_, Board> {
-        lock(&self.board)
+    fn transactions(&self) -> MutexGuard<'_, Transactions> {
+        lock(&self.transactions)
     }
 
     fn is_settled(&self) -> bool {

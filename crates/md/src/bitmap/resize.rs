@@ -23,8 +23,8 @@ impl Bitmap {
             return Err(BitmapError::Busy);
         }
         let layout = Layout::fitting(self.kind, self.chunk(), place)?;
-        let board = self.board();
-        if board.is_flying() {
+        let transactions = self.transactions();
+        if transactions.is_committing() {
             return Err(BitmapError::Busy);
         }
         let mut image = Image::new(layout.kind, layout.chunks, place.block as usize);
@@ -41,7 +41,7 @@ impl Bitmap {
             let mut need = state == State::NeedSync;
             for old in first..(first + ratio).min(self.chunks().into()) {
                 let old = old as u32;
-                let found = board.image.state(old);
+                let found = transactions.image.state(old);
                 state = state.merge(found.after(Action::AbortSync).unwrap_or(found));
                 need |= self.counters.get(old).is_needed();
             }
@@ -50,7 +50,7 @@ impl Bitmap {
             }
             image.set(chunk, state);
         }
-        let mut next = board.next.clone();
+        let mut next = transactions.next.clone();
         next.sync_size = size.0.into();
         next.chunksize = match self.kind {
             Kind::Classic => (layout.chunk.bytes() as u32).into(),
@@ -58,7 +58,7 @@ impl Bitmap {
         };
         image.set_superblock(&next);
         let bitmap = Self::assemble(layout, place, image, next);
-        bitmap.board().old_layout = Some(board.image.superblock());
+        bitmap.transactions().old_layout = Some(transactions.image.superblock());
         needed.iter().for_each(|chunk| bitmap.counters.get(*chunk).need());
         Ok(bitmap)
     }

@@ -20,20 +20,20 @@ impl Bitmap {
         if !self.is_settled() {
             self.lay_out(store).await?;
         }
-        let flight = {
-            let mut board = self.board();
-            board.next.events = events.into();
+        let tid = {
+            let mut transactions = self.transactions();
+            transactions.next.events = events.into();
             // The array may continue from older superblocks.
-            let cleared = board.next.events_cleared.get().min(events);
-            board.next.events_cleared = cleared.into();
-            let next = board.next.clone();
-            board.image.set_superblock(&next);
-            board.loading()
+            let cleared = transactions.next.events_cleared.get().min(events);
+            transactions.next.events_cleared = cleared.into();
+            let next = transactions.next.clone();
+            transactions.image.set_superblock(&next);
+            transactions.running()
         };
-        self.arrival(flight, store).await?;
-        let board = self.board();
+        self.wait_commit(tid, store).await?;
+        let transactions = self.transactions();
         if !self.is_settled() {
-            board.image.marked().for_each(|chunk| self.counters.get(chunk).found());
+            transactions.image.marked().for_each(|chunk| self.counters.get(chunk).found());
             self.settled.store(true, Ordering::Release);
         }
         Ok(())
@@ -45,21 +45,21 @@ impl Bitmap {
     /// # Errors
     /// The store's error.
     pub async fn write_all(&self, store: &dyn Store) -> BioResult {
-        let flight = {
-            let mut board = self.board();
-            board.image.rewrite_all();
-            board.loading()
+        let tid = {
+            let mut transactions = self.transactions();
+            transactions.image.rewrite_all();
+            transactions.running()
         };
-        self.arrival(flight, store).await
+        self.wait_commit(tid, store).await
     }
 
     /// Writes all marks, before the superblock on the members declares them valid.
     async fn lay_out(&self, store: &dyn Store) -> BioResult {
         let _alone = self.alone.lock().await;
-        let old = self.board().old_layout.clone();
+        let old = self.transactions().old_layout.clone();
         if let Some(old) = old {
             // Between the two layouts, write a bitmap with all chunks marked: it reads the same in both.
-            let mut bytes = self.board().image.bytes().to_vec();
+            let mut bytes = self.transactions().image.bytes().to_vec();
             let new = bytes[..SIZE].to_vec();
             bytes[self.kind.start()..].fill(match self.kind {
                 Kind::Classic => 0xff,
@@ -69,22 +69,22 @@ impl Bitmap {
             store.write(0, &bytes).await?;
             bytes[..SIZE].copy_from_slice(&new);
             store.write(0, &bytes[..self.place.block as usize]).await?;
-            let mut board = self.board();
-            board.old_layout = None;
-            board.image.rewrite_all();
+            let mut transactions = self.transactions();
+            transactions.old_layout = None;
+            transactions.image.rewrite_all();
         }
         self.write_pending(store).await
     }
 
-    /// Writes what has changed in the image and is in no flight yet, if anything.
+    /// Commits what has changed in the image, if anything.
     pub(super) async fn write_pending(&self, store: &dyn Store) -> BioResult {
-        let flight = {
-            let board = self.board();
-            if !board.image.is_dirty() {
+        let tid = {
+            let transactions = self.transactions();
+            if !transactions.image.is_dirty() {
                 return Ok(());
             }
-            board.loading()
+            transactions.running()
         };
-        self.arrival(flight, store).await
+        self.wait_commit(tid, store).await
     }
 }

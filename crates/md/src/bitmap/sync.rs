@@ -41,9 +41,10 @@ impl Bitmap {
             if degraded {
                 return;
             }
-            let mut board = self.board();
-            if board.image.state(chunk).is_marked() && self.counters.get(chunk).start_sync() {
-                board.image.act(chunk, Action::StartSync);
+            let mut transactions = self.transactions();
+            if transactions.image.state(chunk).is_marked() && self.counters.get(chunk).start_sync()
+            {
+                transactions.image.act(chunk, Action::StartSync);
             }
         })
     }
@@ -54,7 +55,7 @@ impl Bitmap {
         }
         let chunk = self.counters.chunk_of(sector) as u32;
         let run = self.counters.end_of(chunk) - sector;
-        let state = self.board().image.state(chunk);
+        let state = self.transactions().image.state(chunk);
         let needed = self.counters.get(chunk).is_needed()
             || match purpose {
                 Purpose::Resync => false,
@@ -82,11 +83,13 @@ impl Bitmap {
             true => (range.start.0.div_ceil(unit), end.0 / unit),
             false => (range.start.0 / unit, end.0.div_ceil(unit)),
         };
-        let mut board = self.board();
+        let mut transactions = self.transactions();
         for chunk in first..last {
             let chunk = chunk as u32;
             if self.counters.get(chunk).end_sync(well) {
-                board.image.act(chunk, if well { Action::EndSync } else { Action::AbortSync });
+                transactions
+                    .image
+                    .act(chunk, if well { Action::EndSync } else { Action::AbortSync });
             }
         }
     }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use ashlar_block::{Sector, Sectors, Status};
 
-use super::board::Number;
 use super::lockless::{Action, State};
+use super::transactions::Tid;
 use super::{Bitmap, Kind, Store};
 use crate::canary::{Rule, broken};
 
@@ -49,9 +49,9 @@ impl Bitmap {
         }
         let intent = self.enter(sector, len)?;
         let chunks = intent.chunks.clone();
-        if let Some(flight) = self.mark(chunks.clone()) {
+        if let Some(tid) = self.mark(chunks.clone()) {
             if !broken(Rule::MarksComeFirst) {
-                self.arrival(flight, store).await?;
+                self.wait_commit(tid, store).await?;
             }
             for chunk in chunks {
                 self.counters.get(chunk).settle();
@@ -68,22 +68,22 @@ impl Bitmap {
         self.counters.enter(sector, len).map(|chunks| self.intent(chunks))
     }
 
-    /// Marks chunks that a write has entered; returns the flight to wait for, unless all marks are
+    /// Marks chunks that a write has entered; returns the transaction to wait for, unless all marks are
     /// durable already.
-    fn mark(&self, chunks: impl IntoIterator<Item = u32>) -> Option<Number> {
-        let mut board = self.board();
+    fn mark(&self, chunks: impl IntoIterator<Item = u32>) -> Option<Tid> {
+        let mut transactions = self.transactions();
         let mut wait = None;
         for chunk in chunks {
             if self.counters.get(chunk).claim() {
                 continue;
             }
-            let carrier = if board.image.state(chunk).is_marked() {
-                board.carrier(chunk)
+            let tid = if transactions.image.state(chunk).is_marked() {
+                transactions.transaction_of(chunk)
             } else {
-                board.image.act(chunk, Action::Write);
-                board.loading()
+                transactions.image.act(chunk, Action::Write);
+                transactions.running()
             };
-            wait = wait.max(Some(carrier));
+            wait = wait.max(Some(tid));
         }
         wait
     }
@@ -120,13 +120,13 @@ impl Bitmap {
             whole || broken(Rule::ForgetsWholeChunks)
         };
         let marked: Vec<u32> = {
-            let board = self.board();
-            let unwritten = |chunk| board.image.state(chunk) == State::Unwritten;
+            let transactions = self.transactions();
+            let unwritten = |chunk| transactions.image.state(chunk) == State::Unwritten;
             let chunks = intent.chunks.clone();
             chunks.filter(|chunk| !(is_whole(*chunk) && unwritten(*chunk))).collect()
         };
-        if let Some(flight) = self.mark(marked.iter().copied()) {
-            self.arrival(flight, store).await?;
+        if let Some(tid) = self.mark(marked.iter().copied()) {
+            self.wait_commit(tid, store).await?;
             for chunk in &marked {
                 self.counters.get(*chunk).settle();
             }
@@ -141,18 +141,18 @@ impl Bitmap {
 
 impl Intent<'_> {
     /// It has succeeded on all members. In a lockless bitmap, chunks of a discard that need no sync any
-    /// more become unwritten; the next flight writes that to the members.
+    /// more become unwritten; the next commit writes that to the members.
     pub fn done(mut self) {
         self.forget(true);
     }
 
     /// Some copy lacks it: its chunks stay marked until a sync, except unwritten ones.
     pub fn failed(&self) {
-        let mut board = self.bitmap.board();
+        let mut transactions = self.bitmap.transactions();
         for chunk in self.chunks.clone() {
-            if board.image.state(chunk) != State::Unwritten {
+            if transactions.image.state(chunk) != State::Unwritten {
                 self.bitmap.counters.get(chunk).need();
-                board.image.act(chunk, Action::Degrade);
+                transactions.image.act(chunk, Action::Degrade);
             }
         }
     }
@@ -160,10 +160,10 @@ impl Intent<'_> {
     /// The discard ends, and is still counted in: if it is `done`, its chunks become unwritten.
     #[cold]
     fn forget(&mut self, done: bool) {
-        let mut board = self.bitmap.board();
+        let mut transactions = self.bitmap.transactions();
         for chunk in std::mem::take(&mut self.whole) {
             if self.bitmap.counters.get(chunk).discarded(done) {
-                board.image.act(chunk, Action::Discard);
+                transactions.image.act(chunk, Action::Discard);
             }
         }
     }

@@ -35,7 +35,7 @@ impl Core {
             self.lifecycle.activity.activate();
             // Only now, so that no sync writes before the superblocks say active.
             self.end_auto_read_only();
-            self.tend();
+            self.start_bitmap_daemon();
         }
         Ok(())
     }
@@ -44,7 +44,7 @@ impl Core {
     pub(crate) fn end_auto_read_only(&self) {
         if self.lifecycle.set_auto_read_only(false) {
             info!(array = self.name(), "not auto-read-only any more");
-            self.news.wake();
+            self.sync_wakeup.wake();
         }
     }
 
@@ -75,7 +75,7 @@ impl Core {
         let mut renewed_ns = self.runtime.now_ns();
         let mut pause = SAFE_MODE_DELAY;
         loop {
-            self.doze(pause).await;
+            self.sleep_until_stop(pause).await;
             if self.lifecycle.is_stopped() {
                 return;
             }
@@ -153,11 +153,11 @@ impl Core {
     /// Flushes the members, and has the superblocks say clean. No write is under way.
     async fn record_clean(&self, superblocks: &mut Superblocks) -> BioResult {
         // A member that cannot be flushed may hold less than the others, so it fails.
-        let in_sync_to = self.bound.get();
+        let in_sync_to = self.resync_offset.get();
         if !broken(Rule::CleanIsFlushed) {
             self.flush_members(superblocks).await?;
         }
-        self.bound.set_durable(in_sync_to);
+        self.resync_offset.set_durable(in_sync_to);
         if self.lifecycle.is_stopped() {
             self.clear_marks(superblocks).await?;
         }

@@ -101,7 +101,7 @@ impl Core {
             self.lifecycle.must_record();
         }
         rdev.set_faulty(why);
-        self.news.wake();
+        self.sync_wakeup.wake();
     }
 
     /// Records that a member that must stay may have lost acknowledged writes with its cache, as no client has seen: the
@@ -129,7 +129,7 @@ impl Core {
     ) -> BioResult {
         if !self.fail_member(rdev, why).await? {
             self.lacks_a_write(index);
-            if self.bound.is_unsynced() {
+            if self.resync_offset.is_unsynced() {
                 self.end_logs().await;
             }
             return Err(why);
@@ -155,9 +155,9 @@ impl Core {
         let shared = written(slot) || self.personality().shares_data(slot, written);
         // A running sync notices this itself. Don't wake a sync that failed on this flush: it would
         // restart forever.
-        if shared && self.bound.reset() == Sectors::MAX {
+        if shared && self.resync_offset.reset() == Sectors::MAX {
             error!(array = self.name(), slot, "copies may differ now: a resync is needed");
-            self.news.wake();
+            self.sync_wakeup.wake();
         }
     }
 }
@@ -167,7 +167,7 @@ impl Store for Core {
         let mut buffer = Buffer::from_slice(bytes);
         let bytes = buffer.whole();
         // Never abandoned halfway: a late write must not follow a newer one.
-        Box::pin(self.finish(move |core| async move {
+        Box::pin(self.uncancellable(move |core| async move {
             let at = |start: Sector| start + Sectors::from_bytes_floor(offset);
             let durable = !broken(Rule::MarksAreDurable);
             let flags = if durable { Flags::FUA } else { Flags::empty() };

@@ -7,7 +7,7 @@
 //! | [`membership`](crate::membership) | slots, superblocks |
 //! | [`bitmap`](crate::bitmap) | which chunks may differ |
 //! | [`barrier`](crate::barrier) | which I/O may pass |
-//! | [`bound`] | how far copies are the same |
+//! | [`resync_offset`] | how far copies are the same |
 //! | [`ppl`] | what rows are logged, so that no crash leaves parity that is wrong |
 //!
 //! The parts know nothing of each other. The other modules here act on several of them, in one order:
@@ -17,37 +17,37 @@
 //!      \        |
 //!       \     activity: go active, go clean
 //!        \      |    \
-//!         \     |     tend: clear marks
+//!         \     |     bitmap daemon: clear marks
 //!          \    |    /
 //!         record: superblocks, and failures in them
 //!               |
 //!         failing: a member fails; all are flushed; the bitmap's store
 //! ```
 //!
-//! [`nearness`] probes the members and sets what reads from them cost.
+//! [`read_cost`] probes the members and sets what reads from them cost.
 //!
 //! Nothing here maps or moves a client's data: that is the [`Level`](crate::level::Level)'s task. The level's geometry
 //! ([`Personality`]) says whether the array can lose a slot.
 
 mod activity;
+mod bitmap_daemon;
 pub(crate) mod blocks;
-mod bound;
 mod failing;
 pub(crate) mod lifecycle;
-mod nearness;
-mod news;
 pub(crate) mod ppl;
+mod read_cost;
 mod record;
 mod records;
+mod resync_offset;
 mod spares;
-mod tend;
+mod sync_wakeup;
 mod write;
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
-use ashlar_block::sync::finish::Finish;
+use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{Disk, Runtime, Sector, Sectors, Status};
 use futures_util::lock::{Mutex, MutexGuard};
 
@@ -58,10 +58,10 @@ use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::personality::Personality;
 pub(crate) use blocks::Source;
-use bound::Bound;
 pub(crate) use lifecycle::{Hold, Lifecycle};
-pub(crate) use news::News;
 pub(crate) use ppl::Ppl;
+use resync_offset::ResyncOffset;
+pub(crate) use sync_wakeup::SyncWakeup;
 pub(crate) use write::Write;
 
 /// See the module text.
@@ -77,15 +77,15 @@ pub(crate) struct Core {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) members: Members,
     pub(crate) barrier: Barrier,
-    pub(crate) bound: Bound,
-    pub(crate) news: News,
+    pub(crate) resync_offset: ResyncOffset,
+    pub(crate) sync_wakeup: SyncWakeup,
     /// Settings of levels with parity.
     pub(crate) parity: ParitySettings,
     ppl: Option<Ppl>,
     /// A task that marks the array clean once it is idle is running.
     watched: AtomicBool,
     /// A task that clears marks of the bitmap is running.
-    tended: AtomicBool,
+    bitmap_daemon_runs: AtomicBool,
     /// The array's reads when they were last balanced.
     reads_seen: AtomicU64,
     /// Whether the members may be written at all. (The user's read-only flag is on the disk.)
@@ -122,12 +122,12 @@ impl Core {
             lifecycle: Lifecycle::new(start.dirty),
             members: start.members,
             barrier: Barrier::default(),
-            bound: Bound::new(start.in_sync_to),
-            news: News::default(),
+            resync_offset: ResyncOffset::new(start.in_sync_to),
+            sync_wakeup: SyncWakeup::default(),
             parity: ParitySettings::default(),
             ppl: start.ppl,
             watched: false.into(),
-            tended: false.into(),
+            bitmap_daemon_runs: false.into(),
             reads_seen: AtomicU64::new(0),
             writable: start.writable,
             forced: start.forced,
@@ -194,13 +194,13 @@ impl Core {
     /// Whether parity may not fit its row somewhere in a range of sync space.
     pub(crate) fn is_suspect(&self, range: &Range<Sector>) -> bool {
         !self.forced
-            && self.bound.is_beyond(range.end)
+            && self.resync_offset.is_beyond(range.end)
             && self.bitmap().is_none_or(|bitmap| bitmap.may_differ(range))
     }
 
     /// The ranges of the array in whose rows parity may not fit, although it is used: what is recovered there may be wrong.
     pub(crate) fn suspects(&self) -> Vec<Range<Sector>> {
-        let (from, end) = (self.bound.get().as_end(), self.sync_end());
+        let (from, end) = (self.resync_offset.get().as_end(), self.sync_end());
         if !self.personality.level().has_parity() || from >= end {
             return Vec::new();
         }
@@ -231,11 +231,14 @@ impl Core {
     }
 
     /// Runs `work` to its end, even if the future is dropped.
-    pub(crate) fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
+    pub(crate) fn uncancellable<T, F>(
+        &self,
+        work: impl FnOnce(Arc<Self>) -> F + 'static,
+    ) -> Uncancellable<'_, T>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        Finish::new(&self.runtime, &self.me, work)
+        Uncancellable::new(&self.runtime, &self.me, work)
     }
 }
 

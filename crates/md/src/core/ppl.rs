@@ -325,7 +325,7 @@ impl Core {
             return Ok(());
         }
         // No write is under way, so each one that follows is logged.
-        let begins = superblocks.is_clean() && !self.bound.is_unsynced();
+        let begins = superblocks.is_clean() && !self.resync_offset.is_unsynced();
         if ppl.is_on() == begins && ppl.was_emptied.load(SeqCst) {
             return Ok(());
         }
@@ -382,7 +382,7 @@ impl Core {
     /// the logs of that run are overwritten.
     pub(super) fn is_to_be_cleaned(&self, superblocks: &Superblocks) -> bool {
         let has_old_logs = self.ppl().is_some_and(|ppl| !ppl.was_emptied.load(SeqCst));
-        has_old_logs && !superblocks.is_clean() && !self.bound.is_unsynced()
+        has_old_logs && !superblocks.is_clean() && !self.resync_offset.is_unsynced()
     }
 
     /// Ends the logging of rows, as their parity may be wrong now: a later start must not take them for right. Returns once the members have

@@ -22,8 +22,8 @@ impl Core {
 
     /// The sector up to which superblocks may say that copies are the same.
     fn recordable_bound(&self) -> Sectors {
-        let bound = self.bound.recordable();
-        if self.bound.is_unsynced() && broken(Rule::BoundIsReached) {
+        let bound = self.resync_offset.recordable();
+        if self.resync_offset.is_unsynced() && broken(Rule::BoundIsReached) {
             const WINDOW: u64 = 2048;
             return Sectors(bound.0.saturating_add(WINDOW));
         }
@@ -135,7 +135,7 @@ impl Core {
             return Ok(());
         }
         // Superblock writes must not be abandoned halfway.
-        let failed = self.finish(move |core| async move {
+        let failed = self.uncancellable(move |core| async move {
             match core.members.get(index) {
                 Some(rdev) => core.fail_member(rdev, Status::Offline).await,
                 None => Ok(true),
@@ -147,14 +147,14 @@ impl Core {
     /// Flushes the members and records how far copies are the same, and how far members are rebuilt.
     pub(crate) async fn checkpoint(&self) -> BioResult {
         let mut superblocks = self.superblocks().await;
-        let in_sync_to = self.bound.get();
+        let in_sync_to = self.resync_offset.get();
         let rebuilt = self.members.placed().filter(|(_, rdev)| !rdev.is_in_sync());
         let rebuilt: Vec<(&Rdev, Sectors)> =
             rebuilt.map(|(_, rdev)| (rdev, rdev.recovered())).collect();
         if !broken(Rule::RebuiltIsFlushed) {
             self.flush_members(&mut superblocks).await?;
         }
-        self.bound.set_durable(in_sync_to);
+        self.resync_offset.set_durable(in_sync_to);
         for (rdev, recovered) in &rebuilt {
             rdev.set_durably_recovered(*recovered);
         }

@@ -109,7 +109,7 @@ impl Piece {
 
 /// A piece of the array, and the place of its copy on a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct MappedPiece {
     pub(crate) piece: Piece,
     pub(crate) on_member: Sector,
 }
@@ -125,5 +125,5 @@ pub(crate) struct RebuildTarget<'a> {
 pub(crate) struct Rebuild<'a> {
     pub(crate) range: Range<Sector>,
     pub(crate) targets: Vec<RebuildTarget<'a>>,
-    pub(crate) spots: Vec<Spot>,
+    pub(crate) mapped: Vec<MappedPiece>,
 }

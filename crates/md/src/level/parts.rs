@@ -13,14 +13,14 @@ use crate::membership::slots::Index;
 pub(crate) type Answers = SmallVec<[(Index, BioResult); 4]>;
 
 /// A bio to a member, or its result.
-enum Part<'a> {
+enum MemberBio<'a> {
     InFlight(IoFuture<'a>),
     Ended(BioResult),
 }
 
 /// Bios to members. Large, so they stay where they are made.
 #[derive(Default)]
-pub(crate) struct Parts<'a>(SmallVec<[(Index, Part<'a>); 4]>);
+pub(crate) struct Parts<'a>(SmallVec<[(Index, MemberBio<'a>); 4]>);
 
 impl<'a> Parts<'a> {
     /// Waits until all have ended.
@@ -28,9 +28,9 @@ impl<'a> Parts<'a> {
         poll_fn(|cx| {
             let mut poll = Poll::Ready(());
             for (_, part) in &mut self.0 {
-                let Part::InFlight(io) = part else { continue };
+                let MemberBio::InFlight(io) = part else { continue };
                 match Pin::new(io).poll(cx) {
-                    Poll::Ready(result) => *part = Part::Ended(result),
+                    Poll::Ready(result) => *part = MemberBio::Ended(result),
                     Poll::Pending => poll = Poll::Pending,
                 }
             }
@@ -46,21 +46,21 @@ impl<'a> Parts<'a> {
 
     /// Adds a bio that was sent.
     pub(crate) fn push(&mut self, index: Index, io: IoFuture<'a>) {
-        self.0.push((index, Part::InFlight(io)));
+        self.0.push((index, MemberBio::InFlight(io)));
     }
 
     /// The results so far.
     pub(crate) fn results(&self) -> impl Iterator<Item = (Index, BioResult)> {
         self.0.iter().filter_map(|(index, part)| match part {
-            Part::Ended(result) => Some((*index, *result)),
-            Part::InFlight(_) => None,
+            MemberBio::Ended(result) => Some((*index, *result)),
+            MemberBio::InFlight(_) => None,
         })
     }
 }
 
 impl<'a> FromIterator<(Index, IoFuture<'a>)> for Parts<'a> {
     fn from_iter<I: IntoIterator<Item = (Index, IoFuture<'a>)>>(all: I) -> Self {
-        Self(all.into_iter().map(|(index, io)| (index, Part::InFlight(io))).collect())
+        Self(all.into_iter().map(|(index, io)| (index, MemberBio::InFlight(io))).collect())
     }
 }
 

@@ -138,7 +138,7 @@ impl Array {
         }
         let index = self.add_spare(&mut superblocks, gateway, path, options, wiped).await?;
         drop(superblocks);
-        self.core.news.wake();
+        self.core.sync_wakeup.wake();
         Ok(AddOutcome::Spare(index))
     }
 

@@ -39,7 +39,7 @@ impl Array {
     /// # Errors
     /// The members did not take the marks.
     pub async fn mark(&self, at: Sector, len: Sectors) -> BioResult {
-        self.finish(move |array| async move {
+        self.uncancellable(move |array| async move {
             if let Some(bitmap) = array.bitmap() {
                 bitmap.begin(at, len, &*array.core).await?.failed();
             }
@@ -99,7 +99,7 @@ impl Array {
         self.core.set_bitmap(Some(bitmap));
         superblocks.change(|sb| sb.bitmap_offset = Some(new.offset));
         self.core.lifecycle.must_record();
-        self.core.tend();
+        self.core.start_bitmap_daemon();
         self.record(superblocks).await
     }
 
@@ -111,7 +111,7 @@ impl Array {
         if let Some(bitmap) = self.bitmap() {
             // Only the bitmap recorded these chunks: resync everything.
             if bitmap.needed_chunks() > 0 && self.core.is_complete() {
-                self.core.bound.set(Sectors::ZERO, Sectors::ZERO);
+                self.core.resync_offset.set(Sectors::ZERO, Sectors::ZERO);
             }
             bitmap.pause().await.retire();
         }

@@ -81,7 +81,7 @@ impl Array {
         }
         drop(superblocks);
         if change.flag == MemberFlag::WantReplacement {
-            self.core.news.wake();
+            self.core.sync_wakeup.wake();
         }
         Ok(())
     }

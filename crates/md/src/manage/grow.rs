@@ -64,7 +64,7 @@ impl Array {
         self.record(&mut superblocks).await?;
         info!(array = self.core.name(), from = disks, to = wanted, "number of devices changed");
         drop((superblocks, frozen, held));
-        self.core.news.wake();
+        self.core.sync_wakeup.wake();
         Ok(())
     }
 
@@ -171,7 +171,9 @@ impl Array {
             false if at >= to => Sectors::MAX,
             false => at,
         };
-        self.core.bound.set(still(self.in_sync_to()), still(self.core.bound.durable()));
+        self.core
+            .resync_offset
+            .set(still(self.in_sync_to()), still(self.core.resync_offset.durable()));
         self.core.set_personality(new);
         superblocks.change(|sb| sb.size = used);
         self.core.lifecycle.must_record();

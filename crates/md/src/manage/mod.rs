@@ -338,7 +338,7 @@ impl Array {
     where
         F: Future<Output = Result<T, ManageError>>,
     {
-        match self.finish(|array| async move { Ok(work(array).await) }).await {
+        match self.uncancellable(|array| async move { Ok(work(array).await) }).await {
             Ok(result) => result,
             Err(status) => Err(self.not_recorded(status)),
         }

@@ -20,7 +20,7 @@ impl Array {
             match failed.map_err(|status| array.not_recorded(status))? {
                 true => {
                     rdev.clear(State::LOST);
-                    array.core.news.wake();
+                    array.core.sync_wakeup.wake();
                 }
                 false => return Err(ManageError::LastCopy(rdev.path().to_owned())),
             }
@@ -48,7 +48,7 @@ impl Array {
             rdev.set(State::FAULTY | State::REMOVED);
             array.record(&mut superblocks).await?;
             drop(superblocks);
-            array.core.news.wake();
+            array.core.sync_wakeup.wake();
             Ok(())
         })
         .await

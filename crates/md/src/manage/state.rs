@@ -85,7 +85,7 @@ impl Array {
     fn make_writable(&self) {
         self.core.disk.set_read_only(false);
         self.core.lifecycle.set_auto_read_only(false);
-        self.core.news.wake();
+        self.core.sync_wakeup.wake();
     }
 
     /// Marks the sectors of a line of `bad_blocks` as bad. The superblocks contain them when this returns.

@@ -286,7 +286,7 @@ impl Superblocks {
 
     /// Puts the state into the superblocks in memory; true if that records a new failure of a member.
     fn describe(&mut self, facts: Facts<'_>, number: u64) -> bool {
-        let news = self.assign_roles(facts.members);
+        let has_new_failure = self.assign_roles(facts.members);
         let utime = Timestamp::from_seconds(facts.now.as_secs());
         for (index, rdev) in facts.members.iter() {
             let Some(block) = self.blocks.get_mut(index as usize) else { continue };
@@ -316,12 +316,12 @@ impl Superblocks {
             block.flags = rdev.device_flags();
             block.corrected_reads = u32::try_from(rdev.errors().1).unwrap_or(u32::MAX);
         }
-        news
+        has_new_failure
     }
 
     /// Updates the role of each number; true if an active one has failed.
     fn assign_roles(&mut self, members: &Members) -> bool {
-        let mut news = false;
+        let mut has_new_failure = false;
         for (_, rdev) in members.iter() {
             let number = rdev.number() as usize;
             if self.roles.len() <= number {
@@ -340,10 +340,10 @@ impl Superblocks {
                 None if matches!(role, Role::Active(_)) => Role::Faulty,
                 None => *role,
             };
-            news |= matches!(role, Role::Active(_)) && now == Role::Faulty;
+            has_new_failure |= matches!(role, Role::Active(_)) && now == Role::Faulty;
             *role = now;
         }
-        news
+        has_new_failure
     }
 
     /// Writes every superblock; returns the members that did not take it.

@@ -269,7 +269,7 @@ impl Engine {
                         failure = Some(status);
                     }
                     queue.end(number);
-                    if let Some(found) = self.heed(trouble)
+                    if let Some(found) = self.end_after(trouble)
                         && ended == SyncEnd::Complete
                     {
                         ended = found;
@@ -284,7 +284,7 @@ impl Engine {
     }
 
     /// How a trouble ends the sync, if it does.
-    fn heed(&self, trouble: Trouble) -> Option<SyncEnd> {
+    fn end_after(&self, trouble: Trouble) -> Option<SyncEnd> {
         match trouble {
             Trouble::Interrupted => Some(SyncEnd::Interrupted),
             Trouble::Overtaken => Some(SyncEnd::Overtaken),

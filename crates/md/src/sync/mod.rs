@@ -53,7 +53,7 @@
 //! | marks needed by a re-added member | they stay: none are cleared while a slot is without a member in sync |
 //!
 //! Superblocks are also written for other reasons during a sync. So they never contain `in_sync_to` and
-//! `recovered`, but their values at the last flush ([`Bound::durable`](crate::core::Core),
+//! `recovered`, but their values at the last flush ([`ResyncOffset::durable`](crate::core::Core),
 //! [`Rdev::durably_recovered`](crate::membership::rdev::Rdev::durably_recovered)). A crash at any point therefore finds superblocks that claim less than
 //! the disks hold; the sync continues from there, and repeats some work. The half-written part of a crashed
 //! window is beyond both bounds.
@@ -103,7 +103,7 @@ pub use status::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
 
 /// State of the sync task, and the requests to it.
 #[derive(Default)]
-struct Orders {
+struct TaskState {
     /// The task is working, or deciding what to do.
     busy: bool,
     /// How often it has become busy.
@@ -118,7 +118,7 @@ struct Orders {
     holds: usize,
     /// The running action must end.
     interrupted: bool,
-    /// The count of news when spares were last put into slots.
+    /// The count of wake-ups when spares were last put into slots.
     spares_seen: Option<u64>,
     gave_up: Option<GaveUp>,
     /// The pause before spares that could not be put to use are tried again.
@@ -129,23 +129,25 @@ struct Orders {
 #[derive(Clone, Copy)]
 struct GaveUp {
     action: SyncAction,
-    /// The count of news before it.
-    news: u64,
-    /// The pause before it is tried again without news; zero for a first try.
+    /// The count of wake-ups before it.
+    wakeups: u64,
+    /// The pause before it is tried again without a wake-up; zero for a first try.
     pause: Duration,
-    /// When it is tried again without news; `None` while it runs.
+    /// When it is tried again without a wake-up; `None` while it runs.
     again_ns: Option<u64>,
 }
 
 impl GaveUp {
-    fn lets_begin(&self, action: SyncAction, news: u64, now_ns: u64) -> bool {
-        self.action != action || self.news != news || self.again_ns.is_some_and(|at| at <= now_ns)
+    fn lets_begin(&self, action: SyncAction, wakeups: u64, now_ns: u64) -> bool {
+        self.action != action
+            || self.wakeups != wakeups
+            || self.again_ns.is_some_and(|at| at <= now_ns)
     }
 }
 
 /// Progress of the running action.
 #[derive(Default)]
-struct Progress {
+struct SyncProgress {
     done: Sectors,
     total: Sectors,
     /// Sectors read or written, not those skipped.
@@ -158,8 +160,8 @@ struct Progress {
 pub(crate) struct Engine {
     core: Arc<Core>,
     level: Arc<dyn Level>,
-    orders: Mutex<Orders>,
-    progress: Mutex<Progress>,
+    state: Mutex<TaskState>,
+    progress: Mutex<SyncProgress>,
     settings: SyncSettings,
     /// Notified when an action, or a check for work, ends.
     ended: Event,
@@ -171,19 +173,19 @@ pub(crate) struct SyncHold<'a>(&'a Engine);
 
 impl Drop for SyncHold<'_> {
     fn drop(&mut self) {
-        lock(&self.0.orders).holds -= 1;
-        self.0.core.news.wake();
+        lock(&self.0.state).holds -= 1;
+        self.0.core.sync_wakeup.wake();
     }
 }
 
 impl Engine {
     /// For an array of this core and level.
     pub(crate) fn new(core: Arc<Core>, level: Arc<dyn Level>) -> Arc<Self> {
-        let settings = SyncSettings::notifying(Arc::clone(&core.news.changed));
+        let settings = SyncSettings::notifying(Arc::clone(&core.sync_wakeup.changed));
         Arc::new(Self {
             core,
             level,
-            orders: Mutex::default(),
+            state: Mutex::default(),
             progress: Mutex::default(),
             settings,
             ended: Event::new(),
@@ -192,11 +194,11 @@ impl Engine {
 
     /// The running sync, and its progress.
     pub(crate) fn status(&self) -> SyncStatus {
-        let orders = lock(&self.orders);
-        let frozen = if orders.frozen { SyncAction::Frozen } else { SyncAction::Idle };
-        let (running, last) = (orders.running, orders.last);
-        let paused = orders.paused.filter(|_| running.is_none());
-        drop(orders);
+        let state = lock(&self.state);
+        let frozen = if state.frozen { SyncAction::Frozen } else { SyncAction::Idle };
+        let (running, last) = (state.running, state.last);
+        let paused = state.paused.filter(|_| running.is_none());
+        drop(state);
         let progress = lock(&self.progress);
         let idle = SyncStatus {
             action: frozen,
@@ -205,7 +207,7 @@ impl Engine {
             ..SyncStatus::default()
         };
         if paused.is_some() {
-            let Progress { done, total, .. } = *progress;
+            let SyncProgress { done, total, .. } = *progress;
             return SyncStatus { paused, done, total, ..idle };
         }
         let Some(action) = running else { return idle };
@@ -235,9 +237,9 @@ impl Engine {
         let chunk = self.core.personality().chunk().0.max(8);
         let whole = |at: Sectors| at == Sectors::MAX || at.0.is_multiple_of(chunk);
         if min > max || !whole(min) || !whole(max) {
-            return Err(SyncError::Bound);
+            return Err(SyncError::Range);
         }
-        if max < settings.sync_max() && lock(&self.orders).running.is_some() {
+        if max < settings.sync_max() && lock(&self.state).running.is_some() {
             return Err(SyncError::Busy);
         }
         settings.set_sync_min(min);
@@ -259,13 +261,13 @@ impl Engine {
         if self.core.lifecycle.is_stopped() {
             return Err(SyncError::Stopped);
         }
-        let mut orders = lock(&self.orders);
+        let mut state = lock(&self.state);
         let wanted = match request {
             SyncRequest::Idle | SyncRequest::Frozen => {
-                orders.frozen = request == SyncRequest::Frozen;
-                orders.paused = if orders.frozen { orders.running.or(orders.paused) } else { None };
-                orders.interrupted |= orders.running.is_some();
-                orders.requested = None;
+                state.frozen = request == SyncRequest::Frozen;
+                state.paused = if state.frozen { state.running.or(state.paused) } else { None };
+                state.interrupted |= state.running.is_some();
+                state.requested = None;
                 None
             }
             SyncRequest::Resync | SyncRequest::Recover => None,
@@ -273,16 +275,16 @@ impl Engine {
             SyncRequest::Repair => Some(SyncAction::Repair),
         };
         if !matches!(request, SyncRequest::Idle | SyncRequest::Frozen) {
-            if orders.running.is_some() || orders.requested.is_some() {
+            if state.running.is_some() || state.requested.is_some() {
                 return Err(SyncError::Busy);
             }
-            (orders.frozen, orders.paused) = (false, None);
-            orders.requested = wanted;
+            (state.frozen, state.paused) = (false, None);
+            state.requested = wanted;
         }
-        drop(orders);
+        drop(state);
         // As in the kernel.
         self.core.end_auto_read_only();
-        self.core.news.wake();
+        self.core.sync_wakeup.wake();
         Ok(())
     }
 
@@ -291,17 +293,17 @@ impl Engine {
         loop {
             let listener = self.ended.listen();
             let (busy, stands, spares_seen, turns) = {
-                let orders = lock(&self.orders);
-                let stands = self.stands(&orders);
-                let busy = orders.busy || (orders.requested.is_some() && !stands);
-                let spares_seen = orders.spares_seen == Some(self.core.news.count());
-                (busy, stands, spares_seen, orders.turns)
+                let state = lock(&self.state);
+                let stands = self.stands(&state);
+                let busy = state.busy || (state.requested.is_some() && !stands);
+                let spares_seen = state.spares_seen == Some(self.core.sync_wakeup.count());
+                (busy, stands, spares_seen, state.turns)
             };
             let idle = stands || self.core.lifecycle.is_stopped() || !self.core.is_writable();
             let work = || !spares_seen && self.core.wants_spares() || self.next_action().is_some();
             if busy || (!idle && work()) {
                 listener.await;
-            } else if lock(&self.orders).turns == turns {
+            } else if lock(&self.state).turns == turns {
                 return;
             }
             // Otherwise the task, on its thread, began something meanwhile: it may have been that work.
@@ -310,22 +312,22 @@ impl Engine {
 
     /// Ends the running sync, waits for its end, and lets none begin until the guard is dropped.
     pub(crate) async fn hold(&self) -> SyncHold<'_> {
-        lock(&self.orders).holds += 1;
+        lock(&self.state).holds += 1;
         let held = SyncHold(self);
-        self.core.news.wake();
-        until(&self.ended, || !lock(&self.orders).busy).await;
+        self.core.sync_wakeup.wake();
+        until(&self.ended, || !lock(&self.state).busy).await;
         held
     }
 
     /// Whether no action may begin: the user froze it, the array is being changed, or it is read-only.
-    fn stands(&self, orders: &Orders) -> bool {
-        orders.frozen || orders.holds > 0 || self.core.is_only_read()
+    fn stands(&self, state: &TaskState) -> bool {
+        state.frozen || state.holds > 0 || self.core.is_only_read()
     }
 
     /// Whether the running action must end.
     fn is_interrupted(&self) -> bool {
-        let orders = lock(&self.orders);
-        orders.interrupted || self.stands(&orders) || self.core.lifecycle.is_stopped()
+        let state = lock(&self.state);
+        state.interrupted || self.stands(&state) || self.core.lifecycle.is_stopped()
     }
 
     /// What the state of the array needs.
@@ -342,19 +344,19 @@ impl Engine {
     /// The next action; `None` if there is none, or it failed, and nothing has changed and no pause has ended since.
     fn next_action(&self) -> Option<SyncAction> {
         let necessary = self.necessary();
-        let orders = lock(&self.orders);
-        let (news, now_ns) = (self.core.news.count(), self.core.runtime.now_ns());
+        let state = lock(&self.state);
+        let (wakeups, now_ns) = (self.core.sync_wakeup.count(), self.core.runtime.now_ns());
         let able = |action: &SyncAction| {
-            orders.gave_up.is_none_or(|gave_up| gave_up.lets_begin(*action, news, now_ns))
+            state.gave_up.is_none_or(|gave_up| gave_up.lets_begin(*action, wakeups, now_ns))
         };
-        necessary.filter(able).or(orders.requested)
+        necessary.filter(able).or(state.requested)
     }
 
     fn wants_resync(&self) -> bool {
         // While a slot is empty, chunks stay needed for its next member: a resync would not change that.
         let marked = || self.core.bitmap().is_some_and(|bitmap| bitmap.needed_chunks() > 0);
         let is_complete = self.core.is_complete();
-        let unsynced = self.core.bound.is_unsynced();
+        let unsynced = self.core.resync_offset.is_unsynced();
         let able = is_complete || self.core.personality().is_resynced_degraded();
         unsynced && able || is_complete && marked()
     }

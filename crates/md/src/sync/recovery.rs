@@ -14,7 +14,7 @@ use crate::barrier;
 use crate::bitmap::{self, Purpose};
 use crate::canary::{Rule, broken};
 use crate::core::Core;
-use crate::level::{Piece, Rebuild, RebuildTarget, Spot, Trouble, Work};
+use crate::level::{MappedPiece, Piece, Rebuild, RebuildTarget, Trouble, Work};
 use crate::membership::rdev::{FailureCause, Rdev, State};
 use crate::membership::slots::{Index, Place};
 use crate::membership::superblocks::Change;
@@ -124,7 +124,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// The pieces of sync space that are in a range of the member in `slot`.
-    fn spots(&self, slot: usize, range: Range<Sector>) -> impl Iterator<Item = Spot> {
+    fn mapped(&self, slot: usize, range: Range<Sector>) -> impl Iterator<Item = MappedPiece> {
         let core = self.core();
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -136,7 +136,7 @@ impl<'a> Recovery<'a> {
                     // The array may end within its last block.
                     let len = len.min(core.sync_end().max(sector) - sector);
                     if !len.is_zero() {
-                        return Some(Spot { piece: Piece { at: sector, len }, on_member });
+                        return Some(MappedPiece { piece: Piece { at: sector, len }, on_member });
                     }
                 }
             }
@@ -164,12 +164,12 @@ impl<'a> Recovery<'a> {
     }
 
     /// What each target may lack of a window.
-    fn plan(&self, range: &Range<Sector>) -> Vec<(Target<'a>, Vec<Spot>)> {
+    fn plan(&self, range: &Range<Sector>) -> Vec<(Target<'a>, Vec<MappedPiece>)> {
         let block = self.core().disk.limits().logical_block();
         let plan = self.left().filter_map(|target| {
             let from = target.rdev.recovered().as_end();
             let lacking = from.round_down(block).max(range.start)..range.end;
-            (from < range.end).then(|| (target, self.spots(target.slot, lacking).collect()))
+            (from < range.end).then(|| (target, self.mapped(target.slot, lacking).collect()))
         });
         plan.collect()
     }
@@ -177,13 +177,13 @@ impl<'a> Recovery<'a> {
     /// The targets of a window, grouped by the pieces that they need, which are then marked as being synced.
     fn groups(
         &self,
-        plan: Vec<(Target<'a>, Vec<Spot>)>,
+        plan: Vec<(Target<'a>, Vec<MappedPiece>)>,
         range: &Range<Sector>,
     ) -> Vec<Rebuild<'a>> {
         let mut groups: Vec<Rebuild<'a>> = Vec::new();
         for (target, planned) in plan.into_iter().filter(|(target, _)| self.is_left(target)) {
-            let mut spots = Vec::new();
-            for Spot { piece, on_member } in planned {
+            let mut mapped = Vec::new();
+            for MappedPiece { piece, on_member } in planned {
                 let mut into = Sectors::ZERO;
                 while into < piece.len {
                     let step = self.start_sync(target, piece.at + into);
@@ -191,20 +191,20 @@ impl<'a> Recovery<'a> {
                     let len = if step.run.is_zero() { rest } else { step.run.min(rest) };
                     if step.needed {
                         let piece = Piece { at: piece.at + into, len };
-                        spots.push(Spot { piece, on_member: on_member + into });
+                        mapped.push(MappedPiece { piece, on_member: on_member + into });
                     }
                     into += len;
                 }
             }
             let target = RebuildTarget { index: target.index, rdev: target.rdev };
-            match groups.iter_mut().find(|group| group.spots == spots) {
+            match groups.iter_mut().find(|group| group.mapped == mapped) {
                 Some(group) => group.targets.push(target),
                 None => {
-                    groups.push(Rebuild { range: range.clone(), targets: vec![target], spots });
+                    groups.push(Rebuild { range: range.clone(), targets: vec![target], mapped });
                 }
             }
         }
-        groups.retain(|group| !group.spots.is_empty());
+        groups.retain(|group| !group.mapped.is_empty());
         groups
     }
 
@@ -212,7 +212,9 @@ impl<'a> Recovery<'a> {
     /// other way round) would change which copy is first. So it inherits the flag from the member.
     fn inherit(&self, target: Target<'_>) {
         let (core, rdev) = (self.core(), target.rdev);
-        let Some(slot) = target.replaces().filter(|_| core.bound.is_unsynced()) else { return };
+        let Some(slot) = target.replaces().filter(|_| core.resync_offset.is_unsynced()) else {
+            return;
+        };
         let last = core.members.counts_last(slot);
         if last != rdev.is_write_mostly() {
             warn!(array = core.name(), member = rdev.path(), write_mostly = last, "inherited");
@@ -232,8 +234,8 @@ impl<'a> Recovery<'a> {
             core.flush_members(&mut superblocks).await?;
         }
         // Redundancy first: a source may still change, after it was copied. The resync that follows mends that.
-        if core.has_late_changes() && core.bound.reset() == Sectors::MAX {
-            core.news.wake();
+        if core.has_late_changes() && core.resync_offset.reset() == Sectors::MAX {
+            core.sync_wakeup.wake();
         }
         for target in self.left() {
             self.inherit(target);
@@ -246,7 +248,7 @@ impl<'a> Recovery<'a> {
         // If the array is unsynced, other members may differ too: the resync handles that.
         if let Some(bitmap) = core.bitmap()
             && !self.stays_degraded()
-            && !core.bound.is_unsynced()
+            && !core.resync_offset.is_unsynced()
         {
             bitmap.end_sync(Sector::ZERO..bitmap.size().as_end(), true);
         }
@@ -290,7 +292,7 @@ impl Job for Recovery<'_> {
         let mut skip = None;
         for target in self.left() {
             let lacks = target.rdev.recovered().as_end() < to;
-            let run = match self.spots(target.slot, at..to).next() {
+            let run = match self.mapped(target.slot, at..to).next() {
                 Some(first) if lacks && first.on_member == at => {
                     let step = self.needed(target, first.piece.at);
                     if step.needed || step.run.is_zero() {
@@ -311,7 +313,7 @@ impl Job for Recovery<'_> {
     async fn window(&self, range: Range<Sector>) -> Result<Sectors, Trouble> {
         let core = self.core();
         let plan = self.plan(&range);
-        let pieces = || plan.iter().flat_map(|(_, spots)| spots).map(|spot| spot.piece);
+        let pieces = || plan.iter().flat_map(|(_, mapped)| mapped).map(|mapped| mapped.piece);
         let (first, last) = (pieces().map(|piece| piece.at).min(), pieces().map(Piece::end).max());
         let (Some(first), Some(last)) = (first, last) else {
             return self.any_left().map(|()| Sectors::ZERO);

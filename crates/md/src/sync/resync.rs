@@ -57,16 +57,16 @@ impl<'a> Resync<'a> {
         let core = &engine.core;
         let _superblocks = core.superblocks().await;
         let end = core.sync_end();
-        let found = core.bound.get();
+        let found = core.resync_offset.get();
         // Only the bitmap marks differences: read first copies until they are resynced.
         let from =
             if found == Sectors::MAX { Sectors::ZERO } else { found.min(end - Sector::ZERO) };
         // Whole chunks, if the level has them, and whole blocks.
         let from = from.round_down(core.personality().chunk().max(Piece::BLOCK));
-        if !core.bound.advance(found, from) {
+        if !core.resync_offset.advance(found, from) {
             return None;
         }
-        core.bound.limit_durable(from);
+        core.resync_offset.limit_durable(from);
         Some(Self {
             engine,
             bitmap: core.bitmap(),
@@ -89,9 +89,9 @@ impl<'a> Resync<'a> {
         }
         let mut superblocks = core.superblocks().await;
         core.flush_members(&mut superblocks).await?;
-        core.bound.set_durable(Sectors::MAX);
+        core.resync_offset.set_durable(Sectors::MAX);
         // If a write left copies that differ meanwhile, it has reset the bound: resync again.
-        if !core.bound.advance(self.reached.get(), Sectors::MAX) {
+        if !core.resync_offset.advance(self.reached.get(), Sectors::MAX) {
             return Ok(());
         }
         core.record(&mut superblocks, Change::Members).await
@@ -158,7 +158,7 @@ impl Job for Resync<'_> {
         if reached >= to {
             return true;
         }
-        if !self.core().bound.advance(reached, to) {
+        if !self.core().resync_offset.advance(reached, to) {
             return false;
         }
         self.reached.set(to);

@@ -9,7 +9,7 @@ use futures_util::future::select;
 use tracing::{error, warn};
 
 use super::drive::SyncEnd;
-use super::{Engine, GaveUp, Progress, SyncAction};
+use super::{Engine, GaveUp, SyncAction, SyncProgress};
 
 impl Engine {
     /// Starts the task, on the current reactor.
@@ -23,18 +23,18 @@ impl Engine {
     async fn sync_all(&self) {
         loop {
             {
-                let mut orders = lock(&self.orders);
-                if self.stands(&orders) || self.core.lifecycle.is_stopped() {
+                let mut state = lock(&self.state);
+                if self.stands(&state) || self.core.lifecycle.is_stopped() {
                     return;
                 }
-                orders.busy = true;
-                orders.turns += 1;
-                orders.interrupted = false;
-                orders.spares_seen = Some(self.core.news.count());
+                state.busy = true;
+                state.turns += 1;
+                state.interrupted = false;
+                state.spares_seen = Some(self.core.sync_wakeup.count());
             }
             let taken = self.core.take_spares().await;
             {
-                let pause = &mut lock(&self.orders).spares_pause;
+                let pause = &mut lock(&self.state).spares_pause;
                 *pause = taken.err().map(|status| longer(pause.unwrap_or_default(), status));
             }
             let action = self.begin_sync();
@@ -49,7 +49,7 @@ impl Engine {
                 };
                 self.end_sync(action, ended);
             }
-            lock(&self.orders).busy = false;
+            lock(&self.state).busy = false;
             self.ended.notify(usize::MAX);
             if action.is_none() {
                 return;
@@ -60,37 +60,38 @@ impl Engine {
     /// Chooses the next action, and marks it as running.
     fn begin_sync(&self) -> Option<SyncAction> {
         let action = self.next_action()?;
-        let mut orders = lock(&self.orders);
+        let mut state = lock(&self.state);
         // A request that arrived meanwhile is handled next.
-        if self.stands(&orders) || orders.interrupted {
+        if self.stands(&state) || state.interrupted {
             return None;
         }
-        orders.running = Some(action);
-        orders.last = action;
-        let news = self.core.news.count();
-        let before = orders.gave_up.filter(|before| before.action == action && before.news == news);
-        orders.gave_up = Some(GaveUp {
+        state.running = Some(action);
+        state.last = action;
+        let wakeups = self.core.sync_wakeup.count();
+        let before =
+            state.gave_up.filter(|before| before.action == action && before.wakeups == wakeups);
+        state.gave_up = Some(GaveUp {
             action,
-            news,
+            wakeups,
             pause: before.map_or(Duration::ZERO, |gave_up| gave_up.pause),
             again_ns: None,
         });
         if matches!(action, SyncAction::Check | SyncAction::Repair) {
-            orders.requested = None;
-            orders.gave_up = None;
+            state.requested = None;
+            state.gave_up = None;
         }
-        drop(orders);
+        drop(state);
         let mut progress = lock(&self.progress);
         let kept = if action == SyncAction::Recover { progress.mismatches } else { Sectors::ZERO };
-        *progress = Progress { mismatches: kept, ..Progress::default() };
+        *progress = SyncProgress { mismatches: kept, ..SyncProgress::default() };
         progress.marks.note(self.core.runtime.now_ns(), Sectors::ZERO);
         Some(action)
     }
 
     fn end_sync(&self, action: SyncAction, ended: SyncEnd) {
         let done = lock(&self.progress).done;
-        let mut orders = lock(&self.orders);
-        orders.running = None;
+        let mut state = lock(&self.state);
+        state.running = None;
         let asked_for = matches!(action, SyncAction::Check | SyncAction::Repair);
         let settings = &self.settings;
         match ended {
@@ -100,15 +101,15 @@ impl Engine {
                     settings.set_sync_min(Sectors::ZERO);
                 } else if self.core.bitmap().is_some() {
                     // Marks kept for this action may now be cleared, even without writes.
-                    self.core.tend();
+                    self.core.start_bitmap_daemon();
                 }
                 settings.set_sync_max(Sectors::MAX);
-                orders.gave_up = None;
+                state.gave_up = None;
             }
             SyncEnd::Failed(status) => {
                 let (array, action) = (self.core.name(), action.name());
                 let now_ns = self.core.runtime.now_ns();
-                match orders.gave_up.as_mut() {
+                match state.gave_up.as_mut() {
                     Some(gave_up) => {
                         let pause = longer(gave_up.pause, status);
                         gave_up.pause = pause;
@@ -122,22 +123,22 @@ impl Engine {
                 if asked_for {
                     settings.set_sync_min(done.min(settings.sync_max()));
                 }
-                orders.gave_up = None;
+                state.gave_up = None;
             }
         }
     }
 
-    /// The time until what failed is tried again; `None` if only news starts it.
+    /// The time until what failed is tried again; `None` if only a wake-up starts it.
     fn retry_in(&self) -> Option<Duration> {
         let necessary = self.necessary();
-        let orders = lock(&self.orders);
-        if self.stands(&orders) {
+        let state = lock(&self.state);
+        if self.stands(&state) {
             return None;
         }
-        let gave_up = orders.gave_up.filter(|gave_up| Some(gave_up.action) == necessary);
+        let gave_up = state.gave_up.filter(|gave_up| Some(gave_up.action) == necessary);
         let at = gave_up.and_then(|gave_up| gave_up.again_ns);
         let left = at.map(|at| at.saturating_sub(self.core.runtime.now_ns()));
-        left.map(Duration::from_nanos).into_iter().chain(orders.spares_pause).min()
+        left.map(Duration::from_nanos).into_iter().chain(state.spares_pause).min()
     }
 }
 
@@ -175,7 +176,7 @@ async fn task(engine: Weak<Engine>) {
             if engine.core.has_late_changes() {
                 rate_limited!(warn, array, "a resync waits until a member has answered its writes");
             } else {
-                engine.core.news.wake();
+                engine.core.sync_wakeup.wake();
             }
         }
     }

@@ -103,7 +103,7 @@ pub enum SyncError {
     Stopped,
     /// A bound that is not a multiple of the chunk, or on the wrong side of the other bound.
     #[error("sync_min and sync_max must be multiples of the chunk, in ascending order")]
-    Bound,
+    Range,
 }
 
 /// Limits of a sync. Changes take effect at once.

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub(crate) struct Cluster {
     dir: PathBuf,
     /// Ends the cluster when its input is closed.
-    _keeper: Child,
+    _shell: Child,
 }
 
 fn ceph_run() -> PathBuf {
@@ -39,16 +39,16 @@ impl Cluster {
     /// One of its own, with more options of `ceph-run up`.
     pub(crate) fn start(options: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("ashlar-ceph.").tempdir().unwrap().keep();
-        let mut keeper = Command::new("sh");
+        let mut shell = Command::new("sh");
         let script = "read -r _; exec \"$0\" down \"$1\"";
-        keeper.args(["-c", script]).arg(ceph_run()).arg(&dir);
-        keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let keeper = keeper.spawn().unwrap();
+        shell.args(["-c", script]).arg(ceph_run()).arg(&dir);
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let shell = shell.spawn().unwrap();
         let mut up = Command::new(ceph_run());
         up.arg("up").arg(&dir).args(["--store", "memstore", "--pgs", "8"]);
         up.args(["--conf", "osd_client_watch_timeout = 5"]).args(options);
         output(&mut up);
-        Self { dir, _keeper: keeper }
+        Self { dir, _shell: shell }
     }
 
     /// Its configuration file.

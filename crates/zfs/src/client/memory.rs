@@ -13,7 +13,7 @@ const REGION_BYTES: usize = 4 << 30;
 /// Memory kept for future buffers, besides each thread's cache.
 const KEEP_BYTES: usize = 64 << 20;
 
-/// The command and the descriptor that lend the memory to a worker. After the first call, new
+/// The command and the descriptor that share the memory with a worker. After the first call, new
 /// buffers use this memory.
 ///
 /// `None` if the memory is not available: the kernel then copies the data of requests, which takes longer.

@@ -18,7 +18,7 @@
 //! could touch the memory. Meanwhile, the request is owned by its channel; a channel that must
 //! close earlier waits, and leaks requests that do not complete.
 //!
-//! The worker reads this process's buffers, which are in memory lent to it ([`memory`]). It writes
+//! The worker reads this process's buffers, which are in memory shared with it ([`memory`]). It writes
 //! the data of read requests there with the permissions of a process of the same user; where Yama
 //! restricts this to ancestors, this process has permitted its descendants.
 
@@ -35,7 +35,7 @@ pub mod zvol;
 pub use crate::property::parse_size;
 pub use driver::ZvolDriver;
 pub use parameters::{Parameter, Parameters};
-pub use part::Part;
+pub use part::DiskPart;
 pub use pool::{Pool, PoolError};
 pub use worker::{CallError, Worker};
 pub use zvol::Zvol;

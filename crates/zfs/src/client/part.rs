@@ -15,7 +15,7 @@ static OPEN: Mutex<BTreeMap<PathBuf, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new(
 
 /// A part of a file that is a pool member.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct DiskPart {
     /// The disk's path in the pool's configuration: absolute, and need not exist.
     pub path: PathBuf,
     file: Arc<OwnedFd>,
@@ -23,7 +23,7 @@ pub struct Part {
     size_bytes: u64,
 }
 
-impl Part {
+impl DiskPart {
     /// A part of the file or device at `file`.
     ///
     /// # Errors

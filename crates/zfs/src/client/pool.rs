@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::memory;
 use super::parameters::Parameters;
-use super::part::Part;
+use super::part::DiskPart;
 use super::worker::{CallError, CallResult, Worker, not_asked};
 use super::zvol::Zvol;
 use crate::protocol::{Command, Dataset, PoolStatus, Reply};
@@ -66,7 +66,7 @@ pub struct Pool {
     release: String,
     volumes: Mutex<BTreeMap<String, Arc<Zvol>>>,
     /// Held because other pools share their files, and the locks on these.
-    _parts: Vec<Part>,
+    _parts: Vec<DiskPart>,
 }
 
 impl Pool {
@@ -78,7 +78,7 @@ impl Pool {
     pub async fn start(
         name: &str,
         command: Command,
-        parts: Vec<Part>,
+        parts: Vec<DiskPart>,
         parameters: Arc<Parameters>,
     ) -> Result<Self, PoolError> {
         let read_only = matches!(command, Command::ImportPool { read_only: true, .. });

@@ -25,23 +25,23 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 /// A part of a file that is a vdev.
-struct Part {
+struct FilePart {
     file: OwnedFd,
     offset_bytes: u64,
     size_bytes: u64,
 }
 
 /// By path in the pool's configuration.
-static PARTS: Mutex<BTreeMap<PathBuf, Part>> = Mutex::new(BTreeMap::new());
+static PARTS: Mutex<BTreeMap<PathBuf, FilePart>> = Mutex::new(BTreeMap::new());
 
-fn parts() -> MutexGuard<'static, BTreeMap<PathBuf, Part>> {
+fn parts() -> MutexGuard<'static, BTreeMap<PathBuf, FilePart>> {
     // A panic cannot leave the map inconsistent.
     PARTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes the path stand for a part of a file, until the process exits.
 pub(crate) fn add_part(path: &Path, file: OwnedFd, offset_bytes: u64, size_bytes: u64) {
-    parts().insert(path.to_owned(), Part { file, offset_bytes, size_bytes });
+    parts().insert(path.to_owned(), FilePart { file, offset_bytes, size_bytes });
 }
 
 /// Whether the path stands for a part of a file.

@@ -1,15 +1,15 @@
 //! The one copy of the data: between the segments of a request, in the client process's memory, and
 //! buffers here.
 //!
-//! Written data is copied from the memory that the client process has lent ([`LentMemory`]). Read data,
-//! and data in memory that is not lent, is moved by the kernel (process_vm_writev(2),
+//! Written data is copied from the memory that the client process shares ([`SharedMemory`]). Read data,
+//! and data in memory that is not shared, is moved by the kernel (process_vm_writev(2),
 //! process_vm_readv(2)): a call takes [`IOV_MAX`] ranges of each side and moves as much as the
 //! shorter side holds. Each list is walked once, whatever its length: the time of a request is
 //! linear in its segments and its buffers.
 
 use rustix::io::Errno;
 
-use super::lent::LentMemory;
+use super::shared_memory::SharedMemory;
 use crate::protocol::RemoteSegment;
 
 /// Maximum ranges per side in a call: the kernel's UIO_MAXIOV.
@@ -28,7 +28,7 @@ pub struct Peer {
     pid: libc::pid_t,
     is_parent: bool,
     /// Its memory that is mapped here.
-    lent: Option<LentMemory>,
+    shared: Option<SharedMemory>,
 }
 
 impl Peer {
@@ -39,19 +39,19 @@ impl Peer {
     /// ESRCH: it is neither.
     pub fn process(pid: i32) -> Result<Self, Errno> {
         let is_parent = pid != Self::this().pid;
-        let peer = Self { pid, is_parent, lent: None };
+        let peer = Self { pid, is_parent, shared: None };
         peer.check()?;
         Ok(peer)
     }
 
     /// This process.
     pub fn this() -> Self {
-        Self { pid: std::process::id().cast_signed(), is_parent: false, lent: None }
+        Self { pid: std::process::id().cast_signed(), is_parent: false, shared: None }
     }
 
-    /// This peer, with the memory that it has lent.
-    pub fn lending(self, lent: Option<LentMemory>) -> Self {
-        Self { lent, ..self }
+    /// This peer, with the memory that it shares.
+    pub fn with_shared(self, shared: Option<SharedMemory>) -> Self {
+        Self { shared, ..self }
     }
 
     /// Checks that it is still the same process.
@@ -149,10 +149,11 @@ impl Segments {
         direction: Direction,
     ) -> Result<(), ShortCopy> {
         if direction == Direction::FromPeer
-            && let Some(lent) = self.peer.lent
+            && let Some(shared) = self.peer.shared
         {
-            let find =
-                |range: &libc::iovec| lent.find(range.iov_base.addr() as u64, range.iov_len as u64);
+            let find = |range: &libc::iovec| {
+                shared.find(range.iov_base.addr() as u64, range.iov_len as u64)
+            };
             if self.ranges.rest().iter().all(|range| find(range).is_some()) {
                 return self.copy(local, find);
             }
@@ -167,7 +168,7 @@ impl Segments {
             let (ours, theirs) = (local.ranges.window(), self.ranges.window());
             // SAFETY: the local ranges are exclusively borrowed memory for the lifetime of `local`;
             // the kernel checks the peer's. The peer may be this process (tests): then its segments
-            // are memory that the request's caller has lent for it.
+            // are memory that the request's caller shares for it.
             let done = unsafe { call(direction, self.peer.pid, ours, theirs) };
             match direction {
                 Direction::FromPeer => self.peer.check().map_err(refused)?,
@@ -191,7 +192,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Copies from lent memory; `find` returns the address of a range.
+    /// Copies from shared memory; `find` returns the address of a range.
     fn copy(
         &mut self,
         local: &mut LocalRanges<'_>,
@@ -349,13 +350,13 @@ mod tests {
         // SAFETY: a block of that length, owned by this test.
         unsafe { block.copy_from_nonoverlapping(NonNull::from(&expected[0]), expected.len()) };
         let address = THEIRS + (block.addr().get() as u64 - shared.address);
-        assert_eq!(LentMemory::map(&shared.file, THEIRS, len_bytes + 1), Err(Errno::INVAL));
-        assert_eq!(LentMemory::map(&shared.file, u64::MAX, len_bytes), Err(Errno::INVAL));
-        let peer =
-            Peer::this().lending(Some(LentMemory::map(&shared.file, THEIRS, len_bytes).unwrap()));
+        assert_eq!(SharedMemory::map(&shared.file, THEIRS, len_bytes + 1), Err(Errno::INVAL));
+        assert_eq!(SharedMemory::map(&shared.file, u64::MAX, len_bytes), Err(Errno::INVAL));
+        let peer = Peer::this()
+            .with_shared(Some(SharedMemory::map(&shared.file, THEIRS, len_bytes).unwrap()));
 
         // Two pieces in reverse order, copied to pieces of other lengths.
-        let lent = [(address + 4096, 4096), (address, 4096)]
+        let shared = [(address + 4096, 4096), (address, 4096)]
             .map(|(address, len_bytes)| RemoteSegment { address, len_bytes });
         let mut ours = vec![0_u8; 8192];
         let moved = |list: &[RemoteSegment], ours: &mut [u8]| {
@@ -366,13 +367,13 @@ mod tests {
             }
             Segments::new(peer, list.iter().copied()).transfer(&mut local, Direction::FromPeer)
         };
-        moved(&lent, &mut ours).unwrap();
+        moved(&shared, &mut ours).unwrap();
         assert!(ours[..4096] == expected[4096..] && ours[4096..] == expected[..4096]);
 
         // Fewer bytes than requested.
         let short = ShortCopy { moved_bytes: 4096, errno: Errno::FAULT };
-        assert_eq!(moved(&lent[..1], &mut ours), Err(short));
-        // Not all of it is lent: the kernel moves it, and finds no memory.
+        assert_eq!(moved(&shared[..1], &mut ours), Err(short));
+        // Not all of it is shared: the kernel moves it, and finds no memory.
         let nothing = ShortCopy { moved_bytes: 0, errno: Errno::FAULT };
         for address in [0, THEIRS - 512, THEIRS + len_bytes - 3584, THEIRS + len_bytes] {
             let list = [RemoteSegment { address, len_bytes: 4096 }];
@@ -386,11 +387,11 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert_eq!(Peer::process(child.id().cast_signed()), Err(Errno::SRCH));
         let parent = std::os::unix::process::parent_id().cast_signed();
-        assert_eq!(Peer::process(parent), Ok(Peer { pid: parent, is_parent: true, lent: None }));
+        assert_eq!(Peer::process(parent), Ok(Peer { pid: parent, is_parent: true, shared: None }));
         assert_eq!(Peer::process(std::process::id().cast_signed()), Ok(Peer::this()));
 
         // As if the parent had exited, and the child had its PID now.
-        let gone = Peer { pid: child.id().cast_signed(), is_parent: true, lent: None };
+        let gone = Peer { pid: child.id().cast_signed(), is_parent: true, shared: None };
         let mut ours = [0_u8; 512];
         for direction in [Direction::FromPeer, Direction::ToPeer] {
             let mut local = LocalRanges::default();

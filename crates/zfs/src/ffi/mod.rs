@@ -20,12 +20,12 @@ pub(crate) mod heap;
 pub(crate) mod kernel;
 #[cfg(test)]
 mod layout;
-pub(crate) mod lent;
 pub(crate) mod memory;
 pub(crate) mod nvlist;
 pub(crate) mod process;
 pub(crate) mod properties;
 pub(crate) mod replay;
+pub(crate) mod shared_memory;
 mod slabs;
 pub(crate) mod spa;
 mod surroundings;

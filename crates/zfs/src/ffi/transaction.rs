@@ -227,7 +227,7 @@ struct Buffers<'a> {
 }
 
 /// The part of a buffer that is in a range.
-struct Part<'a> {
+struct BufferPart<'a> {
     buffer: *mut DmuBuf,
     /// Start of the part, in the buffer's current data.
     data: *mut u8,
@@ -243,7 +243,7 @@ impl Buffers<'_> {
         unsafe { std::slice::from_raw_parts(self.list, usize::try_from(self.count).unwrap_or(0)) }
     }
 
-    fn parts(&self, offset_bytes: u64, len_bytes: u64) -> impl Iterator<Item = Part<'_>> {
+    fn parts(&self, offset_bytes: u64, len_bytes: u64) -> impl Iterator<Item = BufferPart<'_>> {
         let end = offset_bytes + len_bytes;
         self.as_slice().iter().map(move |buffer| {
             // SAFETY: held buffers are valid.
@@ -251,7 +251,7 @@ impl Buffers<'_> {
                 unsafe { std::ptr::read(*buffer) };
             let (start, stop) = (base.max(offset_bytes), (base + size_bytes).min(end));
             let (skip_bytes, len_bytes) = ((start - base) as usize, (stop - start) as usize);
-            Part {
+            BufferPart {
                 buffer: *buffer,
                 data: data.wrapping_add(skip_bytes),
                 skip_bytes,

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::taskq::{Task, TaskQueues};
 use crate::protocol::{Completion, FUA, MAX_SEGMENTS, RemoteSegment, Submission, op};
-use crate::zvol::{LentMemory, Peer, Segments, Volume};
+use crate::zvol::{Peer, Segments, SharedMemory, Volume};
 
 /// Maximum of running requests per channel; no more are received until one ends.
 const MAX_IN_FLIGHT: u32 = 1024;
@@ -46,17 +46,17 @@ impl Server {
     }
 
     /// Serves requests from `socket` until its other end is closed. The segments are in the memory
-    /// of the process that created the socket pair; `lent` is the part that it has lent.
+    /// of the process that created the socket pair; `shared` is the part that it shares.
     ///
     /// # Errors
     /// A thread cannot be started, the socket is of the wrong kind, or it was created by neither
     /// this process nor its parent.
-    pub fn attach(&mut self, socket: OwnedFd, lent: Option<LentMemory>) -> std::io::Result<()> {
+    pub fn attach(&mut self, socket: OwnedFd, shared: Option<SharedMemory>) -> std::io::Result<()> {
         self.channels.retain(|channel| !channel.is_finished());
         let peer = sockopt::socket_peercred(&socket)?;
         let shared = Arc::new(ChannelState {
             volume: Arc::clone(&self.volume),
-            peer: Peer::process(peer.pid.as_raw_nonzero().get())?.lending(lent),
+            peer: Peer::process(peer.pid.as_raw_nonzero().get())?.with_shared(shared),
             hardware_queue: self.attached % self.queues.hardware_queues(),
             socket,
             in_flight: RunningCount::default(),

@@ -10,7 +10,7 @@ use crate::ffi::kernel::{ParameterError, StartError, Zfs};
 use crate::ffi::{Library, files};
 use crate::pool::{self, Import, Locks, NewPool};
 use crate::protocol::{Command, PoolStatus, Refusal, Reply};
-use crate::zvol::LentMemory;
+use crate::zvol::SharedMemory;
 
 /// A worker's state: empty, with libzpool, or with libzpool and a pool.
 #[derive(Default)]
@@ -179,9 +179,9 @@ impl StartedLibrary {
                 let Some(file) = descriptor else {
                     return Err(Refusal::invalid("memory of no file"));
                 };
-                let lent = LentMemory::map(file, address, len_bytes);
+                let shared = SharedMemory::map(file, address, len_bytes);
                 let refused = |errno| Refusal::new("cannot map the daemon's memory", errno, errno);
-                self.volumes.lend(lent.map_err(refused)?);
+                self.volumes.share(shared.map_err(refused)?);
             }
             Command::SetParameter { name, value } => {
                 if !self.volumes.set_parameter(&name, value)? {

@@ -12,7 +12,7 @@ use crate::dataset::Resize;
 use crate::ffi::Library;
 use crate::ffi::kernel::Zfs;
 use crate::protocol::{OpenedVolume, Refusal};
-use crate::zvol::{LentMemory, OpenError, Volume};
+use crate::zvol::{OpenError, SharedMemory, Volume};
 
 /// Open volumes by number, and the threads for their I/O.
 pub(super) struct Volumes {
@@ -20,8 +20,8 @@ pub(super) struct Volumes {
     next: u32,
     parameters: Parameters,
     queues: Arc<Queues>,
-    /// The lent memory of the daemon.
-    lent: Option<LentMemory>,
+    /// The shared memory of the daemon.
+    shared: Option<SharedMemory>,
 }
 
 struct OpenVolume {
@@ -36,12 +36,12 @@ impl Volumes {
     /// A thread cannot be started.
     pub(super) fn new(parameters: Parameters) -> Result<Self, Refusal> {
         let queues = Arc::new(start(&parameters)?);
-        Ok(Self { open: BTreeMap::new(), next: 0, parameters, queues, lent: None })
+        Ok(Self { open: BTreeMap::new(), next: 0, parameters, queues, shared: None })
     }
 
-    /// Sets the lent memory that channels attached later read from.
-    pub(super) fn lend(&mut self, lent: LentMemory) {
-        self.lent = Some(lent);
+    /// Sets the shared memory that channels attached later read from.
+    pub(super) fn share(&mut self, shared: SharedMemory) {
+        self.shared = Some(shared);
     }
 
     /// Changes a parameter of the task queues; `false` if `name` is not one. `zvol_request_sync`
@@ -118,7 +118,7 @@ impl Volumes {
     /// There is no such volume, or the channel is invalid.
     pub(super) fn attach(&mut self, volume: u32, channel: OwnedFd) -> Result<(), Refusal> {
         let open = self.open.get_mut(&volume).ok_or_else(|| not_open(volume))?;
-        open.server.attach(channel, self.lent).map_err(|error| {
+        open.server.attach(channel, self.shared).map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             Refusal::new(format_args!("cannot attach to '{}'", open.name), error, errno)
         })

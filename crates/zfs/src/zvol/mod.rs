@@ -33,9 +33,9 @@ use crate::ffi::zil::Log;
 use crate::ffi::{Library, LoadError};
 use range::RangeLocks;
 
-pub use crate::ffi::lent::LentMemory;
 pub use crate::ffi::memory::{Peer, Segments};
 pub use crate::ffi::replay::ReplayError;
+pub use crate::ffi::shared_memory::SharedMemory;
 
 /// Bytes read ahead at both ends of a volume when it is opened: `zvol_prefetch_bytes`. Partition
 /// tables and signatures are there.

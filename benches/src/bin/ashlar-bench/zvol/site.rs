@@ -11,7 +11,7 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, absolute, labelled, not_had, refused};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::probe;
-use ashlar_zfs::client::{Part, Pool, Zvol};
+use ashlar_zfs::client::{DiskPart, Pool, Zvol};
 use ashlar_zfs::protocol::{Command, NewVdev, Reply, VdevClass, VdevKind};
 use rustix::fs::{Advice, fadvise};
 
@@ -246,7 +246,7 @@ pub(super) struct Volume {
 async fn start(
     name: &str,
     command: Command,
-    parts: Vec<Part>,
+    parts: Vec<DiskPart>,
     tunables: &[(String, u64)],
 ) -> Result<Pool> {
     let pool = Pool::start(name, command, parts, Arc::default()).await;

@@ -35,7 +35,7 @@ impl Clone for Value {
 type World<P> = Gate<Value, P>;
 
 fn enter<P: Shards>(gate: &World<P>, shard: usize) -> GateEntry<'_, Value, P> {
-    GateEntry { gate, shard, seat: None }
+    GateEntry { gate, shard, number: None }
 }
 
 type Thread<P> = fn(&World<P>);

@@ -9,7 +9,7 @@ use ashlar_btrfs::ondisk::chunk::{BlockGroupFlags, Chunk, STRIPE_LEN};
 use ashlar_btrfs::raid_stripe::StripeWalk;
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{DeviceReport, Options, Problem, Repair, Scrub, Sink};
-use ashlar_btrfs::units::{DevId, Logical, Mirror, Physical};
+use ashlar_btrfs::units::{DevId, Logical, MirrorNum, Physical};
 use ashlar_btrfs::volume::FileSystem;
 
 use crate::support::{Rig, patch, peek};
@@ -81,7 +81,7 @@ pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
                     for (sector, sum) in found.iter().enumerate() {
                         let start = Logical(extent.start.0 + sector as u64 * sectorsize);
                         let kind = if *sum == Sum::None { Kind::NoSum } else { Kind::Data };
-                        match stripes.locate(chunk, start, Mirror(1)).await {
+                        match stripes.locate(chunk, start, MirrorNum(1)).await {
                             Ok(_) => all.push(Block { start, len: sectorsize, kind }),
                             // It was allocated but never written.
                             Err(ReadError::NoStripe(_)) => assert_eq!(kind, Kind::NoSum),
@@ -102,7 +102,7 @@ pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
 pub(crate) type Place = (DevId, Physical, u64);
 
 /// Location of a stored mirror of a block.
-pub(crate) fn place(fs: &FileSystem, block: &Block, mirror: Mirror) -> Place {
+pub(crate) fn place(fs: &FileSystem, block: &Block, mirror: MirrorNum) -> Place {
     let chunk = fs.chunks().get(block.start).expect("it is in a chunk");
     let at = chunk.locate(block.start, mirror).expect("it is stored");
     assert!(at.len >= block.len, "no block of the images crosses a stripe");

@@ -3,7 +3,7 @@
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_btrfs::scrub::{Options, Repair, Scrub};
-use ashlar_btrfs::units::{DevId, Mirror};
+use ashlar_btrfs::units::{DevId, MirrorNum};
 use ashlar_sim::scheduler::Stop;
 use ashlar_sim::{Media, Rng};
 
@@ -37,9 +37,9 @@ impl Case {
             }
             if chunk.profile.parities() == 0 {
                 let mirror = rng.below(u64::from(chunk.mirrors())) as u8 + 1;
-                spoilt.push(place(&fs, block, Mirror(mirror)));
+                spoilt.push(place(&fs, block, MirrorNum(mirror)));
             } else {
-                spoilt.push(place(&fs, block, Mirror(1)));
+                spoilt.push(place(&fs, block, MirrorNum(1)));
             }
         }
         if fs.chunks().iter().any(|chunk| chunk.profile.parities() > 0) {

@@ -3,7 +3,7 @@
 use ashlar_block::Status;
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::scrub::{Options, ProblemKind, Repair};
-use ashlar_btrfs::units::{DevId, Mirror};
+use ashlar_btrfs::units::{DevId, MirrorNum};
 use ashlar_btrfs::volume::OpenOptions;
 use ashlar_sim::Rng;
 
@@ -71,7 +71,7 @@ fn each_copy_in_turn_is_repaired_from_the_others() {
                     if how == Damage::Bytes {
                         all = verifiable(&all);
                     }
-                    all.iter().map(|block| place(&fs, block, Mirror(copy))).collect()
+                    all.iter().map(|block| place(&fs, block, MirrorNum(copy))).collect()
                 };
                 round(name, choose, how);
             }
@@ -92,7 +92,7 @@ fn one_good_copy_anywhere_is_enough() {
                     let mirrors = fs.chunks().get(block.start).expect("a chunk").mirrors();
                     let left = rng.below(u64::from(mirrors)) as u8 + 1;
                     let bad = (1..=mirrors).filter(|mirror| *mirror != left);
-                    spoilt.extend(bad.map(|mirror| place(&fs, &block, Mirror(mirror))));
+                    spoilt.extend(bad.map(|mirror| place(&fs, &block, MirrorNum(mirror))));
                 }
                 spoilt
             };
@@ -106,7 +106,7 @@ fn of_devices(rig: &Rig, devices: &[u64], how: Damage) -> Vec<Place> {
     let fs = rig.open();
     let all = blocks(rig, &fs);
     let chosen = if how == Damage::Bytes { verifiable(&all) } else { all.clone() };
-    let data = chosen.iter().map(|block| place(&fs, block, Mirror(1)));
+    let data = chosen.iter().map(|block| place(&fs, block, MirrorNum(1)));
     let parity = parity_places(&fs, &all);
     data.chain(parity).filter(|(devid, _, _)| devices.contains(&devid.0)).collect()
 }
@@ -154,7 +154,7 @@ fn parity_of_lost_data_is_not_written() {
     let fs = rig.open();
     let all = verifiable(&blocks(&rig, &fs));
     let lost = *all.iter().find(|block| block.kind == Kind::Data).expect("there is data");
-    let mut spoilt = vec![place(&fs, &lost, Mirror(1))];
+    let mut spoilt = vec![place(&fs, &lost, MirrorNum(1))];
     spoilt.extend(parity_places(&fs, &[lost]));
     spoilt.sort();
     damage(&rig, &fs, &spoilt, Damage::Bytes);
@@ -189,7 +189,7 @@ fn without_redundancy_all_is_told_and_nothing_written() {
                 }),
                 Kind::Data | Kind::NoSum => true,
             };
-            let spoilt = all.iter().filter(is_spoilt).map(|block| place(&fs, block, Mirror(1)));
+            let spoilt = all.iter().filter(is_spoilt).map(|block| place(&fs, block, MirrorNum(1)));
             let mut spoilt: Vec<Place> = spoilt.collect();
             spoilt.sort();
             damage(&rig, &fs, &spoilt, how);
@@ -213,7 +213,7 @@ fn writes_that_fail_are_told() {
     let rig = Rig::golden("raid1-sha256");
     let fs = rig.open();
     let all = verifiable(&blocks(&rig, &fs));
-    let mut spoilt: Vec<Place> = all.iter().map(|block| place(&fs, block, Mirror(1))).collect();
+    let mut spoilt: Vec<Place> = all.iter().map(|block| place(&fs, block, MirrorNum(1))).collect();
     spoilt.sort();
     damage(&rig, &fs, &spoilt, Damage::Bytes);
     let damaged = snapshots(&rig);
@@ -240,13 +240,13 @@ fn a_tree_block_is_put_together_from_sectors_of_several_copies() {
     let block = all.iter().find(tree).expect("the file system's tree");
     let sector = u64::from(fs.sectorsize());
     let part = |mirror: u8, sector_nr: u64| {
-        let (devid, at, _) = place(&fs, block, Mirror(mirror));
+        let (devid, at, _) = place(&fs, block, MirrorNum(mirror));
         (devid, ashlar_btrfs::units::Physical(at.0 + sector_nr * sector), sector)
     };
     let spoilt = [part(1, 0), part(1, 1), part(2, 3)];
     damage(&rig, &fs, &spoilt, Damage::Unreadable);
     let (reports, problems) = scrub(&rig, &fs, Options::default());
-    let mut wanted = vec![place(&fs, block, Mirror(1)), place(&fs, block, Mirror(2))];
+    let mut wanted = vec![place(&fs, block, MirrorNum(1)), place(&fs, block, MirrorNum(2))];
     wanted.sort();
     assert_eq!(places(&problems), wanted);
     assert_all(&problems, Repair::Done, "dup");

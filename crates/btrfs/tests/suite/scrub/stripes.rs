@@ -11,7 +11,7 @@ use ashlar_btrfs::ondisk::key::{Key, item, objectid};
 use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE};
 use ashlar_btrfs::raid_stripe::StripeWalk;
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair};
-use ashlar_btrfs::units::{DevId, Logical, Mirror, Physical};
+use ashlar_btrfs::units::{DevId, Logical, MirrorNum, Physical};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions};
 use ashlar_sim::Rng;
 
@@ -247,7 +247,7 @@ fn an_item_without_copies_is_told() {
     });
     let fs = rig.open();
     let chunk = fs.chunks().get(start).expect("mapped");
-    let found = rig.run(async { StripeWalk::new(&fs).locate(chunk, start, Mirror(1)).await });
+    let found = rig.run(async { StripeWalk::new(&fs).locate(chunk, start, MirrorNum(1)).await });
     assert!(matches!(found, Err(ReadError::StripeTree(_))), "{found:?}");
     let (_, problems) = scrub(&rig, &fs, Options::default());
     assert!(!problems.is_empty());
@@ -269,7 +269,7 @@ fn what_another_item_has_there_is_not_overwritten() {
         .iter()
         .find(|it| it.1 < start && fs.chunks().get(it.1) == Some(chunk))
         .expect("data of another file");
-    let theirs = chunk.locate(other, Mirror(1)).expect("stored");
+    let theirs = chunk.locate(other, MirrorNum(1)).expect("stored");
     let mut devid = DevId(0);
     change(&rig, &fs, |leaf| {
         devid = DevId(u64::from_le_bytes(leaf[strides..strides + 8].try_into().expect("eight")));
@@ -294,7 +294,7 @@ fn a_lost_stripe_tree_is_told_for_all_its_data_and_nothing_is_written() {
     let data: Vec<Block> =
         blocks(&rig, &fs).into_iter().filter(|block| block.kind == Kind::Data).collect();
     let (at, _) = leaf(&rig, &fs);
-    for mirror in [1, 2].map(Mirror) {
+    for mirror in [1, 2].map(MirrorNum) {
         rig.damage(&fs, at, 4096, mirror);
     }
     let then = snapshots(&rig);

@@ -4,7 +4,7 @@ use ashlar_btrfs::ondisk::key::{Key, item, objectid};
 use ashlar_btrfs::ondisk::node::{BlockExpectation, DiskItem, HEADER_SIZE, KeyPtr};
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, ScrubError, State};
-use ashlar_btrfs::units::{Logical, Mirror};
+use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_sim::Command;
 use zerocopy::IntoBytes;
@@ -20,7 +20,7 @@ fn spoil(rig: &Rig, at: Logical) -> Vec<super::common::Place> {
     let block = Block { start: at, len: u64::from(fs.nodesize()), kind: Kind::Tree(None) };
     let chunk = fs.chunks().get(at).expect("a chunk");
     let stored = chunk.all_mirrors().filter(|mirror| chunk.is_stored(*mirror));
-    let all: Vec<_> = stored.map(|mirror: Mirror| place(&fs, &block, mirror)).collect();
+    let all: Vec<_> = stored.map(|mirror: MirrorNum| place(&fs, &block, mirror)).collect();
     damage(rig, &fs, &all, Damage::Bytes);
     all
 }
@@ -52,7 +52,7 @@ fn store(rig: &Rig, fs: &FileSystem, at: Logical, mut bytes: Vec<u8>) {
     bytes[..csum.as_bytes().len()].copy_from_slice(csum.as_bytes());
     let chunk = fs.chunks().get(at).expect("a chunk");
     assert_eq!(chunk.mirrors(), 1, "one place");
-    let place = chunk.locate(at, Mirror(1)).expect("it is stored");
+    let place = chunk.locate(at, MirrorNum(1)).expect("it is stored");
     rig.patch(0, place.at.0, &bytes);
 }
 
@@ -137,7 +137,7 @@ fn leaves_that_are_needed_next_are_read_together() {
         let fs = rig.open();
         let place = |at: &Logical| {
             let chunk = fs.chunks().get(*at).expect("a chunk");
-            chunk.locate(*at, Mirror(1)).expect("it is stored").at.0 / 512
+            chunk.locate(*at, MirrorNum(1)).expect("it is stored").at.0 / 512
         };
         let places: Vec<u64> = leaves.iter().map(|(leaf, _)| place(leaf)).collect();
         rig.media[0].clear_log();

@@ -11,7 +11,7 @@ use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::ondisk::key::Key;
 use ashlar_btrfs::path::{Path, Root};
-use ashlar_btrfs::units::{DevId, Logical, Mirror};
+use ashlar_btrfs::units::{DevId, Logical, MirrorNum};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_sim::{Media, Sim, SimDisk};
 
@@ -144,7 +144,7 @@ impl Rig {
 
     /// Damages `len` bytes of a stored mirror: every 64th byte changes. Damaging the same bytes
     /// again restores them.
-    pub(crate) fn damage(&self, fs: &FileSystem, start: Logical, len: u64, mirror: Mirror) {
+    pub(crate) fn damage(&self, fs: &FileSystem, start: Logical, len: u64, mirror: MirrorNum) {
         let mut done = 0;
         while done < len {
             let at = Logical(start.0 + done);

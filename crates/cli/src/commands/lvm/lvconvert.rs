@@ -112,8 +112,8 @@ impl Lvconvert {
         let mut bar = MergeBar::new(name);
         let mut is_told = !is_merging;
         loop {
-            match Progress::of(&mut client, group, &origin)? {
-                Progress::Left(left) => {
+            match MergeState::of(&mut client, group, &origin)? {
+                MergeState::Left(left) => {
                     if !std::mem::replace(&mut is_told, true) {
                         output::tell(&format!(
                             "  Merging of {group}/{name} goes on where it was.\n"
@@ -124,20 +124,20 @@ impl Lvconvert {
                     }
                     bar.show(left);
                 }
-                Progress::Failed => {
+                MergeState::Failed => {
                     let why = "the merge has failed: see the daemon's log";
                     return Err(Error::new("The merge cannot go on", name, why));
                 }
                 // The daemon has said so, if it was asked just now.
-                Progress::PutOff => {
+                MergeState::PutOff => {
                     if !is_told {
                         session::tell(&[merges_later(group, &origin, name)])?;
                     }
                     return Ok(ExitCode::SUCCESS);
                 }
                 // The daemon has removed the merged snapshot.
-                Progress::Ended if self.background => return Ok(ExitCode::SUCCESS),
-                Progress::Ended => break,
+                MergeState::Ended if self.background => return Ok(ExitCode::SUCCESS),
+                MergeState::Ended => break,
             }
             std::thread::sleep(POLL);
         }
@@ -171,7 +171,7 @@ impl Lvconvert {
 }
 
 /// How far a merge in the daemon is.
-enum Progress {
+enum MergeState {
     /// So many sectors are left.
     Left(u64),
     /// It has failed.
@@ -182,7 +182,7 @@ enum Progress {
     Ended,
 }
 
-impl Progress {
+impl MergeState {
     /// The progress of the merge into `origin`.
     fn of(client: &mut Client, group: &str, origin: &str) -> Result<Self> {
         for served in client.groups()?.groups {

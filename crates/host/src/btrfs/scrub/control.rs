@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
-use ashlar_engine::net::{Bound, Socket};
+use ashlar_engine::net::{BoundSocket, Socket};
 use ashlar_engine::socket_file::{self, SocketFile};
 use futures_util::future::select;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ use crate::access::Caller;
 use crate::client::receive;
 use crate::disks;
 use crate::error::{Error, Result};
-use crate::lending::Lent;
+use crate::passed_files::PassedFiles;
 use crate::stop::Stop;
 use crate::varlink::server::{self, Interface, nothing, parse};
 use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
@@ -95,7 +95,7 @@ pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
     let serve = move || {
         let served = disks::reactor().and_then(|reactor| {
             let served = async {
-                let bound = Bound::listening(fd);
+                let bound = BoundSocket::listening(fd);
                 let bound = bound.map_err(|error| Error::plain("cannot listen", error))?;
                 let (limits, controls) = (server::Limits::default(), Rc::new(controls));
                 // The mode of the file lets in this user and root alone.
@@ -131,7 +131,7 @@ method Cancel() -> ()
 method Limit(bytes: int) -> ()
 ";
 
-    async fn answer(&self, method: &str, call: Call, _: &Lent) -> Option<Vec<Reply>> {
+    async fn answer(&self, method: &str, call: Call, _: &PassedFiles) -> Option<Vec<Reply>> {
         // The scrub has ended, and its process is about to.
         let scrub = self.scrub.upgrade()?;
         let result = match method {
@@ -190,7 +190,7 @@ pub(super) fn ask(path: &Path, method: &str, parameters: Value) -> Result<Option
         parameters: parameters.as_object().cloned().unwrap_or_default(),
         oneway: false,
         more: false,
-        lent: Vec::new(),
+        passed: Vec::new(),
         upgrade: false,
     };
     let sent = stream.write_all(&encode(&call));

@@ -10,7 +10,7 @@ use ashlar_md::ondisk::text::CTime;
 use super::records::{DeviceState, ScrubRecord};
 
 /// The subject of a text: one device, or all.
-struct Part {
+struct Subject {
     counters: Counters,
     total_bytes: u64,
     state: DeviceState,
@@ -67,7 +67,7 @@ fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String 
         (false, _) => line(&mut text, format_args!("UUID:             {}", record.fsid)),
     }
     if !form.per_device {
-        let part = Part {
+        let part = Subject {
             counters: record.counters(),
             total_bytes: record.total_bytes(),
             state: worst(record),
@@ -84,7 +84,7 @@ fn report(record: &ScrubRecord, form: ReportForm, occasion: Occasion) -> String 
         };
         text.push('\n');
         line(&mut text, format_args!("Scrub device {} (id {}) {word}", device.name, device.devid));
-        let part = Part {
+        let part = Subject {
             counters: device.counters,
             total_bytes: device.total_bytes,
             state: device.state,
@@ -124,7 +124,7 @@ fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
     }
 }
 
-fn part_text(record: &ScrubRecord, part: &Part, raw: bool, occasion: Occasion) -> String {
+fn part_text(record: &ScrubRecord, part: &Subject, raw: bool, occasion: Occasion) -> String {
     let mut text = String::new();
     let is_running = matches!(occasion, Occasion::Asked { is_running: true, .. })
         && part.state == DeviceState::Running;

@@ -3,7 +3,7 @@
 use ashlar_block::Sectors;
 use ashlar_dm::snapshot::Status;
 
-use super::relations::Part;
+use super::relations::ComponentKind;
 use super::state::ratio;
 use super::{
     Field, Item, LvRow, LvState, Value, VgRow, empty, flag, list, minus_one, number, size, text,
@@ -167,7 +167,7 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
     Flag["image synced" "synced"] "lv_image_synced" "ImgSynced" "this copy is in sync"
         |row| {
             flag(row.lv.as_ref().and_then(LvRow::part), |(user, part)| {
-                let is_image = matches!(part, Part::RaidImage | Part::MirrorImage);
+                let is_image = matches!(part, ComponentKind::RaidImage | ComponentKind::MirrorImage);
                 let state = row.lv.as_ref().and_then(|row| row.facts.states.get(&user.name));
                 is_image && state.and_then(LvState::synced) == Some(Percent::ALL)
             })

@@ -7,7 +7,7 @@ use crate::metadata::{LogicalVolume, LvFlag, RaidLevel, Segment, SegmentKind, Vo
 
 /// What a component is to the volume that it is a part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(super) enum ComponentKind {
     MirrorImage,
     MirrorLog,
     RaidImage,
@@ -20,7 +20,7 @@ pub(super) enum Part {
     VdoPoolData,
 }
 
-impl Part {
+impl ComponentKind {
     fn of(name: &str, segment: &Segment) -> Option<Self> {
         let is = |key: &str| segment.kept_text(key) == Some(name);
         match &segment.kind {
@@ -95,18 +95,19 @@ fn raid_layout(level: RaidLevel) -> &'static [&'static str] {
 
 impl LvRow {
     /// What it is a part of, and as what.
-    pub(super) fn part(&self) -> Option<(&LogicalVolume, Part)> {
+    pub(super) fn part(&self) -> Option<(&LogicalVolume, ComponentKind)> {
         let name = &self.lv()?.name;
         let users = self.group().users_of(name);
         users
             .flat_map(|user| user.segments.iter().map(move |segment| (user, segment)))
-            .find_map(|(user, segment)| Part::of(name, segment).map(|part| (user, part)))
+            .find_map(|(user, segment)| ComponentKind::of(name, segment).map(|part| (user, part)))
     }
 
     /// The name of the volume that it is a component of.
     pub(super) fn parent(&self) -> String {
         let parent = self.part().filter(|(_, part)| {
-            !self.is_seen() && !matches!(part, Part::CacheOrigin | Part::VdoPoolData)
+            !self.is_seen()
+                && !matches!(part, ComponentKind::CacheOrigin | ComponentKind::VdoPoolData)
         });
         parent.map_or_else(String::new, |(user, _)| user.name.clone())
     }

@@ -2,7 +2,7 @@
 
 use ashlar_block::Sectors;
 
-use super::relations::Part;
+use super::relations::ComponentKind;
 use super::{Field, Item, LvRow, Value, empty, list, number, size, text, undefined};
 use crate::metadata::{RaidLevel, Segment, SegmentKind, ThinPool};
 
@@ -56,7 +56,7 @@ fn reshape_extents(row: &Item) -> Option<u32> {
     };
     // Or the beginning of one of its images.
     let above = row.lv.as_ref().filter(|_| segment.start == 0).and_then(LvRow::part);
-    let image = above.filter(|(_, part)| *part == Part::RaidImage);
+    let image = above.filter(|(_, part)| *part == ComponentKind::RaidImage);
     let above = image.and_then(|(user, _)| user.segments.first());
     if !is_reshapable(&segment.kind) && !above.is_some_and(|above| is_reshapable(&above.kind)) {
         return None;

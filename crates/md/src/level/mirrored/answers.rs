@@ -4,14 +4,14 @@
 
 use ashlar_block::{Bio, BioResult, Sector, Status};
 
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::canary::{Rule, broken};
 use crate::core::Core;
 use crate::level::parts::Answers;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 
-impl Mirror {
+impl Mirrored {
     /// Whether every copy of the chunk at `sector` was written: no write failed, no slot is empty.
     /// Members under rebuild count.
     pub(super) fn is_complete(&self, sector: Sector, answers: &Answers) -> bool {

@@ -3,21 +3,21 @@
 //!
 //! Reads, named or not, resync, recovery and check all ask here. There are two rules:
 //!
-//! - Where copies are the same, a read goes to the member that costs least ([`Mirror::best_copy`]).
+//! - Where copies are the same, a read goes to the member that costs least ([`Mirrored::best_copy`]).
 //! - Where copies may differ, the choice matters: reads return *the first readable copy*, block by
 //!   block, and a sync must propagate that one. So both use [`first_copy`], whose result for a block
 //!   does not depend on the length of the I/O that contains the block.
 //!
 //! I/O that passes the barrier asks after it has passed (see `membership::slots`).
 //!
-//! A block that its copy cannot return is [fetched](Mirror::fetch) from the next readable copy, and written over the former
-//! ([`Mirror::repair`]), by a caller that has raised the barrier.
+//! A block that its copy cannot return is [fetched](Mirrored::fetch) from the next readable copy, and written over the former
+//! ([`Mirrored::repair`]), by a caller that has raised the barrier.
 
 use ashlar_block::shard::thread_shard;
 use ashlar_block::{Bio, BioResult, Sector, Sectors, Segment, Status, rate_limited};
 use smallvec::SmallVec;
 
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::canary::{Rule, broken};
 use crate::core::Source;
 use crate::core::blocks::slice;
@@ -105,7 +105,7 @@ pub(super) fn first_copy(
     (None, run)
 }
 
-impl Mirror {
+impl Mirrored {
     /// The copies of the run that begins at `sector`, on members that have not failed, in their order
     /// of rank: the map's order, but write-mostly members last, because with write-behind they may be
     /// behind.
@@ -130,7 +130,7 @@ impl Mirror {
     /// member that can be read instead.
     #[inline]
     pub(super) fn best_copy(&self, bio: &Bio, but: Option<Index>) -> Option<Source<'_>> {
-        if self.core.bound.is_beyond(bio.end()) && !broken(Rule::UnsyncedReadsFirst) {
+        if self.core.resync_offset.is_beyond(bio.end()) && !broken(Rule::UnsyncedReadsFirst) {
             let (sources, block) =
                 (self.sources(bio.sector), self.core.disk.limits().logical_block());
             let (first, run) = first_copy(&sources, Sectors::ZERO, bio.len, block);
@@ -158,7 +158,7 @@ impl Mirror {
     pub(super) fn smallest_read(&self) -> Sectors {
         let block = self.core.disk.limits().logical_block();
         // Where copies may differ, the source is chosen for each block separately.
-        if self.core.bound.is_unsynced() { block } else { Sectors(block.0.max(PAGE.0)) }
+        if self.core.resync_offset.is_unsynced() { block } else { Sectors(block.0.max(PAGE.0)) }
     }
 
     /// Reads a run of sectors into `data`, each block from the first source that can return it.

@@ -5,7 +5,7 @@ use futures_util::StreamExt;
 use futures_util::future::join3;
 use futures_util::stream::iter;
 
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::level::parts::{Answers, Parts, gather};
 use crate::membership::rdev::Rdev;
 use crate::personality::Personality;
@@ -56,7 +56,7 @@ impl Outcome {
     }
 }
 
-impl Mirror {
+impl Mirrored {
     /// A discard or write-zeroes of any length.
     pub(super) async fn discard(&self, bio: Bio) -> BioResult {
         let mut write = self.begin(&bio).await?;
@@ -69,7 +69,7 @@ impl Mirror {
         }
         if outcome.lacking && !degraded {
             // No member failed, so only this starts the sync of the marked chunks.
-            self.core.news.wake();
+            self.core.sync_wakeup.wake();
         }
         if bio.op == Op::Discard {
             self.judge_discard(&outcome)

@@ -14,7 +14,7 @@ use ashlar_block::buffer::scatter;
 use ashlar_block::{Bio, Buffer, LocalFuture, Segments, Status};
 use futures_util::future::{Either, ready, select};
 
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::membership::slots::Index;
 
 /// The member that failed, and why; `None` if no single copy has all that is asked for.
@@ -22,7 +22,7 @@ type Failure = Option<(Index, Status)>;
 
 type Answer = Result<Buffer, Failure>;
 
-impl Mirror {
+impl Mirrored {
     /// Reads what a bio asks for within one chunk, and, if that takes longer than the bound, from another copy, too.
     ///
     /// # Errors

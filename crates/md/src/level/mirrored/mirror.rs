@@ -2,21 +2,21 @@
 
 use std::sync::{Arc, Weak};
 
-use ashlar_block::sync::finish::Finish;
+use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{Bio, Status};
 
 use super::backlog::Backlog;
 use crate::core::Core;
 
 /// A level with copies of every sector, in an array with this core.
-pub(crate) struct Mirror {
+pub(crate) struct Mirrored {
     me: Weak<Self>,
     pub(super) core: Arc<Core>,
     /// If the bitmap allows writes behind.
     pub(super) backlog: Option<Backlog>,
 }
 
-impl Mirror {
+impl Mirrored {
     pub(super) fn new(core: Arc<Core>) -> Arc<Self> {
         let limit = core.bitmap().map_or(0, |bitmap| bitmap.superblock().write_behind.get());
         let backlog = (limit > 0).then(|| Backlog::new(limit));
@@ -29,11 +29,14 @@ impl Mirror {
     }
 
     /// Runs `work` to its end, even if the future is dropped. For what is rare: it changes a count that all threads share.
-    pub(super) fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
+    pub(super) fn uncancellable<T, F>(
+        &self,
+        work: impl FnOnce(Arc<Self>) -> F + 'static,
+    ) -> Uncancellable<'_, T>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        Finish::new(&self.core.runtime, &self.me, work)
+        Uncancellable::new(&self.core.runtime, &self.me, work)
     }
 
     /// Waits until no write behind overlaps a bio.

@@ -29,8 +29,8 @@ mod write_behind;
 
 use std::sync::Arc;
 
-use ashlar_block::sync::finish::Finish;
-use ashlar_block::sync::seats::{Seat, Seats};
+use ashlar_block::sync::sharded_arc::{ShardHandle, ShardedArc};
+use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
     Bio, BioResult, CopyNumber, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
 };
@@ -38,22 +38,22 @@ use ashlar_block::{
 use super::{Level, Trouble, Work};
 use crate::core::Core;
 use crate::membership::rdev::Rdev;
-use mirror::Mirror;
+use mirror::Mirrored;
 
 /// See the module text.
-pub(crate) struct MirroredLevel(Seats<Mirror>);
+pub(crate) struct MirroredLevel(ShardedArc<Mirrored>);
 
 impl MirroredLevel {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self(Seats::new(Mirror::new(core)))
+        Self(ShardedArc::new(Mirrored::new(core)))
     }
 
     /// Runs `work` to its end, even if the future is dropped.
-    fn finish<F>(&self, work: impl FnOnce(Arc<Seat<Mirror>>) -> F) -> IoFuture<'_>
+    fn uncancellable<F>(&self, work: impl FnOnce(Arc<ShardHandle<Mirrored>>) -> F) -> IoFuture<'_>
     where
         F: Future<Output = BioResult> + 'static,
     {
-        Finish::of(&self.0.core.runtime, work(self.0.take())).into()
+        Uncancellable::of(&self.0.core.runtime, work(self.0.handle_clone())).into()
     }
 
     /// A write, discard or write-zeroes.
@@ -68,14 +68,14 @@ impl MirroredLevel {
         // For the same reason, and as in md, writes to copies may wait.
         bio.flags -= Flags::NOWAIT;
         if bio.op != Op::Write {
-            return self.finish(|mirror| async move { mirror.discard(bio).await });
+            return self.uncancellable(|mirror| async move { mirror.discard(bio).await });
         }
         if let Some(backlog) = &self.0.backlog
             && self.0.may_write_behind(backlog, &bio)
         {
             return self.0.write_behind(bio);
         }
-        self.finish(|mirror| async move { mirror.write(&bio).await })
+        self.uncancellable(|mirror| async move { mirror.write(&bio).await })
     }
 }
 
@@ -93,7 +93,7 @@ impl Level for MirroredLevel {
             }
             Op::Read => IoFuture::boxed(self.0.read_chunks(bio)),
             Op::Write | Op::Discard | Op::WriteZeroes => self.write(bio),
-            Op::Flush => self.finish(|mirror| async move { mirror.flush().await }),
+            Op::Flush => self.uncancellable(|mirror| async move { mirror.flush().await }),
         }
     }
 

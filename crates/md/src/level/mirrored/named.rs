@@ -2,7 +2,7 @@
 //!
 //! A user with checksums of its own (a file system) reads each copy of a range and judges by itself.
 //! Copies are numbered from 1 on over the members that hold the range, in their order of rank
-//! ([`Mirror::sources`]); a member that is itself a mirror counts with all of its copies. Numbers change
+//! ([`Mirrored::sources`]); a member that is itself a mirror counts with all of its copies. Numbers change
 //! only when a member fails, is added, or was rebuilt that far.
 //!
 //! Such a read is answered by this copy or fails: no other copy is tried, nothing is rewritten, and an
@@ -16,10 +16,10 @@
 use ashlar_block::{Bio, BioResult, CopyNumber, Sector, Sectors, Status};
 use futures_util::future::join_all;
 
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::core::Source;
 
-impl Mirror {
+impl Mirrored {
     /// The members that hold a range within one chunk, each with the number of its copies.
     fn holders(&self, at: Sector, len: Sectors) -> impl Iterator<Item = (Source<'_>, u16)> {
         let held =

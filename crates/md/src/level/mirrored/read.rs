@@ -5,14 +5,14 @@ use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Segment, Status, rat
 use futures_util::future::join_all;
 
 use super::copies::{FetchResult, Sources};
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::barrier::Pass;
 use crate::canary::{Rule, broken};
 use crate::core::Source;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 
-impl Mirror {
+impl Mirrored {
     /// A read of several chunks.
     pub(super) async fn read_chunks(&self, bio: Bio) -> BioResult {
         let chunks = self.chunks(&bio).map(|chunk| self.read(chunk));
@@ -118,8 +118,10 @@ impl Mirror {
             let (array, sector) = (self.core.name(), bio.sector);
             rate_limited!(warn, array, member, %sector, %status, "read error, trying the other copies");
             // Superblock writes must not be abandoned halfway.
-            self.finish(move |mirror| async move { mirror.core.note_error(index, status).await })
-                .await?;
+            self.uncancellable(
+                move |mirror| async move { mirror.core.note_error(index, status).await },
+            )
+            .await?;
         }
         let failed = failed.map(|(index, _)| index);
         let mut buffer = Buffer::try_alloc(bio.len.bytes() as usize).ok_or(Status::Resource)?;
@@ -132,8 +134,9 @@ impl Mirror {
         let mut lost = fetched.lost.first().map(|(_, status)| status.unwrap_or(Status::Io));
         if failures && self.core.may_correct() {
             let (bio, data) = (bio.clone(), data);
-            let corrected =
-                self.finish(move |mirror| async move { mirror.correct(&bio, failed, &data).await });
+            let corrected = self.uncancellable(move |mirror| async move {
+                mirror.correct(&bio, failed, &data).await
+            });
             match corrected.await {
                 Ok(now) => lost = now,
                 // The data that was read is good anyway.
@@ -161,7 +164,7 @@ impl Mirror {
     ) -> (Sources<'_>, FetchResult) {
         self.behind_ended(bio).await;
         let mut sources = self.sources(bio.sector);
-        if !self.core.bound.is_unsynced() {
+        if !self.core.resync_offset.is_unsynced() {
             sources.sort_by_key(|source| Some(source.index) != failed);
         }
         let fetched = self.fetch(&sources, data).await;

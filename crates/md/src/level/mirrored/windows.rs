@@ -6,10 +6,10 @@ use ashlar_block::{Buffer, Sector, Sectors, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
 use super::copies::{FetchResult, Sources};
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::core::Source;
 use crate::core::blocks::slice;
-use crate::level::{Part, Piece, Rebuild, RebuildTarget, Spot, Trouble};
+use crate::level::{MappedPiece, Part, Piece, Rebuild, RebuildTarget, Trouble};
 use crate::membership::rdev::State;
 
 /// A copy of a piece as read.
@@ -27,7 +27,7 @@ impl ReadCopy<'_> {
     }
 }
 
-impl Mirror {
+impl Mirrored {
     /// Makes the copies of pieces equal.
     pub(super) async fn equalize(
         &self,
@@ -85,10 +85,10 @@ impl Mirror {
         let start = group.range.start;
         let mut buffer = memory(group.range.end - start)?;
         let window = &buffer.whole();
-        let reads = group.spots.iter().map(|spot| {
-            let data = on_member(spot, start, window);
+        let reads = group.mapped.iter().map(|mapped| {
+            let data = on_member(mapped, start, window);
             async move {
-                let sources = self.sources_without(group, spot.piece.at);
+                let sources = self.sources_without(group, mapped.piece.at);
                 let fetched = self.fetch(&sources, &data).await;
                 fetched.count_errors(&sources);
                 (sources, fetched)
@@ -96,9 +96,9 @@ impl Mirror {
         });
         let fetched = join_all(reads).await;
         let mut runs: Vec<Part> = Vec::new();
-        for (spot, (_, fetched)) in group.spots.iter().zip(&fetched) {
-            let at = spot.on_member - start;
-            for part in fetched.good(spot.piece.len) {
+        for (mapped, (_, fetched)) in group.mapped.iter().zip(&fetched) {
+            let at = mapped.on_member - start;
+            for part in fetched.good(mapped.piece.len) {
                 let part = Part { into: at + part.into, len: part.len };
                 match runs.last_mut() {
                     Some(last) if last.end() == part.into => last.len += part.len,
@@ -114,13 +114,13 @@ impl Mirror {
             // The target lacks the data, and the failure cannot be recorded.
             result.map_err(Trouble::Incomplete)?;
         }
-        for (spot, (sources, fetched)) in group.spots.iter().zip(&fetched) {
-            let data = on_member(spot, start, window);
+        for (mapped, (sources, fetched)) in group.mapped.iter().zip(&fetched) {
+            let data = on_member(mapped, start, window);
             if let Err(status) = self.repair(sources, fetched, &data).await {
                 // The targets have the data that was read anyway.
                 rate_limited!(warn, array = self.core.name(), %status, "read error not corrected");
             }
-            self.miss(group, spot, fetched).await?;
+            self.miss(group, mapped, fetched).await?;
         }
         Ok(runs.iter().fold(Sectors::ZERO, |sum, run| sum + run.len))
     }
@@ -139,7 +139,7 @@ impl Mirror {
     async fn miss(
         &self,
         group: &Rebuild<'_>,
-        spot: &Spot,
+        mapped: &MappedPiece,
         fetched: &FetchResult,
     ) -> Result<(), Trouble> {
         for (part, status) in &fetched.lost {
@@ -149,12 +149,12 @@ impl Mirror {
                 Some(_) | None => {}
             }
             for target in &group.targets {
-                let at = Source { index: target.index, rdev: target.rdev, at: spot.on_member };
+                let at = Source { index: target.index, rdev: target.rdev, at: mapped.on_member };
                 if target.rdev.is_faulty() || self.core.note_bad(at, *part) {
                     continue;
                 }
                 let status = status.unwrap_or(Status::Medium);
-                let (member, sector) = (target.rdev.path(), spot.piece.at + part.into);
+                let (member, sector) = (target.rdev.path(), mapped.piece.at + part.into);
                 rate_limited!(error, array = self.core.name(), member, %sector, "no copy can be read");
                 let failed = self.core.fail_member(target.rdev, status).await;
                 failed.map_err(Trouble::Incomplete)?;
@@ -273,8 +273,8 @@ impl Mirror {
 }
 
 /// The part of a window's buffer for a piece, by its place on the member.
-fn on_member(spot: &Spot, start: Sector, window: &Segment) -> Segment {
-    slice(window, Part { into: spot.on_member - start, len: spot.piece.len })
+fn on_member(mapped: &MappedPiece, start: Sector, window: &Segment) -> Segment {
+    slice(window, Part { into: mapped.on_member - start, len: mapped.piece.len })
 }
 
 /// The memory of a window; without it the window's part is not synced.

@@ -6,14 +6,14 @@
 use ashlar_block::{Bio, BioResult, Status};
 use futures_util::future::join_all;
 
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::canary::{Rule, broken};
 use crate::core::Write;
 use crate::level::parts::{Answers, Parts, gather};
 use crate::membership::rdev::Rdev;
 use crate::personality::Personality;
 
-impl Mirror {
+impl Mirrored {
     /// A write of any length, to all copies.
     ///
     /// Rare cases are in separate, boxed futures, so that this one stays small: each write creates one.

@@ -9,13 +9,13 @@ use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 
 use super::backlog::Backlog;
-use super::mirror::Mirror;
+use super::mirror::Mirrored;
 use crate::canary::{Rule, broken};
 use crate::level::parts::{Parts, gather};
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 
-impl Mirror {
+impl Mirrored {
     /// Whether a write may be acknowledged before the write-mostly members have it: the chunk has a
     /// write-mostly member and an in-sync one that is not, and not too many writes behind are under way.
     pub(super) fn may_write_behind(&self, backlog: &Backlog, bio: &Bio) -> bool {

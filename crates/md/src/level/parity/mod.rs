@@ -31,8 +31,8 @@ mod write;
 
 use std::sync::{Arc, Weak};
 
-use ashlar_block::sync::finish::Finish;
-use ashlar_block::sync::seats::{Seat, Seats};
+use ashlar_block::sync::sharded_arc::{ShardHandle, ShardedArc};
+use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
     Bio, BioResult, CopyNumber, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
 };
@@ -68,7 +68,7 @@ impl Parity {
 
     /// The first reads after a crash.
     async fn read_settled(&self, bio: Bio) -> BioResult {
-        let settle = self.finish(|level| async move {
+        let settle = self.uncancellable(|level| async move {
             level.core.settle_logs().await;
             Ok(())
         });
@@ -80,28 +80,31 @@ impl Parity {
     }
 
     /// Runs `work` to its end, even if the future is dropped. For what is rare: it changes a count that all threads share.
-    fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
+    fn uncancellable<T, F>(
+        &self,
+        work: impl FnOnce(Arc<Self>) -> F + 'static,
+    ) -> Uncancellable<'_, T>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        Finish::new(&self.core.runtime, &self.me, work)
+        Uncancellable::new(&self.core.runtime, &self.me, work)
     }
 }
 
 /// See the module text.
-pub(crate) struct ParityLevel(Seats<Parity>);
+pub(crate) struct ParityLevel(ShardedArc<Parity>);
 
 impl ParityLevel {
     pub(crate) fn new(core: Arc<Core>, geometry: Geometry) -> Self {
-        Self(Seats::new(Parity::new(core, geometry)))
+        Self(ShardedArc::new(Parity::new(core, geometry)))
     }
 
     /// Runs `work` to its end, even if the future is dropped.
-    fn finish<F>(&self, work: impl FnOnce(Arc<Seat<Parity>>) -> F) -> IoFuture<'_>
+    fn uncancellable<F>(&self, work: impl FnOnce(Arc<ShardHandle<Parity>>) -> F) -> IoFuture<'_>
     where
         F: Future<Output = BioResult> + 'static,
     {
-        Finish::of(&self.0.core.runtime, work(self.0.take())).into()
+        Uncancellable::of(&self.0.core.runtime, work(self.0.handle_clone())).into()
     }
 }
 
@@ -120,16 +123,16 @@ impl Level for ParityLevel {
             Op::Write => {
                 // All members of a row or none.
                 bio.flags -= Flags::NOWAIT;
-                self.finish(|level| async move { level.write(&bio).await })
+                self.uncancellable(|level| async move { level.write(&bio).await })
             }
-            Op::Discard => self.finish(|level| async move { level.discard(&bio).await }),
+            Op::Discard => self.uncancellable(|level| async move { level.discard(&bio).await }),
             Op::WriteZeroes => {
                 bio.flags -= Flags::NOWAIT;
-                self.finish(|level| async move { level.write_zeroes(&bio).await })
+                self.uncancellable(|level| async move { level.write_zeroes(&bio).await })
             }
             // Nothing was written.
             Op::Flush if !core.is_writable() => IoFuture::ready(Ok(())),
-            Op::Flush => self.finish(|level| async move { level.flush().await }),
+            Op::Flush => self.uncancellable(|level| async move { level.flush().await }),
         }
     }
 

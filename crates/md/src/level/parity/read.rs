@@ -95,8 +95,10 @@ impl Parity {
             let (array, sector) = (self.core.name(), bio.sector);
             rate_limited!(warn, array, member, %sector, %status, "read error, reading the rest of the row");
             // Superblock writes must not be abandoned halfway.
-            self.finish(move |level| async move { level.core.note_error(index, status).await })
-                .await?;
+            self.uncancellable(
+                move |level| async move { level.core.note_error(index, status).await },
+            )
+            .await?;
         }
         let mut buffer = Buffer::try_alloc(bio.len.bytes() as usize).ok_or(Status::Resource)?;
         let mut wrong = Vec::new();
@@ -107,8 +109,8 @@ impl Parity {
         }
         if !wrong.is_empty() && self.core.may_correct() {
             let (bio, wrong) = (bio.clone(), wrong);
-            let corrected =
-                self.finish(move |level| async move { level.correct(&bio, at, &wrong).await });
+            let corrected = self
+                .uncancellable(move |level| async move { level.correct(&bio, at, &wrong).await });
             // The data that was read is good anyway.
             if let Err(status) = corrected.await {
                 rate_limited!(warn, array = self.core.name(), %status, "read error not corrected");

@@ -227,8 +227,8 @@ impl Parity {
 
     /// Gives the targets of a group what they lack.
     pub(super) async fn rebuild(&self, group: &Rebuild<'_>) -> Result<Sectors, Trouble> {
-        let spots = group.spots.iter();
-        let pieces = spots.map(|spot| self.rebuild_piece(&group.targets, spot.piece));
+        let mapped = group.mapped.iter();
+        let pieces = mapped.map(|mapped| self.rebuild_piece(&group.targets, mapped.piece));
         sum(join_all(pieces).await)
     }
 

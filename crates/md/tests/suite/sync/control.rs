@@ -140,8 +140,8 @@ fn a_check_keeps_to_its_bounds() {
             media[1].poke(Sector(DATA + mib * 2048 + 9), &[1; 512]);
         }
         let bounds = |min, max| array.set_sync_bounds(Sectors(min), Sectors(max));
-        assert_eq!(bounds(8, 0), Err(SyncError::Bound));
-        assert_eq!(bounds(3, 8), Err(SyncError::Bound));
+        assert_eq!(bounds(8, 0), Err(SyncError::Range));
+        assert_eq!(bounds(3, 8), Err(SyncError::Range));
         bounds(2 * 2048, 4 * 2048).unwrap();
         array.request_sync(SyncRequest::Check).unwrap();
         sim.runtime().sleep(Duration::from_secs(60)).await;

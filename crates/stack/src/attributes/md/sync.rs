@@ -87,7 +87,7 @@ impl From<SyncError> for AttributeError {
             | SyncError::ReadOnly
             | SyncError::NotRedundant
             | SyncError::Stopped
-            | SyncError::Bound => Self::Invalid(error.to_string()),
+            | SyncError::Range => Self::Invalid(error.to_string()),
         }
     }
 }

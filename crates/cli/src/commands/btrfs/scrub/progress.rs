@@ -13,13 +13,13 @@ use crate::{output, progress};
 const LINE: Duration = Duration::from_secs(60);
 
 /// Prints the progress of a scrub.
-pub(super) struct Progress {
+pub(super) struct ScrubDisplay {
     bar: Option<ProgressBar>,
     has_lines: bool,
     printed: Instant,
 }
 
-impl Progress {
+impl ScrubDisplay {
     /// Nothing is printed if `quiet`, and no bar beside JSON.
     pub(super) fn new(quiet: bool, json: bool) -> Self {
         let bar = progress::bar().filter(|_| !quiet && !json);
@@ -29,7 +29,7 @@ impl Progress {
     }
 }
 
-impl ScrubObserver for Progress {
+impl ScrubObserver for ScrubDisplay {
     fn progress(&mut self, record: &ScrubRecord) -> Result<()> {
         if let Some(bar) = &self.bar {
             bar.set_position((record.percent() * 10.0) as u64);

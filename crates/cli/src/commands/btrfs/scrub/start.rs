@@ -18,7 +18,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::ReportArgs;
-use super::progress::Progress;
+use super::progress::ScrubDisplay;
 use crate::commands::Daemon;
 use crate::commands::btrfs::volumes::{FileSystemArgs, OpenArgs};
 use crate::output;
@@ -167,7 +167,7 @@ impl CommonOptions {
         if !self.foreground {
             return begun(verb, &on, &scrub.handle().fsid().to_string(), scrub.pid()?);
         }
-        let record = scrub.wait(&mut Progress::new(false, self.shown.json))?;
+        let record = scrub.wait(&mut ScrubDisplay::new(false, self.shown.json))?;
         let report = ScrubReport { record, problems: Vec::new() };
         self.tell(&report)?;
         Ok(report.record.exit_code().into())
@@ -192,7 +192,7 @@ impl CommonOptions {
         if let Some(process) = background {
             run.go_to_background(process)?;
         }
-        let mut progress = Progress::new(is_background, self.shown.json);
+        let mut progress = ScrubDisplay::new(is_background, self.shown.json);
         let report = run.run(&mut progress).await?;
         drop(progress);
         if !is_background {

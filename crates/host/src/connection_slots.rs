@@ -22,7 +22,7 @@ pub(crate) enum Rank {
 }
 
 /// See the module text.
-pub(crate) struct Seats {
+pub(crate) struct ConnectionSlots {
     most: usize,
     /// How many of them guests never take.
     reserved: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Seats {
 
 #[derive(Default)]
 struct Table {
-    /// The last number of a seat or a rest.
+    /// The last number of a slot or a rest.
     last: u64,
     taken: BTreeMap<u64, Taken>,
 }
@@ -54,7 +54,7 @@ impl Table {
     }
 }
 
-impl Seats {
+impl ConnectionSlots {
     /// `most` places, `reserved` of which only owners get.
     pub(crate) fn new(most: usize, reserved: usize) -> Rc<Self> {
         Rc::new(Self { most, reserved, table: RefCell::default() })
@@ -64,7 +64,11 @@ impl Seats {
     ///
     /// # Errors
     /// There is no place: the connection.
-    pub(crate) fn take(self: &Rc<Self>, socket: Socket, rank: Rank) -> Result<Seat, Socket> {
+    pub(crate) fn take(
+        self: &Rc<Self>,
+        socket: Socket,
+        rank: Rank,
+    ) -> Result<ConnectionSlot, Socket> {
         let mut table = self.table.borrow_mut();
         let (guests, owners) = (table.count(Rank::Guest), table.count(Rank::Owner));
         let most = match rank {
@@ -86,22 +90,22 @@ impl Seats {
         let (number, rests_since) = (table.number(), Some(table.number()));
         let socket = Rc::new(socket);
         table.taken.insert(number, Taken { socket: Rc::clone(&socket), rank, rests_since });
-        Ok(Seat { seats: Rc::clone(self), number, socket })
+        Ok(ConnectionSlot { slots: Rc::clone(self), number, socket })
     }
 }
 
 /// A connection's place, until it is dropped.
-pub(crate) struct Seat {
-    seats: Rc<Seats>,
+pub(crate) struct ConnectionSlot {
+    slots: Rc<ConnectionSlots>,
     number: u64,
     socket: Rc<Socket>,
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Begins work for the client: the connection keeps its place until it rests again. False if it has lost it.
     #[must_use]
     pub(crate) fn work(&self) -> bool {
-        match self.seats.table.borrow_mut().taken.get_mut(&self.number) {
+        match self.slots.table.borrow_mut().taken.get_mut(&self.number) {
             Some(taken) => {
                 taken.rests_since = None;
                 true
@@ -112,7 +116,7 @@ impl Seat {
 
     /// Rests from now on: the server waits for the client.
     pub(crate) fn rest(&self) {
-        let mut table = self.seats.table.borrow_mut();
+        let mut table = self.slots.table.borrow_mut();
         let since = table.number();
         if let Some(taken) = table.taken.get_mut(&self.number) {
             taken.rests_since = Some(since);
@@ -120,7 +124,7 @@ impl Seat {
     }
 }
 
-impl Deref for Seat {
+impl Deref for ConnectionSlot {
     type Target = Socket;
 
     fn deref(&self) -> &Socket {
@@ -128,9 +132,9 @@ impl Deref for Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.seats.table.borrow_mut().taken.remove(&self.number);
+        self.slots.table.borrow_mut().taken.remove(&self.number);
     }
 }
 
@@ -148,8 +152,8 @@ mod tests {
     #[test]
     fn work_keeps_its_place_and_what_rests_longest_loses_it() {
         disks::reactor().unwrap().block_on(async {
-            let seats = Seats::new(3, 1);
-            let take = |rank| seats.take(socket(), rank).ok();
+            let slots = ConnectionSlots::new(3, 1);
+            let take = |rank| slots.take(socket(), rank).ok();
             let first = take(Rank::Guest).unwrap();
             let second = take(Rank::Guest).unwrap();
             assert!(first.work());
@@ -174,7 +178,7 @@ mod tests {
             let guest = take(Rank::Guest).unwrap();
             assert!(!others.work() && more.work() && guest.work() && first.work());
             drop((first, more, guest));
-            let table = seats.table.borrow();
+            let table = slots.table.borrow();
             assert!(table.taken.is_empty());
         });
     }
@@ -182,11 +186,11 @@ mod tests {
     #[test]
     fn a_connection_that_loses_its_place_ends() {
         disks::reactor().unwrap().block_on(async {
-            let seats = Seats::new(1, 0);
-            let seat = seats.take(socket(), Rank::Guest).ok().unwrap();
-            let next = seats.take(socket(), Rank::Guest).ok().unwrap();
-            assert_eq!(seat.recv(vec![0]).await.0.unwrap(), 0);
-            drop(seat);
+            let slots = ConnectionSlots::new(1, 0);
+            let slot = slots.take(socket(), Rank::Guest).ok().unwrap();
+            let next = slots.take(socket(), Rank::Guest).ok().unwrap();
+            assert_eq!(slot.recv(vec![0]).await.0.unwrap(), 0);
+            drop(slot);
             assert!(next.work());
         });
     }

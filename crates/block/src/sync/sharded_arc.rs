@@ -11,9 +11,9 @@ use crate::shard::{SHARDS, thread_shard};
 
 /// The handle of one shard; on cache lines of its own, as is its count.
 #[repr(align(128))]
-pub struct Seat<T>(Arc<T>);
+pub struct ShardHandle<T>(Arc<T>);
 
-impl<T> Deref for Seat<T> {
+impl<T> Deref for ShardHandle<T> {
     type Target = T;
 
     #[inline]
@@ -22,23 +22,23 @@ impl<T> Deref for Seat<T> {
     }
 }
 
-/// The handles to a `T`, which lives until the seats and all clones of handles have been dropped.
-pub struct Seats<T> {
+/// The handles to a `T`, which lives until this and all clones of handles have been dropped.
+pub struct ShardedArc<T> {
     shared: Arc<T>,
-    seats: [Arc<Seat<T>>; SHARDS],
+    handles: [Arc<ShardHandle<T>>; SHARDS],
 }
 
-impl<T> Seats<T> {
+impl<T> ShardedArc<T> {
     /// The handles to `shared`.
     pub fn new(shared: Arc<T>) -> Self {
-        let seats = std::array::from_fn(|_| Arc::new(Seat(Arc::clone(&shared))));
-        Self { shared, seats }
+        let handles = std::array::from_fn(|_| Arc::new(ShardHandle(Arc::clone(&shared))));
+        Self { shared, handles }
     }
 
     /// The handle of the calling thread.
     #[inline]
-    pub fn seat(&self) -> &Arc<Seat<T>> {
-        &self.seats[thread_shard()]
+    pub fn handle(&self) -> &Arc<ShardHandle<T>> {
+        &self.handles[thread_shard()]
     }
 
     /// A handle that does not keep the object alive.
@@ -48,12 +48,12 @@ impl<T> Seats<T> {
 
     /// A clone of the handle of the calling thread.
     #[inline]
-    pub fn take(&self) -> Arc<Seat<T>> {
-        Arc::clone(self.seat())
+    pub fn handle_clone(&self) -> Arc<ShardHandle<T>> {
+        Arc::clone(self.handle())
     }
 }
 
-impl<T> Deref for Seats<T> {
+impl<T> Deref for ShardedArc<T> {
     type Target = T;
 
     #[inline]
@@ -69,10 +69,10 @@ mod tests {
     #[test]
     fn the_object_lives_until_the_last_handle_is_gone() {
         let object = Arc::new(7);
-        let seats = Seats::new(Arc::clone(&object));
-        let held = seats.take();
-        assert_eq!((*seats, **held), (7, 7));
-        drop(seats);
+        let sharded = ShardedArc::new(Arc::clone(&object));
+        let held = sharded.handle_clone();
+        assert_eq!((*sharded, **held), (7, 7));
+        drop(sharded);
         assert_eq!((**held, Arc::strong_count(&object)), (7, 2));
         drop(held);
         assert_eq!(Arc::strong_count(&object), 1);

@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// See the module text. It stays mapped until the process exits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LentMemory {
+pub struct SharedMemory {
     /// Its address in the daemon.
     theirs: u64,
     len_bytes: u64,
@@ -20,11 +20,11 @@ pub struct LentMemory {
 }
 
 // SAFETY: it stays mapped as long as the process lives, and is never written here.
-unsafe impl Send for LentMemory {}
+unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for LentMemory {}
+unsafe impl Sync for SharedMemory {}
 
-impl LentMemory {
+impl SharedMemory {
     /// Maps a file that the daemon has mapped at address `theirs`.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl LentMemory {
         Ok(Self { theirs, len_bytes, ours })
     }
 
-    /// The address here of a range of the daemon's memory, if it is lent.
+    /// The address here of a range of the daemon's memory, if it is shared.
     pub(super) fn find(&self, theirs: u64, len_bytes: u64) -> Option<*const u8> {
         let offset = theirs.checked_sub(self.theirs)?;
         if offset.checked_add(len_bytes)? > self.len_bytes {

@@ -1,10 +1,10 @@
-//! `ashlar keeper`: ends a daemon's mount and removes its sockets, for the daemon that started it.
+//! `ashlar cleanup-helper`: ends a daemon's mount and removes its sockets, for the daemon that started it.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use ashlar_host::cleanup_helper::{self, CleanupTasks};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::keeper::{self, Charge};
 use clap::{ArgAction, Args};
 
 /// Keep a mount and the files of sockets, for the daemon that started this process
@@ -21,7 +21,9 @@ pub(crate) struct Keep {
 
 impl Keep {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let charge = Charge::of(&self.mount, &self.file);
-        keeper::run(&charge.ok_or_else(|| Error::usage("only a daemon starts a keeper"))?)
+        let tasks = CleanupTasks::of(&self.mount, &self.file);
+        cleanup_helper::run(
+            &tasks.ok_or_else(|| Error::usage("only a daemon starts a cleanup helper"))?,
+        )
     }
 }

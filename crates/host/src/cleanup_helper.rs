@@ -1,25 +1,25 @@
-//! The keeper: a small process beside a daemon, which ends the daemon's mount and removes its sockets' files.
+//! The cleanup helper: a small process beside a daemon, which ends the daemon's mount and removes its sockets' files.
 //!
 //! # Theory
 //!
-//! A daemon in its sandbox can neither unmount nor remove files. It starts the keeper before it enters the sandbox, tells it
-//! on its command line what to keep, and asks it later, by words of three bytes on a pair of sockets: a letter and a number. What the keeper
+//! A daemon in its sandbox can neither unmount nor remove files. It starts the cleanup helper before it enters the sandbox, tells it
+//! on its command line what to keep, and asks it later, by words of three bytes on a pair of sockets: a letter and a number. What the cleanup helper
 //! can do was fixed when it started, so a daemon that has been taken over can end its own mount and remove its own
 //! sockets' files, and nothing else.
 //!
-//! | word | what the keeper does |
+//! | word | what the cleanup helper does |
 //! |---|---|
 //! | `u` | ends the mount, unless it is in use |
 //! | `d` | detaches the mount, even when it is in use |
 //! | `w` | tells what uses the mount |
 //! | `r`, number | removes the file of a socket, unless another file has taken its place |
 //!
-//! The keeper ends when the daemon's end of the pair closes. It does nothing then: after `kill -9` the mount stays, and
+//! The cleanup helper ends when the daemon's end of the pair closes. It does nothing then: after `kill -9` the mount stays, and
 //! fails all requests, as it always did. A mount that were detached would let its users write into the directory below it without
-//! an error. The next daemon clears both mount and sockets away. The keeper is in a process group of its own and blocks the signals that
+//! an error. The next daemon clears both mount and sockets away. The cleanup helper is in a process group of its own and blocks the signals that
 //! end a daemon, has no descriptor but its socket, and holds no directory.
 //!
-//! If the keeper is gone, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
+//! If the cleanup helper is gone, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -45,8 +45,8 @@ use crate::error::{Error, Result};
 use crate::users;
 
 /// The hidden command of the program.
-const COMMAND: &str = "keeper";
-/// How long the keeper may take for a word: it waits for the kernel, which waits for the daemon's other threads.
+const COMMAND: &str = "cleanup-helper";
+/// How long the cleanup helper may take for a word: it waits for the kernel, which waits for the daemon's other threads.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may take when the process is about to exit.
 const BRIEF: Duration = Duration::from_millis(500);
@@ -71,15 +71,15 @@ fn word(letter: u8, number: u16) -> Word {
     [letter, low, high]
 }
 
-/// What a keeper keeps.
+/// What a cleanup helper keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Charge {
+pub struct CleanupTasks {
     pub(crate) mount: Option<MountPlace>,
     /// The files of sockets.
     pub(crate) files: Vec<(PathBuf, Identity)>,
 }
 
-impl Charge {
+impl CleanupTasks {
     pub(crate) fn is_empty(&self) -> bool {
         self.mount.is_none() && self.files.is_empty()
     }
@@ -132,7 +132,7 @@ impl Charge {
                 }
                 Ok(())
             }
-            _ => return reply(FAILED, "the keeper has no such word"),
+            _ => return reply(FAILED, "the cleanup helper has no such word"),
         };
         match done {
             Ok(()) => reply(DONE, ""),
@@ -150,14 +150,14 @@ fn reply(kind: u8, text: &str) -> Vec<u8> {
     [&[kind], &text.as_bytes()[..end]].concat()
 }
 
-/// Keeps `charge`, until the process at the other end of standard input is gone.
+/// Keeps `tasks`, until the process at the other end of standard input is gone.
 ///
 /// # Errors
 /// Standard input is no socket of a daemon.
-pub fn run(charge: &Charge) -> Result<ExitCode> {
+pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
     let failed = |why: io::Error| Error::plain("cannot keep a mount or sockets", why);
     signal::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).map_err(failed)?;
-    rustix::thread::set_name(c"ashlar-keeper").map_err(|errno| failed(errno.into()))?;
+    rustix::thread::set_name(c"ashlar-cleanup").map_err(|errno| failed(errno.into()))?;
     let mut said = reply(DONE, "");
     loop {
         match send(stdin(), &said, SendFlags::NOSIGNAL) {
@@ -168,25 +168,25 @@ pub fn run(charge: &Charge) -> Result<ExitCode> {
         let mut word = [0; 4];
         match recv(stdin(), &mut word[..], RecvFlags::empty()) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
-            Ok((_, len)) => said = charge.obey(word.get(..len).unwrap_or_default()),
+            Ok((_, len)) => said = tasks.obey(word.get(..len).unwrap_or_default()),
             Err(errno) => return Err(failed(errno.into())),
         }
     }
 }
 
-/// The keeper, as the daemon sees it.
-pub(crate) struct Keeper {
-    charge: Charge,
+/// The cleanup helper, as the daemon sees it.
+pub(crate) struct CleanupHelper {
+    tasks: CleanupTasks,
     /// `None` once it is gone.
     socket: Mutex<Option<OwnedFd>>,
 }
 
-impl Keeper {
+impl CleanupHelper {
     /// Starts it, and waits until no signal can end it.
     ///
     /// # Errors
     /// It cannot be started.
-    pub(crate) fn start(charge: Charge) -> Result<Arc<Self>> {
+    pub(crate) fn start(tasks: CleanupTasks) -> Result<Arc<Self>> {
         let failed = |why: io::Error| {
             Error::plain("cannot start the process that will end the mount and the sockets", why)
                 .hint("it is this program again, by the name /proc/self/exe")
@@ -195,17 +195,17 @@ impl Keeper {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|errno| failed(errno.into()))?;
         pass_on_nothing().map_err(failed)?;
-        let mut keeper = Command::new("/proc/self/exe");
-        keeper.arg0("ashlar-keeper").arg(COMMAND).args(charge.words());
+        let mut helper = Command::new("/proc/self/exe");
+        helper.arg0("ashlar-cleanup").arg(COMMAND).args(tasks.words());
         // It needs none but the helper's place.
-        keeper.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        keeper.current_dir("/").process_group(0);
-        keeper.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = keeper.spawn().map_err(failed)?;
+        helper.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        helper.current_dir("/").process_group(0);
+        helper.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = helper.spawn().map_err(failed)?;
         // Our copy of its end.
-        drop(keeper);
+        drop(helper);
         match hear(&ours, PATIENCE).map_err(failed)? {
-            Some(_) => Ok(Arc::new(Self { charge, socket: Mutex::new(Some(ours)) })),
+            Some(_) => Ok(Arc::new(Self { tasks, socket: Mutex::new(Some(ours)) })),
             None => {
                 let status = child.wait().map_err(failed)?;
                 Err(failed(io::Error::other(format!("it ended: {status}"))))
@@ -218,7 +218,7 @@ impl Keeper {
     /// # Errors
     /// It is in use, or cannot be ended.
     pub(crate) fn end_mount(&self, lazy: bool) -> std::result::Result<(), MountError> {
-        let Some(mount) = &self.charge.mount else { return Ok(()) };
+        let Some(mount) = &self.tasks.mount else { return Ok(()) };
         let Some(said) = self.ask(word(if lazy { DETACH } else { UNMOUNT }, 0)) else {
             return mount.end(lazy).map_err(|error| {
                 if matches!(error, MountError::Busy { .. }) {
@@ -226,7 +226,7 @@ impl Keeper {
                 }
                 let path = mount.path.clone();
                 let place = path.display();
-                let why = format!("the keeper is gone ({error}): umount {place} ends it");
+                let why = format!("the cleanup helper is gone ({error}): umount {place} ends it");
                 MountError::Ending { path, why }
             });
         };
@@ -243,7 +243,7 @@ impl Keeper {
 
     /// What uses the mount.
     pub(crate) fn users(&self) -> Vec<String> {
-        let Some(mount) = &self.charge.mount else { return Vec::new() };
+        let Some(mount) = &self.tasks.mount else { return Vec::new() };
         match self.ask(word(USERS, 0)) {
             Some(said) => {
                 let text = String::from_utf8_lossy(said.get(1..).unwrap_or_default());
@@ -256,7 +256,7 @@ impl Keeper {
     /// Removes the file of a socket, unless another has taken its place.
     pub(crate) fn remove(&self, path: &Path, identity: Identity) {
         let is_it = |file: &(PathBuf, Identity)| file.0 == path && file.1 == identity;
-        let index = self.charge.files.iter().position(is_it);
+        let index = self.tasks.files.iter().position(is_it);
         let index = index.and_then(|index| u16::try_from(index).ok());
         if index.and_then(|index| self.ask(word(REMOVE, index))).is_none() {
             socket_file::remove(path, identity);
@@ -271,8 +271,8 @@ impl Keeper {
             Err(TryLockError::WouldBlock) => return,
         };
         let Some(socket) = &*socket else { return };
-        let mount = self.charge.mount.iter().map(|_| word(DETACH, 0));
-        let files = (0..self.charge.files.len()).filter_map(|index| u16::try_from(index).ok());
+        let mount = self.tasks.mount.iter().map(|_| word(DETACH, 0));
+        let files = (0..self.tasks.files.len()).filter_map(|index| u16::try_from(index).ok());
         for word in mount.chain(files.map(|index| word(REMOVE, index))) {
             let said = send(socket, &word, SendFlags::NOSIGNAL).map_err(io::Error::from);
             if said.and_then(|_| hear(socket, BRIEF)).is_err() {
@@ -281,7 +281,7 @@ impl Keeper {
         }
     }
 
-    /// The reply to a word; `None` if the keeper is gone.
+    /// The reply to a word; `None` if the cleanup helper is gone.
     fn ask(&self, word: Word) -> Option<Vec<u8>> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let said = send(socket.as_ref()?, &word, SendFlags::NOSIGNAL);
@@ -291,8 +291,8 @@ impl Keeper {
         });
         match said {
             Ok(Some(said)) => return Some(said),
-            Ok(None) => tracing::error!("the keeper of the mount and the sockets is gone"),
-            Err(error) => tracing::error!(%error, "the keeper does not answer"),
+            Ok(None) => tracing::error!("the cleanup helper of the mount and the sockets is gone"),
+            Err(error) => tracing::error!(%error, "the cleanup helper does not answer"),
         }
         // A late reply would be taken for that to another word.
         *socket = None;
@@ -300,7 +300,7 @@ impl Keeper {
     }
 }
 
-/// The next reply; `None` once the keeper is gone.
+/// The next reply; `None` once the cleanup helper is gone.
 fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
     if !readable_until(socket.as_fd(), Some(Instant::now() + patience))? {
         return Err(io::ErrorKind::TimedOut.into());
@@ -323,17 +323,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_charge_is_what_its_words_say() {
+    fn tasks_are_what_its_words_say() {
         let mount = MountPlace { path: "/a b".into(), device: "0:44".into(), by_helper: true };
         let files = vec![("/run/x".into(), (1, 2)), ("-y".into(), (3, u64::MAX))];
-        let charge = Charge { mount: Some(mount), files };
-        let words = charge.words();
+        let tasks = CleanupTasks { mount: Some(mount), files };
+        let words = tasks.words();
         assert_eq!((words.len(), &words[0], &words[4]), (12, &"--mount".into(), &"--file".into()));
         let files = [&words[5..8], &words[9..12]].concat();
-        assert_eq!(Charge::of(&words[1..4], &files), Some(charge));
-        assert_eq!(Charge::of(&[], &[]), Some(Charge::default()));
-        assert_eq!(Charge::of(&words[1..3], &[]), None);
-        assert_eq!(Charge::of(&[], &words[5..7]), None);
+        assert_eq!(CleanupTasks::of(&words[1..4], &files), Some(tasks));
+        assert_eq!(CleanupTasks::of(&[], &[]), Some(CleanupTasks::default()));
+        assert_eq!(CleanupTasks::of(&words[1..3], &[]), None);
+        assert_eq!(CleanupTasks::of(&[], &words[5..7]), None);
     }
 
     #[test]
@@ -343,23 +343,23 @@ mod tests {
         let (_fd, mut file) = socket_file::listen(&path, 0o600, None).unwrap();
         file.removed_by(Box::new(|| {}));
         let identity = file.identity();
-        let charge = Charge { mount: None, files: vec![(path.clone(), identity)] };
+        let tasks = CleanupTasks { mount: None, files: vec![(path.clone(), identity)] };
         let words = [&b""[..], b"r", b"r\0", b"u\0\0", b"d\0\0", b"w\0\0", b"x\0\0", b"r\0\0\0"];
         for word in words {
-            assert_eq!(charge.obey(word).first(), Some(&FAILED), "{word:?}");
+            assert_eq!(tasks.obey(word).first(), Some(&FAILED), "{word:?}");
         }
         for other in [1, 256] {
-            assert_eq!(charge.obey(&word(REMOVE, other)), [DONE]);
+            assert_eq!(tasks.obey(&word(REMOVE, other)), [DONE]);
             assert!(path.exists());
         }
-        assert_eq!(charge.obey(&word(REMOVE, 0)), [DONE]);
+        assert_eq!(tasks.obey(&word(REMOVE, 0)), [DONE]);
         assert!(!path.exists());
         std::fs::write(&path, "another").unwrap();
-        assert_eq!(charge.obey(&word(REMOVE, 0)), [DONE]);
+        assert_eq!(tasks.obey(&word(REMOVE, 0)), [DONE]);
         assert!(path.exists(), "it has another inode");
     }
 
-    /// The keeper at the other end of a pair of sockets, on a thread.
+    /// The cleanup helper at the other end of a pair of sockets, on a thread.
     #[test]
     fn more_sockets_than_a_byte_can_count_are_all_removed() {
         let dir = tempfile::tempdir().unwrap();
@@ -370,11 +370,11 @@ mod tests {
             (path, (found.dev(), found.ino()))
         };
         let files: Vec<(PathBuf, Identity)> = (0..300).map(make).collect();
-        let charge = Charge { mount: None, files: files.clone() };
+        let tasks = CleanupTasks { mount: None, files: files.clone() };
         let pair =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.unwrap();
-        let keeper = Keeper { charge: charge.clone(), socket: Mutex::new(Some(ours)) };
+        let helper = CleanupHelper { tasks: tasks.clone(), socket: Mutex::new(Some(ours)) };
         let told = std::thread::spawn(move || {
             let mut count = 0;
             loop {
@@ -384,17 +384,17 @@ mod tests {
                     return count;
                 }
                 count += 1;
-                send(&theirs, &charge.obey(&word[..len]), SendFlags::NOSIGNAL).unwrap();
+                send(&theirs, &tasks.obey(&word[..len]), SendFlags::NOSIGNAL).unwrap();
             }
         });
         let (by_one, at_the_end) = files.split_at(270);
         for (path, identity) in by_one {
-            keeper.remove(path, *identity);
+            helper.remove(path, *identity);
             assert!(!path.exists(), "{}", path.display());
         }
-        keeper.clear_away();
+        helper.clear_away();
         assert!(at_the_end.iter().all(|(path, _)| !path.exists()));
-        drop(keeper);
+        drop(helper);
         assert_eq!(told.join().unwrap(), 270 + 300, "the daemon itself removed some");
     }
 }

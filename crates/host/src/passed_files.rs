@@ -1,4 +1,4 @@
-//! Disks that clients lend to a daemon that cannot open them: in its sandbox it can open none, and outside it opens none for a
+//! Disks that clients pass to a daemon that cannot open them: in its sandbox it can open none, and outside it opens none for a
 //! [member](Caller::Member) of the control group, who could otherwise have any file of root's overwritten.
 //!
 //! ```text
@@ -6,14 +6,14 @@
 //! a call that names a disk ------------------->
 //!                          <------------------- NotOpened, with the path and the access it needs
 //! opens and locks the disk, with its own rights
-//! the call again, the path in `lent`, the
+//! the call again, the path in `passed`, the
 //! descriptor beside it (SCM_RIGHTS) ---------->  checks the descriptor, takes the lock, and uses it
 //! ```
 //!
-//! A client lends only a disk that its user named in this call: a daemon that has been taken over gets no other file. The lock
+//! A client passes only a disk that its user named in this call: a daemon that has been taken over gets no other file. The lock
 //! and the claim belong to the open file, so the disk is never without them.
 //!
-//! The path of a lent disk is its client's word. It names a file, which is this one wherever the daemon can see it, and by which the
+//! The path of a passed disk is its client's word. It names a file, which is this one wherever the daemon can see it, and by which the
 //! daemon has nothing else that is in use. The daemon makes no RAM disk and no connection for a member.
 
 use std::cell::RefCell;
@@ -32,16 +32,16 @@ use crate::service::Service;
 use crate::varlink::Reply;
 
 /// The most descriptors in a call.
-pub(crate) const MAX_LENT: usize = MAX_FILES;
+pub(crate) const MAX_PASSED: usize = MAX_FILES;
 
 /// The descriptors of a call, by the paths that they were opened by, and for whom the call is.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct PassedFiles {
     caller: Caller,
     disks: RefCell<HashMap<String, OwnedFd>>,
 }
 
-impl Lent {
+impl PassedFiles {
     /// The descriptors that came with a call that says what they are.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Lent {
         // What stands for a RAM disk or a connection is no name of a file: by that name the daemon would open it later.
         let is_file = |path: &String| !disks::is_no_file(Path::new(path));
         if paths.len() != descriptors.len() || !paths.iter().all(is_file) {
-            return Err(Reply::invalid_parameter("lent"));
+            return Err(Reply::invalid_parameter("passed"));
         }
         let disks = RefCell::new(paths.iter().cloned().zip(descriptors).collect());
         Ok(Self { caller, disks })
@@ -76,13 +76,17 @@ impl Lent {
 }
 
 impl Service {
-    /// Opens a disk that the daemon does not have, or takes the one that was lent.
+    /// Opens a disk that the daemon does not have, or takes the one that was passed.
     ///
     /// # Errors
-    /// It cannot be opened, or the caller has to lend it.
-    pub(crate) async fn open_or_take(&self, path: &Path, lent: &Lent) -> Result<Disk, Reply> {
+    /// It cannot be opened, or the caller has to pass it.
+    pub(crate) async fn open_or_take(
+        &self,
+        path: &Path,
+        passed: &PassedFiles,
+    ) -> Result<Disk, Reply> {
         let shown = path.display();
-        if let Some(descriptor) = lent.take(&shown.to_string()) {
+        if let Some(descriptor) = passed.take(&shown.to_string()) {
             let seen = self.machine.identity(path).await.map_err(refused_by)?;
             if seen.is_some() && seen != disks::identity_of(&descriptor) {
                 let why = format!("cannot use {shown}: the daemon sees another file there");
@@ -90,7 +94,7 @@ impl Service {
             }
             return disks::adopt(descriptor, path, self.access, self.direct).map_err(refused_by);
         }
-        match lent.caller {
+        match passed.caller {
             Caller::Member { user } if disks::is_no_file(path) => {
                 let what = if disks::is_ram(path) { "take memory for" } else { "connect to" };
                 let why = format!("user {user} may not have this daemon {what} {shown}");
@@ -113,7 +117,7 @@ impl Service {
     }
 
     /// Whether the disk held as `path` is what a user calls `disk`, which is `wanted` as far as the daemon sees it. If the daemon has that
-    /// file or device, it alone is meant: the path of another one may be the word of the client that lent it.
+    /// file or device, it alone is meant: the path of another one may be the word of the client that passed it.
     pub(crate) fn is_called(&self, path: &str, disk: &str, wanted: Option<&Identity>) -> bool {
         let known = self.identities.borrow();
         if wanted.is_some() && known.values().any(|held| Some(held) == wanted) {

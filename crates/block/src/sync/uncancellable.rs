@@ -3,7 +3,7 @@
 //! A future may be dropped at any await, for example because an export's connection broke. The I/O that
 //! it started continues, and its consequences must not be lost: a failed member is recorded, barrier and
 //! active state are held until the last copy is written, and a pass is returned only when nothing is in
-//! flight. So operations that change data or a device live in a [`Finish`], which hands their
+//! flight. So operations that change data or a device live in an [`Uncancellable`], which hands their
 //! remainder to the runtime.
 
 use std::future::Future;
@@ -19,12 +19,12 @@ use crate::status::Status;
 
 /// See the module text.
 #[must_use = "futures do nothing unless polled"]
-pub struct Finish<'a, T: 'static> {
+pub struct Uncancellable<'a, T: 'static> {
     left: Option<LocalFuture<'static, Result<T, Status>>>,
     runtime: &'a Arc<dyn Runtime>,
 }
 
-impl<'a, T: 'static> Finish<'a, T> {
+impl<'a, T: 'static> Uncancellable<'a, T> {
     /// Runs `work` on `device`, which the caller holds, to its end on the current reactor.
     pub fn new<D: 'static, F>(
         runtime: &'a Arc<dyn Runtime>,
@@ -53,7 +53,7 @@ impl<'a, T: 'static> Finish<'a, T> {
     }
 }
 
-impl<T: 'static> Future for Finish<'_, T> {
+impl<T: 'static> Future for Uncancellable<'_, T> {
     type Output = Result<T, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -66,7 +66,7 @@ impl<T: 'static> Future for Finish<'_, T> {
     }
 }
 
-impl<T: 'static> Drop for Finish<'_, T> {
+impl<T: 'static> Drop for Uncancellable<'_, T> {
     fn drop(&mut self) {
         let Some(future) = self.left.take() else { return };
         self.runtime.spawn(Box::pin(async move {

@@ -15,24 +15,24 @@ use crate::membership::superblocks::{Change, Superblocks};
 
 impl Core {
     /// Sleeps, at most until the array has stopped: a task that holds the array also holds its members' devices.
-    pub(super) async fn doze(&self, time: Duration) {
+    pub(super) async fn sleep_until_stop(&self, time: Duration) {
         select(self.runtime.sleep(time), pin!(self.lifecycle.ended())).await;
     }
 
     /// Starts the task that clears bitmap marks, if it is not running.
-    pub(crate) fn tend(&self) {
+    pub(crate) fn start_bitmap_daemon(&self) {
         if let Some(core) = self.me()
-            && !self.tended.swap(true, SeqCst)
+            && !self.bitmap_daemon_runs.swap(true, SeqCst)
         {
-            self.runtime.spawn(Box::pin(core.tend_bitmap()));
+            self.runtime.spawn(Box::pin(core.run_bitmap_daemon()));
         }
     }
 
     /// Clears bitmap marks until the array is clean and no mark is left that may be cleared.
-    async fn tend_bitmap(self: Arc<Self>) {
+    async fn run_bitmap_daemon(self: Arc<Self>) {
         loop {
             let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
-            self.doze(sleep).await;
+            self.sleep_until_stop(sleep).await;
             // So a stop either waits for this bitmap write, or this task sees the stop and ends.
             let _open = self.lifecycle.hold_open();
             let Some(bitmap) = self.bitmap().filter(|_| !self.lifecycle.is_stopped()) else {
@@ -57,18 +57,18 @@ impl Core {
                 break;
             }
         }
-        self.tended.store(false, SeqCst);
+        self.bitmap_daemon_runs.store(false, SeqCst);
         // A write that saw the task running a moment ago relies on it.
         if self.lifecycle.activity.is_active()
             && !self.lifecycle.is_stopped()
-            && !self.tended.swap(true, SeqCst)
+            && !self.bitmap_daemon_runs.swap(true, SeqCst)
         {
-            self.runtime.spawn(self.clone().tend_again());
+            self.runtime.spawn(self.clone().run_bitmap_daemon_again());
         }
     }
 
-    fn tend_again(self: Arc<Self>) -> LocalFuture<'static, ()> {
-        Box::pin(self.tend_bitmap())
+    fn run_bitmap_daemon_again(self: Arc<Self>) -> LocalFuture<'static, ()> {
+        Box::pin(self.run_bitmap_daemon())
     }
 
     /// Clears marks of the bitmap while nothing is written, and records the members that fail meanwhile. Marks that stay only cost a
@@ -78,7 +78,7 @@ impl Core {
     /// The superblocks cannot be written.
     pub(super) async fn clear_marks(&self, superblocks: &mut Superblocks) -> BioResult {
         if let Some(bitmap) = self.bitmap() {
-            let may_clear = || self.is_complete() && !self.bound.is_unsynced();
+            let may_clear = || self.is_complete() && !self.resync_offset.is_unsynced();
             // Another host may have marked chunks.
             if self.members.are_shared() && may_clear() && bitmap.marked_chunks() > 0 {
                 self.record(superblocks, Change::Members).await?;

@@ -7,13 +7,13 @@ use event_listener::Event;
 
 /// Counts the changes, and wakes the sync task, which looks for work.
 #[derive(Default)]
-pub(crate) struct News {
+pub(crate) struct SyncWakeup {
     count: AtomicU64,
     /// Also notified when a setting of syncs changes.
     pub(crate) changed: Arc<Event>,
 }
 
-impl News {
+impl SyncWakeup {
     /// There is a change. Call it after the change.
     pub(crate) fn wake(&self) {
         self.count.fetch_add(1, SeqCst);
@@ -26,7 +26,7 @@ impl News {
     }
 }
 
-impl Drop for News {
+impl Drop for SyncWakeup {
     fn drop(&mut self) {
         // The sync task sleeps without a reference to the array: wake it, so that it ends.
         self.changed.notify(usize::MAX);
