@@ -6,7 +6,8 @@
 #   VERSION   1 or 2, of control groups
 #   RIGHT     yes or no: whether the daemon has CAP_SYS_RESOURCE
 #
-# Prints `done`, or `stuck` if the writer makes no progress for 30 s, with what the daemon's threads wait for.
+# Prints `done`, or `stuck` if the writer makes no progress for 30 s, with what the daemon's threads wait for. Then it cuts the guest's
+# power: a sync would wait for the daemon.
 set -eu
 ashlar=$1 version=$2 right=$3 limit=$4
 modprobe -q loop || true
@@ -58,7 +59,7 @@ while kill -0 $writer 2>/dev/null; do
 	if [ $still -ge 30 ]; then
 		echo "stuck after $((now / 2048)) MiB"
 		for thread in /proc/$daemon/task/*; do echo "$(cat "$thread/comm"): $(tr '\n' ' ' <"$thread/stack" | cut -c 1-600)"; done
-		exit 0
+		busybox poweroff -nf
 	fi
 done
 wait $writer || { echo "the writer failed"; cat $W/log; exit 1; }

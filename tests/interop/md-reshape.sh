@@ -76,7 +76,11 @@ if [ "${1:-}" = guest ]; then
 	echo $blocks >"$shared/blocks"
 	[ "$spares" = 0 ] || mdadm --quiet --add /dev/md9 "${disks[@]:members}"
 	case $2 in
-	*shrink) mdadm --quiet --grow /dev/md9 --array-size=$((blocks * 4)) ;;
+	*shrink)
+		mdadm --quiet --grow /dev/md9 --array-size=$((blocks * 4))
+		# mdadm 4.2 sets the members' new offset first, which the kernel refuses before it has the direction.
+		echo backwards >$md/reshape_direction
+		;;
 	esac
 	echo 2048 >$md/stripe_cache_size 2>/dev/null || true
 	speed=2000
@@ -91,11 +95,13 @@ if [ "${1:-}" = guest ]; then
 		sleep 12
 		;;
 	*)
-		for _ in $(seq 300); do
+		far=no
+		for _ in $(seq 600); do
 			read -r moved _ total <$md/sync_completed || true
-			[ "$moved" = none ] || [ -z "$total" ] || [ $((moved * 4)) -lt "$total" ] || break
+			[ "$moved" = none ] || [ -z "$total" ] || [ $((moved * 4)) -lt "$total" ] || { far=yes && break; }
 			sleep 0.1
 		done
+		[ $far = yes ] || { cat /proc/mdstat && echo "the reshape has not moved a quarter within 60 s" && exit 1; }
 		;;
 	esac
 	cat /proc/mdstat
@@ -204,7 +210,7 @@ case_of() {
 	done
 	sha256sum --quiet -c "$W/before" || fail "the images were written"
 	"$ashlar" md detail "$W"/m?.img >"$W/detail" 2>&1 || true
-	grep -Eq 'Reshape Status : [0-9]+% complete' "$W/detail" || { cat "$W/detail" && fail "md detail does not say how far the reshape is"; }
+	grep -Eq 'Reshape Status : [0-9]+% complete' "$W/detail" || { cat "$W/made" "$W/detail" && fail "md detail does not say how far the reshape is"; }
 	echo "ok $name: ${#losses[@]} readings, $(sed -n 's/.*Reshape Status : //p' "$W/detail"), $((SECONDS - started)) s"
 	[ "${KEEP:-}" ] || rm -rf --one-file-system "$W"
 }

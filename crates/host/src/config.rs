@@ -73,6 +73,8 @@ pub struct Config {
     /// Whether to import pools that another host used last, to write to devices and volume groups that others
     /// may be writing to, and to start arrays with parity that were not stopped cleanly and lack a member.
     pub force: bool,
+    /// Whether to import pools for writing whose log devices are missing: what was only in the log is lost.
+    pub missing_log: bool,
     /// The threads that do the I/O; without a number as many as there are processors for the process, at most [`MAX_THREADS`].
     pub threads: Option<u16>,
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps.
@@ -198,7 +200,8 @@ impl Config {
             }
         }
         let parameters = Arc::new(parameters);
-        Ok(pools::Options { parameters, force: self.force, is_confined: false })
+        let (force, missing_log) = (self.force, self.missing_log);
+        Ok(pools::Options { parameters, force, missing_log, is_confined: false })
     }
 }
 

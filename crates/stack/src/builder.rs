@@ -171,13 +171,18 @@ impl Builder {
             self.note(ready.name(), problem);
         }
         let read_only = self.options.md.read_only;
-        let served = match self.pools.import(&ready, read_only, options.force).await {
+        let served = match self.pools.import(&ready, read_only, &options).await {
             Ok(served) => served,
             Err(refused) => {
                 self.refused_pools.push(refused);
                 return true;
             }
         };
+        for problem in ready.missing() {
+            let name = ready.name();
+            let text = "the pool was imported without it, as a log device: what was only in the log is not seen";
+            self.note(name, format!("{problem}; {text}"));
+        }
         match served.pool.changes().await {
             Ok(changes) => {
                 let followed = self.pools.open_new(&served, changes.new, &self.devices).await;

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sector, Sectors, Status};
 use ashlar_zfs::client::DiskPart;
-use ashlar_zfs::ondisk::config::{self, Health, ImportRefusal};
+use ashlar_zfs::ondisk::config::{self, Health, ImportRefusal, Node};
 use ashlar_zfs::ondisk::label::DeviceLabels;
+use ashlar_zfs::ondisk::vdev::VdevKind;
 use ashlar_zfs::protocol::ImportConfig;
 
 use crate::claim::{self, Claim};
@@ -181,6 +182,12 @@ impl ReadyPool {
     /// Messages to the user about its members: damaged labels, disks that are no longer in the pool.
     pub(crate) fn problems(&self) -> &[String] {
         &self.pool.problems
+    }
+
+    /// The top-level vdevs of which no device has a label, each with what is wrong with it.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let missing = |vdev: &&Node| vdev.kind == VdevKind::Missing;
+        self.pool.vdevs.iter().filter(missing).flat_map(Node::told).collect()
     }
 
     /// The configuration for the worker.

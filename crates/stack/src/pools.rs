@@ -29,6 +29,8 @@ pub struct Options {
     pub parameters: Arc<Parameters>,
     /// Also import pools that another host used last.
     pub force: bool,
+    /// Also import pools for writing whose log devices are missing: what was only in the log is lost.
+    pub missing_log: bool,
     /// Whether this process is in a sandbox, in which it can start no worker: every pool is refused.
     pub is_confined: bool,
 }
@@ -113,7 +115,7 @@ impl Pools {
         &self,
         ready: &ReadyPool,
         read_only: bool,
-        force: bool,
+        options: &Options,
     ) -> Result<Arc<ServedPool>, RefusedPool> {
         let name = ready.name().to_owned();
         let refused = |why: String, hint: Option<&str>| RefusedPool {
@@ -126,12 +128,14 @@ impl Pools {
         if self.find(&name).is_some() {
             return Err(refused("a pool of that name is served already".to_owned(), None));
         }
-        let import =
-            Command::ImportPool { config, name: None, read_only, force, missing_log: false };
+        // An import for reading loses nothing: the log is as it was.
+        let missing_log = options.missing_log || read_only;
+        let force = options.force;
+        let import = Command::ImportPool { config, name: None, read_only, force, missing_log };
         let parts = ready.parts.clone();
         let pool = Pool::start(&name, import, parts, Arc::clone(&self.parameters)).await;
         let pool = pool.map_err(|error| refused(error.to_string(), error.hint()))?;
-        let (below, health) = (ready.below.clone(), ready.health());
+        let (below, health) = (ready.below.clone(), ready.health().min(Health::Degraded));
         let turn = AsyncMutex::new(());
         let served = Arc::new(ServedPool { pool, below, health, turn, read_only });
         self.served.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&served));

@@ -201,6 +201,11 @@ pub(crate) struct ServeOptions {
     #[arg(short = 'P', long)]
     partial: bool,
 
+    /// Import ZFS pools for writing without their log devices: what was only in the log is lost
+    /// (with --read-only they are imported without this)
+    #[arg(long)]
+    missing_log: bool,
+
     /// Threads that do the I/O [default: one for each processor that the process may use, at most 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -292,6 +297,7 @@ impl ServeOptions {
             raw: self.raw | file.raw,
             set: [file.set, self.set].concat(),
             partial: self.partial | file.partial,
+            missing_log: self.missing_log | file.missing_log,
             threads: self.threads.or(file.threads),
             spin: self.spin.or(file.spin),
             io: self.io.or(file.io),
@@ -334,6 +340,7 @@ impl ServeOptions {
             whole: self.whole,
             raw: self.raw,
             partial: self.partial,
+            missing_log: self.missing_log,
             force: self.force,
             threads: self.threads,
             spin: self.spin,
@@ -422,6 +429,7 @@ mod tests {
             incremental = true
             whole = true
             partial = true
+            missing_log = true
             force = true
             no_sandbox = true
             mount = "/srv"
@@ -461,6 +469,7 @@ mod tests {
         assert_eq!(numbered.control_group, Some(Group("6".to_owned())));
         assert!(options.read_only && options.run && options.incremental && options.no_sandbox);
         assert!(options.whole && options.partial && options.force && options.allow_other);
+        assert!(options.missing_log);
         assert_eq!(options.holes, Some(Holes::Discard));
         assert_eq!((options.threads, options.spin), (Some(2), Some(0)));
         let values: Vec<&str> = options.set.iter().map(|(_, value)| value.as_str()).collect();

@@ -29,13 +29,15 @@ pub struct ImportMode {
     pub read_only: bool,
     /// Import even if another host used the pool last.
     pub force: bool,
+    /// Import for writing even if log devices are missing. An import for reading loses nothing without them.
+    pub missing_log: bool,
 }
 
 impl ImportMode {
     /// For reading.
-    pub const READ: Self = Self { read_only: true, force: false };
+    pub const READ: Self = Self { read_only: true, force: false, missing_log: false };
     /// For changes.
-    pub const WRITE: Self = Self { read_only: false, force: false };
+    pub const WRITE: Self = Self { read_only: false, force: false, missing_log: false };
 }
 
 /// Accessible pools.
@@ -183,15 +185,15 @@ impl LabelledDisks {
     pub fn import(
         &self,
         pool: &config::Pool,
-        ImportMode { read_only, force }: ImportMode,
+        ImportMode { read_only, force, missing_log }: ImportMode,
     ) -> Result<(Command, Vec<DiskPart>)> {
         let place_of = |index: usize| self.members.get(index).map(|found| &found.place);
         let path_of = |index| place_of(index).map_or_else(String::new, |place| place.path.clone());
         let config = pool.import_config(&path_of);
         let config = config.map_err(|why| Error::failed(format_args!("cannot import: {why}")))?;
         let config = ImportConfig::from(&config);
-        let import =
-            Command::ImportPool { config, name: None, read_only, force, missing_log: false };
+        let missing_log = missing_log || read_only;
+        let import = Command::ImportPool { config, name: None, read_only, force, missing_log };
         let places = pool.devices.iter().filter_map(|index| place_of(*index));
         Ok((import, places.filter_map(|place| place.part.clone()).collect()))
     }

@@ -9,6 +9,9 @@ pub fn importable_pool(pool: &Pool) -> String {
     let mut text = format!("  pool: {}\n    id: {}\n state: {state}\n", pool.name, pool.guid);
     let in_use = pool.state == PoolState::Active;
     text += match pool.health {
+        Health::Unavailable if pool.may_lack_only_logs() => {
+            "status: One or more devices are missing from the system.\naction: Attach the missing devices and try again. If they are log devices, the pool can be imported read-only, or with the '-m' flag: what was only in the log is lost.\n"
+        }
         Health::Unavailable => {
             "status: One or more devices are missing from the system.\naction: The pool cannot be imported. Attach the missing devices and try again.\n"
         }

@@ -42,6 +42,11 @@ symbols! {
         abd_free: fn(*mut c_void);
         dmu_objset_id: fn(RawObjset) -> u64;
         spa_first_txg: fn(*mut c_void) -> u64;
+        spa_config_enter: fn(*mut c_void, c_int, *const c_void, c_int);
+        spa_config_exit: fn(*mut c_void, c_int, *const c_void);
+        /// With a configuration lock held.
+        vdev_lookup_top: fn(*mut c_void, u64) -> *mut c_void;
+        vdev_is_dead: fn(*mut c_void) -> Boolean;
     }
 }
 
@@ -97,6 +102,10 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 const PRIORITY_SYNC_READ: c_int = 0;
 /// `ZIO_FLAG_CANFAIL`: a failure is returned, and does not suspend the pool.
 const CAN_FAIL: u64 = 1 << 7;
+/// `SCL_STATE` of sys/spa.h: protects the states of vdevs.
+const CONFIG_STATE: c_int = 0x02;
+/// `RW_READER` of sys/zfs_context.h.
+const READER: c_int = 0;
 /// `ZB_ZIL_LEVEL`
 const LOG_LEVEL: i64 = -2;
 
@@ -171,24 +180,64 @@ pub(crate) fn pending_records(objset: &Objset) -> Result<u64, ReplayError> {
         0 => unsafe { (walk.spa_first_txg)((objset.api().dmu.dmu_objset_spa)(objset.raw())) },
         claimed => claimed,
     };
-    let mut counting = RecordCount { header, records: 0 };
+    let mut counting = RecordCount { objset, header, records: 0 };
     // SAFETY: as above; the argument is used only during the call.
     unsafe {
         let log = (objset.api().dmu.dmu_objset_zil)(objset.raw());
-        (walk.zil_parse)(log, skip, count, (&raw mut counting).cast(), first_group, 1);
+        let check = check_block::<RecordCount<'_>>;
+        (walk.zil_parse)(log, check, count, (&raw mut counting).cast(), first_group, 1);
     }
     Ok(counting.records)
 }
 
-struct RecordCount {
+struct RecordCount<'a> {
+    objset: &'a Objset,
     header: LogHeader,
     records: u64,
 }
 
+/// A walk of the log of an objset.
+trait LogWalk {
+    fn objset(&self) -> &Objset;
+}
+
+impl LogWalk for RecordCount<'_> {
+    fn objset(&self) -> &Objset {
+        self.objset
+    }
+}
+
+/// Ends the walk at a block whose vdev is missing: libzpool would suspend the pool for it, although the read may fail.
+///
 /// # Safety
-/// Only for `zil_parse()`.
-unsafe extern "C" fn skip(_: RawLog, _: *const BlockPointer, _: *mut c_void, _: u64) -> c_int {
-    0
+/// Only for `zil_parse()`, whose argument is a `T`.
+unsafe extern "C" fn check_block<T: LogWalk>(
+    _: RawLog,
+    block: *const BlockPointer,
+    walking: *mut c_void,
+    _: u64,
+) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    let (block, walking) = unsafe { (&*block, &*walking.cast::<T>()) };
+    if is_reachable(walking.objset(), block) { 0 } else { Errno::NXIO.raw_os_error() }
+}
+
+/// Whether a vdev with a copy of a block of the log can be read. A log block has two copies at most: the third `dva_t` may
+/// have another meaning.
+fn is_reachable(objset: &Objset, block: &BlockPointer) -> bool {
+    let walk = &objset.api().walk;
+    let copies = block.as_chunks::<2>().0.iter().take(2).filter(|[size, at]| size | at != 0);
+    let tag: *const c_void = (&raw const *objset).cast();
+    // SAFETY: the objset is owned, and so its pool is held. The lock is held while the vdevs are looked at.
+    unsafe {
+        let spa = (objset.api().dmu.dmu_objset_spa)(objset.raw());
+        (walk.spa_config_enter)(spa, CONFIG_STATE, tag, READER);
+        let found = copies.map(|[size, _]| (walk.vdev_lookup_top)(spa, size >> 32 & 0xff_ffff));
+        let is_here =
+            found.into_iter().any(|vdev| !vdev.is_null() && (walk.vdev_is_dead)(vdev) == 0);
+        (walk.spa_config_exit)(spa, CONFIG_STATE, tag);
+        is_here
+    }
 }
 
 /// # Safety
@@ -200,7 +249,7 @@ unsafe extern "C" fn count(
     first_group: u64,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    let (record, counting) = unsafe { (&*record, &mut *counting.cast::<RecordCount>()) };
+    let (record, counting) = unsafe { (&*record, &mut *counting.cast::<RecordCount<'_>>()) };
     counting.records += u64::from(is_pending(record, &counting.header, first_group));
     0
 }
@@ -237,7 +286,16 @@ pub(crate) fn replay_log(objset: &Objset, to: &mut dyn Replay) -> Result<(), Rep
         ReplayRun { objset, to, header, last_sequence: 0, data: Vec::new(), failure: None };
     let argument = (&raw mut replaying).cast();
     // SAFETY: as above; the argument is used only during the call.
-    let code = unsafe { (walk.zil_parse)(log, skip, replay_one, argument, header.claim_group, 1) };
+    let code = unsafe {
+        (walk.zil_parse)(
+            log,
+            check_block::<ReplayRun<'_>>,
+            replay_one,
+            argument,
+            header.claim_group,
+            1,
+        )
+    };
     let ReplayRun { last_sequence, failure, .. } = replaying;
     if let Some(failure) = failure {
         return Err(failure);
@@ -266,6 +324,12 @@ struct ReplayRun<'a> {
     /// A write's data, in the byte order of the volume. Reused for the next record.
     data: Vec<u8>,
     failure: Option<ReplayError>,
+}
+
+impl LogWalk for ReplayRun<'_> {
+    fn objset(&self) -> &Objset {
+        self.objset
+    }
 }
 
 /// # Safety

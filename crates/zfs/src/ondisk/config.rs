@@ -221,11 +221,18 @@ impl Pool {
         })
     }
 
+    /// Whether all that is missing may be log devices: of each unavailable top-level vdev there is no label, so only the
+    /// pool's own configuration, which libzpool reads, says what it was.
+    pub fn may_lack_only_logs(&self) -> bool {
+        let unavailable = |vdev: &&Node| vdev.health == Health::Unavailable && !vdev.is_log;
+        self.vdevs.iter().filter(unavailable).all(|vdev| vdev.kind == VdevKind::Missing)
+    }
+
     /// The configuration for `spa_import` and `spa_tryimport`. `path_of` returns the absolute path
     /// of the device with an index. A missing leaf gets a path where nothing can be opened.
     ///
     /// # Errors
-    /// The pool must not be imported, or cannot be.
+    /// The pool must not be imported, or cannot be, whatever the vdevs without a label were.
     pub fn import_config(
         &self,
         path_of: &dyn Fn(usize) -> String,
@@ -237,7 +244,7 @@ impl Pool {
         if !self.copies.is_empty() {
             return Err(ImportRefusal::Copies { name, copies: self.copies.clone() });
         }
-        if self.health == Health::Unavailable {
+        if self.health == Health::Unavailable && !self.may_lack_only_logs() {
             let problems = self.vdevs.iter().flat_map(Node::told).collect();
             return Err(ImportRefusal::Incomplete { name, problems });
         }

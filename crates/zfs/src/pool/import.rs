@@ -215,7 +215,8 @@ fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> 
             }
             Refusal::new(what, join("log devices are missing or corrupted", &missing), errno)
                 .with_hint(
-                    "attach them, or import without them (-m): what was only in the log is lost",
+                    "attach them. Without them the pool can be imported read-only, or with ashlar serve --missing-log or \
+                     ashlar zpool import -m: what was only in the log is lost then",
                 )
         }
         Errno::INVAL => Refusal::new(what, "invalid vdev configuration", errno)

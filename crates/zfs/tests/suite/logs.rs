@@ -223,6 +223,32 @@ fn a_pool_that_is_not_written_keeps_its_logs() {
     crashed.end(worker);
 }
 
+/// libzpool suspends the pool for a block of a log on a vdev that is missing: the volume is opened without a look at it.
+#[test]
+fn a_volume_is_read_although_its_log_device_is_missing() {
+    let disks = Disks::new();
+    let mut vdevs = disks.single();
+    vdevs.push(disks.vdev(VdevKind::Single, VdevClass::Log, &["log"]));
+    let Some(crashed) = CrashedPool::with(disks, vdevs, &[]) else { return };
+    let (log, away) = (crashed.disks.path().join("log"), crashed.disks.path().join("away"));
+    std::fs::rename(&log, &away).unwrap();
+    let worker = Worker::start().unwrap();
+    worker.run(Command::ImportPool {
+        config: scan(&[&crashed.disks.path().join("disk")]),
+        name: None,
+        read_only: true,
+        force: false,
+        missing_log: true,
+    });
+    assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
+    worker.export();
+
+    std::fs::rename(&away, &log).unwrap();
+    let worker = crashed.import();
+    assert_eq!(found(&worker, VOLUME), [NEW, NEW]);
+    crashed.end(worker);
+}
+
 /// The offsets, in its file, of blocks that zdb finds in an intent log: those with records, or
 /// those that records point to.
 fn blocks_of_log(crashed: &CrashedPool, pointed_to: bool) -> Option<Vec<(u64, usize)>> {

@@ -390,6 +390,58 @@ fn without_its_log_device_a_pool_is_imported_only_if_that_is_wanted() {
     assert_clean("tank", disks.path());
 }
 
+/// The labels of the other disks do not say that a log device was there: only the pool's own configuration does.
+#[test]
+fn a_log_device_without_a_label_here_is_told_from_a_disk() {
+    let Some(worker) = Worker::start() else { return };
+    let disks = Disks::new();
+    let mut vdevs = disks.single();
+    vdevs.push(disks.vdev(VdevKind::Single, VdevClass::Log, &["log"]));
+    worker.create_pool("tank", vdevs);
+    worker.create_volume("tank/vol", 16 << 20, &[]);
+    worker.export();
+    let log = disks.path().join("log");
+    std::fs::remove_file(&log).unwrap();
+    let config = scan(&[&disks.path().join("disk")]);
+    let (name, force) = (None, false);
+    let import = |config, read_only, missing_log| Command::ImportPool {
+        config,
+        name: name.clone(),
+        read_only,
+        force,
+        missing_log,
+    };
+    let worker = Worker::start().unwrap();
+    let refusal = worker.refused(import(config.clone(), false, false));
+    assert!(refusal.message.contains("log devices are missing or corrupted"), "{refusal}");
+    assert!(refusal.message.contains(log.to_str().unwrap()), "{refusal}");
+    worker.run(import(config.clone(), true, true));
+    let volume = worker.open("tank/vol").volume;
+    worker.run(Command::Close { volume });
+    worker.export();
+    let worker = Worker::start().unwrap();
+    worker.run(import(config, false, true));
+    assert_eq!(worker.status().state, "DEGRADED");
+    worker.export();
+    assert_clean("tank", disks.path());
+
+    // A disk with data is no log device, whatever the caller allows.
+    let disks = Disks::new();
+    let vdev = |name: &str| disks.vdev(VdevKind::Single, VdevClass::Normal, &[name]);
+    let worker = Worker::start().unwrap();
+    worker.create_pool("pond", vec![vdev("a"), vdev("b")]);
+    worker.export();
+    let lost = disks.path().join("b");
+    std::fs::remove_file(&lost).unwrap();
+    for read_only in [false, true] {
+        let worker = Worker::start().unwrap();
+        let config = scan(&[&disks.path().join("a")]);
+        let refusal = worker.refused(import(config, read_only, true));
+        assert!(refusal.message.contains("unavailable"), "{refusal}");
+        worker.end();
+    }
+}
+
 #[test]
 fn a_damaged_pool_and_a_damaged_configuration_are_refused() {
     let Some(worker) = Worker::start() else { return };

@@ -25,11 +25,16 @@ Examples:
   ashlar zpool import -d a.img,b.img
   ashlar zpool import -d /srv/images
   ashlar zpool import -f -d a.img,b.img tank
+  ashlar zpool import -m -d a.img,b.img tank
   ashlar zpool import -o readonly=on -d a.img,b.img tank")]
 pub(crate) struct Import {
     /// Even if another host used it last
     #[arg(short, long)]
     force: bool,
+
+    /// Even if log devices are missing: what was only in the log is lost
+    #[arg(short)]
+    missing_log: bool,
 
     /// readonly=on: write nothing
     #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = ["readonly=on", "readonly=off"])]
@@ -56,7 +61,8 @@ impl Import {
         }
         let read_only = self.option.as_deref() == Some("readonly=on");
         for name in &names {
-            place.with(Some(name), ImportMode { read_only, force: self.force }, |_| Ok(()))?;
+            let (force, missing_log) = (self.force, self.missing_log);
+            place.with(Some(name), ImportMode { read_only, force, missing_log }, |_| Ok(()))?;
         }
         if !names.is_empty() {
             return Ok(ExitCode::SUCCESS);
