@@ -84,7 +84,7 @@ if [ "${1:-}" = guest ]; then
 	esac
 	echo 2048 >$md/stripe_cache_size 2>/dev/null || true
 	speed=2000
-	[ "${name%%-*}" != inplace ] || speed=1000
+	[ "${name%%-*}" != inplace ] || speed=700
 	echo $speed >$md/sync_speed_min
 	echo $speed >$md/sync_speed_max
 	read -ra words <<<"$grow"
