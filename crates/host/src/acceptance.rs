@@ -217,8 +217,15 @@ fn advice(error: &AssembleError, unreadable: &[String], asked: &Asked) -> Option
         }
         AssembleError::ReadOnlyMember(_) | AssembleError::UsedElsewhere(_) => to_read(),
         AssembleError::BadBlocks { .. } => {
-            let hints: Vec<String> = to_read().into_iter().chain(without("that member")).collect();
-            (!hints.is_empty()).then(|| hints.join("; "))
+            let wanted = [("--run", md.run), ("--read-only", md.read_only), ("--force", md.force)];
+            let wanted: Vec<&str> =
+                wanted.iter().filter(|(_, given)| !given).map(|(option, _)| *option).collect();
+            let whole = format!(
+                "{} reads that member without its log if the others do not have its data; ashlar md assemble --update=force-no-bbl \
+                 removes the log; blocks that it listed have an older content then",
+                wanted.join(" ")
+            );
+            Some(without("that member").into_iter().chain([whole]).collect::<Vec<_>>().join("; "))
         }
         AssembleError::Disagree { .. }
         | AssembleError::Misaligned { .. }

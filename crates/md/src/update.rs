@@ -84,7 +84,9 @@ pub async fn update(members: &[Candidate], update: &Update) -> Result<(), Update
     if let (Update::Uuid(uuid), members) = (update, &mut together) {
         members.iter_mut().for_each(|member| member.sb.set_uuid = *uuid);
     }
-    plan(together, &Options { run: true, read_only: true, force: false }).await?;
+    // The log that is removed need not be valid.
+    let force = matches!(update, Update::NoBadBlockLog { force: true });
+    plan(together, &Options { run: true, read_only: true, force }).await?;
     if let Some(locked) = members.iter().find(|member| member.gateway.disk().is_read_only()) {
         return Err(failed(locked, Status::ReadOnly, &[]));
     }

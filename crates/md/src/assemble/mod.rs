@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use ashlar_block::Sectors;
 use uuid::Uuid;
 
+use crate::badblocks::BadBlocks;
 use crate::bitmap::{self, ArrayFacts, Bitmap};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Place;
@@ -26,6 +27,7 @@ use crate::probe::{Candidate, read_bad_blocks, read_whole_bitmap};
 
 pub(crate) mod elsewhere;
 mod error;
+mod invalid_logs;
 mod odd;
 mod replay;
 pub(crate) mod reshape;
@@ -33,6 +35,7 @@ mod trust;
 
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
+use invalid_logs::{InvalidLogs, plan_array};
 use odd::{check_same_roles, disagreement, is_impossible, is_rebuilt, leave_out_odd};
 use odd::{leave_out_unrecordable, left_out};
 pub(crate) use replay::ParityBlock;
@@ -110,10 +113,11 @@ pub async fn plan_with_backups(
 }
 
 /// Decides it for an array that has one map. `notes` say which devices were left out before.
-async fn plan_array(
+async fn plan_members(
     mut candidates: Vec<Candidate>,
     mut notes: Vec<String>,
     options: &Options,
+    logs: &mut InvalidLogs,
 ) -> Result<Plan, AssembleError> {
     if options.run {
         leave_out_odd(&mut candidates, &mut notes);
@@ -180,11 +184,17 @@ async fn plan_array(
     let in_slots = slots.into_iter().zip(0..).filter_map(|(c, slot)| Some((c?, Place::Slot(slot))));
     let mut members = Vec::new();
     for (candidate, place) in in_slots.chain(beside) {
-        match join(&candidate, place, &freshest, options).await {
+        match join(&candidate, place, &freshest, options, logs.are_ignored).await {
             Ok(Ok(rdev)) => members.push((rdev, place, candidate.sb)),
             Ok(Err(note)) => notes.push(format!("{} left out: {note}", candidate.path)),
             // The array can start without a spare.
             Err(error) if place == Place::Spare => notes.push(format!("no spare: {error}")),
+            Err(AssembleError::BadBlocks { path, why })
+                if options.read_only || options.run && personality.is_redundant() =>
+            {
+                notes.push(format!("{path} left out: {why}"));
+                logs.left_out.get_or_insert((path, why));
+            }
             Err(error) if options.run && personality.is_redundant() && is_impossible(&error) => {
                 notes.push(format!("{} left out: {error}", candidate.path));
             }
@@ -284,6 +294,7 @@ async fn join(
     place: Place,
     freshest: &Superblock,
     options: &Options,
+    ignore_invalid_log: bool,
 ) -> Result<Result<Rdev, String>, AssembleError> {
     let Candidate { gateway, path, sb } = candidate;
     let block = gateway.disk().limits().logical_block();
@@ -308,8 +319,7 @@ async fn join(
     }
     let bad = match read_bad_blocks(gateway, sb).await {
         Ok(Ok(bad)) => bad,
-        // Its bad blocks are unknown.
-        Ok(Err(why)) if options.read_only => return Ok(Err(why.to_string())),
+        Ok(Err(_)) if ignore_invalid_log => BadBlocks::none(),
         Ok(Err(why)) => return Err(AssembleError::BadBlocks { path: path.clone(), why }),
         Err(status) if options.read_only => return Ok(Err(status.to_string())),
         Err(status) => return Err(AssembleError::Read { path: path.clone(), status }),

@@ -232,6 +232,16 @@ fn a_bad_block_log_is_honoured_and_one_that_makes_no_sense_keeps_a_member_out() 
         assert!(matches!(refused, Some(AssembleError::BadBlocks { .. })), "{refused:?}");
         assert_eq!(in_sync(&sim, &disks, &READ_ONLY).await, [true, false]);
         assert_eq!(in_sync(&sim, &disks, &RUN).await, [true, false]);
+        // The last member is reached by force, and only for reading.
+        let last = &disks[1..];
+        for options in [READ_ONLY, RUN, Options { force: true, ..RUN }] {
+            let refused = start(&sim, last, &options).await.err();
+            assert!(matches!(refused, Some(AssembleError::BadBlocks { .. })), "{refused:?}");
+        }
+        let force = Options { force: true, run: true, ..READ_ONLY };
+        assert_eq!(in_sync(&sim, last, &force).await, [false, true]);
+        // Not while the other member has all.
+        assert_eq!(in_sync(&sim, &disks, &force).await, [true, false]);
         media[1].fail_reads(log(&sb).0..log(&sb).0 + 8);
         let refused = start(&sim, &disks, &RW).await.err();
         assert!(matches!(refused, Some(AssembleError::Read { .. })), "{refused:?}");

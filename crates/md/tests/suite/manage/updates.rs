@@ -2,7 +2,7 @@
 
 use ashlar_block::BlockDevice;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::ondisk::{Level, Role, Superblock};
+use ashlar_md::ondisk::{Features, Level, Role, Superblock};
 use ashlar_md::update::{Update, UpdateError, update};
 use ashlar_md::{AssembleError, group, plan};
 use ashlar_sim::{Media, Sim, Stop};
@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::common::{Shape, candidates, disks, start};
 use crate::manage::world::{LEN, RW, Recipe, check};
+use crate::sync::world::edit;
 
 const NEW: Uuid = Uuid::from_u128(0x1234_5678);
 
@@ -103,6 +104,21 @@ fn a_new_log_is_where_the_old_one_was_not_and_forgets_nothing() {
     let after = changed(&media, &Update::BadBlockLog).unwrap();
     let again = changed(&media, &Update::BadBlockLog).unwrap();
     assert_eq!(after, again);
+}
+
+/// Of the last member, too: the kernel does not take it with such a log.
+#[test]
+fn a_log_that_is_invalid_can_be_removed() {
+    let media = stopped(NewBitmap::None);
+    let last = &media[1..2];
+    let sb = &found(last)[0];
+    let at = sb.bad_block_log_start().unwrap();
+    edit(&media[1], |sb| sb.features |= Features::BAD_BLOCKS);
+    media[1].poke(at, &(300u64 << 10).to_le_bytes());
+    let refused = changed(last, &Update::NoBadBlockLog { force: false }).unwrap_err();
+    assert!(matches!(refused, UpdateError::Assemble(AssembleError::BadBlocks { .. })), "{refused}");
+    let after = changed(last, &Update::NoBadBlockLog { force: true }).unwrap();
+    assert_eq!(after[0].bad_block_log, None);
 }
 
 #[test]
