@@ -2,7 +2,7 @@
 # memory.sh - the daemon and a writer to its mount have one limit of memory, and both go on.
 #
 # In a User Mode Linux guest, as root of which the daemon has CAP_SYS_RESOURCE: a control group (of version 1 and 2) of 70 MiB, in it
-# the daemon and a dd with fsync on an ext4 on a loop device on the mount. Without what docs/internals/memory.md describes they stop for ever
+# the daemon and a dd with fsync on an ext4 on a loop device on the mount. Without what docs/memory.md describes they stop for ever
 # with version 1. Without the right the daemon warns; with version 1 the two may then stop, which depends on when the kernel needs memory.
 #
 # usage: memory.sh [VERSION...]    default: 1 2

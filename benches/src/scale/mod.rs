@@ -1,5 +1,5 @@
 //! A region in virtual time: 1,000 volumes of 100 TB with their members in different racks, and a rack that fails
-//! (docs/internals/scale.md).
+//! (docs/scale.md).
 //!
 //! Recoveries are flows over a network of links, which share each link fairly (max-min); between two ends of flows the rates are
 //! constant, so a run takes as many steps as there are flows. Bitmaps and limits are those of md itself. The same

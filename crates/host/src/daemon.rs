@@ -295,7 +295,7 @@ fn raise_open_files() {
     }
 }
 
-/// Has the kernel keep this daemon from waiting for its own clients when memory is short: docs/internals/memory.md. Before any other
+/// Has the kernel keep this daemon from waiting for its own clients when memory is short: docs/memory.md. Before any other
 /// thread is started, so that all of them inherit it.
 fn serve_writers(config: &Config) {
     if config.mount.is_some()

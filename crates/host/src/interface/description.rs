@@ -379,7 +379,7 @@ method List(path: string) -> (entries: []Entry)
 # process ends.
 method Stop(force: ?bool, unused: ?bool) -> (waits_for: []string, failure: ?string)
 
-# The daemon cannot open a disk, or not for this caller: the call may be sent again with its descriptor, see docs/internals/control.md.
+# The daemon cannot open a disk, or not for this caller: the call may be sent again with its descriptor, see docs/control.md.
 error NotOpened (path: string, access: (read, write))
 
 error NotFound (path: string)
