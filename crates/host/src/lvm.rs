@@ -8,10 +8,12 @@ mod devices;
 mod dialogue;
 mod draft;
 mod groups;
+mod handing_over;
 mod members;
 mod moving;
 pub mod names;
 mod physical;
+mod resizing;
 mod session;
 mod system_id;
 
