@@ -32,6 +32,7 @@ mod lvm_moves;
 mod lvm_reports;
 mod lvm_restore;
 mod lvm_snapshots;
+mod lvm_verbs;
 mod managing;
 mod maps;
 mod mdadm;

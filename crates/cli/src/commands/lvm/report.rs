@@ -44,6 +44,10 @@ pub(super) struct Look {
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
 
+    /// With --separator: columns have a fixed width all the same
+    #[arg(long)]
+    aligned: bool,
+
     /// The unit of sizes: r or h (the largest that fits, with < if rounded up, or without), b, s, k, m, g,
     /// t, p, e; in upper case powers of 1000
     #[arg(long, value_name = "UNIT", default_value = "r")]
@@ -72,6 +76,35 @@ pub(super) struct Look {
     /// basic, or json as --json
     #[arg(long, value_name = "FORMAT", value_parser = ["basic", "json"])]
     reportformat: Option<String>,
+
+    #[command(flatten)]
+    ineffective: Ineffective,
+}
+
+/// Options of LVM's reports that make no difference here: reports only read, show groups of other hosts, too, with a warning, and are
+/// printed at once.
+#[derive(Args, Debug)]
+struct Ineffective {
+    #[arg(long, hide = true)]
+    unbuffered: bool,
+
+    #[arg(long, hide = true)]
+    readonly: bool,
+
+    #[arg(long, hide = true)]
+    foreign: bool,
+
+    #[arg(long, hide = true)]
+    shared: bool,
+
+    #[arg(short = 'P', long, hide = true)]
+    partial: bool,
+
+    #[arg(long, hide = true)]
+    ignoreskippedcluster: bool,
+
+    #[arg(long, hide = true)]
+    trustcache: bool,
 }
 
 impl Look {
@@ -169,7 +202,7 @@ impl Look {
             fields,
             rows,
             &units,
-            &Style { headings, separator, prefixes, rows: self.rows },
+            &Style { headings, separator, aligned: self.aligned, prefixes, rows: self.rows },
         )
     }
 }
