@@ -75,6 +75,23 @@ commands() {
 		vgextend vg D1 D2
 		lvcreate -y -an -Zn -Wn -n second -i 2 -I 16k -l 20 vg D1 D2
 		lvresize -l +3 vg/second
+		vgsplit vg new D1
+		vgsplit vg new D1 D2
+		vgmerge vg new
+		vgsplit -n second vg new
+		lvcreate -y -an -Zn -Wn -n data -l 3 new
+		vgmerge vg new
+		vgsplit new vg D1
+		lvrename new data more
+		vgsplit -n more new vg
+		vgextend new D3
+		vgsplit new vg D3
+		vgsplit vg vg D0
+		vgmerge vg vg
+		vgmerge vg none
+		vgsplit vg other
+		vgsplit vg other D1
+		vgmerge vg new
 	C
 }
 

@@ -176,7 +176,7 @@ impl VolumeGroup {
             let names: Vec<String> =
                 partial.iter().map(|name| format!("{}/{name}", self.name)).collect();
             return Err(ChangeError::Refused(format!(
-                "logical volumes have extents on missing physical volumes: {}. --force removes these volumes",
+                "logical volumes have extents on missing physical volumes: {}. vgreduce --force removes these, too",
                 names.join(", ")
             )));
         }

@@ -334,6 +334,8 @@ fn options_are_abbreviated_and_those_of_lvm_are_known() {
     )
     .ok();
     assert_eq!(run.out, "  data:5.00m\n");
+    let run = on(&images, "vgs", &["--binary", "-o", "extendable,exported,vg_attr"]).ok();
+    assert_eq!(run.out, "  Extendable Exported Attr\n           1        0 wz--n-\n");
     for taken in [
         &["--config", "log/level=7 devices { use_devicesfile=0 }"][..],
         &["--driverloaded", "n", "--nolocking", "--noudevsync", "--nohints", "-d"],

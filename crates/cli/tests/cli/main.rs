@@ -29,6 +29,7 @@ mod lvm;
 mod lvm_held;
 mod lvm_live;
 mod lvm_moves;
+mod lvm_regrouping;
 mod lvm_reports;
 mod lvm_restore;
 mod lvm_snapshots;

@@ -74,7 +74,7 @@ pub fn table<R: Row>(
     for line in &lines {
         let text = if is_aligned {
             let cells = line.iter().zip(&widths).zip(fields);
-            let cells = cells.map(|((cell, width), field)| match field.kind.is_right() {
+            let cells = cells.map(|((cell, width), field)| match field.kind.is_right(units) {
                 true => format!("{cell:>width$}"),
                 false => format!("{cell:width$}"),
             });

@@ -44,7 +44,7 @@ fn served_only(disks: &Devices) -> Result<()> {
     if disks.devices.is_empty() {
         return Ok(());
     }
-    let hint = "ashlar serve makes a group's volumes active; then omit --devices";
+    let hint = "omit --devices for a group that ashlar serve has";
     Err(Error::usage("only a daemon activates volumes, and --devices names disks without one")
         .hint(hint))
 }

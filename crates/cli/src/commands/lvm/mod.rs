@@ -14,6 +14,7 @@ mod lvremove;
 mod lvresize;
 mod pv;
 mod pvmove;
+mod regrouping;
 mod rename;
 mod report;
 pub(crate) mod session;
@@ -75,6 +76,8 @@ pub(crate) enum Lvm {
     Vgexport(vg::Vgexport),
     Vgimport(vg::Vgimport),
     Vgck(check::Vgck),
+    Vgsplit(regrouping::Vgsplit),
+    Vgmerge(regrouping::Vgmerge),
     Lvcreate(Box<lvcreate::Lvcreate>),
     Lvremove(lvremove::Lvremove),
     Lvextend(lvresize::Lvextend),
@@ -121,6 +124,8 @@ impl Lvm {
             Self::Vgexport(command) => command.run(),
             Self::Vgimport(command) => command.run(),
             Self::Vgck(command) => command.run(),
+            Self::Vgsplit(command) => command.run(),
+            Self::Vgmerge(command) => command.run(),
             Self::Lvcreate(command) => command.run(),
             Self::Lvremove(command) => command.run(),
             Self::Lvextend(command) => command.run(),
@@ -186,6 +191,15 @@ impl ChangeOptions {
     fn archives(&self) -> Result<Archives> {
         Archives::new(self.autobackup, &archive::command())
     }
+}
+
+/// Refuses what is done only on disks that no daemon serves.
+fn on_disks_only(disks: &Devices, verb: &str) -> Result<()> {
+    if !disks.devices.is_empty() {
+        return Ok(());
+    }
+    let hint = "name all disks of the group with --devices DISK,..., once ashlar stop has ended the daemon that serves it";
+    Err(Error::usage(format_args!("{verb} works only on disks that no daemon serves")).hint(hint))
 }
 
 /// `y` or `n`, in LVM's syntax.

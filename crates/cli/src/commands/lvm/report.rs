@@ -53,6 +53,10 @@ pub(super) struct Look {
     #[arg(long, value_name = "UNIT", default_value = "r")]
     units: Units,
 
+    /// Show 1, 0 and -1 for yes, no and unknown
+    #[arg(long)]
+    binary: bool,
+
     /// Show no unit behind sizes
     #[arg(long)]
     nosuffix: bool,
@@ -184,6 +188,7 @@ impl Look {
     fn units(&self) -> Units {
         let mut units = self.units;
         units.suffix = !self.nosuffix;
+        units.binary = self.binary;
         units
     }
 

@@ -130,14 +130,12 @@ fn instead(key: &str) -> &'static str {
             "--devices DISK,... names the disks"
         }
         ("activation", name) if name.starts_with("snapshot_autoextend") => {
-            "ashlar serve has --snapshot-autoextend-threshold and --snapshot-autoextend-percent"
+            "ashlar serve --snapshot-autoextend-threshold and its like"
         }
         ("global", "units") => "--units UNIT",
         ("global", "suffix") => "--nosuffix",
         ("report", _) => "the options of pvs, vgs and lvs, such as -o, -O and --separator",
-        ("allocation", _) => {
-            "the options of lvcreate and pvcreate, such as --alloc and --dataalignment"
-        }
+        ("allocation", _) => "options such as lvcreate --alloc and pvcreate --dataalignment",
         _ => "omit it, and see the options of the command",
     }
 }
@@ -161,7 +159,9 @@ fn check_section(path: &str, section: &Section) -> std::result::Result<(), Strin
             // Devices files are not read, and lock daemons are not asked.
             _ if is_off && matches!(&*key, "devices/use_devicesfile" | "global/use_lvmlockd") => {}
             _ if key != "global/use_lvmlockd" && is_without_effect(&key) => {}
-            _ => return Err(format!("{key} cannot be set in ashlar; instead: {}", instead(&key))),
+            Node::Scalar(_) | Node::Array(_) => {
+                return Err(format!("{key} cannot be set in ashlar; instead: {}", instead(&key)));
+            }
         }
     }
     Ok(())
@@ -212,7 +212,7 @@ const VERBS: &[(&[&str], &str, &str)] = &[
     (
         &["lvpoll", "lvmpolld"],
         "a daemon carries moves and merges on by itself",
-        "ashlar jobs shows them; without a daemon, pvmove and lvconvert --merge carry them on",
+        "without a daemon, lvconvert --merge and pvmove carry them on; ashlar jobs shows those of a daemon",
     ),
     (
         &["lvmlockd", "lvmlockctl", "lvmpersist", "sanlock"],

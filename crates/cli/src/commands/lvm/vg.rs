@@ -15,7 +15,7 @@ use clap::Args;
 
 use super::pv::PvLayout;
 use super::session::{asking, change_members, served_members, tell};
-use super::{ChangeOptions, Devices};
+use super::{ChangeOptions, Devices, on_disks_only};
 
 /// LVM's default extent size.
 const EXTENT: Sectors = Sectors(8192);
@@ -223,15 +223,6 @@ impl Handed {
         })?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Refuses what is done only on disks that no daemon serves.
-fn on_disks_only(disks: &Devices, verb: &str) -> Result<()> {
-    if !disks.devices.is_empty() {
-        return Ok(());
-    }
-    let hint = "end the daemon that serves the group with ashlar stop, and name all its disks with --devices DISK,...";
-    Err(Error::usage(format_args!("{verb} works only on disks that no daemon serves")).hint(hint))
 }
 
 impl Vgexport {
