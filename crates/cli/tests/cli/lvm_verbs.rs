@@ -351,7 +351,8 @@ fn options_are_abbreviated_and_those_of_lvm_are_known() {
         (&["-t"], "--test is refused: ashlar has no test mode"),
         (&["--profile", "x"], "--profile is refused"),
         (&["--devicesfile", "x"], "--devices DISK"),
-        (&["--s", "1M"], "--s"),
+        (&["--de", "d0"], "--de may be "),
+        (&["--nonsense"], "unexpected argument '--nonsense'"),
     ] {
         let args = [refused, &["--addtag", "x", "vg"]].concat();
         is_refused_by_the_parser(&on(&images, "vgchange", &args), part);

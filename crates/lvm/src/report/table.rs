@@ -71,10 +71,12 @@ pub fn table<R: Row>(
     let widths: Vec<usize> = (0..fields.len()).map(width).collect();
     let separator = style.separator.as_deref();
     let mut out = String::new();
-    for line in &lines {
+    for (at, line) in lines.iter().enumerate() {
         let text = if is_aligned {
+            let is_heading = style.headings && at == 0;
             let cells = line.iter().zip(&widths).zip(fields);
-            let cells = cells.map(|((cell, width), field)| match field.kind.is_right(units) {
+            let is_right = |field: &Field<R>| !is_heading && field.kind.is_right(units);
+            let cells = cells.map(|((cell, width), field)| match is_right(field) {
                 true => format!("{cell:>width$}"),
                 false => format!("{cell:width$}"),
             });

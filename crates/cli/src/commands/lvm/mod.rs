@@ -18,7 +18,7 @@ mod regrouping;
 mod rename;
 mod report;
 pub(crate) mod session;
-mod spellings;
+pub(crate) mod spellings;
 mod vg;
 mod vgcfg;
 

@@ -85,8 +85,8 @@ pub(super) struct Look {
     ineffective: Ineffective,
 }
 
-/// Options of LVM's reports that make no difference here: reports only read, show groups of other hosts, too, with a warning, and are
-/// printed at once.
+/// Options of LVM's reports that make no difference here: reports only read, show groups of other hosts, too, with a warning, are
+/// printed at once, and there are no volumes of the past.
 #[derive(Args, Debug)]
 struct Ineffective {
     #[arg(long, hide = true)]
@@ -109,6 +109,9 @@ struct Ineffective {
 
     #[arg(long, hide = true)]
     trustcache: bool,
+
+    #[arg(short = 'H', long, hide = true)]
+    history: bool,
 }
 
 impl Look {

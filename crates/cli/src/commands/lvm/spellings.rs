@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ashlar_host::error::{Error, Result};
 use ashlar_lvm::text::{self, Node, Scalar, Section};
 use clap::builder::TypedValueParser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Args, Command};
 
 /// LVM's exit code for a verb that does not exist (`ENO_SUCH_CMD`).
@@ -247,6 +247,19 @@ const VERBS: &[(&[&str], &str, &str)] = &[
         "ashlar status, ashlar get and ashlar lvm lvchange -a",
     ),
 ];
+
+/// The options of a verb that begin like one which the parser refused as unknown, if there are several: none of them is meant for
+/// sure.
+pub(crate) fn candidates(error: &clap::Error, lvm: &Command, verb: &str) -> Option<String> {
+    let refused =
+        error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument);
+    let Some(ContextValue::String(text)) = refused else { return None };
+    let start = text.strip_prefix("--")?.split('=').next()?;
+    let arguments = lvm.find_subcommand(verb)?.get_arguments().filter_map(Arg::get_long);
+    let found: Vec<String> =
+        arguments.filter(|long| long.starts_with(start)).map(|long| format!("--{long}")).collect();
+    (found.len() > 1).then(|| format!("--{start} may be {}", found.join(" or ")))
+}
 
 /// Refuses a verb that ashlar does not have.
 ///
