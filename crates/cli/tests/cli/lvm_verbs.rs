@@ -313,6 +313,17 @@ fn vgck_and_pvck_find_what_is_wrong() {
 }
 
 #[test]
+fn vgck_of_a_group_is_not_about_the_disks_of_others() {
+    let images = Images::new(2, 40 * MIB);
+    lvm(&images, &["vgcreate", "vg", "d0"]).ok();
+    lvm(&images, &["vgcreate", "other", "--metadatacopies", "2", "d1"]).ok();
+    write(&images, &("d1".to_owned(), 4100), &[0; 100]);
+    on(&images, "vgck", &["vg"]).ok();
+    on(&images, "vgck", &["other"]).fails(5, &["The metadata on d1 is damaged"]);
+    on(&images, "vgck", &[]).fails(5, &["The metadata on d1 is damaged"]);
+}
+
+#[test]
 fn a_served_group_is_checked_too() {
     let images = group(1);
     let daemon = serving(&images, &[]);

@@ -104,24 +104,28 @@ impl Vgck {
                 .iter()
                 .enumerate()
                 .filter(|(index, pv)| is_damaged(session, *index, pv));
-            let damaged: Vec<String> = damaged.map(|(_, pv)| pv.path.clone()).collect();
+            let damaged: Vec<_> = damaged.map(|(index, pv)| (index, pv.path.clone())).collect();
             Ok((Groups::on_disks(session), damaged))
         })?;
         self.check(&groups, &damaged)
     }
 
-    /// Fails if a group has something missing or damaged; what that is was said when it was read.
-    fn check(&self, groups: &Groups, damaged: &[String]) -> Result<ExitCode> {
+    /// Fails if a group has something missing, or physical volumes of it, or without names any, are damaged; what that is was said when
+    /// it was read.
+    fn check(&self, groups: &Groups, damaged: &[(usize, String)]) -> Result<ExitCode> {
         let names = if self.names.is_empty() { groups.names() } else { self.names.clone() };
-        let mut bad = Vec::new();
+        let (mut bad, mut members) = (Vec::new(), Vec::new());
         for name in &names {
             let group = groups.group(group_name(name))?;
             let missing = group.missing().count();
             if missing > 0 {
                 bad.push(format!("The volume group {name} is missing {missing} physical volumes"));
             }
+            members.extend(group.members.iter().filter_map(|member| member.index()));
         }
-        bad.extend(damaged.iter().map(|path| format!("The metadata on {path} is damaged")));
+        let is_meant = |index: &usize| self.names.is_empty() || members.contains(index);
+        let damaged = damaged.iter().filter(|(index, _)| is_meant(index));
+        bad.extend(damaged.map(|(_, path)| format!("The metadata on {path} is damaged")));
         match bad.is_empty() {
             true => Ok(ExitCode::SUCCESS),
             false => Err(Error::failed(bad.join("; "))),

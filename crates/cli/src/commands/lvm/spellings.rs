@@ -14,7 +14,6 @@ const NO_SUCH_VERB: u8 = 2;
 
 /// Options of LVM's that are taken for scripts' sake: what they say is so in any case, or the option is refused.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Options for scripts that were written for LVM")]
 pub(super) struct Common {
     /// Settings as of lvm.conf: those that make no difference here are taken, all others are refused
     #[arg(long, value_name = "SETTINGS", value_parser = check_settings)]
