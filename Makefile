@@ -61,6 +61,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"the disks of a NAS with unequal disks" "ONLY=raid5-ext4 timeout 300 tests/interop/shr.sh" \
 		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "timeout 600 tests/interop/lvm-commands.sh" \
+		"what users of LVM type" "timeout 300 tests/interop/lvm-verbs.sh" \
 		"groups that change while they serve" "CHANGES=80 EVERY=20 timeout 600 tests/interop/lvm-live.sh" \
 		"snapshots between ashlar and the kernel" "ONLY=8-cut timeout 600 tests/interop/dm-snapshot.sh" \
 		"the device mapper against the kernel" "timeout 600 tests/interop/dm.sh" \
@@ -96,6 +97,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"the disks of a NAS with unequal disks" "timeout 400 tests/interop/shr.sh" \
 		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "timeout 600 tests/interop/lvm-commands.sh" \
+		"what users of LVM type" "timeout 300 tests/interop/lvm-verbs.sh" \
 		"groups that change while they serve" "timeout 1200 tests/interop/lvm-live.sh" \
 		"texts and labels against LVM" "timeout 600 tests/interop/lvm-metadata.sh" \
 		"snapshots between ashlar and the kernel" "timeout 1200 tests/interop/dm-snapshot.sh" \
@@ -134,6 +136,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"texts and labels against LVM" "tests/interop/lvm-metadata.sh" \
 		"volume groups between ashlar and the kernel" "ROUNDS=$${ROUNDS:-10} tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "tests/interop/lvm-commands.sh" \
+		"what users of LVM type" "tests/interop/lvm-verbs.sh" \
 		"groups that change while they serve" "CHANGES=5000 tests/interop/lvm-live.sh" \
 		"every btrfs case against the kernel" "ALL=1 tests/interop/btrfs.sh" \
 		"every case of zvols between ashlar and the kernel" "ALL=1 tests/interop/zvol.sh" \

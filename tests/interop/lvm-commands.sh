@@ -93,6 +93,10 @@ texts() {
 		pvs --nameprefixes --unquoted --noheadings -o pv_name,vg_name,pv_free,pv_tags
 		pvs --nameprefixes --separator , -o pv_name,pv_free,pv_tags
 		vgs --rows -o vg_name,vg_free,vg_tags
+		vgs --separator : --aligned -o vg_name,vg_free,vg_attr
+		vgs --binary --noheadings --separator : -o vg_name,vg_extendable,vg_exported,vg_partial,vg_clustered
+		pvs --binary --noheadings --separator : -o pv_name,pv_allocatable,pv_missing,pv_in_use
+		lvs --binary --noheadings --separator : -a -o lv_name,lv_merging,lv_fixed_minor,lv_skip_activation,lv_device_open
 		vgs --rows --nameprefixes --units k -o vg_name,vg_free
 		lvs --nameprefixes --noheadings -a -o lv_name,vg_name,lv_path,pool_lv
 	C

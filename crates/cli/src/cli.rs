@@ -60,7 +60,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Md(commands::md::Md),
     #[command(subcommand)]
-    Lvm(commands::lvm::Lvm),
+    Lvm(Box<commands::lvm::Lvm>),
     #[command(subcommand)]
     Btrfs(commands::btrfs::Btrfs),
     #[command(subcommand)]

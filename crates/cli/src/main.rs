@@ -31,24 +31,40 @@ use ashlar_host::error::Result;
 use ashlar_host::options::MapFile;
 use ashlar_host::{disks, sandbox};
 use ashlar_terminal::{self as output, Voice};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
-/// Whether a command is one of LVM's, which have exit codes of their own.
-fn is_lvm(args: &[OsString]) -> bool {
-    let is_option = |arg: &&OsString| arg.as_encoded_bytes().starts_with(b"-");
-    args.iter().skip(1).find(|arg| !is_option(arg)).is_some_and(|arg| arg == "lvm")
+/// The words behind `lvm`, if a command is one of LVM's, which have exit codes of their own.
+fn lvm_words(args: &[OsString]) -> Option<&[OsString]> {
+    let is_option = |arg: &OsString| arg.as_encoded_bytes().starts_with(b"-");
+    let first = args.iter().skip(1).position(|arg| !is_option(arg))? + 1;
+    args.get(first).is_some_and(|arg| arg == "lvm").then(|| args.get(first + 1..)).flatten()
+}
+
+/// Prints why a command of LVM's cannot be parsed.
+fn print_refusal(error: &clap::Error, words: &[OsString]) {
+    let cli = cli::Cli::command();
+    let verb = words.first().and_then(|verb| verb.to_str());
+    let lvm = cli.find_subcommand("lvm").zip(verb);
+    match lvm.and_then(|(lvm, verb)| commands::lvm::spellings::candidates(error, lvm, verb)) {
+        Some(text) => output::to_stderr(&format!("error: {text}\n")),
+        None => {
+            // The message is all there is to say.
+            let (Ok(()) | Err(_)) = error.print();
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let args = commands::md::spelling::ours(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() && is_lvm(&args) => {
-            // The message is all there is to say.
-            let (Ok(()) | Err(_)) = error.print();
-            return ExitCode::from(commands::lvm::INVALID);
-        }
-        Err(error) => error.exit(),
+        Err(error) => match lvm_words(&args).filter(|_| error.use_stderr()) {
+            Some(words) => {
+                print_refusal(&error, words);
+                return ExitCode::from(commands::lvm::INVALID);
+            }
+            None => error.exit(),
+        },
     };
     // Writing a file beyond the file size limit (ulimit -f) must fail with an error, and not kill a daemon or a worker:
     // an ignored signal stays ignored in child processes. Rust's runtime already ignores SIGPIPE.

@@ -161,7 +161,9 @@ impl Client {
         let physical: Vec<String> = match &at.command {
             Membership::Create(new) => new.physical.iter().map(whole).collect(),
             Membership::Extend { physical, .. } => physical.iter().map(whole).collect(),
-            Membership::Reduce { .. } | Membership::Remove { .. } => Vec::new(),
+            Membership::Reduce { .. } | Membership::Resize { .. } | Membership::Remove { .. } => {
+                Vec::new()
+            }
         };
         let named: Vec<&str> = physical.iter().map(String::as_str).collect();
         self.call_passing("LvmMembers", json!(at), &named)

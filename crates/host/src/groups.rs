@@ -119,7 +119,9 @@ impl Service {
                 | Command::Merge { .. }
                 | Command::Move(_)
                 | Command::AbortMove { .. }
-                | Command::RenameGroup { .. } => in_use(name, busy),
+                | Command::RenameGroup { .. }
+                | Command::Tag(_)
+                | Command::Allocatable(_) => in_use(name, busy),
             }
         };
         let shut = self.shut(&change.shut, busy).await;

@@ -1,4 +1,5 @@
-//! Changes of which physical volumes served groups have, that clients request: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`.
+//! Changes of which physical volumes served groups have, that clients request: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`; and of
+//! their sizes: `pvresize`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use ashlar_lvm::{VolumeGroup, read_pv};
 use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::probe::probe;
 use ashlar_stack::turn::Turn;
-use ashlar_stack::volume_groups::{Request, new_member};
+use ashlar_stack::volume_groups::{PlannedResize, Request, new_member};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
@@ -61,6 +62,9 @@ impl Service {
                 self.extend_group(&mut turn, &at, (physical, *layout), passed).await
             }
             Membership::Reduce { physical } => self.reduce_group(&mut turn, &at, physical).await,
+            Membership::Resize { physical, sectors } => {
+                self.resize_physical(&mut turn, &at, physical, sectors.map(Sectors)).await
+            }
             Membership::Remove { force } => self.remove_group(&mut turn, &at, *force).await,
         };
         log_notes(&turn.take_notes());
@@ -151,6 +155,35 @@ impl Service {
         let applied = apply(&*self.machine, turn, change, keep).await;
         sure(applied)?;
         reply(LvmReply { notes: Vec::new(), questions: Vec::new(), done })
+    }
+
+    async fn resize_physical(
+        &self,
+        turn: &mut Turn,
+        at: &LvmMembers,
+        path: &str,
+        size: Option<Sectors>,
+    ) -> Result<Value, Reply> {
+        let device = self.device_at(Some(&at.directory), path).await.unwrap_or_default();
+        let planned = turn.prepare_resize(&at.group, (&device, path), size);
+        let PlannedResize { change, question } = planned.map_err(|why| refused(why, None))?;
+        if let Some(question) = question.filter(|_| at.confirmed != Some(true)) {
+            let questions = vec![question];
+            return reply(LvmReply { notes: Vec::new(), questions, done: Vec::new() });
+        }
+        let extents = |group: &VolumeGroup| group.pvs.iter().map(|pv| u64::from(pv.pe_count)).sum();
+        let before: u64 = extents(&change.before.group);
+        let keep = (&*at.line, at.archive != Some(false));
+        let applied = sure(apply(&*self.machine, turn, change, keep).await)?;
+        let notes = match extents(&applied.metadata.group) == before {
+            true => vec![format!(
+                "  {path} has as many extents as before; a file or disk that has grown is larger for the daemon once it is \
+                 started again"
+            )],
+            false => Vec::new(),
+        };
+        let done = vec![format!("  Physical volume \"{path}\" changed")];
+        reply(LvmReply { notes, questions: Vec::new(), done })
     }
 
     async fn remove_group(

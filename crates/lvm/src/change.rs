@@ -127,7 +127,7 @@ pub enum ChangeError {
     },
 }
 
-type Result<T> = std::result::Result<T, ChangeError>;
+pub(crate) type Result<T> = std::result::Result<T, ChangeError>;
 
 impl VolumeGroup {
     /// Creates a linear or striped volume; returns its name.
@@ -350,12 +350,7 @@ impl VolumeGroup {
         if let Some(user) = self.lvs.iter().find(|lv| uses(lv)) {
             return Err(ChangeError::PhysicalInUse(user.name.clone()));
         }
-        // Their text may name physical volumes in ways that are not known.
-        let is_foreign = |segment: &Segment| matches!(segment.kind, SegmentKind::Foreign(_));
-        if let Some(lv) = self.lvs.iter().find(|lv| lv.segments.iter().any(is_foreign)) {
-            let why = "it has segments that are not known, which may be there";
-            return Err(ChangeError::NotSo { name: lv.name.clone(), why });
-        }
+        self.refuse_unknown_segments()?;
         self.pvs.remove(index);
         for segment in self.lvs.iter_mut().flat_map(|lv| &mut lv.segments) {
             for area in segment.areas_mut() {

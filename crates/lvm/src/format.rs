@@ -15,7 +15,7 @@ const FIRST_AREA: u64 = 4096;
 /// The smallest metadata area, eight pages.
 const MIN_AREA: u64 = 8 * 4096;
 /// The smallest device that LVM accepts (`devices/pv_min_size`).
-const MIN_DEVICE: u64 = 2 << 20;
+pub(crate) const MIN_DEVICE: u64 = 2 << 20;
 /// Bytes cleared at the start of a metadata area.
 const CLEARED: u64 = 8 * SECTOR_SIZE as u64;
 /// The sector of LVM's label.
@@ -119,6 +119,25 @@ pub fn plan(uuid: Uuid, size: u64, layout: &Layout) -> Result<PvLabel, FormatErr
         metadata_areas: areas,
         extension: Some(Extension { version: EXTENSION_VERSION, flags: 0, bootloader_areas }),
     })
+}
+
+/// The label of a physical volume without a group if its size is `size` bytes.
+///
+/// # Errors
+/// It cannot have that size.
+pub fn resized(label: &PvLabel, size: u64) -> Result<PvLabel, FormatError> {
+    if label.metadata_areas.len() > 1 {
+        let why =
+            "it has a metadata area at its end, which would have to move: pvcreate makes it anew";
+        return Err(FormatError::Layout(why));
+    }
+    if size < MIN_DEVICE {
+        return Err(FormatError::TooSmall(size));
+    }
+    if label.data_areas.iter().any(|area| area.offset >= size) {
+        return Err(FormatError::NoRoom(size));
+    }
+    Ok(PvLabel { device_size: size, ..label.clone() })
 }
 
 /// Creates a physical volume without a group on the device of `gateway`.

@@ -13,7 +13,7 @@
 //! | [`metadata`] | the contents of a text: a volume group, checked |
 //! | [`group`] | the groups on a set of physical volumes |
 //! | [`alloc`] | free extents, and their allocation to new volumes |
-//! | [`change`], [`moving`] | changes of a group's description |
+//! | [`change`], [`moving`], [`attributes`], [`regrouping`] | changes of a group's description |
 //! | [`snapshots`] | the use of a snapshot's space, and its extension by policy |
 //!
 //! Invariants: unchanged parts are written back byte for byte; of a group's texts, the one with the
@@ -29,6 +29,7 @@
 
 pub mod activate;
 pub mod alloc;
+pub mod attributes;
 pub mod change;
 pub mod command;
 pub mod commit;
@@ -38,6 +39,7 @@ pub mod metadata;
 pub mod moving;
 pub mod ondisk;
 pub mod pv;
+pub mod regrouping;
 pub mod report;
 pub mod sizes;
 pub mod snapshots;

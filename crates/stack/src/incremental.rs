@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ashlar_block::Runtime;
+use ashlar_block::{Runtime, Sectors};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_lvm::metadata::Header;
@@ -26,8 +26,8 @@ use crate::devices::Claim;
 use crate::names::{ArrayName, wanted_name};
 use crate::view::ArrayView;
 use crate::volume_groups::{
-    Activation, Change, ChangeResult, CopyControl, MergeIdentity, Request, ServedGroup,
-    ServedMerge, ServedMove, ServedPhysical, ServedSnapshot,
+    Activation, Change, ChangeResult, CopyControl, MergeIdentity, PlannedResize, Request,
+    ServedGroup, ServedMerge, ServedMove, ServedPhysical, ServedSnapshot,
 };
 
 /// The result of adding a member.
@@ -273,6 +273,21 @@ impl Collector {
     ) -> Result<(Change, Vec<String>), String> {
         let (groups, site) = self.builder.groups_and_site();
         groups.prepare_reduce(group, leaving, &site)
+    }
+
+    /// Plans that a physical volume of a group, given by the name of its device and the user's path, gets the size of its device or
+    /// `size`.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub fn prepare_resize(
+        &mut self,
+        group: &str,
+        physical: (&str, &str),
+        size: Option<Sectors>,
+    ) -> Result<PlannedResize, String> {
+        let (groups, site) = self.builder.groups_and_site();
+        groups.prepare_resize(group, physical, size, &site)
     }
 
     /// Makes a group of free physical volumes: the names of their devices, with the user's paths.

@@ -36,7 +36,7 @@ pub use change::{Change, ChangeResult, Request};
 pub use copying::CopyControl;
 pub use filling::ServedSnapshot;
 pub use held::RefusedGroup;
-pub use members::new_member;
+pub use members::{PlannedResize, new_member};
 pub use merges::{MergeIdentity, ServedMerge, left_to_merge};
 pub use moves::{MirrorProgress, MovingState, ServedMove, mirror_progress};
 pub use report::{ServedGroup, ServedPhysical, ServedVolume};

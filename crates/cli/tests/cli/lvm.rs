@@ -73,7 +73,7 @@ pub(super) fn write(images: &Images, (disk, at): &(String, u64), bytes: &[u8]) {
     file.write_all_at(bytes, *at).unwrap();
 }
 
-fn read(images: &Images, (disk, at): &(String, u64), len: usize) -> Vec<u8> {
+pub(super) fn read(images: &Images, (disk, at): &(String, u64), len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let file = fs::File::open(images.path(disk)).unwrap();
     file.read_exact_at(&mut bytes, *at).unwrap();

@@ -10,7 +10,7 @@ fn reports_take_lvms_options() {
         on(&images, "lvs", &["--noheadings", "--separator", ":", "--units", "k", "--nosuffix"]);
     assert_eq!(run.ok().out, "  a:vg:-wi-------:4096.00::::::::\n");
     let run = on(&images, "pvs", &["-o", "pv_name,pv_free", "d1"]).ok();
-    assert_eq!(run.out, "  PV  PFree\n  d1 39.00m\n");
+    assert_eq!(run.out, "  PV PFree\n  d1 39.00m\n");
     let help = on(&images, "lvs", &["-o", "help"]).ok();
     assert!(help.out.contains("lv_size") && help.out.contains("  origin"), "{help:?}");
     let titles = ["  Logical Volume Segment Fields\n", "    seg_all ", "    pv_mda_free "];

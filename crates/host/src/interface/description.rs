@@ -174,7 +174,7 @@ method Zfs(pool: string, command: object) -> (reply: object)
 type Question (text: string, refusal: string)
 
 # Changes a volume group by its name or UUID. The command is an object with one field that says which: create, resize, remove,
-# rename, merge, move, abort-move, rename-group, restore (docs/internals/lvm.md). If the user must confirm it, there are questions in the reply, and nothing is done before it
+# rename, merge, move, abort-move, rename-group, restore, tag, allocatable (docs/internals/lvm.md). If the user must confirm it, there are questions in the reply, and nothing is done before it
 # comes confirmed. Archive false keeps no copies of the metadata; line is the command as the user gave it. The reply has
 # lines to print before and after.
 method Lvm(
@@ -185,7 +185,7 @@ method Lvm(
   line: string
 ) -> (notes: []string, questions: []Question, done: []string)
 
-# Changes which physical volumes a volume group has, as Lvm does: the command is create, extend, reduce or remove. Paths are those of devices
+# Changes which physical volumes a volume group has, as Lvm does: the command is create, extend, reduce, resize or remove. Paths are those of devices
 # of the daemon, or of disks that it opens, in the directory.
 method LvmMembers(
   group: string,

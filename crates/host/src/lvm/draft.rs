@@ -17,6 +17,7 @@ use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, Zeroes};
 use ashlar_lvm::commit::{CommitError, Member, commit};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
+use ashlar_lvm::group::Group;
 use ashlar_lvm::{Metadata, VolumeGroup};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::outsiders::Outsider;
@@ -66,17 +67,44 @@ impl Session {
     /// The group does not exist, may be another host's, or must not be changed in its present state.
     pub async fn draft(&self, name: &str) -> Result<Draft> {
         let found = self.group(name)?;
+        let group = &found.metadata.group;
+        self.refuse_held(group)?;
+        let members = self.all_members(found)?;
+        if let Some(why) = group.write_refusal() {
+            return Err(cannot_change(group, why));
+        }
+        self.draft_with(found, members).await
+    }
+
+    /// Refuses a group that may be another host's.
+    pub(super) fn refuse_held(&self, group: &VolumeGroup) -> Result<()> {
+        match group.held_elsewhere(&self.local) {
+            Some(held) => Err(Error::failed(&held).hint(held.way_out())),
+            None => Ok(()),
+        }
+    }
+
+    /// The indices of all physical volumes of a group.
+    ///
+    /// # Errors
+    /// Some are missing.
+    pub(super) fn all_members(&self, found: &Group) -> Result<Vec<usize>> {
+        let members: Option<Vec<usize>> = found.members.iter().map(|m| m.usable()).collect();
+        members.ok_or_else(|| {
+            let missing: Vec<String> = found.missing().map(|id| id.to_string()).collect();
+            let why = format!("physical volumes are missing: {}", missing.join(", "));
+            cannot_change(&found.metadata.group, why)
+        })
+    }
+
+    /// A copy of a group whose description may be changed, with these physical volumes.
+    ///
+    /// # Errors
+    /// They must not be written to.
+    pub(super) async fn draft_with(&self, found: &Group, members: Vec<usize>) -> Result<Draft> {
         let metadata = &found.metadata;
         let group = &metadata.group;
-        if let Some(held) = group.held_elsewhere(&self.local) {
-            return Err(Error::failed(&held).hint(held.way_out()));
-        }
-        let refuse = |why: String| Err(Error::new("Cannot change VG", &group.name, why));
-        let members: Option<Vec<usize>> = found.members.iter().map(|m| m.usable()).collect();
-        let Some(members) = members else {
-            let missing: Vec<String> = found.missing().map(|id| id.to_string()).collect();
-            return refuse(format!("physical volumes are missing: {}", missing.join(", ")));
-        };
+        let refuse = |why: String| Err(cannot_change(group, why));
         let path = |index: usize| self.pvs.get(index).map_or("", |pv| pv.path.as_str());
         for copy in &self.found.duplicates {
             let id = self.pvs.get(*copy).map(|pv| pv.on_disk.label.uuid);
@@ -86,9 +114,6 @@ impl Session {
         }
         if let Some((index, error)) = self.found.damaged.iter().find(|(i, _)| members.contains(i)) {
             return refuse(format!("the metadata on {} is damaged: {error}", path(*index)));
-        }
-        if let Some(why) = group.write_refusal() {
-            return refuse(why);
         }
         self.refuse_rivals(&members).await?;
         Ok(Draft { before: Some(Metadata::clone(metadata)), group: group.clone(), members })
@@ -224,6 +249,10 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn cannot_change(group: &VolumeGroup, why: String) -> Error {
+    Error::new("Cannot change VG", &group.name, why)
 }
 
 impl Draft {

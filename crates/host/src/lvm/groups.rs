@@ -81,6 +81,11 @@ impl Groups {
         groups.filter_map(|group| Some((&*group.name, group.held_elsewhere(local)?))).collect()
     }
 
+    /// The names of all groups.
+    pub fn names(&self) -> Vec<String> {
+        self.groups.iter().map(|group| group.metadata.group.name.clone()).collect()
+    }
+
     /// The index of the physical volume that this path is of.
     fn index(&self, path: &str) -> Option<usize> {
         let wanted = disks::identity(Path::new(path));

@@ -1,4 +1,4 @@
-//! Changes of which physical volumes the groups on disks have: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`.
+//! Changes of which physical volumes the groups on disks have: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`; and of their sizes.
 
 use std::collections::BTreeSet;
 
@@ -38,6 +38,10 @@ impl Session {
             }
             Membership::Reduce { physical } => {
                 self.reduce_group(name, physical, archives).await?;
+                return Ok(Vec::new());
+            }
+            Membership::Resize { physical, sectors } => {
+                self.resize_physical(physical, sectors.map(Sectors), archives).await?;
                 return Ok(Vec::new());
             }
             Membership::Remove { force } => {

@@ -185,7 +185,9 @@ impl World {
         let asked = match command {
             Membership::Create(_) => Asked::NewGroup,
             Membership::Remove { .. } => Asked::RemoveGroup,
-            Membership::Extend { .. } | Membership::Reduce { .. } => Asked::Other,
+            Membership::Extend { .. } | Membership::Reduce { .. } | Membership::Resize { .. } => {
+                Asked::Other
+            }
         };
         let (group, line, directory) = (group.to_owned(), "sim".to_owned(), PathBuf::from("/"));
         let at =

@@ -56,13 +56,10 @@ pub struct NewSize {
     pub amount: Amount,
 }
 
-/// A share of extents: rounded up for an origin or a volume, else down, as in LVM.
-pub(super) fn share(percent: u32, base: Base, extents: u64) -> u32 {
+/// A share of extents, rounded up or down.
+pub(super) fn share(percent: u32, extents: u64, is_up: bool) -> u32 {
     let all = u64::from(percent).saturating_mul(extents);
-    let share = match base {
-        Base::Origin | Base::Volume => all.div_ceil(100),
-        Base::Group | Base::Free | Base::Named => all / 100,
-    };
+    let share = if is_up { all.div_ceil(100) } else { all / 100 };
     u32::try_from(share).unwrap_or(u32::MAX)
 }
 
@@ -80,12 +77,13 @@ pub(super) fn of_size(
     Ok(extents)
 }
 
-/// The extents of a share of the group's; `None` if the base is a volume.
+/// The extents of a share of the group's, rounded up or down; `None` if the base is a volume.
 pub(super) fn of_group(
     group: &VolumeGroup,
     percent: u32,
     base: Base,
     named: &[usize],
+    is_up: bool,
 ) -> Option<u32> {
     let free = group.free_map();
     let all = group.pvs.iter().map(|pv| u64::from(pv.pe_count)).sum();
@@ -96,7 +94,7 @@ pub(super) fn of_group(
         Base::Named => named.iter().map(|pv| free.on(*pv)).sum(),
         Base::Origin | Base::Volume => return None,
     };
-    Some(share(percent, base, extents))
+    Some(share(percent, extents, is_up))
 }
 
 /// Rounds extents to whole rows of stripes, up or down.
@@ -127,9 +125,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_volumes_are_rounded_up() {
-        assert_eq!(share(50, Base::Free, 7), 3);
-        assert_eq!(share(50, Base::Origin, 7), 4);
-        assert_eq!(share(u32::MAX, Base::Group, u64::MAX), u32::MAX);
+    fn shares_are_rounded_up_or_down() {
+        assert_eq!(share(50, 7, false), 3);
+        assert_eq!(share(50, 7, true), 4);
+        assert_eq!(share(u32::MAX, u64::MAX, false), u32::MAX);
     }
 }

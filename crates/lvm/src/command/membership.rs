@@ -3,9 +3,11 @@
 use ashlar_block::Sectors;
 use serde::{Deserialize, Serialize};
 
+use super::Question;
 use crate::format::Layout;
+use crate::report::long;
 
-/// A change of which physical volumes a group has.
+/// A change of which physical volumes a group has, or of their sizes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Membership {
@@ -22,6 +24,13 @@ pub enum Membership {
     Reduce {
         /// The paths of the physical volumes; none: all that no logical volume uses, but for one.
         physical: Vec<String>,
+    },
+    /// `pvresize`.
+    Resize {
+        /// The path of the physical volume.
+        physical: String,
+        /// Its new size; `None`: that of its device.
+        sectors: Option<u64>,
     },
     /// `vgremove`, with all logical volumes.
     Remove {
@@ -60,6 +69,24 @@ pub struct LayoutOptions {
     pub metadata_sectors: u64,
     /// [`Layout::bootloader`].
     pub bootloader_sectors: u64,
+}
+
+/// What the user must confirm before the physical volume at `path` gets the size `size`: whether it may be smaller than its device,
+/// whose size is `device`.
+pub fn resize_question(path: &str, size: Sectors, device: Sectors) -> Option<Question> {
+    (size < device).then(|| Question {
+        text: format!(
+            "{path}: Requested size {} is less than real size {}. Proceed?",
+            long(size),
+            long(device)
+        ),
+        refusal: format!("Physical Volume {path} not resized."),
+    })
+}
+
+/// What `pvresize` says of a physical volume that is larger than its device would be.
+pub fn too_large(size: Sectors, device: Sectors) -> String {
+    format!("the requested size {} exceeds that of the device, {}", long(size), long(device))
 }
 
 impl From<Layout> for LayoutOptions {

@@ -4,8 +4,10 @@
 //! [`Command::apply`] resolves its sizes and names against a group, and changes the description. Messages are LVM's.
 
 mod amount;
+mod attributes;
 mod membership;
 mod moving;
+mod resizing;
 pub mod restoring;
 
 use ashlar_block::Sectors;
@@ -19,8 +21,10 @@ use crate::metadata::{Allocation, VolumeGroup};
 use crate::report::long;
 
 pub use amount::{Amount, Base, NewSize, Sign};
-pub use membership::{LayoutOptions, Membership, NewGroup};
+pub use attributes::{AllocatableChange, TagChange, TagOwners};
+pub use membership::{LayoutOptions, Membership, NewGroup, resize_question, too_large};
 pub use moving::{Move, PhysicalPart};
+pub use resizing::{Direction, Resize};
 pub use restoring::{Restore, RestoreError};
 
 /// How many bytes of a new volume are zeroed, so that no signature of an earlier one is found there.
@@ -35,7 +39,7 @@ const MIN_STRIPE: Sectors = Sectors(8);
 pub enum Command {
     /// `lvcreate`.
     Create(Create),
-    /// `lvextend` and `lvreduce`.
+    /// `lvextend`, `lvreduce` and `lvresize`.
     Resize(Resize),
     /// `lvremove`.
     Remove {
@@ -68,6 +72,10 @@ pub enum Command {
     },
     /// `vgcfgrestore`.
     Restore(Restore),
+    /// `lvchange`, `vgchange` and `pvchange` with `--addtag` and `--deltag`.
+    Tag(TagChange),
+    /// `pvchange --allocatable`.
+    Allocatable(AllocatableChange),
 }
 
 /// A new volume, or a snapshot.
@@ -108,32 +116,6 @@ pub enum PolicyName {
     Cling,
     /// Anywhere.
     Normal,
-}
-
-/// Another size.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Resize {
-    /// The volume.
-    pub volume: String,
-    /// Its size.
-    pub size: NewSize,
-    /// The direction that the command is for.
-    pub direction: Direction,
-    /// Whether it may become smaller than what is in it.
-    pub force: bool,
-    /// The physical volumes for new extents; none: all.
-    pub physical: Vec<String>,
-}
-
-/// Whether a volume grows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Direction {
-    /// `lvextend`.
-    Extend,
-    /// `lvreduce`.
-    Reduce,
 }
 
 /// The start of a device that must be zeroed before the volume appears in the metadata.
@@ -207,7 +189,7 @@ pub enum CommandError {
     /// The new size is not in the command's direction.
     #[error(
         "New size given ({wanted} extents) not {} than existing size ({before} extents)",
-        match .direction { Direction::Extend => "larger", Direction::Reduce => "less" }
+        match .direction { Direction::Extend => "larger", Direction::Reduce | Direction::Any => "less" }
     )]
     WrongDirection {
         /// The requested extents.
@@ -216,6 +198,12 @@ pub enum CommandError {
         before: u32,
         /// The direction.
         direction: Direction,
+    },
+    /// The new size is the present one.
+    #[error("New size ({extents} extents) matches existing size ({extents} extents)")]
+    SameSize {
+        /// The extents.
+        extents: u32,
     },
     /// Extents are being moved from there already.
     #[error("Detected pvmove in progress for {path}.")]
@@ -302,23 +290,25 @@ pub fn merges_later(group: &str, origin: &str, snapshot: &str) -> String {
 
 impl Command {
     /// Whether a server that applied this is right even if the metadata turns out to be unchanged, and a server that did not
-    /// would not be if it turns out to be changed. The reverse holds for the others. Both are right for a move that begins or is
+    /// would not be if it turns out to be changed; `effect` is what [`Self::apply`] returned. The reverse holds for the others. Both are right for a move that begins or is
     /// given up: writes go to the old place in any case.
     ///
     /// A snapshot that is kept up although no text names it does no harm, one that is not kept up although the text names it
     /// shows wrong data; so a removed one must be kept up. What was written to an origin would be lost by a merge that
     /// begins later, and what was written to the end of a volume, by a reduction. A restored description may both give
     /// space and take it: what is written goes where it went before.
-    pub const fn is_safe_ahead(&self) -> bool {
+    pub const fn is_safe_ahead(&self, effect: &Effect) -> bool {
         match self {
             Self::Create(create) => create.origin.is_some(),
-            Self::Resize(resize) => matches!(resize.direction, Direction::Reduce),
+            Self::Resize(_) => effect.reduces.is_some(),
             Self::Remove { .. } | Self::Restore(_) => false,
             Self::Rename { .. }
             | Self::Merge { .. }
             | Self::Move(_)
             | Self::AbortMove { .. }
-            | Self::RenameGroup { .. } => true,
+            | Self::RenameGroup { .. }
+            | Self::Tag(_)
+            | Self::Allocatable(_) => true,
         }
     }
 
@@ -360,6 +350,8 @@ impl Command {
                 Ok(Effect { done: vec![line], ..Effect::default() })
             }
             Self::Restore(restore) => restore.apply(group),
+            Self::Tag(change) => change.apply(group, physical),
+            Self::Allocatable(change) => change.apply(group, physical),
         }
     }
 }
@@ -421,11 +413,11 @@ impl Create {
                 let of_origin = || match (base, &self.origin) {
                     (Base::Origin, Some(origin)) => {
                         let lv = group.lv(origin).map_or(0, |lv| lv.extents());
-                        Ok(amount::share(percent, base, lv.into()))
+                        Ok(amount::share(percent, lv.into(), true))
                     }
                     _ => Err(CommandError::NoBase),
                 };
-                let share = amount::of_group(group, percent, base, &only);
+                let share = amount::of_group(group, percent, base, &only, false);
                 (share.map_or_else(of_origin, Ok)?, true)
             }
         };
@@ -448,108 +440,10 @@ impl Create {
     }
 }
 
-impl Resize {
-    fn apply(&self, group: &mut VolumeGroup, physical: VolumeIndex<'_>) -> Result<Effect> {
-        let mut effect = Effect::default();
-        let name = &self.volume;
-        let only = indices(group, &self.physical, physical)?;
-        let Some(lv) = group.lv(name) else {
-            let (group, volume) = (group.name.clone(), name.clone());
-            return Err(CommandError::NotFound { group, volume });
-        };
-        let before = lv.extents();
-        let policy = placement(lv.allocation.as_ref().or(group.allocation.as_ref()));
-        // A new segment has the layout of the last one.
-        let last = lv.segments.last().and_then(|segment| segment.kind.as_striped());
-        let (stripes, stripe_size) = last.map_or((1, Sectors::ZERO), |striped| {
-            (striped.areas.len(), striped.stripe_size.unwrap_or(Sectors::ZERO))
-        });
-        let stripes = u32::try_from(stripes).unwrap_or(1).max(1);
-        let (wanted, is_share) = self.extents(group, before, &only, &mut effect.notes)?;
-        let wrong =
-            |wanted| CommandError::WrongDirection { wanted, before, direction: self.direction };
-        let after = match self.direction {
-            Direction::Extend => {
-                let by = wanted.checked_sub(before).filter(|by| *by > 0);
-                let by = by.ok_or_else(|| wrong(wanted))?;
-                let by = amount::whole_rows(group, by, stripes, is_share, &mut effect.notes)?;
-                let wish = Wish { extents: by, stripes, stripe_size, policy, only };
-                let what = "Cannot extend the volume";
-                before + group.grow(name, &wish).map_err(CommandError::change(what))?
-            }
-            Direction::Reduce => {
-                let wanted = amount::whole_rows(group, wanted, stripes, false, &mut effect.notes)?;
-                if wanted >= before {
-                    return Err(wrong(wanted));
-                }
-                let what = "Cannot reduce the volume";
-                group.shrink(name, wanted).map_err(CommandError::change(what))?;
-                effect.reduces = Some((name.clone(), group.sectors(wanted)));
-                let of = &group.name;
-                effect.questions.push(Question {
-                    text: format!("Do you really want to reduce {of}/{name}?"),
-                    refusal: format!("Logical volume {of}/{name} NOT reduced."),
-                });
-                wanted
-            }
-        };
-        let (of, size) = (&group.name, |extents| long(group.sectors(extents)));
-        effect.done.push(format!(
-            "  Size of logical volume {of}/{name} changed from {} ({before} extents) to {} ({after} \
-             extents).\n  Logical volume {of}/{name} successfully resized.",
-            size(before),
-            size(after),
-        ));
-        Ok(effect)
-    }
-
-    /// The new number of extents, and whether it is a share.
-    fn extents(
-        &self,
-        group: &VolumeGroup,
-        before: u32,
-        only: &[usize],
-        notes: &mut Vec<String>,
-    ) -> Result<(u32, bool)> {
-        let NewSize { mut sign, amount } = self.size;
-        let (extents, is_share) = match amount {
-            Amount::Sectors(sectors) => (amount::of_size(group, sectors, notes)?, false),
-            Amount::Extents(count) => (count, false),
-            Amount::Share(percent, base) => {
-                let of_volume = || {
-                    let snapshot = group.snapshot_in(&self.volume);
-                    let origin = snapshot.map(|found| &*found.snapshot.origin);
-                    let extents = match (base, origin.and_then(|origin| group.lv(origin))) {
-                        (Base::Volume, _) => before,
-                        (Base::Origin, Some(origin)) => origin.extents(),
-                        _ => return Err(CommandError::NoBase),
-                    };
-                    Ok(amount::share(percent, base, extents.into()))
-                };
-                let share = amount::of_group(group, percent, base, only);
-                let share = share.map_or_else(of_volume, Ok)?;
-                // A share of the free extents is added to the volume's size.
-                if base == Base::Free && sign == Sign::Absolute {
-                    sign = Sign::Plus;
-                }
-                (share, true)
-            }
-        };
-        let all = match sign {
-            Sign::Absolute => Some(extents),
-            Sign::Plus => before.checked_add(extents),
-            // As in LVM: more than there is leaves nothing, which is refused.
-            Sign::Minus => Some(before.saturating_sub(extents)),
-        };
-        Ok((all.ok_or(CommandError::TooLarge)?, is_share))
-    }
-}
-
 fn remove(group: &mut VolumeGroup, volumes: &[String]) -> Result<Effect> {
     let mut wanted = volumes.to_vec();
     if wanted.is_empty() {
-        let all = group.lvs.iter().zip(group.visible());
-        wanted.extend(all.filter(|(_, seen)| *seen).map(|(lv, _)| lv.name.clone()));
+        wanted = group.visible_names();
     }
     let mut gone: Vec<String> = Vec::new();
     for name in wanted {

@@ -99,7 +99,7 @@ impl HeldElsewhere {
             Self::SystemId { .. } => {
                 "the host with that system ID changes it; LVM's vgchange --systemid gives it another one, see lvmsystemid(7)"
             }
-            Self::Exported(_) => "LVM's vgimport makes it this host's",
+            Self::Exported(_) => "vgimport makes it this host's, on disks that no daemon serves",
         }
     }
 }

@@ -277,6 +277,12 @@ impl VolumeGroup {
         self.lvs.iter().map(|lv| is_seen(lv)).collect()
     }
 
+    /// The names of the volumes that users see.
+    pub fn visible_names(&self) -> Vec<String> {
+        let all = self.lvs.iter().zip(self.visible());
+        all.filter(|(_, seen)| *seen).map(|(lv, _)| lv.name.clone()).collect()
+    }
+
     /// Adds a logical volume. Its position in the text depends on whether users see it.
     pub fn add_lv(&mut self, lv: LogicalVolume) {
         self.lvs.push(lv.into());

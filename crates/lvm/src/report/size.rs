@@ -6,12 +6,14 @@ use ashlar_block::Sectors;
 use ashlar_block::size::{LETTERS, power};
 use thiserror::Error;
 
-/// The units of printed sizes.
+/// How sizes and flags are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Units {
     unit: Unit,
     /// Whether the unit's letter follows each size.
     pub suffix: bool,
+    /// Whether flags are 1 and 0, and -1 if they are unknown.
+    pub binary: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +31,8 @@ pub struct BadUnits(String);
 
 impl Default for Units {
     fn default() -> Self {
-        Self { unit: Unit::Human { marked: true, thousands: false }, suffix: true }
+        let unit = Unit::Human { marked: true, thousands: false };
+        Self { unit, suffix: true, binary: false }
     }
 }
 
@@ -53,7 +56,7 @@ impl FromStr for Units {
                 Unit::Fixed(letter, base.pow(power))
             }
         };
-        Ok(Self { unit, suffix: true })
+        Ok(Self { unit, suffix: true, binary: false })
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Style {
     pub headings: bool,
     /// Text between columns; `None`: a blank, with aligned columns.
     pub separator: Option<String>,
+    /// Columns are aligned although there is a separator.
+    pub aligned: bool,
     /// Names beside the values, which are not aligned then.
     pub prefixes: Prefixes,
     /// Print each field as a line, not aligned.
@@ -56,7 +58,8 @@ pub fn table<R: Row>(
         let cells = fields.iter().map(|field| style.cell(field, row, units));
         cells.collect()
     }));
-    let is_aligned = style.separator.is_none() && style.prefixes == Prefixes::None && !style.rows;
+    let is_table = style.prefixes == Prefixes::None && !style.rows;
+    let is_aligned = is_table && (style.separator.is_none() || style.aligned);
     if style.rows {
         let column = |at: usize| lines.iter().filter_map(|line| line.get(at).cloned()).collect();
         lines = (0..fields.len()).map(column).collect();
@@ -66,17 +69,22 @@ pub fn table<R: Row>(
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..fields.len()).map(width).collect();
+    let separator = style.separator.as_deref();
     let mut out = String::new();
-    for line in &lines {
+    for (at, line) in lines.iter().enumerate() {
         let text = if is_aligned {
+            let is_heading = style.headings && at == 0;
             let cells = line.iter().zip(&widths).zip(fields);
-            let cells = cells.map(|((cell, width), field)| match field.kind.is_right() {
+            let is_right = |field: &Field<R>| !is_heading && field.kind.is_right(units);
+            let cells = cells.map(|((cell, width), field)| match is_right(field) {
                 true => format!("{cell:>width$}"),
                 false => format!("{cell:width$}"),
             });
-            cells.collect::<Vec<_>>().join(" ").trim_end_matches(' ').to_owned()
+            let text = cells.collect::<Vec<_>>().join(separator.unwrap_or(" "));
+            // As LVM, which fills the last column only in front of a separator.
+            if separator.is_some() { text } else { text.trim_end_matches(' ').to_owned() }
         } else {
-            line.join(style.separator.as_deref().unwrap_or(" "))
+            line.join(separator.unwrap_or(" "))
         };
         out.push_str("  ");
         out.push_str(&text);

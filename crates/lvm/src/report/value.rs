@@ -40,10 +40,11 @@ impl Kind {
     }
 
     /// Whether a column of it is right-aligned.
-    pub(super) fn is_right(self) -> bool {
+    pub(super) fn is_right(self, units: &Units) -> bool {
         match self {
             Self::Number | Self::Size | Self::Percent => true,
-            Self::Text | Self::List | Self::Time | Self::Flag(_) => false,
+            Self::Flag(_) => units.binary,
+            Self::Text | Self::List | Self::Time => false,
         }
     }
 }
@@ -109,6 +110,9 @@ impl Value {
     /// Its text in a field of this kind.
     pub fn show(&self, kind: Kind, units: &Units) -> String {
         match self {
+            Self::Flag(flag) if units.binary => {
+                flag.map_or("-1", |flag| if flag { "1" } else { "0" }).to_owned()
+            }
             Self::Flag(Some(true)) => {
                 let words = if let Kind::Flag(words) = kind { words } else { &[] };
                 words.first().copied().unwrap_or("1").to_owned()

@@ -103,7 +103,8 @@ fn options_name_fields_one_after_another() {
 fn tables_have_names_beside_values_and_fields_in_lines() {
     let rows: Vec<Item> = inventory(|_| (), &[]).pvs().into_iter().map(Item::from).collect();
     let fields = PVS.requested(&["pv_name,vg_name".to_owned()]).unwrap();
-    let style = |prefixes, rows| Style { headings: true, separator: None, prefixes, rows };
+    let style =
+        |prefixes, rows| Style { headings: true, separator: None, aligned: false, prefixes, rows };
     let text = |style| table(&fields, &rows, &Units::default(), &style);
     let text_of_one = text(style(Prefixes::Quoted, false));
     assert!(text_of_one.starts_with("  PV VG\n  LVM2_PV_NAME='/dev/a' LVM2_VG_NAME='vg'\n"));

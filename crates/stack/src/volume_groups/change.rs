@@ -181,7 +181,8 @@ impl VolumeGroups {
         {
             return Err(format!("{} is made of it", above.export_name()));
         }
-        (change.effect, change.is_safe_ahead) = (effect, request.command.is_safe_ahead());
+        change.is_safe_ahead = request.command.is_safe_ahead(&effect);
+        change.effect = effect;
         if matches!(request.command, Command::Restore(_)) {
             self.check_restored(&mut change, site)?;
         }

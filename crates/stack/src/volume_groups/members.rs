@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
+use ashlar_lvm::command::{Question, resize_question, too_large};
 use ashlar_lvm::format::{FormatError, release_pv, write_label};
 use ashlar_lvm::group::named;
 use ashlar_lvm::metadata::Header;
@@ -35,6 +36,14 @@ pub fn new_member(
     // A hint for LVM, which does not know image files.
     member.device = Some(path.to_owned()).filter(|path| path.starts_with("/dev/"));
     Ok(member)
+}
+
+/// The change of a physical volume's size.
+pub struct PlannedResize {
+    /// The change.
+    pub change: Change,
+    /// What the user must confirm.
+    pub question: Option<Question>,
 }
 
 impl VolumeGroups {
@@ -150,6 +159,40 @@ impl VolumeGroups {
             Ok(())
         })?;
         Ok((change, devices))
+    }
+
+    /// Plans that the physical volume on a device, given with the user's path, gets the size of its device or `size`.
+    ///
+    /// # Errors
+    /// It is refused: the reason.
+    pub(crate) fn prepare_resize(
+        &self,
+        group: &str,
+        (device, path): (&str, &str),
+        size: Option<Sectors>,
+        site: &Site<'_>,
+    ) -> Result<PlannedResize, String> {
+        let failed = |why: &dyn std::fmt::Display| {
+            format!("Cannot resize the physical volume: {path}: {why}")
+        };
+        let physical = self.physical.iter().find(|physical| physical.device == device);
+        let physical = physical.ok_or_else(|| failed(&"it is no physical volume"))?;
+        let label = &physical.pv.label;
+        let gateway = gateway(site, device).ok_or_else(|| failed(&"it is gone"))?;
+        let capacity = gateway.capacity();
+        let size = size.unwrap_or(capacity);
+        if size > capacity {
+            return Err(failed(&too_large(size, capacity)));
+        }
+        let change = self.prepare_named(group, site, |group| {
+            let at = group.pv_index(&label.uuid).ok_or_else(|| {
+                let name = &group.name;
+                format!("Physical volume \"{path}\" not found in volume group \"{name}\"")
+            })?;
+            let to = group.physical_size(at, label, size).map_err(|error| failed(&error))?;
+            group.resize_physical(at, to).map_err(|error| failed(&error))
+        })?;
+        Ok(PlannedResize { change, question: resize_question(path, size, capacity) })
     }
 
     /// Plans the change of the group called `name` that `change` makes to its description.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ashlar_host::disks;
 use ashlar_host::error::Result;
 use ashlar_host::lvm::{Groups, local_system_ids, with_named};
 
@@ -21,6 +22,32 @@ pub(super) fn read(from: &Devices, disks: &[PathBuf]) -> Result<Groups> {
         warn(format_args!("VG {name} {}: another host may be writing to it", held.state()));
     }
     Ok(groups)
+}
+
+/// Where physical volumes that users name are changed.
+pub(super) enum Place {
+    /// In the daemon.
+    Daemon(Groups),
+    /// On these disks.
+    Disks(Vec<PathBuf>),
+}
+
+/// Where the physical volumes with these names are changed: in the daemon if it has one of them, or on the disks that are given and
+/// those with these names.
+///
+/// # Errors
+/// There is no daemon, nor a disk with such a name.
+pub(super) fn place(from: &Devices, names: &[String]) -> Result<Place> {
+    if from.devices.is_empty() {
+        let has = |groups: &Groups| names.iter().any(|name| groups.path(name).is_some());
+        let is_here = names.iter().any(|name| disks::may_exist(name.as_ref()));
+        match from.connect().and_then(|mut daemon| Groups::served(daemon.groups()?)) {
+            Ok(served) if has(&served) || !is_here => return Ok(Place::Daemon(served)),
+            Err(error) if !is_here => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(Place::Disks(with_named(&from.devices, names)))
 }
 
 /// As [`read`], where physical volumes that are named without `--devices` are looked at themselves, unless the daemon has

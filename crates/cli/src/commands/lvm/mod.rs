@@ -5,6 +5,7 @@
 //! order in which a change is written: docs/internals/lvm.md.
 
 mod activation;
+mod check;
 mod display;
 mod groups;
 mod lvconvert;
@@ -13,12 +14,15 @@ mod lvremove;
 mod lvresize;
 mod pv;
 mod pvmove;
+mod regrouping;
 mod rename;
 mod report;
 pub(crate) mod session;
+pub(crate) mod spellings;
 mod vg;
 mod vgcfg;
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +32,7 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::{self, Archives};
 use clap::{ArgAction, Args, Subcommand};
 
+use self::spellings::Common;
 use crate::commands::Daemon;
 use crate::output;
 
@@ -37,8 +42,9 @@ use crate::output;
 /// use meanwhile; or those on the disks given with --devices, which must then be all disks of a group. Physical volumes are
 /// found on these, on their partitions, and on md arrays of these.
 #[derive(Subcommand, Debug)]
+#[command(infer_long_args = true)]
 #[command(after_help = "\
-Exit codes, as of LVM: 0 done, 3 wrong usage, 5 failed.
+Exit codes, as of LVM: 0 done, 2 no such command, 3 wrong usage, 5 failed. Long options may be abbreviated.
 
 Examples:
   ashlar lvm vgcreate vg a.img b.img
@@ -59,15 +65,24 @@ pub(crate) enum Lvm {
     Lvscan(display::Lvscan),
     Pvcreate(pv::Pvcreate),
     Pvremove(pv::Pvremove),
+    Pvresize(pv::Pvresize),
+    Pvchange(activation::Pvchange),
+    Pvck(check::Pvck),
     Pvmove(pvmove::Pvmove),
     Vgcreate(vg::Vgcreate),
     Vgextend(vg::Vgextend),
     Vgreduce(vg::Vgreduce),
     Vgremove(vg::Vgremove),
+    Vgexport(vg::Vgexport),
+    Vgimport(vg::Vgimport),
+    Vgck(check::Vgck),
+    Vgsplit(regrouping::Vgsplit),
+    Vgmerge(regrouping::Vgmerge),
     Lvcreate(Box<lvcreate::Lvcreate>),
     Lvremove(lvremove::Lvremove),
     Lvextend(lvresize::Lvextend),
     Lvreduce(lvresize::Lvreduce),
+    Lvresize(lvresize::Lvresize),
     Lvrename(rename::Lvrename),
     Vgrename(rename::Vgrename),
     Lvconvert(lvconvert::Lvconvert),
@@ -75,6 +90,9 @@ pub(crate) enum Lvm {
     Vgchange(activation::Vgchange),
     Vgcfgbackup(vgcfg::Vgcfgbackup),
     Vgcfgrestore(vgcfg::Vgcfgrestore),
+    /// A verb that ashlar does not have.
+    #[command(external_subcommand)]
+    Unknown(Vec<OsString>),
 }
 
 /// LVM's exit codes for failed commands, and for invalid ones (`ECMD_FAILED` and `EINVALID_CMD_LINE`).
@@ -95,15 +113,24 @@ impl Lvm {
             Self::Lvscan(command) => command.run(),
             Self::Pvcreate(command) => command.run(),
             Self::Pvremove(command) => command.run(),
+            Self::Pvresize(command) => command.run(),
+            Self::Pvchange(command) => command.run(),
+            Self::Pvck(command) => command.run(),
             Self::Pvmove(command) => command.run(),
             Self::Vgcreate(command) => command.run(),
             Self::Vgextend(command) => command.run(),
             Self::Vgreduce(command) => command.run(),
             Self::Vgremove(command) => command.run(),
+            Self::Vgexport(command) => command.run(),
+            Self::Vgimport(command) => command.run(),
+            Self::Vgck(command) => command.run(),
+            Self::Vgsplit(command) => command.run(),
+            Self::Vgmerge(command) => command.run(),
             Self::Lvcreate(command) => command.run(),
             Self::Lvremove(command) => command.run(),
             Self::Lvextend(command) => command.run(),
             Self::Lvreduce(command) => command.run(),
+            Self::Lvresize(command) => command.run(),
             Self::Lvrename(command) => command.run(),
             Self::Vgrename(command) => command.run(),
             Self::Lvconvert(command) => command.run(),
@@ -111,6 +138,7 @@ impl Lvm {
             Self::Vgchange(command) => command.run(),
             Self::Vgcfgbackup(command) => command.run(),
             Self::Vgcfgrestore(command) => command.run(),
+            Self::Unknown(words) => return spellings::unknown_verb(&words),
         };
         done.map_err(|error| error.codes(FAILED, INVALID))
     }
@@ -126,6 +154,9 @@ pub(crate) struct Devices {
 
     #[command(flatten)]
     daemon: Daemon,
+
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Devices {
@@ -160,6 +191,15 @@ impl ChangeOptions {
     fn archives(&self) -> Result<Archives> {
         Archives::new(self.autobackup, &archive::command())
     }
+}
+
+/// Refuses what is done only on disks that no daemon serves.
+fn on_disks_only(disks: &Devices, verb: &str) -> Result<()> {
+    if !disks.devices.is_empty() {
+        return Ok(());
+    }
+    let hint = "name all disks of the group with --devices DISK,..., once ashlar stop has ended the daemon that serves it";
+    Err(Error::usage(format_args!("{verb} works only on disks that no daemon serves")).hint(hint))
 }
 
 /// `y` or `n`, in LVM's syntax.

@@ -1,16 +1,19 @@
-//! `ashlar lvm pvcreate` and `pvremove`: labels on disks.
+//! `ashlar lvm pvcreate`, `pvremove` and `pvresize`: labels on disks, and their sizes.
 
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::{OverwritePermission, with_named};
+use ashlar_lvm::command::Membership;
 use ashlar_lvm::format::Layout;
 use ashlar_lvm::{Uuid, sizes};
 use clap::{ArgAction, Args};
 
-use super::Devices;
-use super::session::asking;
+use super::groups::{self, Place};
+use super::session::{asking, served_members};
+use super::{ChangeOptions, Devices};
+use crate::output;
 
 /// Make physical volumes of disks
 ///
@@ -94,6 +97,31 @@ pub(crate) struct Pvremove {
     names: Vec<String>,
 }
 
+/// Have physical volumes get the size that their disks have now, or a smaller one
+///
+/// A smaller size is refused if a logical volume has extents beyond it: pvmove moves them.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm pvresize /dev/md0
+  ashlar lvm pvresize --devices a.img,b.img a.img
+  ashlar lvm pvresize --devices a.img,b.img --setphysicalvolumesize 40G a.img")]
+pub(crate) struct Pvresize {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    change_options: ChangeOptions,
+
+    /// The size that the physical volumes get, in MiB or with a unit; at most that of their disks, which stay as they are
+    #[arg(long, value_name = "SIZE", value_parser = sizes::size)]
+    setphysicalvolumesize: Option<Sectors>,
+
+    /// The physical volumes
+    #[arg(required = true, value_name = "PV")]
+    names: Vec<String>,
+}
+
 impl PvLayout {
     pub(super) fn layout(&self) -> Layout {
         let usual = Layout::default();
@@ -133,6 +161,36 @@ impl Pvremove {
         asking(&with_named(&self.disks.devices, &self.names), self.yes, async |session| {
             session.remove_physical(&self.names, overwriting(self.force)).await
         })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Pvresize {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let (size, options) = (self.setphysicalvolumesize, &self.change_options);
+        match groups::place(&self.disks, &self.names)? {
+            Place::Daemon(groups) => {
+                for name in &self.names {
+                    let group = &groups.group_at(name)?.metadata.group.name;
+                    let (physical, sectors) = (name.clone(), size.map(|size| size.0));
+                    let command = Membership::Resize { physical, sectors };
+                    served_members(&self.disks, options, group, &command)?;
+                }
+            }
+            Place::Disks(disks) => {
+                let archives = options.archives()?;
+                asking(&disks, options.yes, async |session| {
+                    for name in &self.names {
+                        session.resize_physical(name, size, &archives).await?;
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        let count = self.names.len();
+        output::tell(&format!(
+            "  {count} physical volume(s) resized or updated / 0 physical volume(s) not resized\n"
+        ))?;
         Ok(ExitCode::SUCCESS)
     }
 }

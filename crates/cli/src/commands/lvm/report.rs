@@ -44,10 +44,18 @@ pub(super) struct Look {
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
 
+    /// With --separator: columns have a fixed width all the same
+    #[arg(long)]
+    aligned: bool,
+
     /// The unit of sizes: r or h (the largest that fits, with < if rounded up, or without), b, s, k, m, g,
     /// t, p, e; in upper case powers of 1000
     #[arg(long, value_name = "UNIT", default_value = "r")]
     units: Units,
+
+    /// Show 1, 0 and -1 for yes, no and unknown
+    #[arg(long)]
+    binary: bool,
 
     /// Show no unit behind sizes
     #[arg(long)]
@@ -72,6 +80,38 @@ pub(super) struct Look {
     /// basic, or json as --json
     #[arg(long, value_name = "FORMAT", value_parser = ["basic", "json"])]
     reportformat: Option<String>,
+
+    #[command(flatten)]
+    ineffective: Ineffective,
+}
+
+/// Options of LVM's reports that make no difference here: reports only read, show groups of other hosts, too, with a warning, are
+/// printed at once, and there are no volumes of the past.
+#[derive(Args, Debug)]
+struct Ineffective {
+    #[arg(long, hide = true)]
+    unbuffered: bool,
+
+    #[arg(long, hide = true)]
+    readonly: bool,
+
+    #[arg(long, hide = true)]
+    foreign: bool,
+
+    #[arg(long, hide = true)]
+    shared: bool,
+
+    #[arg(short = 'P', long, hide = true)]
+    partial: bool,
+
+    #[arg(long, hide = true)]
+    ignoreskippedcluster: bool,
+
+    #[arg(long, hide = true)]
+    trustcache: bool,
+
+    #[arg(short = 'H', long, hide = true)]
+    history: bool,
 }
 
 impl Look {
@@ -151,6 +191,7 @@ impl Look {
     fn units(&self) -> Units {
         let mut units = self.units;
         units.suffix = !self.nosuffix;
+        units.binary = self.binary;
         units
     }
 
@@ -169,7 +210,7 @@ impl Look {
             fields,
             rows,
             &units,
-            &Style { headings, separator, prefixes, rows: self.rows },
+            &Style { headings, separator, aligned: self.aligned, prefixes, rows: self.rows },
         )
     }
 }

@@ -1,19 +1,21 @@
-//! `ashlar lvm vgcreate|vgextend|vgreduce|vgremove`: groups, and their physical volumes.
+//! `ashlar lvm vgcreate|vgextend|vgreduce|vgremove|vgexport|vgimport`: groups, their physical volumes, and their hosts.
 
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
+use ashlar_host::lvm::archive::Archives;
 use ashlar_host::lvm::names::group_name;
+use ashlar_host::lvm::{Groups, Session};
 use ashlar_lvm::command::{Membership, NewGroup};
 use ashlar_lvm::metadata::{is_valid_name, parse_tag};
 use ashlar_lvm::sizes;
 use clap::Args;
 
 use super::pv::PvLayout;
-use super::session::{change_members, served_members};
-use super::{ChangeOptions, Devices};
+use super::session::{asking, change_members, served_members, tell};
+use super::{ChangeOptions, Devices, on_disks_only};
 
 /// LVM's default extent size.
 const EXTENT: Sectors = Sectors(8192);
@@ -95,15 +97,17 @@ pub(crate) struct Vgextend {
     names: Vec<String>,
 }
 
-/// Remove physical volumes that no logical volume uses from a volume group
+/// Remove physical volumes that no logical volume uses, or that are missing, from a volume group
 ///
-/// They are free physical volumes afterwards.
+/// Those that are there are free physical volumes afterwards. A group of which physical volumes are missing is not changed
+/// otherwise; --removemissing works on disks that no daemon serves.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   ashlar lvm vgreduce vg c.img
   ashlar lvm vgreduce --devices a.img,b.img,c.img vg c.img
-  ashlar lvm vgreduce --devices a.img,b.img,c.img -a vg")]
+  ashlar lvm vgreduce --devices a.img,b.img,c.img -a vg
+  ashlar lvm vgreduce --devices a.img,b.img --removemissing vg")]
 pub(crate) struct Vgreduce {
     #[command(flatten)]
     disks: Devices,
@@ -115,12 +119,20 @@ pub(crate) struct Vgreduce {
     #[arg(short, long, conflicts_with = "names")]
     all: bool,
 
+    /// Remove those that are missing, unless logical volumes have extents there
+    #[arg(long, conflicts_with_all = ["all", "names"])]
+    removemissing: bool,
+
+    /// With --removemissing: also remove the logical volumes that have extents there, with what is left of their data
+    #[arg(short, long, requires = "removemissing")]
+    force: bool,
+
     /// The group
     #[arg(value_name = "VG")]
     name: String,
 
     /// The physical volumes
-    #[arg(required_unless_present = "all", value_name = "PV")]
+    #[arg(required_unless_present_any = ["all", "removemissing"], value_name = "PV")]
     names: Vec<String>,
 }
 
@@ -147,6 +159,86 @@ pub(crate) struct Vgremove {
     /// The group
     #[arg(value_name = "VG")]
     name: String,
+}
+
+/// Mark volume groups as ones that another host may import
+///
+/// No host uses an exported group; lvs and vgs still show it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm vgexport --devices a.img,b.img vg")]
+pub(crate) struct Vgexport {
+    #[command(flatten)]
+    handed: Handed,
+}
+
+/// Make exported volume groups this host's
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm vgimport --devices a.img,b.img vg")]
+pub(crate) struct Vgimport {
+    #[command(flatten)]
+    handed: Handed,
+}
+
+/// Groups that go from one host to another.
+#[derive(Args, Debug)]
+struct Handed {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    change_options: ChangeOptions,
+
+    /// All groups on the disks
+    #[arg(short, long, conflicts_with = "names")]
+    all: bool,
+
+    /// The groups
+    #[arg(required_unless_present = "all", value_name = "VG")]
+    names: Vec<String>,
+}
+
+impl Handed {
+    /// Calls `work` with the session, the name of each group in turn, and the archives; then says that each is `done`.
+    fn each(
+        &self,
+        verb: &str,
+        done: &str,
+        work: impl AsyncFn(&mut Session, &str, &Archives) -> Result<()>,
+    ) -> Result<ExitCode> {
+        on_disks_only(&self.disks, verb)?;
+        let archives = self.change_options.archives()?;
+        asking(&self.disks.devices, self.change_options.yes, async |session| {
+            let names =
+                if self.all { Groups::on_disks(session).names() } else { self.names.clone() };
+            for name in &names {
+                let name = group_name(name);
+                work(session, name, &archives).await?;
+                tell(&[format!("  Volume group \"{name}\" successfully {done}")])?;
+            }
+            Ok(())
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Vgexport {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.handed.each("vgexport", "exported", async |session, name, archives| {
+            session.export_group(name, archives).await
+        })
+    }
+}
+
+impl Vgimport {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.handed.each("vgimport", "imported", async |session, name, archives| {
+            session.import_group(name, archives).await
+        })
+    }
 }
 
 impl Vgcreate {
@@ -185,8 +277,23 @@ impl Vgextend {
 
 impl Vgreduce {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.removemissing {
+            return self.remove_missing();
+        }
         let command = Membership::Reduce { physical: self.names.clone() };
         run(&self.disks, &self.change_options, &self.name, &command, &self.names)
+    }
+}
+
+impl Vgreduce {
+    fn remove_missing(&self) -> Result<ExitCode> {
+        on_disks_only(&self.disks, "vgreduce --removemissing")?;
+        let archives = self.change_options.archives()?;
+        let name = group_name(&self.name);
+        let work =
+            async |session: &mut Session| session.remove_missing(name, self.force, &archives).await;
+        tell(&asking(&self.disks.devices, self.change_options.yes, work)?)?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -1,13 +1,15 @@
-//! The texts of `pvdisplay`, `vgdisplay`, `lvdisplay`, `pvscan`, `vgscan` and `lvscan`.
+//! The texts of `pvdisplay`, `vgdisplay`, `lvdisplay`, `pvscan`, `vgscan`, `lvscan` and `pvck`.
 //!
 //! Lines about kernel devices are missing: volumes that are active here have none.
 
+mod headers;
 mod lv;
 mod maps;
 mod pv;
 mod scan;
 mod vg;
 
+pub use headers::{checked, headers, metadata_text};
 pub use scan::{PvDetails, lvscan, pvscan, vgscan};
 
 use super::{LvRow, PvRow, Units, VgRow};

@@ -6,8 +6,8 @@ use ashlar_dm::snapshot::Status;
 use super::relations::ComponentKind;
 use super::state::ratio;
 use super::{
-    Field, Item, LvRow, LvState, Value, VgRow, empty, flag, list, minus_one, number, size, text,
-    undefined,
+    Field, Item, LvRow, LvState, Value, VgRow, empty, flag, list, minus_one, number, size, tags,
+    text, undefined,
 };
 use crate::activate::dm_name;
 use crate::metadata::{Creation, Flag, LogicalVolume, LvFlag, Raid, SegmentKind};
@@ -295,7 +295,7 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
     Text "pool_lv_uuid" "Pool UUID" "the identity of that"
         |row| uuid(row, LvRow::pool);
     List "lv_tags" "LV Tags" "words for the administrator"
-        |row| list(lv(row), |lv| lv.tags.clone());
+        |row| tags(lv(row), |lv| lv.tags.clone());
     Text "lv_profile" "LProfile" "its configuration profile"
         |row| text(lv(row).and_then(LogicalVolume::profile), str::to_owned);
     Text "lv_lockargs" "LLockArgs" "what the lock manager needs to lock it"

@@ -84,6 +84,13 @@ fn list<T>(on: Option<T>, get: impl FnOnce(T) -> Vec<String>) -> Value {
     Value::List(on.map_or_else(Vec::new, get))
 }
 
+/// Tags of what may not be there, in the order in which LVM shows them.
+fn tags<T>(on: Option<T>, get: impl FnOnce(T) -> Vec<String>) -> Value {
+    let mut tags = on.map_or_else(Vec::new, get);
+    tags.sort();
+    Value::List(tags)
+}
+
 /// A size of what may not be there.
 fn size<T>(on: Option<T>, get: impl FnOnce(T) -> Sectors) -> Value {
     Value::Size(on.map_or(Sectors::ZERO, get))

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use ashlar_block::Sectors;
 use serde::{Deserialize, Serialize};
 
-use super::{Field, Item, Value, empty, flag, list, number, size, text};
+use super::{Field, Item, Value, empty, flag, number, size, tags, text};
 use crate::group::MemberState;
 use crate::metadata::{Bootloader, PhysicalVolume, PvFlag, VgFlag, VolumeGroup};
 use crate::ondisk::Range;
@@ -292,7 +292,7 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Pv;
     Number "pv_pe_alloc_count" "Alloc" "the extents that volumes use"
         |row| number(pv(row), |pv| pv.extents().saturating_sub(pv.free_extents()).into());
     List "pv_tags" "PV Tags" "words for the administrator"
-        |row| list(pv(row).and_then(PvRow::member), |pv| pv.tags.clone());
+        |row| tags(pv(row).and_then(PvRow::member), |pv| pv.tags.clone());
     Number "pv_mda_count" "#PMda" "metadata areas"
         |row| number(label(row), |label| label.areas.len() as u64);
     Number "pv_mda_used_count" "#PMdaUse" "metadata areas in use"

@@ -3,7 +3,7 @@
 use ashlar_block::Sectors;
 
 use super::relations::ComponentKind;
-use super::{Field, Item, LvRow, Value, empty, list, number, size, text, undefined};
+use super::{Field, Item, LvRow, Value, empty, list, number, size, tags, text, undefined};
 use crate::metadata::{RaidLevel, Segment, SegmentKind, ThinPool};
 
 fn stripes(segment: &Segment) -> u64 {
@@ -272,7 +272,7 @@ pub(super) const FIELDS: &[Field<Item>] = table! { Segment;
     Number "seg_size_pe" "SSize" "the same in extents"
         |row| Value::Number(length(row).into());
     List "seg_tags" "Seg Tags" "words for the administrator"
-        |row| list(row.segment(), |segment| segment.tags.clone());
+        |row| tags(row.segment(), |segment| segment.tags.clone());
     Text "seg_pe_ranges" "PE Ranges" "the extents that it takes, with blanks between them"
         |row| Value::Text(ranges(row, false).join(" "));
     List "seg_le_ranges" "LE Ranges" "the extents that it takes; names of hidden volumes in brackets"

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{AreaFacts, Field, Item, PvFacts, Value, empty, flag, list, number, size, text};
+use super::{AreaFacts, Field, Item, PvFacts, Value, empty, flag, number, size, tags, text};
 use crate::metadata::{Allocation, VgFlag, VolumeGroup};
 use crate::report::GroupFacts;
 use crate::report::PresentVolume;
@@ -175,7 +175,7 @@ pub(super) const FIELDS: &[Field<Item>] = table! { Vg;
     Number "vg_seqno" "Seq" "changes so far"
         |row| number(group(row), |group| group.seqno.into());
     List "vg_tags" "VG Tags" "words for the administrator"
-        |row| list(group(row), |group| group.tags.clone());
+        |row| tags(group(row), |group| group.tags.clone());
     Text "vg_profile" "VProfile" "its configuration profile"
         |row| text(group(row).and_then(VolumeGroup::profile), str::to_owned);
     Number "vg_mda_count" "#VMda" "metadata areas"

@@ -1,0 +1,93 @@
+//! `vgexport` and `vgimport`: groups that go from one host to another; and what makes them complete again: `vgreduce --removemissing`,
+//! `vgck --updatemetadata`.
+
+use ashlar_lvm::metadata::HeldElsewhere;
+
+use super::archive::Archives;
+use super::session::Session;
+use crate::error::{Error, Result};
+
+impl Session {
+    /// Marks a group as one that another host may import.
+    ///
+    /// # Errors
+    /// The group is as it was, unless the message says that this is not known.
+    pub async fn export_group(&mut self, name: &str, archives: &Archives) -> Result<()> {
+        let mut draft = self.draft(name).await?;
+        let failed = |error| Error::new("Cannot export VG", name, error);
+        draft.group.export().map_err(failed)?;
+        // Whoever imports it gives it an own one.
+        draft.group.system_id = None;
+        self.commit(draft, &[], archives).await
+    }
+
+    /// Makes an exported group this host's.
+    ///
+    /// # Errors
+    /// As for [`Self::export_group`].
+    pub async fn import_group(&mut self, name: &str, archives: &Archives) -> Result<()> {
+        let found = self.group(name)?;
+        match found.metadata.group.held_elsewhere(&self.local) {
+            Some(HeldElsewhere::Exported(_)) => {}
+            Some(held) => return Err(Error::failed(&held).hint(held.way_out())),
+            None => {
+                let text = format!("Volume group \"{name}\" is not exported");
+                return Err(Error::failed(text));
+            }
+        }
+        let mut draft = self.draft_with(found, self.all_members(found)?).await?;
+        let failed = |error| Error::new("Cannot import VG", name, error);
+        draft.group.import().map_err(failed)?;
+        draft.group.system_id.clone_from(&self.local.own);
+        self.commit(draft, &[], archives).await
+    }
+
+    /// Takes the missing physical volumes out of a group, with `force` also the logical volumes on them. Returns the lines to say
+    /// once the session has ended.
+    ///
+    /// # Errors
+    /// As for [`Self::export_group`].
+    pub async fn remove_missing(
+        &mut self,
+        name: &str,
+        force: bool,
+        archives: &Archives,
+    ) -> Result<Vec<String>> {
+        let found = self.group(name)?;
+        self.refuse_held(&found.metadata.group)?;
+        let usable: Vec<bool> = found.members.iter().map(|it| it.usable().is_some()).collect();
+        if found.is_complete() {
+            return Ok(vec![format!("  Volume group \"{name}\" is already consistent.")]);
+        }
+        let present = found.members.iter().filter_map(|member| member.usable()).collect();
+        // Those that are there, and were missing when the group was changed.
+        let returned: Vec<usize> = found
+            .members
+            .iter()
+            .filter(|member| member.usable().is_none())
+            .filter_map(|member| member.index())
+            .collect();
+        let mut draft = self.draft_with(found, present).await?;
+        let failed =
+            |error| Error::new("Cannot remove missing physical volumes of VG", name, error);
+        let removed = draft.group.remove_missing(&usable, force).map_err(failed)?;
+        self.commit(draft, &[], archives).await?;
+        self.release(&returned).await?;
+        let line = |volume| format!("  Logical volume \"{volume}\" successfully removed.");
+        let mut lines: Vec<String> = removed.iter().map(line).collect();
+        lines.push(format!("  Wrote out consistent volume group {name}."));
+        Ok(lines)
+    }
+
+    /// Writes the description of a group to all of its physical volumes, and makes those free that were taken out of it while they
+    /// were missing.
+    ///
+    /// # Errors
+    /// As for [`Self::export_group`].
+    pub async fn update_metadata(&mut self, name: &str, archives: &Archives) -> Result<()> {
+        let outdated = self.group(name)?.outdated.clone();
+        let draft = self.draft(name).await?;
+        self.commit(draft, &[], archives).await?;
+        self.release(&outdated).await
+    }
+}
