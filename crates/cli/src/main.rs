@@ -22,16 +22,20 @@
 mod cli;
 mod commands;
 mod progress;
+mod words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ashlar_engine::signal::{self, Signal};
-use ashlar_host::error::Result;
+use ashlar_host::error::{Result, USAGE};
 use ashlar_host::options::MapFile;
 use ashlar_host::{disks, sandbox};
 use ashlar_terminal::{self as output, Voice};
 use clap::{CommandFactory, Parser};
+
+/// The name of the program.
+const PROGRAM: &str = "ashlar";
 
 /// The words behind `lvm`, if a command is one of LVM's, which have exit codes of their own.
 fn lvm_words(args: &[OsString]) -> Option<&[OsString]> {
@@ -40,37 +44,50 @@ fn lvm_words(args: &[OsString]) -> Option<&[OsString]> {
     args.get(first).is_some_and(|arg| arg == "lvm").then(|| args.get(first + 1..)).flatten()
 }
 
-/// Prints why a command of LVM's cannot be parsed.
-fn print_refusal(error: &clap::Error, words: &[OsString]) {
+/// The options of an LVM verb that an abbreviation may stand for, as a message, if that is why a command was not understood.
+fn lvm_candidates(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let cli = cli::Cli::command();
-    let verb = words.first().and_then(|verb| verb.to_str());
-    let lvm = cli.find_subcommand("lvm").zip(verb);
-    match lvm.and_then(|(lvm, verb)| commands::lvm::spellings::candidates(error, lvm, verb)) {
-        Some(text) => output::to_stderr(&format!("error: {text}\n")),
-        None => {
+    let verb = words.first()?.to_str()?;
+    commands::lvm::spellings::candidates(error, cli.find_subcommand("lvm")?, verb)
+}
+
+/// Says why the command line was not understood, or prints the help that it asks for. Returns the exit code.
+fn refused(error: clap::Error, args: &[OsString]) -> u8 {
+    let lvm = lvm_words(args);
+    let code = match error.use_stderr() {
+        true if lvm.is_some() => commands::lvm::INVALID,
+        true => USAGE,
+        false => 0,
+    };
+    if let Some(text) = lvm.and_then(|words| lvm_candidates(&error, words)) {
+        output::to_stderr(&format!("error: {text}\n"));
+        return code;
+    }
+    match words::explained(error, args) {
+        Ok(explained) => {
+            output::begin(Voice { program: PROGRAM, ..Voice::default() });
+            output::report(&explained);
+        }
+        Err(error) => {
             // The message is all there is to say.
             let (Ok(()) | Err(_)) = error.print();
         }
     }
+    code
 }
 
 fn main() -> ExitCode {
+    commands::completions::answer(<cli::Cli as clap::CommandFactory>::command);
     let args = commands::md::spelling::ours(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,
-        Err(error) => match lvm_words(&args).filter(|_| error.use_stderr()) {
-            Some(words) => {
-                print_refusal(&error, words);
-                return ExitCode::from(commands::lvm::INVALID);
-            }
-            None => error.exit(),
-        },
+        Err(error) => return ExitCode::from(refused(error, &args)),
     };
     // Writing a file beyond the file size limit (ulimit -f) must fail with an error, and not kill a daemon or a worker:
     // an ignored signal stays ignored in child processes. Rust's runtime already ignores SIGPIPE.
     let ignored = signal::ignore(Signal::XFSZ);
     output::begin(Voice {
-        program: "ashlar",
+        program: PROGRAM,
         verbose: cli.verbose,
         quiet: cli.quiet,
         daemon: cli.command.is_daemon(),

@@ -12,6 +12,7 @@ mod ondisk;
 mod paths;
 mod source;
 mod unsafety;
+mod words;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -38,6 +39,7 @@ const RULES: &[(&str, Rule)] = &[
     ("machine", docs::machine),
     ("links", docs::links),
     ("paths", paths::exist),
+    ("words", words::plain),
 ];
 
 /// A text file of the repository.

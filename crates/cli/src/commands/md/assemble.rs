@@ -55,6 +55,11 @@ pub(crate) struct Assemble {
     #[arg(long, value_name = "HOST", requires = "update")]
     homehost: Option<String>,
 
+    /// Start arrays with parity that were not stopped cleanly and lack a member, although what is recovered of it may be
+    /// wrong where writes were under way. Takes no members that are out of date, as mdadm's --force does
+    #[arg(short, long)]
+    force: bool,
+
     #[command(flatten)]
     options: ServeOptions,
 
@@ -73,7 +78,8 @@ impl Assemble {
         self.options.mount.is_some() || !self.options.nbd.is_empty()
     }
 
-    pub(crate) fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(mut self) -> Result<ExitCode> {
+        self.options.force = self.force;
         let (rename, mut devices) = self.split_name();
         let mut filter = MemberFilter { uuid: self.uuid, name: self.name.clone() };
         if self.scan {
@@ -107,6 +113,9 @@ impl Assemble {
         let devices = [devices, self.options.backup_file].concat();
         let lines = disks::reactor()?.block_on(try_to_assemble(&devices, &filter, rename, md))?;
         output::tell(&lines.iter().map(|line| format!("ashlar: {line}\n")).collect::<String>())?;
+        output::note(
+            "hint: nothing was started; --mount or --nbd serves it, as ashlar serve does\n",
+        );
         Ok(ExitCode::SUCCESS)
     }
 
