@@ -17,18 +17,19 @@ use std::collections::BTreeMap;
 use ashlar_block::Sectors;
 use uuid::Uuid;
 
-use crate::badblocks::BadBlocks;
-use crate::bitmap::{self, ArrayFacts, Bitmap};
+use crate::bitmap::{self, Bitmap};
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock, ppl};
 use crate::personality::{Personality, PersonalityError};
-use crate::probe::{Candidate, read_bad_blocks, read_whole_bitmap};
+use crate::probe::Candidate;
 
 pub(crate) mod elsewhere;
 mod error;
 mod invalid_logs;
+mod join;
 mod odd;
+mod place;
 mod replay;
 pub(crate) mod reshape;
 mod trust;
@@ -36,8 +37,10 @@ mod trust;
 pub use elsewhere::wait_for_others;
 pub use error::AssembleError;
 use invalid_logs::{InvalidLogs, plan_array};
+use join::{join, load_bitmap};
 use odd::{check_same_roles, disagreement, is_impossible, is_rebuilt, leave_out_odd};
 use odd::{leave_out_unrecordable, left_out};
+use place::place_of;
 pub(crate) use replay::ParityBlock;
 pub use reshape::BackupFile;
 use trust::{in_sync_to, suspect_slots};
@@ -288,127 +291,6 @@ fn finish_replacements(
     }
 }
 
-/// The candidate as a member, or a note on why it is left out.
-async fn join(
-    candidate: &Candidate,
-    place: Place,
-    freshest: &Superblock,
-    options: &Options,
-    ignore_invalid_log: bool,
-) -> Result<Result<Rdev, String>, AssembleError> {
-    let Candidate { gateway, path, sb } = candidate;
-    let block = gateway.disk().limits().logical_block();
-    if !sb.data_offset.is_aligned(block) {
-        let data_offset = Sectors(sb.data_offset.0);
-        return Err(AssembleError::Misaligned { path: path.clone(), data_offset, block });
-    }
-    if !options.read_only && freshest.ppl.is_some() {
-        // Its rows would not be logged.
-        let Some(area) = sb.ppl_area() else {
-            return Ok(Err("it has no partial parity log".into()));
-        };
-        if !area.start.is_aligned(block) {
-            return Ok(Err(format!(
-                "its partial parity log begins within one of its blocks, at sector {}",
-                area.start
-            )));
-        }
-    }
-    if !options.read_only && gateway.disk().is_read_only() {
-        return Err(AssembleError::ReadOnlyMember(path.clone()));
-    }
-    let bad = match read_bad_blocks(gateway, sb).await {
-        Ok(Ok(bad)) => bad,
-        Ok(Err(_)) if ignore_invalid_log => BadBlocks::none(),
-        Ok(Err(why)) => return Err(AssembleError::BadBlocks { path: path.clone(), why }),
-        Err(status) if options.read_only => return Ok(Err(status.to_string())),
-        Err(status) => return Err(AssembleError::Read { path: path.clone(), status }),
-    };
-    let mut state = match place {
-        Place::Slot(_) => State::empty(),
-        Place::Replacement(_) => State::REPLACEMENT,
-        Place::Spare => State::empty(),
-    };
-    let rebuilt = sb.recovery_offset.is_none() && place != Place::Spare;
-    if rebuilt {
-        state |= State::IN_SYNC;
-    }
-    let rdev = Rdev::new(gateway.clone(), path.clone(), sb, state, bad);
-    if !rebuilt && !freshest.is_clean() {
-        // It may lack writes that were under way, also in the rebuilt part.
-        rdev.set_recovered(Sectors::ZERO);
-        rdev.set_durably_recovered(Sectors::ZERO);
-    }
-    rdev.count_corrected(Sectors(sb.corrected_reads.into()));
-    Ok(Ok(rdev))
-}
-
-/// The array's bitmap: a mark counts if any member in sync has it. Without a usable one (a note says
-/// why) the whole array is resynced if needed, and the bitmap on the members goes out of date.
-async fn load_bitmap(
-    freshest: &Superblock,
-    personality: &Personality,
-    members: &[(Rdev, Place, Box<Superblock>)],
-    in_sync_to: Sectors,
-    notes: &mut Vec<String>,
-) -> Option<Bitmap> {
-    if !personality.is_redundant() {
-        return None;
-    }
-    let size = personality.sync_size();
-    let with_bitmap = || {
-        let all = members.iter().filter(|(_, place, _)| *place != Place::Spare);
-        all.filter_map(|(rdev, _, sb)| Some((rdev, bitmap_area(rdev, sb)?, sb)))
-    };
-    let place = bitmap::Place {
-        size,
-        area: with_bitmap().map(|(_, area, _)| area).min()?,
-        block: members.iter().map(|(rdev, ..)| rdev.limits().logical_block_bytes).max()?,
-    };
-    let in_sync = (0..personality.disks()).all(|slot| {
-        let here =
-            |place: &Place| matches!(place, Place::Slot(s) | Place::Replacement(s) if *s == slot);
-        members.iter().any(|(rdev, place, _)| here(place) && rdev.is_in_sync())
-    });
-    let array = ArrayFacts {
-        uuid: freshest.bitmap_uuid(),
-        events: freshest.events,
-        synced_to: in_sync_to.as_end(),
-        complete: in_sync,
-    };
-    let mut found: Option<Bitmap> = None;
-    for (rdev, _, sb) in with_bitmap().filter(|(rdev, ..)| rdev.is_in_sync()) {
-        let bitmap = match read_whole_bitmap(rdev.gateway(), sb, place, array).await {
-            Ok(bitmap) => bitmap,
-            Err(why) => {
-                notes.push(format!("the bitmap of {} is not used: {why}", rdev.path()));
-                continue;
-            }
-        };
-        found = Some(match found {
-            Some(mut first) if !first.was_stale() && !bitmap.was_stale() => {
-                first.absorb(&bitmap);
-                first
-            }
-            Some(first) if !first.was_stale() => first,
-            Some(_) | None => bitmap,
-        });
-    }
-    found
-}
-
-/// Sectors from a member's bitmap to the next structure after it.
-fn bitmap_area(rdev: &Rdev, sb: &Superblock) -> Option<Sectors> {
-    let start = sb.bitmap_start()?;
-    let behind = [
-        Some(sb.data_offset),
-        Some(sb.super_offset),
-        sb.bad_block_log_start(),
-        Some(rdev.gateway().capacity().as_end()),
-    ];
-    behind.into_iter().flatten().filter(|at| *at > start).min().map(|end| end - start)
-}
-
 fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleError> {
     match sb.level {
         Level::Linear | Level::Raid0 | Level::Raid1 | Level::Raid10 => {}
@@ -470,69 +352,6 @@ fn check_same_shape(
         }),
         None => Ok(()),
     }
-}
-
-/// The place of a candidate, or a note on why it is not used.
-fn place_of(
-    candidate: &Candidate,
-    freshest: &Superblock,
-    freshest_path: &str,
-    options: &Options,
-) -> Result<Result<Place, String>, AssembleError> {
-    let sb = &candidate.sb;
-    let known = freshest.role_of(sb.dev_number);
-    if sb.level.is_redundant() && sb.data_size < freshest.size {
-        return Ok(Err("it is smaller than what the array uses of each member".to_owned()));
-    }
-    if known == Role::Spare && sb.role() == Role::Spare {
-        return Ok(match options.read_only {
-            true => Err("it is a spare".to_owned()),
-            false if sb.version != freshest.version => {
-                Err(format!("its superblock has version {}", sb.version))
-            }
-            false => Ok(Place::Spare),
-        });
-    }
-    if let Err(why) = check_current(sb, freshest) {
-        return Ok(Err(why));
-    }
-    check_same_shape(candidate, freshest, freshest_path)?;
-    Ok(usable(sb, known, options))
-}
-
-/// Whether a member has missed no more than the last event.
-fn check_current(sb: &Superblock, freshest: &Superblock) -> Result<(), String> {
-    if sb.events.saturating_add(1) < freshest.events {
-        return Err(format!("it is out of date (events {} of {})", sb.events, freshest.events));
-    }
-    Ok(())
-}
-
-/// Whether a member has the slot that the freshest member knows it in.
-fn check_slot(sb: &Superblock, known: Role) -> Result<(), String> {
-    if sb.role() != known {
-        return Err("it and the freshest member disagree about its slot".to_owned());
-    }
-    Ok(())
-}
-
-fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, String> {
-    let slot = match known {
-        Role::Active(slot) => usize::from(slot),
-        Role::Faulty => return Err("the other members know it as failed".to_owned()),
-        // Power failed when only its own superblock recorded the slot: it has no data of the slot.
-        Role::Spare if sb.recovery_offset.is_some() && !options.read_only => {
-            return Ok(Place::Spare);
-        }
-        Role::Spare => return Err("the other members know it as a spare".to_owned()),
-        Role::Journal => return Err("it is a journal".to_owned()),
-    };
-    check_slot(sb, known)?;
-    if let Some(done) = sb.recovery_offset.filter(|_| options.read_only) {
-        return Err(format!("it was being rebuilt, {done} sectors are done"));
-    }
-    let replaces = sb.features.contains(Features::REPLACEMENT);
-    Ok(if replaces { Place::Replacement(slot) } else { Place::Slot(slot) })
 }
 
 /// Leaves out a spare or an incomplete replacement whose number another device has, for example because it got it in the spare's

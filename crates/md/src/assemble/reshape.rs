@@ -9,11 +9,13 @@ use std::ops::Range;
 
 use ashlar_block::{Buffer, Gateway, Sector, Sectors, Status};
 
-use super::{AssembleError, Options, Plan, check_current, check_slot, not_enough, plan_array};
+use super::place::{check_current, check_slot};
+use super::{AssembleError, Options, Plan, not_enough, plan_array};
 use crate::ondisk::reshape_backup::{BEFORE_END, HEADER, ReshapeBackup, Section};
 use crate::ondisk::{Features, Level, Reshape, Role, Superblock};
 use crate::personality::{Personality, PersonalityError};
 use crate::probe::{Candidate, read_around};
+use crate::raid10;
 use crate::reshape::{ReshapePosition, ReshapeStatus, Side};
 
 /// How long before the superblocks a backup may have been written, in seconds; mdadm's limits.
@@ -77,6 +79,8 @@ struct Facts<'a> {
     reshape: Reshape,
     position: ReshapePosition,
     old_disks: u32,
+    /// The copies behind each other of RAID 10's layouts, before and after.
+    far_copies: [u8; 2],
     /// What both sides use of each member.
     used: Sectors,
 }
@@ -98,16 +102,21 @@ impl<'a> Facts<'a> {
         if !freshest.chunk.0.is_power_of_two() || !reshape.new_chunk.0.is_power_of_two() {
             return refused("a chunk size is not a power of two");
         }
-        let is_far = |layout: u32| layout >> 8 & 255 > 1 && layout & 1 << 16 == 0;
-        if freshest.level == Level::Raid10
-            && (is_far(freshest.layout) || is_far(reshape.new_layout))
-        {
-            return refused("Linux reshapes no far layout");
+        let mut far_copies = [1; 2];
+        if freshest.level == Level::Raid10 {
+            let layouts = [freshest.layout, reshape.new_layout].map(raid10::Layout::from_bits);
+            let [Ok(before), Ok(after)] = layouts else {
+                return refused("one of its layouts is invalid");
+            };
+            if [before, after].iter().any(|layout| layout.far > 1 && !layout.offset) {
+                return refused("Linux reshapes no far layout");
+            }
+            far_copies = [before.far, after.far];
         }
         let position =
             ReshapePosition { at: reshape.position, backwards: is_backwards(freshest, reshape) };
         let used = freshest.size.round_down(Sectors(unit));
-        let facts = Self { freshest, reshape, position, old_disks, used };
+        let facts = Self { freshest, reshape, position, old_disks, far_copies, used };
         let is_aligned = |row: Sectors| reshape.position.is_aligned(row);
         if freshest.level.has_parity() && !facts.row(Side::After).is_some_and(is_aligned) {
             return refused("its position is not at the start of a row");
@@ -247,10 +256,9 @@ impl<'a> Facts<'a> {
         let rows = self.row(Side::Before).zip(self.row(Side::After));
         let Some((old, new)) = rows.filter(|_| self.freshest.level.has_parity()) else {
             // RAID 10 records the position before it writes over what lies beyond it, and needs room for that.
-            let copies = |layout: u32| i128::from(layout >> 8 & 255);
-            let Reshape { new_layout, new_chunk, .. } = self.reshape;
-            let before = i128::from(self.freshest.chunk.0) * copies(self.freshest.layout);
-            let needed = before.max(i128::from(new_chunk.0) * copies(new_layout));
+            let [before, after] = self.far_copies.map(i128::from);
+            let before = before * i128::from(self.freshest.chunk.0);
+            let needed = before.max(after * i128::from(self.reshape.new_chunk.0));
             return if ahead >= needed { FarSide::Old } else { FarSide::Critical };
         };
         if self.is_in_place() {

@@ -380,7 +380,7 @@ fn a_way_that_a_missing_member_makes_impossible_does_not_count() {
         let rig = Rig::new(level, if level == ParityLevel::Raid4 { 0 } else { 2 }, 5);
         let losses: &[&[usize]] = match level {
             ParityLevel::Raid6 => &[&[1], &[0, 3], &[2, 4]],
-            _ => &[&[0], &[4]],
+            ParityLevel::Raid4 | ParityLevel::Raid5 => &[&[0], &[4]],
         };
         sim.block_on(async {
             for lost in losses {
