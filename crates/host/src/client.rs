@@ -54,7 +54,7 @@ impl Client {
             let hint = if error.kind() == io::ErrorKind::PermissionDenied {
                 "only root, the daemon's user and the group of ashlar serve --control-group may"
             } else {
-                "start one with ashlar serve, or give the --control it was started with"
+                "nothing is served there: start a daemon with ashlar serve DISK..., or give the --control it was started with"
             };
             Error::new("cannot reach the daemon", path.display(), error).hint(hint)
         };

@@ -1,6 +1,8 @@
 //! The bytes to zero so that no tool finds a former owner on a device: those that `wipefs --all`
 //! erases, and the copies that it leaves.
 //!
+//! `mdadm --zero-superblock` erases fewer: the superblocks of md, and no other owner's signature.
+//!
 //! This module only finds the ranges. A command that creates something on the device zeroes them
 //! durably once it cannot be refused any more, and before it writes anything else: a crash leaves
 //! the old owner's signatures (those not yet zeroed), or none, or the new owner's; never both,
@@ -42,6 +44,14 @@ pub async fn ranges(gateway: &Gateway) -> Result<Vec<Range<u64>>, Status> {
     Ok(in_image(image))
 }
 
+/// The byte ranges with the magic number of an md superblock where one can be, ascending. Reads only.
+///
+/// # Errors
+/// The device cannot be read.
+pub async fn md_ranges(gateway: &Gateway) -> Result<Vec<Range<u64>>, Status> {
+    Ok(merged(md(&read_image(gateway).await?)))
+}
+
 /// The offsets of btrfs superblocks on a device of `size` bytes.
 fn btrfs_superblocks(size: u64) -> impl Iterator<Item = u64> {
     let fits = move |at: &u64| at.checked_add(BTRFS_BYTES as u64).is_some_and(|end| end <= size);
@@ -73,12 +83,18 @@ fn around(found: &Signature, size: u64) -> Range<u64> {
 
 /// The md superblocks at all offsets of all versions, in both byte orders.
 fn md(image: &Image) -> Vec<Range<u64>> {
-    let size = Sectors::from_bytes_floor(image.size());
-    let places = Version::ALL.iter().filter_map(|version| version.super_offset(size));
-    let starts = places.map(|at| at.bytes()).filter(|at| {
-        image.has(*at, &MD_MAGIC.to_le_bytes()) || image.has(*at, &MD_MAGIC.to_be_bytes())
-    });
-    starts.map(|at| at..(at + superblock_1::BLOCK_SIZE as u64).min(image.size())).collect()
+    let places = Version::ALL.iter().filter_map(|version| md_range(*version, image.size()));
+    let has_magic = |range: &Range<u64>| {
+        let at = range.start;
+        image.has(at, &MD_MAGIC.to_le_bytes()) || image.has(at, &MD_MAGIC.to_be_bytes())
+    };
+    places.filter(has_magic).collect()
+}
+
+/// Where a superblock of `version` is on a device of `size` bytes, if there is room for it.
+pub fn md_range(version: Version, size: u64) -> Option<Range<u64>> {
+    let at = version.super_offset(Sectors::from_bytes_floor(size))?.bytes();
+    Some(at..(at + superblock_1::BLOCK_SIZE as u64).min(size))
 }
 
 /// The copies of btrfs's superblock: repair tools use them.

@@ -335,6 +335,7 @@ impl ServeOptions {
             raw: self.raw,
             partial: self.partial,
             force: self.force,
+            force_arrays: false,
             threads: self.threads,
             spin: self.spin,
             io: self.io,

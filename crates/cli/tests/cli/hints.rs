@@ -24,6 +24,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/lvm/vgcfg.rs", &["lvm vgcfgrestore"]),
     ("commands/lvm/report.rs", &["lvm pvs", "lvm vgs", "lvm lvs", "lvm vgdisplay"]),
     ("commands/md/create.rs", &["md create"]),
+    ("commands/md/erase.rs", &["md zero-superblock"]),
     ("commands/serve.rs", &["serve"]),
     ("commands/zpool/place.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     ("host/src/absent.rs", &["serve", "md assemble"]),
@@ -45,6 +46,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("host/src/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("host/src/md/assemble.rs", &["md assemble"]),
+    ("host/src/md/erase.rs", &["md zero-superblock"]),
     ("host/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
     ("host/src/front_ends", &["serve", "md assemble"]),
@@ -55,7 +57,8 @@ const SHARED: &[(&str, &[&str])] = &[
 ];
 
 /// Other programs whose options messages recommend.
-const FOREIGN: &[&str] = &["vgextend", "LVM's lvconvert", "LVM's vgchange"];
+const FOREIGN: &[&str] =
+    &["vgextend", "LVM's lvconvert", "LVM's vgchange", "mdadm", "mdadm --assemble"];
 
 /// A text, and where it is.
 struct Text {

@@ -54,6 +54,7 @@ mod takeover;
 mod top;
 mod trace;
 mod trace_plot;
+mod typed;
 mod zpool_get;
 mod zvol;
 mod zvol_failing;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use ashlar_engine::file::OpenError;
+use ashlar_stack::names::parse_array_name;
 use rustix::io::Errno;
 
 use super::Access;
@@ -34,6 +35,10 @@ impl OpenFailure {
         let mut failed = open_error(error);
         if is_only_readable {
             failed = failed.hint("it can be read: its mode, or its file system, refuses writes");
+        } else if is_absent && is_array(path) {
+            failed = failed.hint(
+                "ashlar makes no devices in /dev: name the array's disks; ashlar serve DISK... --mount DIR makes it a file in DIR/dev",
+            );
         }
         Self { error: failed, is_left, is_absent, is_only_readable }
     }
@@ -49,6 +54,11 @@ fn is_absent(error: &OpenError) -> bool {
     let OpenError::Io { source, .. } = error else { return false };
     let code = source.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM))
+}
+
+/// Whether a path is where the kernel would have an array.
+fn is_array(path: &Path) -> bool {
+    path.starts_with("/dev") && path.to_str().is_some_and(|text| parse_array_name(text).is_some())
 }
 
 /// Whether a disk that could not be opened for writing can be opened for reading.

@@ -75,3 +75,11 @@ pub struct VolumeStatus {
     /// The snapshot that it is, or that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
 }
+
+impl VolumeStatus {
+    /// Whether it is an array of md, running or not.
+    pub fn is_array(&self) -> bool {
+        // The level of other volumes is their kind: disk, part, lvm, zvol.
+        self.level.starts_with("raid") || self.level == "linear"
+    }
+}

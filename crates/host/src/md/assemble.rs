@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use ashlar_md::Candidate;
 use ashlar_md::ondisk::Version;
 use ashlar_md::ondisk::create::full_name;
 use ashlar_md::ondisk::homehost::with_host;
 use ashlar_md::update::Update;
+use ashlar_md::{AssembleError, Candidate};
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{MembershipError, Options, ProbedDisk, assemble, probe_all};
+use ashlar_stack::assemble::{Failure, MembershipError, Options, ProbedDisk, assemble, probe_all};
 use ashlar_stack::names::short_name;
 use uuid::Uuid;
 
@@ -41,6 +41,11 @@ impl MemberFilter {
         self.uuid.is_none_or(|uuid| uuid == sb.set_uuid) && self.name.as_ref().is_none_or(named)
     }
 }
+
+/// Why `--force` does not do what mdadm's does: an old member would decide what is read of all that was written without it.
+const NOT_FORCED: &str = "name the disks with the missing members, too; --force takes no members that are out of date or have failed, \
+     since they lack what was written without them: mdadm --assemble --force takes them, and what it loses is only to be had \
+     again from copies of the disks";
 
 fn no_member() -> Error {
     Error::usage("no member of that array among the devices")
@@ -84,7 +89,12 @@ pub async fn try_to_assemble(
     }
     let options = Options { md, rename, whole: true, ..Options::default() };
     let stack = assemble(&probed, options, &disks::runtime()).await;
-    check_started(&stack, &Asked { md, ..Asked::default() })?;
+    let lacks = |failure: &Failure| matches!(failure.error, AssembleError::NotEnough { .. });
+    let is_forced = md.force && stack.failures.iter().any(lacks);
+    check_started(&stack, &Asked { md, ..Asked::default() }).map_err(|error| match is_forced {
+        true => error.hint(NOT_FORCED),
+        false => error,
+    })?;
     let mut lines: Vec<String> = stack.arrays.running().iter().flat_map(start_lines).collect();
     let refused = stack.refused(md.run);
     lines.extend(refused.iter().map(|disk| format!("{} left out: {}", disk.path, disk.why)));

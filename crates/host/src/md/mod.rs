@@ -3,7 +3,9 @@
 mod assemble;
 mod create;
 mod details;
+mod erase;
 mod examine;
+mod query;
 mod served;
 
 pub use self::assemble::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
@@ -12,10 +14,12 @@ pub use self::create::{
     PlannedMember,
 };
 pub use self::details::{ArraysOnDisks, UnusableArray, arrays_on};
+pub use self::erase::{ErasedDisk, erase_superblocks};
 pub use self::examine::{Examination, ExamineForm, examine};
+pub use self::query::{query_array, query_disk};
 pub use self::served::{
-    ServedArrayName, await_action, running_arrays, served_arrays, start_action, stop_array,
-    suspects,
+    ServedArrayName, await_action, running_arrays, served_arrays, set_array_state, start_action,
+    stop_array, suspects,
 };
 
 /// This host's name.

@@ -25,9 +25,16 @@ impl ServedArrayName {
         &self.0
     }
 
-    /// The array named `text`, unless that is a file.
+    /// The array named `text`, unless that is a file or, for a name without `md`, anything that exists.
     pub fn of_running(text: &str) -> Option<Self> {
-        if Path::new(text).is_file() { None } else { text.parse().ok() }
+        let path = Path::new(text);
+        let is_path = if Self::is_plain(text) { path.exists() } else { path.is_file() };
+        if is_path { None } else { text.parse().ok() }
+    }
+
+    /// Whether only the place where `text` stands says that it is an array's name, and not a file's.
+    pub fn is_plain(text: &str) -> bool {
+        parse_array_name(text).is_none()
     }
 }
 
@@ -35,8 +42,10 @@ impl FromStr for ServedArrayName {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let link = format!("md/{text}");
+        let text = if parse_array_name(text).is_some() { text } else { link.as_str() };
         let name = parse_array_name(text);
-        let name = name.ok_or_else(|| format!("`{text}` is no array: md0, /dev/md0 or md/NAME"))?;
+        let name = name.ok_or("an array is md0, /dev/md0, /dev/md/NAME or NAME")?;
         let number = name.bytes().all(|byte| byte.is_ascii_digit());
         let named = text.contains("md/");
         Ok(Self(if number && !named { format!("md{name}") } else { format!("md/{name}") }))
@@ -51,6 +60,17 @@ pub fn start_action(client: &mut Client, name: &str, action: &str) -> Result<()>
     let device = client.detail(name)?.device;
     let device = device.strip_prefix("/dev/").unwrap_or(&device);
     client.set(&format!("sys/block/{device}/md/sync_action"), action)
+}
+
+/// Writes `word` to the `array_state` of an array of a daemon; returns the array's device.
+///
+/// # Errors
+/// There is no such array, it refuses, or the daemon is gone.
+pub fn set_array_state(client: &mut Client, name: &str, word: &str) -> Result<String> {
+    let device = client.detail(name)?.device;
+    let name = device.strip_prefix("/dev/").unwrap_or(&device);
+    client.set(&format!("sys/block/{name}/md/array_state"), word)?;
+    Ok(device)
 }
 
 /// The ranges of an array of a daemon whose parity may be wrong, ascending.
@@ -116,8 +136,7 @@ pub fn stop_array(client: &mut Client, name: &str) -> Result<Option<String>> {
     if client.status()?.volumes.iter().all(|other| other.name == name) {
         return Ok(None);
     }
-    client.set(&format!("sys/block/{name}/md/array_state"), "clear")?;
-    Ok(Some(device))
+    set_array_state(client, name, "clear").map(Some)
 }
 
 /// The arrays of a daemon, with those that wait for members.
@@ -126,8 +145,7 @@ pub fn stop_array(client: &mut Client, name: &str) -> Result<Option<String>> {
 /// The daemon is gone.
 pub fn served_arrays(client: &mut Client) -> Result<Vec<Detail>> {
     let volumes = client.status()?.volumes;
-    // The level of other volumes is their kind: disk, part, lvm, zvol.
-    let arrays = volumes.iter().filter(|volume| volume.level.starts_with("raid"));
+    let arrays = volumes.iter().filter(|volume| volume.is_array());
     arrays.map(|volume| client.detail(&volume.name)).collect()
 }
 
@@ -143,9 +161,12 @@ mod tests {
             ("7", "md7"),
             ("/dev/md/data", "md/data"),
             ("md/5", "md/5"),
+            ("data", "md/data"),
         ] {
             assert_eq!(text.parse(), Ok(ServedArrayName(name.to_owned())), "{text}");
         }
-        assert!("data".parse::<ServedArrayName>().is_err());
+        for text in ["", ".", "/dev/sdb", "a/b", "md/a/b"] {
+            assert!(text.parse::<ServedArrayName>().is_err(), "{text}");
+        }
     }
 }

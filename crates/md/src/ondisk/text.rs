@@ -75,6 +75,14 @@ pub fn decimal_size(bytes: u64) -> String {
     format!("{}.{:02}{letter}B", decimal / 100, decimal % 100)
 }
 
+/// A size in binary units without spaces; empty below 5000 KiB.
+pub fn binary_size(bytes: u64) -> String {
+    let Some(ScaledSize { letter, binary, .. }) = ScaledSize::of(bytes) else {
+        return String::new();
+    };
+    format!("{}.{:02}{letter}iB", binary / 100, binary % 100)
+}
+
 /// A size in hundredths of a unit.
 struct ScaledSize {
     letter: char,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::config::Config;
 use ashlar_host::daemon::serve;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
@@ -55,6 +56,11 @@ pub(crate) struct Assemble {
     #[arg(long, value_name = "HOST", requires = "update")]
     homehost: Option<String>,
 
+    /// Start arrays with parity that were not stopped cleanly and lack a member, although what is recovered of it may be
+    /// wrong where writes were under way. Takes no members that are out of date, as mdadm's --force does
+    #[arg(short, long)]
+    force: bool,
+
     #[command(flatten)]
     options: ServeOptions,
 
@@ -96,17 +102,21 @@ impl Assemble {
         }
         if self.serves() {
             let accepts = |probed: &ProbedDisk| filter.accepts(probed);
-            let config = self.options.into_config(devices)?;
+            // As mdadm's, it is about arrays: nothing that is on them is forced.
+            let config = Config { force_arrays: self.force, ..self.options.into_config(devices)? };
             return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }
         let md = ashlar_md::Options {
             run: self.options.run,
             read_only: self.options.read_only,
-            force: self.options.force,
+            force: self.force,
         };
         let devices = [devices, self.options.backup_file].concat();
         let lines = disks::reactor()?.block_on(try_to_assemble(&devices, &filter, rename, md))?;
         output::tell(&lines.iter().map(|line| format!("ashlar: {line}\n")).collect::<String>())?;
+        output::note(
+            "hint: nothing was started; --mount or --nbd serves it, as ashlar serve does\n",
+        );
         Ok(ExitCode::SUCCESS)
     }
 

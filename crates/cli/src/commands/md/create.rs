@@ -44,7 +44,7 @@ pub(crate) struct Create {
     /// Layout: n2, f2, o2 and the like for RAID10 (near, far, offset, and how many copies),
     /// original or alternate for RAID0; left-symmetric (ls), right-asymmetric (ra), parity-last and the like
     /// for RAID5 and RAID6 [default: left-symmetric]
-    #[arg(short = 'p', long)]
+    #[arg(short = 'p', long, visible_alias = "parity")]
     layout: Option<String>,
 
     /// Chunk size in KiB, or with a suffix K, M, G [default: 512K]; with linear, what devices are rounded down to

@@ -102,13 +102,29 @@ impl DetailCommand {
         Ok(all)
     }
 
+    /// The error for a word that may be the name of a file as well as an array's.
+    fn neither(&self, error: Error) -> Error {
+        match self.what.first().filter(|what| what.to_str().is_some_and(ArrayName::is_plain)) {
+            None => error,
+            Some(what) => {
+                let why = format!("there is no such file, and as an array's name: {error}");
+                let said = Error::new("cannot tell", what.display(), why);
+                match error.advice() {
+                    Some(hint) => said.hint(hint),
+                    None => said,
+                }
+            }
+        }
+    }
+
     /// The arrays, and why others cannot be used; without --test the latter is an error.
     fn details(&self) -> Result<(Vec<Detail>, Vec<Error>)> {
         if self.what.is_empty() {
             return Ok((self.scanned()?, Vec::new()));
         }
         if let Some(name) = running_name(&self.what) {
-            let mut detail = self.daemon.connect()?.detail(name.as_str())?;
+            let found = self.daemon.connect().and_then(|mut client| client.detail(name.as_str()));
+            let mut detail = found.map_err(|error| self.neither(error))?;
             if self.brief || self.scan {
                 // The name that the user gave.
                 detail.device = format!("/dev/{}", name.as_str());

@@ -5,13 +5,16 @@ pub(crate) mod assemble;
 pub(crate) mod build;
 pub(crate) mod create;
 pub(crate) mod detail;
+pub(crate) mod erase;
 pub(crate) mod examine;
 pub(crate) mod grow;
 pub(crate) mod incremental;
 pub(crate) mod manage;
 pub(crate) mod members;
 pub(crate) mod monitor;
+pub(crate) mod query;
 pub(crate) mod spelling;
+pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod suspect;
 
@@ -24,8 +27,8 @@ use clap::Subcommand;
 /// Create, examine, assemble and change md arrays
 ///
 /// The verbs and options are mdadm's, and may be spelled as mdadm's as well: --detail, -D, -Es, /dev/md0 --fail
-/// DISK. incremental, add, re-add, fail, remove, replace, grow, action, wait, suspect, monitor and stop talk to the daemon
-/// that serves the array.
+/// DISK. incremental, add, re-add, fail, remove, replace, grow, action, wait, suspect, monitor, readonly, readwrite and stop talk
+/// to the daemon that serves the array.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes are mdadm's: 0 done, 1 failed, 2 wrong usage.
@@ -42,6 +45,7 @@ pub(crate) enum Md {
     Create(create::Create),
     Examine(examine::Examine),
     Detail(detail::DetailCommand),
+    Query(query::Query),
     Assemble(Box<assemble::Assemble>),
     Incremental(incremental::Incremental),
     Add(members::Add),
@@ -55,7 +59,12 @@ pub(crate) enum Md {
     Wait(action::Wait),
     Suspect(suspect::Suspect),
     Monitor(monitor::MonitorCommand),
+    #[command(name = "readonly")]
+    ReadOnly(state::ReadOnly),
+    #[command(name = "readwrite")]
+    ReadWrite(state::ReadWrite),
     Stop(stop::Stop),
+    ZeroSuperblock(erase::ZeroSuperblock),
     #[command(hide = true)]
     Build(build::Build),
     #[command(hide = true)]
@@ -69,6 +78,7 @@ impl Md {
             Self::Create(_)
             | Self::Examine(_)
             | Self::Detail(_)
+            | Self::Query(_)
             | Self::Incremental(_)
             | Self::Add(_)
             | Self::ReAdd(_)
@@ -80,7 +90,10 @@ impl Md {
             | Self::Wait(_)
             | Self::Suspect(_)
             | Self::Monitor(_)
+            | Self::ReadOnly(_)
+            | Self::ReadWrite(_)
             | Self::Stop(_)
+            | Self::ZeroSuperblock(_)
             | Self::Build(_)
             | Self::Manage(_) => false,
         }
@@ -91,6 +104,7 @@ impl Md {
             Self::Create(command) => command.run(),
             Self::Examine(command) => command.run(),
             Self::Detail(command) => command.run(),
+            Self::Query(command) => command.run(),
             Self::Assemble(command) => command.run(),
             Self::Incremental(command) => command.run(),
             Self::Add(command) => command.run(),
@@ -103,7 +117,10 @@ impl Md {
             Self::Wait(command) => command.run(),
             Self::Suspect(command) => command.run(),
             Self::Monitor(command) => command.run(),
+            Self::ReadOnly(command) => command.run(),
+            Self::ReadWrite(command) => command.run(),
             Self::Stop(command) => command.run(),
+            Self::ZeroSuperblock(command) => command.run(),
             Self::Build(command) => command.run(),
             Self::Manage(command) => command.run(),
         }

@@ -23,8 +23,12 @@ const MODES: &[(&[&str], Option<char>, &[&str])] = &[
     (&["incremental"], Some('I'), &["incremental"]),
     (&["manage"], None, &["manage"]),
     (&["monitor", "follow"], Some('F'), &["monitor"]),
+    (&["query"], Some('Q'), &["query"]),
+    (&["readonly"], Some('o'), &["readonly"]),
+    (&["readwrite"], Some('w'), &["readwrite"]),
     (&["stop"], Some('S'), &["stop"]),
     (&["wait"], Some('W'), &["wait"]),
+    (&["zero-superblock", "zero"], None, &["zero-superblock"]),
 ];
 
 /// Options that change members, and thus set the mode to manage.
@@ -40,6 +44,9 @@ const CHANGES: &[&str] = &[
     "-r",
     "--replace",
 ];
+
+/// Options that set a mode, and may stand behind the array.
+const AFTER: &[&str] = &["--readonly", "-o", "--readwrite", "-w", "--stop", "-S", "--wait", "-W"];
 
 /// Options that may precede the mode.
 const BEFORE: &[&str] = &["-v", "-vv", "--verbose", "-b", "--brief", "-Y", "--export"];
@@ -70,9 +77,15 @@ fn translate(mut words: Vec<OsString>) -> Vec<OsString> {
         if let Some((_, _, ours)) = MODES.iter().find(|(long, ..)| long.contains(&name)) {
             return given(ours).into_iter().chain(behind).collect();
         }
-        if let Some(action) = name.strip_prefix("action=") {
+        let mut behind = behind.iter().cloned();
+        let action = match name.strip_prefix("action=") {
+            Some(action) => Some(action.into()),
+            None if name == "action" => behind.next(),
+            None => None,
+        };
+        if let Some(action) = action {
             // mdadm --action returns at once; --wait waits.
-            let behind = behind.into_iter().chain([action.into(), "--no-wait".into()]);
+            let behind = behind.chain([action, "--no-wait".into()]);
             return given(&["action"]).into_iter().chain(behind).collect();
         }
     }
@@ -89,6 +102,12 @@ fn translate(mut words: Vec<OsString>) -> Vec<OsString> {
     }
     let is_array = first == 0 && parse_array_name(&word).is_some() && words.len() > 1;
     if is_array && !Md::has_subcommand(&word) {
+        let is_among = |word: &OsString, list: &[&str]| list.iter().any(|option| word == option);
+        let changes = words.iter().any(|word| is_among(word, CHANGES));
+        if is_among(&words[1], AFTER) && !changes {
+            words.swap(0, 1);
+            return translate(words);
+        }
         words.insert(0, "manage".into());
     }
     words
@@ -135,8 +154,18 @@ mod tests {
             ("ashlar md -G md0 -n3", "ashlar md grow md0 -n3"),
             ("ashlar md --follow -1", "ashlar md monitor -1"),
             ("ashlar md -IRs", "ashlar md incremental -Rs"),
+            ("ashlar md -Q a md0", "ashlar md query a md0"),
+            ("ashlar md --query a", "ashlar md query a"),
+            ("ashlar md --misc --zero-superblock a b", "ashlar md zero-superblock a b"),
+            ("ashlar md --zero-superblock --force a", "ashlar md zero-superblock --force a"),
+            ("ashlar md -o /dev/md0", "ashlar md readonly /dev/md0"),
+            ("ashlar md --readwrite md0 md1", "ashlar md readwrite md0 md1"),
+            ("ashlar md /dev/md0 --readonly", "ashlar md readonly /dev/md0"),
+            ("ashlar md md/data -w", "ashlar md readwrite md/data"),
+            ("ashlar md /dev/md0 -S", "ashlar md stop /dev/md0"),
             ("ashlar md -W md0", "ashlar md wait md0"),
             ("ashlar md --action=check md0", "ashlar md action md0 check --no-wait"),
+            ("ashlar md --action check md0", "ashlar md action md0 check --no-wait"),
         ] {
             assert_eq!(translated(theirs), expected);
         }
@@ -150,6 +179,7 @@ mod tests {
             ("ashlar md --manage md0 --add x", "ashlar md manage md0 --add x"),
             ("ashlar md --fail md0 a --remove a", "ashlar md manage md0 --fail a --remove a"),
             ("ashlar md -a md0 x", "ashlar md manage md0 -a x"),
+            ("ashlar md md0 -w -a x", "ashlar md manage md0 -w -a x"),
         ] {
             assert_eq!(translated(theirs), expected);
         }

@@ -1,0 +1,197 @@
+//! What people type who know other tools: mdadm's further verbs, names of arrays.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use super::support::{Daemon, Images, MIB, Run, ashlar_in};
+
+impl Run {
+    /// It was refused as wrong usage, with a message that contains `part`.
+    #[track_caller]
+    fn misused(self, part: &str) -> Self {
+        assert_eq!(self.code, Some(2), "{self:?}");
+        assert!(self.err.contains(part), "no {part:?} in {self:?}");
+        self
+    }
+}
+
+/// What mdadm prints, and its exit code; `None` without mdadm.
+fn mdadm(dir: &Path, args: &[&str]) -> Option<(String, Option<i32>)> {
+    let Ok(theirs) = Command::new("mdadm").args(args).current_dir(dir).output() else {
+        eprintln!("skipped in part: no mdadm");
+        return None;
+    };
+    Some((String::from_utf8(theirs.stdout).unwrap(), theirs.status.code()))
+}
+
+#[test]
+fn devices_are_queried_as_by_mdadm() {
+    let images = Images::new(4, 32 * MIB);
+    images
+        .run(&["md", "-C", "md0", "-l1", "-n2", "-x1", "--homehost=any"], &["d0", "d1", "d2"])
+        .ok();
+    let dir = images.dir.path();
+    for devices in [&["d0"][..], &["d3"], &["d1", "d2", "d3"], &["nonexistent"]] {
+        let ours = ashlar_in(dir, &[&["md", "-Q"], devices].concat());
+        let Some((out, code)) = mdadm(dir, &[&["-Q"], devices].concat()) else { continue };
+        assert_eq!(ours.out, out.replace("mdadm --examine", "ashlar md examine"), "{devices:?}");
+        assert_eq!(ours.code, code, "{devices:?}");
+    }
+    ashlar_in(dir, &["md", "-Q"]).misused("NAME|DEVICE");
+    let daemon = Daemon::start(dir, &["d0", "d1", "d2"]);
+    let told = daemon.client(&["md", "--query", "d1", "d3", "/dev/md0"]).ok().out;
+    assert_eq!(
+        told,
+        "/dev/md0: 31.00MiB raid1 2 devices, 1 spare. Use ashlar md detail for more detail.\n\
+         d1: is not an md array\n\
+         d1: device 1 in 2 device active raid1 /dev/md0.  Use ashlar md examine for more detail.\n\
+         d3: is not an md array\n"
+    );
+    daemon.client(&["md", "query", "md5"]).fails(1, &["md5"]);
+    daemon.end();
+}
+
+#[test]
+fn superblocks_of_all_versions_are_erased_as_by_mdadm() {
+    for version in ["0.90", "1.0", "1.1", "1.2"] {
+        let images = Images::array(2, 32 * MIB, &["-l1", "--bitmap=internal", "-e", version]);
+        let dir = images.dir.path();
+        fs::copy(images.path("d0"), images.path("theirs")).unwrap();
+        let run = images.run(&["md", "--zero-superblock"], &["d0"]).ok();
+        assert_eq!(run.out, "erased the md superblock of d0\n");
+        images.run(&["md", "-E"], &["d0"]).fails(1, &["no md superblock"]);
+        // A second time there is nothing to erase, which is no error for mdadm either.
+        let run = images.run(&["md", "--zero-superblock"], &["d0"]).ok();
+        assert_eq!((run.out.as_str(), run.err.as_str()), ("", "d0 has no md superblock\n"));
+        let Some((_, code)) = mdadm(dir, &["--zero-superblock", "theirs"]) else { continue };
+        assert_eq!(code, Some(0));
+        let same = fs::read(images.path("d0")).unwrap() == fs::read(images.path("theirs")).unwrap();
+        assert!(same, "{version}: mdadm erases other bytes");
+        assert_eq!(mdadm(dir, &["--zero-superblock", "theirs"]).unwrap().1, Some(0));
+        assert_eq!(mdadm(dir, &["-E", "d0"]).unwrap().1, Some(1));
+    }
+}
+
+#[test]
+fn no_superblock_is_erased_that_may_be_needed() {
+    let images = Images::array(3, 32 * MIB, &["-l1", "-e1.0"]);
+    let write = |name: &str, at: u64, bytes: &[u8]| {
+        let file = OpenOptions::new().write(true).open(images.path(name)).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+    };
+    let zero = |args: &[&str]| images.run(&[&["md", "zero-superblock"], args].concat(), &[]);
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d1", "d2"]);
+    let before = images.bytes();
+    zero(&["d1"]).fails(1, &["d1", "in use", "ashlar stop"]);
+    daemon.end();
+    zero(&["d1", "nonexistent"]).fails(1, &["nonexistent"]);
+    assert!(images.bytes() == before, "something was erased");
+
+    // A partition of Linux from 1 MiB to the end, whose superblock this may be.
+    let mut table = [0; 66];
+    table[4] = 0x83;
+    table[8..12].copy_from_slice(&2048_u32.to_le_bytes());
+    table[12..16].copy_from_slice(&(63488_u32).to_le_bytes());
+    table[64..].copy_from_slice(&[0x55, 0xaa]);
+    write("d1", 446, &table);
+    write("d2", 32 * MIB - 8192 + 100, b"damaged");
+    let before = images.bytes();
+    zero(&["d0", "d1"]).fails(1, &["d1", "last partition", "--force", "nothing was changed"]);
+    zero(&["d0", "d2"]).fails(1, &["d2", "damaged", "--force", "nothing was changed"]);
+    assert!(images.bytes() == before, "something was erased");
+    zero(&["-f", "d0", "d1", "d2"]).ok();
+    for name in ["d0", "d1", "d2"] {
+        let run = zero(&[name]).ok();
+        assert_eq!(run.err, format!("{name} has no md superblock\n"));
+    }
+
+    // What only has the magic number where a superblock can be stays without --force.
+    let magic = 0xa92b_4efc_u32.to_le_bytes();
+    write("d0", 32 * MIB - 8192, &magic);
+    let before = images.bytes();
+    assert_eq!(zero(&["d0"]).ok().out, "");
+    assert!(images.bytes() == before, "something was erased");
+    assert_eq!(zero(&["--force", "d0"]).ok().out, "erased the md superblock of d0\n");
+    assert!(images.bytes()[0].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_running_array_becomes_read_only_and_writable_again() {
+    let images = Images::array(2, 32 * MIB, &["-l1", "--assume-clean", "--name=data"]);
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d1"]);
+    let state = || daemon.client(&["get", "sys/block/md127/md/array_state"]).ok().out;
+    let told = daemon.client(&["md", "--readonly", "/dev/md127"]).ok().out;
+    assert_eq!((told.as_str(), state().as_str()), ("/dev/md127 is read-only now\n", "readonly\n"));
+    let told = daemon.client(&["md", "-w", "/dev/md/data"]).ok().out;
+    assert_eq!((told.as_str(), state().as_str()), ("/dev/md127 is writable now\n", "clean\n"));
+    daemon.client(&["md", "data", "-o"]).misused("data");
+    daemon.client(&["md", "md127", "-o"]).ok();
+    assert_eq!(state(), "readonly\n");
+    daemon.client(&["md", "readwrite", "data"]).ok();
+    daemon.client(&["md", "readonly", "md5"]).fails(1, &["md5"]);
+    daemon.end();
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d1", "--read-only"]);
+    daemon.client(&["md", "-w", "md127"]).fails(1, &["read-only"]);
+    daemon.end();
+}
+
+#[test]
+fn an_array_is_called_by_its_name_alone() {
+    let images = Images::array(2, 32 * MIB, &["-l1", "--assume-clean", "--name=data"]);
+    let dir = images.dir.path();
+    // Without a daemon the name might also be a mistyped file's.
+    let args = ["md", "detail", "data", "--control", "none"];
+    ashlar_in(dir, &args).fails(1, &["data: there is no such file", "none", "ashlar serve"]);
+    ashlar_in(dir, &["md", "fail", "data", "d0", "--control", "none"])
+        .fails(1, &["none", "ashlar serve"]);
+    for command in [&["scan"][..], &["md", "examine"], &["serve"]] {
+        ashlar_in(dir, &[command, &["/dev/md/data"]].concat())
+            .fails(1, &["/dev/md/data", "ashlar serve DISK... --mount DIR"]);
+    }
+    for command in ["detail", "query"] {
+        ashlar_in(dir, &["md", command, "/dev/md/data", "--control", "none"])
+            .fails(1, &["nothing is served there", "ashlar serve DISK..."]);
+    }
+    let daemon = Daemon::start(dir, &["d0", "d1"]);
+    let detail = daemon.client(&["md", "detail", "data"]).ok().out;
+    assert!(detail.starts_with("/dev/md127:\n"), "{detail}");
+    let brief = daemon.client(&["md", "detail", "--brief", "data"]).ok().out;
+    assert!(brief.starts_with("ARRAY /dev/md/data "), "{brief}");
+    daemon.client(&["md", "fail", "data", "d1"]).ok();
+    daemon.client(&["md", "detail", "date"]).fails(1, &["date", "no such file"]);
+    // A file of that name is meant before an array.
+    fs::write(images.path("data"), "").unwrap();
+    daemon.client(&["md", "detail", "data"]).fails(1, &["data"]);
+    daemon.client(&["md", "stop", "data"]).ok();
+    assert_eq!(daemon.wait().0.code(), Some(0));
+}
+
+#[test]
+fn a_linear_array_is_among_all_arrays() {
+    let images = Images::array(2, 32 * MIB, &["-l", "linear"]);
+    let daemon = images.serve(&[]);
+    let line = daemon.client(&["md", "-Ds"]).ok().out;
+    assert!(line.starts_with("ARRAY /dev/md"), "{line}");
+    daemon.end();
+}
+
+/// A member that missed writes is not used, whatever is forced: mdadm's `--assemble --force` would.
+#[test]
+fn forced_assembly_takes_no_member_that_is_out_of_date() {
+    let images = Images::array(3, 32 * MIB, &["-l5", "--assume-clean"]);
+    let daemon = images.serve(&[]);
+    daemon.client(&["md", "fail", "md0", "d2"]).ok();
+    daemon.end();
+    let before = images.bytes();
+    let assemble = |args: &[&str]| images.run(&[&["md", "--assemble"], args].concat(), &[]);
+    let run = assemble(&["d1", "d2"]).fails(1, &["d2 left out", "name the disks"]);
+    assert!(!run.err.contains("mdadm"), "{run:?}");
+    assemble(&["--force", "--run", "d1", "d2"])
+        .fails(1, &["d2 left out", "--force takes no members", "mdadm --assemble --force"]);
+    let run = assemble(&["--force", "--run", "d0", "d1"]).ok();
+    // Users of mdadm expect it to run now.
+    assert!(run.err.contains("hint: nothing was started; --mount or --nbd serves it"), "{run:?}");
+    assert!(images.bytes() == before);
+}
