@@ -34,6 +34,14 @@ impl Event {
             "Fail" | "FailSpare" | "DegradedArray" | "DeviceDisappeared" | "SparesMissing"
         )
     }
+
+    /// Whether mdadm sends mail about it.
+    pub fn is_mailed(&self) -> bool {
+        matches!(
+            self.event.as_str(),
+            "Fail" | "FailSpare" | "DegradedArray" | "SparesMissing" | "TestMessage"
+        )
+    }
 }
 
 impl fmt::Display for Event {

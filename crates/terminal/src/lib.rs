@@ -23,6 +23,8 @@ mod log;
 pub mod progress;
 pub mod table;
 
+pub use log::{Severity, SystemLog};
+
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
 use std::fmt;

@@ -46,7 +46,62 @@ struct Line {
 enum Place {
     Stderr,
     File(File),
-    Syslog { socket: UnixDatagram, address: SocketAddrUnix, program: &'static str },
+    Syslog(SystemLog),
+}
+
+/// The system's log, which takes messages of RFC 3164 on a socket.
+pub struct SystemLog {
+    socket: UnixDatagram,
+    address: SocketAddrUnix,
+    program: &'static str,
+}
+
+/// The severity of a message (RFC 3164, 4.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Severity {
+    /// Somebody should act.
+    Critical = 2,
+    /// An error.
+    Error = 3,
+    /// Something to know soon.
+    Warning = 4,
+    /// Something to know.
+    Info = 6,
+    /// Details for developers.
+    Debug = 7,
+}
+
+impl SystemLog {
+    /// Reaches the system's log, for messages of `program`.
+    ///
+    /// # Errors
+    /// Nothing listens there.
+    pub fn open(program: &'static str) -> Result<Self> {
+        let failed = |error| Error::new("cannot reach the system's log", SYSLOG, error);
+        Self::at(Path::new(SYSLOG), program).map_err(failed)
+    }
+
+    fn at(path: &Path, program: &'static str) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(SYSLOG_PATIENCE))?;
+        // Only a test: the program that listens there may be started anew, with another socket.
+        UnixDatagram::unbound()?.connect(path)?;
+        Ok(Self { socket, address: SocketAddrUnix::new(path)?, program })
+    }
+
+    /// Sends a message in one line. The receiver adds the time, as section 4.3.2 says.
+    ///
+    /// # Errors
+    /// The message was not taken.
+    pub fn send(&self, severity: Severity, text: &str) -> io::Result<()> {
+        let priority = DAEMON * 8 + severity as u8;
+        let process = std::process::id();
+        let message = format!("<{priority}>{}[{process}]: {}", self.program, text.trim_end());
+        let message = [IoSlice::new(message.as_bytes())];
+        let mut nothing = SendAncillaryBuffer::default();
+        sendmsg_addr(&self.socket, &self.address, &message, &mut nothing, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
 }
 
 /// The log of a process.
@@ -163,24 +218,13 @@ pub(crate) fn open(place: &LogPlace, and_stderr: bool, program: &'static str) ->
                 file.map_err(|error| Error::new("cannot write the log", path.display(), error))?,
             )
         }
-        LogPlace::Syslog => {
-            let failed = |error| Error::new("cannot reach the system's log", SYSLOG, error);
-            syslog(Path::new(SYSLOG), program).map_err(failed)?
-        }
+        LogPlace::Syslog => Place::Syslog(SystemLog::open(program)?),
     };
     let is_elsewhere = !matches!(opened, Place::Stderr);
     IS_ELSEWHERE.store(is_elsewhere, Ordering::Relaxed);
     let and_stderr = and_stderr && is_elsewhere;
     *lock(&PLACE) = Target { place: opened, and_stderr };
     Ok(())
-}
-
-fn syslog(path: &Path, program: &'static str) -> io::Result<Place> {
-    let socket = UnixDatagram::unbound()?;
-    socket.set_write_timeout(Some(SYSLOG_PATIENCE))?;
-    // Only a test: the program that listens there may be started anew, with another socket.
-    UnixDatagram::unbound()?.connect(path)?;
-    Ok(Place::Syslog { socket, address: SocketAddrUnix::new(path)?, program })
 }
 
 /// Has a thread write the log from now on.
@@ -229,28 +273,26 @@ fn write(line: &Line, target: &mut Target) {
         Place::File(file) => {
             let (Ok(()) | Err(_)) = file.write_all(plain(text).as_bytes());
         }
-        Place::Syslog { socket, address, program } => {
-            let message = message(*level, program, &plain(text));
-            let message = [IoSlice::new(message.as_bytes())];
-            let mut nothing = SendAncillaryBuffer::default();
-            let (Ok(_) | Err(_)) =
-                sendmsg_addr(socket, address, &message, &mut nothing, SendFlags::NOSIGNAL);
+        Place::Syslog(log) => {
+            let text = plain(text);
+            let (Ok(()) | Err(_)) = log.send(severity(*level), message(&text));
         }
     }
 }
 
-/// A line of the log as a message of RFC 3164. The receiver adds the time, as its section 4.3.2 says.
-fn message(level: Level, program: &str, line: &str) -> String {
-    let severity = match level {
-        Level::ERROR => 3,
-        Level::WARN => 4,
-        Level::INFO => 6,
-        Level::DEBUG | Level::TRACE => 7,
-    };
-    // Time and level, which the message has in its own way.
+const fn severity(level: Level) -> Severity {
+    match level {
+        Level::ERROR => Severity::Error,
+        Level::WARN => Severity::Warning,
+        Level::INFO => Severity::Info,
+        Level::DEBUG | Level::TRACE => Severity::Debug,
+    }
+}
+
+/// A line of the log without time and level, which messages to the system's log have in their own way.
+fn message(line: &str) -> &str {
     let rest = line.split_once(' ').map(|(_, rest)| rest.trim_start());
-    let text = rest.and_then(|rest| rest.split_once(' ')).map_or(line, |(_, text)| text);
-    format!("<{}>{program}[{}]: {}", DAEMON * 8 + severity, std::process::id(), text.trim_end())
+    rest.and_then(|rest| rest.split_once(' ')).map_or(line, |(_, text)| text)
 }
 
 /// A line without the colours of a terminal. (Control characters of names are escaped.)
@@ -366,12 +408,12 @@ mod tests {
 
     #[test]
     fn the_system_log_gets_the_level_and_not_the_time() {
-        let id = std::process::id();
-        let line = "2026-11-24T08:27:44.230896Z  INFO started array=\"md0\"\n";
-        let expected = format!("<30>ashlar[{id}]: started array=\"md0\"");
-        assert_eq!(message(Level::INFO, "ashlar", line), expected);
-        let line = "2026-11-24T08:27:44.230896Z ERROR a b\n";
-        assert_eq!(message(Level::ERROR, "ashlar", line), format!("<27>ashlar[{id}]: a b"));
+        let line = "2026-11-24T08:27:44.230896Z  INFO started array=\"md0\"";
+        assert_eq!(message(line), "started array=\"md0\"");
+        assert_eq!(message("2026-11-24T08:27:44.230896Z ERROR a b"), "a b");
+        for (level, number) in [(Level::ERROR, 3), (Level::WARN, 4), (Level::INFO, 6)] {
+            assert_eq!(severity(level) as u8, number);
+        }
     }
 
     #[test]
@@ -381,17 +423,23 @@ mod tests {
         let path = directory.join("log");
         let mut buffer = [0; 100];
         let listener = UnixDatagram::bind(&path).unwrap();
-        let place = syslog(&path, "p").unwrap();
+        let log = SystemLog::at(&path, "p").unwrap();
         drop(listener);
         std::fs::remove_file(&path).unwrap();
-        let mut target = Target { place, and_stderr: false };
+        assert!(log.send(Severity::Info, "lost").is_err());
+        let mut target = Target { place: Place::Syslog(log), and_stderr: false };
         write(&line("a WARN lost"), &mut target);
         let listener = UnixDatagram::bind(&path).unwrap();
         write(&line("a WARN b\u{1b}[3mc\u{1b}[0m d"), &mut target);
         let len = listener.recv(&mut buffer).unwrap();
         let expected = format!("<28>p[{}]: bc d", std::process::id());
         assert_eq!(String::from_utf8_lossy(&buffer[..len]), expected);
+        let Place::Syslog(log) = target.place else { panic!("another place") };
+        log.send(Severity::Critical, "Fail of a").unwrap();
+        let len = listener.recv(&mut buffer).unwrap();
+        let expected = format!("<26>p[{}]: Fail of a", std::process::id());
+        assert_eq!(String::from_utf8_lossy(&buffer[..len]), expected);
         std::fs::remove_dir_all(&directory).unwrap();
-        assert!(syslog(&path, "p").is_err());
+        assert!(SystemLog::at(&path, "p").is_err());
     }
 }

@@ -23,6 +23,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/lvm/pv.rs", &["lvm pvcreate"]),
     ("commands/lvm/vgcfg.rs", &["lvm vgcfgrestore"]),
     ("commands/lvm/report.rs", &["lvm pvs", "lvm vgs", "lvm lvs", "lvm vgdisplay"]),
+    ("commands/md/alert.rs", &["md monitor"]),
     ("commands/md/create.rs", &["md create"]),
     ("commands/md/erase.rs", &["md zero-superblock"]),
     ("commands/serve.rs", &["serve"]),

@@ -1,17 +1,25 @@
-//! What people type who know other tools: mdadm's further verbs, names of arrays.
+//! What people type who know other tools: mdadm's further verbs, names of arrays, alerts of the monitor.
 
 use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use super::support::{Daemon, Images, MIB, Run, ashlar_in};
+use super::support::{Daemon, Images, MIB, Run, ashlar_in, program, run, until};
 
 impl Run {
     /// It was refused as wrong usage, with a message that contains `part`.
     #[track_caller]
     fn misused(self, part: &str) -> Self {
-        assert_eq!(self.code, Some(2), "{self:?}");
+        self.ended_with(2, part)
+    }
+
+    /// It ended with this code, and a message that contains `part`.
+    #[track_caller]
+    fn ended_with(self, code: i32, part: &str) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
         assert!(self.err.contains(part), "no {part:?} in {self:?}");
         self
     }
@@ -194,4 +202,78 @@ fn forced_assembly_takes_no_member_that_is_out_of_date() {
     // Users of mdadm expect it to run now.
     assert!(run.err.contains("hint: nothing was started; --mount or --nbd serves it"), "{run:?}");
     assert!(images.bytes() == before);
+}
+
+/// A program in `dir`. A process of its own writes it: see `program_in`.
+fn script(dir: &Path, name: &str, text: &str) {
+    let make = format!("mkdir -p $(dirname {name}) && cat >{name} && chmod +x {name}");
+    let mut shell = Command::new("sh");
+    let mut shell =
+        shell.args(["-c", &make]).current_dir(dir).stdin(Stdio::piped()).spawn().unwrap();
+    let text = format!("#!/bin/sh\n{text}\n");
+    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
+}
+
+#[test]
+fn a_program_and_a_reader_of_mail_learn_of_events() {
+    let images = Images::array(2, 32 * MIB, &["-l1", "--assume-clean"]);
+    let dir = images.dir.path();
+    script(dir, "page", r#"echo "$#: $*" >>page.txt"#);
+    script(dir, "bin/sendmail", r#"echo "$*" >>mail.txt; cat >>mail.txt"#);
+    let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let path = format!("{}:{}", dir.join("bin").display(), std::env::var("PATH").unwrap());
+    let monitor = |args: &[&str]| {
+        let mut command = program();
+        command.args(["md", "--monitor", "--scan", "--control", "control"]).args(args);
+        command.current_dir(dir).env("PATH", &path);
+        command
+    };
+    let daemon = images.serve(&[]);
+    let mail = ["--mail", "root@nas", "--program", "./page"];
+    let out = run(monitor(&[&["-1", "--test"][..], &mail].concat())).ok().out;
+    assert_eq!(out, "", "as by mdadm, nothing is printed");
+    assert_eq!(read("page.txt"), "2: TestMessage /dev/md0\n2: NewArray /dev/md0\n");
+    let sent = read("mail.txt");
+    assert!(
+        sent.starts_with(
+            "-t\nFrom: ashlar <root>\nTo: root@nas\nSubject: TestMessage event on /dev/md0:"
+        ),
+        "{sent}"
+    );
+    assert!(
+        sent.contains("\nmd0 : active raid1 d1[1] d0[0]\n") && !sent.contains("NewArray"),
+        "{sent}"
+    );
+
+    let mut watching =
+        monitor(&["-d1", "-p", "./page", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    until(Duration::from_secs(10), "no event", || read("page.txt").lines().count() == 3);
+    daemon.client(&["md", "fail", "md0", "d1"]).ok();
+    until(Duration::from_secs(10), "no event", || read("page.txt").lines().count() == 4);
+    watching.kill().unwrap();
+    let mut lines = String::new();
+    watching.stdout.take().unwrap().read_to_string(&mut lines).unwrap();
+    watching.wait().unwrap();
+    assert!(read("page.txt").ends_with("\n3: Fail /dev/md0 d1\n"), "{}", read("page.txt"));
+    assert!(lines.contains(r#""event":"Fail""#), "{lines}");
+    run(monitor(&[&["--oneshot"][..], &mail].concat())).ok();
+    assert!(read("page.txt").ends_with("\n2: DegradedArray /dev/md0\n"));
+    assert!(read("mail.txt").contains("\nSubject: DegradedArray event on /dev/md0:"));
+
+    // A monitor that tells nobody must not look like one that does.
+    run(monitor(&["-1", "--program", "./nosuch"])).fails(1, &["cannot run", "./nosuch"]);
+    script(dir, "page", "exit 3");
+    run(monitor(&["-1", "--program", "./page"]))
+        .ended_with(1, "cannot tell: ./page: exit status: 3");
+    run(monitor(&["-1", "--mail", "a\nBcc: b"])).misused("not an address");
+    if !Path::new("/usr/sbin/sendmail").exists() && !Path::new("/usr/lib/sendmail").exists() {
+        let mut command = monitor(&["-1", "--mail", "root"]);
+        command.env("PATH", "/nonexistent");
+        run(command).fails(1, &["cannot send mail", "sendmail", "--program"]);
+    }
+    if !Path::new("/dev/log").exists() {
+        run(monitor(&["-1", "--syslog"])).fails(1, &["the system's log", "/dev/log"]);
+    }
+    daemon.end();
 }

@@ -23,7 +23,7 @@ pub use self::served::{
 };
 
 /// This host's name.
-fn hostname() -> Option<String> {
+pub fn hostname() -> Option<String> {
     // A system call: in the sandbox there is no /proc.
     let system = rustix::system::uname();
     let name = system.nodename().to_str().ok()?;

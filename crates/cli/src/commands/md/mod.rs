@@ -1,6 +1,7 @@
 //! `ashlar md`: arrays, with mdadm's verbs and option names.
 
 pub(crate) mod action;
+mod alert;
 pub(crate) mod assemble;
 pub(crate) mod build;
 pub(crate) mod create;
