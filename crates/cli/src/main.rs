@@ -22,16 +22,20 @@
 mod cli;
 mod commands;
 mod progress;
+mod words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ashlar_engine::signal::{self, Signal};
-use ashlar_host::error::Result;
+use ashlar_host::error::{Result, USAGE};
 use ashlar_host::options::MapFile;
 use ashlar_host::{disks, sandbox};
 use ashlar_terminal::{self as output, Voice};
 use clap::Parser;
+
+/// The name of the program.
+const PROGRAM: &str = "ashlar";
 
 /// Whether a command is one of LVM's, which have exit codes of their own.
 fn is_lvm(args: &[OsString]) -> bool {
@@ -39,22 +43,37 @@ fn is_lvm(args: &[OsString]) -> bool {
     args.iter().skip(1).find(|arg| !is_option(arg)).is_some_and(|arg| arg == "lvm")
 }
 
+/// Says why the command line was not understood, or prints the help that it asks for. Returns the exit code.
+fn refused(error: clap::Error, args: &[OsString]) -> u8 {
+    let code = match error.use_stderr() {
+        true if is_lvm(args) => commands::lvm::INVALID,
+        true => USAGE,
+        false => 0,
+    };
+    match words::explained(error, args) {
+        Ok(explained) => {
+            output::begin(Voice { program: PROGRAM, ..Voice::default() });
+            output::report(&explained);
+        }
+        Err(error) => {
+            // The message is all there is to say.
+            let (Ok(()) | Err(_)) = error.print();
+        }
+    }
+    code
+}
+
 fn main() -> ExitCode {
     let args = commands::md::spelling::ours(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() && is_lvm(&args) => {
-            // The message is all there is to say.
-            let (Ok(()) | Err(_)) = error.print();
-            return ExitCode::from(commands::lvm::INVALID);
-        }
-        Err(error) => error.exit(),
+        Err(error) => return ExitCode::from(refused(error, &args)),
     };
     // Writing a file beyond the file size limit (ulimit -f) must fail with an error, and not kill a daemon or a worker:
     // an ignored signal stays ignored in child processes. Rust's runtime already ignores SIGPIPE.
     let ignored = signal::ignore(Signal::XFSZ);
     output::begin(Voice {
-        program: "ashlar",
+        program: PROGRAM,
         verbose: cli.verbose,
         quiet: cli.quiet,
         daemon: cli.command.is_daemon(),

@@ -16,7 +16,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Exit code of a failed command.
 pub const FAILURE: u8 = 1;
 /// Exit code of a command with wrong usage (also that of the parser of the command line).
-pub(crate) const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 /// Exit code after a defect of the program (also Rust's for a panic).
 pub(crate) const PANICKED: u8 = 101;
 

@@ -1,4 +1,4 @@
-//! What people type who know other tools: mdadm's further verbs, names of arrays, alerts of the monitor.
+//! What people type who know other tools: mdadm's further verbs, names of arrays, words of tools that have other ones here.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -276,4 +276,98 @@ fn a_program_and_a_reader_of_mail_learn_of_events() {
         run(monitor(&["-1", "--syslog"])).fails(1, &["the system's log", "/dev/log"]);
     }
     daemon.end();
+}
+
+#[test]
+fn words_of_other_tools_are_answered_with_what_to_type_here() {
+    let refused = |args: &[&str], parts: &[&str]| {
+        let run = ashlar_in(Path::new("/"), args).fails(2, parts);
+        assert!(run.err.contains("\nhint: ") && run.out.is_empty(), "{run:?}");
+    };
+    refused(&["zfs", "list"], &["no such command: ashlar zfs", "ashlar zvol"]);
+    refused(&["lvs"], &["no such command: ashlar lvs", "type ashlar lvm lvs"]);
+    refused(&["lvnosuch"], &["no such command: ashlar lvnosuch", "ashlar lvm --help"]);
+    refused(&["create"], &["ashlar md create or ashlar zpool create or ashlar zvol create"]);
+    refused(&["help", "mount"], &["no such command: ashlar mount", "--mount DIR"]);
+    refused(&["btrfs", "balance", "start", "/"], &["ashlar btrfs balance", "mounted file system"]);
+    refused(&["btrfs", "start"], &["type ashlar btrfs scrub start"]);
+    refused(&["btrfs", "status"], &["type ashlar btrfs scrub status"]);
+    refused(&["md", "top"], &["type ashlar top"]);
+    refused(&["-v", "md", "--detail-platform"], &["no such option: ashlar md --detail-platform"]);
+    refused(&["md", "-As", "--config=/etc/mdadm.conf"], &["no mdadm.conf"]);
+    // The parser's own offer, unless users do not see what it names.
+    let run = ashlar_in(Path::new("/"), &["md", "detial"]).misused("'detail'");
+    assert!(!run.err.contains("hint: "), "{run:?}");
+    let run = ashlar_in(Path::new("/"), &["zfs-work"]).misused("'zfs-work'");
+    assert!(!run.err.contains("zfs-worker"), "{run:?}");
+    // LVM's exit code for wrong usage.
+    let run = ashlar_in(Path::new("/"), &["lvm", "nosuch"]);
+    assert_eq!(run.code, Some(3), "{run:?}");
+}
+
+/// Words that a program prints about itself, behind blanks; none without it.
+fn words_of(program: &str, args: &[&str], is_word: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let Ok(output) = Command::new(program).args(args).output() else {
+        eprintln!("skipped in part: no {program}");
+        return Vec::new();
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let mut words: Vec<String> =
+        String::from_utf8_lossy(&text).lines().filter_map(is_word).collect();
+    words.sort();
+    words.dedup();
+    assert!(words.len() > 2, "{program} {args:?} prints something else: {words:?}");
+    words
+}
+
+#[test]
+fn every_word_of_the_tools_is_one_of_ours_or_answered() {
+    let is_unknown = |typed: &[&str], what: &str| {
+        let run = ashlar_in(Path::new("/"), typed);
+        run.err.contains(&format!("error: {what} '{}'", typed.last().unwrap()))
+    };
+    let mut unknown = Vec::new();
+    // Lines such as `btrfs subvolume create [options]`.
+    let command = |line: &str| {
+        let mut words = line.trim_start().strip_prefix("btrfs ")?.split_whitespace();
+        let first = words.next().filter(|word| *word != "help")?.replace("-internal", "");
+        let second = words.next().filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
+        Some(format!("{first} {}", second.unwrap_or_default()).trim_end().to_owned())
+    };
+    for words in words_of("btrfs", &["help"], command) {
+        let typed: Vec<&str> = ["btrfs"].into_iter().chain(words.split(' ')).collect();
+        unknown.extend(is_unknown(&typed, "unrecognized subcommand").then(|| typed.join(" ")));
+    }
+    let verb = |line: &str| {
+        let word = line.strip_prefix('\t')?.split_whitespace().next()?;
+        let is_verb = word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        (is_verb && !word.starts_with('-')).then(|| word.to_owned())
+    };
+    for (program, ours) in [("zpool", "zpool"), ("zfs", "zvol")] {
+        for word in words_of(program, &[], verb) {
+            let typed = [ours, word.as_str()];
+            unknown.extend(is_unknown(&typed, "unrecognized subcommand").then(|| typed.join(" ")));
+        }
+    }
+    // Lines such as `--uuid=  -u  : uuid of array`.
+    let option = |line: &str| {
+        let word = line.trim_start().strip_prefix("--")?.split([' ', '=', ':']).next()?;
+        // An action is a part of its option.
+        Some(format!("--{word}")).filter(|_| line.contains(':') && word != "action")
+    };
+    for (mode, ours) in [
+        ("--misc", &["md"][..]),
+        ("--monitor", &["md", "monitor"]),
+        ("--assemble", &["md", "assemble"]),
+        ("--create", &["md", "create"]),
+        ("--grow", &["md", "grow"]),
+        ("--incremental", &["md", "incremental"]),
+    ] {
+        for word in words_of("mdadm", &[mode, "--help"], option) {
+            let typed = [ours, &[word.as_str()]].concat();
+            let is_unknown = is_unknown(&typed, "unexpected argument");
+            unknown.extend(is_unknown.then(|| typed.join(" ")));
+        }
+    }
+    assert_eq!(unknown, Vec::<String>::new());
 }
