@@ -284,6 +284,16 @@ fn one_of_a_volume_and_its_snapshot_is_chosen() {
     lvm("lvcreate", &["--devices", "disk.img", "-s", "-n", "old", "-L", "8M", "vg/data"]);
     // The first extent follows a MiB of metadata.
     disk.write_all_at(&device, 1 << 20).unwrap();
+    // The superblock is that of the volumes on the disk.
+    let inspect = |device: &str| run(&["btrfs", "inspect", "super", device]).ok().out;
+    let (direct, through) = (inspect(&devices[0]), inspect("disk.img"));
+    let fields = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    let volumes = through.split("superblock: ").skip(1);
+    assert_eq!(volumes.clone().count(), 2, "{through}");
+    for volume in volumes {
+        assert!(volume.starts_with("bytenr=65536, device=/dev/vg/"), "{volume}");
+        assert_eq!(fields(volume.trim_end()), fields(direct.trim_end()));
+    }
     let ls = ["btrfs", "ls", "/", "disk.img"];
     run(&ls).fails(1, &["vg/data", "vg/old", "both device 1", "--on chooses"]);
     let wanted = run(&with(&["btrfs", "ls", "/"], &devices)).ok().out;

@@ -266,3 +266,68 @@ fn restore_lists_roots_as_btrfs_progs_do() {
     assert_eq!(run.out.lines().collect::<Vec<_>>(), lines);
     assert!(lines.len() > 8, "{theirs}");
 }
+
+#[test]
+fn several_directories_are_taken_out_without_what_is_excluded() {
+    let dir = made(|root| {
+        for name in ["home/a/.cache/x", "home/a/disk.iso", "home/a/keep", "srv/keep", "etc/fstab"] {
+            let file = root.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, name).unwrap();
+        }
+        symlink("keep", root.join("home/a/link")).unwrap();
+    });
+    let run = |options: &[&str]| {
+        let some = ["btrfs", "get", "/home", "out", "0.img", "--also", "srv", "--also=/etc/fstab"];
+        let except = ["--exclude", "*.iso", "--exclude", "/home/*/.cache"];
+        ashlar_in(dir.path(), &[&some[..], &except, options].concat())
+    };
+    let out = dir.path().join("out");
+    let would = run(&["--dry-run"]).ok().out;
+    let mut lines: Vec<&str> = would.lines().collect();
+    lines.sort_unstable();
+    let files = ["out/fstab", "out/home/a/keep", "out/home/a/link", "out/srv/keep"];
+    assert_eq!(lines[..4], files);
+    assert_eq!(lines[4], "would be taken out: 3 files (28.00B), 3 directories, 1 link");
+    assert!(!out.exists() && lines.len() == 5, "{would}");
+
+    let done = run(&[]).ok().out;
+    assert_eq!(done, "taken out: 3 files (28.00B), 3 directories, 1 link\n");
+    let taken: Vec<_> = tree(&out).into_iter().filter(|(_, contents)| contents.is_some()).collect();
+    let paths: Vec<String> =
+        taken.iter().map(|(path, _)| format!("out/{}", path.display())).collect();
+    assert_eq!(paths, files);
+    assert_eq!(taken[0].1.as_deref(), Some(&b"etc/fstab"[..]));
+    run(&[]).fails(1, &["nothing is overwritten", "out"]);
+    let again = run(&["--resume", "--json"]).ok();
+    let json: serde_json::Value = serde_json::from_str(&again.out).unwrap();
+    assert_eq!((&json["there"], &json["files"]), (&4.into(), &0.into()), "{json}");
+    assert_eq!(json["paths"], serde_json::json!(["/home", "srv", "/etc/fstab"]));
+
+    fs::remove_dir_all(&out).unwrap();
+    run(&["--also", "/home/a/.cache/../../home"]).fails(2, &["two paths would be home in out"]);
+    run(&["--also", "/"]).fails(2, &["/ has no name"]);
+    run(&["--also", "/nosuch"]).fails(1, &["cannot take out: /nosuch"]);
+    assert!(!out.exists(), "a refusal makes nothing");
+    let wrong = run(&["--exclude", "[a"]);
+    assert!(wrong.code == Some(2) && wrong.err.contains("a ] is missing"), "{wrong:?}");
+}
+
+#[test]
+fn snapshots_are_left_out_if_that_is_said() {
+    let (dir, _) = unpacked("single-4k");
+    let get = |dest: &str, options: &[&str]| {
+        ashlar_in(dir.path(), &[&["btrfs", "get", "/", dest, "0.img"], options].concat()).ok().out
+    };
+    get("all", &[]);
+    let told = get("some", &["--no-snapshots"]);
+    let skipped = "Skipping snapshot snapshot\nSkipping snapshot second\n";
+    assert!(told.starts_with(skipped), "{told}");
+    let [all, mut some] = ["all", "some"].map(|name| tree(&dir.path().join(name)));
+    let in_snapshot = |path: &Path| path.starts_with("snapshot") || path.starts_with("deep/second");
+    assert!(all.iter().any(|(path, _)| path.starts_with("volume/nested")));
+    assert!(some.iter().all(|(path, _)| !in_snapshot(path)));
+    some.extend(all.iter().filter(|(path, _)| in_snapshot(path)).cloned());
+    some.sort();
+    assert!(some == all);
+}

@@ -2,6 +2,7 @@
 
 mod counters;
 pub mod listing;
+mod looking;
 pub mod restore;
 pub mod scrub;
 
@@ -20,6 +21,7 @@ use ashlar_stack::volume_groups::RefusedGroup;
 use uuid::Uuid;
 
 pub use self::counters::{DeviceCounters, device_counters};
+pub use self::looking::{LookedAt, LookedThrough, look_through};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;

@@ -24,8 +24,8 @@ use crate::progress::ProgressArgs;
 pub(super) struct CopyOutput {
     /// How the progress and the result are shown, if they are.
     pub(super) progress: Option<ProgressArgs>,
-    /// Print the names of copied files on standard output.
-    pub(super) names: bool,
+    /// Print the names of copied files on standard output, behind this text.
+    pub(super) names: Option<&'static str>,
     /// The option that sets owners.
     pub(super) owners: &'static str,
 }
@@ -48,7 +48,8 @@ pub(super) fn run(
         let files = top.files(fs).await?;
         let printer = Printer {
             display: RefCell::new(speech.progress.map(ProgressArgs::patient_display)),
-            path: Name(options.path.clone()),
+            paths: options.paths.iter().cloned().map(Name).collect(),
+            dry_run: options.dry_run,
             names: speech.names,
             overwrite: Cell::new(Some(options.advice.overwrite)),
         };
@@ -70,8 +71,9 @@ pub(super) fn run(
 
 struct Printer {
     display: RefCell<Option<ProgressDisplay>>,
-    path: Name,
-    names: bool,
+    paths: Vec<Name>,
+    dry_run: bool,
+    names: Option<&'static str>,
     /// The option that replaces existing files, until it was named.
     overwrite: Cell<Option<&'static str>>,
 }
@@ -102,12 +104,17 @@ impl Printer {
             privileged,
             failures,
         } = *counts;
-        let words = format!("taken out: {counts}");
-        let json = json!({
-            "path": self.path.to_string(), "ended": true, "files": files,
+        let would = if self.dry_run { "would be " } else { "" };
+        let words = format!("{would}taken out: {counts}");
+        let mut json = json!({
+            "ended": true, "files": files,
             "directories": directories, "links": links, "bytes": bytes, "there": existing,
             "special": special, "privileged_attributes": privileged, "failures": failures,
         });
+        name_paths(&mut json, &self.paths);
+        if self.dry_run {
+            json["dry_run"] = json!(true);
+        }
         display.end(words, &json)
     }
 }
@@ -115,10 +122,10 @@ impl Printer {
 impl RestoreObserver for Printer {
     fn event(&self, event: RestoreEvent<'_>) -> Result<()> {
         match event {
-            RestoreEvent::File(dest) if self.names => {
-                self.line(&format!("Restoring {}", dest.display()))
-            }
-            RestoreEvent::File(_) => Ok(()),
+            RestoreEvent::File(dest) => match self.names {
+                Some(text) => self.line(&format!("{text}{}", dest.display())),
+                None => Ok(()),
+            },
             RestoreEvent::KeptFile(dest) => {
                 self.line(&format!("Skipping existing file {}", dest.display()))?;
                 match self.overwrite.take() {
@@ -136,18 +143,25 @@ impl RestoreObserver for Printer {
 
     fn progress(&self, progress: &RestoreProgress) -> Result<()> {
         match &mut *self.display.borrow_mut() {
-            Some(display) => display.show(&moment(&self.path, progress)),
+            Some(display) => display.show(&moment(&self.paths, progress)),
             None => Ok(()),
         }
     }
 }
 
-fn moment(path: &Name, progress: &RestoreProgress) -> Moment {
+/// Says in a line of JSON what is taken out.
+fn name_paths(json: &mut serde_json::Value, paths: &[Name]) {
+    match paths {
+        [path] => json["path"] = json!(path.to_string()),
+        paths => json["paths"] = paths.iter().map(Name::to_string).collect(),
+    }
+}
+
+fn moment(paths: &[Name], progress: &RestoreProgress) -> Moment {
     let RestoreProgress { done: Amount { files, bytes }, total, rate } = *progress;
     let (speed, parts) = (size(rate), progress.parts());
-    let mut json = json!({
-        "path": path.to_string(), "files": files, "bytes": bytes, "bytes_per_second": rate as u64,
-    });
+    let mut json = json!({ "files": files, "bytes": bytes, "bytes_per_second": rate as u64 });
+    name_paths(&mut json, paths);
     let words = match total {
         None => format!("{files} files, {}, {speed}/s", size(bytes as f64)),
         Some(total) => {
@@ -177,10 +191,10 @@ mod tests {
     fn progress_reads_as_a_sentence() {
         let done = Amount { files: 2, bytes: 4 << 20 };
         let progress = RestoreProgress { done, total: None, rate: 0.0 };
-        let path = Name(b"/home".to_vec());
-        assert_eq!(moment(&path, &progress).words, "2 files, 4.00MiB, 0.00B/s");
+        let paths = [Name(b"/home".to_vec())];
+        assert_eq!(moment(&paths, &progress).words, "2 files, 4.00MiB, 0.00B/s");
         let total = Some(Amount { files: 7, bytes: 16 << 20 });
-        let moment = moment(&path, &RestoreProgress { total, ..progress });
+        let moment = moment(&paths, &RestoreProgress { total, ..progress });
         assert_eq!(moment.words, "25% (2/7 files, 4.00MiB/16.00MiB), 0.00B/s");
         assert_eq!((moment.parts, &moment.json["total_files"]), (250, &json!(7)));
     }

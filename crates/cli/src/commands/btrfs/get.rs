@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_btrfs::files::Name;
-use ashlar_host::btrfs::restore::{ExistingFiles, RestoreAdvice, RestoreOptions};
+use ashlar_host::btrfs::restore::{ExistingFiles, PathFilter, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::Result;
 use clap::Args;
 
@@ -16,7 +16,8 @@ use crate::progress::ProgressArgs;
 
 /// Take a file, or a directory with all that is in it, out of a file system that is not mounted
 ///
-/// DEST must not exist: nothing is overwritten, unless --resume or --overwrite says so. Each block is verified,
+/// DEST must not exist: nothing is overwritten, unless --resume or --overwrite says so. With --also, it is a directory in which each file
+/// or directory keeps its name. Each block is verified,
 /// and read from another mirror if it is wrong. A file that has lost something is named, and not kept unless
 /// --keep-partial says so; the others are. Modes and times are kept; device nodes, pipes and sockets are left
 /// out, and hard links become files of their own.
@@ -29,6 +30,8 @@ Exit codes: 0 done, 1 failed or something is lost, 2 wrong usage.
 
 Examples:
   ashlar btrfs get /home rescued disk*.img
+  ashlar btrfs get /etc rescued disk*.img --also /home --also /srv --exclude '*.iso' --exclude /home/*/.cache
+  ashlar btrfs get --dry-run --no-snapshots / rescued disk*.img
   ashlar btrfs get --resume /home rescued disk*.img
   ashlar btrfs get --keep-partial /var/lib/database rescued disk0.img
   ashlar btrfs get --owners --xattrs / rescued disk*.img")]
@@ -46,6 +49,23 @@ pub(crate) struct Get {
 
     #[command(flatten)]
     top: SubvolumeArgs,
+
+    /// Take out this file or directory, too (may be repeated)
+    #[arg(long, value_name = "PATH")]
+    also: Vec<String>,
+
+    /// Leave out what this pattern matches, with all that is in it (may be repeated): without a slash names, with one paths from
+    /// the root directory of the subvolume on. `*` and `?` match no slash, `**` any characters, [a-z] one of these
+    #[arg(long, value_name = "GLOB", value_parser = PathFilter::glob)]
+    exclude: Vec<PathFilter>,
+
+    /// Leave out snapshots inside the directory; other subvolumes are taken out
+    #[arg(long)]
+    no_snapshots: bool,
+
+    /// Name the files that would be taken out, and write nothing
+    #[arg(long)]
+    dry_run: bool,
 
     /// Go on with an earlier run: files that are there with the same size and time are not taken out again, those
     /// with others are errors, and temporary files of the earlier run are removed
@@ -81,20 +101,22 @@ impl Get {
             (true, true) => ExistingFiles::ResumeAndReplace,
             (false, true) => ExistingFiles::Replace,
         };
+        let paths = std::iter::once(&self.path).chain(&self.also);
         let progress = (!output::is_quiet()).then_some(self.shown);
         let options = RestoreOptions {
-            path: Name::from_shown(self.path.as_bytes()).0,
+            paths: paths.map(|path| Name::from_shown(path.as_bytes()).0).collect(),
             dest: self.dest,
             existing,
             keep_partial: self.keep_partial,
             stop_at_first: false,
-            dry_run: false,
+            dry_run: self.dry_run,
             links: true,
-            snapshots: true,
+            snapshots: !self.no_snapshots,
             modes_and_times: true,
             owners: self.owners,
             xattrs: self.xattrs,
             only: None,
+            except: self.exclude,
             progress: progress.is_some(),
             advice: RestoreAdvice {
                 overwrite: "--overwrite",
@@ -102,7 +124,8 @@ impl Get {
                 merge: "name something that does not exist; --resume goes on with an earlier run",
             },
         };
-        let speech = CopyOutput { progress, names: false, owners: "--owners" };
+        let names = self.dry_run.then_some("");
+        let speech = CopyOutput { progress, names, owners: "--owners" };
         copying::run(&self.chosen, self.top, &options, speech)
     }
 }

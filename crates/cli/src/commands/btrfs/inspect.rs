@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use ashlar_btrfs::inspect::{self, DumpCounts, InspectError, SuperblockKind, SuperblockTextError};
 use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::Logical;
+use ashlar_host::btrfs::{LookedAt, look_through};
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_host::sandbox::Sandbox;
@@ -52,14 +53,16 @@ impl Inspect {
 
 /// Print superblocks, as btrfs inspect-internal dump-super does
 ///
-/// Examines each device by itself; damaged ones are accepted.
+/// Examines each device by itself; damaged ones are accepted. Of a device without a superblock that partitions, arrays or volume
+/// groups are on, those of the volumes there.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 all are superblocks, 1 some are not or cannot be read.
 
 Examples:
   ashlar btrfs inspect super disk*.img
-  ashlar btrfs inspect super -fa /dev/sdb")]
+  ashlar btrfs inspect super -fa /dev/sdb
+  ashlar btrfs inspect super /dev/sd[bc]    # members of an array with a btrfs")]
 pub(crate) struct Super {
     /// Image files or block devices
     #[arg(required = true, value_name = "DEVICE")]
@@ -93,15 +96,14 @@ impl Super {
         let offsets = if self.all { &OFFSETS[..] } else { &OFFSETS[wanted..=wanted] };
         let kind = if self.full { SuperblockKind::Full } else { SuperblockKind::Fields };
         let (mut out, mut code) = (text_output(), ExitCode::SUCCESS);
-        for disk in opened {
-            let name = disk.path.display().to_string();
+        let found = reactor.block_on(look_through(opened));
+        for LookedAt { path, gateway } in &found.devices {
             for at in offsets {
                 let end = at.0 + SUPERBLOCK_SIZE as u64;
-                if self.all && end > disk.gateway.capacity().bytes() {
+                if self.all && end > gateway.capacity().bytes() {
                     continue;
                 }
-                let print =
-                    inspect::superblock_at(&disk.gateway, &name, *at, kind, self.force, &mut out);
+                let print = inspect::superblock_at(gateway, path, *at, kind, self.force, &mut out);
                 match reactor.block_on(print) {
                     Ok(()) => {}
                     Err(SuperblockTextError::Io(error)) => {
@@ -120,6 +122,7 @@ impl Super {
             }
         }
         written(out.flush())?;
+        reactor.block_on(found.close())?;
         Ok(code)
     }
 }

@@ -124,7 +124,7 @@ impl Restore {
             output::print("This is a dry-run, no files are going to be restored\n")?;
         }
         let options = RestoreOptions {
-            path: b"/".to_vec(),
+            paths: vec![b"/".to_vec()],
             dest,
             existing: if self.overwrite { ExistingFiles::Replace } else { ExistingFiles::Keep },
             keep_partial: self.ignore_errors,
@@ -136,6 +136,7 @@ impl Restore {
             owners: self.metadata,
             xattrs: self.xattr,
             only: self.filter()?,
+            except: Vec::new(),
             progress: false,
             advice: RestoreAdvice {
                 overwrite: "-o",
@@ -143,7 +144,7 @@ impl Restore {
                 merge: "-o replaces it",
             },
         };
-        let names = output::is_verbose() || self.dry_run;
+        let names = (output::is_verbose() || self.dry_run).then_some("Restoring ");
         copying::run(&chosen, top, &options, CopyOutput { progress: None, names, owners: "-m" })
     }
 

@@ -79,23 +79,37 @@ impl<'a> Copy<'a> {
     /// accepts no more data.
     pub(super) async fn run(&mut self) -> Result<()> {
         let options = self.options;
-        let asked = &options.path[..];
-        let failed =
-            |why: FileError| Error::new("cannot take out", Name(options.path.clone()), why);
-        let place = self.files.resolve(asked).await.map_err(failed)?;
-        let kind = self.files.kind(place).await.map_err(failed)?;
+        let mut found = Vec::new();
+        for (path, dest) in options.sources()? {
+            let failed = |why: FileError| Error::new("cannot take out", Name(path.to_vec()), why);
+            let place = self.files.resolve(path).await.map_err(failed)?;
+            let kind = self.files.kind(place).await.map_err(failed)?;
+            // Paths in messages are this one, followed by a slash and more.
+            let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+            found.push(Entry { path: path[..end].to_vec(), dest, place, kind });
+        }
         let dest = &options.dest;
         if options.existing == ExistingFiles::Refuse && dest.symlink_metadata().is_ok() {
             let error = Error::new("nothing is overwritten", dest.display(), "it is there already");
             return Err(error.hint(options.advice.merge));
         }
-        // Paths in messages are this one, followed by a slash and more.
-        let end = asked.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-        let mut open = Vec::new();
-        if kind != FileType::Directory {
-            self.remove_leftovers(parent(dest), dest.file_name());
+        if found.len() > 1 {
+            let made = self.directory(dest);
+            made.map_err(|why| Error::new("cannot make", dest.display(), why))?;
         }
-        let entry = Entry { path: asked[..end].to_vec(), dest: dest.clone(), place, kind };
+        for entry in found {
+            self.tree(entry).await?;
+        }
+        Ok(())
+    }
+
+    /// Copies a file, or a directory with all that is in it.
+    async fn tree(&mut self, entry: Entry) -> Result<()> {
+        let options = self.options;
+        let mut open = Vec::new();
+        if entry.kind != FileType::Directory {
+            self.remove_leftovers(parent(&entry.dest), entry.dest.file_name());
+        }
         self.one(entry, &mut open).await?;
         while let Some(directory) = open.last_mut() {
             if options.stop_at_first && self.counts.failures > 0 {
@@ -133,6 +147,9 @@ impl<'a> Copy<'a> {
         if let Some(only) = &self.options.only
             && !only.accepts(&entry.path)
         {
+            return Ok(false);
+        }
+        if self.options.except.iter().any(|except| except.accepts(&entry.path)) {
             return Ok(false);
         }
         if self.options.snapshots {
@@ -287,7 +304,7 @@ impl<'a> Copy<'a> {
         match self.destination(dest, is_same) {
             Ok(Destination::Free) => {
                 self.observer.event(RestoreEvent::File(dest))?;
-                Ok(!self.options.dry_run)
+                Ok(true)
             }
             Ok(Destination::Taken) => {
                 if self.options.existing == ExistingFiles::Keep {
@@ -317,18 +334,28 @@ impl<'a> Copy<'a> {
                 && is_time(&stat.mtime, found.mtime(), found.mtime_nsec())
         };
         if self.is_to_be_made(&path, &dest, is_same)? {
-            match self.contents(&path, &dest, place, stat).await {
-                Ok(Some(temporary)) => {
+            match self.options.dry_run {
+                true => {
                     self.counts.files += 1;
-                    let finished = FinishedEntry::Named { path, dest, temporary };
-                    self.store.push(finished, weight(stat));
+                    self.counts.bytes += weight(stat);
                 }
-                Ok(None) => {}
-                Err(why) => self.fail(&path, why),
+                false => self.new_file(path, dest, place, stat).await,
             }
         }
         self.meter.file_ended(stat);
         Ok(())
+    }
+
+    async fn new_file(&mut self, path: Vec<u8>, dest: PathBuf, place: Place, stat: &InodeItem) {
+        match self.contents(&path, &dest, place, stat).await {
+            Ok(Some(temporary)) => {
+                self.counts.files += 1;
+                let finished = FinishedEntry::Named { path, dest, temporary };
+                self.store.push(finished, weight(stat));
+            }
+            Ok(None) => {}
+            Err(why) => self.fail(&path, why),
+        }
     }
 
     /// Writes a file's contents and its attributes; returns the temporary file, if it should be kept.
@@ -389,6 +416,10 @@ impl<'a> Copy<'a> {
             found.is_symlink() && fs::read_link(&dest).is_ok_and(|found| found == target)
         };
         if !self.is_to_be_made(&path, &dest, is_same)? {
+            return Ok(());
+        }
+        if self.options.dry_run {
+            self.counts.links += 1;
             return Ok(());
         }
         match store::link(&dest, target) {

@@ -28,9 +28,77 @@ impl PathFilter {
         built.map(Self).map_err(|why| cause(&why).unwrap_or_else(|| why.to_string()))
     }
 
-    /// Whether a path is copied.
+    /// The paths that a pattern of the shell matches: without a slash the last component of a path, otherwise all of it. `*` and
+    /// `?` stand for no slash, `**` also for slashes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn glob(pattern: &str) -> Result<Self, String> {
+        let start = match pattern.strip_prefix('/') {
+            Some(_) => "^",
+            None if pattern.trim_end_matches('/').contains('/') => "^/",
+            None => "/",
+        };
+        let pattern = pattern.trim_end_matches('/');
+        if pattern.is_empty() {
+            return Err("it matches nothing".to_owned());
+        }
+        let mut regex = format!("(?s){start}");
+        let mut rest = pattern.chars().peekable();
+        while let Some(c) = rest.next() {
+            match c {
+                '*' if rest.next_if_eq(&'*').is_some() => regex.push_str(".*"),
+                '*' => regex.push_str("[^/]*"),
+                // A character of UTF-8, or another byte.
+                '?' => regex.push_str(r"(?:[\xc2-\xf4][\x80-\xbf]{1,3}|[^/])"),
+                '[' => regex.push_str(&class(&mut rest)?),
+                '\\' => {
+                    literal(rest.next().ok_or("there is nothing behind the backslash")?, &mut regex)
+                }
+                c => literal(c, &mut regex),
+            }
+        }
+        regex.push('$');
+        Self::new(&regex, false)
+    }
+
+    /// Whether a path is copied, or is one that is left out.
     pub(super) fn accepts(&self, path: &[u8]) -> bool {
+        // A user may leave out the first slash.
+        let rooted;
+        let path = if path.starts_with(b"/") {
+            path
+        } else {
+            rooted = [b"/", path].concat();
+            &rooted
+        };
         self.0.is_match(&mut self.0.create_cache(), path)
+    }
+}
+
+/// Adds the bytes of a character that stands for itself.
+fn literal(c: char, regex: &mut String) {
+    for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+        regex.push_str(&format!(r"\x{byte:02x}"));
+    }
+}
+
+/// A class of characters behind its `[`: those of ASCII.
+fn class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<String, String> {
+    let is_not = rest.next_if(|c| matches!(c, '!' | '^')).is_some();
+    let mut class = (if is_not { "[^/" } else { "[" }).to_owned();
+    let mut is_empty = true;
+    loop {
+        match rest.next() {
+            Some(']') if !is_empty => return Ok(class + "]"),
+            Some('-') if !is_empty && rest.peek().is_some_and(|next| *next != ']') => {
+                class.push('-')
+            }
+            Some(c) if c.is_ascii() && c != '/' => literal(c, &mut class),
+            Some(c) => return Err(format!("{c} cannot be in [ ]")),
+            None => return Err("a ] is missing".to_owned()),
+        }
+        is_empty = false;
     }
 }
 
@@ -47,5 +115,33 @@ mod tests {
         assert!(!filter.accepts(b"/HOME"));
         assert!(PathFilter::new("^/home$", true).unwrap().accepts(b"/HOME"));
         assert!(PathFilter::new("(", false).is_err());
+    }
+
+    #[test]
+    fn patterns_match_names_or_paths() {
+        let cases: [(&str, &[&str], &[&str]); 9] = [
+            ("*.iso", &["/a.iso", "/x/b.iso", ".iso"], &["/a.iso/b", "/aiso", "/a.ISO"]),
+            ("cache", &["/cache", "/x/cache"], &["/xcache", "/cache2"]),
+            ("cache/", &["/x/cache"], &["/caches"]),
+            ("/home/*/tmp", &["/home/a/tmp"], &["/x/home/a/tmp", "/home/a/b/tmp"]),
+            ("home/**/tmp", &["/home/a/tmp", "home/a/b/tmp"], &["/home/tmp", "/x/home/a/tmp"]),
+            ("file.?", &["/file.a", "/file.\u{e9}"], &["/file.", "/file.ab", "/file./"]),
+            ("[a-c]x[!0-9]", &["/axy", "/cx-"], &["/dxy", "/ax1", "/ax/"]),
+            ("[]-]", &["/]", "/-"], &["/a"]),
+            (r"\*(+\\", &[r"/*(+\"], &["/x(+"]),
+        ];
+        for (pattern, matching, others) in cases {
+            let filter = PathFilter::glob(pattern).unwrap();
+            for path in matching {
+                assert!(filter.accepts(path.as_bytes()), "{pattern} {path}");
+            }
+            for path in others {
+                assert!(!filter.accepts(path.as_bytes()), "{pattern} {path}");
+            }
+        }
+        assert!(PathFilter::glob("?").unwrap().accepts(b"/\xff"));
+        for wrong in ["", "/", "[a", "a\\", "[z-a]", "[\u{e9}]"] {
+            assert!(PathFilter::glob(wrong).is_err(), "{wrong}");
+        }
     }
 }

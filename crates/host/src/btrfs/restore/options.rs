@@ -1,6 +1,8 @@
 //! What a copy is to do, what it tells, and its result.
 
+use std::ffi::OsStr;
 use std::fmt::{self, Display};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::files::Name;
@@ -27,9 +29,9 @@ pub enum ExistingFiles {
 /// What to copy, and how.
 #[derive(Clone, Debug)]
 pub struct RestoreOptions {
-    /// The source path, relative to the subvolume's root directory.
-    pub path: Vec<u8>,
-    /// The destination.
+    /// The source paths, relative to the subvolume's root directory; at least one.
+    pub paths: Vec<Vec<u8>>,
+    /// The destination: what the only path becomes, or the directory for several, which keep their names.
     pub dest: PathBuf,
     /// What to do with existing files.
     pub existing: ExistingFiles,
@@ -51,10 +53,43 @@ pub struct RestoreOptions {
     pub xattrs: bool,
     /// Copy only the paths that it accepts.
     pub only: Option<PathFilter>,
+    /// Leave out the paths that any of these accepts, with all below them; not the source paths themselves.
+    pub except: Vec<PathFilter>,
     /// Tell the observer of the progress.
     pub progress: bool,
     /// The advice in messages.
     pub advice: RestoreAdvice,
+}
+
+impl RestoreOptions {
+    /// The source paths, each with its destination.
+    ///
+    /// # Errors
+    /// Of several paths, one has no name, or two have the same.
+    pub(super) fn sources(&self) -> Result<Vec<(&[u8], PathBuf)>> {
+        if let [path] = &self.paths[..] {
+            return Ok(vec![(path, self.dest.clone())]);
+        }
+        let mut all: Vec<(&[u8], PathBuf)> = Vec::new();
+        for path in &self.paths {
+            let shown = Name(path.clone());
+            let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+            let name = names.next_back().filter(|name| ![&b"."[..], b".."].contains(name));
+            let Some(name) = name else {
+                return Err(Error::usage(format_args!(
+                    "{shown} has no name to keep in the target"
+                )));
+            };
+            let dest = self.dest.join(OsStr::from_bytes(name));
+            if all.iter().any(|(_, other)| *other == dest) {
+                let (name, dest) = (Name(name.to_vec()), self.dest.display());
+                return Err(Error::usage(format_args!("two paths would be {name} in {dest}"))
+                    .hint("take them out one after the other"));
+            }
+            all.push((path, dest));
+        }
+        Ok(all)
+    }
 }
 
 /// The advice of a command, for messages.

@@ -71,11 +71,20 @@ impl Meter {
             return pending().await;
         }
         let count = std::pin::pin!(async {
-            match count(files, &options.path).await {
-                Ok(total) => self.total.set(Some(total)),
-                // Copying the files reports this error.
-                Err(why) => tracing::debug!(%why, "cannot count"),
+            // Of what is left out it is not known how much there is.
+            let is_all = options.only.is_none() && options.except.is_empty() && options.snapshots;
+            let mut total = Amount::default();
+            for path in options.paths.iter().filter(|_| is_all) {
+                match count(files, path).await {
+                    Ok(Amount { files, bytes }) => {
+                        total.files += files;
+                        total.bytes = total.bytes.saturating_add(bytes);
+                    }
+                    // Copying the files reports this error.
+                    Err(why) => tracing::debug!(%why, "cannot count"),
+                }
             }
+            self.total.set(is_all.then_some(total));
             pending::<Infallible>().await
         });
         match select(count, std::pin::pin!(self.tick(observer))).await {
