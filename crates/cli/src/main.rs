@@ -64,6 +64,7 @@ fn refused(error: clap::Error, args: &[OsString]) -> u8 {
 }
 
 fn main() -> ExitCode {
+    commands::completions::answer(<cli::Cli as clap::CommandFactory>::command);
     let args = commands::md::spelling::ours(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,

@@ -1,9 +1,11 @@
 //! Completions and manual pages.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
+use std::process::Command;
 
-use super::support::ashlar;
+use super::support::{Daemon, Images, MIB, as_user, ashlar, run};
 
 #[test]
 fn there_are_completions_for_every_shell() {
@@ -12,6 +14,62 @@ fn there_are_completions_for_every_shell() {
         assert!(run.out.contains("ashlar") && run.out.contains("assume-clean"), "{shell}");
     }
     assert_eq!(ashlar(&["completions", "dos"]).code, Some(2));
+}
+
+/// The script of bash, in a bash that completes what was typed.
+#[test]
+fn the_names_of_the_daemons_arrays_volumes_and_jobs_are_completed() {
+    let user = 54341;
+    let images = Images::array(2, 32 * MIB, &["-l1", "--name=data", "--assume-clean"]);
+    let dir = images.dir.path();
+    // The place of its control socket.
+    let ours = || {
+        let mut command = as_user(&images, user, user, &[])?;
+        command.env("XDG_RUNTIME_DIR", dir);
+        Some(command)
+    };
+    let Some(mut command) = ours() else { return };
+    for path in [dir.to_owned(), images.path("d0"), images.path("d1")] {
+        chown(path, Some(user), Some(user)).unwrap();
+    }
+    let script = ashlar(&["completions", "bash", "--dynamic"]).ok().out;
+    fs::write(dir.join("script"), script).unwrap();
+    let completed = |typed: &str| {
+        let words: Vec<&str> = typed.split(' ').collect();
+        let last = words.len() - 1;
+        let text = format!(
+            "source ./script; COMP_WORDS=({typed}) COMP_CWORD={last} COMP_TYPE=9; \
+             _clap_complete_ashlar ashlar '{}' '{}'; echo ${{COMPREPLY[@]}}",
+            words[last].trim_matches('"'),
+            words[last - 1]
+        );
+        let command = ours().unwrap();
+        let mut bash = Command::new("setpriv");
+        let is_bash = |arg: &&std::ffi::OsStr| Path::new(arg) != images.path("ashlar");
+        bash.args(command.get_args().take_while(is_bash)).args(["bash", "-c", &text]);
+        bash.current_dir(dir)
+            .env("XDG_RUNTIME_DIR", dir)
+            .env("PATH", format!("{}:{}", dir.display(), std::env::var("PATH").unwrap()));
+        let words = run(bash).ok().out;
+        let names = words.split_whitespace().filter(|word| !word.starts_with("--"));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let pause = r#"ashlar jobs pause """#;
+    let fail = r#"ashlar md fail """#;
+    // Without a daemon there are the words of the program.
+    assert_eq!([completed("ashlar md det"), completed(fail), completed(pause)], ["detail", "", ""]);
+    command.args(["serve", "d0", "d1", "--model", "d1=custom:bandwidth=10M"]);
+    let daemon = Daemon::of(command, dir);
+    assert_eq!(completed(fail), "md127 md/data");
+    assert_eq!(completed("ashlar md monitor md/"), "md/data");
+    assert_eq!(completed("ashlar md detail md1"), "md127");
+    assert_eq!(completed("ashlar md detail d"), "d0 d1");
+    assert_eq!(completed("ashlar trace md12"), "md127");
+    let mut check = ours().unwrap();
+    check.args(["md", "action", "md127", "check", "--no-wait"]);
+    run(check).ok();
+    assert_eq!(completed(pause), "md127 md/data");
+    daemon.end();
 }
 
 #[test]
