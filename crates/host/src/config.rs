@@ -73,6 +73,8 @@ pub struct Config {
     /// Whether to import pools that another host used last, to write to devices and volume groups that others
     /// may be writing to, and to start arrays with parity that were not stopped cleanly and lack a member.
     pub force: bool,
+    /// Whether only such arrays start, and nothing else is forced.
+    pub force_arrays: bool,
     /// Whether to import pools for writing whose log devices are missing: what was only in the log is lost.
     pub missing_log: bool,
     /// The threads that do the I/O; without a number as many as there are processors for the process, at most [`MAX_THREADS`].
@@ -165,7 +167,8 @@ impl Config {
 
     /// The options for assembling arrays.
     pub(crate) fn md(&self) -> ashlar_md::Options {
-        ashlar_md::Options { run: self.run, read_only: self.read_only, force: self.force }
+        let force = self.force || self.force_arrays;
+        ashlar_md::Options { run: self.run, read_only: self.read_only, force }
     }
 
     /// What may be missing.

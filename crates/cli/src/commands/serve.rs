@@ -342,6 +342,7 @@ impl ServeOptions {
             partial: self.partial,
             missing_log: self.missing_log,
             force: self.force,
+            force_arrays: false,
             threads: self.threads,
             spin: self.spin,
             io: self.io,

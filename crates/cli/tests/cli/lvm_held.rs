@@ -68,8 +68,12 @@ fn with_data(count: usize) -> Images {
 
 /// A start that is to be refused; a daemon that serves nevertheless ends after a while.
 fn serve(images: &Images) -> Run {
+    start(images, &["serve"])
+}
+
+fn start(images: &Images, words: &[&str]) -> Run {
     let mut command = Command::new("timeout");
-    command.arg("10").arg(program().get_program()).args(["serve", "--nbd", "unix:nbd"]);
+    command.arg("10").arg(program().get_program()).args(words).args(["--nbd", "unix:nbd"]);
     command.args(["--control", "control"]).args(&images.names).current_dir(images.dir.path());
     run(command)
 }
@@ -110,6 +114,18 @@ fn a_group_that_another_host_may_use_is_named_and_not_served_for_writing_unasked
         assert!(daemon.end().contains(&note));
         assert!(images.bytes() == before, "{}: reading changes nothing", held.state);
     }
+}
+
+/// mdadm's `--force` is about arrays only.
+#[test]
+fn a_forced_assembly_forces_no_group_on_the_array() {
+    let images = Images::array(2, 32 * MIB, &["-l1", "--assume-clean"]);
+    on(&images, "vgcreate", &["vg", "/dev/md0"]).ok();
+    edit(&images, ALL[0].words);
+    let before = images.bytes();
+    let assembled = start(&images, &["md", "assemble", "--force"]);
+    assembled.fails(1, &["cannot serve the volume group: vg: it is exported"]);
+    assert!(images.bytes() == before);
 }
 
 /// The commands that change `vg`, with `d1` as another disk.

@@ -10,7 +10,7 @@ use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, New
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use uuid::Uuid;
 
-use super::support::{Daemon, Images, MIB, Nbd};
+use super::support::{Daemon, Images, MIB, Nbd, program};
 
 /// The members d0, d1 and d2 of a RAID5 with chunks of 64 KiB.
 fn raid5(is_clean: bool) -> Images {
@@ -105,6 +105,17 @@ fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
     assert_eq!((suspect.code, suspect.out), (Some(1), format!("0 {size}\n")));
     let json = daemon.client(&["md", "suspect", "md0", "--json"]).out;
     assert!(json.contains("\"offset\": 0") && json.contains(&size.to_string()), "{json}");
+    drop(daemon);
+    // mdadm's words.
+    let assemble = ["md", "assemble", "--read-only", "--run"];
+    images.run(&assemble, two).fails(1, &["was not stopped cleanly and lacks members"]);
+    let tried = images.run(&[&assemble[..], &["-f"]].concat(), two).ok().out;
+    assert!(tried.contains("can be started with 2 drives (out of 3)"), "{tried}");
+    let mut command = program();
+    command.args(assemble).args(["--force", "--nbd", "unix:nbd", "--control", "control"]);
+    command.args(two).current_dir(images.dir.path());
+    let daemon = Daemon::of(command, images.dir.path());
+    assert_eq!(daemon.client(&["md", "suspect", "md0"]).code, Some(1));
     drop(daemon);
     // Nothing was written, and it is as suspect as before.
     images

@@ -300,9 +300,11 @@ fn words_of_other_tools_are_answered_with_what_to_type_here() {
     assert!(!run.err.contains("hint: "), "{run:?}");
     let run = ashlar_in(Path::new("/"), &["zfs-work"]).misused("'zfs-work'");
     assert!(!run.err.contains("zfs-worker"), "{run:?}");
-    // LVM's exit code for wrong usage.
-    let run = ashlar_in(Path::new("/"), &["lvm", "nosuch"]);
-    assert_eq!(run.code, Some(3), "{run:?}");
+    // LVM's exit codes for an unknown command and for wrong usage.
+    for (words, code) in [(&["lvm", "nosuch"][..], 2), (&["lvm", "lvs", "--nosuch"], 3)] {
+        let run = ashlar_in(Path::new("/"), words);
+        assert_eq!(run.code, Some(code), "{run:?}");
+    }
 }
 
 /// Words that a program prints about itself, behind blanks; none without it.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_host::config::Config;
 use ashlar_host::daemon::serve;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
@@ -102,13 +103,14 @@ impl Assemble {
         }
         if self.serves() {
             let accepts = |probed: &ProbedDisk| filter.accepts(probed);
-            let config = self.options.into_config(devices)?;
+            // As mdadm's, it is about arrays: nothing that is on them is forced.
+            let config = Config { force_arrays: self.force, ..self.options.into_config(devices)? };
             return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }
         let md = ashlar_md::Options {
             run: self.options.run,
             read_only: self.options.read_only,
-            force: self.options.force,
+            force: self.force,
         };
         let devices = [devices, self.options.backup_file].concat();
         let lines = disks::reactor()?.block_on(try_to_assemble(&devices, &filter, rename, md))?;
