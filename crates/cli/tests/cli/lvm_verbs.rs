@@ -2,7 +2,8 @@
 
 use std::fs::{self, OpenOptions};
 
-use super::lvm::{group, lvm, on, place, values, write};
+use super::lvm::{group, lvm, on, place, read, values, write};
+use super::lvm_held::edit;
 use super::lvm_live::{live, rows, serving};
 use super::support::{Images, MIB, Run};
 
@@ -262,6 +263,32 @@ fn missing_physical_volumes_are_removed() {
     // The removed ones are known as such when they are back.
     let run = with("d0,d1", "pvs", &[]).ok();
     assert!(run.err.contains("d1 has old metadata of VG vg"), "{run:?}");
+}
+
+#[test]
+fn a_physical_volume_that_was_missing_is_taken_back() {
+    let images = group(2);
+    on(&images, "lvcreate", &["-n", "data", "-L", "4M", "vg", "d1"]).ok();
+    on(&images, "pvchange", &["-xn", "d1"]).ok();
+    write(&images, &place(&images, "vg/data"), b"data");
+    // As LVM marks it when it changes the group without it.
+    edit(&images, ["status = []\nflags = []", "status = []\nflags = [\"MISSING\"]"]);
+    assert_eq!(values(&images, "pvs", "pv_name,pv_missing", &[]), ["d0 ", "d1 missing"]);
+    let before = images.bytes();
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).fails(5, &["missing"]);
+    let run = on(&images, "vgreduce", &["--removemissing", "vg"]);
+    run.fails(5, &["vg/data", "vgextend --restoremissing"]);
+    on(&images, "vgextend", &["--restoremissing", "vg", "d0"]).fails(5, &["d0 was not missing"]);
+    let run = lvm(&images, &["vgextend", "--devices", "d1", "--restoremissing", "vg", "d1"]);
+    run.fails(5, &["other physical volumes are missing"]);
+    let run = lvm(&images, &["vgextend", "--restoremissing", "vg", "d1"]);
+    run.fails(3, &["no daemon serves"]);
+    assert!(images.bytes() == before);
+    let run = on(&images, "vgextend", &["--restoremissing", "vg", "d1"]).ok();
+    assert_eq!(run.out, "  Volume group \"vg\" successfully extended\n");
+    assert_eq!(values(&images, "pvs", "pv_name,pv_missing", &[]), ["d0 ", "d1 "]);
+    assert_eq!(read(&images, &place(&images, "vg/data"), 4), b"data");
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).ok();
 }
 
 #[test]
