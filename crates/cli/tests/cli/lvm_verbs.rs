@@ -390,12 +390,33 @@ fn options_are_abbreviated_and_those_of_lvm_are_known() {
         (&["--profile", "x"], "--profile is refused"),
         (&["--devicesfile", "x"], "--devices DISK"),
         (&["--de", "d0"], "--de may be "),
+        (&["-aay"], "y or n"),
         (&["--nonsense"], "unexpected argument '--nonsense'"),
     ] {
         let args = [refused, &["--addtag", "x", "vg"]].concat();
         is_refused_by_the_parser(&on(&images, "vgchange", &args), part);
         assert!(images.bytes() == before, "{refused:?} changed a disk");
     }
+}
+
+#[test]
+fn options_of_single_verbs_are_refused_with_what_to_use_instead() {
+    let images = group(1);
+    for (verb, args, part) in [
+        ("pvs", &["-a"][..], "ashlar scan DISK"),
+        ("vgs", &["--configreport", "pv"], "--configreport is refused"),
+        ("pvchange", &["-u", "d0"], "pvcreate --uuid"),
+        ("pvchange", &["--metadataignore", "y", "d0"], "pvcreate --metadatacopies"),
+    ] {
+        is_refused_by_the_parser(&on(&images, verb, args), part);
+    }
+    on(&images, "lvcreate", &["-n", "data", "-L", "4M", "vg"]).ok();
+    let daemon = serving(&images, &[]);
+    live(&images, "vgchange", &["-aln", "--sysinit", "vg"]).ok();
+    assert_eq!(rows(&images, "lvs", "lv_active"), [""]);
+    live(&images, "vgchange", &["-aey", "--monitor", "n", "vg"]).ok();
+    assert_eq!(rows(&images, "lvs", "lv_active"), ["active"]);
+    daemon.end();
 }
 
 #[test]
