@@ -160,6 +160,13 @@ impl VolumeGroup {
         Ok(())
     }
 
+    /// Has the physical volume with this index, which was missing, be in the group as before.
+    pub fn restore_physical(&mut self, index: usize) {
+        if let Some(pv) = self.pvs.get_mut(index) {
+            pv.flags.remove(&PvFlag::Missing);
+        }
+    }
+
     /// Takes the physical volumes that are not `usable`, in the group's order, out of the group; with `force` also the logical volumes
     /// that have extents there. Returns the names of these.
     ///

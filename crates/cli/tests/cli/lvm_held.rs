@@ -45,7 +45,7 @@ const ALL: [Held; 3] = [
 ];
 
 /// Has the description of `vg` say other words, as by another host.
-fn edit(images: &Images, [from, to]: [&str; 2]) {
+pub(super) fn edit(images: &Images, [from, to]: [&str; 2]) {
     let copy = images.path("copy");
     let path = copy.to_str().unwrap();
     on(images, "vgcfgbackup", &["-f", path, "vg"]).ok();

@@ -2,7 +2,8 @@
 
 use std::fs::{self, OpenOptions};
 
-use super::lvm::{group, lvm, on, place, values, write};
+use super::lvm::{group, lvm, on, place, read, values, write};
+use super::lvm_held::edit;
 use super::lvm_live::{live, rows, serving};
 use super::support::{Images, MIB, Run};
 
@@ -265,6 +266,32 @@ fn missing_physical_volumes_are_removed() {
 }
 
 #[test]
+fn a_physical_volume_that_was_missing_is_taken_back() {
+    let images = group(2);
+    on(&images, "lvcreate", &["-n", "data", "-L", "4M", "vg", "d1"]).ok();
+    on(&images, "pvchange", &["-xn", "d1"]).ok();
+    write(&images, &place(&images, "vg/data"), b"data");
+    // As LVM marks it when it changes the group without it.
+    edit(&images, ["status = []\nflags = []", "status = []\nflags = [\"MISSING\"]"]);
+    assert_eq!(values(&images, "pvs", "pv_name,pv_missing", &[]), ["d0 ", "d1 missing"]);
+    let before = images.bytes();
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).fails(5, &["missing"]);
+    let run = on(&images, "vgreduce", &["--removemissing", "vg"]);
+    run.fails(5, &["vg/data", "vgextend --restoremissing"]);
+    on(&images, "vgextend", &["--restoremissing", "vg", "d0"]).fails(5, &["d0 was not missing"]);
+    let run = lvm(&images, &["vgextend", "--devices", "d1", "--restoremissing", "vg", "d1"]);
+    run.fails(5, &["other physical volumes are missing"]);
+    let run = lvm(&images, &["vgextend", "--restoremissing", "vg", "d1"]);
+    run.fails(3, &["no daemon serves"]);
+    assert!(images.bytes() == before);
+    let run = on(&images, "vgextend", &["--restoremissing", "vg", "d1"]).ok();
+    assert_eq!(run.out, "  Volume group \"vg\" successfully extended\n");
+    assert_eq!(values(&images, "pvs", "pv_name,pv_missing", &[]), ["d0 ", "d1 "]);
+    assert_eq!(read(&images, &place(&images, "vg/data"), 4), b"data");
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).ok();
+}
+
+#[test]
 fn vgck_and_pvck_find_what_is_wrong() {
     let images = group(2);
     on(&images, "vgck", &[]).ok();
@@ -363,12 +390,33 @@ fn options_are_abbreviated_and_those_of_lvm_are_known() {
         (&["--profile", "x"], "--profile is refused"),
         (&["--devicesfile", "x"], "--devices DISK"),
         (&["--de", "d0"], "--de may be "),
+        (&["-aay"], "y or n"),
         (&["--nonsense"], "unexpected argument '--nonsense'"),
     ] {
         let args = [refused, &["--addtag", "x", "vg"]].concat();
         is_refused_by_the_parser(&on(&images, "vgchange", &args), part);
         assert!(images.bytes() == before, "{refused:?} changed a disk");
     }
+}
+
+#[test]
+fn options_of_single_verbs_are_refused_with_what_to_use_instead() {
+    let images = group(1);
+    for (verb, args, part) in [
+        ("pvs", &["-a"][..], "ashlar scan DISK"),
+        ("vgs", &["--configreport", "pv"], "--configreport is refused"),
+        ("pvchange", &["-u", "d0"], "pvcreate --uuid"),
+        ("pvchange", &["--metadataignore", "y", "d0"], "pvcreate --metadatacopies"),
+    ] {
+        is_refused_by_the_parser(&on(&images, verb, args), part);
+    }
+    on(&images, "lvcreate", &["-n", "data", "-L", "4M", "vg"]).ok();
+    let daemon = serving(&images, &[]);
+    live(&images, "vgchange", &["-aln", "--sysinit", "vg"]).ok();
+    assert_eq!(rows(&images, "lvs", "lv_active"), [""]);
+    live(&images, "vgchange", &["-aey", "--monitor", "n", "vg"]).ok();
+    assert_eq!(rows(&images, "lvs", "lv_active"), ["active"]);
+    daemon.end();
 }
 
 #[test]

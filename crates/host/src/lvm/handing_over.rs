@@ -1,6 +1,7 @@
 //! `vgexport` and `vgimport`: groups that go from one host to another; and what makes them complete again: `vgreduce --removemissing`,
-//! `vgck --updatemetadata`.
+//! `vgextend --restoremissing`, `vgck --updatemetadata`.
 
+use ashlar_lvm::group::MemberState;
 use ashlar_lvm::metadata::HeldElsewhere;
 
 use super::archive::Archives;
@@ -68,15 +69,53 @@ impl Session {
             .filter_map(|member| member.index())
             .collect();
         let mut draft = self.draft_with(found, present).await?;
-        let failed =
-            |error| Error::new("Cannot remove missing physical volumes of VG", name, error);
-        let removed = draft.group.remove_missing(&usable, force).map_err(failed)?;
+        let removed = draft.group.remove_missing(&usable, force).map_err(|error| {
+            let error = Error::new("Cannot remove missing physical volumes of VG", name, error);
+            match returned.is_empty() {
+                true => error,
+                false => {
+                    error.hint("vgextend --restoremissing takes back those that are here again")
+                }
+            }
+        })?;
         self.commit(draft, &[], archives).await?;
         self.release(&returned).await?;
         let line = |volume| format!("  Logical volume \"{volume}\" successfully removed.");
         let mut lines: Vec<String> = removed.iter().map(line).collect();
         lines.push(format!("  Wrote out consistent volume group {name}."));
         Ok(lines)
+    }
+
+    /// Has the physical volumes at these paths be in their group again, although it was changed while they were missing. What is on
+    /// them stays as it is.
+    ///
+    /// # Errors
+    /// As for [`Self::export_group`].
+    pub async fn restore_missing(
+        &mut self,
+        name: &str,
+        physical: &[String],
+        archives: &Archives,
+    ) -> Result<()> {
+        let found = self.group(name)?;
+        self.refuse_held(&found.metadata.group)?;
+        let failed = |why: &dyn std::fmt::Display| Error::new("Cannot extend VG", name, why);
+        let members: Option<Vec<usize>> = found.members.iter().map(|it| it.index()).collect();
+        let members = members.ok_or_else(|| failed(&"other physical volumes are missing"))?;
+        let mut draft = self.draft_with(found, members).await?;
+        for path in physical {
+            let index = self.pv(path);
+            let is = |member: &MemberState| matches!(member, MemberState::Returned(returned) if Some(*returned) == index);
+            let at = found.members.iter().position(is);
+            let at = at.ok_or_else(|| {
+                Error::failed(format_args!("PV {path} was not missing in VG {name}"))
+            })?;
+            draft.group.restore_physical(at);
+        }
+        if let Some(why) = draft.group.write_refusal() {
+            return Err(failed(&why));
+        }
+        self.commit(draft, &[], archives).await
     }
 
     /// Writes the description of a group to all of its physical volumes, and makes those free that were taken out of it while they

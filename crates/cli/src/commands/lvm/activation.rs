@@ -14,6 +14,7 @@ use clap::Args;
 
 use super::groups::{self, Place};
 use super::session::{self, asking, change, described};
+use super::spellings::Refused;
 use super::{ChangeOptions, Devices, yes_no};
 use crate::output;
 
@@ -36,6 +37,33 @@ impl Tags {
 
     fn change(&self, of: TagOwners) -> Command {
         Command::Tag(TagChange { of, remove: self.deltag.clone(), add: self.addtag.clone() })
+    }
+}
+
+/// Options of LVM's activation that make no difference here: nothing waits for udev or a lock daemon, and a daemon watches its snapshots
+/// by itself.
+#[derive(Args, Debug)]
+struct Ineffective {
+    #[arg(long, hide = true)]
+    sysinit: bool,
+
+    #[arg(long, hide = true)]
+    ignoremonitoring: bool,
+
+    #[arg(long, hide = true, value_parser = ["y", "n"])]
+    monitor: Option<String>,
+}
+
+/// Whether volumes shall be active. Without locks, LVM's words for kinds of activation say the same.
+fn activation(text: &str) -> std::result::Result<bool, String> {
+    match text {
+        "ey" | "sy" | "ly" => Ok(true),
+        "ln" => Ok(false),
+        "ay" => {
+            Err("ashlar does not know which volumes are to be active by themselves: y or n"
+                .to_owned())
+        }
+        _ => yes_no(text),
     }
 }
 
@@ -72,8 +100,11 @@ pub(crate) struct Lvchange {
     change_options: ChangeOptions,
 
     /// Whether they shall be active
-    #[arg(short, long, value_name = "y|n", action = clap::ArgAction::Set, value_parser = yes_no, conflicts_with_all = ["addtag", "deltag"])]
+    #[arg(short, long, value_name = "y|n", action = clap::ArgAction::Set, value_parser = activation, conflicts_with_all = ["addtag", "deltag"])]
     activate: Option<bool>,
+
+    #[command(flatten)]
+    ineffective: Ineffective,
 
     #[command(flatten)]
     tags: Tags,
@@ -98,8 +129,11 @@ pub(crate) struct Vgchange {
     change_options: ChangeOptions,
 
     /// Whether they shall be active
-    #[arg(short, long, value_name = "y|n", action = clap::ArgAction::Set, value_parser = yes_no, conflicts_with_all = ["addtag", "deltag"])]
+    #[arg(short, long, value_name = "y|n", action = clap::ArgAction::Set, value_parser = activation, conflicts_with_all = ["addtag", "deltag"])]
     activate: Option<bool>,
+
+    #[command(flatten)]
+    ineffective: Ineffective,
 
     #[command(flatten)]
     tags: Tags,
@@ -108,6 +142,10 @@ pub(crate) struct Vgchange {
     #[arg(value_name = "VG")]
     names: Vec<String>,
 }
+
+const NO_NEW_UUID: &str =
+    "a physical volume keeps its UUID here; pvcreate --uuid gives one to a free disk";
+const ALL_AREAS: &str = "all metadata areas are used here; pvcreate --metadatacopies 0 makes a physical volume without one";
 
 /// Change tags of physical volumes, or whether extents may be placed on them
 #[derive(Args, Debug)]
@@ -128,6 +166,12 @@ pub(crate) struct Pvchange {
 
     #[command(flatten)]
     tags: Tags,
+
+    #[arg(short, long, hide = true, num_args = 0, default_missing_value = "", value_parser = Refused(NO_NEW_UUID))]
+    uuid: Option<String>,
+
+    #[arg(long, hide = true, value_parser = Refused(ALL_AREAS))]
+    metadataignore: Option<String>,
 
     /// The physical volumes
     #[arg(required = true, value_name = "PV")]

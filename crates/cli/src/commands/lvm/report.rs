@@ -11,6 +11,7 @@ use ashlar_lvm::report::{
 };
 use clap::Args;
 
+use super::spellings::Refused;
 use super::{Devices, groups};
 use crate::output;
 
@@ -112,7 +113,16 @@ struct Ineffective {
 
     #[arg(short = 'H', long, hide = true)]
     history: bool,
+
+    #[arg(long, hide = true, value_parser = Refused(ONE_REPORT))]
+    configreport: Option<String>,
+
+    #[arg(long, hide = true, num_args = 0, default_missing_value = "", value_parser = Refused(ONE_REPORT))]
+    logonly: Option<String>,
 }
+
+const ONE_REPORT: &str =
+    "there is one report at a time here, and none of the log: ask for fields of others with -o";
 
 impl Look {
     /// Prints `rows`, or a list of the available fields.
@@ -221,6 +231,9 @@ fn unknown(error: FieldError) -> Error {
     Error::failed(error)
 }
 
+const NO_OTHERS: &str =
+    "ashlar lvm lists physical volumes only; ashlar scan DISK... says what is on other disks";
+
 /// Show physical volumes
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -238,6 +251,9 @@ pub(crate) struct Pvs {
     /// Show a row for each run of extents that a volume uses or none
     #[arg(long)]
     pub(super) segments: bool,
+
+    #[arg(short, long, hide = true, num_args = 0, default_missing_value = "", value_parser = Refused(NO_OTHERS))]
+    all: Option<String>,
 
     /// Physical volumes to show [default: all]
     #[arg(value_name = "PV")]

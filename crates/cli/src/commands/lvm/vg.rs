@@ -7,7 +7,7 @@ use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::Archives;
 use ashlar_host::lvm::names::group_name;
-use ashlar_host::lvm::{Groups, Session};
+use ashlar_host::lvm::{Groups, Session, with_named};
 use ashlar_lvm::command::{Membership, NewGroup};
 use ashlar_lvm::metadata::{is_valid_name, parse_tag};
 use ashlar_lvm::sizes;
@@ -87,6 +87,11 @@ pub(crate) struct Vgextend {
 
     #[command(flatten)]
     layout: PvLayout,
+
+    /// Take back physical volumes of the group that were missing while it was changed, with what is on them; on disks that no daemon
+    /// serves
+    #[arg(long)]
+    restoremissing: bool,
 
     /// The group
     #[arg(value_name = "VG")]
@@ -269,6 +274,9 @@ impl Vgcreate {
 
 impl Vgextend {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.restoremissing {
+            return self.restore_missing();
+        }
         let (physical, layout) = (self.names.clone(), self.layout.layout().into());
         let command = Membership::Extend { physical, layout };
         run(&self.disks, &self.change_options, &self.name, &command, &self.names)
@@ -282,6 +290,20 @@ impl Vgreduce {
         }
         let command = Membership::Reduce { physical: self.names.clone() };
         run(&self.disks, &self.change_options, &self.name, &command, &self.names)
+    }
+}
+
+impl Vgextend {
+    fn restore_missing(&self) -> Result<ExitCode> {
+        on_disks_only(&self.disks, "vgextend --restoremissing")?;
+        let archives = self.change_options.archives()?;
+        let name = group_name(&self.name);
+        let disks = with_named(&self.disks.devices, &self.names);
+        asking(&disks, self.change_options.yes, async |session| {
+            session.restore_missing(name, &self.names, &archives).await
+        })?;
+        tell(&[format!("  Volume group \"{name}\" successfully extended")])?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
