@@ -60,7 +60,7 @@ bitflags! {
         const META = 1 << 7;
         /// Never merged with another bio.
         const NOMERGE = 1 << 8;
-        /// The submitter of this read uses its segments for nothing else if it fails (a [`Buffer`] goes on with other memory by
+        /// The submitter of this read does not use its segments again if it fails (a [`Buffer`] switches to other memory
         /// itself). So the device may read into them even after the read has failed at its deadline, and nothing is copied. The
         /// gateway clears this flag on bios to layers, because a layer may read again into the same memory.
         const GIVEN = 1 << 9;

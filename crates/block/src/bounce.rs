@@ -2,8 +2,8 @@
 //!
 //! A read that reached its deadline has ended for its submitter, which may use the memory for something else: md reads
 //! the same data from another member into it. But the device may still write to the memory that the driver gave it. So a
-//! queue with a deadline gives the driver memory of its own, and copies the data when the read ends in time. (A driver that can let go
-//! of a read's memory gets that of the submitters; see [`ReadMemory`]. So does any driver if the submitters have
+//! queue with a deadline gives the driver memory of its own, and copies the data when the read ends in time. (A driver that
+//! can release a read's memory gets that of the submitters; see [`ReadMemory`]. So does any driver if the submitters have
 //! [given](Flags::GIVEN) it, and copying would take longer than preparing that memory for the device.)
 
 use std::mem;
@@ -31,7 +31,7 @@ fn is_aligned(rq: &Request) -> bool {
 /// bios had.
 ///
 /// # Errors
-/// [`Status::Resource`]: there is none.
+/// [`Status::Resource`]: there is no memory for the read.
 pub(crate) fn divert(
     rq: &mut Request,
     choose: impl FnOnce(usize) -> ReadMemory,

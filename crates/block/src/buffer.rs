@@ -25,9 +25,9 @@
 //!   stored in it. A system call uses the memory by its address ([`Segment::as_ptr`]), and its driver keeps the segment until
 //!   the kernel has finished. To the language the kernel accesses atomic bytes too.
 //!
-//! **A segment may be left behind**: the driver of a write that reached its deadline keeps it (`Segment::leave`). Its
-//! memory must keep its contents, since the device may still read them. So the `Buffer` leaves that memory to it, and
-//! goes on with a copy, from its next use on. Otherwise a buffer would be lost to its owner with the device.
+//! **A segment may be abandoned**: the driver of a write that reached its deadline keeps it (`Segment::leave`). Its
+//! memory must keep its contents, since the device may still read them. So at its next use the `Buffer` leaves that
+//! memory to the segment and continues with a copy. Otherwise a device that fails would cost the owner its buffer.
 //!
 //! Whether the values make sense is up to the layers: they divide a read by `split_to` and `slice`, and never give the
 //! same range to two reads. A mistake there mixes data, but breaks no rule of the language.
@@ -190,7 +190,7 @@ impl Drop for Block {
     }
 }
 
-/// For tests: this thread gets no longer blocks from now on, as if memory were short.
+/// For tests: from now on this thread gets no longer blocks, as if memory were short.
 #[cfg(any(test, feature = "testing"))]
 pub fn limit_blocks(bytes: usize) {
     LONGEST.set(bytes);
@@ -212,7 +212,7 @@ pub fn drop_kept() {
 struct Inner {
     ptr: NonNull<u8>,
     owner: Owner,
-    /// A segment was left behind: its end is not waited for.
+    /// A segment was abandoned: nobody waits until it is dropped.
     left: AtomicBool,
     /// The contents, for a buffer that only looks at them while such a segment is alive.
     copy: OnceLock<Box<Block>>,
@@ -258,7 +258,7 @@ impl Drop for Inner {
     }
 }
 
-/// The memory that [`Buffer::try_alloc`] asks for is there, unless a test [breaks](crate::canary) this.
+/// [`Buffer::try_alloc`] finds the memory that it asks for, unless a test [breaks](crate::canary) this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryIsThere;
 
@@ -321,7 +321,7 @@ impl Buffer {
     /// Whether no segment is alive.
     ///
     /// # Panics
-    /// When one is, and none was left behind: the I/O has not ended.
+    /// When one is, and no segment was abandoned: the I/O has not ended.
     fn is_unique(&self) -> bool {
         // No Weak references exist, so a count of one means that this is the only handle; no other
         // code can make a new one. Acquire pairs with the release in Segment's drop, so that the
@@ -340,7 +340,7 @@ impl Buffer {
         whole.copy_to(to);
     }
 
-    /// Leaves the memory to segments that are alive, and goes on with a copy.
+    /// Leaves the memory to segments that are alive, and continues with a copy.
     #[cold]
     fn leave_memory(&mut self) {
         let mut fresh = Self::alloc(self.len);
@@ -412,7 +412,7 @@ impl Buffer {
         Segment { inner: Arc::clone(&self.inner), offset, len: end - offset }
     }
 
-    /// Before the memory gets a new segment: those that were left behind must not share it.
+    /// Before the memory gets a new segment: abandoned segments must not share it.
     #[cold]
     fn forget_left(&mut self) {
         match Arc::get_mut(&mut self.inner) {
@@ -469,7 +469,7 @@ impl Segment {
         self.len == 0
     }
 
-    /// Leaves the segment behind: its end is not waited for, and its buffer goes on with other memory.
+    /// Abandons the segment: nobody waits until it is dropped, and its buffer continues with other memory.
     pub(crate) fn leave(&self) {
         self.inner.left.store(true, Ordering::Relaxed);
     }

@@ -31,7 +31,7 @@ pub const UNIT_BYTES: u64 = 1 << 20;
 /// Locks of a volume.
 pub const BUCKETS: usize = 64;
 
-/// What a hole becomes that a client punches into a volume whose discards need not read as zeroes.
+/// What a client's punched hole becomes on a volume whose discards need not read as zeroes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Holes {
     /// A write-zeroes, if it is fast; otherwise it is refused.
@@ -43,9 +43,9 @@ pub enum Holes {
     Discard,
 }
 
-/// A text is no [`Holes`].
+/// A text is not a value of [`Holes`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is neither fast, zero nor discard")]
+#[error("`{0}` is not fast, zero or discard")]
 pub struct BadHoles(String);
 
 impl FromStr for Holes {
@@ -191,8 +191,8 @@ impl ByteVolume {
         }
     }
 
-    /// Fills `segments` from byte `offset` on. After an error the device may still write to them: the caller uses them for nothing
-    /// else (see [`Flags::GIVEN`]).
+    /// Fills `segments` from byte `offset` on. After an error the device may still write to them: the caller must not reuse them
+    /// (see [`Flags::GIVEN`]).
     pub fn read(&self, offset: u64, segments: impl Into<Segments>) -> IoFuture<'_> {
         let segments = segments.into();
         let len: u64 = segments.iter().map(|s| s.len() as u64).sum();
@@ -317,11 +317,11 @@ impl ByteVolume {
             return Err(Status::NotSupported);
         }
         let zeroes = limits.features.contains(Features::DISCARD_ZEROES);
-        // A discard leaves what it covers of a block in part.
+        // A discard does not change blocks that it covers only in part.
         let is_exact = zeroes && self.is_aligned(offset, len);
         if is_exact || !zeroes && holes == Holes::Discard {
             match self.discard(offset, len, Flags::empty()).await {
-                // The device has none.
+                // The device has no discard.
                 Err(Status::NotSupported) => {}
                 result => return result,
             }

@@ -3,15 +3,15 @@
 //! A disk that fails to flush its cache drops it, and reports that once, to the submitter of that flush: the next flush
 //! succeeds with nothing left to make durable (Linux tells page-cache users apart in the same way, `lib/errseq.c`). All
 //! other users of the disk have to learn of it too. So each device counts its losses, and each [`Gateway`] is an opener
-//! with a cursor: its flush fails if the device lost something since the opener's last flush. Every opener is told of
-//! every loss once.
+//! with a cursor: its flush fails if the device lost something since the opener's last flush. Every opener gets
+//! every loss reported once.
 //!
 //! | event | is counted by |
 //! |---|---|
 //! | a flush fails | the queue at the bottom, at completion; for a layer, the gateway to it |
 //! | a write with FUA fails, unless its status says that the write itself failed | the queue |
-//! | any I/O fails because the device is gone or did not answer | the queue |
-//! | the connection to a device breaks, and another one stands before any request fails | its driver: [`Queue::loss_reporter`] |
+//! | any I/O fails because the device is offline or did not answer | the queue |
+//! | the connection to a device breaks, and a new one is made before any request fails | its driver: [`Queue::loss_reporter`] |
 //! | a layer that answers for its devices has lost data on one of them | the layer: [`Disk::note_loss`] |
 //!
 //! What a layer's user has lost shows in the layer's flush, which passes the layer's gateways to the devices below; so

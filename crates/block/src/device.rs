@@ -64,8 +64,8 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.disk().holds_changes()
     }
 
-    /// Gives back what the device holds of the system, such as an open file with its claim and its lock, although there are references
-    /// to the device. For one that nothing uses any more: I/O under way ends as it would have, later I/O fails. Layers do not pass this
+    /// Releases the device's system resources, such as an open file with its claim and its lock, although there are references to
+    /// the device. For a device that nothing uses any more: I/O in flight ends as usual, later I/O fails. Layers do not pass this
     /// on: their lower devices may have other users.
     fn release(&self) {}
 

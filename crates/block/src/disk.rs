@@ -43,7 +43,7 @@ impl Nomerges {
 /// Why a live setting was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SettingError {
-    /// Outside of what this device can do.
+    /// Outside the range of this device.
     #[error("{value} is out of range: {min} to {max} is possible here")]
     OutOfRange {
         /// The requested value.
@@ -110,11 +110,11 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// Why a device cannot change its limits: what layers above have stacked, and clients rely on, stays.
+/// Why a device cannot change its limits: layers above have stacked them, and clients rely on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum LimitsError {
     /// Another logical block size.
-    #[error("its logical blocks have {now} bytes, and would have {wanted}")]
+    #[error("its logical block size would change from {now} to {wanted} bytes")]
     BlockSize {
         /// The size now, in bytes.
         now: u32,
@@ -122,10 +122,10 @@ pub enum LimitsError {
         wanted: u32,
     },
     /// The device would get a volatile write cache. Layers that have stacked the limits without one pass no flush on.
-    #[error("it has no volatile write cache, and would have one")]
+    #[error("it would get a volatile write cache")]
     WriteCache,
     /// Discards that do not read as zeroes any more.
-    #[error("what is discarded reads as zeroes, and would not")]
+    #[error("its discarded ranges would no longer read as zeroes")]
     DiscardZeroes,
 }
 
@@ -170,7 +170,7 @@ pub struct Disk {
     watcher: OnceLock<Watcher>,
 }
 
-/// What a device's watcher is told.
+/// What a device reports to its watcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskEvent {
     /// The size has changed.

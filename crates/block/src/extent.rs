@@ -35,12 +35,12 @@ impl Extents {
     /// The most parts of an answer; the caller asks again from its end.
     pub const MAX: usize = 8192;
 
-    /// None yet, from a sector on.
+    /// No parts yet, from a sector on.
     pub const fn new(start: Sector) -> Self {
         Self { end: start, list: Vec::new() }
     }
 
-    /// Nothing known of a range.
+    /// A range of which nothing is known.
     pub fn data(start: Sector, len: Sectors) -> Self {
         let mut extents = Self::new(start);
         extents.extend_to(start + len, ExtentState::empty());

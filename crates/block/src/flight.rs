@@ -8,24 +8,24 @@
 //! | the driver      | its status        | the flight is over                                                  |
 //! | the deadline    | [`Status::Timeout`] | the driver keeps the request and its memory until it completes it: bookkeeping only |
 //!
-//! The deadline of a read into revocable memory of its submitters counts only once the driver has let go of that.
+//! The deadline of a read into revocable memory of its submitters counts only once the driver has released that memory.
 //!
 //! # The timer
 //!
 //! As with the kernel's `blk_timeout`, requests have no timers of their own. A thread has one for each queue, while it has
-//! requests there: a task that sleeps for a [step](crate::patience) of the shortest deadline and then looks at all requests. A new one
-//! concerns the timer only if there is none, or if the deadline was shortened: a request costs a comparison. A deadline is noticed up to one
-//! step late.
+//! requests there: a task that sleeps for a [step](crate::patience) of the shortest deadline and then looks at all requests.
+//! A new request concerns the timer only if no timer runs, or if the deadline was shortened: a request costs a comparison.
+//! A deadline is noticed up to one step late.
 //!
 //! # The time that the thread has lived
 //!
-//! Deadlines are moments of a clock of their own, the time that the thread has *lived* while it had requests there. It is the clock of the thread's
-//! turns ([`clock`]), less all by which the timer woke later than planned: between the
-//! planned moment and the actual one it stands still. So a thread that was stopped, for however long, finds its requests no older than one
-//! step. A stop in the middle of a turn is no different: there is no second clock that has run on.
+//! Deadlines are moments of a clock of their own: the time that the thread has *lived* while it had requests there. It is the
+//! clock of the thread's turns ([`clock`]), minus the time by which the timer woke later than planned: between the planned
+//! moment and the actual one this clock stands still. So a thread that was stopped, for however long, finds its requests no
+//! older than one step. The same holds for a stop in the middle of a turn: no second clock has run in the meantime.
 //!
 //! When a deadline has passed, the runtime gets [`GRACE_NS`] to handle completions that have come, and after a stop as long as
-//! that was, up to a step: an answer may have to be received, handed from thread to thread, or sent once more.
+//! that was, up to a step: a reply may have to be received, passed from thread to thread, or sent again.
 //!
 //! [`clock`]: crate::clock
 //!
@@ -52,12 +52,12 @@ use crate::request::{ReadTarget, Request};
 use crate::runtime::Runtime;
 use crate::units::Sectors;
 
-/// How long completions that have arrived are waited for before a deadline counts as missed, in ns.
+/// How long the timer waits for completions that have arrived before a deadline counts as missed, in ns.
 const GRACE_NS: u64 = 1_000_000;
 /// The maximum of a queue's own memory that the reads of a thread use; a single read may use more. A fast device, whose requests
 /// take less than a millisecond, needs no more. Without the bound, clients with long reads would double the process's memory.
 const MAX_READS: Sectors = Sectors(8 << 11);
-/// When a driver that could not let go of a read's memory is asked again.
+/// When a driver that could not release a read's memory is asked again.
 const AGAIN_NS: u64 = 10_000_000;
 /// No timer.
 const NEVER_NS: u64 = u64::MAX;
@@ -75,7 +75,7 @@ pub(crate) struct Flight {
     pub(crate) loss_guard: Option<CacheLossGuard>,
     /// Where the data of a read go.
     pub(crate) target: ReadTarget,
-    /// Whether its driver did not let go of that at the deadline.
+    /// Whether its driver did not release that memory at the deadline.
     pub(crate) is_kept: bool,
 }
 
@@ -222,7 +222,7 @@ impl Flights {
         self.slots.iter().filter(|(_, slot)| is_due(slot)).map(|(tag, _)| tag as u32).collect()
     }
 
-    /// Puts off the deadline of reads that the driver has not let go of.
+    /// Postpones the deadline of reads whose memory the driver has not released.
     pub(crate) fn delay(&mut self, tags: &[u32], due_ns: u64) {
         for tag in tags {
             if let Some(Slot::InTime(flight)) = self.slots.get_mut(*tag as usize) {
@@ -249,7 +249,7 @@ impl Flights {
             };
             if footprint.op == Op::Read {
                 self.reads_overdue += footprint.len();
-                // The driver goes on with other memory, or with that which its submitters have given up.
+                // The driver continues with other memory, or with memory that its submitters have abandoned.
                 if target != ReadTarget::Bounce {
                     self.reads += footprint.len();
                 }

@@ -36,8 +36,8 @@ const ZERO_WINDOW: usize = 8;
 
 /// A handle to a block device through which bios are submitted: an opener of the device.
 ///
-/// A flush fails if the device may have lost acknowledged writes since this opener's last flush, even if another opener
-/// was told of that before. A clone is an opener of its own, so whatever writes through a gateway should flush through the
+/// A flush fails if the device may have lost acknowledged writes since this opener's last flush, even if it reported that to
+/// another opener before. A clone is an opener of its own, so whatever writes through a gateway should flush through the
 /// same one.
 pub struct Gateway {
     device: Arc<dyn BlockDevice>,
@@ -96,7 +96,7 @@ impl Gateway {
         self.device.holds_changes()
     }
 
-    /// Has the device give back what it holds of the system; see [`BlockDevice::release`].
+    /// Has the device release its system resources; see [`BlockDevice::release`].
     pub fn release(&self) {
         self.device.release();
     }
@@ -237,8 +237,8 @@ impl Gateway {
         result
     }
 
-    /// Makes durable what this opener has written since the device had `losses` ([`Disk::losses`]). Other than [`Self::flush`] it
-    /// answers for nothing else, so it tells the opener of no loss: whoever wrote before still learns of it from the next flush.
+    /// Makes durable what this opener has written since the device had `losses` ([`Disk::losses`]). Unlike [`Self::flush`] it
+    /// covers nothing else, and reports no losses to the opener: whoever wrote before still learns of them from the next flush.
     ///
     /// # Errors
     /// The flush's status; [`Status::Io`] if the device has lost something meanwhile.

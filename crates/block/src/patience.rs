@@ -1,12 +1,12 @@
 //! Deadlines of a process that may stand still.
 //!
-//! A thread may stand still for any time: with its process (SIGSTOP, a debugger, a frozen container), with its
-//! machine (a virtual machine that is paused or moved), or because it gets no processor. Meanwhile it takes no answers, and where the machine
-//! stands still, nothing answers. Such time must not count.
+//! A thread may stand still for any time: with its process (SIGSTOP, a debugger, a frozen container), with its machine (a
+//! virtual machine that is paused or moved), or because it gets no processor. Meanwhile it takes no answers, and where the
+//! machine stands still, nothing answers. Such time must not count.
 //!
-//! So a deadline is not a moment. It is a number of **steps** that the thread lives through: it sleeps for the length of a step, wakes, takes the
-//! answers that have come, and only then counts the step, once, however late it woke. A stop of any length
-//! costs at most one step. Whoever never answers is noticed after all steps, also by a thread that is late each time.
+//! So a deadline is not a moment. It is a number of **steps** that the thread lives through: it sleeps for the length of a step,
+//! wakes, takes the answers that have come, and only then counts the step, once, however late it woke. A stop of any length
+//! costs at most one step. A device that never answers is noticed after all steps, also by a thread that is late each time.
 
 use std::time::Duration;
 

@@ -18,10 +18,10 @@
 //! plug is acknowledged.
 //!
 //! On a queue with a deadline, the thread keeps a *flight* for each request with the driver, so that the request ends for its
-//! submitters even if the driver is silent (`flight.rs`). An overdue request counts as in flight until the driver gives it up:
-//! a silent device cannot be given more and more memory. When all requests that a thread may have with a driver are
-//! overdue, those that wait fail too, and later ones fail at once. Reads, which have memory of the queue, also wait while
-//! others have much of it.
+//! submitters even if the driver does not respond (`flight.rs`). An overdue request counts as in flight until the driver
+//! completes it: a device that does not respond must not get more and more memory. When all requests that a thread may have
+//! with a driver are overdue, those that wait fail too, and later ones fail at once. Reads, which have memory of the queue,
+//! also wait while others have much of it.
 //!
 //! Lock order: a context is borrowed only for its own bookkeeping, never while a driver or a waker
 //! is called, since both may reenter this module.
@@ -108,10 +108,10 @@ impl Contexts {
     }
 }
 
-/// A request that waits, and what becomes of it.
+/// A request that waits, and whether it is issued.
 enum NextRequest {
     Issue(Request),
-    /// It fails because of what the driver has not given up.
+    /// It fails because of overdue requests that the driver has not completed.
     Refuse(Request),
 }
 
@@ -392,7 +392,7 @@ pub(crate) fn expire(id: usize, due_ns: u64) {
         })
     });
     if silent {
-        warn!(device = disk.name(), "no answer within the deadline");
+        warn!(device = disk.name(), "not responding: a request has reached its deadline");
         disk.tell(DiskEvent::Presence);
     }
     for (tag, flight) in expired {
@@ -433,16 +433,16 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         (slot, queue)
     });
     // The thread is ending, and this is one of its last requests: its submitters, which live on the
-    // same thread, are gone too.
+    // same thread, were dropped too.
     let Ok((slot, queue)) = landed else { return };
     if let Some(queue) = &queue
         && queue.disk().life().set_gone(absent)
     {
         let device = queue.disk().name();
         if absent {
-            warn!(device, "gone")
+            warn!(device, "offline")
         } else {
-            info!(device, "back")
+            info!(device, "online again")
         }
         queue.disk().tell(DiskEvent::Presence);
     }
@@ -501,14 +501,14 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
 /// The driver has ended a request that was overdue.
 fn give_up(queue: &Arc<dyn Dispatch>, number: u64, (op, flags): (Op, Flags), result: BioResult) {
     let disk = queue.disk();
-    // Before its number is given up, because a flush is refused until then.
+    // Before its number is released, because a flush is refused until then.
     let at_risk = cache::is_at_risk(op, flags);
     let loses = |status: Status| at_risk && cache::loses(op, status) || status.is_gone();
     if result.is_err_and(loses) {
         disk.note_loss();
     }
     if disk.life().give_up(number) {
-        info!(device = disk.name(), "all requests past their deadlines have ended");
+        info!(device = disk.name(), "all overdue requests have completed");
         disk.tell(DiskEvent::Presence);
     }
 }

@@ -1,15 +1,15 @@
 //! Whether a device answers, and what it may still do with requests that it did not answer in time.
 //!
 //! A request that reached its deadline has ended for its submitter, but the driver still has it: nothing proves that
-//! the device will not execute it later. Such a request is **overdue** until the driver gives it up. Meanwhile:
+//! the device will not execute it later. Such a request is **overdue** until the driver completes it. Meanwhile:
 //!
 //! - A change of sectors that an overdue change covers fails at once. Otherwise the device could execute the older one
 //!   after the newer one was acknowledged, and acknowledged data would be lost.
 //! - A flush fails at once while an overdue command may still lose the cache (an overdue flush, or write with FUA): the
 //!   data could be lost before the flush, and the report of it arrive after its success.
 //!
-//! The driver gives a request up by completing it. If that is a failure that may have lost the cache, it counts as a
-//! loss of its own: it may have lost what was written since the deadline.
+//! If the driver completes an overdue request with a failure that may have lost the cache, that counts as a loss of
+//! its own: it may have lost what was written since the deadline.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -23,11 +23,11 @@ use crate::units::{Sector, Sectors};
 /// Whether a device answers its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// It does, or has no requests.
+    /// It answers, or has no requests.
     Answering,
     /// It has not answered some requests within their deadlines.
     Silent,
-    /// It failed its last request because it is gone ([`Status::Offline`], [`Status::Transport`]).
+    /// It failed its last request because it is offline ([`Status::Offline`], [`Status::Transport`]).
     Gone,
 }
 
@@ -80,7 +80,7 @@ impl Life {
         }
     }
 
-    /// Notes an overdue request, before its submitter is told. Returns its number, and whether it is the only one.
+    /// Notes an overdue request, before its submitter gets the timeout. Returns its number, and whether it is the only one.
     pub(crate) fn hold(&self, footprint: Footprint) -> (u64, bool) {
         let mut list = lock(&self.list);
         let number = list.next;
@@ -95,7 +95,7 @@ impl Life {
         self.overdue.load(SeqCst) > 0 && held()
     }
 
-    /// The driver has given an overdue request up. Returns whether there are none left.
+    /// The driver has completed an overdue request. Returns whether it was the last one.
     pub(crate) fn give_up(&self, number: u64) -> bool {
         let mut list = lock(&self.list);
         list.overdue.retain(|(other, _)| *other != number);
@@ -119,7 +119,7 @@ impl Life {
         self.gone.load(Relaxed)
     }
 
-    /// Notes that the device is gone or that it answers; returns whether that is news.
+    /// Notes that the device is offline or that it answers; returns whether that is new.
     pub(crate) fn set_gone(&self, gone: bool) -> bool {
         self.is_gone() != gone && self.gone.swap(gone, SeqCst) != gone
     }

@@ -31,8 +31,8 @@ pub trait Driver: Send + Sync + 'static {
     /// No more requests follow in this batch (the kernel's `commit_rqs`).
     fn commit_rqs(&self) {}
 
-    /// A request ([`Request::id`]) of the calling thread has reached its deadline. Its submitters are told so, and ask for
-    /// nothing more; the driver keeps its memory until it completes it, sooner if it can cancel it.
+    /// A request ([`Request::id`]) of the calling thread has reached its deadline. Its submitters get the timeout, and do not
+    /// wait for it any more; the driver keeps its memory until it completes it, sooner if it can cancel it.
     fn abort(&self, _id: RequestId) {}
 
     /// Where the next request, a read of `len` bytes on a queue with a deadline, is to be read to.
@@ -55,22 +55,22 @@ pub trait Driver: Send + Sync + 'static {
         Box::pin(ready(Ok(Extents::data(at, len))))
     }
 
-    /// Gives back what the driver holds of the system; see [`BlockDevice::release`].
+    /// Releases the driver's system resources; see [`BlockDevice::release`].
     fn release(&self) {}
 
-    /// Whether an operation may take [`SLOW`] times the deadline: how much work it is does not show in it.
+    /// Whether an operation may take [`SLOW`] times the deadline: its amount of work is not known from the request.
     fn is_slow(&self, op: Op) -> bool {
         matches!(op, Op::Discard | Op::WriteZeroes)
     }
 }
 
-/// Where the data of a read go on a queue with a deadline. After that its submitters may use their memory for something else.
+/// Where a queue with a deadline puts the data of a read. After the deadline the submitters may reuse their memory.
 pub enum ReadMemory {
     /// To memory of the queue, from which they are copied.
     Queue,
     /// To this memory of the driver, of the read's length, which it reads into faster than into other memory; also copied.
     Driver(Segment),
-    /// To the submitters' memory: the driver can [let go](Driver::let_go) of it.
+    /// To the submitters' memory: the driver can [release](Driver::let_go) it.
     Submitters,
 }
 
@@ -131,10 +131,10 @@ impl<D: Driver> Queue<D> {
         Self::with(disk, driver, None)
     }
 
-    /// As [`Self::new`], for a driver whose device may fall silent: each request has a deadline, at first
+    /// As [`Self::new`], for a driver whose device may stop responding: each request has a deadline, at first
     /// [`DEFAULT_IO_TIMEOUT_MS`] ([`Disk::set_io_timeout_ms`] changes it), in time that the thread has [lived](crate::patience). At the deadline the
     /// request fails with [`Status::Timeout`](crate::status::Status::Timeout), and the driver keeps its memory; so reads go
-    /// to memory of the queue and are copied when they end, unless the driver can [let go](Driver::let_go) of their memory.
+    /// to memory of the queue and are copied when they end, unless the driver can [release](Driver::let_go) their memory.
     pub fn with_deadline(disk: Disk, driver: D, runtime: Arc<dyn Runtime>) -> Self {
         disk.begin_timeouts(DEFAULT_IO_TIMEOUT_MS);
         Self::with(disk, driver, Some(runtime))
@@ -149,7 +149,7 @@ impl<D: Driver> Queue<D> {
     }
 
     /// A function with which a driver notes that its device may have lost acknowledged writes although no request failed. It
-    /// does nothing once the queue is gone.
+    /// does nothing once the queue was dropped.
     pub fn loss_reporter(&self) -> impl Fn() + Send + Sync + use<D>
     where
         D: 'static,

@@ -41,7 +41,7 @@ pub(crate) enum ReadTarget {
     /// That of the queue or of its driver; the data are copied to the submitters'.
     #[default]
     Bounce,
-    /// The submitters', of which the driver can let go.
+    /// The submitters', which the driver can release.
     Revocable,
     /// The submitters', which they do not use again if the read fails.
     InPlace,
@@ -155,13 +155,13 @@ impl Request {
         self.0.bios.iter().flat_map(|b| &b.bio.segments)
     }
 
-    /// Whether the driver must be able to [let go](crate::queue::Driver::let_go) of its memory, as it has said it can.
+    /// Whether the driver must be able to [release](crate::queue::Driver::let_go) its memory, as it has said it can.
     pub fn is_in_place(&self) -> bool {
         self.0.target == ReadTarget::Revocable
     }
 
-    /// The segments for a driver that keeps them, in the same order. Of a read in place they are all references that the request has:
-    /// once the driver drops them, it has let go of them.
+    /// The segments for a driver that keeps them, in the same order. For a read in place the request has no other references:
+    /// the driver releases the memory by dropping them.
     pub fn take_segments<L: FromIterator<Segment>>(&mut self) -> L {
         if !self.is_in_place() {
             return self.segments().cloned().collect();
@@ -180,7 +180,7 @@ impl Request {
         self.0.bios.iter().map(|b| (b.bio.sector, b.bio.len))
     }
 
-    /// Ends the request. If its deadline has passed, its submitters have been told so before: this only returns the memory.
+    /// Ends the request. If its deadline has passed, its submitters already got the timeout: this only returns the memory.
     ///
     /// When a request of several bios fails, its bios are retried one by one, so that a bad sector
     /// fails only the bio that contains it, not its neighbours.

@@ -63,7 +63,7 @@ pub struct OwnShard {
 }
 
 impl OwnShard {
-    /// Takes a free shard for the current thread; `None` if there is none, or if the thread has one.
+    /// Takes a free shard for the current thread; `None` if no shard is free, or if the thread has one.
     pub fn take() -> Option<Self> {
         if SHARD.get() != NONE && is_own(SHARD.get()) {
             return None;

@@ -45,13 +45,13 @@ enum Fraction {
 /// Why a text is not a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BadSize {
-    /// The number is none.
+    /// The number is missing or malformed.
     #[error("not a number")]
     Number,
-    /// The unit is none.
+    /// The unit is unknown.
     #[error("not a unit")]
     Unit,
-    /// Its bytes have no place in 64 bits.
+    /// Its number of bytes does not fit into 64 bits.
     #[error("too large")]
     TooLarge,
 }
@@ -88,7 +88,7 @@ impl Notation {
     /// The bytes of a size, rounded down.
     ///
     /// # Errors
-    /// The text is no size in this notation.
+    /// The text is not a size in this notation.
     pub fn parse(&self, text: &str) -> Result<u64, BadSize> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, suffix) = text.split_at(end);

@@ -36,7 +36,7 @@ pub enum Status {
     /// Any other I/O error.
     #[error("I/O error")]
     Io,
-    /// The device is gone.
+    /// The device is offline.
     #[error("device offline")]
     Offline,
     /// The bio itself is invalid: range, alignment, flags.
@@ -96,12 +96,12 @@ impl Status {
         matches!(self, Self::Io | Self::Medium | Self::Protection)
     }
 
-    /// Whether the device may have gone, and its cache with it: it did not answer, or cannot be reached.
+    /// Whether the device may be offline, and its cache lost: it did not answer, or cannot be reached.
     pub const fn is_gone(self) -> bool {
         matches!(self, Self::Timeout | Self::Transport | Self::Offline)
     }
 
-    /// Whether the same I/O may succeed later, without a repair: the device may be back, or there is room again.
+    /// Whether the same I/O may succeed later, without a repair: the device may be online again, or there is room again.
     pub const fn may_pass(self) -> bool {
         self.is_gone() || matches!(self, Self::NoSpace | Self::Resource | Self::Again)
     }

@@ -24,7 +24,7 @@ use crate::shard;
 /// Waits until `done` is true. Whatever makes it true notifies `event` afterwards.
 pub async fn until(event: &Event, done: impl Fn() -> bool) {
     while !done() {
-        // Checked again, lest a notification in between is missed.
+        // Checked again, so that no notification in between is missed.
         let listener = event.listen();
         if !done() {
             listener.await;

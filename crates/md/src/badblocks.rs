@@ -64,7 +64,7 @@ pub enum BadBlocksError {
     #[error("the bad block log is full")]
     Full,
     /// The log cannot express such a position, or the range is empty.
-    #[error("no range that a bad block log can hold")]
+    #[error("a bad block log cannot hold this range")]
     Range,
 }
 
@@ -258,8 +258,8 @@ impl BadBlocks {
     ///
     /// # Errors
     /// [`BadBlocksError::Full`] if entries would have to be split and the log has no room. The range
-    /// then stays bad, which only keeps reads off this member. Without a log nothing is bad, so that
-    /// is no error.
+    /// then stays bad, which only keeps reads off this member. Without a log nothing is bad, which is
+    /// not an error.
     pub fn clear(&self, start: Sector, len: Sectors) -> Result<(), BadBlocksError> {
         if self.is_empty() {
             return Ok(());

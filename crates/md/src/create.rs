@@ -41,10 +41,10 @@ pub struct CreatedArray {
 /// Why no array was created.
 #[derive(Debug, Error)]
 pub enum CreateError {
-    /// The parameters make no array.
+    /// The parameters cannot form an array.
     #[error(transparent)]
     Spec(#[from] ondisk::CreateError),
-    /// The parameters make no array, or one that is not supported.
+    /// The parameters cannot form an array, or form one that is not supported.
     #[error(transparent)]
     Personality(#[from] PersonalityError),
     /// A device cannot be written.

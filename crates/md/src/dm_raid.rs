@@ -170,7 +170,7 @@ pub struct ArrayLegs {
     pub notes: Vec<String>,
 }
 
-/// Why legs make no array.
+/// Why legs cannot form an array.
 #[derive(Debug, Error)]
 pub enum DmRaidError {
     /// A level that is not supported.
@@ -226,8 +226,8 @@ pub enum DmRaidError {
         /// The value in the volume group.
         wanted: u32,
     },
-    /// The parameters make no array.
-    #[error("leg {leg} makes no member of an array: {error}")]
+    /// The parameters cannot form an array.
+    #[error("leg {leg} cannot be a member of an array: {error}")]
     Impossible {
         /// The leg.
         leg: usize,
@@ -402,8 +402,8 @@ async fn in_sync_to(
         if !matches!(level, Level::Raid5 | Level::Raid6) || here().count() == legs {
             return Sectors::ZERO;
         }
-        let text = "a leg is missing, and the bitmap has marks: if the volume was not stopped cleanly, what is recovered of \
-                    that leg may be wrong where writes were under way";
+        let text = "a leg is missing, and the bitmap has marks: if the volume was not stopped cleanly, data recovered for \
+                    that leg may be wrong where writes were in flight";
         notes.push(text.to_owned());
         break;
     }

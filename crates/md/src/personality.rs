@@ -36,7 +36,7 @@ pub enum Personality {
     Parity(raid5::Geometry),
 }
 
-/// Why the parameters of a superblock make no array.
+/// Why the parameters of a superblock cannot form an array.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PersonalityError {
     /// A level that is not implemented.
@@ -44,13 +44,13 @@ pub enum PersonalityError {
         "level {0} is not supported: only linear, raid0, raid1, raid4, raid5, raid6 and raid10 can be assembled"
     )]
     Level(Level),
-    /// The parameters make no RAID 0.
+    /// The parameters cannot form a RAID 0.
     #[error(transparent)]
     Zones(#[from] ZonesError),
-    /// The parameters make no RAID 10.
+    /// The parameters cannot form a RAID 10.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The parameters make no array with parity.
+    /// The parameters cannot form an array with parity.
     #[error(transparent)]
     Parity(#[from] raid5::GeometryError),
 }

@@ -112,7 +112,7 @@ pub(crate) async fn read_whole_bitmap(
     Ok(Bitmap::load(&read_around(gateway, at, len).await?, place, array)?)
 }
 
-/// The superblock of the member's bitmap; `None` if there is none, or none that md would use.
+/// The superblock of the member's bitmap; `None` if there is no bitmap, or none that md would use.
 ///
 /// # Errors
 /// It cannot be read.

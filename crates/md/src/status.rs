@@ -56,7 +56,7 @@ pub struct MemberStatus {
     pub in_sync: bool,
     /// Whether it failed.
     pub faulty: bool,
-    /// Whether it failed because its device did not answer or was gone: it may come back.
+    /// Whether it failed because its device did not answer or was offline: it may return.
     pub lost: bool,
     /// Write-mostly: read only if no other in-sync member has the block.
     pub write_mostly: bool,

@@ -31,8 +31,8 @@ pub enum UpdateError {
     Assemble(#[from] AssembleError),
     /// Members have different UUIDs.
     #[error(
-        "{path} has UUID {found}, others have {other}: if a change of the UUID was interrupted, do it again with the one \
-         that is to be"
+        "{path} has UUID {found}, others have {other}: if a change of the UUID was interrupted, repeat it with the new \
+         UUID"
     )]
     Uuids {
         /// The member.
@@ -51,10 +51,12 @@ pub enum UpdateError {
         why: Refusal,
     },
     /// A lockless bitmap cannot be marked entirely.
-    #[error("{0} has a lockless bitmap, which says what was never written; use sync_action repair")]
+    #[error(
+        "{0} has a lockless bitmap, which knows what was never written: use sync_action repair"
+    )]
     Lockless(String),
     /// A member cannot be read or written.
-    #[error("{path}: {status}; changed before: {changed}; do it again")]
+    #[error("{path}: {status}; already changed: {changed}; repeat the change")]
     Device {
         /// The member.
         path: String,

@@ -55,7 +55,7 @@ pub const EXPONENTS: usize = field::ORDER;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ParityError {
     /// Blocks differ in length.
-    #[error("a block of {found} bytes is in a row of blocks of {wanted}")]
+    #[error("a block has {found} bytes, but the blocks of its row have {wanted}")]
     Length {
         /// Its length in bytes.
         found: usize,
@@ -69,7 +69,7 @@ pub enum ParityError {
         blocks: usize,
     },
     /// More data blocks are lost than parity is known.
-    #[error("{lost} data blocks are lost, and {parities} of parity are known")]
+    #[error("{lost} data blocks are lost, but only {parities} parity blocks are known")]
     TooManyLost {
         /// Number of lost data blocks.
         lost: usize,
@@ -83,7 +83,7 @@ pub enum ParityError {
 pub struct Change<'a> {
     /// The content that P and Q protect.
     pub old: &'a [u8],
-    /// The content that they shall protect.
+    /// The content that they are to protect.
     pub new: &'a [u8],
 }
 
@@ -96,7 +96,7 @@ pub enum Block<'a> {
     Lost(&'a mut [u8]),
 }
 
-/// What of the parity differs from what the data demand.
+/// Which parity does not fit the data.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mismatch {
     /// P was given, and some byte of it is wrong.
@@ -183,7 +183,7 @@ pub fn recover<'a>(
     if lost > parities {
         return Err(ParityError::TooManyLost { lost, parities });
     }
-    // Without an entry, lost blocks are out of the sums.
+    // Without an entry, lost blocks do not count in the sums.
     match (take_lost(data), take_lost(data), known_p, known_q) {
         (Some((x, first)), Some((y, second)), Some(p), Some(q)) => {
             kernel::fold(data, len, WriteWith(first, p), WriteWith(second, q));
@@ -212,7 +212,7 @@ pub fn kind() -> &'static str {
     kernel::kind()
 }
 
-/// Gives sums of the sources to whom wants them.
+/// Passes sums of the sources to their sinks.
 fn sums<K: Sink>(sources: &[impl Source], len: usize, p: Option<K>, q: Option<K>) {
     match (p, q) {
         (Some(p), Some(q)) => kernel::fold(sources, len, p, q),
@@ -231,7 +231,7 @@ fn split(block: Option<Block<'_>>) -> (Option<&[u8]>, Option<&mut [u8]>) {
     }
 }
 
-/// Takes the first lost block out of a row; returns its exponent, too.
+/// Removes the first lost block from a row; returns its exponent, too.
 fn take_lost<'a>(data: &mut [Option<Block<'a>>]) -> Option<(usize, &'a mut [u8])> {
     let lost = data.iter_mut().enumerate().find(|(_, block)| matches!(block, Some(Block::Lost(_))));
     lost.and_then(|(exponent, block)| Some((exponent, split(block.take()).1?)))

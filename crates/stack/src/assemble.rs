@@ -257,7 +257,7 @@ impl Stack {
         refused.collect()
     }
 
-    /// Why there is nothing to serve, if there are no volumes for another reason than that there are none yet.
+    /// Why there is nothing to serve; `None` if the only reason is that no volume exists yet.
     pub fn why_nothing(&self) -> Option<Nothing> {
         if let Some(refused) = self.refused_volumes.first() {
             let (shown, why) = (refused.name.clone(), refused.why.clone());
@@ -297,7 +297,7 @@ impl Stack {
             return if lacks_one { Need::None } else { Need::Some };
         };
         match running.find(|array| array.uuid == set_uuid) {
-            // Data written to this disk after the others were left behind would be lost.
+            // This disk was written to after the others had dropped out: that data would be lost.
             Some(array) if events > array.events.saturating_add(1) => {
                 Need::Fresher { member: events, array: array.events }
             }

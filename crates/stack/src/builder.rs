@@ -180,7 +180,7 @@ impl Builder {
         };
         for problem in ready.missing() {
             let name = ready.name();
-            let text = "the pool was imported without it, as a log device: what was only in the log is not seen";
+            let text = "the pool was imported without this log device: data that is only in the log is missing";
             self.note(name, format!("{problem}; {text}"));
         }
         match served.pool.changes().await {
@@ -243,7 +243,7 @@ impl Builder {
                     }
                     Some(_) if self.lacks_members() => {
                         let why =
-                            "may be a member of an array that lacks one: it is a volume as it is";
+                            "may be a member of an array that lacks one: it is served as it is";
                         self.note(&name, why);
                         None
                     }
@@ -300,9 +300,8 @@ impl Builder {
             match (self.options.md.read_only, self.options.others.force) {
                 (true, _) => self.note(&device.name, outsider.to_string()),
                 (false, true) => {
-                    let text = format!(
-                        "{outsider}; it is written to nevertheless, as ashlar serve --force says"
-                    );
+                    let text =
+                        format!("{outsider}; it is writable because of ashlar serve --force");
                     self.note(&device.name, text);
                 }
                 (false, false) => {
@@ -369,7 +368,7 @@ impl Builder {
         };
         if member.txg == 0 {
             let pool = &member.pool_name;
-            let why = format!("was taken out of the ZFS pool {pool}, or never taken in to the end");
+            let why = format!("was removed from the ZFS pool {pool}, or never completely added");
             return self.note(&device.name, why);
         }
         let added = match self.options.pools.as_ref().is_some_and(|pools| pools.is_confined) {
@@ -390,9 +389,8 @@ impl Builder {
         if let Some(refused) = self.refused_pools.iter_mut().find(|refused| refused.name == name) {
             return refused.below.push(device.to_owned());
         }
-        let why =
-            format!("{name}: the daemon is in its sandbox, where it starts no process for a pool");
-        let hint = "ashlar serve --no-sandbox imports it; ashlar serve --whole serves its disks as they are".to_owned();
+        let why = format!("{name}: the daemon cannot start a process for a pool in its sandbox");
+        let hint = "import it with ashlar serve --no-sandbox, or serve its disks as they are with ashlar serve --whole".to_owned();
         let below = vec![device.to_owned()];
         self.refused_pools.push(RefusedPool { name, why, hint: Some(hint), below });
     }
@@ -554,7 +552,7 @@ impl Builder {
         volume
     }
 
-    /// Has the registry say of each disk which array has it.
+    /// Records in the registry which array has each disk.
     pub(crate) fn settle(&self) {
         let mut owners = HashMap::new();
         for volume in self.arrays.running() {

@@ -25,7 +25,7 @@ pub enum Rule {
     IdentitiesAreKept,
     /// The registry keeps the claim of a disk that became a member.
     MembersKeepTheirClaim,
-    /// A disk with other contents becomes a member only by force.
+    /// A disk with other contents becomes a member only with `force`.
     OtherContentsAreKept,
     /// The registry refuses a second use of a device.
     OneUse,

@@ -15,11 +15,11 @@ const MOST: usize = 4096;
 /// What has become of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Change {
-    /// It is new, is gone, or has other names or another use.
+    /// It is new, was removed, or has other names or another use.
     Registered,
     /// It has another size.
     Resized,
-    /// It has become silent or is gone, or answers again ([`ashlar_block::Presence`]).
+    /// It does not respond or is offline, or answers again ([`ashlar_block::Presence`]).
     Presence,
 }
 

@@ -48,7 +48,7 @@ pub struct ExaminedPlace {
     pub path: String,
     /// The superblock.
     pub md: Md,
-    /// The array that it describes, of which it is no member.
+    /// The array that it describes without being a member.
     pub describes: Option<String>,
     gateway: Gateway,
 }
@@ -118,9 +118,9 @@ impl ExaminedPlace {
     /// Its bitmap, as `mdadm --examine-bitmap` prints it.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no bitmap to print.
     pub async fn bitmap_text(&self, sb: &Superblock) -> Result<String, String> {
-        let start = sb.bitmap_start().ok_or("the array has none")?;
+        let start = sb.bitmap_start().ok_or("the array has no bitmap")?;
         let unreadable = |status: Status| status.to_string();
         let first = read(&self.gateway, start, bitmap_super::SIZE).await.map_err(unreadable)?;
         let bitmap = BitmapSuper::parse(&first).map_err(|error| error.to_string())?;

@@ -114,7 +114,7 @@ impl Collector {
         &self.builder.runtime
     }
 
-    /// Has the registry say of each disk which array has it. A member that an array dropped meanwhile has no owner then.
+    /// Records in the registry which array has each disk. A member that an array dropped meanwhile has no owner then.
     pub(crate) fn settle(&self) {
         self.builder.settle();
     }
@@ -149,11 +149,11 @@ impl Collector {
         groups.prepare(request, author, &site)
     }
 
-    /// Changes a planned merge into one that begins when the origin is activated again; `reason` comes before what LVM says of
-    /// it.
+    /// Changes a planned merge into one that begins when the origin is activated again; `reason` comes before LVM's message
+    /// about it.
     ///
     /// # Errors
-    /// It is no merge, or is refused: the reason.
+    /// The change is not a merge, or is refused: the reason.
     pub fn put_off(&mut self, change: Change, reason: &str) -> Result<Change, String> {
         let (groups, site) = self.builder.groups_and_site();
         groups.put_off(change, reason, &site)
@@ -192,14 +192,14 @@ impl Collector {
     /// client can open it.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// There is no such device, or it cannot be read.
     pub async fn adopt_physical(&mut self, device: &str) -> Result<(), String> {
         let depth = self.builder.depth(device);
-        let found = self.builder.devices.find(device).ok_or("the device is gone")?;
+        let found = self.builder.devices.find(device).ok_or("the device was removed")?;
         self.builder.groups.adopt(&found, depth, &self.builder.devices).await
     }
 
-    /// Plans that volumes of a group, or without names all, become active, or are active no more.
+    /// Plans that volumes of a group, or without names all, become active or inactive.
     ///
     /// # Errors
     /// It is refused: the reason.
@@ -349,7 +349,7 @@ impl Collector {
         groups.prepare_end(merged, &site)
     }
 
-    /// Records no more that this merge, or this piece of a move, has ended: that failed, and the user was told.
+    /// Stops trying to record the end of this merge, or this piece of a move: that failed, and the user was told.
     pub fn was_told(&mut self, copying: &CopyControl) {
         self.builder.groups.was_told(copying);
     }
@@ -422,7 +422,7 @@ impl Collector {
     }
 
     /// Makes a stopped array, which was removed from the stack, a waiting one, with the members that can be read. False
-    /// if there are none.
+    /// if no member can be read.
     pub async fn keep_stopped(&mut self, name: &ArrayName, array: &ArrayView) -> bool {
         let uuid = array.status().uuid;
         let mut members = Vec::new();

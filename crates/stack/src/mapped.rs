@@ -84,9 +84,9 @@ pub(crate) struct Maker<'a> {
     pub(crate) parts: &'a mut Parts,
 }
 
-/// What users are told of an invalid snapshot.
-pub(crate) const INVALID_SNAPSHOT: &str = "the snapshot is invalid: its space was full, or could not be written; it has nothing to \
-                                show any more, and lvremove takes it away";
+/// The message about an invalid snapshot.
+pub(crate) const INVALID_SNAPSHOT: &str = "the snapshot is invalid: its exception store was full, or could not be written; its \
+                                contents are lost; remove it with lvremove";
 
 /// Why a device was not made.
 enum MakeError {
@@ -233,8 +233,8 @@ impl Maker<'_> {
         if frozen {
             read_only = true;
             notes.push(
-                "can only be read: a snapshot of it cannot be used now, and would not keep what is \
-                 overwritten; lvremove takes the snapshot away"
+                "can only be read: a snapshot of it cannot be used now, and writes would \
+                 invalidate it; to write nevertheless, remove the snapshot with lvremove"
                     .to_owned(),
             );
         }

@@ -45,7 +45,7 @@ impl ArrayName {
     }
 }
 
-/// Gives out unused names.
+/// Assigns unused names.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     numbers: BTreeSet<u32>,

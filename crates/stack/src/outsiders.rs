@@ -1,11 +1,11 @@
 //! Devices that belong to something that ashlar does not run: legs of firmware RAIDs and of DRBD, devices of bcache and of VMFS.
 //!
 //! What is in front of such metadata looks like a disk of its own: a leg of a mirror has the mirror's partition table and file systems.
-//! A write to it would make the copies differ, or change what a cache or another host has in memory, and nothing would tell. So ashlar reads
-//! such a device, and writes to it only if the user says so.
+//! A write to it would make the copies differ, or change data that a cache or another host has in memory, and nothing would report
+//! it. So ashlar reads such a device, and writes to it only if the user says so.
 //!
-//! Where the signatures are is known by [`crate::signature`]. A member of an md array is one: the metadata of a former owner may lie behind
-//! its data.
+//! [`crate::signature`] knows where the signatures are. A member of an md array counts as a member: the metadata of a former owner may
+//! lie behind its data.
 
 use std::fmt;
 
@@ -78,7 +78,7 @@ impl RefusedOutsider {
 impl fmt::Display for RefusedOutsider {
     /// For the log, where the device is named beside it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ways = "ashlar serve --read-only reads it, ashlar serve --force has it written to";
+        let ways = "use ashlar serve --read-only to read it, ashlar serve --force to write to it";
         write!(f, "is not used: it {}; {ways}", self.outsider)
     }
 }
@@ -137,7 +137,7 @@ impl Outsider {
     /// What removes a signature that is no longer true.
     pub fn removal(&self) -> String {
         let name = self.signature.name;
-        format!("if that is left over from a former use, wipefs -a -t {name} removes it for good")
+        format!("if it is a remnant of a former use, remove it with wipefs -a -t {name}")
     }
 }
 
@@ -149,20 +149,18 @@ impl fmt::Display for Outsider {
         match self.user {
             User::Firmware(format) => write!(
                 f,
-                "is a member of a firmware RAID ({format}; {at}), whose other members would not have what is written to it"
+                "is a member of a firmware RAID ({format}; {at}), whose other members would miss writes to it"
             ),
             User::Drbd => write!(
                 f,
-                "is a backing device of DRBD ({at}), whose other hosts would not have what is written to it"
+                "is a backing device of DRBD ({at}), whose other hosts would miss writes to it"
             ),
-            User::Bcache => write!(
-                f,
-                "is a device of bcache ({at}), whose cache would not know what is written to it"
-            ),
-            User::Vmfs => write!(
-                f,
-                "is a device of VMFS ({at}), whose hosts would not know what is written to it"
-            ),
+            User::Bcache => {
+                write!(f, "is a device of bcache ({at}), whose cache would not see writes to it")
+            }
+            User::Vmfs => {
+                write!(f, "is a device of VMFS ({at}), whose hosts would not see writes to it")
+            }
         }
     }
 }

@@ -55,9 +55,9 @@ impl Rivals {
     pub fn way_out(&self) -> String {
         let Self { used, used_type, other, other_type, other_offset } = self;
         format!(
-            "wipefs -a -t {other_type} removes the signatures of {other} for good (one is at {other_offset:#x}), wipefs -a -t \
-             {used_type} those of {used}; ashlar serve --read-only uses the device as {used} and writes nothing; ashlar serve --whole \
-             looks only for members of arrays"
+            "remove the signatures of {other} with wipefs -a -t {other_type} (one is at {other_offset:#x}), or those of {used} \
+             with wipefs -a -t {used_type}; use ashlar serve --read-only to read the device as {used}, or ashlar serve --whole to \
+             look only for members of arrays"
         )
     }
 }
@@ -148,7 +148,7 @@ fn pool_outside(
     labels.copies.iter().enumerate().find_map(|(index, copy)| {
         let start = label_offset(size, index)?;
         let Ok(Label { member: Some(member), state, .. }) = &copy.label else { return None };
-        // A destroyed pool, or a member that was never completely added, is no owner.
+        // A destroyed pool, or a member that was never completely added, is not an owner.
         let owns = matches!(state, PoolState::Active | PoolState::Exported) && member.txg != 0;
         let is_owner = owns && !inside(&(start..start + LABEL_BYTES as u64));
         is_owner.then(|| PoolOwner {

@@ -114,11 +114,11 @@ pub(crate) fn lower_disk(
         len.get_or_insert(entry.len);
         lower = match lower.below.first().and_then(|name| devices.find(name)) {
             Some(lower) => lower,
-            None => return Err("is a partition of nothing".to_owned()),
+            None => return Err("is a partition of an unknown disk".to_owned()),
         };
     }
     if !lower.kind.is_disk() {
-        let why = "is part of a ZFS pool, which can only be imported from disks and their partitions: this device is inside of others";
+        let why = "is part of a ZFS pool, which can only be imported from disks and their partitions: this device is inside others";
         return Err(why.to_owned());
     }
     Ok((lower, len.map(|len| (start, len))))

@@ -15,7 +15,7 @@ use crate::unread::{self, Unread};
 /// The md superblock of a device.
 #[derive(Clone, Debug)]
 pub enum Md {
-    /// There is none.
+    /// There is no md superblock.
     None,
     /// The superblock that md would use.
     Member(Box<Superblock>),

@@ -1,6 +1,6 @@
 //! Stops a stack: the last device made is stopped first.
 //!
-//! A device that does not stop within the caller's limit is given up and stays as it is: an array
+//! A device that does not stop within the caller's limit is abandoned and stays as it is: an array
 //! is not marked clean, and its bitmap keeps its marks, so that the next start resyncs. The devices
 //! below it are not stopped either: it still writes to them, and a stopped device would fail the
 //! writes.
@@ -35,7 +35,7 @@ impl Stack {
     /// Stops everything, the last device made first. Arrays: I/O in flight ends, members are
     /// flushed, superblocks are marked clean. Logical volumes are suspended, other volumes flushed,
     /// pools exported. A failure does not keep the others from being stopped. Devices that involve
-    /// pools come last: a pool whose disks have failed may block this until its worker is given up.
+    /// pools come last: a pool whose disks have failed may block this until its worker is abandoned.
     ///
     /// # Errors
     /// The devices that could not be marked clean, flushed or exported.
@@ -43,11 +43,11 @@ impl Stack {
         self.stop_within(&|_| Box::pin(std::future::pending())).await
     }
 
-    /// As [`Self::stop`], except that a device that reaches its limit is given up, with the devices
+    /// As [`Self::stop`], except that a device that reaches its limit is abandoned, with the devices
     /// below it. The stop of a pool ends only when its worker ends.
     ///
     /// # Errors
-    /// As [`Self::stop`], and the devices that were given up.
+    /// As [`Self::stop`], and the devices that were abandoned.
     pub async fn stop_within(&self, limit: Limit<'_>) -> Result<(), Vec<StopError>> {
         let mut failed = Vec::new();
         let mut in_use = BTreeSet::new();

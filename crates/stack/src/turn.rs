@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NoTurn {
     /// No change begins any more.
-    #[error("the daemon is about to end")]
+    #[error("the daemon is shutting down")]
     Ending,
     /// Another one has not ended within a minute.
     #[error("another change is under way")]

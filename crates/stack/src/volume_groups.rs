@@ -253,12 +253,12 @@ impl VolumeGroups {
         let returned = group.members.iter().filter_map(|member| match member {
             MemberState::Returned(index) => Some((
                 *index,
-                "was missing while its group was changed: vgextend --restoremissing takes it back",
+                "was missing while its group changed: add it back with vgextend --restoremissing",
             )),
             MemberState::Present(_) | MemberState::Stale(_) | MemberState::Missing => None,
         });
         let outdated =
-            group.outdated.iter().map(|index| (*index, "was taken out of its volume group"));
+            group.outdated.iter().map(|index| (*index, "was removed from its volume group"));
         let all = returned.chain(outdated);
         all.filter_map(|(index, text)| {
             Some((self.physical.get(index)?.device.clone(), text.to_owned()))

@@ -177,7 +177,7 @@ fn a_late_write_does_not_replace_a_newer_one() {
     on_a_disk(async |disk, media, gateway| {
         media.hang_nth_command(0);
         assert_eq!(gateway.submit(write(8, 8)).await, LATE);
-        // The disk answers, but what it has of these sectors is not known.
+        // The disk answers, but the contents of these sectors are not known.
         let newer = || Bio::write_from(Sector(15), &mut filled(2));
         for bio in [newer(), discard(0, 9), Bio::write_zeroes(Sector(0), Sectors(64))] {
             let start = now();

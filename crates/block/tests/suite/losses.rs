@@ -113,7 +113,7 @@ fn an_emulated_durable_write_does_not_hide_a_loss_from_the_next_flush() {
     }
 }
 
-/// The client's connection broke, for example: its future is gone, but the command goes on.
+/// The client's connection broke, for example: its future was dropped, but the command continues.
 #[test]
 fn a_loss_in_a_flush_that_its_submitter_dropped_is_told_to_the_next() {
     on_a_disk(true, async |media, one| {

@@ -19,7 +19,7 @@ use crate::deadlines::{LATE, NOTICED, TIMEOUT, filled, now, sleep};
 thread_local! {
     /// The reads in place, and their memory.
     static IN_PLACE: RefCell<Vec<(Request, Vec<Segment>)>> = RefCell::default();
-    /// How often the driver was asked to let go of a read's memory, and how often it cannot.
+    /// How often the driver was asked to release a read's memory, and how often it cannot.
     static ASKED: Cell<u32> = Cell::default();
     static CANNOT: Cell<u32> = Cell::default();
 }
@@ -146,7 +146,7 @@ impl BlockDevice for Layer {
     }
 }
 
-/// Reads `len` bytes into memory that the submitter gives up if the read fails. Returns whether the driver reads into that memory.
+/// Reads `len` bytes into memory that the submitter abandons if the read fails. Returns whether the driver reads into it.
 async fn read_given(gateway: &Gateway, len: usize, is_late: bool) -> bool {
     let mut buffer = Buffer::from_slice(&vec![1; len]);
     let at = buffer.as_slice().as_ptr();
@@ -163,7 +163,7 @@ async fn read_given(gateway: &Gateway, len: usize, is_late: bool) -> bool {
     };
     if is_late {
         assert_eq!(io.await, LATE);
-        // The buffer goes on with other memory, if the driver has its own.
+        // The buffer continues with other memory, if the driver keeps the old one.
         buffer.as_mut_slice()[0] = 9;
         assert_eq!(buffer.as_slice().as_ptr() == at, !is_own);
         end();

@@ -156,7 +156,7 @@ fn an_array_with_parity_is_made_written_and_read_without_a_member() {
     drop(daemon);
     let lacks =
         images.run(&["md", "create", "-l5", "-n3", "d0", "missing", "missing", "--force"], &[]);
-    lacks.fails(1, &["raid5 cannot do without its missing members"]);
+    lacks.fails(1, &["too many members are missing for raid5"]);
 }
 
 #[test]

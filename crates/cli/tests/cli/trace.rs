@@ -260,9 +260,9 @@ fn what_cannot_be_traced_says_why() {
     assert_eq!(fs::read(images.path("t.blktrace.0")).unwrap(), b"old");
     daemon.client(&["trace", "-o", "no/t", "md0"]).fails(1, &["no/t.blktrace.0", "No such file"]);
     daemon.end();
-    images.run(&["trace", "-i", "t"], &[]).fails(1, &["t.blktrace.0", "not whole"]);
+    images.run(&["trace", "-i", "t"], &[]).fails(1, &["t.blktrace.0", "incomplete"]);
     fs::write(images.path("t.blktrace.0"), [b'x'; 100]).unwrap();
-    images.run(&["trace", "-i", "t"], &[]).fails(1, &["t.blktrace.0", "no trace"]);
+    images.run(&["trace", "-i", "t"], &[]).fails(1, &["t.blktrace.0", "not a trace"]);
     images.run(&["trace", "-i", "none"], &[]).fails(1, &["none.blktrace.0"]);
 }
 

@@ -457,7 +457,7 @@ fn a_pool_that_is_found_in_the_sandbox_is_refused_and_served_without() {
             &[
                 "cannot serve a pool",
                 "in its sandbox",
-                "hint: ashlar serve --no-sandbox imports it",
+                "hint: import it with ashlar serve --no-sandbox",
             ],
         );
         assert_eq!(disk.bytes(), before);

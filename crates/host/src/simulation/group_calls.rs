@@ -33,7 +33,7 @@ const OTHER: &str = "other";
 const MOST: usize = 6;
 /// In the reasons of refusals after which a daemon changes the group no more.
 const FROZEN: [&str; 4] = [
-    "is not changed any more",
+    "cannot be changed until it is served again",
     "whether the volume group is as it was",
     "stays suspended",
     "does not end",

@@ -6,8 +6,8 @@
 //! raises the event count, and the others notice that before they write
 //! (see [`superblocks`](crate::membership::superblocks)).
 //!
-//! This keeps mistakes from becoming losses. It is no fence: a host that stands still for longer and then goes on may write until its
-//! next renewal.
+//! This keeps mistakes from becoming losses. It does not fence the other host: one that stalls for longer and then continues may
+//! write until its next renewal.
 //!
 //! [`Disk::is_shared`]: ashlar_block::Disk::is_shared
 
@@ -45,7 +45,7 @@ pub async fn wait_for_others(
     let seconds = PATIENCE.as_secs();
     warn!(
         member = first.path,
-        seconds, "not stopped cleanly, and other hosts can use it: waiting whether one does"
+        seconds, "not stopped cleanly, and other hosts can use it: waiting to see whether one does"
     );
     runtime.sleep(PATIENCE).await;
     let later = shared.iter().map(|candidate| probe(&candidate.gateway));

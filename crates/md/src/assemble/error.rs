@@ -114,18 +114,18 @@ pub enum AssembleError {
     Reshape(&'static str),
     /// What a reshape was moving in place when it stopped is not on the members.
     #[error(
-        "the array was being reshaped in place, and what was being moved at sector {at} of the array is only in mdadm's backup file{}",
+        "the array was being reshaped in place, and the data being moved at sector {at} of the array is only in mdadm's backup file{}",
         because(.why)
     )]
     CriticalSection {
         /// The position of the reshape.
         at: Sector,
-        /// Why backups are not used; empty if there are none.
+        /// Why backups are not used; empty if there are no backups.
         why: String,
     },
     /// Parity may be wrong, and a member is missing that would have to be recovered from it.
     #[error(
-        "the array was not stopped cleanly and lacks members: what would be recovered of them may be wrong where writes were under way; missing slots {missing}"
+        "the array was not stopped cleanly and lacks members: data recovered for them may be wrong where writes were in flight; missing slots {missing}"
     )]
     DirtyDegraded {
         /// The slots without a member, and why present devices were left out.
@@ -145,7 +145,7 @@ pub enum AssembleError {
     /// Another host is writing the array.
     #[error("another host is writing {0}: stop the array there first")]
     UsedElsewhere(String),
-    /// The parameters make no array, or one that is not supported.
+    /// The parameters cannot form an array, or form one that is not supported.
     #[error(transparent)]
     Personality(#[from] PersonalityError),
     /// A member cannot be read.

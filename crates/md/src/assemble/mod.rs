@@ -52,7 +52,7 @@ pub struct Options {
     pub run: bool,
     /// Read only; nothing is written to the members.
     pub read_only: bool,
-    /// Start although what is recovered of a missing member may be wrong (`mdadm --force`).
+    /// Start although data recovered for a missing member may be wrong (`mdadm --force`).
     pub force: bool,
 }
 
@@ -320,7 +320,7 @@ fn check_supported(sb: &Superblock, options: &Options) -> Result<(), AssembleErr
     }
     if !Features::all().contains(sb.features) {
         return Err(AssembleError::Unsupported(
-            "has features that nobody knew when this was written",
+            "has features that this version of ashlar does not know",
         ));
     }
     Ok(())

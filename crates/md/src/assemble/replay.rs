@@ -67,7 +67,7 @@ pub(super) async fn apply_logs(
     }
     let replay = replay(freshest, geometry, members).await;
     if replay.settles() {
-        notes.push("the array was not stopped cleanly: its partial parity logs say what the parity of rows that were being written is".into());
+        notes.push("the array was not stopped cleanly: its partial parity logs give the parity of rows that were being written".into());
         found.resync_offset = Sectors::MAX;
     } else if replay.is_empty() && replay.unknown.is_empty() {
         notes.push("the partial parity logs have no entry, so they do not say that the array was ever synced".into());

@@ -1,7 +1,7 @@
 //! Arrays under reshape, which are only read: each side of the position becomes an array of its own, on the same members.
 //!
-//! Nothing is written, and the reshape does not continue. A side that is empty needs no members. What the kernel was moving in place when it
-//! stopped is not on the members: it comes from mdadm's backup, or the array starts only by force.
+//! Nothing is written, and the reshape does not continue. A side that is empty needs no members. The data that the kernel was
+//! moving in place when it stopped is not on the members: it comes from mdadm's backup, or the array starts only with `--force`.
 //!
 //! Source of the facts: the kernel's `raid5_run` and mdadm's `Grow_restart`.
 
@@ -220,7 +220,7 @@ impl<'a> Facts<'a> {
         check_current(sb, self.freshest)?;
         check_slot(sb, self.freshest.role_of(sb.dev_number))?;
         if sb.reshape.is_none() && self.position.at != self.start() {
-            return Err("it does not know of the reshape".to_owned());
+            return Err("its superblock does not record the reshape".to_owned());
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ impl<'a> Facts<'a> {
         if is_near && overwrites { FarSide::Unsure } else { FarSide::Old }
     }
 
-    /// What the user is told of the reshape.
+    /// The message about the reshape to the user.
     fn describe(&self, size: Sectors) -> String {
         format!(
             "a reshape has moved {} % of the data, {} sector {} of the array: the array is only read, and the reshape does not continue",
@@ -301,7 +301,7 @@ impl<'a> Facts<'a> {
         options: &Options,
         notes: &mut Vec<String>,
     ) -> Option<Vec<Saved>> {
-        // A file that the user names may be old if the user insists; what lies on a member by chance may not.
+        // A file that the user names may be old if the user insists; a backup found on a member may not.
         let files =
             files.iter().map(|file| (&file.gateway, &file.path, Sector::ZERO, options.force));
         // On a new member, behind what it will get.
@@ -313,7 +313,7 @@ impl<'a> Facts<'a> {
         for (gateway, path, at, may_be_old) in files.chain(members) {
             match self.backup(gateway, at, far, may_be_old).await {
                 Ok(Some(saved)) => {
-                    notes.push(format!("what was being moved is read from the backup on {path}"));
+                    notes.push(format!("the data being moved is read from the backup on {path}"));
                     return Some(saved);
                 }
                 Ok(None) => {}
@@ -418,7 +418,7 @@ pub(super) async fn plan(
         match facts.backup_of(&candidates, backups, &far, options, &mut notes).await {
             Some(found) => saved = found,
             None if options.force => notes.push(format!(
-                "what was being moved at sector {} of the array is only in mdadm's backup file: reads there return wrong data, and no \
+                "the data being moved at sector {} of the array is only in mdadm's backup file: reads there return wrong data, and no \
                  error",
                 facts.position.at
             )),
@@ -536,7 +536,7 @@ pub(super) fn end_reshapes(
     }
     candidates.retain_mut(|Candidate { sb, path, .. }| {
         let Some(own) = sb.reshape.filter(|_| is_behind(sb)) else { return true };
-        // At its start it may as well have been given up.
+        // At its start it may as well have been aborted.
         let facts = Facts::of(sb, own).ok().filter(|facts| facts.position.at != facts.start());
         let Some(ended) = facts.and_then(|facts| facts.side(sb, Side::After).ok()) else {
             let why = "it records a reshape that the freshest member does not";

@@ -1,4 +1,4 @@
-//! What an array that was not stopped cleanly can be trusted with: how far copies are the same, or parity fits its row.
+//! What to trust in an array that was not stopped cleanly: how far copies are the same, or parity fits its row.
 
 use ashlar_block::Sectors;
 
@@ -35,7 +35,7 @@ fn trusted_to(freshest: &Superblock, is_forced: bool, notes: &mut Vec<String>) -
     let from = freshest.resync_offset;
     if is_forced {
         notes.push(format!(
-            "the array was not stopped cleanly and a member is missing: what is recovered of it may be wrong from \
+            "the array was not stopped cleanly and a member is missing: data recovered for it may be wrong from \
              sector {from} of the members on, where writes were under way"
         ));
         return from;

@@ -222,7 +222,7 @@ impl<P: Primitives> Bucket<P> {
     }
 
     /// Waits until `ready` returns an answer. Calls it under the lock, now and at each `event` in
-    /// this bucket. A dropped future leaves nothing behind.
+    /// this bucket. A dropped future leaves no trace.
     async fn until<T>(&self, event: Event, mut ready: impl FnMut(&mut Waiters) -> Option<T>) -> T {
         let mut waiter = Waiter { bucket: self, number: None };
         poll_fn(|cx| {

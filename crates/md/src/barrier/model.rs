@@ -178,7 +178,7 @@ fn nobody_waits_in_a_circle() {
     explore::<Two>(2, &[sync_both, write_second, freeze]);
 }
 
-/// loom gives up (a failure) if the other thread makes no progress while this one loops.
+/// loom stops with a failure if the other thread makes no progress while this one loops.
 #[test]
 fn nobody_is_starved_by_others_that_never_stop() {
     fn until_the_other_is_done(first: Thread<One>, again: Thread<One>) {

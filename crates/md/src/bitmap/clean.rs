@@ -17,7 +17,7 @@ struct HeldChunks<'a> {
 }
 
 /// No daemon pass is under way, and none begins until this is dropped.
-#[must_use = "the daemon goes on when it is dropped"]
+#[must_use = "the daemon continues when it is dropped"]
 pub struct Pause<'a> {
     bitmap: &'a Bitmap,
     _alone: MutexGuard<'a, ()>,

@@ -425,7 +425,7 @@ mod tests {
         assert!(counter.end_sync(true));
         assert!(!counter.hold(true), "a write failed while the sync ran");
         assert!(counter.start_sync() && counter.end_sync(false));
-        assert!(!counter.hold(true), "the sync was given up");
+        assert!(!counter.hold(true), "the sync was abandoned");
         assert!(counter.start_sync() && counter.end_sync(true));
         assert!(counter.hold(true));
     }

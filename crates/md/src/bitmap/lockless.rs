@@ -1,7 +1,7 @@
 //! The states of a chunk as the lockless bitmap (version 6) stores them, one byte each, and the
 //! transitions between them.
 //!
-//! `-` is no change: the action has no effect in that state. The columns are [`Action`]s; the
+//! `-` means no change: the action has no effect in that state. The columns are [`Action`]s; the
 //! test below compares this text with the code.
 //!
 //! ```text
@@ -23,7 +23,7 @@
 //! - There is no `stale` column: the bytes of an out-of-date bitmap are meaningless, so all chunks
 //!   need a sync, including those that are unwritten by the bytes.
 //!
-//! A byte that is none of these states (Linux has three more, for parity) counts as `need`.
+//! A byte with another value (Linux has three more states, for parity) counts as `need`.
 //!
 //! A classic bitmap has two of the states: a set bit is dirty, a clear one clean.
 

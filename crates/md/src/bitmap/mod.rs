@@ -97,7 +97,7 @@ pub trait Store {
     /// on all that are still members. A member that could not take them has failed; a caller that
     /// then writes data must first record the failure in the others' superblocks.
     ///
-    /// A dropped future must not leave a write behind that may reach a medium after one that was
+    /// A dropped future must not leave a write that may reach a medium after one that was
     /// begun later.
     ///
     /// # Errors

@@ -84,7 +84,7 @@ impl Core {
                 match self.go_clean().await {
                     Ok(true) => return,
                     Ok(false) => pause = SAFE_MODE_DELAY,
-                    // A member that must stay did not answer: it may be back later, and no write may follow that begins
+                    // A member that must stay did not answer: it may answer later, and no write may follow that begins
                     // another watch.
                     Err(status) => {
                         rate_limited!(error, array = self.name(), %status, "cannot mark the array clean");
@@ -131,7 +131,7 @@ impl Core {
     async fn go_clean_with(&self, superblocks: &mut Superblocks) -> Result<bool, Status> {
         if superblocks.is_clean() {
             if self.lifecycle.is_stopped() {
-                // Marks that a member has needed which is back.
+                // Marks that a returned member needed.
                 self.clear_marks(superblocks).await?;
                 self.record_good_blocks(superblocks).await?;
             }

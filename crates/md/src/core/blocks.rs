@@ -19,7 +19,7 @@ pub(crate) struct Source<'a> {
 
 impl Core {
     /// Counts a read error of a member. A member with too many recent errors fails if others have its
-    /// data; a failfast member, or one whose device has gone, fails at the first error.
+    /// data; a failfast member, or one whose device is offline, fails at the first error.
     pub(crate) async fn note_error(&self, index: Index, why: Status) -> BioResult {
         let Some(rdev) = self.members.get(index) else { return Ok(()) };
         rdev.count_read_error();
@@ -51,7 +51,7 @@ impl Core {
     }
 
     /// Writes data over blocks that a member could not return, and reads them back. No other write of them is under way. A
-    /// member that takes or returns them no more fails, unless it must stay.
+    /// member that does not take or return them fails, unless it must stay.
     ///
     /// # Errors
     /// The member lacks the data but must stay, or its failure could not be recorded.

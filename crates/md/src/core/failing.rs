@@ -7,7 +7,7 @@
 //! reads use only first copies, and the array is no longer called clean.
 //!
 //! A member that must stay although it did not answer a write in time may still execute it. Its copy may change at any moment
-//! until then, and so the array stays unsynced until the member's driver has given the write up; then a resync begins.
+//! until then, and so the array stays unsynced until the member's driver has completed the write; then a resync begins.
 
 use ashlar_block::{
     Bio, BioResult, Buffer, Flags, LocalFuture, Sector, Sectors, Status, rate_limited,

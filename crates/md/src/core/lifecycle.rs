@@ -20,7 +20,7 @@
 //! # The handshake
 //!
 //! A write counts itself in a [`Flow`] and then reads `active`. The change back to clean clears `active` and then asks the
-//! flow whether it is idle. Either the answer is no because of the write, or the write finds `active` cleared. Stopping works in
+//! flow whether it is idle. Either it is not idle because of the write, or the write finds `active` cleared. Stopping works in
 //! the same way, with `stopped`. `model` checks this.
 
 #[cfg(test)]

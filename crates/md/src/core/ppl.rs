@@ -64,7 +64,7 @@ pub(crate) struct Ppl {
     replayed: Mutex<Arc<Vec<ParityBlock>>>,
     /// Whether the members have all of `replayed`.
     settled: AtomicBool,
-    /// Whether the logs of the last run are gone.
+    /// Whether the logs of the last run were emptied.
     was_emptied: AtomicBool,
     /// Locked by who changes whether rows are logged.
     changing: futures_util::lock::Mutex<()>,
@@ -137,7 +137,7 @@ impl Ppl {
         room.min(MAX_PARITY).max(HEADER)
     }
 
-    /// Whether parity that the logs of the last run gave is on the members, or there is none.
+    /// Whether all parity that the logs of the last run gave, if any, is on the members.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.settled.load(SeqCst)
@@ -161,7 +161,7 @@ impl Ppl {
         if self.has_several() { HEADER } else { Sectors::ZERO }
     }
 
-    /// Where in its area a log of this length goes on a member, and whether it begins again behind the base.
+    /// Where in its area a member stores a log of this length, and whether logs begin again behind the base.
     fn place(&self, ring: &Ring, rdev: &Rdev, len: Sectors) -> (Sectors, bool) {
         let mut next = lock(&ring.next);
         let own = next.iter().position(|(began, _)| *began == rdev.began());

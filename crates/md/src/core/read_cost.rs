@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// Reads a little from a member. An error is none of this task's business: a client's read will meet it, too.
+    /// Reads a little from a member. This task ignores errors: a client's read will meet them, too.
     async fn probe(self: Arc<Self>, index: Index) {
         let Some(rdev) = self.members.get(index) else { return };
         let Some(mut buffer) = Buffer::try_alloc(PROBE.bytes() as usize) else {

@@ -62,7 +62,7 @@ impl Core {
         Ok(())
     }
 
-    /// Records that blocks of members are good again. While no superblock is written, their logs go on listing them, and a member that
+    /// Records that blocks of members are good again. While no superblock is written, their logs still list them, and a member that
     /// is alone later would refuse to read them.
     pub(crate) async fn record_good_blocks(&self, superblocks: &mut Superblocks) -> BioResult {
         let changed = |rdev: &Rdev| {

@@ -72,7 +72,7 @@ impl Core {
         }
         let settled = self.settle_in(superblocks, None).await;
         if let Err(status) = settled {
-            error!(array = self.name(), %status, "spares cannot be put to use");
+            error!(array = self.name(), %status, "cannot use the spares");
             taken.into_iter().for_each(|index| self.take_back(index));
         }
         settled

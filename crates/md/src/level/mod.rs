@@ -51,7 +51,7 @@ pub(crate) enum Work<'a> {
         pieces: Vec<Piece>,
         /// Whether copies that differ are made equal.
         repair: bool,
-        /// Is told of each difference.
+        /// Called for each difference.
         mismatch: &'a dyn Fn(Sectors),
     },
 }

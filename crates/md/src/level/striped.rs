@@ -89,7 +89,7 @@ impl StripedLevel {
             });
             join_all(sent).await
         };
-        // All members or none: the client must know what it has to write itself.
+        // All members or no member: the client must know which range it has to write itself.
         let disks = self.core.members.placed().map(|(_, rdev)| rdev.disk());
         let op = bio.op;
         let results = all_or_none(disks, bio, send).await;

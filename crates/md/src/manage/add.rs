@@ -65,7 +65,7 @@ impl AddOptions {
 
 impl Array {
     /// Adds a device, as `mdadm --add` does: if it was a member and lacks only what the bitmap marks,
-    /// it is re-added to its slot, unless `options.spare_only`. Otherwise its data are given up: it
+    /// it is re-added to its slot, unless `options.spare_only`. Otherwise its data is discarded: it
     /// gets a new superblock as a spare, without bad blocks, and is rebuilt entirely where needed.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl Array {
         Ok(AddOutcome::Spare(index))
     }
 
-    /// Checks that a device is no member, and that the array's I/O fits it; returns the superblock that it has.
+    /// Checks that a device is not a member, and that the array's I/O fits it; returns its superblock.
     async fn former(
         &self,
         superblocks: &Superblocks,

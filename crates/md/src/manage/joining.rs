@@ -78,7 +78,7 @@ impl Array {
         self.core.members.iter().filter(move |(index, _)| Some(*index) != replaced)
     }
 
-    /// Checks that the device is no member yet, besides the failed one that it replaces, and that the array's I/O fits it.
+    /// Checks that the device is not a member yet, except for the failed one that it replaces, and that the array's I/O fits it.
     pub(super) fn check_device(
         &self,
         gateway: &Gateway,
@@ -105,14 +105,12 @@ impl Array {
         }
         let lacks = |feature| ours.features.contains(feature) && !limits.features.contains(feature);
         if !limits.max_hw_discard.is_zero() && lacks(Features::DISCARD_ZEROES) {
-            return misfit(
-                "what is discarded on it does not read as zeroes, as the array promises",
-            );
+            return misfit("its discarded ranges do not read as zeroes, as the array promises");
         }
         if limits.features.contains(Features::WRITE_CACHE)
             && !ours.features.contains(Features::WRITE_CACHE)
         {
-            return misfit("it has a volatile write cache, which the array says not to have");
+            return misfit("it has a volatile write cache, but the array reports none");
         }
         Ok(())
     }

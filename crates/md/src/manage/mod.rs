@@ -150,12 +150,12 @@ pub enum ManageError {
         level: Level,
     },
     /// A number of members that no array can have.
-    #[error("{0} is no number of devices of an array: 1 to {MAX_ROLES} are possible")]
+    #[error("an array cannot have {0} devices: 1 to {MAX_ROLES} are possible")]
     Devices(usize),
     /// A working member is in a slot that would be removed.
     #[error(
-        "{path} is in slot {slot}, which an array of {wanted} devices has not: fail it first; nothing was \
-         changed"
+        "{path} is in slot {slot}, which an array of {wanted} devices does not have: fail it \
+         first; nothing was changed"
     )]
     SlotInUse {
         /// The member.
@@ -224,8 +224,8 @@ pub enum ManageError {
     },
     /// A smaller size, without the user's confirmation.
     #[error(
-        "{array} would shrink from {from} to {to} sectors, and what lies behind would be lost: \
-         ashlar md grow --force does it"
+        "{array} would shrink from {from} to {to} sectors and lose the data beyond: to shrink it \
+         nevertheless, use ashlar md grow --force"
     )]
     Shrinks {
         /// The array.
@@ -242,7 +242,7 @@ pub enum ManageError {
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// The size is too small.
-    #[error("{0} sectors of each member make no array")]
+    #[error("an array cannot use {0} sectors of each member")]
     Size(Sectors),
     /// The array has a bitmap.
     #[error("bitmap already present on {0}")]

@@ -8,7 +8,7 @@ use crate::membership::rdev::{FailureCause, State};
 use crate::membership::slots::{Index, Place};
 
 impl Array {
-    /// Fails a member. It does not count as lost, even if its device was gone before.
+    /// Fails a member. It does not count as lost, even if its device was offline before.
     ///
     /// # Errors
     /// [`ManageError::LastCopy`] if it holds the last copy of some data.

@@ -113,7 +113,7 @@ impl Array {
             |why| ManageError::ReAdd { path: candidate.path.clone(), array: self.name(), why };
         let failed = |status| ManageError::Device { path: candidate.path.clone(), status };
         let bad = read_bad_blocks(&candidate.gateway, &candidate.sb).await.map_err(failed)?;
-        let bad = bad.map_err(|_| refused("its bad block log cannot be understood"))?;
+        let bad = bad.map_err(|_| refused("its bad block log is invalid"))?;
         // A device that can be read and not written would get a membership at each try, and fail.
         let (device, at) = (&candidate.gateway, candidate.sb.super_offset);
         let bytes = read_around(device, at, Sectors(1)).await.map_err(failed)?;
@@ -206,7 +206,7 @@ impl Array {
         self.slot_for(superblocks, candidate, index).map_err(refused)
     }
 
-    /// The slot that a device can be re-added to, or why there is none.
+    /// The slot that a device can be re-added to, or why no slot fits.
     pub(super) fn slot_for(
         &self,
         superblocks: &Superblocks,
@@ -225,7 +225,7 @@ impl Array {
             model.raid_disks,
         );
         if same != ours {
-            return Err("it was no member of this array");
+            return Err("it was not a member of this array");
         }
         if sb.block_1().is_none() {
             return Err("version 0.90 superblocks cannot record it");

@@ -106,7 +106,7 @@ impl Array {
             Ok(bad::Change::Set { start, len }) => (start, len),
             // Nothing shows that the sectors hold the right data.
             Ok(bad::Change::Clear { .. }) => {
-                return Err(refused("a bad block is good once it has been written".to_owned()));
+                return Err(refused("only a write makes a bad block good again".to_owned()));
             }
             Err(why) => return Err(refused(why.to_string())),
         };

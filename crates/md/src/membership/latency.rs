@@ -4,7 +4,7 @@
 //! of I/Os in flight does not show the difference while few are, and the mean time of a member's reads depends on
 //! their lengths. So each member is *probed* with the same small read, about once a second while the array is read; the
 //! least of the last [`PROBES`] counts, so that a probe which waited behind long I/O is no reason to avoid a member. A
-//! probe that has not ended counts with its time so far: a device that falls silent is avoided after a moment.
+//! probe that has not ended counts with its time so far: a device that stops responding is avoided after a moment.
 //!
 //! A member that takes [`FAR`] times as long as the nearest, and [`LEAST_NS`] more, is *far*, and its reads cost that many times
 //! as much; once it takes less than half of that, it is near again.

@@ -46,7 +46,7 @@ bitflags! {
         const WRITE_ERROR = 1 << 7;
         /// Re-added: it lacks only what the bitmap marks, and only that is rebuilt.
         const RETURNS = 1 << 8;
-        /// Failed because its device did not answer or was gone: it may come back.
+        /// Failed because its device did not answer or was offline: it may return.
         const LOST = 1 << 9;
     }
 }
@@ -63,7 +63,7 @@ pub(crate) enum FailureCause {
 }
 
 impl FailureCause {
-    /// Whether the device may come back with the data that it had.
+    /// Whether the device may be online again later with its data.
     fn is_loss(self) -> bool {
         matches!(self, Self::Device(status) if status.is_gone())
     }
@@ -284,8 +284,8 @@ impl Rdev {
         !was_faulty
     }
 
-    /// Waits for a read or a flush, but not longer than until the member fails: a silent member would delay what needs no
-    /// answer of it any more. Not for changes, which a member that returns must not have in flight.
+    /// Waits for a read or a flush, but only until the member fails: a member that does not respond would delay what does
+    /// not need its answer any more. Not for changes, which a member that returns must not have in flight.
     ///
     /// # Errors
     /// [`Status::Offline`]: the member has failed.

@@ -263,7 +263,7 @@ impl Superblocks {
     }
 
     /// The members that other hosts can write, and whose superblock has a higher event count than any that this array has written, or
-    /// belongs to another array: [`Status::Conflict`]. Also those that are gone, so that their write does not wait for them once more.
+    /// belongs to another array: [`Status::Conflict`]. Also those that are offline, so that their write does not wait for them once more.
     /// Another error says nothing: the write finds out.
     async fn taken<'a>(&self, members: &'a Members) -> Vec<(&'a Rdev, Status)> {
         let shared = |rdev: &Rdev| rdev.gateway().disk().is_shared() && !rdev.is_faulty();
@@ -387,9 +387,9 @@ impl Superblocks {
 fn why_taken(status: Status) -> &'static str {
     match status == Status::Conflict {
         true => {
-            "the superblock is not what this array has written: another host uses the array, or the device for another one"
+            "the superblock is not the one that this array wrote: another host uses the array, or the device for another array"
         }
-        false => "the superblock is not written: the device is gone or does not answer",
+        false => "the superblock is not written: the device is offline or not responding",
     }
 }
 
@@ -409,8 +409,8 @@ mod tests {
     #[test]
     fn only_a_superblock_that_was_read_is_said_to_be_another_one() {
         for status in [Status::Offline, Status::Timeout, Status::Transport] {
-            assert!(status.is_gone() && why_taken(status).contains("gone"), "{status}");
+            assert!(status.is_gone() && why_taken(status).contains("offline"), "{status}");
         }
-        assert!(!Status::Conflict.is_gone() && why_taken(Status::Conflict).contains("not what"));
+        assert!(!Status::Conflict.is_gone() && why_taken(Status::Conflict).contains("not the one"));
     }
 }

@@ -57,7 +57,7 @@ pub enum Defect {
         found: u32,
     },
     /// A 0.90 superblock of a big-endian machine was to be written.
-    #[error("superblocks of big-endian machines are read, and not written")]
+    #[error("superblocks of big-endian machines can be read, but not written")]
     ForeignByteOrder,
     /// Another format with the same magic.
     #[error("major version is {found}, not {wanted}")]
@@ -224,9 +224,9 @@ pub enum Defect {
         /// First sector after the superblock.
         end: Sector,
     },
-    /// The array has a partial parity log, and something that excludes it.
+    /// The array has a partial parity log, and another feature that excludes it.
     #[error(
-        "feature bits {found:#x}: a partial parity log has no other one, no bitmap and no journal beside it"
+        "feature bits {found:#x}: a partial parity log excludes another one, a bitmap and a journal"
     )]
     PplFeatures {
         /// The bits of these features.

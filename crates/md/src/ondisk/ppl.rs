@@ -99,7 +99,7 @@ pub struct Entry {
     pub checksum: u32,
 }
 
-/// Why bytes are no header of this array.
+/// Why bytes are not a header of this array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum LogError {
     /// They end before the header does.

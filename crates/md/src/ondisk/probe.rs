@@ -1,7 +1,7 @@
 //! Selects the superblock of a device.
 //!
 //! A device can carry several: a whole disk and its last partition share a 0.90 superblock, and
-//! re-creating an array with another version leaves the old one behind. mdadm takes the most recently created one,
+//! re-creating an array with another version leaves the old one. mdadm takes the most recently created one,
 //! and among equally old ones the first in the order 0.90, 1.0, 1.1, 1.2; it does not verify
 //! checksums. Here a superblock that would be preferred but is damaged makes the device unusable
 //! instead of letting an older one win: assembling a stale array would destroy data.

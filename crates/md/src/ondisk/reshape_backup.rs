@@ -80,7 +80,7 @@ pub struct ReshapeBackup {
 }
 
 impl ReshapeBackup {
-    /// Reads the header at the start of `bytes`; `None` if there is none, or it is impossible.
+    /// Reads the header at the start of `bytes`; `None` if there is no header, or it is impossible.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = RawBackup::ref_from_prefix(bytes).ok()?;
         let has_second = match raw.version {

@@ -108,7 +108,7 @@ pub enum CreateError {
     #[error("version 0.90 superblocks: {0}")]
     Old(&'static str),
     /// A level of which no new arrays are created.
-    #[error("no new arrays of {0}")]
+    #[error("new arrays of {0} are not supported")]
     Level(Level),
     /// Fewer members than devices.
     #[error("{given} members given for {needed} devices")]
@@ -125,10 +125,10 @@ pub enum CreateError {
         given: usize,
     },
     /// No members, or a missing one that the level needs.
-    #[error("{0} cannot do without its missing members")]
+    #[error("too many members are missing for {0}")]
     Missing(Level),
     /// Spares for a level that cannot use them.
-    #[error("{0} has no use for spares")]
+    #[error("{0} cannot use spares")]
     Spares(Level),
     /// A setting that is meaningless for the level.
     #[error("{level} has no {what}")]

@@ -27,7 +27,7 @@ pub enum Update {
     DeviceSize,
     /// The bitmap is removed.
     NoBitmap,
-    /// A bad block log is added, if there is none yet and there is room. Not version 0.90.
+    /// A bad block log is added, unless there is one, if there is room. Not version 0.90.
     BadBlockLog,
     /// The bad block log is removed, unless it lists bad blocks and `force` is not set.
     NoBadBlockLog {
@@ -51,7 +51,7 @@ pub enum UpdateError {
     #[error("there is no room for a bad block log")]
     NoRoom,
     /// The log lists bad blocks.
-    #[error("its bad block log lists bad blocks, whose contents would pass for good")]
+    #[error("its bad block log lists bad blocks, which would count as good without it")]
     Listed,
     /// A name that does not fit.
     #[error("the name is longer than 31 bytes or has a zero byte")]
@@ -82,17 +82,17 @@ pub fn updated(
             new.name = checked(full_name(Some(host), short))?;
         }
         Update::Resync => {
-            redundant(sb.level, "has no copies to be made the same")?;
+            redundant(sb.level, "has no copies to make equal")?;
             new.resync_offset = Sectors::ZERO;
         }
         Update::DeviceSize => {
             if sb.version == Version::V1_0 {
                 return Err(UpdateError::Version(
                     sb.version,
-                    "data behind which there could be more",
+                    "room for more data behind their data",
                 ));
             }
-            redundant(sb.level, "has its data elsewhere if its members have other sizes")?;
+            redundant(sb.level, "places its data differently if its members have other sizes")?;
             let behind = sb.device_size().0.saturating_sub(sb.data_offset.0);
             new.data_size = Sectors(behind).max(sb.data_size);
         }

@@ -263,7 +263,7 @@ pub fn identify_0_90(block: &Block090) -> Result<(), Defect> {
     Ok(())
 }
 
-/// The slots that a superblock describes: an array that shrinks still has those that it gives up.
+/// The slots that a superblock describes: an array that shrinks still has the slots that it loses.
 pub(super) fn slots(raid_disks: U32, delta_disks: U32, reshaping: bool) -> u32 {
     let given_up = (delta_disks.get() as i32).min(0).unsigned_abs();
     raid_disks.get().saturating_add(if reshaping { given_up } else { 0 })

@@ -87,7 +87,7 @@ pub fn layout(level: Level, text: &str) -> Result<u32, String> {
         | Level::Faulty
         | Level::Other(_) => return Err(format!("{level} has no layouts")),
     };
-    found.ok_or_else(|| format!("`{text}` is no layout of {level}: {possible}"))
+    found.ok_or_else(|| format!("`{text}` is not a layout of {level}: {possible}"))
 }
 
 /// A UUID in mdadm's form (`01234567:89abcdef:...`) or the usual one.

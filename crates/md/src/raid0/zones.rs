@@ -26,7 +26,7 @@ use ashlar_block::units::{Sector, Sectors};
 use super::{MAX_MEMBERS, Span};
 use crate::ondisk::create::{RAID0_ALTERNATE, RAID0_ORIGINAL};
 
-/// Why these members make no RAID 0.
+/// Why these members cannot form a RAID 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZonesError {
     /// The superblock gives no chunk size.

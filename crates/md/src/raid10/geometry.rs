@@ -19,7 +19,7 @@ use ashlar_block::units::{Sector, Sectors};
 use super::layout::{FarSets, Layout, LayoutError};
 use crate::raid0::MAX_MEMBERS;
 
-/// Why these parameters make no RAID 10.
+/// Why these parameters cannot form a RAID 10.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     /// The layout word is invalid.
@@ -380,7 +380,7 @@ fn far_members(disks: usize, near: usize, far: usize, set_size: usize) -> Box<[u
     table.into_iter().map(|d| d as u16).collect()
 }
 
-/// The inverse of a table of permutations of `disks` members; `None` if an entry is no permutation.
+/// The inverse of a table of permutations of `disks` members; `None` if an entry is not a permutation.
 fn invert(table: &[u16], disks: usize) -> Option<Box<[u16]>> {
     const NONE: u16 = u16::MAX;
     let mut inverse = vec![NONE; table.len()];

@@ -21,7 +21,7 @@ use crate::raid10::Location;
 /// The most data chunks in a row of RAID 6: as many as there are powers of two.
 const MAX_Q_MEMBERS: usize = 255;
 
-/// Why these parameters make no array with parity.
+/// Why these parameters cannot form an array with parity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     /// The layout word is invalid.

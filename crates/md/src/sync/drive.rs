@@ -56,7 +56,7 @@ pub(super) enum SyncEnd {
     Interrupted,
     /// The array has changed: the sync must begin again.
     Overtaken,
-    /// Part of it failed. The error of a member that may be back soon, if there was one; else the first error.
+    /// Part of it failed. The error of a member that may be online again soon, if there was one; else the first error.
     Failed(Status),
 }
 
@@ -293,7 +293,7 @@ impl Engine {
                 None
             }
             Trouble::Failed(status) => {
-                warn!(array = self.core.name(), %status, "the sync cannot go on");
+                warn!(array = self.core.name(), %status, "the sync cannot continue");
                 Some(SyncEnd::Failed(status))
             }
         }

@@ -72,7 +72,7 @@
 //! # Cancellation
 //!
 //! A caller that ends a sync (stop, idle, frozen, a change of the array) requests it; windows that hold
-//! the barrier complete, others give up when they get it, progress is recorded, and chunks that the
+//! the barrier complete, others stop when they get it, progress is recorded, and chunks that the
 //! bitmap has as syncing need a sync again. [`Engine::hold`] waits for all that. It must not be
 //! called while holding the barrier or the superblocks.
 
@@ -341,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// The next action; `None` if there is none, or it failed, and nothing has changed and no pause has ended since.
+    /// The next action; `None` if nothing is due, or it failed, and nothing has changed and no pause has ended since.
     fn next_action(&self) -> Option<SyncAction> {
         let necessary = self.necessary();
         let state = lock(&self.state);

@@ -233,7 +233,7 @@ impl<'a> Recovery<'a> {
         if !broken(Rule::RebuiltIsFlushed) {
             core.flush_members(&mut superblocks).await?;
         }
-        // Redundancy first: a source may still change, after it was copied. The resync that follows mends that.
+        // Redundancy first: a source may still change, after it was copied. The resync that follows repairs that.
         if core.has_late_changes() && core.resync_offset.reset() == Sectors::MAX {
             core.sync_wakeup.wake();
         }
@@ -306,7 +306,7 @@ impl Job for Recovery<'_> {
             };
             skip = skip.into_iter().chain([run]).min();
         }
-        // Without a target, the window reports that there is none.
+        // Without a target, the window reports its absence.
         skip.map_or(Step::Window(to), |run| Step::Skip((at + run).min(self.end)))
     }
 

@@ -33,7 +33,7 @@ impl Engine {
             // If this was due to a flush instead of a write, only this task checks again.
             Ok(false) => self.core.watch(),
             Err(status) => {
-                warn!(array = self.core.name(), %status, "a resync's progress will not outlive a crash");
+                warn!(array = self.core.name(), %status, "a crash would lose the resync's progress");
             }
         }
         let Some(job) = Resync::begin(self).await else { return SyncEnd::Overtaken };

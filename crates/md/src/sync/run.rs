@@ -143,7 +143,7 @@ impl Engine {
 }
 
 /// The pause before what failed with `status` is tried again; `before` is the pause before that try. A member that did not answer, or had
-/// no room, may be well again soon; another error may have had no cause that lasts, but a whole array is not read again for it all day.
+/// no room, may work again soon; another error may have had no cause that lasts, but a whole array is not read again for it all day.
 fn longer(before: Duration, status: Status) -> Duration {
     let (first, longest) = if status.may_pass() { (5, 60) } else { (60, 3600) };
     (before * 2).clamp(Duration::from_secs(first), Duration::from_secs(longest))

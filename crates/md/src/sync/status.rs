@@ -197,7 +197,7 @@ pub struct SyncStatus {
     pub action: SyncAction,
     /// The last action, which may still run.
     pub last: SyncAction,
-    /// The action that ended because a user froze the array; it goes on where it was when it is requested again.
+    /// The action that ended because a user froze the array; it continues from there when it is requested again.
     pub paused: Option<SyncAction>,
     /// Sectors done: of a member in a recovery, otherwise of the array.
     pub done: Sectors,

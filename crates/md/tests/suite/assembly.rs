@@ -232,7 +232,7 @@ fn a_bad_block_log_is_honoured_and_one_that_makes_no_sense_keeps_a_member_out() 
         assert!(matches!(refused, Some(AssembleError::BadBlocks { .. })), "{refused:?}");
         assert_eq!(in_sync(&sim, &disks, &READ_ONLY).await, [true, false]);
         assert_eq!(in_sync(&sim, &disks, &RUN).await, [true, false]);
-        // The last member is reached by force, and only for reading.
+        // The last member is used only for reading, and only with `force`.
         let last = &disks[1..];
         for options in [READ_ONLY, RUN, Options { force: true, ..RUN }] {
             let refused = start(&sim, last, &options).await.err();

@@ -88,7 +88,7 @@ fn an_array_becomes_clean_after_its_last_member_was_away() {
         media[0].reconnect();
         SimRuntime.sleep(Duration::from_secs(61)).await;
         assert_eq!(array.state(), ArrayState::Clean);
-        // The cache may have been lost, so the next flush says so; the array goes on.
+        // The cache may have been lost, so the next flush says so; the array continues.
         write(&gateway(&array), 8, 8, 1).await.unwrap();
     });
 }

@@ -126,7 +126,7 @@ fn a_silent_member_is_left_long_before_its_deadline() {
         world.media[1].fall_silent();
         let waiting = world.volume.read(Sector(0), Sectors(8));
         world.array.balance_reads();
-        // The probe is one read that is not answered; those of clients go on in the task of this one.
+        // The probe is one read that is not answered; clients' reads continue in the task of this one.
         let clients = async {
             SimRuntime.sleep(SECOND).await;
             world.array.balance_reads();

@@ -44,11 +44,11 @@ fn table(heading: &str, first: &str) -> Vec<Vec<&'static str>> {
 }
 
 fn number(cell: &str) -> u64 {
-    cell.parse().unwrap_or_else(|_| panic!("{cell} is no number"))
+    cell.parse().unwrap_or_else(|_| panic!("{cell} is not a number"))
 }
 
 fn hex(cell: &str) -> u64 {
-    u64::from_str_radix(cell.trim_matches('`'), 16).unwrap_or_else(|_| panic!("{cell} is no hex"))
+    u64::from_str_radix(cell.trim_matches('`'), 16).unwrap_or_else(|_| panic!("{cell} is not hex"))
 }
 
 /// Offset, size and name of a field.

@@ -202,7 +202,7 @@ impl World {
         };
         assert!(
             self.is_open(array, away, sector) || allowed.iter().any(fits),
-            "without {away:?}: sector {sector} is none of {allowed:?}"
+            "without {away:?}: sector {sector} is not one of {allowed:?}"
         );
     }
 

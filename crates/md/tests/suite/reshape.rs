@@ -497,7 +497,7 @@ fn what_was_moved_in_place_is_read_from_the_backup() {
         let refused = plan(None, READ_ONLY).await.err().expect("refused");
         assert_eq!(
             refused.to_string(),
-            "the array was being reshaped in place, and what was being moved at sector 64 of the array is only in mdadm's backup file"
+            "the array was being reshaped in place, and the data being moved at sector 64 of the array is only in mdadm's backup file"
         );
         for sections in [&[(64, 32)][..], &[(32, 64)], &[(32, 32), (64, 32)], &[(64, 96)]] {
             let plan = plan(Some(backup_file(sections, |_| {})), READ_ONLY).await.unwrap();

@@ -183,7 +183,7 @@ fn copies_are_the_same_only_when_a_member_that_stays_has_answered_every_write() 
     });
 }
 
-/// As above; the array goes on, and the resync begins by itself.
+/// As above; the array continues, and the resync begins by itself.
 #[test]
 fn a_late_write_of_a_member_that_stays_is_copied_to_the_others() {
     for bitmap in [NewBitmap::None, NewBitmap::Internal { chunk: Some(4096) }] {

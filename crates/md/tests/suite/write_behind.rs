@@ -168,7 +168,7 @@ fn an_acknowledged_write_that_the_slow_member_loses_with_its_cache_fails_the_nex
     });
 }
 
-/// The member goes on, and its own flush succeeds.
+/// The member continues, and its own flush succeeds.
 #[test]
 fn an_acknowledged_write_that_the_slow_member_cannot_write_fails_the_next_flush() {
     loses_a_write_behind(6, async |_, slow| slow.fail_writes(DATA..DATA + 8));

@@ -243,7 +243,7 @@ impl Attributes {
         &self.turns
     }
 
-    /// Drops what the tree holds of devices and arrays that are gone: their disks are closed then.
+    /// Drops the tree's references to removed devices and arrays: their disks are closed then.
     pub fn release_old(&self) {
         self.tree.release_old();
     }

@@ -1,4 +1,4 @@
-//! Devices that cannot be read everywhere: whether they may have another owner, and what becomes of them.
+//! Devices that cannot be read everywhere: whether they may have another owner, and what ashlar does with them.
 //!
 //! The rules are in docs/internals/stack.md; [`crate::unread`] says which owner may be hidden.
 
@@ -23,8 +23,8 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// The members that the array may start with. One that may have another owner counts if a member that has none is not fresher:
-    /// a superblock that another owner left behind has not seen the array since.
+    /// The members that the array may start with. A member that may have another owner counts only if others certainly have none,
+    /// and none of those is fresher: a disk that got another owner has not followed the array since.
     pub(super) fn usable(&self) -> Vec<Candidate> {
         let is_sure = |member: &&Candidate| !self.unsure.contains(&member.path);
         let newest = self.candidates.iter().filter(is_sure).map(|member| member.sb.events).max();

@@ -14,7 +14,7 @@ impl Builder {
             if let Some(version) = contents.md.version() {
                 self.note(
                     &device.name,
-                    format!("the md superblock of version {version} in it is not used: it was left by an array that is older"),
+                    format!("the md superblock of version {version} in it is not used: an older array left it"),
                 );
                 contents.other_md.push(version);
             }
@@ -24,9 +24,9 @@ impl Builder {
         Ok(contents)
     }
 
-    /// Whether the md superblock in an array is an older array's, of which a reinstallation or a copy has left it on the members. Made
-    /// before this array it is no member of another one, and on the members themselves it has lost to this array's superblock. Both must
-    /// be so: the contents of an array that was made anew to rescue them are older than the array, too.
+    /// Whether the md superblock in an array is that of an older array, left on the members by a reinstallation or a copy. Such a
+    /// superblock was made before this array, and on the members themselves this array's superblock took precedence over it. Both
+    /// must hold: the contents of an array that was recreated to rescue them are older than the array, too.
     async fn is_left_behind(&self, device: &Device, contents: &Contents) -> bool {
         let (Some(version), Some(created)) = (contents.md.version(), contents.md_created) else {
             return false;

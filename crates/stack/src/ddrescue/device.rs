@@ -67,7 +67,7 @@ impl RescuedDevice {
         let all = || self.unread.iter().map(|area| (area.start, area.end)).collect();
         let left = self.left.get_or_init(|| Mutex::new(all()));
         let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
-        // From the end on, so that what is left behind the range is not looked at again.
+        // Backwards from the end, so that an area that remains after the range is not looked at again.
         while let Some((start, end)) = left.range(..range.end).next_back()
             && *end > range.start
         {
@@ -112,7 +112,7 @@ impl BlockDevice for RescuedDevice {
             Op::Write | Op::WriteZeroes if self.first_unread(&sectors(&bio)).is_some() => {
                 self.write(bio)
             }
-            // What a discard leaves there nobody knows.
+            // The contents after a discard are unknown.
             Op::Read | Op::Write | Op::WriteZeroes | Op::Discard | Op::Flush => {
                 self.lower.submit(bio)
             }
@@ -123,7 +123,7 @@ impl BlockDevice for RescuedDevice {
         self.lower.copies(at, len)
     }
 
-    /// A hole in the image is no zeroes where the disk was not read.
+    /// A hole in the image does not stand for zeroes where the disk was not read.
     fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
         Box::pin(async move {
             match self.first_lost(&(at.0..(at + len).0)) {

@@ -18,19 +18,19 @@ use thiserror::Error;
 
 pub use device::RescuedDevice;
 
-/// The largest map that is read, bytes: that of a disk of 20 TB with a million bad areas has less.
+/// The largest map that is read, bytes: the map of a 20 TB disk with a million bad areas is smaller.
 pub const MAX_BYTES: usize = 64 << 20;
 /// The most areas that were not read.
 pub const MAX_AREAS: usize = 1 << 20;
 /// The largest number: positions are signed in ddrescue.
 const MAX_NUMBER: u64 = i64::MAX as u64;
-/// What is shown of a word that is none of the format.
+/// How many bytes of a word outside the format an error shows.
 const SHOWN: usize = 24;
 
-/// Why a text is no map.
+/// Why a text is not a map.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MapError {
-    /// It is longer than maps are.
+    /// It is longer than [`MAX_BYTES`].
     #[error("it has more than {} MiB", MAX_BYTES >> 20)]
     TooLong,
     /// It has more areas than are kept.
@@ -39,7 +39,7 @@ pub enum MapError {
         /// The line, from 1.
         line: usize,
     },
-    /// There is nothing but comments.
+    /// It contains only comments.
     #[error("it has no status line (POSITION STATUS PASS)")]
     NoStatus,
     /// There are no blocks.
@@ -59,26 +59,26 @@ pub enum MapError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LineError {
     /// The status line has too few or too many words.
-    #[error("the status line is POSITION STATUS and maybe PASS, and this has {0} words")]
+    #[error("the status line is POSITION STATUS [PASS], but this one has {0} words")]
     StatusWords(usize),
     /// A block has too few or too many words.
-    #[error("a block is POSITION SIZE STATUS, and this has {0} words")]
+    #[error("a block is POSITION SIZE STATUS, but this one has {0} words")]
     BlockWords(usize),
-    /// A word is no number.
-    #[error("`{0}` is no number (decimal, 0x hexadecimal or 0 octal)")]
+    /// A word is not a number.
+    #[error("`{0}` is not a number (decimal, 0x hexadecimal or 0 octal)")]
     Number(String),
     /// A number is too large, or the end of a block is.
     #[error("`{0}` is too large: ddrescue counts to 2^63-1 bytes")]
     Overflow(String),
-    /// A word is no status.
-    #[error("`{word}` is no status: there are {known}")]
+    /// A word is not a status.
+    #[error("`{word}` is not a status; use one of {known}")]
     Status {
         /// The word.
         word: String,
-        /// What there is.
+        /// The statuses of the format.
         known: &'static str,
     },
-    /// Bytes between two blocks are described by none.
+    /// No block describes the bytes between two blocks.
     #[error("the block begins at {found:#x}, but the one before ends at {end:#x}: a gap")]
     Gap {
         /// The end of the block before.
@@ -86,7 +86,7 @@ pub enum LineError {
         /// The position.
         found: u64,
     },
-    /// Bytes are described by two blocks.
+    /// Two blocks describe the same bytes.
     #[error("the block begins at {found:#x}, but the one before ends at {end:#x}: they overlap")]
     Overlap {
         /// The end of the block before.
@@ -125,7 +125,7 @@ impl RescueMap {
     /// The map in a text.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a map.
     pub fn parse(text: &[u8]) -> Result<Self, MapError> {
         if text.len() > MAX_BYTES {
             return Err(MapError::TooLong);
@@ -219,7 +219,7 @@ impl Block {
     }
 }
 
-/// The line says where ddrescue goes on, which is of no interest here, but it tells a map from another text.
+/// The line says where ddrescue continues. That does not matter here, but the line distinguishes a map from another text.
 fn check_status_line(line: &[u8]) -> Result<(), LineError> {
     let count = words(line).count();
     let mut words = words(line);

@@ -76,15 +76,15 @@ fn defects_name_the_line() {
             "line 4: the block begins at 0x100, but the one before ends at 0x200: they overlap",
         ),
         ("512 512 +\n0 512 +", "line 4: the block begins at 0x0, before the one above it at 0x200"),
-        ("# c\n\n0 512 x", "line 5: `x` is no status: there are ? * / - +"),
-        ("0 512 ++", "line 3: `++` is no status"),
-        ("0 512", "line 3: a block is POSITION SIZE STATUS, and this has 2 words"),
-        ("0 512 + +", "and this has 4 words"),
-        ("0 many +", "line 3: `many` is no number"),
+        ("# c\n\n0 512 x", "line 5: `x` is not a status; use one of ? * / - +"),
+        ("0 512 ++", "line 3: `++` is not a status"),
+        ("0 512", "line 3: a block is POSITION SIZE STATUS, but this one has 2 words"),
+        ("0 512 + +", "but this one has 4 words"),
+        ("0 many +", "line 3: `many` is not a number"),
         ("0 9223372036854775808 +", "line 3: `9223372036854775808` is too large"),
         ("1 9223372036854775807 +", "line 3: `9223372036854775807` is too large"),
-        ("0 0123456789012345678901234567 +", "`012345678901234567890123...` is no number"),
-        ("0 \u{1b}[2J +", "`\\x1b[2J` is no number"),
+        ("0 0123456789012345678901234567 +", "`012345678901234567890123...` is not a number"),
+        ("0 \u{1b}[2J +", "`\\x1b[2J` is not a number"),
         ("", "it has no blocks"),
     ];
     for (blocks, expected) in cases {
@@ -95,11 +95,11 @@ fn defects_name_the_line() {
         ("# nothing\n\n", "it has no status line"),
         (
             "0 + 1 2\n0 512 +",
-            "line 1: the status line is POSITION STATUS and maybe PASS, and this has 4 words",
+            "line 1: the status line is POSITION STATUS [PASS], but this one has 4 words",
         ),
         ("hello\n", "line 1: the status line"),
-        ("0 ! 1\n", "line 1: `!` is no status: there are ? * / - F G +"),
-        ("0 + one\n", "line 1: `one` is no number"),
+        ("0 ! 1\n", "line 1: `!` is not a status; use one of ? * / - F G +"),
+        ("0 + one\n", "line 1: `one` is not a number"),
     ];
     for (text, expected) in heads {
         let defect = RescueMap::parse(text.as_bytes()).unwrap_err().to_string();

@@ -65,7 +65,7 @@ impl Devices {
     }
 
     /// Notes which arrays have which disks: `owners` has the identities of the arrays by the paths of their members. A disk that
-    /// was taken out of its array is forgotten and closed, as after `mdadm --remove`; a device made of others stays.
+    /// was removed from its array is forgotten and closed, as after `mdadm --remove`; a device made of others stays.
     pub(crate) fn settle(&self, owners: &HashMap<String, Uuid>) {
         let now = |device: &Device| match owners.get(&device.path) {
             Some(array) => Role::Member(*array),

@@ -16,7 +16,7 @@ const NAME_CHARS: usize = 36;
 /// Why a copy of the table cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Defect {
-    /// There is none.
+    /// There is no header.
     #[error("no header")]
     Missing,
     /// The header was damaged.

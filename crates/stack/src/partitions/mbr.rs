@@ -84,8 +84,8 @@ pub fn primary(records: &[Record; 4], unit: Unit) -> (Vec<Entry>, Vec<Chain>) {
     )
 }
 
-/// A walk along a chain of logical partitions: the caller gives the block at [`Self::next`] to
-/// [`Self::take`], until there is none.
+/// A walk along a chain of logical partitions: the caller passes the block at [`Self::next`] to
+/// [`Self::take`], until the chain ends.
 #[derive(Clone, Debug)]
 pub struct Chain {
     first: u64,
@@ -123,7 +123,7 @@ impl Chain {
         let Some(at) = self.next.take() else { return Vec::new() };
         self.seen.insert(at);
         let Some(records) = records(sector) else {
-            self.end(format!("block {at} is no link of it"));
+            self.end(format!("block {at} is not a partition table"));
             return Vec::new();
         };
         let used = || (0..).zip(&records).filter(|(_, record)| record.is_used());

@@ -49,7 +49,7 @@ pub enum Usage {
     Backup,
     /// A disk image in a hypervisor's format: these bytes are not what the guest sees.
     Image,
-    /// What describes an array, and is no part of one.
+    /// It describes an array, but is not part of one.
     Configuration,
 }
 

@@ -2,7 +2,7 @@
 
 use super::Image;
 
-/// The type of the file system on a device, and its size in bytes; `None` if there is none whose size is known here.
+/// The type of the file system on a device, and its size in bytes; `None` if there is no file system whose size is known.
 pub fn file_system_bytes(image: &Image) -> Option<(&'static str, u64)> {
     let ext = || Some(("ext2/3/4", ext(image)?));
     let xfs = || Some(("xfs", xfs(image)?));

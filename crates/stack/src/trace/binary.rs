@@ -28,7 +28,7 @@ const TIMESTAMP: u32 = PROCESS | 1;
 /// (`__BLK_TA_CGROUP`), and the bytes of that number.
 const IN_GROUP: u32 = 1 << 8;
 const GROUP: usize = 8;
-/// Numbers of actions of the kernel that ashlar has not: sleeping for a request, the timer of a plug,
+/// Numbers of actions of the kernel that ashlar does not have: sleeping for a request, the timer of a plug,
 /// bouncing, aborting, drivers' data (`BLK_TA_SLEEPRQ` and so on).
 const OTHERS: [u32; 6] = [5, 11, 14, 16, 17, 18];
 
@@ -197,10 +197,10 @@ pub struct PlacedItem {
 #[derive(Debug, Error)]
 pub enum FormatError {
     /// They do not begin with a record's magic number.
-    #[error("no trace: a record begins with {0:#010x}, not {MAGIC:#010x}")]
+    #[error("not a trace: a record begins with {0:#010x}, not {MAGIC:#010x}")]
     Magic(u32),
     /// An action that neither ashlar nor the kernel writes.
-    #[error("a trace of something else: {0:#010x} is no action (blkparse may know it)")]
+    #[error("unknown action {0:#010x} in the trace; try blkparse")]
     Action(u32),
     /// The payload does not fit the action.
     #[error("damaged: a payload of {len} bytes behind action {action:#010x}")]
@@ -211,7 +211,7 @@ pub enum FormatError {
         len: usize,
     },
     /// The last record is incomplete.
-    #[error("the last record is not whole: it ends after {0} bytes")]
+    #[error("the last record is incomplete: it ends after {0} bytes")]
     Truncated(usize),
     /// They could not be read.
     #[error(transparent)]

@@ -47,7 +47,7 @@ bitflags! {
 
 /// A word that is not a category.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{0}` is no kind of action; there are {names}", names = Categories::names())]
+#[error("`{0}` is not a kind of action; use one of {names}", names = Categories::names())]
 pub struct UnknownCategory(String);
 
 impl Categories {

@@ -1,7 +1,7 @@
-//! Volumes that end, and are made again, while their group is served: `lvchange -a` and `vgchange -a`.
+//! Deactivating and activating volumes while their group is served: `lvchange -a` and `vgchange -a`.
 //!
-//! The metadata does not say which volumes are active: all are when the group is served anew. A volume that is not active keeps its
-//! place in the plan, so changes of the group pass it by, and are seen when it is made again.
+//! The metadata does not say which volumes are active: all are when the group is served again. A volume that is not active keeps its
+//! place in the plan, so changes of the group skip it, and take effect when it is activated.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub struct Activations {
 }
 
 impl VolumeGroups {
-    /// Plans that volumes of a group, or without names all, become active, or are active no more. The volume of a snapshot and
-    /// its origin are so together.
+    /// Plans that volumes of a group, or without names all, become active or inactive. A snapshot and its origin do so
+    /// together.
     ///
     /// # Errors
     /// It is refused: the reason.
@@ -68,7 +68,7 @@ impl VolumeGroups {
         };
         let (meant, others) = (needed(true), needed(false));
         let is_live = |planned: &&PlannedDevice| active.find(&planned.name).is_some();
-        // A move goes on whether its volumes are active or not.
+        // A move continues whether its volumes are active or not.
         let moves: BTreeSet<String> =
             vg.moves().map(|moving| dm_name(&vg.name, moving.name(), None)).collect();
         let devices = plan.devices.iter().filter(|planned| {
@@ -151,7 +151,7 @@ pub(super) async fn end(active: &mut Active, name: &str, site: &Site<'_>) -> Res
     }
     if let Some(at) = active.devices.iter().position(|live| live.planned.name == name) {
         let live = active.devices.remove(at);
-        // A pool of thin volumes is no device of its own.
+        // A pool of thin volumes does not have a device of its own.
         for device in live.names.iter().filter(|_| live.mapped.is_some()) {
             site.devices.remove_name(device);
         }

@@ -38,11 +38,11 @@ pub(super) struct Active {
 /// A device of a plan.
 pub(super) struct LiveDevice {
     pub(super) planned: PlannedDevice,
-    /// Its device; `None` for a pool of thin volumes, which is none.
+    /// Its device; `None` for a pool of thin volumes, which has no device.
     pub(super) mapped: Option<Arc<Mapped>>,
     /// The name of its device; of a pool, the names of its parts' devices.
     pub(super) names: Vec<String>,
-    /// Whether the end of what it copies could not be recorded, which is told once.
+    /// Whether recording the end of its copying failed, which is reported once.
     pub(super) is_told: bool,
 }
 
@@ -71,7 +71,7 @@ impl LiveDevice {
         Self::is_mirror(&self.planned)
     }
 
-    /// Whether it copies what lower devices have: it may begin only when their users' writes go through it.
+    /// Whether it copies data of lower devices: it may begin only when their users' writes go through it.
     pub(super) fn is_mirror(planned: &PlannedDevice) -> bool {
         has_line(planned, "mirror")
     }

@@ -1,6 +1,6 @@
 //! Changes of groups whose volumes are in use.
 //!
-//! [`VolumeGroups::prepare`] refuses what can be refused; nothing is changed by it. [`VolumeGroups::apply`] then goes through these steps:
+//! [`VolumeGroups::prepare`] refuses what can be refused, and changes nothing. [`VolumeGroups::apply`] then does these steps:
 //!
 //! | step | what happens | a crash leaves | after a failure |
 //! |---|---|---|---|
@@ -9,13 +9,13 @@
 //! | 3 | new snapshots start: from now on changes of their origins make exceptions; a mirror says that its legs are equal, durably | the old group | the snapshots are retired |
 //! | 4 | the metadata is committed ([`ashlar_lvm::commit`]) | the old or the new group | as above, or see below |
 //! | 5 | the suspended devices resume with the new tables | the new group | the device stays suspended |
-//! | 6 | devices that are gone are retired: none of their I/O is left when their extents become free | the new group | the group is not changed any more |
+//! | 6 | removed devices are retired: none of their I/O is left when their extents become free | the new group | the group is not changed any more |
 //!
 //! A snapshot shows its origin at the moment of step 2 or 3: writes that were acknowledged before are in it, a write in flight is in it
 //! as a whole or not at all, and its first write after step 4 is a copy that the committed metadata knows.
 //!
-//! If it is unknown whether the commit took place, the volumes go on as is right in both cases ([`Command::is_safe_ahead`]), and the group is not
-//! changed any more: extents might be used twice.
+//! If it is unknown whether the commit took place, the volumes continue in a way that is right in both cases
+//! ([`Command::is_safe_ahead`]), and the group refuses further changes: extents might be used twice.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -108,9 +108,7 @@ impl VolumeGroups {
         };
         let active = self.active.get(id).ok_or_else(inactive)?;
         match &active.unsure {
-            Some(why) => {
-                Err(format!("{name} is not changed any more until it is served anew: {why}"))
-            }
+            Some(why) => Err(format!("{name} cannot be changed until it is served again: {why}")),
             None => Ok(active),
         }
     }
@@ -383,7 +381,7 @@ pub(super) async fn write(
         let device = site.devices.find(&physical[*index].device);
         device.map(|device| device.gateway().clone())
     };
-    // A physical volume whose device is gone is left behind, with the old metadata.
+    // A physical volume whose device is offline keeps the old metadata.
     let gateways: Vec<Option<Gateway>> = members.iter().map(gateway).collect();
     let pvs = physical.iter_mut().enumerate();
     let pvs = pvs.filter(|(index, _)| members.contains(index));

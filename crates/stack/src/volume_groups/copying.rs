@@ -7,7 +7,7 @@ use ashlar_dm::Device as Mapped;
 
 use super::VolumeGroups;
 
-/// The copying that the target at a sector of a device does.
+/// Controls the copying by the target at a sector of a device.
 #[derive(Clone)]
 pub struct CopyControl {
     pub(super) mapped: Arc<Mapped>,
@@ -20,18 +20,18 @@ impl CopyControl {
         self.tell("is_paused").await.is_ok_and(|reply| reply == "1")
     }
 
-    /// Has it wait after what is just being copied, until [`Self::resume`] or the end of the daemon.
+    /// Pauses it after the piece in progress, until [`Self::resume`] or the daemon's shutdown.
     ///
     /// # Errors
-    /// It ends just now.
+    /// It is just ending.
     pub async fn pause(&self) -> Result<(), String> {
         self.tell("pause").await.map(drop)
     }
 
-    /// Lets it go on.
+    /// Continues it after [`Self::pause`].
     ///
     /// # Errors
-    /// It ends just now.
+    /// It is just ending.
     pub async fn resume(&self) -> Result<(), String> {
         self.tell("resume").await.map(drop)
     }
@@ -43,7 +43,7 @@ impl CopyControl {
 }
 
 impl VolumeGroups {
-    /// Records no more that this copying has ended: that failed, and the user was told.
+    /// Stops trying to record the end of this copying: that failed, and the failure was reported to the user.
     pub(crate) fn was_told(&mut self, copying: &CopyControl) {
         for live in self.active.values_mut().flat_map(|active| &mut active.devices) {
             let is = |mapped: &Arc<Mapped>| Arc::ptr_eq(mapped, &copying.mapped);

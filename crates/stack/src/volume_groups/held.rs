@@ -1,8 +1,8 @@
 //! Groups that other hosts may be writing to: exported ones, those with another host's system ID, and those that hosts share through a
 //! lock manager ([`ashlar_lvm::metadata::HeldElsewhere`]).
 //!
-//! They are read. Their volumes are written to only if the user says that no other host does, and their metadata never: LVM on the other
-//! host would not know of it.
+//! They are read. ashlar writes to their volumes only if the user says that no other host does, and never to their metadata: LVM on
+//! the other host would not know about it.
 
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::group::Group;
@@ -45,7 +45,7 @@ impl VolumeGroups {
         let (name, state) = (vg.name.clone(), held.state());
         let what = match (site.options.read_only, site.others.force) {
             (true, _) => "it is only read",
-            (false, true) => "it is written to nevertheless, as ashlar serve --force says",
+            (false, true) => "it is writable because of ashlar serve --force",
             (false, false) => {
                 self.refused.insert(vg.id, held.clone());
                 return Err(RefusedGroup { name, held, below });

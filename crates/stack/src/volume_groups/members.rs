@@ -2,7 +2,7 @@
 //!
 //! A physical volume is marked as used in its label before the text of a group names it, and becomes a free one after the text no longer
 //! does. A crash in between leaves one that is marked, and in no group: it is not used for anything else by mistake
-//! (`pvcreate -ff` takes it back).
+//! (`pvcreate -ff` frees it).
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub struct PlannedResize {
 }
 
 impl VolumeGroups {
-    /// Makes a free physical volume of the device known, which has one.
+    /// Registers the free physical volume on a device.
     ///
     /// # Errors
     /// It cannot be read.
@@ -62,7 +62,7 @@ impl VolumeGroups {
         Ok(())
     }
 
-    /// The index of the free physical volume on a device; `None` if there is none at all.
+    /// The index of the free physical volume on a device; `None` if the device has no physical volume.
     ///
     /// # Errors
     /// It is not free: the reason.
@@ -107,7 +107,7 @@ impl VolumeGroups {
     ) -> Result<Change, String> {
         self.prepare_named(group, site, |group| {
             for (device, path) in joining {
-                let index = self.free_on(device, path)?.ok_or("it is no physical volume")?;
+                let index = self.free_on(device, path)?.ok_or("it is not a physical volume")?;
                 let member = new_member(path, &self.physical[index].pv.label, group.extent_size)?;
                 let failed = |error| format!("Cannot extend the volume group: {error}");
                 group.add_physical(member).map_err(failed)?;
@@ -176,9 +176,9 @@ impl VolumeGroups {
             format!("Cannot resize the physical volume: {path}: {why}")
         };
         let physical = self.physical.iter().find(|physical| physical.device == device);
-        let physical = physical.ok_or_else(|| failed(&"it is no physical volume"))?;
+        let physical = physical.ok_or_else(|| failed(&"it is not a physical volume"))?;
         let label = &physical.pv.label;
-        let gateway = gateway(site, device).ok_or_else(|| failed(&"it is gone"))?;
+        let gateway = gateway(site, device).ok_or_else(|| failed(&"it is offline"))?;
         let capacity = gateway.capacity();
         let size = size.unwrap_or(capacity);
         if size > capacity {
@@ -222,7 +222,8 @@ impl VolumeGroups {
             let failed = |why: &dyn std::fmt::Display| {
                 format!("the label of {} cannot be written: {why}", physical.device)
             };
-            let gateway = gateway(site, &physical.device).ok_or_else(|| failed(&"it is gone"))?;
+            let gateway =
+                gateway(site, &physical.device).ok_or_else(|| failed(&"it is offline"))?;
             physical.pv.label.set_used(used);
             let written = write_label(&gateway, &physical.pv).await;
             written.map_err(|error: FormatError| failed(&error))?;
@@ -230,7 +231,7 @@ impl VolumeGroups {
         Ok(())
     }
 
-    /// Makes free physical volumes of those that no group lists any more. Returns what failed.
+    /// Releases the physical volumes that no group lists any more. Returns what failed.
     pub(super) async fn release(&mut self, indices: &[usize], site: &Site<'_>) -> Vec<String> {
         let mut failed = Vec::new();
         for index in indices {
@@ -260,7 +261,7 @@ impl VolumeGroups {
         }
         let mut members = Vec::new();
         for (device, path) in joining {
-            let index = self.free_on(device, path)?.ok_or("it is no physical volume")?;
+            let index = self.free_on(device, path)?.ok_or("it is not a physical volume")?;
             let member = new_member(path, &self.physical[index].pv.label, group.extent_size)?;
             group.add_physical(member).map_err(|error| error.to_string())?;
             members.push(index);

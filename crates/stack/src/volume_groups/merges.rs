@@ -152,7 +152,7 @@ impl VolumeGroups {
     ) -> Result<Change, String> {
         self.prepare_with(&self.found(), merged.id, site, |group| {
             let end = group.finish_merge(&merged.origin);
-            end.map(drop).map_err(|error| format!("the merge cannot end: {error}"))
+            end.map(drop).map_err(|error| format!("cannot end the merge: {error}"))
         })
     }
 
@@ -172,7 +172,7 @@ impl VolumeGroups {
         }
         let is_member = |pv: &PvOnDisk| group.metadata.group.pv_index(&pv.label.uuid).is_some();
         if found.duplicates.iter().any(|index| is_member(&self.physical[*index].pv)) {
-            return Err("a physical volume of the group is there twice".to_owned());
+            return Err("a physical volume of the group exists twice".to_owned());
         }
         if let Some(why) = group.metadata.group.write_refusal() {
             return Err(why.to_string());

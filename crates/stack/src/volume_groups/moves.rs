@@ -1,10 +1,10 @@
-//! Moves of extents, which go on while their volumes are exported: `pvmove`.
+//! Moves of extents while their volumes are exported: `pvmove`.
 //!
-//! The group's text says what moves ([`ashlar_lvm::moving`]), so a move goes on when the group is served again, also by the
-//! kernel. The mapper's mirror copies one piece at a time. Once it is in sync, the next text is committed by a change like any
-//! other: the devices above are suspended, the mirror flushes the new place and says that it has everything, and only then the text
-//! names that place. Until then every write goes to the old one, too. If it is unknown whether the commit took place, the mirror stays: both
-//! places then have all writes.
+//! The group's metadata says what moves ([`ashlar_lvm::moving`]), so a move continues when the group is served again, also by the
+//! kernel. The mapper's mirror copies one piece at a time. Once it is in sync, a change like any other commits the next metadata:
+//! the devices above are suspended, the mirror flushes the new place and reports that it is complete, and only then the metadata
+//! names that place. Until then every write goes to the old place, too. If it is unknown whether the commit took place, the
+//! mirror stays: both places then have all writes.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub enum MovingState {
     Copied,
     /// A place has failed.
     Failed,
-    /// It could not be recorded, which was told.
+    /// It could not be recorded, and the user was told.
     NotRecorded,
 }
 
@@ -71,7 +71,7 @@ impl MirrorProgress {
     }
 }
 
-/// Reads a status line such as `0 8192 mirror 2 /dev/loop0 /dev/loop1 3/16 1 AA 1 core`; `None` if it is no mirror's.
+/// Reads a status line such as `0 8192 mirror 2 /dev/loop0 /dev/loop1 3/16 1 AA 1 core`; `None` if it is not a mirror's.
 pub fn mirror_progress(line: &str) -> Option<MirrorProgress> {
     let mut words = line.split_ascii_whitespace().skip(2);
     if words.next()? != "mirror" {

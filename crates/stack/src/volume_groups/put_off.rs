@@ -1,8 +1,9 @@
 //! Merges that are put off until their origin is activated again, because a client has the origin or the snapshot open.
 //!
 //! As in LVM, the metadata says at once that the snapshot is merged, so the merge begins at the next activation wherever that is: here,
-//! in a daemon that is started later, in the kernel. Until then the devices stay as they are, and go on in the same way:
-//! [`Active::plan`] plans them of a description without that mark. Clients find the snapshot no more once none has it open.
+//! in a daemon that is started later, in the kernel. Until then the devices stay as they are, and continue as before:
+//! [`Active::plan`] plans them from a description without that mark. Once no client has the snapshot open, clients do not find
+//! it any more.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +36,7 @@ fn merged<'a>(group: &'a VolumeGroup, origin: &Uuid) -> Option<(&'a str, &'a str
     Some((&origin.name, &found.snapshot.cow))
 }
 
-/// What LVM says of a merge into this origin that begins later.
+/// LVM's message about a merge into this origin that begins later.
 pub(super) fn later(group: &VolumeGroup, origin: &str) -> Option<String> {
     let (origin, snapshot) = merged(group, &group.lv(origin)?.id)?;
     Some(merges_later(&group.name, origin, snapshot))
@@ -55,17 +56,17 @@ impl Active {
         }
     }
 
-    /// Forgets merges of which the metadata says nothing any more.
+    /// Forgets merges that the metadata does not list any more.
     pub(super) fn keep_put_off(&mut self, group: &VolumeGroup) {
         self.put_off.retain(|origin| merged(group, origin).is_some());
     }
 }
 
 impl VolumeGroups {
-    /// Changes a planned merge into one that is put off; `reason` comes before what LVM says of it.
+    /// Changes a planned merge into one that is put off; `reason` comes before LVM's message about it.
     ///
     /// # Errors
-    /// It is no merge, or is refused: the reason.
+    /// The change is not a merge, or is refused: the reason.
     pub(crate) fn put_off(
         &self,
         mut change: Change,

@@ -57,7 +57,7 @@ impl ServedGroup {
     /// Its metadata.
     ///
     /// # Errors
-    /// The text is none of a group.
+    /// The text is not the metadata of a group.
     pub fn metadata(&self) -> Result<Metadata, MetadataError> {
         Metadata::parse(self.text.as_bytes())
     }

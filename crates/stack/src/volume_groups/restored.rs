@@ -132,7 +132,7 @@ impl VolumeGroups {
                 ))
             };
             if is_seen != stays_seen {
-                return refuse("it becomes a part of another volume, or is one no more");
+                return refuse("it becomes a part of another volume, or is no longer one");
             }
             if !is_seen {
                 // Those that are made of it tell.
@@ -192,7 +192,7 @@ fn check_settled(before: &VolumeGroup, after: &VolumeGroup) -> Result<(), String
     let of = &before.name;
     if before.moves().next().is_some() {
         return Err(format!(
-            "extents of {of} are being moved: wait until that has ended, or give it up with pvmove --abort"
+            "extents of {of} are being moved: wait until that has ended, or abort it with pvmove --abort"
         ));
     }
     if let Some(found) = before.snapshots().find(|found| found.snapshot.merging) {

@@ -74,7 +74,11 @@ fn a_group_of_another_host_is_read_and_written_to_by_force_only() {
         let stack = boot(&sim, &media, on(own("there"), false)).await;
         assert_eq!((names(&stack), notes(&stack)), (vec!["vg/data".to_owned()], Vec::new()));
         let stack = boot(&sim, &media, on(own("here"), true)).await;
-        assert!(notes(&stack)[0].contains("as ashlar serve --force says"), "{:?}", notes(&stack));
+        assert!(
+            notes(&stack)[0].contains("because of ashlar serve --force"),
+            "{:?}",
+            notes(&stack)
+        );
         write(&stack, "vg/data", 3, 7).await;
         assert_eq!(read(&stack, "vg/data", 3).await, 7);
         stack.stop().await.unwrap();
@@ -175,7 +179,7 @@ fn a_disk_that_something_else_writes_to_is_read_and_written_to_by_force_only() {
             let stack = boot(&sim, &media, Options { others, ..plain() }).await;
             assert_eq!(volumes(&stack), ["d1.img", "d0.img1"], "{name}");
             assert!(
-                notes(&stack)[0].ends_with("as ashlar serve --force says"),
+                notes(&stack)[0].ends_with("because of ashlar serve --force"),
                 "{:?}",
                 notes(&stack)
             );

@@ -206,7 +206,7 @@ fn a_volume_is_made_extended_renamed_reduced_and_removed_while_others_are_in_use
         assert_eq!(open.capacity(), Sectors(4 * 2048));
         assert!(open.read(Sector(4 * 2048), Sectors(1)).await.is_err());
 
-        // After the rename, a snapshot is made of the new name, and all goes on after a boot.
+        // After the rename, a snapshot is made of the new name, and everything continues after a boot.
         live.run(snapshot("snap", "name-of-two", 2)).await.unwrap();
         write(&live.stack, "vg/name-of-two", 100, 1).await;
         live.run(rename("name-of-two", "again")).await.unwrap();
@@ -257,7 +257,7 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
         }
         drop(open);
 
-        // The metadata of a disk cannot be written: the new devices are gone again, and the others go on.
+        // The metadata of a disk cannot be written: the new devices are removed again, and the others continue.
         write(&live.stack, "vg/other", 3, 5).await;
         // The first one fails in the commit; then the disk has lost something, and the others fail where they flush.
         let devices = live.stack.devices.all().len();
@@ -274,7 +274,7 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
             assert_eq!(read(&live.stack, "vg/other", 3).await, 5);
             assert_eq!(named(&live.stack, "vg/other").capacity(), Sectors(4 * 2048));
         }
-        // What a disk lost is told once, to the next commit.
+        // A disk's loss is reported once, to the next commit.
         let mut tries = 0;
         while live.run(create("new", 1)).await.is_err() {
             tries += 1;

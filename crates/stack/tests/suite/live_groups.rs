@@ -139,7 +139,8 @@ fn a_snapshot_of_a_volume_that_is_not_active_is_refused() {
     });
 }
 
-/// If it is unknown whether a change took place, the volumes go on as is right in both cases, and the group changes no more.
+/// If it is unknown whether a change took place, the volumes continue in a way that is right in both cases, and the group
+/// refuses further changes.
 #[test]
 fn a_commit_whose_outcome_is_unknown_loses_nothing_whatever_became_of_it() {
     let commands: [(fn() -> Command, bool); 6] = [
@@ -194,13 +195,13 @@ fn is_unsure(seed: u64, command: fn() -> Command, is_ahead: bool, nth: [u64; 2])
         } else {
             assert_eq!(names(&live.stack) != before, is_ahead, "{why}");
         }
-        // Those in use go on.
+        // Those in use continue.
         write(&live.stack, "vg/other", 16, 2).await;
         write(&live.stack, "vg/data", 16, 2).await;
         assert_eq!(read(&live.stack, "vg/other", 8).await, 1);
         for again in [create("later", 1), remove("data")] {
             let refused = live.run(again).await.err().unwrap();
-            assert!(refused.contains("until it is served anew"), "{refused}");
+            assert!(refused.contains("until it is served again"), "{refused}");
         }
         // A disk that lost something says so once.
         let (Ok(()) | Err(_)) = live.stack.stop().await;

@@ -288,7 +288,7 @@ fn a_step_of_a_move_whose_outcome_is_unknown_loses_nothing_whatever_became_of_it
     }
 }
 
-/// Whether a step (begin, record, give up) becomes unsure if the `nth` durable write of each disk fails. Checks what follows.
+/// Whether a step (begin, record, abort) becomes unsure if the `nth` durable write of each disk fails. Checks what follows.
 fn is_unsure(step: u64, nth: [u64; 3]) -> bool {
     let sim = Sim::new(step);
     let media = sim.block_on(group(&sim));
@@ -317,7 +317,7 @@ fn is_unsure(step: u64, nth: [u64; 3]) -> bool {
         media.iter().for_each(Media::heal);
         let why = done.unwrap_or_else(Some);
         let is = why.is_some_and(|why| why.contains("will be known when it is read again"));
-        // Those in use go on, and what they flush stays.
+        // Those in use continue, and what they flush stays.
         for name in ["vg/data", "vg/other"] {
             write(&live.stack, name, 16, 2).await;
             // Each disk that lost something says so once.
@@ -331,7 +331,7 @@ fn is_unsure(step: u64, nth: [u64; 3]) -> bool {
         }
         if is {
             let refused = live.run(create("later", 1)).await.err().unwrap();
-            assert!(refused.contains("until it is served anew"), "{refused}");
+            assert!(refused.contains("until it is served again"), "{refused}");
         }
         is
     });

@@ -67,7 +67,7 @@ fn a_merge_that_is_put_off_changes_nothing_until_the_origin_is_activated_again()
         );
         assert!(live.put_off("more").await.is_err(), "one at a time");
         assert!(live.put_off("other").await.is_err());
-        // Other changes go on beside it.
+        // Other changes continue at the same time.
         for command in
             [create("new", 2), resize("new", ashlar_lvm::command::Sign::Plus, 1), remove("more")]
         {

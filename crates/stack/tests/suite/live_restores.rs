@@ -18,7 +18,7 @@ fn what_a_copy_leaves_alone_stays_open_and_the_rest_must_be_closed() {
         let held = open(&live, "vg/data");
         let devices = live.stack.devices.all().len();
 
-        // Two volumes exchange their names, and clients keep what they have.
+        // Two volumes exchange their names, and clients keep the volumes that they have open.
         for (from, to) in [("data", "x"), ("other", "data"), ("x", "other")] {
             live.run(rename(from, to)).await.unwrap();
         }
@@ -104,7 +104,7 @@ fn a_restore_that_cannot_be_recorded_leaves_the_group_as_it_was() {
         assert_eq!(names(&live.stack), ["vg/other", "vg/new"]);
         assert_eq!(read(&live.stack, "vg/other", 5 * 2048).await, 7);
         write(&live.stack, "vg/other", 5 * 2048, 8).await;
-        // What a disk lost is told once, to the next commit.
+        // A disk's loss is reported once, to the next commit.
         let mut tries = 0;
         while live.run(restore(&first)).await.is_err() {
             tries += 1;

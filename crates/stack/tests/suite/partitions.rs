@@ -330,7 +330,7 @@ fn a_chain_into_nothing_ends() {
     let table = table(&nowhere);
     assert_eq!(places(&table), [(1, 64, 100), (5, 1001, 9)]);
     let note = format!(
-        "the extended partition is damaged: block {} is no link of it",
+        "the extended partition is damaged: block {} is not a partition table",
         1000 + 0xffff_0000_u64
     );
     assert_eq!(table.notes, [note]);

@@ -257,7 +257,7 @@ impl Mirrored {
     }
 
     /// Writes data over the blocks that a source could not return, and reads them back. The caller has raised the barrier. A
-    /// member that takes or returns them no more fails, unless it must stay.
+    /// member that does not take or return them fails, unless it must stay.
     ///
     /// # Errors
     /// A member lacks the data but must stay, or its failure could not be recorded.

@@ -1,7 +1,7 @@
 //! Hedged reads: a read that a member has not answered within a bound is also made from another copy, and the client gets the data
 //! of whichever member answers first.
 //!
-//! Off by default ([`Members::read_hedge_us`]): the slower read goes on, so a hedged read needs memory of its own, whose
+//! Off by default ([`Members::read_hedge_us`]): the slower read continues, so a hedged read needs memory of its own, whose
 //! data is copied, and it adds load where members are slow because they are busy.
 //!
 //! [`Members::read_hedge_us`]: crate::membership::slots::Members::read_hedge_us

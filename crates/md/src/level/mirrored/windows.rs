@@ -135,7 +135,7 @@ impl Mirrored {
 
     /// Blocks that no source can return are listed as bad on the targets that have a log. A target
     /// without a log would return wrong data there, so it fails. A source that cannot be reached still has
-    /// its data: the targets lack it until a later recovery, and are blamed for nothing.
+    /// its data: the targets lack it until a later recovery, and do not fail.
     async fn miss(
         &self,
         group: &Rebuild<'_>,

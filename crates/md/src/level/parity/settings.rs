@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use thiserror::Error;
 
-/// A setting: its name, what it may be, what it is in a new array.
+/// A setting: its name, its possible values, its value in a new array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
     /// The kernel's name, or of a setting of ours its own.
@@ -35,7 +35,7 @@ const LIAR_AT: usize = 2;
 
 /// A value that a setting cannot have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{name} is a number from {least} to {most}, not {value}")]
+#[error("{name} must be from {least} to {most}, not {value}")]
 pub struct SettingError {
     name: &'static str,
     least: u32,
@@ -97,7 +97,7 @@ mod tests {
         settings.set(RMW_AT, 2).unwrap();
         assert_eq!(settings.rmw_level(), 2);
         let error = settings.set(RMW_AT, 3).unwrap_err();
-        assert_eq!(error.to_string(), "rmw_level is a number from 0 to 2, not 3");
+        assert_eq!(error.to_string(), "rmw_level must be from 0 to 2, not 3");
         assert_eq!(settings.set(5, 16).unwrap_err().least, 17);
     }
 }

@@ -148,7 +148,7 @@ impl Parity {
         blocks: &Blocks,
         range: &Range<usize>,
     ) -> Result<Option<(usize, Vec<u8>)>, Status> {
-        // Parity that a crash has left behind would call the newest data wrong.
+        // Outdated parity after a crash would make the newest data look wrong.
         let is_suspect = self.core.is_suspect(&(blocks.at..blocks.at + blocks.len));
         if is_suspect || blocks.lost.contains(&true) {
             return Ok(None);
@@ -285,7 +285,7 @@ impl Parity {
     ///
     /// # Errors
     /// [`Status::Medium`] if too much is lost, or it would have to be recovered from parity that may be wrong. The status of a member that does not
-    /// answer and may be back.
+    /// answer and may be online again.
     async fn fill(&self, blocks: &mut Blocks, slots: &[usize]) -> BioResult {
         let readable: SmallVec<[usize; 2]> =
             slots.iter().copied().filter(|slot| !blocks.lost[*slot]).collect();

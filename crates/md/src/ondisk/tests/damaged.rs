@@ -236,7 +236,7 @@ fn a_superblock_of_a_big_endian_machine_is_read_and_not_written() {
     expected.is_big_endian = true;
     assert_eq!(read, expected);
     let written = read.encode(512).unwrap_err().to_string();
-    assert!(written.contains("superblocks of big-endian machines are read"), "{written}");
+    assert!(written.contains("superblocks of big-endian machines can be read"), "{written}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn only_chunks_that_were_synced_as_a_whole_count() {
     assert_eq!(needed(&bitmap, Purpose::Resync), [0, 4, 5, 6, 7, 8]);
     bitmap.end_sync(Sector(45)..Sector(50), false);
     bitmap.end_sync(Sector(0)..Sector(80), true);
-    assert_eq!(needed(&bitmap, Purpose::Resync), [5, 6], "those had been given up");
+    assert_eq!(needed(&bitmap, Purpose::Resync), [5, 6], "those had been abandoned");
     assert!(start(5));
     bitmap.close_sync();
     bitmap.end_sync(Sector(0)..Sector(80), true);

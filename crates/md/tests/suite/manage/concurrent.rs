@@ -24,7 +24,7 @@ enum Call {
     ReAddWord,
     /// A re-add of the failed member by its path.
     ReAddFailed,
-    /// A re-add of a disk that is no member.
+    /// A re-add of a disk that is not a member.
     ReAdd,
     Add,
     AddSpare,

@@ -140,7 +140,7 @@ fn a_read_auto_array_writes_nothing_before_its_first_write_which_finds_active_su
                 let data = at(|sector| sector >= DATA);
                 assert!(superblock < data, "{log:?}");
             }
-            // The rebuild goes on.
+            // The rebuild continues.
             world.settle().await;
         });
     }

@@ -126,7 +126,7 @@ impl World {
 
     /// The member on a disk.
     pub(crate) async fn member(&self, disk: usize) -> MemberStatus {
-        member(&self.array, disk).await.unwrap_or_else(|| panic!("d{disk} is no member"))
+        member(&self.array, disk).await.unwrap_or_else(|| panic!("d{disk} is not a member"))
     }
 
     pub(crate) async fn index(&self, disk: usize) -> Index {

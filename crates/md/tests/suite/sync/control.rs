@@ -240,7 +240,7 @@ fn a_stop_ends_a_sync_within_its_windows() {
 
 #[test]
 fn a_write_that_fails_on_a_last_copy_has_the_resync_begin_again() {
-    // A raid10 of three without member 1 cannot do without member 0: it has last copies.
+    // A raid10 of three without member 1 cannot lose member 0: it has last copies.
     let shape = raid10(0x102, 3, 4);
     for micros in (0..40).map(|n| n * 150) {
         let media = media(3, DISK);

@@ -255,7 +255,7 @@ fn a_resync_that_is_stopped_and_started_again() {
             let recorded = superblock(&run.media[0]).resync_offset;
             assert!(recorded > Sectors::ZERO && recorded < array.personality().size());
             let array = run.start().await;
-            assert_eq!(array.in_sync_to(), recorded, "it goes on where it was");
+            assert_eq!(array.in_sync_to(), recorded, "it continues where it was");
             run.write_until_synced(&array).await;
         };
         case.cut_everywhere(run, bound_is_true, nothing);
@@ -353,7 +353,7 @@ fn a_recovery_that_is_stopped_and_started_again() {
             assert!(recorded > Sectors::ZERO && recorded < array.personality().used_dev_size());
             let array = run.start().await;
             let recovered = array.status().await.members[0].recovered;
-            assert_eq!(recovered, recorded, "it goes on where it was");
+            assert_eq!(recovered, recorded, "it continues where it was");
             run.write_until_synced(&array).await;
         };
         case.cut_everywhere(run, recovered_is_true, nothing);

@@ -69,7 +69,7 @@ const CLASSIC: &[Row<ArrayView>] = &[
         Box::pin(async move {
             // Unlike in the kernel, the user cannot choose an offset for the bitmap.
             if text != "none" {
-                let why = "only `none` can be written; ashlar md grow --bitmap adds one";
+                let why = "only `none` can be written; add a bitmap with ashlar md grow --bitmap";
                 return Err(AttributeError::Invalid(why.to_owned()));
             }
             Ok(view.set_bitmap(&turn, NewBitmap::None).await?)

@@ -104,7 +104,7 @@ fn own_speed(text: &str) -> Result<Option<u64>, AttributeError> {
     }
     match number(text)? {
         kib @ 1..=0x7fff_ffff => Ok(Some(kib)),
-        _ => Err(AttributeError::Invalid(format!("`{text}` is no speed in KiB a second"))),
+        _ => Err(AttributeError::Invalid(format!("`{text}` is not a speed in KiB/s"))),
     }
 }
 

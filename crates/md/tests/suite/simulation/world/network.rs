@@ -43,7 +43,7 @@ impl World {
         world
     }
 
-    /// As [`Self::networked`], with drivers that give up writes which may take effect later.
+    /// As [`Self::networked`], with drivers that abandon writes which may take effect later.
     pub(crate) fn networked_by_forgetful_drivers(level: Level, seed: u64) -> Self {
         let mut world = Self::networked(level, seed);
         if let Some(links) = &mut world.links {
