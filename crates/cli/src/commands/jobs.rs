@@ -24,9 +24,9 @@ use crate::output;
     after_help = "\
 Exit codes: 0 done, 1 refused or no daemon, 2 wrong usage.
 
-A paused merge goes on when the daemon is started again, and so do a resync and a rebuild; a paused
+A paused merge continues when the daemon is started again, and so do a resync and a rebuild; a paused
 scrub of a pool stays paused. Clients can open the volumes of a paused scrub of btrfs; once the daemon
-has ended, ashlar btrfs scrub resume goes on with it.
+has ended, ashlar btrfs scrub resume continues it.
 
 Examples:
   ashlar jobs
@@ -54,7 +54,7 @@ enum Action {
 Examples:
   ashlar jobs pause md/data")]
     Pause(Target),
-    /// Have it go on
+    /// Resume it
     #[command(after_help = "\
 Examples:
   ashlar jobs resume vg/lv")]

@@ -41,7 +41,7 @@ impl Daemon {
         self.control.is_some()
     }
 
-    /// Connects to the daemon if `paths` are names of its volumes: the user chose a daemon, or they are none of files and a
+    /// Connects to the daemon if `paths` are names of its volumes: the user chose a daemon, or they are not files and a
     /// daemon listens.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub(crate) struct Stop {
     #[arg(long)]
     force: bool,
 
-    /// Give up waiting after this number of seconds; the daemon continues to stop [default: wait as long as it takes]
+    /// Stop waiting after this number of seconds; the daemon continues to stop [default: wait as long as it takes]
     #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait")]
     timeout: Option<u32>,
 

@@ -68,7 +68,7 @@ pub(crate) struct Top {
 }
 
 fn delay(text: &str) -> std::result::Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
     if (0.1..=3600.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {

@@ -1,5 +1,5 @@
 //! The words, by the command behind which they are typed. Each text is either commands to type instead, or begins with the reason
-//! why there are none.
+//! why there is no such command.
 
 /// Words with one answer.
 pub(super) type Answers = &'static [(&'static [&'static str], &'static str)];

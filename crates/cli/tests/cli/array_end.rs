@@ -1,4 +1,4 @@
-//! Ending one array while the daemon goes on: `clear` and `inactive` written to its `array_state`.
+//! Ending one array while the daemon continues: `clear` and `inactive` written to its `array_state`.
 
 use std::fs::{self, File};
 use std::io::Read;

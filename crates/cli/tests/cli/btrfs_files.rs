@@ -149,7 +149,7 @@ fn directories_are_listed_as_they_are() {
     assert_eq!(json.len(), wanted.len());
     let inline = json.iter().find(|it| it["path"] == "/inline").unwrap();
     assert!(inline["size"] == 1000 && inline["kind"] == "file" && inline["mode"] == "0644");
-    assert!(json.iter().any(|it| it["path_base64"].is_string()), "a name that is no text");
+    assert!(json.iter().any(|it| it["path_base64"].is_string()), "a name that is not UTF-8");
     let file = ashlar_in(dir.path(), &with(&["btrfs", "ls", "/inline"], &devices)).ok();
     assert_eq!(file.out, "/inline\n");
     let nothing = with(&["btrfs", "ls", "/nothing"], &devices);

@@ -124,7 +124,7 @@ fn a_killed_run_leaves_no_half_file_and_the_next_one_goes_on() {
     get(&dir, &[]).fails(1, &["nothing is overwritten", "out", "--resume"]);
     assert_eq!(names(&out), left);
     let run = get(&dir, &["--resume"]).ok();
-    assert!(run.out.starts_with("taken out: ") && run.out.lines().count() == 1, "{run:?}");
+    assert!(run.out.starts_with("extracted: ") && run.out.lines().count() == 1, "{run:?}");
     assert_eq!(names(&out), ["large", "link", "small"]);
     assert!(fs::read(out.join("large")).unwrap() == large);
     assert_eq!(fs::read_link(out.join("link")).unwrap(), Path::new("small"));
@@ -288,11 +288,11 @@ fn several_directories_are_taken_out_without_what_is_excluded() {
     lines.sort_unstable();
     let files = ["out/fstab", "out/home/a/keep", "out/home/a/link", "out/srv/keep"];
     assert_eq!(lines[..4], files);
-    assert_eq!(lines[4], "would be taken out: 3 files (28.00B), 3 directories, 1 link");
+    assert_eq!(lines[4], "would be extracted: 3 files (28.00B), 3 directories, 1 link");
     assert!(!out.exists() && lines.len() == 5, "{would}");
 
     let done = run(&[]).ok().out;
-    assert_eq!(done, "taken out: 3 files (28.00B), 3 directories, 1 link\n");
+    assert_eq!(done, "extracted: 3 files (28.00B), 3 directories, 1 link\n");
     let taken: Vec<_> = tree(&out).into_iter().filter(|(_, contents)| contents.is_some()).collect();
     let paths: Vec<String> =
         taken.iter().map(|(path, _)| format!("out/{}", path.display())).collect();

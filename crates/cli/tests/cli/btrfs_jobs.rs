@@ -89,7 +89,7 @@ fn a_scrub_is_a_job_of_the_daemon_that_serves_the_volumes() {
     let status = all(&daemon, &["status"]).ok().out;
     assert!(status.contains("Status:           aborted"), "{status}");
 
-    // The daemon's end ends a scrub, too: the next daemon goes on.
+    // The daemon's end ends a scrub, too: the next daemon continues it.
     all(&daemon, &slowly).ok();
     daemon.end();
     daemon = serve(dir.path(), &devices, &[]);

@@ -345,7 +345,7 @@ fn a_marked_snapshot_is_merged_later() {
     on(&images, "lvs", &[]).ok();
     assert!(images.bytes() == before, "a look does not merge");
     let run = on(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
-    assert!(run.out.contains("goes on where it was"), "{run:?}");
+    assert!(run.out.contains("continues where it was"), "{run:?}");
     assert_is_merged(&images);
 }
 
@@ -379,7 +379,7 @@ fn an_interrupted_merge_goes_on() {
         let left = values(&images, "lvs", "lv_name", &["-a"]);
         if left.len() > 1 {
             let run = on(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
-            assert!(run.out.contains("goes on where it was"), "{run:?}");
+            assert!(run.out.contains("continues where it was"), "{run:?}");
         }
         assert_is_merged(&images);
     }

@@ -58,7 +58,7 @@ fn extents_move_on_disks_and_what_cannot_move_is_refused() {
     assert_eq!(used(&images, "d0"), "0");
     on(&images, "pvmove", &[]).ok();
 
-    // One that is begun only: it goes on with the next command, or not.
+    // One that is begun only: the next command continues it, or not.
     let run = on(&images, "pvmove", &["-b", "d1"]).ok();
     assert!(run.out.contains("The extents move when the group is served"), "{run:?}");
     assert_eq!(
@@ -100,7 +100,7 @@ fn a_client_writes_while_its_volume_moves_and_the_daemon_is_killed() {
     daemon.signal("KILL");
     daemon.wait();
 
-    // It goes on by itself, and a client that follows it sees its end.
+    // It continues by itself, and a client that follows it sees its end.
     let daemon = serving(&images, &[]);
     let mut data = Nbd::open(&images.path("nbd"), "vg/data");
     data.write_at(MIB, &[4; 4096]);

@@ -327,7 +327,7 @@ fn vgck_and_pvck_find_what_is_wrong() {
     let text = |disk| lvm(&images, &["pvck", "--dump", "metadata", disk]).ok().out;
     let body = |disk| text(disk).split_once("---").unwrap().1.to_owned();
     assert_eq!(body("d0"), body("d1"));
-    // A physical volume that was taken out while it was missing.
+    // A physical volume that was removed while it was missing.
     lvm(&images, &["vgreduce", "--devices", "d0", "--removemissing", "vg"]).ok();
     let run = on(&images, "vgck", &[]).ok();
     assert!(run.err.contains("d1 has old metadata"), "{run:?}");

@@ -154,7 +154,7 @@ fn a_single_image_fails_where_it_was_not_read() {
     daemon.end();
 }
 
-/// An array that may be written to puts what it has into the image, as it does for bad sectors, and keeps the member although these are
+/// An array that may be written to writes its data into the image, as it does for bad sectors, and keeps the member although these are
 /// more than md forgives within an hour.
 #[test]
 fn a_mirror_mends_an_image_that_may_be_written_to() {

@@ -260,7 +260,7 @@ fn all_arrays_that_cannot_start_are_named_and_no_option_that_was_given_is_advise
 #[test]
 fn an_array_with_a_ruined_partition_table_is_refused_but_can_be_served_whole() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--metadata=1.0"]);
-    // An MBR that announces a GPT, of which there is none.
+    // An MBR that announces a GPT that is missing.
     let mut sector = [0; 512];
     sector[446..462].copy_from_slice(&[0, 0, 2, 0, 0xee, 255, 255, 255, 1, 0, 0, 0, 0, 0xf0, 0, 0]);
     sector[510..].copy_from_slice(&[0x55, 0xaa]);

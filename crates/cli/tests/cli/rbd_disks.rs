@@ -138,7 +138,7 @@ fn a_member_whose_lock_was_broken_comes_back_when_it_is_added_again() {
     holds_alone(dir, &uri, [1, 2]);
 }
 
-/// Its OSD is frozen, and goes on: nothing is lost, and what the member missed is copied.
+/// Its OSD is frozen and thawed: nothing is lost, and what the member missed is copied.
 #[test]
 fn a_member_whose_cluster_is_silent_comes_back_by_itself() {
     let cluster = Cluster::start(&["--osds", "1", "--size", "1"]);

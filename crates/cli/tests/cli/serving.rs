@@ -127,7 +127,7 @@ fn a_second_signal_ends_it_by_force() {
     assert_eq!(examine.matches("\"clean\": true").count(), 2, "{examine}");
 }
 
-/// A forced end during writes: each write ends on both copies, or the copies are not marked clean.
+/// A forced shutdown during writes: each write ends on both copies, or the copies are not marked clean.
 #[test]
 fn copies_are_the_same_after_an_end_by_force_amid_writes() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);

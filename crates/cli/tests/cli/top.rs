@@ -163,7 +163,7 @@ fn the_end_of_the_daemon_and_of_the_reader_are_noticed() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();
     drop(out);
-    assert!(child.wait().unwrap().success(), "a reader that goes away is no error");
+    assert!(child.wait().unwrap().success(), "a reader that goes away is not an error");
 
     let mut child = start(&daemon, &["-b", "-d", "0.1"]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -184,7 +184,7 @@ fn what_cannot_be_is_refused_with_one_line() {
     for (args, why) in [
         (&["--sort", "colour"][..], "invalid value 'colour'"),
         (&["-d", "0"], "from 0.1 to 3600 seconds are possible"),
-        (&["-d", "x"], "`x` is no number of seconds"),
+        (&["-d", "x"], "`x` is not a number of seconds"),
         (&["-n", "3"], "--batch"),
         (&["-b", "-n", "0"], "0 is not in 1.."),
         (&["-b", "--json"], "cannot be used with"),

@@ -192,7 +192,7 @@ fn pictures_and_names_that_cannot_be_had_say_why() {
     Nbd::open(&images.path("nbd"), "d0").run(&[(READ, 8, 8)]);
     traced.end();
     daemon.end();
-    // An array is not the disk, and an empty image is no file system.
+    // An array is not the disk, and an empty image is not a file system.
     let arrays = Images::array(2, 32 * MIB, &["--level=1", "--name=0", "--assume-clean"]);
     let daemon = arrays.serve(&[]);
     Tracer::start(&arrays, &["-o", "t", "md0"]).end();

@@ -70,7 +70,7 @@ fn superblocks_of_all_versions_are_erased_as_by_mdadm() {
         let run = images.run(&["md", "--zero-superblock"], &["d0"]).ok();
         assert_eq!(run.out, "erased the md superblock of d0\n");
         images.run(&["md", "-E"], &["d0"]).fails(1, &["no md superblock"]);
-        // A second time there is nothing to erase, which is no error for mdadm either.
+        // A second time there is nothing to erase, which is not an error for mdadm either.
         let run = images.run(&["md", "--zero-superblock"], &["d0"]).ok();
         assert_eq!((run.out.as_str(), run.err.as_str()), ("", "d0 has no md superblock\n"));
         let Some((_, code)) = mdadm(dir, &["--zero-superblock", "theirs"]) else { continue };

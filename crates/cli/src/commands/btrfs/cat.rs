@@ -57,7 +57,7 @@ impl Cat {
                         let error = Error::new("lost", what, why);
                         if !self.ignore_errors {
                             written(out.flush())?;
-                            return Err(error.hint("--ignore-errors goes on behind it"));
+                            return Err(error.hint("--ignore-errors continues behind it"));
                         }
                         report(&error);
                         code = ExitCode::from(FAILURE);

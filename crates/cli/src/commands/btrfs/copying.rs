@@ -105,7 +105,7 @@ impl Printer {
             failures,
         } = *counts;
         let would = if self.dry_run { "would be " } else { "" };
-        let words = format!("{would}taken out: {counts}");
+        let words = format!("{would}extracted: {counts}");
         let mut json = json!({
             "ended": true, "files": files,
             "directories": directories, "links": links, "bytes": bytes, "there": existing,
@@ -149,7 +149,7 @@ impl RestoreObserver for Printer {
     }
 }
 
-/// Says in a line of JSON what is taken out.
+/// Says in a line of JSON what is extracted.
 fn name_paths(json: &mut serde_json::Value, paths: &[Name]) {
     match paths {
         [path] => json["path"] = json!(path.to_string()),

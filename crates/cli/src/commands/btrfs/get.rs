@@ -23,7 +23,7 @@ use crate::progress::ProgressArgs;
 /// out, and hard links become files of their own.
 ///
 /// A file has its own name only when all of it is stored: until then it is called .NAME.ashlar-XXXXXX. After an
-/// interruption --resume goes on: files that are there with the right size and time are taken for complete.
+/// interruption --resume continues: files that are there with the right size and time are taken for complete.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is lost, 2 wrong usage.
@@ -50,7 +50,7 @@ pub(crate) struct Get {
     #[command(flatten)]
     top: SubvolumeArgs,
 
-    /// Take out this file or directory, too (may be repeated)
+    /// Extract this file or directory, too (may be repeated)
     #[arg(long, value_name = "PATH")]
     also: Vec<String>,
 
@@ -59,15 +59,15 @@ pub(crate) struct Get {
     #[arg(long, value_name = "GLOB", value_parser = PathFilter::glob)]
     exclude: Vec<PathFilter>,
 
-    /// Leave out snapshots inside the directory; other subvolumes are taken out
+    /// Leave out snapshots inside the directory; other subvolumes are extracted
     #[arg(long)]
     no_snapshots: bool,
 
-    /// Name the files that would be taken out, and write nothing
+    /// Name the files that would be extracted, and write nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Go on with an earlier run: files that are there with the same size and time are not taken out again, those
+    /// Continue an earlier run: files that are there with the same size and time are not extracted again, those
     /// with others are errors, and temporary files of the earlier run are removed
     #[arg(long)]
     resume: bool,
@@ -120,8 +120,8 @@ impl Get {
             progress: progress.is_some(),
             advice: RestoreAdvice {
                 overwrite: "--overwrite",
-                go_on: "--resume goes on where it was",
-                merge: "name something that does not exist; --resume goes on with an earlier run",
+                go_on: "--resume continues where it was",
+                merge: "name something that does not exist; --resume continues an earlier run",
             },
         };
         let names = self.dry_run.then_some("");

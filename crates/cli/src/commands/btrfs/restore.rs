@@ -16,8 +16,8 @@ use crate::output;
 
 /// Take files out of a file system that is not mounted, as btrfs restore does
 ///
-/// The options are those of btrfs restore, which takes out files and directories only, with no owners, modes
-/// and times, unless it is told otherwise. Files that are in PATH already are left as they are without -o. Unlike
+/// The options are those of btrfs restore, which extracts files and directories only, with no owners, modes
+/// and times, unless options say otherwise. Files that are in PATH already are left as they are without -o. Unlike
 /// there all devices are to be named, each block is verified, and a file has its own name only when it is
 /// complete. ashlar btrfs get does the same with other defaults.
 #[derive(Args, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Restore {
     #[command(flatten)]
     how: OpenArgs,
 
-    /// Take out snapshots, too
+    /// Extract snapshots, too
     #[arg(short, long)]
     snapshots: bool,
 
@@ -50,11 +50,11 @@ pub(crate) struct Restore {
     #[arg(short, long)]
     metadata: bool,
 
-    /// Take out symbolic links, too
+    /// Extract symbolic links, too
     #[arg(short = 'S', long, visible_alias = "symlink")]
     symlinks: bool,
 
-    /// Go on after errors, and keep files that have lost something, with holes where it was
+    /// Continue after errors, and keep files that have lost something, with holes where it was
     #[arg(short, long)]
     ignore_errors: bool,
 
@@ -62,15 +62,15 @@ pub(crate) struct Restore {
     #[arg(short, long)]
     overwrite: bool,
 
-    /// Name what would be taken out, and write nothing
+    /// Name what would be extracted, and write nothing
     #[arg(short = 'D', long)]
     dry_run: bool,
 
-    /// Take out the subvolume of this number
+    /// Extract the subvolume of this number
     #[arg(short, long, value_name = "ROOTID", default_value_t = 5)]
     root: u64,
 
-    /// Take out the subvolume whose tree begins at this address
+    /// Extract the subvolume whose tree begins at this address
     #[arg(short = 'f', value_name = "BYTENR", conflicts_with = "root")]
     at: Option<u64>,
 
@@ -78,7 +78,7 @@ pub(crate) struct Restore {
     #[arg(short, long)]
     list_roots: bool,
 
-    /// Take out only what this matches, which begins with a slash and must match each directory on the way, too
+    /// Extract only what this matches, which begins with a slash and must match each directory on the way, too
     #[arg(long, value_name = "REGEX")]
     path_regex: Option<String>,
 
@@ -112,7 +112,7 @@ impl Restore {
             ));
         };
         if !dest.is_dir() {
-            let error = Error::new("cannot restore into", dest.display(), "it is no directory");
+            let error = Error::new("cannot restore into", dest.display(), "it is not a directory");
             return Err(error.hint("make it first"));
         }
         let chosen = FileSystemArgs { devices, how: self.how.clone() };
@@ -140,7 +140,7 @@ impl Restore {
             progress: false,
             advice: RestoreAdvice {
                 overwrite: "-o",
-                go_on: "the same command goes on: files that are there are left as they are",
+                go_on: "the same command continues: files that are there are left as they are",
                 merge: "-o replaces it",
             },
         };

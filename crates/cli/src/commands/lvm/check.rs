@@ -33,7 +33,7 @@ pub(crate) struct Vgck {
     #[command(flatten)]
     change_options: ChangeOptions,
 
-    /// Write the metadata to all physical volumes anew, and make those free that were taken out of the group while they were missing
+    /// Write the metadata to all physical volumes anew, and free those that were removed from the group while they were missing
     #[arg(long, requires = "names")]
     updatemetadata: bool,
 

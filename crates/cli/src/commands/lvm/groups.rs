@@ -8,7 +8,7 @@ use ashlar_host::lvm::{Groups, local_system_ids, with_named};
 
 use super::{Devices, session, warn};
 
-/// The groups on these disks, or if there are none, those of the daemon. Warns of those that other hosts may be using.
+/// The groups on these disks, or without disks those of the daemon. Warns of those that other hosts may be using.
 ///
 /// # Errors
 /// They cannot be read.

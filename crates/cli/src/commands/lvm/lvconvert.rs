@@ -90,7 +90,7 @@ impl Lvconvert {
             let ended = merge(session, &session.draft(group).await?, &origin, name).await?;
             if ended == MergeEnd::Interrupted {
                 let text = format!("Merging of {group}/{name} was interrupted");
-                return Err(Error::failed(text).hint("the same command goes on where it was"));
+                return Err(Error::failed(text).hint("the same command continues where it was"));
             }
             let mut draft = session.draft(group).await?;
             let failed = |error| Error::new("Cannot end the merge", name, error);
@@ -116,7 +116,7 @@ impl Lvconvert {
                 MergeState::Left(left) => {
                     if !std::mem::replace(&mut is_told, true) {
                         output::tell(&format!(
-                            "  Merging of {group}/{name} goes on where it was.\n"
+                            "  Merging of {group}/{name} continues where it was.\n"
                         ))?;
                     }
                     if self.background {
@@ -126,7 +126,7 @@ impl Lvconvert {
                 }
                 MergeState::Failed => {
                     let why = "the merge has failed: see the daemon's log";
-                    return Err(Error::new("The merge cannot go on", name, why));
+                    return Err(Error::new("The merge cannot continue", name, why));
                 }
                 // The daemon has said so, if it was asked just now.
                 MergeState::PutOff => {
@@ -157,7 +157,7 @@ impl Lvconvert {
         let mut draft = session.draft(group).await?;
         let merging = draft.group.snapshot_in(name).map(|found| found.snapshot);
         if let Some(snapshot) = merging.filter(|snapshot| snapshot.merging) {
-            output::tell(&format!("  Merging of {group}/{name} goes on where it was.\n"))?;
+            output::tell(&format!("  Merging of {group}/{name} continues where it was.\n"))?;
             return Ok(snapshot.origin.clone());
         }
         let before = draft.group.clone();
@@ -310,8 +310,8 @@ async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<MergeEnd> 
             Some(left) => bar.show(left),
             None => {
                 let state = status.split_ascii_whitespace().skip(3).collect::<Vec<_>>().join(" ");
-                return Err(Error::new("The merge cannot go on", name, state)
-                    .hint("see the log; the same command goes on where it was"));
+                return Err(Error::new("The merge cannot continue", name, state)
+                    .hint("see the log; the same command continues where it was"));
             }
         }
         if let Some(next) = either(sleep(POLL), interrupted.as_mut()).await {

@@ -163,7 +163,7 @@ impl Devices {
     /// The daemon that serves the groups.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no daemon.
     fn connect(&self) -> Result<Client> {
         let connected = self.daemon.connect();
         connected.map_err(|error| {

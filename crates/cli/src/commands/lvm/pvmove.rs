@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Move extents from one physical volume to others
 ///
 /// The volumes may be in use: the daemon copies their extents, and writes go to both places meanwhile. Piece after piece, the new
-/// place counts once everything is durable there. The metadata is LVM's, so after a crash a daemon that serves the group goes on, and
+/// place counts once everything is durable there. The metadata is LVM's, so after a crash a daemon that serves the group continues, and
 /// so does LVM. Without a physical volume the command follows the moves under way.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -184,7 +184,7 @@ impl Pvmove {
                     }
                     Some(found) if found.state == JobState::Failed => {
                         let why = "a disk has failed, or the metadata could not be written: see the daemon's log";
-                        return Err(Error::new("The move cannot go on", job, why)
+                        return Err(Error::new("The move cannot continue", job, why)
                             .hint("ashlar lvm pvmove --abort gives it up"));
                     }
                     Some(found) if are_due => report(source, found.done_bytes, found.total_bytes)?,

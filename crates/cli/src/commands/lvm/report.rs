@@ -151,7 +151,7 @@ impl Look {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Prints rows in a form that is no table.
+    /// Prints rows in a form other than a table.
     ///
     /// # Errors
     /// Options for tables are given.

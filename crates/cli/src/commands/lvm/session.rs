@@ -80,7 +80,7 @@ pub(super) fn change_members(
 /// The description of a group of the daemon.
 ///
 /// # Errors
-/// The daemon's text is none.
+/// The daemon did not send a description.
 pub(super) fn described(group: &ServedGroup) -> Result<Metadata> {
     let parsed = group.metadata();
     parsed.map_err(|error| Error::plain("the daemon's answer was not understood", error))

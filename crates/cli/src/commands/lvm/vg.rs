@@ -251,7 +251,7 @@ impl Vgcreate {
         let name = group_name(&self.name);
         if !is_valid_name(name) {
             return Err(Error::usage(format_args!(
-                "\"{name}\" is no name for a volume group: letters, digits, and . _ + - but no - in front"
+                "\"{name}\" is not a name for a volume group: letters, digits, and . _ + - but no - in front"
             )));
         }
         // Disks that exist are taken as they are, unless a daemon is named: it may have none of them.

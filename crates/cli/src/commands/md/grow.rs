@@ -108,7 +108,7 @@ impl GrowCommand {
         let mut client = self.daemon.connect()?;
         if self.raid_devices == Some(1) && !self.force {
             let error = Error::usage("an array of a single device has no copies");
-            return Err(error.hint("--force makes it one even so"));
+            return Err(error.hint("use --force to make it one"));
         }
         for disk in &self.add {
             let add = interface::ManageAction::Add;

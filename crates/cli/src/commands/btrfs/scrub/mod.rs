@@ -108,7 +108,7 @@ impl ScrubArgs {
         {
             return Ok(ServedScrub::find(client, names)?.handle().clone());
         }
-        // It goes on with the files and the socket of the scrub.
+        // It uses the files and the socket of the scrub.
         let fsid = disks::reactor()?.block_on(fsid_of(&self.devices, Sandbox::none()))?;
         Ok(directory.scrub_of(fsid))
     }
@@ -194,7 +194,7 @@ pub(crate) struct Limit {
     #[command(flatten)]
     which: ScrubArgs,
 
-    /// Bytes per second, with K, M, G or T; 0 is no limit
+    /// Bytes per second, with K, M, G or T; 0 means no limit
     #[arg(short, long, value_name = "SIZE", value_parser = ashlar_host::size::bytes)]
     limit: u64,
 }
