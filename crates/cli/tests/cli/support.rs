@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -294,6 +295,17 @@ pub(crate) struct Nbd(pub(crate) UnixStream);
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
+
+/// Waits until the server has closed the connection, and so has released the volume: what the test asks next finds it closed.
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        let patience = self.0.set_read_timeout(Some(Duration::from_secs(5)));
+        if patience.is_ok() && self.0.shutdown(Shutdown::Write).is_ok() {
+            // An error ends the wait, too: the server may be gone or frozen.
+            let (Ok(_) | Err(_)) = std::io::copy(&mut self.0, &mut std::io::sink());
+        }
+    }
+}
 
 impl Nbd {
     /// A client that has not sent anything.
