@@ -23,7 +23,7 @@ type Sum = Option<[u8; MAX_SIZE]>;
 #[derive(Debug)]
 pub(super) struct Verifier {
     fs: Arc<FileSystem>,
-    /// The tree of checksums; `None` if there is none.
+    /// The checksum tree; `None` if the file system has no such tree.
     sums: Option<Root>,
 }
 
