@@ -3,11 +3,11 @@
 //! # States
 //!
 //! ```text
-//!            suspend: the gate is closed, I/O in flight ends, caches are flushed, targets are told
+//!            suspend: the gate is closed, I/O in flight ends, caches are flushed, targets suspend
 //!   active ---------------------------------------------------------------------> suspended
 //!     ^                                                                               |
 //!     +-------------------------------------------------------------------------------+
-//!            resume: targets are told, the loaded table becomes the live one, the gate opens
+//!            resume: targets resume, the loaded table becomes the live one, the gate opens
 //! ```
 //!
 //! While the gate is closed, new I/O is held; it then goes to the table that is live. I/O that must
@@ -246,7 +246,7 @@ impl DeviceCore {
                     Ok(()) => target.resumed().await,
                     Err(status) => {
                         let kind = target.type_name();
-                        warn!(device = self.disk.name(), kind, %status, "a target does not go on");
+                        warn!(device = self.disk.name(), kind, %status, "a target does not resume");
                     }
                 }
             }

@@ -51,7 +51,7 @@ fn persistence(word: &str) -> Result<Persistence, TargetError> {
         "PO" => Ok(Persistence::Persistent { overflow: true }),
         "N" => Ok(Persistence::Transient),
         _ => Err(TargetError::Invalid(format!(
-            "'{word}' is no way to keep exceptions: P, PO and N are"
+            "unknown kind of exception store '{word}': use P, PO or N"
         ))),
     }
 }

@@ -118,7 +118,7 @@ pub enum SuperblockFault {
     },
     /// An invalid size of data blocks.
     #[error(
-        "its data blocks have {found} sectors, which is no multiple of {min} up to {max}",
+        "its data blocks have {found} sectors, which is not a multiple of {min} up to {max}",
         min = ondisk::MIN_DATA_BLOCK, max = ondisk::MAX_DATA_BLOCK
     )]
     DataBlock {
