@@ -181,7 +181,7 @@ pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<
     let (plan, made) = (Plan::default(), BTreeMap::new());
     let snapshots = group.snapshots().collect();
     let mut planner = Planner { group, options, pv, seen, snapshots, plan, made };
-    // A move goes on whether its volumes are active or not.
+    // A move continues whether its volumes are active or not.
     for lv in group.lvs.iter().filter(|lv| Move::of(lv).is_some()) {
         planner.volume(lv).ok();
     }

@@ -55,12 +55,12 @@ pub enum ChangeError {
     Refused(String),
     /// An invalid name.
     #[error(
-        "\"{0}\" is no name for a logical volume: letters, digits, and . _ + - but no - in front"
+        "\"{0}\" is not a name for a logical volume: use letters, digits and . _ + -, and no leading -"
     )]
     BadName(String),
     /// An invalid name of a group.
     #[error(
-        "\"{0}\" is no name for a volume group: letters, digits, and . _ + - but no - in front"
+        "\"{0}\" is not a name for a volume group: use letters, digits and . _ + -, and no leading -"
     )]
     BadGroupName(String),
     /// The group's maximum of physical volumes is reached.
@@ -424,7 +424,7 @@ impl VolumeGroup {
         self.find_unlocked(name)?;
         let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
         let Some(found) = self.snapshot_in(name) else {
-            return refuse("it is no snapshot");
+            return refuse("it is not a snapshot");
         };
         if found.snapshot.merging {
             return refuse("it is being merged already");

@@ -28,7 +28,7 @@ pub struct Restore {
 /// Why a copy is not restored.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RestoreError {
-    /// It is none.
+    /// It is not valid metadata.
     #[error("The copy cannot be used: {0}")]
     Unreadable(#[from] MetadataError),
     /// It is of a group with another name.
@@ -162,7 +162,7 @@ impl Restore {
     /// The description, of the group that the user calls `name`.
     ///
     /// # Errors
-    /// It is none, or must not be restored.
+    /// The text is not a description, or must not be restored.
     pub fn read(&self, name: &str) -> Result<Metadata, RestoreError> {
         let metadata = Metadata::parse(self.text.as_bytes())?;
         check(&metadata, name, self.force)?;

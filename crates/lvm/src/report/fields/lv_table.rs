@@ -392,7 +392,7 @@ pub(super) const STATUS: &[Field<Item>] = table! { Lv;
             let words = state(row).and_then(|state| state.words("thin-pool"));
             Value::Flag(words.map(|words| words.contains(&"needs_check")))
         };
-    Flag["merge failed" "failed"] "lv_merge_failed" "MergeFailed" "of an active snapshot: its merge cannot go on"
+    Flag["merge failed" "failed"] "lv_merge_failed" "MergeFailed" "of an active snapshot: its merge cannot continue"
         |row| Value::Flag(snapshot(row).map(|it| it == Status::MergeFailed));
     Flag["snapshot invalid" "invalid"] "lv_snapshot_invalid" "SnapInvalid" "of an active snapshot: its data is lost"
         |row| Value::Flag(snapshot(row).map(|it| it == Status::Invalid));
