@@ -471,7 +471,7 @@ fn tell_time() {
 }
 
 /// The reactor cannot work without the ring: an error that is not about load means a bug or a broken kernel, and the
-/// thread cannot go on.
+/// thread cannot continue.
 fn check(entered: io::Result<()>) {
     if let Err(error) = entered {
         panic!("io_uring_enter: {error}");

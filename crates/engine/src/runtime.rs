@@ -231,7 +231,7 @@ impl Runtime for EngineRuntime {
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> LocalFuture<'static, ()> {
         let ended = compute::run(work);
         Box::pin(async move {
-            // A caller that waits for a result sees that there is none.
+            // A caller that waits for a result sees that it is missing.
             let (Ok(()) | Err(ReceiveError)) = ended.await;
         })
     }

@@ -101,7 +101,7 @@ impl ThreadsRing {
         let inbox = Inbox::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(INBOX);
-        // Each wake-up is told once, so that the count need not be read.
+        // Edge-triggered: epoll reports each wake-up once, so that the count need not be read.
         epoll::add(&epoll, &inbox.event, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(Self {
             queue: Vec::new(),
@@ -184,7 +184,7 @@ impl ThreadsRing {
         }
     }
 
-    /// Goes on with the operations of a descriptor that has these events.
+    /// Continues the operations of a descriptor that has these events.
     fn ready(&mut self, fd: RawFd, events: u32) {
         let Some(mut all) = self.waiting.remove(&fd) else { return };
         let before = events_of(&all);

@@ -233,7 +233,7 @@ fn on_a_silent_file(test: impl AsyncFn(&ServedFile, &Gateway)) {
     }
 }
 
-/// Waits until the driver has given up what it had.
+/// Waits until the disk counts as responding: the driver has completed all overdue requests.
 async fn answered(disk: &Gateway) {
     while disk.disk().presence() == Presence::Silent {
         sleep(Duration::from_millis(1)).await;

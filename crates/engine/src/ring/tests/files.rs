@@ -167,7 +167,7 @@ fn errors_of_descriptors() {
     });
 }
 
-/// More operations than there are threads for one file, which never end: those on other files go on.
+/// More operations than there are threads for one file, which never end: those on other files continue.
 #[test]
 fn a_silent_file_does_not_hold_others_back() {
     const COUNT: u64 = 100;
