@@ -365,7 +365,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
-            tracing::warn!(%error, path = %self.path.display(), "a mount is left behind");
+            tracing::warn!(%error, path = %self.path.display(), "a mount could not be detached");
         }
     }
 }

@@ -188,7 +188,7 @@ async fn negotiate<S: Stream>(
             Step::Incomplete if input.is_empty() => return Ok(Err(End::Closed)),
             Step::Incomplete => return Err(Disconnect::Truncated),
             Step::Transmission(session) => {
-                // Before the client is told that it has it.
+                // Before the reply that grants the export.
                 let Some(export) = open(session.export) else { return Err(Disconnect::Withdrawn) };
                 // Before another connection can take the room.
                 peer.begin();
