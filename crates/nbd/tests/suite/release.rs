@@ -1,4 +1,4 @@
-//! Disks that are not used any more: the server is told, and no connection is left.
+//! Disks that are not used any more: they disconnect from the server, and no connection is left.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -252,7 +252,7 @@ fn a_server_that_is_told_to_end_can_end() {
         server.signal("TERM");
         let since = Instant::now();
         while write(&disk, 8, 2).await.is_ok() {
-            assert!(since.elapsed() < PATIENCE, "it goes on");
+            assert!(since.elapsed() < PATIENCE, "it continues");
             sleep(Duration::from_millis(1)).await;
         }
         // All of the disk's connections end, also that of this thread.
@@ -292,7 +292,7 @@ fn a_late_write_does_not_overtake_what_follows_it() {
             sleep(Duration::from_millis(20)).await;
             let read = disk.read(Sector(0), Sectors(1)).await.unwrap();
             assert_eq!(read.as_slice(), [3 * round + 2; 512], "round {round}");
-            // The loss is told once.
+            // One flush reports the loss.
             assert!(disk.flush().await.is_err());
             assert_eq!(disk.flush().await, Ok(()));
         }
