@@ -43,7 +43,7 @@ pub struct Uri {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity(PathBuf, [String; 3], Option<String>);
 
-/// Why a text is no URI of an image.
+/// Why a text is not a URI of an image.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UriError {
     /// It begins otherwise.

@@ -36,7 +36,7 @@ fn a_silent_osd_makes_requests_late_and_loses_nothing() {
         // The late one was executed; the refused one was not.
         assert_eq!(disk.read(Sector(0), Sectors(1)).await.unwrap().as_slice(), [2; 512]);
         write(&disk, 0, 4).await.unwrap();
-        // What was past its deadline may have been lost: that is told once.
+        // What was past its deadline may have been lost: one flush reports that.
         assert!(disk.flush().await.is_err());
         assert_eq!(disk.flush().await, Ok(()));
     });

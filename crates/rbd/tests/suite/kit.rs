@@ -37,7 +37,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Another client, which is told in Python what to do with the open image `image`.
+/// Another client, which executes Python code on the open image `image`.
 pub(crate) struct OtherClient {
     child: Child,
     input: ChildStdin,
