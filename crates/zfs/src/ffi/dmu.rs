@@ -305,7 +305,7 @@ impl Objset {
     }
 
     /// The end of the written data. Nothing beyond may be freed: libzpool looks up the indirect
-    /// blocks of a freed range, and aborts the process if there are none.
+    /// blocks of a freed range, and aborts the process if they are missing.
     ///
     /// # Errors
     /// It cannot be determined.

@@ -43,7 +43,7 @@ fn serve(worker: &mut Worker) -> io::Result<()> {
     while let Some(message) = control::receive(channel)? {
         let result = match serde_json::from_slice::<Command>(&message.bytes) {
             Ok(command) => worker.run(command, message.descriptor),
-            Err(error) => Err(Refusal::invalid(format!("it is no command: {error}"))),
+            Err(error) => Err(Refusal::invalid(format!("it is not a command: {error}"))),
         };
         match control::send(channel, &serde_json::to_vec(&result)?, None) {
             // Nothing waits for the reply any more; the next receive returns the end.

@@ -425,7 +425,7 @@ fn a_log_device_without_a_label_here_is_told_from_a_disk() {
     worker.export();
     assert_clean("tank", disks.path());
 
-    // A disk with data is no log device, whatever the caller allows.
+    // A disk with data is not accepted as a log device, whatever the caller allows.
     let disks = Disks::new();
     let vdev = |name: &str| disks.vdev(VdevKind::Single, VdevClass::Normal, &[name]);
     let worker = Worker::start().unwrap();
