@@ -48,7 +48,7 @@ impl Drop for Files {
     fn drop(&mut self) {
         for path in &self.0 {
             if let Err(error) = fs::remove_file(path) {
-                tracing::warn!(path = %path.display(), %error, "the file of a pool is left behind");
+                tracing::warn!(path = %path.display(), %error, "the file of a pool could not be removed");
             }
         }
     }
@@ -83,7 +83,7 @@ impl Drop for Directory {
         let log = fs::remove_file(self.0.join("log"));
         let removed = fs::remove_dir(self.0.join("mnt")).and_then(|()| fs::remove_dir(&self.0));
         if let Err(error) = removed {
-            tracing::warn!(path = %self.0.display(), %error, ?log, "a directory is left behind");
+            tracing::warn!(path = %self.0.display(), %error, ?log, "a directory could not be removed");
         }
     }
 }
