@@ -102,7 +102,7 @@ impl Arena {
     fn unmap(self) {
         // SAFETY: the mapping is this arena's, all blocks of which are free.
         if let Err(errno) = unsafe { munmap(self.start.as_ptr().cast(), self.bytes()) } {
-            tracing::warn!(%errno, "memory of buffers is not given back");
+            tracing::warn!(%errno, "cannot return the memory of buffers to the kernel");
         }
     }
 }

@@ -237,7 +237,7 @@ impl Slabs {
             let given =
                 unsafe { rustix::mm::madvise(block.as_ptr().cast(), size, self.giving_back) };
             if let Err(errno) = given {
-                tracing::debug!(%errno, "memory is not given back");
+                tracing::debug!(%errno, "cannot return memory to the kernel");
             }
             self.region(class).empty.push(number);
         }

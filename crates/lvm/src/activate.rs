@@ -141,9 +141,7 @@ pub enum Refusal {
     #[error("{0}")]
     Unsupported(String),
     /// It is on a missing physical volume.
-    #[error(
-        "it needs the physical volume {0}, which is missing, and no partial volumes are wanted"
-    )]
+    #[error("it needs the physical volume {0}, which is missing, and partial activation is off")]
     Missing(Uuid),
     /// It is made of a refused volume.
     #[error("it is made of {part}, which cannot be used: {why}")]

@@ -174,7 +174,7 @@ impl VolumeGroup {
             return refuse("a snapshot is being merged into it: wait until that has ended");
         }
         if of.unsupported.is_some() || !is_plain(of) {
-            return refuse("only of linear and striped volumes snapshots can be made");
+            return refuse("only linear and striped volumes can have snapshots");
         }
         if !self.is_seen(origin) {
             return refuse("it is a part of another volume");
@@ -391,7 +391,7 @@ impl VolumeGroup {
             return refuse("only linear and striped volumes, and snapshots, can be removed");
         }
         if self.snapshot_in(name).is_some_and(|found| found.snapshot.merging) {
-            return refuse("it is being merged: what was not merged yet would be lost");
+            return refuse("it is being merged: data not merged yet would be lost");
         }
         let mut gone: Vec<String> = Vec::new();
         for found in self.snapshots_of(name) {

@@ -260,7 +260,7 @@ impl<N: Network> Link<N> {
                     };
                     connection.leave().await;
                     if !std::mem::replace(&mut is_told, true) {
-                        tracing::error!(%server, why, "an NBD server has come back with another export");
+                        tracing::error!(%server, why, "an NBD server is online again with a different export");
                     }
                 }
                 Err(error) => tracing::debug!(%error, "connecting to an NBD server again"),

@@ -167,7 +167,7 @@ fn resized(place: &DiskPlace) {
     };
     if now < before {
         let image = disk.disk().name();
-        tracing::error!(image, %before, %now, "the image has become smaller: what was beyond is lost");
+        tracing::error!(image, %before, %now, "the image has become smaller: data beyond its new end is lost");
     }
     disk.disk().set_capacity(now);
     drop(turn);

@@ -113,7 +113,7 @@ pub(crate) fn off_reactors(tree: &Tree) -> Vec<Finding> {
     for (index, (place, _)) in PLACES.iter().enumerate() {
         let exists = tree.rust().any(|file| is_under(&file.path, place));
         if exists && !used.contains(&index) {
-            let message = "has no call that waits: take it off the list of tidy's rule";
+            let message = "has no call that waits: remove it from the list of tidy's rule";
             found.push(Finding::error(place, 0, message));
         }
     }

@@ -221,7 +221,7 @@ fn a_table_that_cannot_be_is_refused_and_told_why() {
         ("0 8 flakey d0 0 0 0", "one of the intervals must not be 0"),
         ("0 8 flakey d0 0 1 1 1", "1 words of features are announced, 0 given"),
         ("0 8 flakey d0 0 1 1 1 x", "there is no feature 'x'"),
-        ("0 8 flakey d0 0 1 1 2 drop_writes drop_writes", "is there twice"),
+        ("0 8 flakey d0 0 1 1 2 drop_writes drop_writes", "is given twice"),
         ("0 8 flakey d0 0 1 1 2 drop_writes error_writes", "choose one"),
         ("0 8 flakey d0 0 1 1 5 corrupt_bio_byte 0 r 1 0", "counted from 1"),
         ("0 8 flakey d0 0 1 1 5 corrupt_bio_byte 1 x 1 0", "must be r or w"),

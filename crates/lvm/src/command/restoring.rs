@@ -45,11 +45,11 @@ pub enum RestoreError {
         /// The identity of the group that is there.
         id: Uuid,
     },
-    /// A physical volume of the copy is not there.
+    /// A physical volume of the copy is missing.
     #[error("Couldn't find device with uuid {0}")]
     NoPhysical(Uuid),
-    /// A physical volume of the copy is there more than once.
-    #[error("{0} is there twice")]
+    /// A physical volume of the copy is present more than once.
+    #[error("{0} is present twice")]
     Twice(String),
     /// A physical volume of the copy belongs to another group now.
     #[error("Physical volume \"{path}\" is in the volume group \"{group}\" now")]
@@ -69,9 +69,9 @@ impl RestoreError {
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoPhysical(_) => {
-                Some("pvcreate --uuid makes its label again on the disk that it was on")
+                Some("restore its label with pvcreate --uuid on the disk that it was on")
             }
-            Self::ThinPools(_) => Some("vgcfgrestore --force restores it all the same"),
+            Self::ThinPools(_) => Some("use vgcfgrestore --force to restore it nevertheless"),
             Self::Unreadable(_)
             | Self::OtherName(_)
             | Self::OtherGroup { .. }

@@ -110,7 +110,7 @@ fn apply_or_destroy(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Resul
 fn destroy_again(zfs: &Zfs, made: &[String]) {
     for name in made.iter().rev() {
         if let Err(errno) = zfs.destroy_dataset(name) {
-            tracing::error!(dataset = name, %errno, "a dataset that could not be made right stays");
+            tracing::error!(dataset = name, %errno, "cannot remove a dataset whose creation failed");
         }
     }
 }
