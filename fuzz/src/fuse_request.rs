@@ -235,7 +235,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
             return output;
         }
     }
-    panic!("a request waits for ever");
+    panic!("a request waits forever");
 }
 
 /// Checks the header of a reply; returns the rest if it reports success.

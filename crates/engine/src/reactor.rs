@@ -479,7 +479,7 @@ fn check(entered: io::Result<()>) {
 }
 
 impl Drop for Reactor {
-    /// Drops all tasks, cancels waits, issues plugged I/O, and returns when nothing is in flight any more. Operations
+    /// Drops all tasks, cancels waits, issues plugged I/O, and returns when nothing is in flight. Operations
     /// that do not end in time, or should have ended before, are leaked with their memory and the ring.
     fn drop(&mut self) {
         let core = &self.core;

@@ -138,7 +138,7 @@ impl Engine {
     /// reaches the task that awaits it, and leaves the thread running.) Only the first call's future reports panics;
     /// those of later calls never end.
     ///
-    /// The tasks of that thread are neither run nor dropped any more, and its operations are neither awaited nor
+    /// The tasks of that thread are no longer run or dropped, and its operations are neither awaited nor
     /// forgotten: to the rest of the process they stay in flight, because an interrupted write must not look like one
     /// that has ended. Work sent to its handle ends with [`ReceiveError`].
     pub fn panicked(&mut self) -> impl Future<Output = ThreadPanic> + use<> {

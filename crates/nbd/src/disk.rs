@@ -234,7 +234,7 @@ impl<N: Network> Driver for NbdDriver<N> {
         self.link.abort(owner);
     }
 
-    /// The connections end once the server has answered what it got, and none is opened any more.
+    /// The connections end once the server has answered what it got, and none is opened.
     fn release(&self) {
         self.link.release();
     }

@@ -20,7 +20,7 @@ pub struct SimDriver {
     media: Media,
     limits: Limits,
     clockwork: Mutex<Clockwork>,
-    /// Whether it has given back what it had of the system.
+    /// Whether it has released its resources of the system.
     is_released: Arc<AtomicBool>,
 }
 
@@ -283,7 +283,7 @@ impl SimDisk {
         self.queue.disk()
     }
 
-    /// Whether it has given back what it had of the system, as seen from outside of its device.
+    /// Whether it has released its resources of the system, as seen from outside of its device.
     pub fn released(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.queue.driver().is_released)
     }

@@ -277,7 +277,7 @@ impl Media {
         self.lock().faults.cut_off = false;
     }
 
-    /// The disk falls silent: commands, also those in flight, neither take effect nor end until [`Self::answer`].
+    /// The disk stops responding: commands, also those in flight, neither take effect nor end until [`Self::answer`].
     pub fn fall_silent(&self) {
         self.lock().faults.silent = true;
     }

@@ -1,4 +1,4 @@
-//! What waits in the kernel stays off the reactors: a file system or another machine may be silent for ever, and with a
+//! What waits in the kernel stays off the reactors: a file system or another machine may be silent forever, and with a
 //! reactor all its clients would wait.
 //!
 //! The rule looks at the crates whose code runs on reactors. There such calls are made only in the listed files, each of which

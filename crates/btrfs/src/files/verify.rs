@@ -57,7 +57,7 @@ impl Verifier {
         };
         let mut wanted: Vec<bool> = vec![true; count];
         for leg in self.fs.legs(start, len) {
-            // Which copy below is right cannot be told without a checksum.
+            // Without a checksum nothing shows which copy below is right.
             let is_tried = |wanted: &[bool], index: usize| {
                 wanted[index] && (leg.copy == CopyNumber::ANY || sums[index].is_some())
             };

@@ -200,7 +200,7 @@ impl Snapshot {
         self.active.store(true, SeqCst);
     }
 
-    /// Called when no target uses it any more: the origin ignores it then.
+    /// Called when no target uses it: the origin ignores it then.
     pub(super) fn deactivate(&self) {
         self.active.store(false, SeqCst);
     }

@@ -4,7 +4,7 @@
 //! so that they do not change meanwhile; a write to them makes a copy first, unless it fills the
 //! chunk.
 //!
-//! A merging snapshot must not be used any more: its I/O fails, as in the kernel, where the source
+//! A merging snapshot must no longer be used: its I/O fails, as in the kernel, where the source
 //! of a handover is invalid. A write would be lost when its run is removed.
 
 use std::sync::Arc;

@@ -15,7 +15,7 @@
 //! closed: so no change that went to the first leg alone is in flight when its region is copied. No bio crosses the end of a
 //! region, and a window consists of whole regions.
 //!
-//! A change succeeds if the first leg took it. Another leg that fails a change, a copy or a flush is not used any more, and the status
+//! A change succeeds if the first leg took it. Another leg that fails a change, a copy or a flush is no longer used, and the status
 //! says so: `D` after a change, `S` after a copy, `F` after a flush. Reads go to the first leg; if it fails (`R`), to another one that
 //! has the data.
 //!
@@ -156,7 +156,7 @@ impl MirrorCore {
         }
     }
 
-    /// Submits a change or a flush to all legs that work; those that fail it are not used any more, with `at` as the reason.
+    /// Submits a change or a flush to all legs that work; those that fail it are no longer used, with `at` as the reason.
     async fn submit_to_all(&self, bio: Bio, at: u8) -> BioResult {
         let others: Vec<&Leg> = self.healthy().collect();
         let legs = std::iter::once(&self.first).chain(others.iter().copied());

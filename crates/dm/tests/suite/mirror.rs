@@ -183,7 +183,7 @@ fn what_was_flushed_is_on_the_first_leg_whenever_the_power_fails_and_on_all_once
         let never: Option<((), ())> = sim.block_on_until(
             async {
                 cut.await;
-                unreachable!("it writes for ever")
+                unreachable!("it writes forever")
             },
             Stop::AfterSteps(steps),
         );
@@ -310,7 +310,7 @@ fn a_mirror_that_waits_holds_no_writes() {
     }
 }
 
-/// Waits until nothing is being copied any more.
+/// Waits until nothing is being copied.
 async fn until_paused(device: &Device) {
     let mut before = String::new();
     while before != device.status() {

@@ -171,7 +171,7 @@ impl ThreadsRing {
             }
         };
         let waiting = Waiting { sqe, events };
-        // A poll, and a read that cannot be told not to block, first wait.
+        // A poll, and a read that cannot be made non-blocking, first wait.
         let waits = matches!(sqe.opcode, opcode::PollAdd::CODE | opcode::Read::CODE);
         if waits || waiting.go_on(0).map(|ended| self.posted.push(ended)).is_none() {
             if sqe.opcode == opcode::Connect::CODE && is_unix(&sqe) {

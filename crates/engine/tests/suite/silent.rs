@@ -187,7 +187,7 @@ fn mounted() -> Option<MountedFile> {
     let serving = Arc::clone(&served);
     // It ends with the file system, which a file that is still open keeps.
     std::thread::spawn(move || serving.serve());
-    // A thread that waits for the file cannot be killed: if the test hangs, it must not do so for ever.
+    // A thread that waits for the file cannot be killed: if the test hangs, it must not do so forever.
     let guarded = Arc::downgrade(&served);
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(90));

@@ -54,7 +54,7 @@ pub(super) fn with_server(volume: ByteVolume, config: Config, clients: impl FnOn
     clients(&mut server);
     server.stop();
     wait_for(served).unwrap();
-    assert_eq!(server.budget.used_bytes(), 0, "everything was given back");
+    assert_eq!(server.budget.used_bytes(), 0, "everything was returned");
     assert_eq!(server.placement.connections(), [0, 0]);
 }
 

@@ -46,7 +46,7 @@ pub enum Disconnect {
     /// The handshake was aborted.
     #[error("handshake broken off: {0:?}")]
     Handshake(Event),
-    /// The client chose an export that is not offered any more.
+    /// The client chose an export that is no longer offered.
     #[error("the export was withdrawn during the handshake")]
     Withdrawn,
     /// A message that is not a request.

@@ -138,7 +138,7 @@ impl RestoredGroup {
             if let Some(of) = group_of(index).filter(|of| is_other(of.id)) {
                 return Err(RestoreError::InOtherGroup { path, group: of.name.clone() });
             }
-            // It may have been made anew, with another layout.
+            // It may have been recreated, with another layout.
             let start = pv.pe_start.0.saturating_mul(SECTOR);
             let end = start.saturating_add(group.sectors(pv.pe_count).0.saturating_mul(SECTOR));
             let areas = &physical[index].label.metadata_areas;

@@ -320,7 +320,7 @@ impl Drop for Image {
     }
 }
 
-/// An image that nothing uses any more. Dropping it leaves it open: that happens only if no thread can be started.
+/// An image that nothing uses. Dropping it leaves it open: that happens only if no thread can be started.
 struct Closing {
     handle: ImageHandle,
     watch: Option<Watch>,

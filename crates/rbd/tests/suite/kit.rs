@@ -97,7 +97,7 @@ impl OtherClient {
     }
 }
 
-/// Whether no image of this process is open any more: another client can take the lock.
+/// Whether no image of this process is open: another client can take the lock.
 pub(crate) fn until_free(cluster: &Cluster, image: &str) {
     let mut other = OtherClient::new(cluster, image);
     let lock = "image.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)";

@@ -386,7 +386,7 @@ fn tag_of(tag: &u8) -> Tag {
 
 impl Drop for Objset {
     fn drop(&mut self) {
-        // SAFETY: nothing borrows the objset any more: no buffers, no transaction, no log.
+        // SAFETY: nothing borrows the objset: no buffers, no transaction, no log.
         unsafe {
             if !self.dnode.is_null() {
                 (self.api.dmu.dnode_rele)(self.dnode, self.tag());

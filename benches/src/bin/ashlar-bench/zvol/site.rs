@@ -221,7 +221,7 @@ impl Site {
         let found = labelled(&paths, Access::Write).await?;
         let pools = found.pools().pools;
         let mine = pools.iter().find(|pool| pool.name == name);
-        let mine = mine.ok_or_else(|| Error::failed("the pool is not there any more"))?;
+        let mine = mine.ok_or_else(|| Error::failed("the pool no longer exists"))?;
         let (import, parts) = found.import(mine, ImportMode::WRITE)?;
         let pool = start(&name, import, parts, &tunables).await?;
         let disks = found.disks;
