@@ -615,9 +615,9 @@ fn what_makes_no_sense_to_a_worker_is_refused() {
     let refusal = worker.refused(Command::PoolStatus);
     assert_eq!(refusal.message, "the worker is not started");
     assert!(
-        worker.send_raw(b"{\"command\":\"dance\"}").unwrap_err().message.contains("no command")
+        worker.send_raw(b"{\"command\":\"dance\"}").unwrap_err().message.contains("not a command")
     );
-    assert!(worker.send_raw(b"").unwrap_err().message.contains("no command"));
+    assert!(worker.send_raw(b"").unwrap_err().message.contains("not a command"));
     worker.end();
 
     let Some(worker) = Worker::start() else { return };

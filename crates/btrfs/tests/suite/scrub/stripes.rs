@@ -195,7 +195,7 @@ fn an_item_that_cannot_be_has_nothing_written_and_what_it_is_for_is_named() {
         (|leaf, head, _| put(leaf, head + 9, 0), "not of whole sectors", 2),
         (|leaf, head, _| put(leaf, head + 9, LONG + 1), "not of whole sectors", 2),
         (|leaf, head, _| put(leaf, head + 9, !4095), "not of whole sectors", 2),
-        (|leaf, head, _| put(leaf, head + 9, 100 << 20), "where the next begins", 2),
+        (|leaf, head, _| put(leaf, head + 9, 100 << 20), "overlaps the next item", 2),
         (|leaf, head, _| leaf[head + 8] = item::RAID_STRIPE - 1, "not a RAID stripe", 2),
     ];
     for (how, wanted, copies) in cases {
