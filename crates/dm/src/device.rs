@@ -208,7 +208,7 @@ impl Device {
             Some(target) => target.message(words).await,
             None => {
                 let (name, size) = (self.0.disk.name(), table.capacity());
-                let text = format!("{name} has {size} sectors: none is {sector}");
+                let text = format!("{name} has {size} sectors: sector {sector} is beyond its end");
                 Err(MessageError::Invalid(text))
             }
         }
@@ -261,7 +261,7 @@ impl DeviceCore {
         let limits = table.limits().keep_promises(self.disk.limits());
         if let Err(error) = self.disk.set_limits(limits) {
             // `load` has refused such a table.
-            warn!(device = self.disk.name(), %error, "the limits stay");
+            warn!(device = self.disk.name(), %error, "cannot change the limits of a device");
         }
     }
 
@@ -292,7 +292,7 @@ async fn begin(device: &str, table: &Table) -> BioResult {
         for target in table.targets().take(index) {
             if let Err(status) = target.suspended().await {
                 let kind = target.type_name();
-                warn!(device, kind, %status, "a target does not end what it began");
+                warn!(device, kind, %status, "a target does not suspend again");
             }
         }
         return Err(status);

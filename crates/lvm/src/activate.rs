@@ -366,8 +366,8 @@ impl<'a> Planner<'a> {
         {
             made.read_only = true;
             let text = format!(
-                "can only be read: its snapshot {} cannot be used now, and would not keep what is \
-                 overwritten; lvremove takes the snapshot away",
+                "can only be read: its snapshot {} cannot be used now, and writes would \
+                 invalidate it; to write nevertheless, remove the snapshot with lvremove",
                 lost.join(", ")
             );
             self.plan.notes.push((lv.name.clone(), text));

@@ -168,7 +168,7 @@ fn check_vdev(vdev: &NewVdev) -> Result<(), String> {
         VdevKind::Single if paths != 1 => Err("one device is one vdev".into()),
         VdevKind::Mirror if paths < 2 => Err("mirror requires at least 2 devices".into()),
         VdevKind::Raidz(parity) if !(1..=3).contains(&parity) => {
-            Err(format!("raidz{parity} is not 1 to 3 parities"))
+            Err(format!("raidz{parity}: the parity must be 1 to 3"))
         }
         VdevKind::Raidz(parity) if paths < usize::from(parity) + 1 => {
             Err(format!("raidz{parity} requires at least {} devices", usize::from(parity) + 1))
