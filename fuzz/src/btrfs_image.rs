@@ -129,7 +129,7 @@ struct ByteCounter(usize);
 impl io::Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len();
-        assert!(self.0 < 256 << 20, "the text goes on for ever");
+        assert!(self.0 < 256 << 20, "the text does not end");
         Ok(bytes.len())
     }
 
@@ -170,7 +170,7 @@ async fn walk(files: &Files) {
     let mut steps = 0;
     while let Some(listing) = open.last_mut() {
         steps += 1;
-        assert!(steps < STEPS_MAX, "directories go on for ever");
+        assert!(steps < STEPS_MAX, "the directories do not end");
         let entry = match listing.next().await {
             Ok(Some(entry)) => entry,
             Ok(None) => {
@@ -199,7 +199,7 @@ async fn read(files: &Files, place: Place) {
         assert!(offset == end && len > 0, "pieces are beside each other");
         end = offset + len;
         steps += 1;
-        assert!(steps < STEPS_MAX, "pieces go on for ever");
+        assert!(steps < STEPS_MAX, "the pieces do not end");
     }
     assert_eq!(end, reader.size());
 }

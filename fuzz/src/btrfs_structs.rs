@@ -53,7 +53,7 @@ fn superblock(bytes: &[u8]) -> bool {
     let raw = inspect::superblock_of(&bytes).expect("enough bytes");
     let mut text = Vec::new();
     inspect::superblock(&mut text, raw, SuperblockKind::Full).expect("memory takes all");
-    assert!(text.len() < 1 << 20, "the text goes on for ever");
+    assert!(text.len() < 1 << 20, "the text does not end");
     match Superblock::parse(&bytes, OFFSETS[0]) {
         Ok(found) => {
             assert!(found.nodesize.get() >= found.sectorsize.get());

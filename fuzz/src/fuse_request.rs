@@ -235,7 +235,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
             return output;
         }
     }
-    panic!("a request waits for ever");
+    panic!("a request waits forever");
 }
 
 /// Checks the header of a reply; returns the rest if it reports success.
@@ -256,7 +256,7 @@ fn check_listing(mut rest: &[u8], offset: u64, plus: bool) {
         let entry = &rest[if plus { 128 } else { 0 }..];
         let long = |at: usize| u64::from_ne_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
         let namelen = (long(16) & 0xffff_ffff) as usize;
-        assert!(long(8) > last, "a listing that does not go on");
+        assert!(long(8) > last, "the offsets of a listing do not increase");
         last = long(8);
         let name = &entry[24..24 + namelen];
         assert!(!name.is_empty() && !name.contains(&b'/') && !name.contains(&0));

@@ -11,8 +11,8 @@
 #
 # What writes, and what is verified:
 #   stamps.py   overwrites a file in sectors; what it flushed, and durably noted elsewhere, is there
-#   fio         with O_DSYNC; what its state file says was completed is there. Another job reads back what it has
-#               just written all the time, around the page cache
+#   fio         with O_DSYNC; what its state file says was completed is there. Another job writes and reads
+#               back its data all the time, around the page cache
 #   churn       files are flushed, then named after their checksum, then deleted at random, which discards
 #
 # usage: kill.sh [-r ROUNDS] [CASE...]    default: 3 rounds of each case, those of cases() below
@@ -25,7 +25,7 @@ root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
 
-# name, file system, bitmap, size of a member, how many, what else create is told
+# name, file system, bitmap, size of a member, how many, further arguments of create
 cases() {
 	cat <<-END
 		raid1     ext4  internal  352M  2  --level=1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# memory.sh - the daemon and a writer to its mount have one limit of memory, and both go on.
+# memory.sh - the daemon and a writer to its mount have one limit of memory, and both keep running.
 #
 # In a User Mode Linux guest, as root of which the daemon has CAP_SYS_RESOURCE: a control group (of version 1 and 2) of 70 MiB, in it
 # the daemon and a dd with fsync on an ext4 on a loop device on the mount. Without what docs/memory.md describes they stop for ever

@@ -120,14 +120,14 @@ for process in $load; do
 done
 load=''
 kill "$scraper"
-wait "$scraper" || fail "Prometheus did not end in good order"
+wait "$scraper" || fail "Prometheus did not stop cleanly"
 scraper=''
 
 client md fail md/data a1 >/dev/null
 checked "degraded"
 grep -q '^ashlar_md_degraded.* 1$' page || fail "a failed member is not seen"
 kill $server
-wait $server || fail "the daemon did not end in good order"
+wait $server || fail "the daemon did not stop cleanly"
 server=''
 
 # The dashboard's queries are checked as the expressions of rules, with values for its variables.

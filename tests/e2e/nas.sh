@@ -2,16 +2,16 @@
 # nas.sh - the disks of a dead NAS on a laptop: md RAID1 under LVM under btrfs, made by a real kernel (UML),
 # one of the two images with a damaged superblock, read by an ordinary user
 #
-# The files are taken out with `btrfs restore` from the volume in ashlar's mount, and have the checksums
-# that the kernel wrote down; the images are as they were, bit for bit.
+# `btrfs restore` extracts the files from the volume in ashlar's mount; they have the checksums
+# that the kernel wrote down, and the images are unchanged, bit for bit.
 #
 # usage: nas.sh            environment: ASHLAR=FILE, KEEP=1
-# Debian packages: scripts/setup test. As root it goes on as the user nobody.
+# Debian packages: scripts/setup test. As root it continues as the user nobody.
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 if [ "${NAS_WORK:-}" ]; then
-	# A copy of this script, outside of the repository: it is told which program to run.
+	# A copy of this script, outside of the repository: ASHLAR names the program to run.
 	ashlar=${ASHLAR:?}
 else
 	# shellcheck source=tests/programs.sh

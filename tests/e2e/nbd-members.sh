@@ -5,7 +5,7 @@
 # other round the daemon is killed then. What was flushed is there. The member comes back by itself (after errors, and to a new daemon, by hand), a
 # check finds no difference, and both members alone hold the data at the end. No write waits much longer than the deadline.
 #
-#   nbdkit   the server is killed, ends, or hangs and goes on
+#   nbdkit   the server is killed, ends, or hangs and continues
 #   delay    the same, of a server that takes 5 ms for each write
 #   qemu     the same, of qemu-nbd
 #   error    the server reports errors for a while

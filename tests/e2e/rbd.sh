@@ -1,12 +1,12 @@
 #!/bin/bash
-# rbd.sh - arrays, volumes and a btrfs on images of a real Ceph cluster whose OSDs die, fall silent and come back, and
+# rbd.sh - arrays, volumes and a btrfs on images of a real Ceph cluster whose OSDs die, stop responding and return, and
 # whose daemon is killed with SIGKILL: nothing flushed is lost.
 #
 # Each round of a case: serve the stack; crash.py writes through NBD, and notes durably what was flushed; meanwhile something happens to
 # the cluster, by turns:
 #   kill     an OSD is killed, and started again
-#   freeze   an OSD is stopped, and goes on later than its peers have noticed
-#   both     all OSDs are stopped for a moment, and go on
+#   freeze   an OSD is stopped, and continues after its peers have noticed
+#   both     all OSDs are stopped for a moment, and continue
 # Nothing of this may fail a request, or a member. Then the daemon is killed while crash.py writes; the next round's daemon waits
 # until the cluster has missed the dead one, and crash.py verifies. At the end fio writes and verifies while an OSD is killed,
 # arrays are checked for mismatches, and the daemon stops.
@@ -167,7 +167,7 @@ trouble() {
 	progress
 }
 
-# fio_through - fio verifies what it has written while an OSD is killed and returns
+# fio_through - fio writes and verifies its data while an OSD is killed and returns
 fio_through() {
 	local job
 	bounded fio --name=job --ioengine=nbd --uri="nbd+unix:///${volume//\//%2f}?socket=$W/nbd" --rw=randwrite --bs=16k --iodepth=8 \

@@ -48,13 +48,13 @@ mkdir "$W/vol" "$W/mnt" "$W/snap"
 export XDG_STATE_HOME=$W/state
 server='' loop='' loops=() writers=()
 bounded() { timeout -k 5 60 "$@"; }
-# stop_writers - with all that they have started
+# stop_writers - with their child processes
 stop_writers() {
 	local writer _
 	for writer in "${writers[@]}"; do
 		kill -KILL -- "-$writer" 2>/dev/null || true
 		wait "$writer" 2>/dev/null || true
-		# What it has started may live a little longer, in a directory of the mount.
+		# Its child processes may live a little longer, in a directory of the mount.
 		for _ in $(seq 200); do
 			kill -0 -- "-$writer" 2>/dev/null || break
 			sleep 0.05
@@ -150,7 +150,7 @@ for kind in "${kinds[@]}"; do
 		if [ $((n % 3)) = 1 ]; then old=$n; else lvm lvremove -y "vg/snap$n"; fi
 	done
 	if [ -n "$old" ]; then lvm lvremove -y "vg/snap$old"; fi
-	# It grows while it is written to: the mount shows the new size at once, the loop device when it is told.
+	# It grows while it is written to: the mount shows the new size at once, the loop device after losetup -c.
 	before=$(bounded blockdev --getsize64 "$loop")
 	lvm lvextend -L +64M vg/data
 	bounded losetup -c "$loop"

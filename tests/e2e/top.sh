@@ -155,7 +155,7 @@ round() {
 	top
 	see 'F10 Quit'
 	kill $server
-	wait $server || fail "the daemon did not end in good order"
+	wait $server || fail "the daemon did not stop cleanly"
 	server=''
 	see 'cannot talk to the daemon'
 	ended 1

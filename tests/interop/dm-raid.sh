@@ -2,7 +2,7 @@
 # dm-raid.sh - RAID volumes that LVM and the kernel (UML) made are read by ashlar bit for bit.
 #
 # raid1, raid10, raid0, and raid4, 5 and 6 in each order of parity; in sync, being made equal, with a leg that failed or is not rebuilt; and each
-# of them once more without each leg that it can do without. What the kernel read of each volume is
+# of them once more without each leg that may be missing. What the kernel read of each volume is
 # compared with what ashlar reads of the hidden devices.
 #
 # Debian packages: scripts/setup test. Works as an ordinary user. Environment: KEEP=1 keeps the images; EXAMPLES=DIR has the example dm_raid_read, default target/debug/examples.

@@ -1,11 +1,11 @@
 #!/bin/bash
-# dm-snapshot.sh - one side begins a snapshot, the other goes on with it, and back, to the end of a merge.
+# dm-snapshot.sh - one side begins a snapshot, the other continues it, and back, to the end of a merge.
 #
 # The sides are the kernel (UML) and ashlar. Per case, with chunks of 8, 16 and 128 sectors:
 #
 #   take     the first side takes a snapshot, writes to it, flushes, and writes to the origin at random
 #            places; it ends cleanly, or is killed in the middle of that
-#   go on    the second side finds the snapshot bit for bit, writes to it, and to the origin; ends cleanly
+#   continue the second side finds the snapshot bit for bit, writes to it, and to the origin; ends cleanly
 #   merge    the first side finds the snapshot bit for bit, begins to merge it, and is killed half way
 #   finish   the second side finds the merged device bit for bit, finishes, and the origin is the snapshot
 #
@@ -210,7 +210,7 @@ run_case() {
 	mkdir "$dir"
 	head -c $((size * 512)) /dev/urandom >"$dir/origin.img"
 	head -c $((size * 512)) /dev/urandom >"$dir/other.img"
-	# What was there before is no part of a store.
+	# Earlier data on the device are not part of a store.
 	head -c $((cow * 512)) /dev/urandom >"$dir/cow.img"
 	dd if=/dev/zero of="$dir/cow.img" bs=4096 count=1 conv=notrunc status=none
 	cp "$dir/origin.img" "$dir/expected.img"

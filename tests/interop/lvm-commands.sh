@@ -5,10 +5,10 @@
 #   2  LVM (in UML) takes it without a warning; the kernel activates it, writes to origin and snapshots;
 #      LVM makes groups of its own: striped, snapshots, merging, RAID, thin, odd areas, tags
 #   3  pvs, vgs and lvs of ashlar say of all groups what LVM's say, in the same words, also with a
-#      physical volume missing; they select and sort alike, and refuse alike what is no selection; so do the
+#      physical volume missing; they select and sort alike, and refuse alike what is not a selection; so do the
 #      display and scan commands; ashlar merges a snapshot, marks another, extends and removes volumes
 #   4  LVM takes the result; origins and the other snapshot have the contents that they should have: the
-#      kernel goes on with the merge that was marked
+#      kernel continues the merge that was marked
 #
 # environment: KEEP=1 keeps the files and says where; ASHLAR=FILE the program, default target/debug/ashlar
 # Debian packages: scripts/setup test. Works as an ordinary user.

@@ -188,7 +188,7 @@ serve "${plain[@]}" --read-only
 same ' plain/'
 end TERM 0
 lvm pvmove -i 1
-grep -q 'd0.img: Moved: 100.00%' "$work/said" || fail "the move of LVM does not go on"
+grep -q 'd0.img: Moved: 100.00%' "$work/said" || fail "LVM's move does not continue"
 [ "$("$ashlar" lvm pvs --devices "$(IFS=, && echo "${plain[*]}")" --noheadings -o pv_used "$work/d0.img" | tr -d ' ')" = 0 ] ||
 	fail "extents are left"
 judged judge "LVM reads what ashlar moved"

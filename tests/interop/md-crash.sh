@@ -6,7 +6,7 @@
 #            finds all copies equal
 #   crash    ashlar serves them, they are written, ashlar is killed with SIGKILL at a random time;
 #            the kernel resyncs them, then finds all copies equal, and what was flushed is there
-#            (crash.py); ROUNDS times, each going on with the arrays as the last one left them. Of an array with a
+#            (crash.py); ROUNDS times, each with the arrays as the last one left them. Of an array with a
 #            partial parity log all that was flushed is there without each member, too, for the kernel and for
 #            ashlar, and no resync follows
 #   power    the kernel writes them, its guest is killed with what was in its page cache; ashlar
@@ -180,7 +180,7 @@ idle() {
 	return 1
 }
 
-# ashlar assembles what the kernel left behind, resyncs, checks
+# ashlar assembles the arrays as the kernel left them, resyncs, checks
 step_recover() {
 	local status=0
 	start_server || return 1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# md-members.sh - members come and go, syncs are interrupted, and the other side goes on.
+# md-members.sh - members come and go, syncs are interrupted, and the other side continues.
 #
 # Each scenario has two halves; one is played by the kernel and mdadm (UML), one by ashlar, and then
 # the other way round. Afterwards both find all copies equal and all sectors as written.
@@ -90,6 +90,6 @@ stage() {
 started=$SECONDS
 /usr/bin/python3 "$here/poison.py" selftest >"$WORK/selftest" || { cat "$WORK/selftest"; exit 1; }
 side kernel first "$WORK/kernel" & side ashlar first "$WORK/ashlar" & stage "one side begins"
-side kernel second "$WORK/ashlar" & side ashlar second "$WORK/kernel" & stage "the other side goes on"
+side kernel second "$WORK/ashlar" & side ashlar second "$WORK/kernel" & stage "the other side continues"
 side kernel judge "$WORK/ashlar" & side ashlar judge "$WORK/kernel" & stage "all copies are equal, all sectors as written"
 side kernel judge "$WORK/kernel" & side ashlar judge "$WORK/ashlar" & stage "and so finds the other side"

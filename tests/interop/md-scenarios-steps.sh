@@ -75,7 +75,7 @@ garbage() { for member; do head -c $((kib * 1024)) /dev/urandom >"$member.img"; 
 # slots - of the running array, as [UU_U]
 slots() { mdstat | sed -n 's/^ .* \(\[[U_]*\]\)$/\1/p'; }
 
-# removes MEMBER - which the array may need a moment to let go of
+# removes MEMBER - which the array may need a moment to release
 removes() { until_true 10 hushed manage remove "$1"; }
 hushed() { "$@" 2>/dev/null; }
 
@@ -458,7 +458,7 @@ assembly() {
 	cp sound/m[0-2].img .
 	refused "$too_few" start m0 m2
 	assembled 1 '[U_U]' --run m0 m2
-	# A member of another array is no substitute.
+	# A member of another array is not a substitute.
 	cp sound/m[0-2].img .
 	refused "$too_few|match" start m0 m4 m2
 	# Two are missing.
@@ -467,7 +467,7 @@ assembly() {
 	cp changed/m?.img .
 	assembled 2 '[U_U]' m0 m1 m2
 	assembled 2 '[U_U]' m1 m2 m0
-	# A stale one is no substitute for one that is missing.
+	# A stale member is not a substitute for a missing one.
 	refused "$too_few" start --run m1 m2
 	completes m1 -- m0 m2
 	assembled 2 '[UUU]' m0 m1 m2

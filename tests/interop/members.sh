@@ -2,7 +2,7 @@
 # members.sh SIDE STEP DIR CASES - one side's part of md-members.sh, for each case in a file.
 #
 # SIDE is kernel (inside UML) or ashlar; side-SIDE.sh says how each does things, here is what is
-# done. STEP is first (make the array and begin), second (go on with it) or judge. Prints a line
+# done. STEP is first (make the array and begin), second (continue) or judge. Prints a line
 # for each case: "pass NAME", or "FAIL NAME" followed by what went wrong.
 #
 # Between the sides nothing runs. What the second one has to copy to a member is seen by poison

@@ -6,7 +6,7 @@
 declare -A device # of a member
 target=/dev/md0
 
-# Writing to a place that is known to be bad is tried again by the kernel, and that is no defect.
+# The kernel retries writes to known bad blocks; that is not a defect.
 defects='BUG|WARNING|I/O error|md/raid.*(error|nvalid|annot)|md: .*(invalid|kicking|not clean)'
 
 begin_side() {

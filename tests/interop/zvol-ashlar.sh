@@ -149,7 +149,7 @@ ashlar_replay() {
 	leave
 }
 
-# leaves - a volume is resized and another rolled back while they are written, and the pool is not let go of; it is when the writers
+# leaves - a volume is resized and another rolled back while they are written, and the pool is not exported; it is when the writers
 # have gone, however they went
 ashlar_leaves() {
 	local checked killed rounds=0 begun

@@ -14,7 +14,7 @@
 #   A-properties-Q A sets all properties; the other sees the same values, sources and limits, and inherits them again
 #   ashlar-leaves-Q   volumes are suspended, and the pool exported, while they are written
 #   A-segments-Q   requests of many small unaligned segments, on blocks of 16 KiB, over A; the other reads the same
-#   A-ext4-Q, A-lvm-Q, A-thin-Q   a file system, LVM with a snapshot, a thin pool on a volume over A; the other goes on
+#   A-ext4-Q, A-lvm-Q, A-thin-Q   a file system, LVM with a snapshot, a thin pool on a volume over A; the other continues
 #   ashlar-2.1-*   the same with OpenZFS 2.1 in ashlar, where all others have the release that is installed
 # where A is kernel or ashlar, Q whether requests are merged (q1) or not (q0). The kernel makes the pools of all cases that
 # begin with one of its own first, up to 16 disks in one boot.
@@ -43,7 +43,7 @@ cases() {
 	for side in kernel ashlar; do
 		while read -r shape disks; do
 			case $side:$shape in
-			ashlar:log | ashlar:partition) continue ;; # it goes on with those of the kernel
+			ashlar:log | ashlar:partition) continue ;; # it continues with those of the kernel
 			esac
 			echo "$side-made-$shape exchange $side $shape 1 $disks $(selected "$side:$shape" kernel:log ashlar:raidz)"
 		done <<-END

@@ -165,7 +165,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection in good order.
+    /// Disconnects cleanly.
     fn close(mut self) -> Outcome<()> {
         let number = Command::Disc as u16;
         let header = Header { flags: 0, number, cookie: 0, offset: 0, length: 0 };

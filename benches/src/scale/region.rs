@@ -55,7 +55,7 @@ pub(super) enum Rack {
     Away,
     /// It is back: its members lack what was written meanwhile.
     Back,
-    /// It does not come back: members elsewhere replace its own.
+    /// It does not return: members elsewhere replace its own.
     Lost,
 }
 

@@ -32,7 +32,7 @@ pub enum ReadError {
         status: Status,
     },
     /// Too many members of a row with parity are lost.
-    #[error("the row of {0} has lost more than its parity can give back")]
+    #[error("the row of {0} has lost more than its parity can reconstruct")]
     Row(Logical),
     /// No item of the RAID stripe tree has the address.
     #[error("the RAID stripe tree does not say where {0} is")]
@@ -121,7 +121,7 @@ pub enum OpenError {
     },
     /// The first superblock is missing, and the other copies contradict each other.
     #[error(
-        "{name}: there is no first superblock, and the copy at {} is of {}, that at {} of {}: which of them is a leftover cannot be told",
+        "{name}: there is no first superblock, and the copy at {} is of {}, that at {} of {}: nothing shows which of them is outdated",
         .first.0, .first.1, .second.0, .second.1
     )]
     Copies {
@@ -147,7 +147,7 @@ pub enum OpenError {
     },
     /// The device is the target of an unfinished replacement.
     #[error(
-        "{name} is the target of a replacement that was not finished, and no device of the file system yet: leave it out"
+        "{name} is the target of a replacement that was not finished, and not a device of the file system yet: leave it out"
     )]
     ReplaceTarget {
         /// The device.
@@ -155,7 +155,7 @@ pub enum OpenError {
     },
     /// The device was absent while others were written.
     #[error(
-        "{name} missed transactions: its generation is {generation}, that of the file system is {newest}. It may hold old data that no checksum tells from new"
+        "{name} missed transactions: its generation is {generation}, that of the file system is {newest}. It may contain old data that no checksum distinguishes from new data"
     )]
     Stale {
         /// The device.
@@ -176,7 +176,7 @@ pub enum OpenError {
         seed: Uuid,
     },
     /// The device was replaced by another.
-    #[error("{name} was device {devid} once, and another disk is by now")]
+    #[error("{name} was device {devid} once, and another disk has replaced it")]
     Replaced {
         /// The device.
         name: String,

@@ -185,7 +185,7 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    /// The leaf with the last key below `key`; `None` if there is none.
+    /// The leaf with the last key below `key`; `None` if no key is below it.
     ///
     /// # Errors
     /// As for [`Self::with`].

@@ -137,7 +137,7 @@ impl Occupants {
             let extents = match backref::owners(&self.fs, Logical(at), end - at).await {
                 Ok(extents) => extents,
                 Err(error) => {
-                    debug!(%start, %error, "the owners of a range are not found out");
+                    debug!(%start, %error, "cannot find the owners of a range");
                     put(&mut all, end - at, &"unknown".into());
                     break;
                 }
@@ -204,7 +204,7 @@ impl Occupants {
             .await
             .map(|names| names.first().map_or_else(unnamed, |name| name.full().to_string()).into());
         let name = name.unwrap_or_else(|error| {
-            debug!(root, inode, %error, "the name is not found out");
+            debug!(root, inode, %error, "cannot find the name of an inode");
             unnamed().into()
         });
         self.names.put((root, inode), Arc::clone(&name));

@@ -116,7 +116,7 @@ impl<'a> Path<'a> {
         self.resume
     }
 
-    /// Goes to the first item whose key is at least `key`; false if there is none. A path above the
+    /// Goes to the first item whose key is at least `key`; false if there is no such item. A path above the
     /// leaves goes to the pointer to the leaf in which `key` belongs.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl<'a> Path<'a> {
         self.settle().await
     }
 
-    /// Goes to the last item whose key is at most `key`; false if there is none.
+    /// Goes to the last item whose key is at most `key`; false if there is no such item.
     ///
     /// # Errors
     /// A block on the way cannot be read from any mirror; the path is then at no item.
@@ -155,7 +155,7 @@ impl<'a> Path<'a> {
         self.prev().await
     }
 
-    /// Goes to the next item; false if there is none.
+    /// Goes to the next item; false after the last one.
     ///
     /// # Errors
     /// As for [`Self::search`].
@@ -167,7 +167,7 @@ impl<'a> Path<'a> {
         self.settle().await
     }
 
-    /// Goes to the previous item; false if there is none.
+    /// Goes to the previous item; false before the first one.
     ///
     /// # Errors
     /// As for [`Self::search`].

@@ -191,7 +191,8 @@ impl<'a> StripeWalk<'a> {
                 if next >= range.end {
                     return RangeCopies { range, copies: Ok(copies) };
                 }
-                let error = damaged(&range, format!("it goes on where the next begins, at {next}"));
+                let error =
+                    damaged(&range, format!("it overlaps the next item, which begins at {next}"));
                 RangeCopies::lost(at.0..behind, error)
             }
             Some((key, Err(why))) => {
@@ -222,7 +223,7 @@ struct Item {
 impl Item {
     fn parse(key: Key, data: &[u8], sectorsize: u64) -> Result<Self, String> {
         if key.kind != item::RAID_STRIPE {
-            return Err("it is no RAID stripe".to_owned());
+            return Err("it is not a RAID stripe".to_owned());
         }
         let is_aligned = [key.objectid, key.offset].iter().all(|it| it.is_multiple_of(sectorsize));
         let end = key.objectid.checked_add(key.offset);
@@ -232,7 +233,7 @@ impl Item {
         let strides = raid_stripe(data).map_err(|why| why.to_string())?;
         let is_aligned = |stride: &RaidStride| stride.physical.get().is_multiple_of(sectorsize);
         if !strides.iter().all(is_aligned) {
-            return Err("the place of a copy is no multiple of the sector size".to_owned());
+            return Err("the address of a copy is not a multiple of the sector size".to_owned());
         }
         Ok(Self { range: key.objectid..end, copies: strides.into() })
     }

@@ -72,7 +72,7 @@ impl FileSystem {
         (at.0 != 0).then_some(Root { id: objectid::TREE_LOG, at, generation, level })
     }
 
-    /// The tree with this number; `None` if there is none.
+    /// The tree with this number; `None` if it does not exist.
     ///
     /// If there are several roots with the number (only relocation trees), the last one.
     ///
@@ -176,7 +176,7 @@ impl FileSystem {
         Ok(all.find(|subvolume| subvolume.root.at == at))
     }
 
-    /// The subvolume with this number; `None` if there is none.
+    /// The subvolume with this number; `None` if it does not exist.
     ///
     /// # Errors
     /// The tree of roots is damaged.

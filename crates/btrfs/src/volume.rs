@@ -73,8 +73,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Whether only a backup superblock shows that the device belongs to the file system: where the
-    /// first superblock should be there is none, not even a damaged one, or the place cannot be
+    /// Whether only a backup superblock shows that the device belongs to the file system: the first
+    /// superblock is missing (it is not merely damaged), or its location cannot be
     /// read. Such a device may have been reformatted since; look for other signatures before
     /// writing to it.
     pub fn is_by_backup(&self) -> bool {
@@ -339,7 +339,7 @@ impl FileSystem {
     ) -> Result<Arc<T>, TreeError> {
         let at = expected.at;
         if !at.0.is_multiple_of(u64::from(self.sectorsize())) {
-            let what = "an address that is no multiple of the sector size";
+            let what = "an address that is not a multiple of the sector size";
             return Err(TreeError::damaged(at, NodeError::Contents { what, slot: 0 }));
         }
         let mut is_first = true;

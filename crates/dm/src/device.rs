@@ -3,11 +3,11 @@
 //! # States
 //!
 //! ```text
-//!            suspend: the gate is closed, I/O in flight ends, caches are flushed, targets are told
+//!            suspend: the gate is closed, I/O in flight ends, caches are flushed, targets suspend
 //!   active ---------------------------------------------------------------------> suspended
 //!     ^                                                                               |
 //!     +-------------------------------------------------------------------------------+
-//!            resume: targets are told, the loaded table becomes the live one, the gate opens
+//!            resume: targets resume, the loaded table becomes the live one, the gate opens
 //! ```
 //!
 //! While the gate is closed, new I/O is held; it then goes to the table that is live. I/O that must
@@ -208,7 +208,7 @@ impl Device {
             Some(target) => target.message(words).await,
             None => {
                 let (name, size) = (self.0.disk.name(), table.capacity());
-                let text = format!("{name} has {size} sectors: none is {sector}");
+                let text = format!("{name} has {size} sectors: sector {sector} is beyond its end");
                 Err(MessageError::Invalid(text))
             }
         }
@@ -246,7 +246,7 @@ impl DeviceCore {
                     Ok(()) => target.resumed().await,
                     Err(status) => {
                         let kind = target.type_name();
-                        warn!(device = self.disk.name(), kind, %status, "a target does not go on");
+                        warn!(device = self.disk.name(), kind, %status, "a target does not resume");
                     }
                 }
             }
@@ -261,7 +261,7 @@ impl DeviceCore {
         let limits = table.limits().keep_promises(self.disk.limits());
         if let Err(error) = self.disk.set_limits(limits) {
             // `load` has refused such a table.
-            warn!(device = self.disk.name(), %error, "the limits stay");
+            warn!(device = self.disk.name(), %error, "cannot change the limits of a device");
         }
     }
 
@@ -292,7 +292,7 @@ async fn begin(device: &str, table: &Table) -> BioResult {
         for target in table.targets().take(index) {
             if let Err(status) = target.suspended().await {
                 let kind = target.type_name();
-                warn!(device, kind, %status, "a target does not end what it began");
+                warn!(device, kind, %status, "a target does not suspend again");
             }
         }
         return Err(status);

@@ -69,7 +69,7 @@ pub enum LoadError {
         block: Sectors,
     },
     /// The device is in use with another logical block size.
-    #[error("device {device} has blocks of {now} bytes, the table needs {wanted}: make it anew")]
+    #[error("device {device} has blocks of {now} bytes, the table needs {wanted}: recreate it")]
     BlockSize {
         /// The device.
         device: String,

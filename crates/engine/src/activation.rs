@@ -30,7 +30,7 @@ pub fn sockets() -> io::Result<Vec<BoundSocket>> {
     }
     let wrong = |fd: RawFd, why: &str| io::Error::other(format!("descriptor {fd}: {why}"));
     if count > MOST {
-        return Err(wrong(FIRST + count, "there are too many"));
+        return Err(wrong(FIRST + count, "too many descriptors were passed"));
     }
     let take = |fd| {
         // SAFETY: only looked at, and that fails if it is not open. This process has none there but what it was started with.

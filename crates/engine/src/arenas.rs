@@ -102,7 +102,7 @@ impl Arena {
     fn unmap(self) {
         // SAFETY: the mapping is this arena's, all blocks of which are free.
         if let Err(errno) = unsafe { munmap(self.start.as_ptr().cast(), self.bytes()) } {
-            tracing::warn!(%errno, "memory of buffers is not given back");
+            tracing::warn!(%errno, "cannot return the memory of buffers to the kernel");
         }
     }
 }
@@ -121,7 +121,7 @@ impl Arenas {
         let (Ok(()) | Err(_)) = buffer::set_large_source(SMALLEST_BYTES, arenas);
     }
 
-    /// A block of `len` bytes; `None` if that is no size of blocks here, or out of memory.
+    /// A block of `len` bytes; `None` if no blocks have that size here, or out of memory.
     fn take(&self, len: usize) -> Option<NonNull<u8>> {
         if len < SMALLEST_BYTES || !BLOCK_SIZES.contains(&len) {
             return None;

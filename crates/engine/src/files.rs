@@ -1,7 +1,7 @@
 //! Registered files: the ring looks the descriptor up once instead of at every I/O.
 //!
 //! A [`RingFile`] is shared by all reactors and gets a slot in each ring that uses it. Each ring keeps the file open
-//! until it is told that the file is gone.
+//! until the last [`RingFile`] is dropped and the ring is informed.
 //!
 //! A file can be closed although it is shared: another file takes its number, one that can be neither read nor written, and the rings
 //! forget it. Operations under way hold the file open, and so its lock, until they end. The slots stay empty, because entries that name

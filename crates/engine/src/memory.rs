@@ -1,4 +1,4 @@
-//! The memory of the process: how much is available, returning unused memory, and what the kernel does when there is none left.
+//! The memory of the process: how much is available, returning unused memory, and what the kernel does when memory runs out.
 
 use std::path::Path;
 use std::{fs, io};

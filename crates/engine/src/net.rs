@@ -144,7 +144,7 @@ impl Listener {
         local_addr(&self.fd)
     }
 
-    /// Waits for a connection, also after errors that may pass, such as a lack of descriptors: these are told to `passing`.
+    /// Waits for a connection, also after errors that may pass, such as a lack of descriptors: `passing` gets these.
     ///
     /// # Errors
     /// The listening socket can no longer be used.

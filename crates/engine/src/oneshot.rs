@@ -9,7 +9,7 @@ use ashlar_block::sync::lock;
 
 /// The sender was dropped without sending: its closure panicked, or its reactor ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the work was given up before it ended")]
+#[error("the work was abandoned before it ended")]
 pub struct ReceiveError;
 
 struct Slot<T> {

@@ -1,4 +1,4 @@
-//! Operations in flight: what owns their memory, and what is told of the completion.
+//! Operations in flight: what owns their memory, and who is notified of the completion.
 //!
 //! Each operation has a slot in its reactor's [`OpTable`] from submission until the kernel's
 //! completion. The slot **owns** what the kernel may touch (buffers, iovec arrays, descriptor), so
@@ -149,7 +149,7 @@ pub(crate) enum Outcome {
     Nothing,
 }
 
-/// Frees what an operation leaves behind when no future collects its result.
+/// Frees the memory and the result of an operation when no future collects them.
 pub(crate) fn discard(keep: KeptMemory, result: i32) {
     match keep {
         KeptMemory::NewFd if result >= 0 => {

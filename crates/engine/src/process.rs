@@ -66,7 +66,7 @@ fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel says how much room they need; they do not change any more.
+        // The kernel says how much room they need; they no longer change.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Err(error);
         }

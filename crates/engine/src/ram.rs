@@ -70,7 +70,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        // SAFETY: the mapping is ours, and nothing refers to it.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = unmapped {
             tracing::error!(%error, "unmapping a RAM disk");

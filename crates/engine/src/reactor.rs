@@ -471,7 +471,7 @@ fn tell_time() {
 }
 
 /// The reactor cannot work without the ring: an error that is not about load means a bug or a broken kernel, and the
-/// thread cannot go on.
+/// thread cannot continue.
 fn check(entered: io::Result<()>) {
     if let Err(error) = entered {
         panic!("io_uring_enter: {error}");
@@ -479,7 +479,7 @@ fn check(entered: io::Result<()>) {
 }
 
 impl Drop for Reactor {
-    /// Drops all tasks, cancels waits, issues plugged I/O, and returns when nothing is in flight any more. Operations
+    /// Drops all tasks, cancels waits, issues plugged I/O, and returns when nothing is in flight. Operations
     /// that do not end in time, or should have ended before, are leaked with their memory and the ring.
     fn drop(&mut self) {
         let core = &self.core;

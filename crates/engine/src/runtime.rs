@@ -138,7 +138,7 @@ impl Engine {
     /// reaches the task that awaits it, and leaves the thread running.) Only the first call's future reports panics;
     /// those of later calls never end.
     ///
-    /// The tasks of that thread are neither run nor dropped any more, and its operations are neither awaited nor
+    /// The tasks of that thread are no longer run or dropped, and its operations are neither awaited nor
     /// forgotten: to the rest of the process they stay in flight, because an interrupted write must not look like one
     /// that has ended. Work sent to its handle ends with [`ReceiveError`].
     pub fn panicked(&mut self) -> impl Future<Output = ThreadPanic> + use<> {
@@ -231,7 +231,7 @@ impl Runtime for EngineRuntime {
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> LocalFuture<'static, ()> {
         let ended = compute::run(work);
         Box::pin(async move {
-            // A caller that waits for a result sees that there is none.
+            // A caller that waits for a result sees that it is missing.
             let (Ok(()) | Err(ReceiveError)) = ended.await;
         })
     }

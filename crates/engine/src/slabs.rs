@@ -1,7 +1,7 @@
-//! Slabs: reusable blocks of memory in a few sizes; the block given back last is used first.
+//! Slabs: reusable blocks of memory in a few sizes; the block returned last is used first.
 //!
 //! Each size has its own region of address space, an array of blocks: blocks are never split or joined, and one size
-//! cannot fragment another. Pages are allocated at first use. Up to a bound they are kept when blocks are given back,
+//! cannot fragment another. Pages are allocated at first use. Up to a bound they are kept when blocks are returned,
 //! because pages in the processor's caches that need no page fault are worth keeping. Beyond the bound the pages that
 //! were unused longest are returned to the kernel, from each size in turn; only the address space stays.
 //!
@@ -71,7 +71,7 @@ pub struct SharedMemory {
 
 impl Slabs {
     /// Blocks of `sizes` (ascending, multiples of 4096 bytes), at most `region_bytes` of each. Up to `keep_bytes` of
-    /// the memory given back are kept.
+    /// the returned memory are kept.
     ///
     /// # Errors
     /// Those of mmap(2): not enough address space.
@@ -152,7 +152,7 @@ impl Slabs {
         })
     }
 
-    /// Changes how much of the memory given back is kept.
+    /// Changes how much of the returned memory is kept.
     pub fn set_keep_bytes(&self, keep_bytes: usize) {
         self.keep_bytes.store(keep_bytes, Ordering::Relaxed);
         self.give_back();
@@ -207,7 +207,7 @@ impl Slabs {
     /// Gives a block back.
     ///
     /// # Safety
-    /// `memory` is what [`Slabs::take`] returned, is given back once, and is not used any more.
+    /// `memory` is what [`Slabs::take`] returned, is returned once, and is no longer used.
     pub unsafe fn give(&self, memory: NonNull<u8>) {
         let offset = memory.addr().get() - self.base.addr().get();
         let (class, within) = (offset / self.region_bytes, offset % self.region_bytes);
@@ -237,7 +237,7 @@ impl Slabs {
             let given =
                 unsafe { rustix::mm::madvise(block.as_ptr().cast(), size, self.giving_back) };
             if let Err(errno) = given {
-                tracing::debug!(%errno, "memory is not given back");
+                tracing::debug!(%errno, "cannot return memory to the kernel");
             }
             self.region(class).empty.push(number);
         }
@@ -300,7 +300,7 @@ mod tests {
         );
     }
 
-    /// Most recent first, with its contents; the blocks given back longest ago without.
+    /// Most recent first, with its contents; the blocks returned longest ago without.
     #[test]
     fn what_is_given_back_is_used_again() {
         for slabs in [

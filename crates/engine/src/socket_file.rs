@@ -1,4 +1,4 @@
-//! Unix sockets in the file system: created with their mode, replaced when no process listens any more, and removed
+//! Unix sockets in the file system: created with their mode, replaced when no process listens, and removed
 //! only by their owner.
 //!
 //! Several daemons may be given one path. A file is removed only by the identity (device and inode) that was checked,

@@ -141,9 +141,7 @@ pub enum Refusal {
     #[error("{0}")]
     Unsupported(String),
     /// It is on a missing physical volume.
-    #[error(
-        "it needs the physical volume {0}, which is missing, and no partial volumes are wanted"
-    )]
+    #[error("it needs the physical volume {0}, which is missing, and partial activation is off")]
     Missing(Uuid),
     /// It is made of a refused volume.
     #[error("it is made of {part}, which cannot be used: {why}")]
@@ -181,7 +179,7 @@ pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<
     let (plan, made) = (Plan::default(), BTreeMap::new());
     let snapshots = group.snapshots().collect();
     let mut planner = Planner { group, options, pv, seen, snapshots, plan, made };
-    // A move goes on whether its volumes are active or not.
+    // A move continues whether its volumes are active or not.
     for lv in group.lvs.iter().filter(|lv| Move::of(lv).is_some()) {
         planner.volume(lv).ok();
     }
@@ -368,8 +366,8 @@ impl<'a> Planner<'a> {
         {
             made.read_only = true;
             let text = format!(
-                "can only be read: its snapshot {} cannot be used now, and would not keep what is \
-                 overwritten; lvremove takes the snapshot away",
+                "can only be read: its snapshot {} cannot be used now, and writes would \
+                 invalidate it; to write nevertheless, remove the snapshot with lvremove",
                 lost.join(", ")
             );
             self.plan.notes.push((lv.name.clone(), text));

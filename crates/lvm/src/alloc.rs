@@ -86,7 +86,7 @@ pub enum AllocError {
     },
     /// There are enough free extents, but the placement is impossible.
     #[error(
-        "{wanted} extents are free, but not as wished: {stripes} stripes on different physical volumes, \
+        "{wanted} extents are free, but not as requested: {stripes} stripes on different physical volumes, \
          placed as \"{policy}\""
     )]
     NotSo {

@@ -123,8 +123,8 @@ impl VolumeGroup {
         };
         if label.metadata_areas.len() > 1 {
             return refuse(
-                "it has a metadata area at its end, which would have to move: take it out of the group with vgreduce, \
-                 and make it anew with pvcreate"
+                "it has a metadata area at its end, which would have to move: remove it from the group with vgreduce, \
+                 and recreate it with pvcreate"
                     .to_owned(),
             );
         }

@@ -55,12 +55,12 @@ pub enum ChangeError {
     Refused(String),
     /// An invalid name.
     #[error(
-        "\"{0}\" is no name for a logical volume: letters, digits, and . _ + - but no - in front"
+        "\"{0}\" is not a name for a logical volume: use letters, digits and . _ + -, and no leading -"
     )]
     BadName(String),
     /// An invalid name of a group.
     #[error(
-        "\"{0}\" is no name for a volume group: letters, digits, and . _ + - but no - in front"
+        "\"{0}\" is not a name for a volume group: use letters, digits and . _ + -, and no leading -"
     )]
     BadGroupName(String),
     /// The group's maximum of physical volumes is reached.
@@ -174,7 +174,7 @@ impl VolumeGroup {
             return refuse("a snapshot is being merged into it: wait until that has ended");
         }
         if of.unsupported.is_some() || !is_plain(of) {
-            return refuse("only of linear and striped volumes snapshots can be made");
+            return refuse("only linear and striped volumes can have snapshots");
         }
         if !self.is_seen(origin) {
             return refuse("it is a part of another volume");
@@ -391,7 +391,7 @@ impl VolumeGroup {
             return refuse("only linear and striped volumes, and snapshots, can be removed");
         }
         if self.snapshot_in(name).is_some_and(|found| found.snapshot.merging) {
-            return refuse("it is being merged: what was not merged yet would be lost");
+            return refuse("it is being merged: data not merged yet would be lost");
         }
         let mut gone: Vec<String> = Vec::new();
         for found in self.snapshots_of(name) {
@@ -424,7 +424,7 @@ impl VolumeGroup {
         self.find_unlocked(name)?;
         let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
         let Some(found) = self.snapshot_in(name) else {
-            return refuse("it is no snapshot");
+            return refuse("it is not a snapshot");
         };
         if found.snapshot.merging {
             return refuse("it is being merged already");

@@ -53,7 +53,7 @@ pub enum CommitError {
     },
     /// A write failed before the new text was current anywhere.
     #[error(
-        "physical volume {uuid}: cannot write the metadata: {status}; the volume group is as it was"
+        "physical volume {uuid}: cannot write the metadata: {status}; the volume group is unchanged"
     )]
     Write {
         /// The physical volume.

@@ -127,8 +127,7 @@ pub fn plan(uuid: Uuid, size: u64, layout: &Layout) -> Result<PvLabel, FormatErr
 /// It cannot have that size.
 pub fn resized(label: &PvLabel, size: u64) -> Result<PvLabel, FormatError> {
     if label.metadata_areas.len() > 1 {
-        let why =
-            "it has a metadata area at its end, which would have to move: pvcreate makes it anew";
+        let why = "it has a metadata area at its end, which would have to move: recreate it with pvcreate";
         return Err(FormatError::Layout(why));
     }
     if size < MIN_DEVICE {

@@ -78,7 +78,7 @@ pub enum NameError {
 /// The only group with this name or UUID.
 ///
 /// # Errors
-/// There is none, or there are several.
+/// No group has it, or several have.
 pub fn named<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group, NameError> {
     let is = |group: &&Group| {
         let group = &group.metadata.group;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A crash leaves one of these on disk. Until a piece is recorded as moved, the old place has everything that was written: its copy
-//! begins anew.
+//! begins again.
 //!
 //! Source: `pvmove(8)`, and the texts that LVM 2.03 writes.
 

@@ -9,7 +9,7 @@ use crate::command::{Amount, Base, NewSize, Sign};
 /// g, t, p, e, in powers of 1024.
 ///
 /// # Errors
-/// The text is no size.
+/// The text is not a size.
 pub fn size(text: &str) -> Result<Sectors, String> {
     scaled(text, Notation::LVM, "MiB")
 }

@@ -288,7 +288,7 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Takes back a command of which nothing has been sent; false if there is none.
+    /// Cancels a command of which nothing has been sent; false if no unsent command has this cookie.
     fn take_unsent(&self, cookie: u64) -> bool {
         let mut outgoing = self.outgoing.borrow_mut();
         let place = outgoing.iter().position(|unsent| unsent.cookie == cookie);

@@ -13,11 +13,11 @@ use event_listener::Event;
 
 use crate::uri::Uri;
 
-/// Disks that are not used any more, and had requests in flight at that time perhaps.
+/// Disks that are no longer used, and had requests in flight at that time perhaps.
 static FORMER: Mutex<Vec<(Uri, Arc<Departure>)>> = Mutex::new(Vec::new());
 static LEFT: Condvar = Condvar::new();
 
-/// Whether a disk is not used any more, and its connections.
+/// Whether a disk is no longer used, and its connections.
 #[derive(Default)]
 pub(crate) struct Departure {
     has_begun: AtomicBool,
@@ -26,7 +26,7 @@ pub(crate) struct Departure {
 }
 
 impl Departure {
-    /// The disk is not used any more.
+    /// The disk is no longer used.
     pub(crate) fn begin(&self) {
         self.has_begun.store(true, SeqCst);
         self.begun.notify(usize::MAX);
@@ -43,13 +43,13 @@ impl Departure {
         self.begin();
     }
 
-    /// Whether the disk is not used any more.
+    /// Whether the disk is no longer used.
     #[inline]
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun.load(Relaxed)
     }
 
-    /// Returns once the disk is not used any more.
+    /// Returns once the disk is no longer used.
     pub(crate) async fn begun(&self) {
         until(&self.begun, || self.has_begun.load(SeqCst)).await;
     }

@@ -182,7 +182,7 @@ impl<N: Network> Driver for NbdDriver<N> {
             return N::spawn(async move { rq.complete(connection.execute(command).await) });
         }
         if rq.is_in_place() {
-            // The connection has just ended; the link's thread could not let go of the memory.
+            // The connection has just ended; the link's thread could not release the memory.
             return rq.complete(Err(Status::Transport));
         }
         let link = Arc::clone(&self.link);
@@ -192,7 +192,7 @@ impl<N: Network> Driver for NbdDriver<N> {
         });
     }
 
-    /// A connection of the thread itself can let go of memory.
+    /// A connection of the thread itself can release memory.
     fn read_memory(&self, _: usize) -> ReadMemory {
         match self.lanes.as_ref().is_some_and(|lanes| lanes.are_here()) {
             true => ReadMemory::Submitters,
@@ -234,7 +234,7 @@ impl<N: Network> Driver for NbdDriver<N> {
         self.link.abort(owner);
     }
 
-    /// The connections end once the server has answered what it got, and none is opened any more.
+    /// The connections end once the server has answered what it got, and none is opened.
     fn release(&self) {
         self.link.release();
     }

@@ -39,7 +39,7 @@ pub enum ConnectError {
     )]
     Late(Address),
     /// It does not speak the protocol, or an old version of it.
-    #[error("{0}: not a server of NBD with fixed newstyle negotiation")]
+    #[error("{0}: not an NBD server with fixed newstyle negotiation")]
     Foreign(Address),
     /// It broke the protocol.
     #[error("{0}: the server broke the protocol: {1}")]

@@ -2,9 +2,9 @@
 //!
 //! Where the server promises that a flush on one connection covers what others have acknowledged (`CAN_MULTI_CONN`), each
 //! reactor that submits many requests has a connection of its own: no request changes threads. It is opened in the background;
-//! requests go over the [link](crate::link) while there is none.
+//! until then requests go over the [link](crate::link).
 //!
-//! A new connection may be one to a server that has just been restarted, which has not what the others had acknowledged.
+//! A new connection may be one to a server that has just been restarted, and has lost what the others had acknowledged.
 //! Therefore it joins the [session](crate::session) only after the link's connection, which is older, has answered a request that was sent after the
 //! new connection's handshake: both are connections to the same life of the server. And only after it has answered a request itself: a server
 //! that accepts no more than some connections may close one after its handshake, which must fail no request.

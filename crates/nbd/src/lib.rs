@@ -15,7 +15,7 @@
 //! request is overdue, and the block layer lets no later change overtake it. Only the connection that has sent the request is left: requests of
 //! former connections become late one after the other, and say nothing of the present one. What was not sent when a connection is left can never be
 //! executed, and fails at once, as does a request that reaches its deadline before it is sent. (A server that is cut off counts as one that
-//! has closed once TCP gives up; nothing tells whether it will still execute what it got.)
+//! has closed once TCP ends the connection; nothing tells whether it will still execute what it got.)
 //!
 //! Connections, sessions and the link are generic over byte streams, tasks and threads ([`network`]): the module `simulation`
 //! runs them on virtual time, with servers that hang and restart, and a process that stands still.

@@ -144,7 +144,7 @@ impl<N: Network> LinkHandle<N> {
     }
 
     /// See [`Connection::abort`]. A thread's messages arrive in their order: by then the connection has the command if it gets it at
-    /// all, and not yet another one of the same owner. A former connection needs no message: it sends nothing any more.
+    /// all, and not yet another one of the same owner. A former connection needs no message: it no longer sends anything.
     pub(crate) fn abort(&self, owner: Owner) {
         drop(self.thread.on_connection(async move |connection| connection.abort(owner)));
     }
@@ -217,7 +217,7 @@ impl<N: Network> Link<N> {
         Ok(this)
     }
 
-    /// Keeps a connection until the disk is not used any more, and all have ended.
+    /// Keeps a connection until the disk is no longer used, and all have ended.
     async fn keep(&self) {
         loop {
             let connection = self.connection.borrow().clone();
@@ -260,7 +260,7 @@ impl<N: Network> Link<N> {
                     };
                     connection.leave().await;
                     if !std::mem::replace(&mut is_told, true) {
-                        tracing::error!(%server, why, "an NBD server has come back with another export");
+                        tracing::error!(%server, why, "an NBD server is online again with a different export");
                     }
                 }
                 Err(error) => tracing::debug!(%error, "connecting to an NBD server again"),

@@ -35,7 +35,7 @@ pub struct Uri {
     pub export: String,
 }
 
-/// Why a text is no URI of an export.
+/// Why a text is not a URI of an export.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UriError {
     /// It begins otherwise.
@@ -48,7 +48,7 @@ pub enum UriError {
     #[error("a host is missing: nbd://HOST[:PORT]/EXPORT")]
     Host,
     /// An invalid port.
-    #[error("`{0}` is no port")]
+    #[error("`{0}` is not a port")]
     Port(String),
     /// No socket.
     #[error("the socket is missing: nbd+unix:///EXPORT?socket=PATH")]

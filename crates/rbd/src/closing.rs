@@ -48,7 +48,7 @@ pub(crate) fn on_thread(counted: Counted, close: impl FnOnce() + Send + 'static)
         drop(counted);
     };
     if let Err(error) = thread::Builder::new().name("ashlar-rbd-close".to_owned()).spawn(work) {
-        tracing::error!(%error, "no thread to close an image: it stays locked until this process ends, and half a minute more");
+        tracing::error!(%error, "no thread to close an image: it stays locked until half a minute after this process ends");
     }
 }
 

@@ -45,7 +45,7 @@ fn connect(access: &Access) -> Result<Connection, OpenError> {
         |why| OpenError::Configuration { access: access.clone(), source: Errno::from(why) };
     let mut connection =
         Connection::new(libraries, &access.user, access.conf.as_deref()).map_err(configuration)?;
-    // With the cache a write is acknowledged before an OSD has it, and its failure is told to the next flush: to a
+    // With the cache a write is acknowledged before an OSD has it, and the next flush reports its failure: to a
     // RAID member's array too late.
     connection.set("rbd_cache", "false").map_err(configuration)?;
     // What the configuration says is respected.

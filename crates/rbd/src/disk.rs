@@ -25,7 +25,7 @@ use crate::uri::Uri;
 /// An image as a disk.
 pub type RbdDisk = Queue<RbdDriver>;
 
-/// The deadline of requests unless it is changed, in milliseconds. An OSD that falls silent makes its requests wait until the others
+/// The deadline of requests unless it is changed, in milliseconds. An OSD that stops responding makes its requests wait until the others
 /// have noticed that: for 20 s by default (`osd_heartbeat_grace`), and some more. Nothing is lost then, so a deadline
 /// within that time would turn a pause into a failure.
 const IO_TIMEOUT_MS: u64 = 60_000;
@@ -58,7 +58,7 @@ pub fn open(uri: &Uri, read_only: bool) -> Result<Arc<RbdDisk>, OpenError> {
     let mode = if read_only { Mode::Read } else { Mode::Write };
     let (sender, opened) = mpsc::channel();
     let wanted = uri.clone();
-    // Some calls of librbd wait for OSDs for ever. If they return after the patience is over, the image is closed again.
+    // Some calls of librbd wait for OSDs forever. If they return after the patience is over, the image is closed again.
     let work = move || drop(sender.send(open_image(&wanted, mode)));
     let thread = thread::Builder::new().name("ashlar-rbd-open".to_owned());
     thread.spawn(work).map_err(OpenError::Thread)?;
@@ -167,7 +167,7 @@ fn resized(place: &DiskPlace) {
     };
     if now < before {
         let image = disk.disk().name();
-        tracing::error!(image, %before, %now, "the image has become smaller: what was beyond is lost");
+        tracing::error!(image, %before, %now, "the image has become smaller: data beyond its new end is lost");
     }
     disk.disk().set_capacity(now);
     drop(turn);

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! Ceph's own library librbd does the work, loaded at run time ([`ffi`] alone knows its interface), so that the program has no
-//! need of Ceph where there is none. All images of a cluster share one connection ([`cluster`]): it has some ten threads.
+//! Ceph's own library librbd does the work, loaded at run time ([`ffi`] alone knows its interface), so that the program runs
+//! where Ceph is not installed. All images of a cluster share one connection ([`cluster`]): it has some ten threads.
 //!
 //! A request becomes one asynchronous operation of librbd. librbd ends it on a thread of its own, which hands the result to
 //! the reactor that submitted the request; no thread waits. The operation, not the request, owns the memory: a reactor

@@ -43,7 +43,7 @@ pub struct Uri {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity(PathBuf, [String; 3], Option<String>);
 
-/// Why a text is no URI of an image.
+/// Why a text is not a URI of an image.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UriError {
     /// It begins otherwise.
@@ -56,7 +56,7 @@ pub enum UriError {
     #[error("the name of the snapshot after the @ is missing")]
     Snapshot,
     /// An unknown parameter, or one without a value, or twice.
-    #[error("unknown parameter `{0}`: conf=FILE and id=USER are possible, once each")]
+    #[error("unknown parameter `{0}`: use conf=FILE and id=USER, once each")]
     Parameter(String),
     /// A `%` without two hexadecimal digits, a zero byte, or no UTF-8.
     #[error("`{0}` is not percent-encoded UTF-8")]

@@ -20,7 +20,7 @@ pub struct SimDriver {
     media: Media,
     limits: Limits,
     clockwork: Mutex<Clockwork>,
-    /// Whether it has given back what it had of the system.
+    /// Whether it has released its resources of the system.
     is_released: Arc<AtomicBool>,
 }
 
@@ -117,7 +117,7 @@ struct PendingCommand {
     hangs: bool,
     /// The connection over which it arrived.
     connection: usize,
-    /// That connection has broken, and the disk goes on with it.
+    /// That connection has broken, and the disk still executes the command.
     is_late: bool,
 }
 
@@ -154,7 +154,7 @@ fn digest(rq: &Request) -> u64 {
     mix(rq.sector().0 ^ rq.len().0 << 40 ^ rq.op() as u64)
 }
 
-/// What a command changes that its driver has given up, but the disk has not.
+/// The changes of a command that the driver has abandoned and the disk still executes.
 struct ForgottenChange {
     media: Media,
     changes: Vec<Change>,
@@ -238,7 +238,7 @@ impl SimDisk {
     /// As [`Self::with`], with a deadline for its requests, in whole milliseconds.
     ///
     /// # Panics
-    /// When that is none.
+    /// When it is not a valid deadline.
     pub fn with_io_timeout(
         name: impl Into<String>,
         media: Media,
@@ -283,7 +283,7 @@ impl SimDisk {
         self.queue.disk()
     }
 
-    /// Whether it has given back what it had of the system, as seen from outside of its device.
+    /// Whether it has released its resources of the system, as seen from outside of its device.
     pub fn released(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.queue.driver().is_released)
     }

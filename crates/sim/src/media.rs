@@ -79,13 +79,13 @@ pub enum Break {
     Ended,
     /// The disk restarts: none takes effect, and the cache is lost.
     Restart,
-    /// The disk goes on with those that change data, for up to `within`, also over another connection's commands. The driver
+    /// The disk executes those that change data, for up to `within`, also over another connection's commands. The driver
     /// keeps each until it has taken effect or never will, so that beyond its deadline the queue lets no change overtake it.
     Late {
         /// For how long.
         within: Duration,
     },
-    /// As [`Self::Late`], but the driver gives them up at once, which breaks its promise: for testing the tests.
+    /// As [`Self::Late`], but the driver abandons them at once, which breaks its promise: for testing the tests.
     LateAndForgotten {
         /// For how long.
         within: Duration,
@@ -277,7 +277,7 @@ impl Media {
         self.lock().faults.cut_off = false;
     }
 
-    /// The disk falls silent: commands, also those in flight, neither take effect nor end until [`Self::answer`].
+    /// The disk stops responding: commands, also those in flight, neither take effect nor end until [`Self::answer`].
     pub fn fall_silent(&self) {
         self.lock().faults.silent = true;
     }

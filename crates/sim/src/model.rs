@@ -55,8 +55,8 @@ pub struct Seek {
 pub struct Tail {
     /// One command in so many takes longer, at random.
     pub one_in: u64,
-    /// How many times as long as others it takes at most. That it takes `n` times as long has the probability 1 / `n`: there
-    /// is no typical length.
+    /// How many times as long as others it takes at most. That it takes `n` times as long has the probability 1 / `n`: no
+    /// length is typical.
     pub most_times: u64,
 }
 

@@ -137,7 +137,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Takes out the held command of a request.
+    /// Removes and returns the held command of a request.
     pub(crate) fn take_held(&self, id: RequestId) -> Option<Box<dyn Event>> {
         let mut held = self.held.borrow_mut();
         let place = held.iter().position(|(_, event)| event.request() == Some(id))?;
@@ -183,7 +183,7 @@ impl SchedulerCore {
         );
     }
 
-    /// Jumps to the next timer or event and fires it. False if there is none.
+    /// Jumps to the next timer or event and fires it. False if neither is left.
     fn advance(&self) -> bool {
         let Some(((at_ns, _), due)) = self.due.borrow_mut().pop_first() else { return false };
         if at_ns > self.now_ns() {
@@ -266,7 +266,7 @@ impl Wake for MainWaker {
     }
 }
 
-/// When [`Sim::block_on_until`] gives up.
+/// When [`Sim::block_on_until`] stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// Before the first event later than this time (nanoseconds).
@@ -506,7 +506,7 @@ impl Drop for SeedReminder {
 /// What stands still when the process does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// The process alone (SIGSTOP, a debugger): devices go on, and what they have done is found afterwards.
+    /// The process alone (SIGSTOP, a debugger): devices continue, and the process finds their results afterwards.
     Process,
     /// The machine with its devices (a virtual machine that is paused): they take as long as ever, from then on.
     Machine,

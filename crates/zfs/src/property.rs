@@ -101,7 +101,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A value from a list of `value` and `source`, as `zfs get -p` prints it; `None` if there is none.
+/// A value from a list of `value` and `source`, as `zfs get -p` prints it; `None` if the property has no value.
 pub(crate) fn shown_value(zfs: &Zfs, property: &Descriptor, value: &NvValue) -> Option<String> {
     Some(match (value, property.kind) {
         (NvValue::Uint64(number), Kind::Index) => zfs.word_of(property, *number)?,

@@ -316,7 +316,7 @@ pub struct Refusal {
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
-    /// errno, 0 if there is none.
+    /// errno, 0 without one.
     pub errno: i32,
 }
 

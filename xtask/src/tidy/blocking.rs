@@ -1,4 +1,4 @@
-//! What waits in the kernel stays off the reactors: a file system or another machine may be silent for ever, and with a
+//! What waits in the kernel stays off the reactors: a file system or another machine may be silent forever, and with a
 //! reactor all its clients would wait.
 //!
 //! The rule looks at the crates whose code runs on reactors. There such calls are made only in the listed files, each of which
@@ -113,7 +113,7 @@ pub(crate) fn off_reactors(tree: &Tree) -> Vec<Finding> {
     for (index, (place, _)) in PLACES.iter().enumerate() {
         let exists = tree.rust().any(|file| is_under(&file.path, place));
         if exists && !used.contains(&index) {
-            let message = "has no call that waits: take it off the list of tidy's rule";
+            let message = "has no call that waits: remove it from the list of tidy's rule";
             found.push(Finding::error(place, 0, message));
         }
     }

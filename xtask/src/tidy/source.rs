@@ -38,7 +38,7 @@ fn length_with(tree: &Tree, allowed: &[(&str, usize, &str)]) -> Vec<Finding> {
                     format!("{lines} lines, its allowance is {limit} and may only fall"),
                 ));
             } else if lines <= SOFT_LINES {
-                found.push(Finding::error(path, 0, "short enough by now: take its allowance out"));
+                found.push(Finding::error(path, 0, "short enough now: remove its allowance"));
             }
         } else if lines > SOFT_LINES {
             found.push(Finding::warning(

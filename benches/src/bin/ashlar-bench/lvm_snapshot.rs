@@ -370,7 +370,7 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "the image file is left behind");
+            tracing::warn!(path = %self.0.display(), %error, "the image file could not be removed");
         }
     }
 }

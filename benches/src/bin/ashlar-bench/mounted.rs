@@ -198,13 +198,13 @@ impl Drop for Site {
         if self.shown.with(|all| !all.is_empty())
             && let Err(error) = mount.detach()
         {
-            tracing::warn!(%error, "the mount is left behind");
+            tracing::warn!(%error, "the mount could not be removed");
         }
         self.servers.clear();
         for name in ["volumes", "mnt", ""] {
             let path = self.dir.join(name);
             if let Err(error) = fs::remove_dir(&path) {
-                tracing::warn!(path = %path.display(), %error, "the directory is left behind");
+                tracing::warn!(path = %path.display(), %error, "the directory could not be removed");
             }
         }
     }
@@ -273,5 +273,5 @@ async fn in_pool<T: Send + 'static>(
 ) -> Result<T> {
     blocking::run(work)
         .await
-        .unwrap_or_else(|cancelled| Err(Error::plain("cannot go on", cancelled)))
+        .unwrap_or_else(|cancelled| Err(Error::plain("cannot continue", cancelled)))
 }

@@ -78,7 +78,7 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path).and_then(|()| fs::remove_dir(&self.at)) {
-            tracing::warn!(path = %self.path.display(), %error, "the image is left behind");
+            tracing::warn!(path = %self.path.display(), %error, "the image could not be removed");
         }
     }
 }

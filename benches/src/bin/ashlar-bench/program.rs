@@ -25,15 +25,15 @@ pub(crate) fn ashlar() -> PathBuf {
 /// Runs [`ashlar`] in `dir`; returns its output.
 ///
 /// # Errors
-/// There is none, or it failed; the error contains its error output.
+/// The program is not installed, or it failed; the error contains its error output.
 pub(crate) fn run_ashlar(args: &[&str], dir: &Path) -> Result<String> {
     let output = Command::new(ashlar()).args(args).current_dir(dir).output();
     if let Err(error) = &output
         && error.kind() == io::ErrorKind::NotFound
     {
-        let why = "there is none beside ashlar-bench, and none in PATH";
+        let why = "the program is neither beside ashlar-bench nor in PATH";
         let error = Error::new("cannot run", format!("ashlar {}", args.join(" ")), why);
-        return Err(error.hint("ashlar-bench makes and serves volumes by ashlar: install both"));
+        return Err(error.hint("install both: ashlar-bench creates and serves volumes with ashlar"));
     }
     finish(output, "ashlar", args)
 }

@@ -100,7 +100,7 @@ impl Volumes {
     pub(crate) async fn stop(self) -> Result<()> {
         self.0.stop().await.map_err(|failed| {
             let failed = failed.iter().map(ToString::to_string);
-            Error::plain("not ended in good order", failed.collect::<Vec<_>>().join(", "))
+            Error::plain("not stopped cleanly", failed.collect::<Vec<_>>().join(", "))
         })
     }
 }

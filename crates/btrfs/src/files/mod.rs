@@ -106,7 +106,7 @@ pub enum FileError {
     },
     /// A directory whose back reference names another place.
     #[error(
-        "the directory {name} says itself that it is elsewhere: it is there twice or within itself"
+        "the back reference of the directory {name} names another place: it has two names or contains itself"
     )]
     Elsewhere {
         /// Its name here.
@@ -119,7 +119,7 @@ pub enum FileError {
         name: Name,
     },
     /// An inode item is missing.
-    #[error("the inode {inode} of tree {tree} is not there")]
+    #[error("the inode {inode} of tree {tree} does not exist")]
     NoInode {
         /// The tree.
         tree: u64,

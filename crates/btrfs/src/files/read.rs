@@ -33,7 +33,7 @@ pub enum LossReason {
     #[error("no mirror has bytes that match the checksum")]
     Checksum,
     /// Their checksums cannot be read.
-    #[error("its checksums cannot be had: {0}")]
+    #[error("its checksums cannot be read: {0}")]
     Sums(TreeError),
     /// The bytes are right, but cannot be decompressed.
     #[error("{0}")]

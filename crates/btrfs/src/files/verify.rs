@@ -23,7 +23,7 @@ type Sum = Option<[u8; MAX_SIZE]>;
 #[derive(Debug)]
 pub(super) struct Verifier {
     fs: Arc<FileSystem>,
-    /// The tree of checksums; `None` if there is none.
+    /// The checksum tree; `None` if the file system has no such tree.
     sums: Option<Root>,
 }
 
@@ -57,7 +57,7 @@ impl Verifier {
         };
         let mut wanted: Vec<bool> = vec![true; count];
         for leg in self.fs.legs(start, len) {
-            // Which copy below is right cannot be told without a checksum.
+            // Without a checksum nothing shows which copy below is right.
             let is_tried = |wanted: &[bool], index: usize| {
                 wanted[index] && (leg.copy == CopyNumber::ANY || sums[index].is_some())
             };

@@ -228,7 +228,7 @@ fn system_chunks(out: Sink<'_>, of: &Superblock) -> io::Result<()> {
         let stripes = disk.map(|(disk, _)| usize::from(disk.num_stripes.get()));
         let Some(stripes) = stripes.filter(|count| key.kind == item::CHUNK_ITEM && *count > 0)
         else {
-            return writeln!(out, "\t\tinvalid: it is no chunk");
+            return writeln!(out, "\t\tinvalid: it is not a chunk");
         };
         let size = size_of::<DiskChunk>() + stripes * size_of::<DiskStripe>();
         let Some((body, behind)) = body.split_at_checked(size) else {

@@ -5,7 +5,7 @@
 //! copies is a problem of each of the others, and is repaired by writing the good bytes in place: a write
 //! goes to all copies. A unit without a good copy is a problem of the mirror, as on any other device.
 //!
-//! Contents without checksums are read plainly alone: which copy is right cannot be told.
+//! Contents without checksums are read plainly alone: nothing shows which copy is right.
 //!
 //! Memory: one more image of the stripe at a time, however many copies there are.
 

@@ -66,7 +66,7 @@ pub const DEPTH: usize = 16;
 pub struct Options {
     /// Write nothing.
     pub read_only: bool,
-    /// Maximum bytes per second read from a device; zero is no limit. A change takes effect within
+    /// Maximum bytes per second read from a device; zero means no limit. A change takes effect within
     /// a second. Devices that are not listed have no limit.
     pub limits: BTreeMap<DevId, Arc<AtomicU64>>,
     /// Groups of eight stripes in flight per device, at least one: 512 KiB of memory each.

@@ -31,7 +31,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// A limit of `limit` bytes per second; zero or `None` is no limit.
+    /// A limit of `limit` bytes per second; zero or `None` means no limit.
     pub(super) const fn new(limit: Option<Arc<AtomicU64>>) -> Self {
         Self { limit, debt: 0, at_ns: 0 }
     }

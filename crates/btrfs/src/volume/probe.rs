@@ -101,7 +101,7 @@ pub(super) async fn probe(source: Source) -> Result<Device, OpenError> {
             }
         };
         if index > 0 && !is_within(at, found.dev_item.total_bytes.get()) {
-            // It was left behind when its file system shrank or was recreated with a smaller size.
+            // It dates from before its file system shrank or was recreated with a smaller size.
             continue;
         }
         let (owner, generation) = (Owner::of(&found), found.generation.get());

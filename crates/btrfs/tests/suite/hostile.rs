@@ -75,7 +75,7 @@ fn walk(rig: &Rig, fs: &Arc<FileSystem>, root: Root) -> (usize, String) {
                 Ok(false) => return (count, String::new()),
                 Err(error) => return (count, error.to_string()),
             }
-            assert!(count < 100_000, "it goes on for ever");
+            assert!(count < 100_000, "the walk does not end");
             more = path.next().await;
         }
     })
@@ -340,7 +340,7 @@ async fn pieces(fs: &Arc<FileSystem>, path: &[u8]) -> Vec<Piece> {
     let mut all = Vec::new();
     while let Some(piece) = reader.next().await {
         all.push(piece);
-        assert!(all.len() < 10_000, "it goes on for ever");
+        assert!(all.len() < 10_000, "the listing does not end");
     }
     all
 }
@@ -377,7 +377,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
     impl io::Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
-            assert!(self.0 < 256 << 20, "the text goes on for ever");
+            assert!(self.0 < 256 << 20, "the text does not end");
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -393,7 +393,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
         let mut steps = 0;
         while let Some(listing) = open.last_mut() {
             steps += 1;
-            assert!(steps < 10_000, "directories go on for ever");
+            assert!(steps < 10_000, "the directories do not end");
             let entry = match listing.next().await {
                 Ok(Some(entry)) => entry,
                 Ok(None) => {
@@ -416,7 +416,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
                     assert!(offset == end && len > 0, "pieces are beside each other");
                     end = offset + len;
                     count += 1;
-                    assert!(count < 10_000, "pieces go on for ever");
+                    assert!(count < 10_000, "the pieces do not end");
                 }
                 assert_eq!(end, reader.size());
             }

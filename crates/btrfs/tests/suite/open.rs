@@ -318,7 +318,7 @@ fn the_target_of_an_unfinished_replacement_is_named() {
     for at in [OFFSETS[0], OFFSETS[1]] {
         change(&rig, 1, at, |copy| copy.dev_item.devid = 0.into());
     }
-    let error = rig.try_open(READ).expect_err("it is no device yet");
+    let error = rig.try_open(READ).expect_err("it is not a device yet");
     assert_eq!(error, OpenError::ReplaceTarget { name: "1.img".to_owned() });
 }
 
@@ -378,7 +378,7 @@ fn a_search_that_was_dropped_midway_misleads_no_other() {
 
 #[test]
 fn a_pointer_into_a_sector_is_refused() {
-    let what = "an address that is no multiple of the sector size";
+    let what = "an address that is not a multiple of the sector size";
     let rig = Rig::golden("single-4k");
     let fs = rig.open();
     let root = rig.run(deep_tree(&fs));
@@ -415,7 +415,7 @@ fn a_root_within_a_sector_is_refused() {
     let again = rig.open();
     let root = rig.run(again.need_root(objectid::FS_TREE)).expect("the item is whole");
     let error = rig.run(walk(&again, root)).expect_err("it is odd");
-    assert_eq!(contents(&error), "an address that is no multiple of the sector size");
+    assert_eq!(contents(&error), "an address that is not a multiple of the sector size");
 }
 
 /// Each bit on its own.

@@ -39,7 +39,7 @@ fn extents_move_on_disks_and_what_cannot_move_is_refused() {
         on(&images, "pvmove", args).fails(code, &[why]);
     }
     for (args, why) in [
-        (&["d0:5-2"][..], "'5-2' is no range of extents"),
+        (&["d0:5-2"][..], "'5-2' is not a range of extents"),
         (&["--abort", "-b"], "cannot be used with"),
     ] {
         let run = on(&images, "pvmove", args);

@@ -321,7 +321,7 @@ fn an_export_that_cannot_be_used_is_refused() {
     let dir = dir.path();
     let open = |uri: &str| ashlar_in(dir, &["serve", "--control", "control", uri]);
     open("nbd://").fails(1, &["nbd://", "a host is missing", "nbd://HOST[:PORT]/EXPORT"]);
-    open("nbd://h:x/e").fails(1, &["`x` is no port"]);
+    open("nbd://h:x/e").fails(1, &["`x` is not a port"]);
     open("nbds://h/e").fails(1, &["TLS is not supported"]);
     open("nbd+unix:///e").fails(1, &["the socket is missing"]);
     open("nbd+unix:///?socket=nothing").fails(1, &["nothing: No such file"]);

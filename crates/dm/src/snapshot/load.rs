@@ -2,7 +2,7 @@
 //!
 //! Every number from the disk is checked: a store that does not fit its devices, names a chunk
 //! twice or has no end is refused as a whole, and left unchanged. Examining a store writes nothing;
-//! a new store is only written where there is none (`magic` is zero).
+//! a new store is only written where no store exists (`magic` is zero).
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
 use futures_util::{StreamExt, stream};
@@ -152,7 +152,7 @@ pub struct Summary {
 }
 
 /// Examines the exception store on `cow`, of a snapshot of an origin with `origin_len` sectors;
-/// None if there is none. Writes nothing.
+/// `None` if it contains no store. Writes nothing.
 ///
 /// # Errors
 /// The store is unusable.

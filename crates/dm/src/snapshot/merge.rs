@@ -136,7 +136,7 @@ async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
     state.task.ended();
 }
 
-/// Merges the last runs of the list; false if there are none.
+/// Merges the last runs of the list; false if the list is empty.
 async fn merge_batch(
     snapshot: &Snapshot,
     origin: &Origin,

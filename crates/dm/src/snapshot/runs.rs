@@ -1,7 +1,7 @@
 //! A map from chunks to chunks in little memory: a snapshot may have tens of millions of exceptions.
 //!
 //! A run, both sides of which are consecutive, is an entry of 16 bytes. Entries are in ascending order in blocks of up to [`BLOCK`],
-//! found by a tree. So an exception that is no neighbour of another takes 16 bytes after it was read from a disk, 24 on
+//! found by a tree. So an exception without a neighbour takes 16 bytes after it was read from a disk, 24 on
 //! average where they come at random, and never more than 32 and its share of the tree.
 
 use std::collections::BTreeMap;

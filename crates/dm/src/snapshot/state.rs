@@ -153,7 +153,7 @@ impl Snapshot {
         self.overflowed.load(SeqCst)
     }
 
-    /// Reads the metadata, once; creates a new store if there is none.
+    /// Reads the metadata, once; creates a new store if the COW device contains no store.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -200,7 +200,7 @@ impl Snapshot {
         self.active.store(true, SeqCst);
     }
 
-    /// Called when no target uses it any more: the origin ignores it then.
+    /// Called when no target uses it: the origin ignores it then.
     pub(super) fn deactivate(&self) {
         self.active.store(false, SeqCst);
     }
@@ -278,7 +278,7 @@ impl Snapshot {
         until(&self.ended, || self.in_flight.load(SeqCst) < limit).await;
     }
 
-    /// Starts the exception of a chunk if there is none. With `data`, a write to the snapshot that
+    /// Starts the exception of a chunk that has no exception. With `data`, a write to the snapshot that
     /// fills the whole chunk, nothing is copied.
     pub(super) fn start(self: &Arc<Self>, chunk: u64, data: Option<&Bio>) -> Start {
         let Some(LoadedState { geometry, store }) = self.loaded.get() else { return Start::Full };

@@ -28,7 +28,7 @@ pub enum Status {
     Overflow,
     /// It lost exceptions, and all its I/O fails.
     Invalid,
-    /// It is being merged, and the merge cannot go on.
+    /// It is being merged, and the merge cannot continue.
     MergeFailed,
 }
 

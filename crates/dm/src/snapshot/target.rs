@@ -4,7 +4,7 @@
 //! so that they do not change meanwhile; a write to them makes a copy first, unless it fills the
 //! chunk.
 //!
-//! A merging snapshot must not be used any more: its I/O fails, as in the kernel, where the source
+//! A merging snapshot must no longer be used: its I/O fails, as in the kernel, where the source
 //! of a handover is invalid. A write would be lost when its run is removed.
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn persistence(word: &str) -> Result<Persistence, TargetError> {
         "PO" => Ok(Persistence::Persistent { overflow: true }),
         "N" => Ok(Persistence::Transient),
         _ => Err(TargetError::Invalid(format!(
-            "'{word}' is no way to keep exceptions: P, PO and N are"
+            "unknown kind of exception store '{word}': use P, PO or N"
         ))),
     }
 }

@@ -89,7 +89,7 @@ impl Features {
             _ => return Err(TargetError::Invalid(format!("there is no feature '{name}'"))),
         };
         if again {
-            return Err(TargetError::Invalid(format!("the feature {name} is there twice")));
+            return Err(TargetError::Invalid(format!("the feature {name} is given twice")));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `mirror LOG #ARGS ARG... #LEGS [DEVICE OFFSET]... [#FEATURES FEATURE...]`: copies of the first leg.
 //!
 //! The only log is `core`, in memory: `core 1 REGION` or `core 2 REGION sync|nosync`. All legs get the contents of the first one
-//! from its start to its end, while I/O goes on; `nosync` says that they have them already. LVM's `pvmove` is made of this.
+//! from its start to its end, while I/O continues; `nosync` says that they have them already. LVM's `pvmove` is made of this.
 //!
 //! ```text
 //!   0                      synced               window_end                        the end
@@ -15,7 +15,7 @@
 //! closed: so no change that went to the first leg alone is in flight when its region is copied. No bio crosses the end of a
 //! region, and a window consists of whole regions.
 //!
-//! A change succeeds if the first leg took it. Another leg that fails a change, a copy or a flush is not used any more, and the status
+//! A change succeeds if the first leg took it. Another leg that fails a change, a copy or a flush is no longer used, and the status
 //! says so: `D` after a change, `S` after a copy, `F` after a flush. Reads go to the first leg; if it fails (`R`), to another one that
 //! has the data.
 //!
@@ -156,7 +156,7 @@ impl MirrorCore {
         }
     }
 
-    /// Submits a change or a flush to all legs that work; those that fail it are not used any more, with `at` as the reason.
+    /// Submits a change or a flush to all legs that work; those that fail it are no longer used, with `at` as the reason.
     async fn submit_to_all(&self, bio: Bio, at: u8) -> BioResult {
         let others: Vec<&Leg> = self.healthy().collect();
         let legs = std::iter::once(&self.first).chain(others.iter().copied());
@@ -167,7 +167,7 @@ impl MirrorCore {
         let op = bio.op;
         let results = all_or_none(disks, bio, send).await;
         let (first, results) = results.split_first().ok_or(Status::Io)?;
-        // What a leg cannot do is no failure of it: the submitter writes zeroes then, to all.
+        // A leg that does not support the operation has not failed: the submitter then writes zeroes to all legs.
         if op != Op::Flush && results.contains(&Err(Status::NotSupported)) {
             return Err(Status::NotSupported);
         }
@@ -238,7 +238,7 @@ impl MirrorCore {
         }
     }
 
-    /// Copies window after window, until all is copied, the task is told to end, or an error occurs.
+    /// Copies window after window, until all is copied, the task must end, or an error occurs.
     async fn recover(&self) {
         let (mut at, end) = (self.gate.get().synced, self.len.as_end());
         let window = Sectors(WINDOW.0.max(self.region.0) / self.region.0 * self.region.0);

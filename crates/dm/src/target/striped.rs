@@ -121,7 +121,7 @@ impl TableTarget for Striped {
         let len = Sectors(parameters.len.0 / u64::from(count));
         if len.0 * u64::from(count) != parameters.len.0 || !len.0.is_multiple_of(chunk.0) {
             let text = format!(
-                "the length {} is no multiple of a row, {count} chunks of {chunk} sectors",
+                "the length {} is not a multiple of a row, {count} chunks of {chunk} sectors",
                 parameters.len
             );
             return Err(TargetError::Invalid(text));

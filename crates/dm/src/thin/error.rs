@@ -43,8 +43,8 @@ pub enum ThinError {
     },
     /// A node of a tree is damaged.
     #[error(
-        "block {block} of the thin pool's metadata on {device} is damaged: {fault}; thin_check shows \
-         all that is, thin_repair (LVM's lvconvert --repair) rescues the rest"
+        "block {block} of the thin pool's metadata on {device} is damaged: {fault}; run thin_check \
+         to list the damage, and thin_repair (LVM's lvconvert --repair) to rescue the rest"
     )]
     Node {
         /// The metadata device.
@@ -99,7 +99,7 @@ pub enum SuperblockFault {
         found: u32,
     },
     /// Unknown incompatible features.
-    #[error("it has incompatible features {found:#x}, of which none is known")]
+    #[error("it has incompatible features {found:#x}, none of which is supported")]
     Features {
         /// The feature bits.
         found: u32,
@@ -111,14 +111,14 @@ pub enum SuperblockFault {
     )]
     NeedsCheck,
     /// An unsupported size of metadata blocks.
-    #[error("its metadata blocks have {found} sectors, but there are only such of 8")]
+    #[error("its metadata blocks have {found} sectors, but only 8 are supported")]
     MetadataBlock {
         /// The size in sectors.
         found: u32,
     },
     /// An invalid size of data blocks.
     #[error(
-        "its data blocks have {found} sectors, which is no multiple of {min} up to {max}",
+        "its data blocks have {found} sectors, which is not a multiple of {min} up to {max}",
         min = ondisk::MIN_DATA_BLOCK, max = ondisk::MAX_DATA_BLOCK
     )]
     DataBlock {
@@ -202,10 +202,10 @@ pub enum NodeFault {
         index: usize,
     },
     /// A key is outside the range given by the parent.
-    #[error("its keys are not those that the node above says: this way trees have cycles")]
+    #[error("its keys are outside the range that the node above gives: such trees may have cycles")]
     Keys,
     /// A child is outside of the metadata.
-    #[error("its entry {index} leads to metadata block {found}, which there is not")]
+    #[error("its entry {index} points to metadata block {found}, which does not exist")]
     Child {
         /// Index of the entry.
         index: usize,
@@ -213,7 +213,7 @@ pub enum NodeFault {
         found: u64,
     },
     /// A data block is outside of the data device.
-    #[error("its entry {index} leads to data block {found}, which there is not")]
+    #[error("its entry {index} points to data block {found}, which does not exist")]
     DataBlock {
         /// Index of the entry.
         index: usize,
@@ -224,7 +224,7 @@ pub enum NodeFault {
     #[error("more than {0} levels of nodes lead to it")]
     Depth(usize),
     /// The device ID has more than 24 bits.
-    #[error("its key {index} is device {found}, but there are only 2^24")]
+    #[error("its key {index} is device {found}, but the highest is 2^24 - 1")]
     Device {
         /// Index of the key.
         index: usize,

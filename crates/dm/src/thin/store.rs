@@ -43,7 +43,7 @@ pub(super) struct Descent {
 pub(super) enum End {
     /// The index of the key in the leaf.
     At(usize),
-    /// The key does not exist. The next existing key is this; `None` if there is none.
+    /// The key does not exist. The next existing key is this; `None` if no later key exists.
     Gap(Option<u64>),
 }
 

@@ -44,7 +44,7 @@ impl Superblock {
     /// Reads the superblock at the start of the metadata device.
     ///
     /// # Errors
-    /// The superblock is unusable. A needed check is no error.
+    /// The superblock is unusable. A needed check is not an error.
     pub fn parse(block: &Block) -> Result<Self, SuperblockFault> {
         let Ok((disk, _)) = DiskSuperblock::ref_from_prefix(block) else {
             return Err(SuperblockFault::Zeroes);

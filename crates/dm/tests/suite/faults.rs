@@ -159,7 +159,7 @@ fn flakey_is_good_and_bad_in_turns_and_bad_is_what_the_features_say() {
             FaultEffect::Passes(same),
             FaultEffect::Passes(byte_9),
         ),
-        // Only writes with FUA, of which there are none; only bios with that many bytes.
+        // Only writes with FUA, which do not occur here; only bios with that many bytes.
         (
             "5 corrupt_bio_byte 9 w 77 131072",
             "5 corrupt_bio_byte 9 w 77 131072",

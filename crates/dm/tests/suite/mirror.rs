@@ -1,4 +1,4 @@
-//! The mirror: copies of its first leg that are made while I/O goes on.
+//! The mirror: copies of its first leg that are made while I/O continues.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -140,7 +140,7 @@ fn the_legs_are_the_same_at_the_end_whatever_is_written_while_they_are_copied() 
                         says(&device, "pause").await.expect("it pauses");
                         assert_eq!(says(&device, "is_paused").await.as_deref(), Ok("1"));
                         SimRuntime.sleep(Duration::from_micros(rng.below(3000))).await;
-                        says(&device, "resume").await.expect("it goes on");
+                        says(&device, "resume").await.expect("it resumes");
                     }
                     _ => {}
                 }
@@ -183,7 +183,7 @@ fn what_was_flushed_is_on_the_first_leg_whenever_the_power_fails_and_on_all_once
         let never: Option<((), ())> = sim.block_on_until(
             async {
                 cut.await;
-                unreachable!("it writes for ever")
+                unreachable!("it writes forever")
             },
             Stop::AfterSteps(steps),
         );
@@ -191,7 +191,7 @@ fn what_was_flushed_is_on_the_first_leg_whenever_the_power_fails_and_on_all_once
         sim.power_cut();
         oracle.power_cut();
         *(if verified.get() { &mut late } else { &mut early }) += 1;
-        // The leg that counts: after a `verify` its user goes on with the other one alone.
+        // The leg that counts: after a `verify` its user continues with the other one alone.
         let leg = if verified.get() { "d1 32" } else { "d0 16" };
         let sim = Sim::new(seed + 1_000_000);
         sim.block_on(async {
@@ -275,7 +275,7 @@ fn a_failure_of_the_first_leg_is_the_clients_unless_another_one_has_the_data() {
         until_paused(&device).await;
         media[0].fail_reads(16 + LEN - 8..16 + LEN);
         assert!(volume.read(Sector(LEN - 8), Sectors(8)).await.is_err(), "it is not copied yet");
-        says(&device, "resume").await.expect("it goes on");
+        says(&device, "resume").await.expect("it resumes");
         while says(&device, "has_failed").await.as_deref() == Ok("0") {
             SimRuntime.sleep(Duration::from_millis(1)).await;
         }
@@ -303,14 +303,14 @@ fn a_mirror_that_waits_holds_no_writes() {
                 write(&volume, at, 8, 1, Flags::empty()).await;
             }
             assert_eq!(says(&device, "is_paused").await.as_deref(), Ok("1"));
-            says(&device, "resume").await.expect("it goes on");
+            says(&device, "resume").await.expect("it resumes");
             until_synced(&device).await;
         });
         assert!(same(&media), "{pause}");
     }
 }
 
-/// Waits until nothing is being copied any more.
+/// Waits until nothing is being copied.
 async fn until_paused(device: &Device) {
     let mut before = String::new();
     while before != device.status() {

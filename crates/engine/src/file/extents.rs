@@ -22,7 +22,7 @@ pub(super) fn find(
 
 fn seek_holes(file: BorrowedFd<'_>, end: Sector, extents: &mut Extents) -> Result<()> {
     let (data, hole) = (ExtentState::empty(), ExtentState::HOLE | ExtentState::ZERO);
-    // Of a file that was truncated, the rest cannot be read: that is no hole.
+    // The rest of a file that was truncated cannot be read: it is not a hole.
     let size = Sector::from_bytes_floor(fstat(file)?.st_size.max(0) as u64);
     while extents.end() < end.min(size) && !extents.is_full() {
         let start = match seek(file, SeekFrom::Data(extents.end().bytes())) {

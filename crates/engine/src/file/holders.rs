@@ -104,7 +104,7 @@ impl<'a> Lock<'a> {
     }
 }
 
-/// A living process that holds a lock on the file of `stat`. `None` if there is none that this user may see.
+/// A living process that holds a lock on the file of `stat`. `None` if this user may see no such process.
 pub(super) fn lock_holder(stat: &Stat) -> Option<Process> {
     let is_holder = |opening: &OpenDescriptor| {
         let has_lock = opening.locks().any(|lock| lock.inode() == Some(stat.st_ino));

@@ -11,7 +11,7 @@
 //! - A process that asks for an exclusive lock is refused because of the shared one, and looks at the locks in turn. It
 //!   finds one held through a descriptor that is open for writing: such a lock always counts.
 //! - A process that gets a shared lock, as a reader or as above, looks at the other locks if there are any. Both
-//!   processes look only after they hold their own lock. So at least one of two finds the other, and gives up.
+//!   processes look only after they hold their own lock. So at least one of two finds the other, and releases its lock.
 //!
 //! To look is to read `/proc`. A lock that is listed there but whose holder is not visible counts as a writer's: either
 //! the holder has ended and the kernel still does its I/O, or it is in another namespace. (A reader that is not root

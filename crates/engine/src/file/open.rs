@@ -145,7 +145,7 @@ pub fn adopt(fd: OwnedFd, path: &Path, options: &OpenOptions) -> Result<FileDevi
     let flags = rustix::fs::fcntl_getfl(&fd).map_err(io)?;
     let mode = flags & OFlags::RWMODE;
     let suffices = mode == OFlags::RDWR || (options.read_only && mode == OFlags::RDONLY);
-    // One opened for appending would write elsewhere than it is told to.
+    // A descriptor opened for appending ignores the offset of a write.
     if !suffices || flags.intersects(OFlags::PATH | OFlags::APPEND) {
         return Err(io(Errno::BADF));
     }

@@ -40,7 +40,7 @@ const OPERATIONS: [u8; 16] = [
 ];
 
 /// The registrations of a ring in use, `enum io_uring_register_op` of the kernel's `include/uapi/linux/io_uring.h`: buffers, files
-/// (made, updated, given up) and the number of workers.
+/// (registered, updated, unregistered) and the number of workers.
 const REGISTRATIONS: [u8; 6] = [0, 3, 6, 13, 15, 19];
 
 /// The features the ring was set up with, newest kernel first.

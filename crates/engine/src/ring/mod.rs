@@ -110,7 +110,7 @@ const ENDED: u8 = 2;
 
 /// From now on the kernel refuses new io_urings of this process all but what reactors need: they open no file and connect no socket.
 /// For a process that is about to enter a sandbox whose filter of system calls does not see what a ring does. Network disks
-/// cannot be connected to any more.
+/// can no longer be connected to.
 pub fn restrict_rings() {
     RINGS.fetch_max(RESTRICTED, Relaxed);
 }

@@ -50,7 +50,7 @@ struct State {
     /// Operations that have been admitted, and have not ended.
     running: usize,
     threads: usize,
-    /// Threads that wait for work, or are about to go on.
+    /// Threads that wait for work, or are about to continue.
     idle: usize,
 }
 
@@ -172,7 +172,7 @@ pub(super) unsafe fn execute_all(sqes: impl Iterator<Item = Sqe>, inbox: &Arc<In
     }
 }
 
-/// Takes an operation back that no thread has begun; false if there is none.
+/// Cancels an operation that no thread has begun; false if it has begun or does not exist.
 pub(super) fn cancel(user_data: u64, inbox: &Arc<Inbox>) -> bool {
     let is_it = |job: &Job| job.sqe.user_data == user_data && Arc::ptr_eq(&job.inbox, inbox);
     let mut state = lock(&STATE);

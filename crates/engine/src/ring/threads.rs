@@ -101,7 +101,7 @@ impl ThreadsRing {
         let inbox = Inbox::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(INBOX);
-        // Each wake-up is told once, so that the count need not be read.
+        // Edge-triggered: epoll reports each wake-up once, so that the count need not be read.
         epoll::add(&epoll, &inbox.event, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(Self {
             queue: Vec::new(),
@@ -171,7 +171,7 @@ impl ThreadsRing {
             }
         };
         let waiting = Waiting { sqe, events };
-        // A poll, and a read that cannot be told not to block, first wait.
+        // A poll, and a read that cannot be made non-blocking, first wait.
         let waits = matches!(sqe.opcode, opcode::PollAdd::CODE | opcode::Read::CODE);
         if waits || waiting.go_on(0).map(|ended| self.posted.push(ended)).is_none() {
             if sqe.opcode == opcode::Connect::CODE && is_unix(&sqe) {
@@ -184,7 +184,7 @@ impl ThreadsRing {
         }
     }
 
-    /// Goes on with the operations of a descriptor that has these events.
+    /// Continues the operations of a descriptor that has these events.
     fn ready(&mut self, fd: RawFd, events: u32) {
         let Some(mut all) = self.waiting.remove(&fd) else { return };
         let before = events_of(&all);

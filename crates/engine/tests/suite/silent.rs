@@ -187,7 +187,7 @@ fn mounted() -> Option<MountedFile> {
     let serving = Arc::clone(&served);
     // It ends with the file system, which a file that is still open keeps.
     std::thread::spawn(move || serving.serve());
-    // A thread that waits for the file cannot be killed: if the test hangs, it must not do so for ever.
+    // A thread that waits for the file cannot be killed: if the test hangs, it must not do so forever.
     let guarded = Arc::downgrade(&served);
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(90));
@@ -233,7 +233,7 @@ fn on_a_silent_file(test: impl AsyncFn(&ServedFile, &Gateway)) {
     }
 }
 
-/// Waits until the driver has given up what it had.
+/// Waits until the disk counts as responding: the driver has completed all overdue requests.
 async fn answered(disk: &Gateway) {
     while disk.disk().presence() == Presence::Silent {
         sleep(Duration::from_millis(1)).await;

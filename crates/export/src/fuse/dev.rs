@@ -22,7 +22,7 @@ pub trait FuseDev: 'static {
     /// Writes one reply, the concatenation of `parts`.
     ///
     /// # Errors
-    /// ENOENT when no process waits for the request any more; ENODEV once the mount is gone; those of `writev(2)`.
+    /// ENOENT when no process waits for the request; ENODEV once the mount is gone; those of `writev(2)`.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
 }
 

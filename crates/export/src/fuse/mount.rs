@@ -272,7 +272,7 @@ fn by_helper(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> 
     receive_with_files(&ours, &mut [0], &mut files).map_err(broken)?;
     files
         .pop()
-        .ok_or_else(|| MountError::Helper("it ended well, but did not send the device".to_owned()))
+        .ok_or_else(|| MountError::Helper("it succeeded, but did not send the device".to_owned()))
 }
 
 fn run_helper(helper: &mut Command) -> Result<(), MountError> {
@@ -365,7 +365,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
-            tracing::warn!(%error, path = %self.path.display(), "a mount is left behind");
+            tracing::warn!(%error, path = %self.path.display(), "a mount could not be detached");
         }
     }
 }
@@ -391,7 +391,7 @@ fn end_at(path: &Path, lazy: bool, by_helper: bool) -> Result<(), MountError> {
 
 /// Unmounts the mount that a dead server left at `path`.
 fn clear_stale(path: &Path) -> Result<(), MountError> {
-    tracing::warn!(path = %path.display(), "clearing away the mount of a server that has died");
+    tracing::warn!(path = %path.display(), "detaching the mount of a server that has died");
     end_at(path, true, !rustix::process::geteuid().is_root())
 }
 

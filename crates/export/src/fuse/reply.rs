@@ -51,7 +51,7 @@ pub(crate) fn error(unique: u64, errno: Errno) -> Vec<u8> {
 /// The notifications that the file `node` has `size` bytes now.
 ///
 /// The kernel takes no size from the reply to a GETATTR if a write to the file has ended since it asked: while a file is written
-/// to, it might not learn of its new end for long, and would read nothing there. It always takes the end of data that it is told to
+/// to, it might not learn of its new end for long, and would read nothing there. It always takes the end of data that a notification has it
 /// store in its page cache (`fuse_notify_store` in `fs/fuse/dev.c`): here one byte, the last, in a page that then still counts
 /// as one to read, and is dropped again. That also has it ask for a size that became smaller.
 pub(crate) fn size_notices(node: u64, size: u64) -> [Vec<u8>; 2] {

@@ -55,7 +55,7 @@ pub enum Operation<'a> {
         owner_or_mode: bool,
         /// The new size.
         size: Option<u64>,
-        /// The handle that it is changed through. There is none if that is part of an open(2).
+        /// The handle through which the size is changed. `None` for the truncation of an open(2).
         fh: Option<u64>,
     },
     /// Target of a symlink.

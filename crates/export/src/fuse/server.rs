@@ -58,7 +58,7 @@ pub fn tell_size<N: Namespace>(fd: impl AsFd, session: &Session<N>, volume: &Arc
         match rustix::io::write(&fd, &notice) {
             // The kernel has forgotten the file, or the mount is gone.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => {}
-            Err(error) => tracing::warn!(%error, "the kernel was not told a volume's size"),
+            Err(error) => tracing::warn!(%error, "cannot notify the kernel of a volume's size"),
         }
     }
 }
@@ -143,7 +143,7 @@ fn send<D: FuseDev>(dev: &D, parts: &[IoSlice<'_>]) {
         Ok(()) => {}
         // The mount or the request is gone: no process waits for the reply.
         Err((Some(Errno::NODEV | Errno::NOENT), _)) => {}
-        Err((_, error)) => tracing::error!(%error, "a FUSE reply was not taken"),
+        Err((_, error)) => tracing::error!(%error, "the kernel did not accept a FUSE reply"),
     }
 }
 

@@ -57,7 +57,7 @@ pub enum Action {
 
 /// An open file or directory.
 enum Handle {
-    /// With this file's opener: its flushes are told once of what the volume lost.
+    /// With this file's opener: one of its flushes reports what the volume lost, once.
     Volume { volume: Arc<OpenVolume>, writer: Option<Writer>, emptied: OnceLock<Arc<Emptied>> },
     /// `text` is the result of the last read from offset 0; reads at other offsets continue in it.
     Attribute { path: Arc<str>, text: Mutex<Option<String>> },

@@ -112,7 +112,7 @@ async fn connection(
     let outcome = handshake.await;
     if peer.was_refused() {
         let (why, most) =
-            ("NBD client refused: there are as many as may be", config.max_connections);
+            ("NBD client refused: the maximum number is connected", config.max_connections);
         shared.say(Topic::Refused, || tracing::warn!(most, "{why}"));
     }
     let topic = if peer.is_served() { Topic::Transmission } else { Topic::Handshake };

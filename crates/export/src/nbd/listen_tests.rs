@@ -54,7 +54,7 @@ pub(super) fn with_server(volume: ByteVolume, config: Config, clients: impl FnOn
     clients(&mut server);
     server.stop();
     wait_for(served).unwrap();
-    assert_eq!(server.budget.used_bytes(), 0, "everything was given back");
+    assert_eq!(server.budget.used_bytes(), 0, "everything was returned");
     assert_eq!(server.placement.connections(), [0, 0]);
 }
 
@@ -177,7 +177,7 @@ fn half_handshakes_keep_no_client_out() {
         assert_eq!(head[12..16], [0x80, 0, 0, 2], "ERR_POLICY");
         let mut message = vec![0; usize::from(head[19])];
         third.read_exact(&mut message).unwrap();
-        assert!(message.starts_with(b"as many clients"));
+        assert!(message.starts_with(b"the maximum number"));
         choose(&mut third);
         assert!(is_closed(&mut third));
         drop(first);

@@ -5,7 +5,7 @@
 //! [`block_status`]. Above is [`server::serve`], which runs one connection over any [`Stream`](crate::stream::Stream)
 //! and the volumes of [`export::Exports`].
 //!
-//! States of a connection: handshake, transmission, draining (nothing is received any more, requests in flight end and
+//! States of a connection: handshake, transmission, draining (nothing is received, requests in flight end and
 //! are answered), closed. Ordering: none between requests in flight, as in the protocol; a client that needs an order
 //! waits for replies. A flush is passed on when it is started, so it covers every write that was answered before the
 //! flush was received, on any connection: this, and no cache above the volume, is what CAN_MULTI_CONN promises.

@@ -155,7 +155,7 @@ pub(crate) fn refuse_full(replies: &mut Replies<'_>) -> Option<Event> {
     match replies.option {
         OPT_EXPORT_NAME => Some(Event::Ended),
         OPT_GO => {
-            replies.refuse(REP_ERR_POLICY, "as many clients are connected as may be");
+            replies.refuse(REP_ERR_POLICY, "the maximum number of clients is connected");
             Some(Event::Answered)
         }
         _ => None,

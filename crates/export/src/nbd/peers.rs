@@ -262,7 +262,7 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
-    /// Goes on with it on the current thread.
+    /// Continues the connection on the current thread.
     pub(crate) fn arrive(self, shared: &Arc<Shared>) -> PeerSlot {
         Peers::here(shared).admit(Socket::from_fd(self.fd), Some(self.admitted))
     }

@@ -46,7 +46,7 @@ pub enum Disconnect {
     /// The handshake was aborted.
     #[error("handshake broken off: {0:?}")]
     Handshake(Event),
-    /// The client chose an export that is not offered any more.
+    /// The client chose an export that is no longer offered.
     #[error("the export was withdrawn during the handshake")]
     Withdrawn,
     /// A message that is not a request.
@@ -188,7 +188,7 @@ async fn negotiate<S: Stream>(
             Step::Incomplete if input.is_empty() => return Ok(Err(End::Closed)),
             Step::Incomplete => return Err(Disconnect::Truncated),
             Step::Transmission(session) => {
-                // Before the client is told that it has it.
+                // Before the reply that grants the export.
                 let Some(export) = open(session.export) else { return Err(Disconnect::Withdrawn) };
                 // Before another connection can take the room.
                 peer.begin();

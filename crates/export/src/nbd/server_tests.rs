@@ -21,7 +21,7 @@ use ashlar_nbd::wire::{
     FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
 };
 
-/// Neither an export nor its volume is in use until a client has chosen it, and then the client is told if it is gone.
+/// Neither an export nor its volume is in use until a client has chosen it; a client that chooses a withdrawn export gets an error.
 #[test]
 fn a_client_in_its_handshake_keeps_no_export() {
     for (structured, withdrawn) in [(false, false), (false, true), (true, false), (true, true)] {

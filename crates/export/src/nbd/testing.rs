@@ -56,7 +56,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
             return output;
         }
     }
-    panic!("nothing happens any more");
+    panic!("nothing happens");
 }
 
 /// Lets all other futures run once.

@@ -26,7 +26,7 @@ pub enum Command {
     Disc = CMD_DISC,
     /// Write everything acknowledged so far to stable storage.
     Flush = CMD_FLUSH,
-    /// The range's data is not needed any more.
+    /// The range's data is no longer needed.
     Trim = CMD_TRIM,
     /// The range will be read soon.
     Cache = CMD_CACHE,

@@ -164,7 +164,7 @@ fn space_management_reaches_the_device() {
     assert!(data[4096..65_536].iter().chain(&data[131_072..]).all(|&b| b == 0xff));
     assert_eq!(fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
     assert_eq!(fallocate(&file, zero, 0, 9 << 20), Err(Errno::INVAL));
-    // A size is refused that the device cannot have. An open that empties the file leaves what it has, as a block device does.
+    // A size that the device cannot have is refused. An open with O_TRUNC leaves the data, as for a block device.
     file.set_len(8 << 20).unwrap();
     assert_eq!(errno_of(file.set_len(4096)), Some(Errno::INVAL));
     let truncating = OpenOptions::new().write(true).truncate(true).open(served.path("dev/md0"));

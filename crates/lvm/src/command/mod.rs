@@ -291,7 +291,7 @@ pub fn merges_later(group: &str, origin: &str, snapshot: &str) -> String {
 impl Command {
     /// Whether a server that applied this is right even if the metadata turns out to be unchanged, and a server that did not
     /// would not be if it turns out to be changed; `effect` is what [`Self::apply`] returned. The reverse holds for the others. Both are right for a move that begins or is
-    /// given up: writes go to the old place in any case.
+    /// aborted: writes go to the old place in any case.
     ///
     /// A snapshot that is kept up although no text names it does no harm, one that is not kept up although the text names it
     /// shows wrong data; so a removed one must be kept up. What was written to an origin would be lost by a merge that

@@ -43,7 +43,7 @@ impl FromStr for PhysicalPart {
         while let Some((rest, last)) = path.rsplit_once(':')
             && last.starts_with(|first: char| first.is_ascii_digit())
         {
-            let range = range(last).ok_or_else(|| format!("'{last}' is no range of extents"))?;
+            let range = range(last).ok_or_else(|| format!("'{last}' is not a range of extents"))?;
             ranges.insert(0, range);
             path = rest;
         }
@@ -133,10 +133,10 @@ mod tests {
             ("a.img:7+2:20-21", part("a.img", &[(7, 9), (20, 22)])),
             ("dir:x/a.img", part("dir:x/a.img", &[])),
             ("dir:x/a.img:1-1", part("dir:x/a.img", &[(1, 2)])),
-            ("a:3-2", Err("'3-2' is no range of extents".to_owned())),
-            ("a:3+0", Err("'3+0' is no range of extents".to_owned())),
-            ("a:3-x", Err("'3-x' is no range of extents".to_owned())),
-            ("a:4294967295", Err("'4294967295' is no range of extents".to_owned())),
+            ("a:3-2", Err("'3-2' is not a range of extents".to_owned())),
+            ("a:3+0", Err("'3+0' is not a range of extents".to_owned())),
+            ("a:3-x", Err("'3-x' is not a range of extents".to_owned())),
+            ("a:4294967295", Err("'4294967295' is not a range of extents".to_owned())),
             (":3", Err("a physical volume has a path".to_owned())),
             ("", Err("a physical volume has a path".to_owned())),
         ] {

@@ -28,7 +28,7 @@ pub struct Restore {
 /// Why a copy is not restored.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RestoreError {
-    /// It is none.
+    /// It is not valid metadata.
     #[error("The copy cannot be used: {0}")]
     Unreadable(#[from] MetadataError),
     /// It is of a group with another name.
@@ -45,11 +45,11 @@ pub enum RestoreError {
         /// The identity of the group that is there.
         id: Uuid,
     },
-    /// A physical volume of the copy is not there.
+    /// A physical volume of the copy is missing.
     #[error("Couldn't find device with uuid {0}")]
     NoPhysical(Uuid),
-    /// A physical volume of the copy is there more than once.
-    #[error("{0} is there twice")]
+    /// A physical volume of the copy is present more than once.
+    #[error("{0} is present twice")]
     Twice(String),
     /// A physical volume of the copy belongs to another group now.
     #[error("Physical volume \"{path}\" is in the volume group \"{group}\" now")]
@@ -69,9 +69,9 @@ impl RestoreError {
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoPhysical(_) => {
-                Some("pvcreate --uuid makes its label again on the disk that it was on")
+                Some("restore its label with pvcreate --uuid on the disk that it was on")
             }
-            Self::ThinPools(_) => Some("vgcfgrestore --force restores it all the same"),
+            Self::ThinPools(_) => Some("use vgcfgrestore --force to restore it nevertheless"),
             Self::Unreadable(_)
             | Self::OtherName(_)
             | Self::OtherGroup { .. }
@@ -138,7 +138,7 @@ impl RestoredGroup {
             if let Some(of) = group_of(index).filter(|of| is_other(of.id)) {
                 return Err(RestoreError::InOtherGroup { path, group: of.name.clone() });
             }
-            // It may have been made anew, with another layout.
+            // It may have been recreated, with another layout.
             let start = pv.pe_start.0.saturating_mul(SECTOR);
             let end = start.saturating_add(group.sectors(pv.pe_count).0.saturating_mul(SECTOR));
             let areas = &physical[index].label.metadata_areas;
@@ -162,7 +162,7 @@ impl Restore {
     /// The description, of the group that the user calls `name`.
     ///
     /// # Errors
-    /// It is none, or must not be restored.
+    /// The text is not a description, or must not be restored.
     pub fn read(&self, name: &str) -> Result<Metadata, RestoreError> {
         let metadata = Metadata::parse(self.text.as_bytes())?;
         check(&metadata, name, self.force)?;

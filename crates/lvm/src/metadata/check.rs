@@ -25,7 +25,7 @@ pub fn is_valid_name(name: &str) -> bool {
 /// A tag in LVM's syntax, which may begin with `@`.
 ///
 /// # Errors
-/// The text is none.
+/// The text is not a tag.
 pub fn parse_tag(text: &str) -> Result<String, String> {
     let word = text.strip_prefix('@').unwrap_or(text);
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-/=!:#&".contains(&byte);

@@ -13,7 +13,7 @@ pub enum MetadataError {
     #[error(transparent)]
     Text(#[from] TextError),
     /// It is not LVM2 metadata.
-    #[error("this is no LVM2 metadata: {0}")]
+    #[error("this is not LVM2 metadata: {0}")]
     NotMetadata(&'static str),
     /// A required field is missing.
     #[error("{at}: {key:?} is missing")]
@@ -44,7 +44,7 @@ pub enum MetadataError {
         value: String,
     },
     /// An invalid name.
-    #[error("{at}: {name:?} is no valid name")]
+    #[error("{at}: {name:?} is not a valid name")]
     Name {
         /// Where.
         at: String,

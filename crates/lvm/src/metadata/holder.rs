@@ -64,7 +64,7 @@ impl SystemIds {
 }
 
 /// The system ID that LVM makes of a text, such as a host's name: without characters that an ID cannot have. `None` if nothing
-/// is left, or if it is no host's own (`localhost`).
+/// is left, or if the name does not identify a host (`localhost`).
 pub fn system_id(text: &str) -> Option<String> {
     let is_allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '+');
     let start = text.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());

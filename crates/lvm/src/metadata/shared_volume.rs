@@ -51,7 +51,7 @@ impl SharedVolume {
         }
     }
 
-    /// The volume, for a group that it does not belong to any more.
+    /// The volume, for a group that it no longer belongs to.
     pub(super) fn into_volume(self) -> LogicalVolume {
         Arc::unwrap_or_clone(self.0).volume
     }

@@ -91,7 +91,7 @@ pub trait Row: Sized + 'static {
 /// A report: what it is about, and what it shows by default.
 #[derive(Debug)]
 pub struct Report {
-    /// What it has a row for.
+    /// What each row describes.
     pub of: Of,
     /// The name of a row in JSON.
     pub name: &'static str,

@@ -26,7 +26,9 @@ enum Unit {
 
 /// Why a text is not a unit.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("\"{0}\" is no unit: r, h, b, s, k, m, g, t, p or e; in upper case multiples of 1,000")]
+#[error(
+    "\"{0}\" is not a unit: use r, h, b, s, k, m, g, t, p or e; upper case means powers of 1,000"
+)]
 pub struct BadUnits(String);
 
 impl Default for Units {

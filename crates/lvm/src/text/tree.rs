@@ -22,7 +22,7 @@ pub struct Entry {
     pub key: String,
     /// Its value.
     pub node: Node,
-    /// The comment at the end of its line, from `#` on, without the newline. Empty if there is none.
+    /// The comment at the end of its line, from `#` on, without the newline. Empty without a comment.
     pub trail: String,
     /// Written without blanks around the equals sign, as by libdevmapper.
     pub tight: bool,

@@ -114,7 +114,7 @@ fn a_merge_hides_the_snapshot_and_ends_with_its_removal() {
     text.group = group.clone();
     let text = String::from_utf8(text.print(Form::Disk)).unwrap();
     assert!(text.contains("merging_store = \"one\""), "{text}");
-    for (name, why) in [("one", "already"), ("two", "one at a time"), ("other", "no snapshot")] {
+    for (name, why) in [("one", "already"), ("two", "one at a time"), ("other", "not a snapshot")] {
         let refused = group.start_merge(name).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
     }

@@ -214,7 +214,7 @@ fn every_extent_is_at_its_old_place_until_it_counts_at_the_new_one() {
             pieces += 1;
             let is_last = group.advance_move(&name).expect("a piece");
             assert_sound(&of, &group);
-            // Given up now, what has moved stays.
+            // Aborted now, the move leaves what has moved.
             let mut given_up = group.clone();
             given_up.end_move(&name).ok();
             assert_eq!(all_places(&given_up), all_places(&group), "seed {seed}");

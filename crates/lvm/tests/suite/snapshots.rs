@@ -75,7 +75,7 @@ fn a_snapshot_is_extended_above_the_threshold_and_by_the_percentage() {
     // A fifth of four extents is one; half of five are three.
     assert_eq!(extends(&mut group, "one", 701, policy(70, 20)), Ok(1));
     assert_eq!(extends(&mut group, "one", 501, policy(50, 50)), Ok(3));
-    assert_eq!(extends(&mut group, "other", 900, policy(50, 50)), Ok(0), "it is no snapshot");
+    assert_eq!(extends(&mut group, "other", 900, policy(50, 50)), Ok(0), "it is not a snapshot");
     group.start_merge("one").unwrap();
     assert_eq!(extends(&mut group, "one", 900, policy(50, 50)), Ok(0), "it is being merged");
 }

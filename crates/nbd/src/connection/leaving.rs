@@ -1,4 +1,4 @@
-//! The end of a connection that is not needed any more.
+//! The end of a connection that is no longer needed.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::wire::{CMD_BLOCK_STATUS, CMD_DISC, CMD_FLUSH, CMD_READ};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl<N: Network> Connection<N> {
-    /// Makes it one of a session's connections, which end together, and leave once the disk is not used any more.
+    /// Makes it one of a session's connections, which end together, and leave once the disk is no longer used.
     pub(crate) fn join(self: &Rc<Self>, session: Arc<Session>) {
         let (Ok(()) | Err(_)) = self.session.set(Arc::clone(&session));
         // One that ended before tells nothing of what the session's connections have acknowledged.

@@ -117,7 +117,7 @@ async fn write_some(disk: Gateway, writer: usize, mut rng: Rng, failed: Rc<Cell<
                 }
                 Err(_) => {
                     failed.set(failed.get() + 1);
-                    // It is told of a loss: what it was to cover may be gone, and later flushes do not cover it either.
+                    // The flush reports a loss: the writes before it may be lost, and later flushes do not cover them either.
                     sectors.iter_mut().for_each(|values| values.last = 0);
                 }
             },

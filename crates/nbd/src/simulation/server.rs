@@ -302,7 +302,7 @@ impl Server {
             let data = if kind == CMD_WRITE { len } else { 0 };
             let Ok(data) = served.stream.exactly(data as usize).await else { break };
             if kind == CMD_DISC {
-                assert_eq!(served.unanswered.borrow().len(), 0, "it waits for what it has sent");
+                assert_eq!(served.unanswered.borrow().len(), 0, "it waits for the replies");
                 self.farewells.set(self.farewells.get() + 1);
                 served.cut();
                 return Ok(());

@@ -85,7 +85,7 @@ pub(crate) async fn compare(
     }
 }
 
-/// Four threads write to parts of their own, and read what they have written.
+/// Four threads write to parts of their own, and read their data.
 pub(crate) fn share(disk: &Gateway) {
     let writer = |part: u64| {
         let disk = disk.clone();

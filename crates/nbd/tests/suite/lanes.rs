@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHARED: u16 = FLAG_SEND_FLUSH | FLAG_CAN_MULTI_CONN;
 /// A write here is acknowledged, and then its connection ends.
 const LAST: u64 = 4096;
-/// What is asked for here is answered once the server is told.
+/// The server holds replies to requests here until the test releases them.
 const HELD: u64 = 8192;
 /// Half of the reply to a read here is sent at once.
 const HALF: u64 = 16384;

@@ -87,7 +87,7 @@ fn requests_that_are_late_on_an_old_connection_do_not_end_a_new_one() {
                 assert!(since.elapsed() < Duration::from_secs(10), "it does not connect again");
                 sleep(Duration::from_millis(1)).await;
             }
-            // The end of the first connection is told, and what was late on it, each once.
+            // Flushes report the end of the first connection, and each late request on it, once.
             let mut told = 0;
             while disk.disk().stats().totals().in_flight() > 0 {
                 assert_eq!(write(disk, 8, 1).await, Ok(()));

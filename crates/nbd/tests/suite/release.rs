@@ -1,4 +1,4 @@
-//! Disks that are not used any more: the server is told, and no connection is left.
+//! Disks that are no longer used: they disconnect from the server, and no connection is left.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -217,7 +217,7 @@ fn a_thread_that_ends_leaves_no_connection_of_a_disk_that_is_released_meanwhile(
             write(disk, 0, 1).await.unwrap();
         }
         let release = ReleaseAtTheEnd { disk: disk.clone(), server: Arc::clone(server) };
-        // It does not run any more.
+        // It no longer runs.
         spawn(async move { drop(release) }).detach();
         Arc::clone(server)
     });

@@ -1,4 +1,4 @@
-//! Exports of nbdkit and qemu-nbd: what they hold, their errors, servers that die or fall silent.
+//! Exports of nbdkit and qemu-nbd: what they hold, their errors, servers that die or stop responding.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ fn a_read_only_export_is_not_written() {
 async fn until_back(disk: &Gateway) {
     let since = Instant::now();
     while disk.read(Sector(0), Sectors(8)).await.is_err() {
-        assert!(since.elapsed() < PATIENCE, "it does not come back");
+        assert!(since.elapsed() < PATIENCE, "it does not respond again");
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(disk.disk().presence(), Presence::Answering);
@@ -252,7 +252,7 @@ fn a_server_that_is_told_to_end_can_end() {
         server.signal("TERM");
         let since = Instant::now();
         while write(&disk, 8, 2).await.is_ok() {
-            assert!(since.elapsed() < PATIENCE, "it goes on");
+            assert!(since.elapsed() < PATIENCE, "it continues");
             sleep(Duration::from_millis(1)).await;
         }
         // All of the disk's connections end, also that of this thread.
@@ -285,14 +285,14 @@ fn a_late_write_does_not_overtake_what_follows_it() {
             server.signal("CONT");
             let since = Instant::now();
             while write(&disk, 0, 3 * round + 2).await.is_err() {
-                assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+                assert!(since.elapsed() < Duration::from_secs(10), "it does not respond again");
                 sleep(Duration::from_millis(1)).await;
             }
             // Longer than the late one can take.
             sleep(Duration::from_millis(20)).await;
             let read = disk.read(Sector(0), Sectors(1)).await.unwrap();
             assert_eq!(read.as_slice(), [3 * round + 2; 512], "round {round}");
-            // The loss is told once.
+            // One flush reports the loss.
             assert!(disk.flush().await.is_err());
             assert_eq!(disk.flush().await, Ok(()));
         }

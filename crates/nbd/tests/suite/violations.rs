@@ -400,7 +400,7 @@ fn a_second_reply_ends_the_connection_and_no_request_twice() {
                 // On another connection.
                 let since = Instant::now();
                 while read(8).await.is_err() {
-                    assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+                    assert!(since.elapsed() < Duration::from_secs(10), "it does not respond again");
                     sleep(Duration::from_millis(10)).await;
                 }
                 let told = disk.flush().await;

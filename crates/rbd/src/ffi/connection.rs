@@ -32,7 +32,7 @@ impl Connection {
     /// the environment variable `CEPH_ARGS` changes.
     ///
     /// # Errors
-    /// The file cannot be read, or is no configuration.
+    /// The file cannot be read, or is not a configuration.
     pub(crate) fn new(
         libraries: &'static Libraries,
         user: &str,
@@ -75,7 +75,7 @@ impl Connection {
     pub(crate) fn number(&self, option: &str) -> Option<u64> {
         let name = text(option).ok()?;
         let mut value = [0_u8; MAX_VALUE];
-        // SAFETY: the handle and the name are valid, and the buffer has the length that is told.
+        // SAFETY: the handle and the name are valid, and the buffer has the length that is passed.
         let got = unsafe {
             let place = value.as_mut_ptr().cast();
             (self.libraries.rados.rados_conf_get)(self.handle, name.as_ptr(), place, MAX_VALUE)

@@ -99,7 +99,7 @@ impl Image {
     /// Opens an image, or a snapshot of it. Blocks.
     ///
     /// # Errors
-    /// ENOENT: there is none, or no such namespace or snapshot; ESHUTDOWN: the cluster refuses this client; others of librbd.
+    /// ENOENT: the image, namespace or snapshot does not exist; ESHUTDOWN: the cluster refuses this client; others of librbd.
     pub(crate) fn open(
         io: IoContext,
         image: &str,
@@ -151,7 +151,7 @@ impl Image {
             parent_name: [0; 96],
         };
         let rbd = self.rbd();
-        // SAFETY: the image is open, and the struct has the length that is told.
+        // SAFETY: the image is open, and the struct has the length that is passed.
         let stat = unsafe { (rbd.rbd_stat)(self.handle, &raw mut info, size_of::<RbdImageInfo>()) };
         check("rbd_stat", stat)?;
         self.size_bytes.store(info.size, Relaxed);
@@ -209,7 +209,7 @@ impl Image {
         let rbd = self.rbd();
         let mut owners: [*mut c_char; MAX_OWNERS] = [ptr::null_mut(); MAX_OWNERS];
         let (mut mode, mut count) = (0, MAX_OWNERS);
-        // SAFETY: the image is open, and the array has the length that is told.
+        // SAFETY: the image is open, and the array has the length that is passed.
         let got = unsafe {
             let places = owners.as_mut_ptr();
             (rbd.rbd_lock_get_owners)(self.handle, &raw mut mode, places, &raw mut count)
@@ -285,7 +285,7 @@ impl Image {
         let count = count as c_int;
         let handle = self.handle;
         // SAFETY: the image is open, and stays so while the operation lives, as do the array and the memory that it
-        // describes. Others may change the memory of a write meanwhile: librbd copies it (and if it is told not to, what
+        // describes. Others may change the memory of a write meanwhile: librbd copies it (and if it is set not to, what
         // it sends and its checksum may differ, which the OSD refuses).
         let begun = unsafe {
             match command {
@@ -320,7 +320,7 @@ impl Drop for Image {
     }
 }
 
-/// An image that nothing uses any more. Dropping it leaves it open: that happens only if no thread can be started.
+/// An image that nothing uses. Dropping it leaves it open: that happens only if no thread can be started.
 struct Closing {
     handle: ImageHandle,
     watch: Option<Watch>,
@@ -331,7 +331,7 @@ struct Closing {
 unsafe impl Send for Closing {}
 
 impl Closing {
-    /// Closes the image, which gives up its lock. Blocks, without OSDs for as long as the option `rados_osd_op_timeout` allows.
+    /// Closes the image, which releases its lock. Blocks, without OSDs for as long as the option `rados_osd_op_timeout` allows.
     fn close(self) {
         let rbd = &self.io.connection().libraries().rbd;
         if let Some(Watch { watcher, number }) = self.watch {

@@ -1,4 +1,4 @@
-//! OSDs that fall silent, die and come back.
+//! OSDs that stop responding, die and return.
 
 use std::time::{Duration, Instant};
 
@@ -29,14 +29,14 @@ fn a_silent_osd_makes_requests_late_and_loses_nothing() {
         cluster.verb("thaw-osd", &["0"]);
         let since = Instant::now();
         while disk.disk().presence() != Presence::Answering {
-            assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+            assert!(since.elapsed() < Duration::from_secs(10), "it does not respond again");
             sleep(Duration::from_millis(5)).await;
         }
         disk.disk().set_io_timeout_ms(30_000).unwrap();
         // The late one was executed; the refused one was not.
         assert_eq!(disk.read(Sector(0), Sectors(1)).await.unwrap().as_slice(), [2; 512]);
         write(&disk, 0, 4).await.unwrap();
-        // What was past its deadline may have been lost: that is told once.
+        // What was past its deadline may have been lost: one flush reports that.
         assert!(disk.flush().await.is_err());
         assert_eq!(disk.flush().await, Ok(()));
     });
@@ -80,7 +80,7 @@ fn an_operation_without_any_osd_ends_when_the_configuration_says() {
         cluster.verb("thaw-osd", &["0"]);
         let since = Instant::now();
         while write(&disk, 0, 3).await.is_err() {
-            assert!(since.elapsed() < Duration::from_secs(10), "it does not come back");
+            assert!(since.elapsed() < Duration::from_secs(10), "it does not respond again");
         }
         assert_eq!(disk.read(Sector(0), Sectors(1)).await.unwrap().as_slice(), [3; 512]);
     });

@@ -37,7 +37,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Another client, which is told in Python what to do with the open image `image`.
+/// Another client, which executes Python code on the open image `image`.
 pub(crate) struct OtherClient {
     child: Child,
     input: ChildStdin,
@@ -97,7 +97,7 @@ impl OtherClient {
     }
 }
 
-/// Whether no image of this process is open any more: another client can take the lock.
+/// Whether no image of this process is open: another client can take the lock.
 pub(crate) fn until_free(cluster: &Cluster, image: &str) {
     let mut other = OtherClient::new(cluster, image);
     let lock = "image.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)";

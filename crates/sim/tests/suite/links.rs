@@ -7,7 +7,7 @@ use ashlar_sim::{Break, Media, Model, Sim, SimDisk, SimRuntime};
 
 /// The deadline of requests.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// How long the disk goes on after a break.
+/// How long the disk executes commands after a break.
 const WITHIN: Duration = Duration::from_secs(4);
 const OLD: [u8; 512] = [1; 512];
 const NEW: [u8; 512] = [2; 512];

@@ -237,10 +237,10 @@ fn a_change_that_is_refused_or_fails_changes_nothing() {
             (resize("other", Sign::Minus, 4), "at least one extent"),
             (resize("nothing", Sign::Plus, 1), "Failed to find logical volume \"vg/nothing\""),
             (remove("nothing"), "no logical volume"),
-            (merge("data"), "it is no snapshot"),
+            (merge("data"), "it is not a snapshot"),
             (rename("data", "other"), "already exists"),
             (rename("data", "x_rimage_0"), "parts of volumes"),
-            (Command::RenameGroup { to: "-".into() }, "no name for a volume group"),
+            (Command::RenameGroup { to: "-".into() }, "not a name for a volume group"),
         ] {
             let refused = live.run(command).await.err().unwrap();
             assert!(refused.contains(why), "{refused}");

@@ -351,7 +351,7 @@ impl Drop for Guard {
             Link::Attaching | Link::Closed => None,
         };
         if let Some(fd) = fd {
-            // Waiting requests are not sent any more: the sending task is gone.
+            // Waiting requests are no longer sent: the sending task is gone.
             self.0.drain(&fd);
         }
         self.0.close();

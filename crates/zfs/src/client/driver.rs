@@ -59,7 +59,7 @@ pub(super) struct Volume {
     pub(super) worker: Arc<Worker>,
     /// Its device's name, for the log.
     name: String,
-    /// The packed [`Opening`]; while there is none, requests are refused.
+    /// The packed [`Opening`]; while the volume is not open, requests are refused.
     opening: AtomicU64,
     errors: AtomicU64,
 }

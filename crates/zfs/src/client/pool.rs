@@ -54,7 +54,7 @@ pub struct VisibleDataset {
 pub struct Changes {
     /// The datasets to open.
     pub new: Vec<VisibleDataset>,
-    /// The volumes whose dataset is gone, or is not visible any more.
+    /// The volumes whose dataset is gone, or is no longer visible.
     pub gone: Vec<Arc<Zvol>>,
 }
 

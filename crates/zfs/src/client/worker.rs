@@ -216,7 +216,7 @@ impl Worker {
     }
 
     fn dead(&self) -> CallError {
-        CallError::Dead(self.end().unwrap_or_else(|| "it was told to".to_owned()))
+        CallError::Dead(self.end().unwrap_or_else(|| "it was stopped".to_owned()))
     }
 
     /// Tells it to exit, after its pool was exported, and waits; kills it if it does not exit. Blocks.
@@ -247,7 +247,7 @@ impl Worker {
 
 /// The error for a reply that does not match the command.
 pub(super) fn not_asked() -> CallError {
-    CallError::NotUnderstood("its answer is none to what it was asked".to_owned())
+    CallError::NotUnderstood("its reply does not match the command".to_owned())
 }
 
 /// Forwards calls one after the other, until no sender is left.
@@ -320,7 +320,7 @@ fn listen(mut child: Child, words: PipeReader, watched: &WatchState) {
 
 fn told(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(0), _) => "in good order".to_owned(),
+        (Some(0), _) => "with code 0".to_owned(),
         (Some(code), _) => format!("with code {code}"),
         (None, Some(signal)) => format!("by signal {signal}"),
         (None, None) => status.to_string(),

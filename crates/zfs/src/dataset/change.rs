@@ -160,7 +160,7 @@ pub(crate) fn rollback(zfs: &Zfs, pool: &str, volume: &str, snapshot: &str) -> R
     if snapshot.split('@').next() != Some(volume) {
         return Err(Refusal::new(
             &what,
-            format_args!("it is no snapshot of '{volume}'"),
+            format_args!("it is not a snapshot of '{volume}'"),
             Errno::INVAL,
         ));
     }

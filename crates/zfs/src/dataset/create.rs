@@ -46,7 +46,7 @@ pub(crate) fn properties_of_new_container(
     if let Some(canmount) = zfs.properties().dataset("canmount") {
         if let Some(asked) = given.get("canmount").filter(|asked| *asked != "off") {
             return Err(bad_property(what, format_args!("canmount cannot be '{asked}' here"))
-                .with_hint("datasets made here hold volumes, no files; make file systems with the kernel's zfs"));
+                .with_hint("datasets created here contain volumes only; create file systems with the kernel's zfs"));
         }
         if let Some(off) = zfs.index_of(canmount, "off") {
             values.insert("canmount".to_owned(), NvValue::Uint64(off));
@@ -110,7 +110,7 @@ fn apply_or_destroy(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Resul
 fn destroy_again(zfs: &Zfs, made: &[String]) {
     for name in made.iter().rev() {
         if let Err(errno) = zfs.destroy_dataset(name) {
-            tracing::error!(dataset = name, %errno, "a dataset that could not be made right stays");
+            tracing::error!(dataset = name, %errno, "cannot remove a dataset whose creation failed");
         }
     }
 }

@@ -313,7 +313,7 @@ pub(crate) fn inherit(zfs: &Zfs, pool: &str, dataset: &str, name: &str) -> Resul
             return Err(bad_property(&what, "property cannot be inherited").with_hint(
                 match property.kind {
                     Kind::Number => format!("set {name}=none"),
-                    Kind::Text | Kind::Index => format!("set {name} to what it shall be"),
+                    Kind::Text | Kind::Index => format!("set {name} to the value that you want"),
                 },
             ));
         }

@@ -305,7 +305,7 @@ impl Objset {
     }
 
     /// The end of the written data. Nothing beyond may be freed: libzpool looks up the indirect
-    /// blocks of a freed range, and aborts the process if there are none.
+    /// blocks of a freed range, and aborts the process if they are missing.
     ///
     /// # Errors
     /// It cannot be determined.
@@ -386,7 +386,7 @@ fn tag_of(tag: &u8) -> Tag {
 
 impl Drop for Objset {
     fn drop(&mut self) {
-        // SAFETY: nothing borrows the objset any more: no buffers, no transaction, no log.
+        // SAFETY: nothing borrows the objset: no buffers, no transaction, no log.
         unsafe {
             if !self.dnode.is_null() {
                 (self.api.dmu.dnode_rele)(self.dnode, self.tag());

@@ -17,7 +17,7 @@ symbols! {
     /// sys/zfs_context.h, and sys/arc_impl.h for the last two.
     KernelFunctions {
         kernel_init: fn(c_int);
-        /// The host ID in labels; 0 if there is none.
+        /// The host ID in labels; 0 without a host ID.
         zone_get_hostid: fn(*mut c_void) -> u32;
         /// The machine's memory, as the ARC sees it.
         arc_all_memory: fn() -> u64;
@@ -169,7 +169,7 @@ impl Zfs {
         &self.properties
     }
 
-    /// This host's ID in labels; 0 if there is none.
+    /// This host's ID in labels; 0 without a host ID.
     pub(crate) fn host_id(&self) -> u64 {
         // SAFETY: the argument is ignored.
         u64::from(unsafe { (self.kernel.zone_get_hostid)(ptr::null_mut()) })

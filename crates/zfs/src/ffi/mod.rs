@@ -106,7 +106,7 @@ impl Library {
     /// Loads the library that [`LIBRARY`] names, or the newest installed one, and detects its release.
     ///
     /// # Errors
-    /// There is none, or its release is unknown.
+    /// The library is not installed, or its release is unknown.
     pub fn open() -> Result<Self, LoadError> {
         let named = std::env::var_os(LIBRARY);
         let names = match &named {

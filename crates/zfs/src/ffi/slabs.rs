@@ -103,7 +103,7 @@ fn alloc(len: usize) -> *mut c_void {
 }
 
 /// # Safety
-/// [`alloc`] returned it for this length, and it is not used any more.
+/// [`alloc`] returned it for this length, and it is no longer used.
 unsafe fn free(buffer: *mut c_void, len: usize) {
     let Some(memory) = NonNull::new(buffer.cast::<u8>()) else { return };
     // SAFETY: guaranteed by the caller; the address determines which of the two it came from.
@@ -188,7 +188,7 @@ mod tests {
             // SAFETY: written above.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), len) };
             assert!(bytes.iter().all(|byte| *byte == number as u8), "{len}");
-            // SAFETY: from alloc(), for this length, and not used any more.
+            // SAFETY: from alloc(), for this length, and no longer used.
             unsafe { free(buffer, len) };
         }
     }

@@ -171,7 +171,7 @@ impl Zfs {
         (result, config.to_map())
     }
 
-    /// The description of a pool as if it were imported; `None` if there is none.
+    /// The description of a pool as if it were imported; `None` without such a pool.
     ///
     /// # Errors
     /// `EINVAL`: a text has a zero byte.

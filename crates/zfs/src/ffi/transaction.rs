@@ -265,7 +265,7 @@ impl Buffers<'_> {
 
 impl Drop for Buffers<'_> {
     fn drop(&mut self) {
-        // SAFETY: they are held with this tag, and nothing uses them any more.
+        // SAFETY: they are held with this tag, and nothing uses them.
         unsafe {
             (self.objset.api().dmu.dmu_buf_rele_array)(self.list, self.count, self.objset.tag())
         };

@@ -199,7 +199,7 @@ impl Zfs {
             let freed =
                 (functions.dmu_free_long_range)(objset, DATA_OBJECT, volsize_bytes, OBJECT_END);
             if let Err(errno) = check(freed) {
-                tracing::error!(%errno, volsize_bytes, "what is behind the new end of a volume is not freed");
+                tracing::error!(%errno, volsize_bytes, "cannot free the data beyond the new end of a volume");
             }
             Ok(())
         }

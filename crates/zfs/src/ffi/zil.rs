@@ -347,7 +347,7 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // SAFETY: it is open, and nothing writes to it any more. It is committed, which may call
+        // SAFETY: it is open, and nothing writes to it. It is committed, which may call
         // `get_data`; the source is dropped after this.
         unsafe { (self.zil().zil_close)(self.raw.as_ptr()) };
     }

@@ -192,7 +192,7 @@ impl Pool {
             present.iter().filter(|device| !vdevs.iter().any(|vdev| vdev.has(device.index)));
         // Of several copies, one is in the tree, and the others were already reported.
         for device in stray.filter(|device| seen[&device.label.guid].len() == 1) {
-            problems.push(format!("{} was in this pool, and is not any more", device.path));
+            problems.push(format!("{} was in this pool, and no longer is", device.path));
         }
         for device in present {
             let of_labels = device.labels.problems().into_iter();
@@ -382,9 +382,7 @@ impl Node {
                 let may = vdev.kind.spare_children(children.len());
                 let whole = children.iter().all(|child| child.health == Health::Online);
                 let (health, problem) = match (children.is_empty(), lost > may, whole) {
-                    (true, ..) => {
-                        (Health::Unavailable, Some("is made of nothing known".to_owned()))
-                    }
+                    (true, ..) => (Health::Unavailable, Some("has no known parts".to_owned())),
                     (false, true, _) => {
                         let problem = format!("{lost} of its {} parts are missing", children.len());
                         (Health::Unavailable, Some(problem))
@@ -427,7 +425,7 @@ fn leaf_health(
         Some(DisuseReason::Offline) => (Health::Unavailable, Some("was taken offline".to_owned())),
         Some(DisuseReason::Faulted) => (Health::Degraded, Some("had failed".to_owned())),
         Some(DisuseReason::Removed) | None if own < newest => {
-            let problem = format!("was not there lately: its label is of txg {own}, not {newest}");
+            let problem = format!("missed transactions: its label is of txg {own}, not {newest}");
             (Health::Degraded, Some(problem))
         }
         Some(DisuseReason::Removed) | None => (Health::Online, None),

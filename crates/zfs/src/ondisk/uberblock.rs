@@ -68,7 +68,7 @@ impl Uberblock {
         (self.txg, self.timestamp, sequence)
     }
 
-    /// The uberblock in `bytes`, a whole slot at `offset` on its device; `None` if there is none.
+    /// The uberblock in `bytes`, a whole slot at `offset` on its device; `None` if the slot contains no uberblock.
     ///
     /// # Errors
     /// Its checksum is wrong.

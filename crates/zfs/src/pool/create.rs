@@ -65,7 +65,7 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
     zfs.create_pool(name, &root, &properties).map_err(|errno| refused(&what, errno))?;
     dataset::apply(zfs, name, &root_properties, &what).inspect_err(|_| {
         if let Err(errno) = zfs.destroy_pool(name) {
-            tracing::error!(pool = name, %errno, "a pool that could not be made right stays");
+            tracing::error!(pool = name, %errno, "cannot remove a pool whose creation failed");
         }
     })?;
     Ok(locks)
@@ -147,7 +147,7 @@ fn root_vdev(
                 return Err(refused(
                     "invalid vdev specification: mismatched replication level".into(),
                 )
-                .with_hint("give all top-level vdevs the same form, or force it"));
+                .with_hint("give all top-level vdevs the same form, or use -f"));
             }
             (VdevClass::Normal, _) => known = Some(shape),
         }
@@ -168,7 +168,7 @@ fn check_vdev(vdev: &NewVdev) -> Result<(), String> {
         VdevKind::Single if paths != 1 => Err("one device is one vdev".into()),
         VdevKind::Mirror if paths < 2 => Err("mirror requires at least 2 devices".into()),
         VdevKind::Raidz(parity) if !(1..=3).contains(&parity) => {
-            Err(format!("raidz{parity} is not 1 to 3 parities"))
+            Err(format!("raidz{parity}: the parity must be 1 to 3"))
         }
         VdevKind::Raidz(parity) if paths < usize::from(parity) + 1 => {
             Err(format!("raidz{parity} requires at least {} devices", usize::from(parity) + 1))
@@ -239,7 +239,7 @@ fn refuse_used_disks(vdevs: &[NewVdev], what: &str) -> Result<(), Refusal> {
         };
         let why = format!("invalid vdev specification: {} {of}", path.display());
         return Err(Refusal::new(what, why, Errno::BUSY)
-            .with_hint("use another disk, or force it (-f): the other pool is lost then"));
+            .with_hint("use another disk, or use -f to destroy the other pool"));
     }
     Ok(())
 }

@@ -205,8 +205,8 @@ fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> 
                     // All devices are present: the remaining cause is spa_check_logs().
                     let why = "an intent log cannot be read (I/O error)";
                     return Refusal::new(what, why, Errno::IO).with_hint(
-                        "nothing of it is lost: bring the device back that has it and try again. \
-                         It can be imported read-only: what only the log has is not seen then",
+                        "nothing of it is lost: attach the device that contains it and try again. \
+                         The pool can be imported read-only, without the data that only the log contains",
                     );
                 }
                 let why = "one or more devices is currently unavailable";
@@ -216,7 +216,7 @@ fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> 
             Refusal::new(what, join("log devices are missing or corrupted", &missing), errno)
                 .with_hint(
                     "attach them. Without them the pool can be imported read-only, or with ashlar serve --missing-log or \
-                     ashlar zpool import -m: what was only in the log is lost then",
+                     ashlar zpool import -m: data that only the log contains is lost then",
                 )
         }
         Errno::INVAL => Refusal::new(what, "invalid vdev configuration", errno)

@@ -72,7 +72,7 @@ pub(crate) fn scrub(zfs: &Zfs, name: &str, what: Scrub) -> Result<(), Refusal> {
         let refusal = Refusal::new(format_args!("cannot {verb} {name}"), why, errno);
         match (errno, what) {
             (Errno::BUSY, Scrub::Start) => refusal.with_hint("wait for it, or stop it first"),
-            (Errno::BUSY, Scrub::Pause) => refusal.with_hint("start goes on with it"),
+            (Errno::BUSY, Scrub::Pause) => refusal.with_hint("start the scrub to resume it"),
             _ => refusal,
         }
     })

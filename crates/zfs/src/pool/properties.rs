@@ -95,7 +95,7 @@ fn value(
     };
     if name == "cachefile" && text != "none" {
         return Err(bad_property(what, "cachefile is always 'none' here").with_hint(
-            "the kernel's cache file is the kernel's: import the pool there to be in it",
+            "to have the pool in the kernel's cache file, import it with the kernel's zpool",
         ));
     }
     if NOT_HERE.contains(&name) {

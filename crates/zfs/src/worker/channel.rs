@@ -203,7 +203,7 @@ fn receive_all(channel: &Arc<ChannelState>, queues: &Queues) {
         };
         if let Err(InvalidRequest) = dispatch_all(channel, queues, received) {
             // Without a tag there is no request to answer.
-            tracing::warn!(bytes = received.len(), "a packet that is no request");
+            tracing::warn!(bytes = received.len(), "a packet that is not a request");
             return;
         }
     }

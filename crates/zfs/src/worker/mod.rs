@@ -26,7 +26,7 @@ pub fn main() -> ! {
     process::ignore_endings();
     heap::keep_freed();
     let mut worker = Worker::default();
-    // Acknowledged data is kept even if the channel cannot be read any more.
+    // Acknowledged data is kept even if the channel can no longer be read.
     let served = serve(&mut worker).map_err(|error| error.to_string());
     let ended = worker.end().and(served);
     if let Err(error) = &ended {
@@ -43,10 +43,10 @@ fn serve(worker: &mut Worker) -> io::Result<()> {
     while let Some(message) = control::receive(channel)? {
         let result = match serde_json::from_slice::<Command>(&message.bytes) {
             Ok(command) => worker.run(command, message.descriptor),
-            Err(error) => Err(Refusal::invalid(format!("it is no command: {error}"))),
+            Err(error) => Err(Refusal::invalid(format!("it is not a command: {error}"))),
         };
         match control::send(channel, &serde_json::to_vec(&result)?, None) {
-            // Nothing waits for the reply any more; the next receive returns the end.
+            // Nothing waits for the reply; the next receive returns the end.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }

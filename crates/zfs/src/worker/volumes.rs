@@ -217,8 +217,8 @@ pub(super) fn refused(name: &str, error: &OpenError) -> Refusal {
         }
         OpenError::Refused(errno) => Refusal::of_dataset(&what, *errno),
         OpenError::Replay(error) => Refusal::new(&what, error, error.errno())
-            .with_hint("nothing of the log is lost: bring back what cannot be read, or make room in the pool, and open it again. \
-                Read-only it is opened as it was before. With the parameter zil_replay_disable=1 what the log says is given up"),
+            .with_hint("nothing of the log is lost: reconnect the disks that cannot be read, or make room in the pool, and open the volume again. \
+                Read-only the volume opens as it was before the log. To discard the log, import the pool with the parameter zil_replay_disable=1"),
         OpenError::Library(_) | OpenError::Name => Refusal::new(&what, error, Errno::INVAL),
     }
 }

@@ -24,10 +24,7 @@ pub(crate) fn replay(objset: &Objset) -> Result<(), ReplayError> {
     if objset.api().is_replay_disabled() {
         let records = pending_records(objset)?;
         if records > 0 {
-            tracing::warn!(
-                records,
-                "zil_replay_disable: what the log of a volume says is given up"
-            );
+            tracing::warn!(records, "zil_replay_disable: the log of a volume is discarded");
         }
         discard_log(objset);
         return Ok(());

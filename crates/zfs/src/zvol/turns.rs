@@ -3,7 +3,7 @@
 //! From 2.2 on, libzpool fills log blocks without its lock, so of two commits the later block can
 //! be filled first. An indirect record in it has its block written; the records for that block in
 //! the earlier log block are then left out (EALREADY), and a thread that waits only for the earlier
-//! log block is told that its data is safe before the later one is.
+//! log block learns that its data is safe before the later one is.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -425,7 +425,7 @@ fn a_log_device_without_a_label_here_is_told_from_a_disk() {
     worker.export();
     assert_clean("tank", disks.path());
 
-    // A disk with data is no log device, whatever the caller allows.
+    // A disk with data is not accepted as a log device, whatever the caller allows.
     let disks = Disks::new();
     let vdev = |name: &str| disks.vdev(VdevKind::Single, VdevClass::Normal, &[name]);
     let worker = Worker::start().unwrap();
@@ -615,9 +615,9 @@ fn what_makes_no_sense_to_a_worker_is_refused() {
     let refusal = worker.refused(Command::PoolStatus);
     assert_eq!(refusal.message, "the worker is not started");
     assert!(
-        worker.send_raw(b"{\"command\":\"dance\"}").unwrap_err().message.contains("no command")
+        worker.send_raw(b"{\"command\":\"dance\"}").unwrap_err().message.contains("not a command")
     );
-    assert!(worker.send_raw(b"").unwrap_err().message.contains("no command"));
+    assert!(worker.send_raw(b"").unwrap_err().message.contains("not a command"));
     worker.end();
 
     let Some(worker) = Worker::start() else { return };

@@ -48,7 +48,7 @@ impl Drop for Files {
     fn drop(&mut self) {
         for path in &self.0 {
             if let Err(error) = fs::remove_file(path) {
-                tracing::warn!(path = %path.display(), %error, "the file of a pool is left behind");
+                tracing::warn!(path = %path.display(), %error, "the file of a pool could not be removed");
             }
         }
     }
@@ -83,7 +83,7 @@ impl Drop for Directory {
         let log = fs::remove_file(self.0.join("log"));
         let removed = fs::remove_dir(self.0.join("mnt")).and_then(|()| fs::remove_dir(&self.0));
         if let Err(error) = removed {
-            tracing::warn!(path = %self.0.display(), %error, ?log, "a directory is left behind");
+            tracing::warn!(path = %self.0.display(), %error, ?log, "a directory could not be removed");
         }
     }
 }
@@ -221,7 +221,7 @@ impl Site {
         let found = labelled(&paths, Access::Write).await?;
         let pools = found.pools().pools;
         let mine = pools.iter().find(|pool| pool.name == name);
-        let mine = mine.ok_or_else(|| Error::failed("the pool is not there any more"))?;
+        let mine = mine.ok_or_else(|| Error::failed("the pool no longer exists"))?;
         let (import, parts) = found.import(mine, ImportMode::WRITE)?;
         let pool = start(&name, import, parts, &tunables).await?;
         let disks = found.disks;

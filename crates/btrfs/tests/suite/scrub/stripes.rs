@@ -191,12 +191,12 @@ fn an_item_that_cannot_be_has_nothing_written_and_what_it_is_for_is_named() {
         (|leaf, _, at| put(leaf, at + 8, 1 << 40), "not in the part of device", 1),
         (|leaf, _, at| put(leaf, at + 8, 64 << 10), "not in the part of device", 1),
         (|leaf, _, at| put(leaf, at + 8, !4095), "not in the part of device", 1),
-        (|leaf, _, at| put(leaf, at + 8, 131_137_537), "no multiple of the sector size", 2),
+        (|leaf, _, at| put(leaf, at + 8, 131_137_537), "not a multiple of the sector size", 2),
         (|leaf, head, _| put(leaf, head + 9, 0), "not of whole sectors", 2),
         (|leaf, head, _| put(leaf, head + 9, LONG + 1), "not of whole sectors", 2),
         (|leaf, head, _| put(leaf, head + 9, !4095), "not of whole sectors", 2),
-        (|leaf, head, _| put(leaf, head + 9, 100 << 20), "where the next begins", 2),
-        (|leaf, head, _| leaf[head + 8] = item::RAID_STRIPE - 1, "no RAID stripe", 2),
+        (|leaf, head, _| put(leaf, head + 9, 100 << 20), "overlaps the next item", 2),
+        (|leaf, head, _| leaf[head + 8] = item::RAID_STRIPE - 1, "not a RAID stripe", 2),
     ];
     for (how, wanted, copies) in cases {
         let rig = Rig::golden("stripe-raid1");

@@ -84,7 +84,7 @@ fn merged_data_that_cannot_be_flushed_is_not_forgotten() {
         assert_eq!(filled(&merged, 80, 8).await, Ok(9));
         fill(&merged, 80, 4, 10).await.unwrap();
         assert_eq!(filled(&merged, 80, 4).await, Ok(10));
-        // The merge is tried again when the device is resumed, as in the kernel. Users are told of the loss before.
+        // The merge is tried again when the device is resumed, as in the kernel. The suspend before that reports the loss to users.
         assert_eq!(merge.suspend(true).await, Err(Status::Io));
         merge.suspend(true).await.unwrap();
         merge.resume().await.unwrap();

@@ -71,7 +71,7 @@ fn tables_and_status_are_those_of_the_kernel() {
     }
     let refused = [
         ("0 4000 snapshot real cow", "how exceptions are kept is missing"),
-        ("0 4000 snapshot real cow X 8", "P, PO and N are"),
+        ("0 4000 snapshot real cow X 8", "use P, PO or N"),
         ("0 4000 snapshot real real P 8", "cannot be the origin"),
         ("0 4000 snapshot real none P 8", "there is no device 'none'"),
         ("0 4000 snapshot real cow P 8 1 discard_passdown_origin", "needs discard_zeroes_cow"),

@@ -167,7 +167,7 @@ fn errors_of_descriptors() {
     });
 }
 
-/// More operations than there are threads for one file, which never end: those on other files go on.
+/// More operations than there are threads for one file, which never end: those on other files continue.
 #[test]
 fn a_silent_file_does_not_hold_others_back() {
     const COUNT: u64 = 100;
@@ -254,7 +254,7 @@ fn what_no_thread_has_begun_is_cancelled() {
         rig.push(1, write_at(fd(&to), b"abc", STREAM));
         rig.cancel(1);
         assert_eq!(rig.wait(1), -libc::ECANCELED);
-        // By design, a thread that has begun to write cannot be told to stop.
+        // By design, a thread that has begun to write cannot be stopped.
         rig.push(2, write_at(fd(&to), b"abc", STREAM));
         assert!(!rig.look(Some(2)));
         rig.cancel(2);

@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// Enough for a completion that would be posted by mistake.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// A ring, and what it has posted.
+/// A ring, and its posted completions.
 struct Rig {
     ring: Ring,
     posted: HashMap<u64, i32>,

@@ -75,8 +75,8 @@ fn bytes_are_received_as_they_come() {
     });
 }
 
-/// With MSG_WAITALL the kernel's ring goes on until the memory is full. Threads receive and send a part, as recv(2) and send(2)
-/// may at any time: the callers of the rings go on themselves.
+/// With MSG_WAITALL the kernel's ring continues until the memory is full. Threads receive and send a part, as recv(2) and send(2)
+/// may at any time: the callers of the rings continue themselves.
 #[test]
 fn msg_waitall_may_end_early() {
     on_both(|rig| {

@@ -66,7 +66,7 @@ fn exclusive_polls() {
     });
 }
 
-/// One of two that read the same counter gets it. The other must go on waiting, and not stop the thread.
+/// One of two that read the same counter gets it. The other must continue to wait, and not stop the thread.
 #[test]
 fn two_readers_of_a_stream() {
     on_both(|rig| {

@@ -52,7 +52,7 @@ fn what_an_opener_goes_past_reads_as_zeroes_and_the_rest_stays() {
     expected[..8100].fill(0);
     expected[8100..9100].fill(1);
     assert!(bytes(&session) == expected);
-    // What it has written stays when it goes back.
+    // A write at a lower offset leaves the opener's earlier data.
     assert_eq!(write(&session, fh, 100, &[2; 50], 0), Ok(50));
     expected[100..150].fill(2);
     assert!(bytes(&session) == expected);

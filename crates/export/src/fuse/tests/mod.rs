@@ -161,5 +161,5 @@ fn block_on<F: Future>(future: F) -> F::Output {
             return output;
         }
     }
-    panic!("a future waits for ever");
+    panic!("a future waits forever");
 }

@@ -92,7 +92,7 @@ fn serve_from(dev: RecordingDevice, volume: Arc<ByteVolume>) -> Vec<Vec<u8>> {
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..10_000 {
         if let Poll::Ready(result) = server.as_mut().poll(&mut cx) {
-            result.expect("the end of the mount is no error");
+            result.expect("the end of the mount is not an error");
             return dev.replies.take();
         }
         let mut tasks = TASKS.take();

@@ -14,7 +14,7 @@ pub(super) const RDONLY: u32 = 0;
 pub(super) const WRONLY: u32 = 1;
 const RDWR: u32 = 2;
 
-/// Sends a message and returns the reply; empty if there is none.
+/// Sends a message and returns the reply; empty without a reply.
 pub(super) fn call(session: &TestSession, message: &[u8]) -> Vec<u8> {
     let split =
         if message[4..8] == opcode::WRITE.to_ne_bytes() { abi::WRITE_HEAD } else { message.len() };

@@ -83,7 +83,7 @@ impl Drop for TempDir {
                 return;
             }
         }
-        eprintln!("{} is left behind", self.0.display());
+        eprintln!("{} could not be removed", self.0.display());
     }
 }
 
@@ -206,7 +206,7 @@ impl ServedTree {
     /// Waits for the servers to end, which must happen without an error.
     pub(crate) fn wait_for_end(self) {
         for ended in self.ended {
-            wait(ended).expect("the reactor lives").expect("the end of a mount is no error");
+            wait(ended).expect("the reactor lives").expect("the end of a mount is not an error");
         }
     }
 }

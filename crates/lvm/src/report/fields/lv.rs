@@ -213,7 +213,7 @@ impl LvRow {
         letters.unwrap_or((if self.is_spare() { 'e' } else { volume }, target))
     }
 
-    /// Whether it is a pool of thin volumes, which is no device for users.
+    /// Whether it is a pool of thin volumes, which is not a device for users.
     pub(in crate::report) fn is_pool(&self) -> bool {
         matches!(self.first(), Some(SegmentKind::ThinPool(_)))
     }

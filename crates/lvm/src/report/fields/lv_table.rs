@@ -133,30 +133,30 @@ fn health(row: &Item) -> &'static str {
 
 /// What the metadata says of them.
 pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
-    Text "lv_uuid" "LV UUID" "the identity"
+    Text "lv_uuid" "LV UUID" "UUID"
         |row| text(lv(row), |lv| lv.id.to_string());
-    Text "lv_name" "LV" "the name; in brackets if it is a part"
+    Text "lv_name" "LV" "name; a hidden volume is in brackets"
         |row| named(row, |row| Some(&row.lv()?.name));
-    Text "lv_full_name" "LV" "with its group"
+    Text "lv_full_name" "LV" "name with the group: GROUP/NAME"
         |row| {
             let group = row.vg.as_ref().map_or("", |vg| &vg.group().name);
             Value::Text(format!("{group}/{}", lv(row).map_or("", |lv| &lv.name)))
         };
-    Text "lv_path" "Path" "where it is in a mount; users do not see components"
+    Text "lv_path" "Path" "path in a mount; empty for components and pools"
         |row| text(row.lv.as_ref().and_then(LvRow::path), |path| path);
-    Text "lv_dm_path" "DMPath" "where the device mapper would have it"
+    Text "lv_dm_path" "DMPath" "path that the kernel's device mapper would use"
         |row| {
             text(row.lv.as_ref().zip(lv(row)), |(row, lv)| {
                 format!("/dev/mapper/{}", dm_name(&row.group().name, &lv.name, None))
             })
         };
-    Text "lv_parent" "Parent" "the volume that it is a component of"
+    Text "lv_parent" "Parent" "volume of which it is a component"
         |row| text(row.lv.as_ref(), LvRow::parent);
-    List "lv_layout" "Layout" "what it is made of"
+    List "lv_layout" "Layout" "segment types and properties"
         |row| Value::List(row.lv.as_ref().map_or_else(|| vec!["unknown".into()], LvRow::layout));
-    List "lv_role" "Role" "what it is for"
+    List "lv_role" "Role" "purpose"
         |row| Value::List(row.lv.as_ref().map_or_else(|| vec!["public".into()], LvRow::roles));
-    Flag["initial image sync" "sync"] "lv_initial_image_sync" "InitImgSync" "the copies were made alike at first"
+    Flag["initial image sync" "sync"] "lv_initial_image_sync" "InitImgSync" "the initial resync has completed"
         |row| {
             flag(lv(row), |lv| {
                 let is_copied =
@@ -172,11 +172,11 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
                 is_image && state.and_then(LvState::synced) == Some(Percent::ALL)
             })
         };
-    Flag["merging"] "lv_merging" "Merging" "it is merged, or a snapshot is merged into it"
+    Flag["merging"] "lv_merging" "Merging" "it is being merged, or a snapshot is being merged into it"
         |row| flag(row.lv.as_ref(), LvRow::is_merging);
     Flag["converting"] "lv_converting" "Converting" "it is being converted"
         |row| flag(lv(row), |lv| lv.flags.iter().any(|flag| flag.as_other() == Some("CONVERTING")));
-    Text "lv_allocation_policy" "AllocPol" "the allocation policy"
+    Text "lv_allocation_policy" "AllocPol" "allocation policy"
         |row| {
             let policy = |lv: &LogicalVolume| match &lv.allocation {
                 Some(policy) => policy.word().to_owned(),
@@ -184,7 +184,7 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
             };
             Value::Text(lv(row).map_or_else(|| "unknown".into(), policy))
         };
-    Flag["allocation locked" "locked"] "lv_allocation_locked" "AllocLock" "its extents may not be changed"
+    Flag["allocation locked" "locked"] "lv_allocation_locked" "AllocLock" "its extents must not be changed"
         |row| has(row, LvFlag::Locked);
     Flag["fixed minor" "fixed"] "lv_fixed_minor" "FixMin" "it has fixed device numbers"
         |row| has(row, LvFlag::FixedMinor);
@@ -195,29 +195,29 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
             let is_off = lv(row).is_some_and(|lv| lv.flags.contains(&LvFlag::NoAutoActivate));
             Value::Flag(Some(!is_off))
         };
-    Text "lv_when_full" "WhenFull" "of a thin pool: what it does with writes when it is full"
+    Text "lv_when_full" "WhenFull" "of a thin pool: queue or fail writes when it is full"
         |row| {
             text(lv(row).filter(|_| is_pool(row)), |lv| {
                 let fails = lv.flags.contains(&LvFlag::ErrorWhenFull);
                 if fails { "error" } else { "queue" }.to_owned()
             })
         };
-    Flag["active"] "lv_active" "Active" "it has a device"
+    Flag["active"] "lv_active" "Active" "it is active"
         |row| Value::Flag(Some(state(row).is_some()));
-    Flag["active locally" "active" "locally"] "lv_active_locally" "ActLocal" "it has a device here"
+    Flag["active locally" "active" "locally"] "lv_active_locally" "ActLocal" "it is active on this host"
         |row| Value::Flag(Some(state(row).is_some()));
-    Flag["active remotely" "active" "remotely"] "lv_active_remotely" "ActRemote" "it has a device on another host; unknown for shared groups"
+    Flag["active remotely" "active" "remotely"] "lv_active_remotely" "ActRemote" "it is active on another host; unknown for shared groups"
         |row| {
             let is_shared = row.vg.as_ref().is_some_and(|vg| vg.group().lock_manager().is_some());
             Value::Flag(if is_shared { None } else { Some(false) })
         };
-    Flag["active exclusively" "active" "exclusively"] "lv_active_exclusively" "ActExcl" "it has a device here alone"
+    Flag["active exclusively" "active" "exclusively"] "lv_active_exclusively" "ActExcl" "it is active on this host alone"
         |row| Value::Flag(Some(state(row).is_some()));
-    Number "lv_major" "Maj" "the fixed major number, or -1"
+    Number "lv_major" "Maj" "fixed major number, or -1"
         |row| numbers(row, |numbers| numbers.0);
-    Number "lv_minor" "Min" "the fixed minor number, or -1"
+    Number "lv_minor" "Min" "fixed minor number, or -1"
         |row| numbers(row, |numbers| numbers.1);
-    Size "lv_read_ahead" "Rahead" "what is read ahead"
+    Size "lv_read_ahead" "Rahead" "read-ahead setting"
         |row| {
             match lv(row).map(|lv| lv.read_ahead) {
                 Some(None | Some(0)) => Value::Undefined("auto"),
@@ -225,9 +225,9 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
                 None => Value::Size(Sectors::ZERO),
             }
         };
-    Size "lv_size" "LSize" "the size; of a snapshot that of its store"
+    Size "lv_size" "LSize" "size; of a snapshot, the size of its exception store"
         |row| size(row.lv.as_ref(), LvRow::size);
-    Size "lv_metadata_size" "MSize" "of a pool: the size of its metadata"
+    Size "lv_metadata_size" "MSize" "of a pool: size of its metadata volume"
         |row| {
             let [_, metadata] = row.lv.as_ref().map_or([None, None], LvRow::pool_parts);
             let group = row.vg.as_ref().map(VgRow::group);
@@ -235,82 +235,82 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
             let size = group.zip(volume).map(|(group, volume)| group.size(volume));
             size.map_or(Value::Undefined(""), Value::Size)
         };
-    Number "seg_count" "#Seg" "in how many pieces"
+    Number "seg_count" "#Seg" "number of segments"
         |row| number(lv(row), |lv| lv.segments.len() as u64);
-    Text "origin" "Origin" "what it is a snapshot of"
+    Text "origin" "Origin" "of a snapshot: the origin"
         |row| named(row, |row| Some(&row.origin()?.name));
-    Text "origin_uuid" "Origin UUID" "the identity of that"
+    Text "origin_uuid" "Origin UUID" "of a snapshot: UUID of the origin"
         |row| uuid(row, |row| Some(&row.origin()?.name));
-    Size "origin_size" "OSize" "of a snapshot or an origin: the size of the origin"
+    Size "origin_size" "OSize" "of a snapshot or an origin: size of the origin"
         |row| {
             let size = row.lv.as_ref().and_then(LvRow::origin_size);
             size.map_or(Value::Undefined(""), Value::Size)
         };
     List "lv_ancestors" "Ancestors" "its origin, the origin of that, ..."
         |row| list(row.lv.as_ref(), LvRow::ancestors);
-    List "lv_full_ancestors" "FAncestors" "the same: there is no history here"
+    List "lv_full_ancestors" "FAncestors" "same as lv_ancestors: removed volumes are not recorded"
         |row| list(row.lv.as_ref(), LvRow::ancestors);
     List "lv_descendants" "Descendants" "its snapshots, and the snapshots of these"
         |row| list(row.lv.as_ref(), LvRow::descendants);
-    List "lv_full_descendants" "FDescendants" "the same: there is no history here"
+    List "lv_full_descendants" "FDescendants" "same as lv_descendants: removed volumes are not recorded"
         |row| list(row.lv.as_ref(), LvRow::descendants);
-    Number "raid_mismatch_count" "Mismatches" "of an active RAID: the differences that a check found"
+    Number "raid_mismatch_count" "Mismatches" "of an active RAID: mismatches that a check found"
         |row| Value::defined(raid_word(row, 5).and_then(|word| word.parse().ok()));
-    Text "raid_sync_action" "SyncAction" "of an active RAID: what it does about its copies"
+    Text "raid_sync_action" "SyncAction" "of an active RAID: current sync action"
         |row| text(raid_word(row, 4), str::to_owned);
-    Number "raid_write_behind" "WBehind" "of a RAID 1: how many writes to write-mostly legs may be outstanding"
+    Number "raid_write_behind" "WBehind" "of RAID1: maximum outstanding writes to write-mostly legs"
         |row| raid(row, |raid| raid.write_behind);
-    Number "raid_min_recovery_rate" "MinSync" "of a RAID: the least KiB/s of a recovery"
+    Number "raid_min_recovery_rate" "MinSync" "of a RAID: minimum recovery rate, in KiB/s"
         |row| raid(row, |raid| raid.min_recovery_rate);
-    Number "raid_max_recovery_rate" "MaxSync" "of a RAID: the most KiB/s of a recovery"
+    Number "raid_max_recovery_rate" "MaxSync" "of a RAID: maximum recovery rate, in KiB/s"
         |row| raid(row, |raid| raid.max_recovery_rate);
-    Text "raidintegritymode" "IntegMode" "how checksums are kept; not known here"
+    Text "raidintegritymode" "IntegMode" "integrity mode; not supported here"
         empty;
-    Number "raidintegrityblocksize" "IntegBlkSize" "what a checksum is of; not known here"
+    Number "raidintegrityblocksize" "IntegBlkSize" "integrity block size; not supported here"
         minus_one;
-    Number "integritymismatches" "IntegMismatches" "wrong checksums; not known here"
+    Number "integritymismatches" "IntegMismatches" "integrity mismatches; not supported here"
         undefined;
-    Text "move_pv" "Move" "of a move: the physical volume that is left"
+    Text "move_pv" "Move" "of a move: source physical volume"
         |row| text(moved(row), |(row, index)| row.facts.device(index).to_owned());
-    Text "move_pv_uuid" "Move UUID" "the identity of that"
+    Text "move_pv_uuid" "Move UUID" "of a move: UUID of the source physical volume"
         |row| text(moved(row).and_then(|(row, index)| row.group().pvs.get(index)), |pv| pv.id.to_string());
-    Text "convert_lv" "Convert" "of a conversion: the volume below that has the copies so far"
+    Text "convert_lv" "Convert" "of a conversion: volume with the copies so far"
         |row| named(row, converted);
-    Text "convert_lv_uuid" "Convert UUID" "the identity of that"
+    Text "convert_lv_uuid" "Convert UUID" "of a conversion: UUID of that volume"
         |row| uuid(row, converted);
-    Text "mirror_log" "Log" "of a mirror: the volume with its log"
+    Text "mirror_log" "Log" "of a mirror: log volume"
         |row| named(row, log);
-    Text "mirror_log_uuid" "Log UUID" "the identity of that"
+    Text "mirror_log_uuid" "Log UUID" "of a mirror: UUID of the log volume"
         |row| uuid(row, log);
-    Text "data_lv" "Data" "of a pool: the volume with its data"
+    Text "data_lv" "Data" "of a pool: data volume"
         |row| named(row, |row| row.pool_parts()[0]);
-    Text "data_lv_uuid" "Data UUID" "the identity of that"
+    Text "data_lv_uuid" "Data UUID" "of a pool: UUID of the data volume"
         |row| uuid(row, |row| row.pool_parts()[0]);
-    Text "metadata_lv" "Meta" "of a pool: the volume with its metadata"
+    Text "metadata_lv" "Meta" "of a pool: metadata volume"
         |row| named(row, |row| row.pool_parts()[1]);
-    Text "metadata_lv_uuid" "Meta UUID" "the identity of that"
+    Text "metadata_lv_uuid" "Meta UUID" "of a pool: UUID of the metadata volume"
         |row| uuid(row, |row| row.pool_parts()[1]);
     Text "pool_lv" "Pool" "its pool"
         |row| named(row, LvRow::pool);
-    Text "pool_lv_uuid" "Pool UUID" "the identity of that"
+    Text "pool_lv_uuid" "Pool UUID" "UUID of its pool"
         |row| uuid(row, LvRow::pool);
-    List "lv_tags" "LV Tags" "words for the administrator"
+    List "lv_tags" "LV Tags" "tags"
         |row| tags(lv(row), |lv| lv.tags.clone());
-    Text "lv_profile" "LProfile" "its configuration profile"
+    Text "lv_profile" "LProfile" "configuration profile"
         |row| text(lv(row).and_then(LogicalVolume::profile), str::to_owned);
-    Text "lv_lockargs" "LLockArgs" "what the lock manager needs to lock it"
+    Text "lv_lockargs" "LLockArgs" "lock manager arguments"
         |row| text(lv(row).and_then(LogicalVolume::lock_args), str::to_owned);
-    Time "lv_time" "CTime" "when it was made"
+    Time "lv_time" "CTime" "time of creation"
         |row| Value::Time(creation(row).map_or(0, |made| made.time));
-    Time "lv_time_removed" "RTime" "when it was removed: there is no history here"
+    Time "lv_time_removed" "RTime" "time of removal: removed volumes are not recorded"
         |_| Value::Time(0);
-    Text "lv_host" "Host" "the host that made it"
+    Text "lv_host" "Host" "host that created it"
         |row| text(creation(row), |made| made.host.clone());
-    List "lv_modules" "Modules" "the modules that a kernel would need for it"
+    List "lv_modules" "Modules" "modules that a kernel would need for it"
         |row| list(row.lv.as_ref(), LvRow::modules);
-    Flag["historical"] "lv_historical" "Historical" "it was removed: there is no history here"
+    Flag["historical"] "lv_historical" "Historical" "it was removed: removed volumes are not recorded"
         |_| Value::Flag(Some(false));
-    Number "writecache_block_size" "WCacheBlkSize" "the block size of a write cache; not known here"
+    Number "writecache_block_size" "WCacheBlkSize" "block size of a write cache; not supported here"
         minus_one;
     Text "lv_problem" "Problem" "why it cannot be used; not a field of LVM"
         |row| text(lv(row).and_then(|lv| lv.unsupported.clone()), |why| why);
@@ -318,19 +318,19 @@ pub(super) const VOLUME: &[Field<Item>] = table! { Lv;
 
 /// What is known of their devices.
 pub(super) const DEVICE: &[Field<Item>] = table! { Lv;
-    Number "lv_kernel_major" "KMaj" "the major number of its device, which has none here"
+    Number "lv_kernel_major" "KMaj" "major number of its kernel device; -1: there is no kernel device here"
         minus_one;
-    Number "lv_kernel_minor" "KMin" "the minor number of its device, which has none here"
+    Number "lv_kernel_minor" "KMin" "minor number of its kernel device; -1: there is no kernel device here"
         minus_one;
-    Size "lv_kernel_read_ahead" "KRahead" "what its device reads ahead; not known here"
+    Size "lv_kernel_read_ahead" "KRahead" "read-ahead of its active device; unknown here"
         minus_one;
-    Text "lv_permissions" "LPerms" "whether it can be written; known of an active volume"
+    Text "lv_permissions" "LPerms" "read-only or writeable, of an active volume"
         |row| Value::Text(permissions(row).to_owned());
     Flag["suspended"] "lv_suspended" "Suspended" "its device is suspended"
         |row| Value::Flag(state(row).map(|_| false));
-    Flag["live table present" "live table" "live"] "lv_live_table" "LiveTable" "its device has a table"
+    Flag["live table present" "live table" "live"] "lv_live_table" "LiveTable" "its device has a live table"
         |row| Value::Flag(state(row).map(|_| true));
-    Flag["inactive table present" "inactive table" "inactive"] "lv_inactive_table" "InactiveTable" "its device has a table that is not in use yet"
+    Flag["inactive table present" "inactive table" "inactive"] "lv_inactive_table" "InactiveTable" "its device has a loaded table that is not live"
         |row| Value::Flag(state(row).map(|_| false));
     Flag["open"] "lv_device_open" "DevOpen" "its device is in use"
         |row| Value::Flag(state(row).map(|state| state.is_open));
@@ -338,18 +338,18 @@ pub(super) const DEVICE: &[Field<Item>] = table! { Lv;
 
 /// What their devices say.
 pub(super) const STATUS: &[Field<Item>] = table! { Lv;
-    Percent "data_percent" "Data%" "of an active snapshot, thin volume or pool: the part in use"
+    Percent "data_percent" "Data%" "of an active snapshot, thin volume or pool: share in use"
         |row| Value::Percent(row.lv.as_ref().and_then(used));
-    Percent "snap_percent" "Snap%" "the same"
+    Percent "snap_percent" "Snap%" "same as data_percent"
         |row| Value::Percent(row.lv.as_ref().and_then(used));
-    Percent "metadata_percent" "Meta%" "of an active thin pool: the part of its metadata in use"
+    Percent "metadata_percent" "Meta%" "of an active thin pool: share of its metadata in use"
         |row| {
             let words = state(row).and_then(|state| state.words("thin-pool"));
             Value::Percent(words.and_then(|words| ratio(words.get(1)?)))
         };
-    Percent "copy_percent" "Cpy%Sync" "of an active RAID, mirror or move: the part in sync"
+    Percent "copy_percent" "Cpy%Sync" "of an active RAID, mirror or move: share in sync"
         |row| Value::Percent(state(row).and_then(LvState::synced));
-    Percent "sync_percent" "Cpy%Sync" "the same"
+    Percent "sync_percent" "Cpy%Sync" "same as copy_percent"
         |row| Value::Percent(state(row).and_then(LvState::synced));
     Number "cache_total_blocks" "CacheTotalBlocks" "of an active cache, which does not exist here"
         undefined;
@@ -379,7 +379,7 @@ pub(super) const STATUS: &[Field<Item>] = table! { Lv;
         empty;
     Text "lv_health_status" "Health" "partial if a physical volume of it is missing"
         |row| Value::Text(health(row).to_owned());
-    Text "kernel_discards" "KDiscards" "of an active thin pool: what it does with discards"
+    Text "kernel_discards" "KDiscards" "of an active thin pool: how it handles discards"
         |row| {
             let words = state(row).and_then(|state| state.words("thin-pool")).unwrap_or_default();
             let known = ["discard_passdown", "no_discard_passdown", "ignore_discard"];
@@ -392,7 +392,7 @@ pub(super) const STATUS: &[Field<Item>] = table! { Lv;
             let words = state(row).and_then(|state| state.words("thin-pool"));
             Value::Flag(words.map(|words| words.contains(&"needs_check")))
         };
-    Flag["merge failed" "failed"] "lv_merge_failed" "MergeFailed" "of an active snapshot: its merge cannot go on"
+    Flag["merge failed" "failed"] "lv_merge_failed" "MergeFailed" "of an active snapshot: its merge cannot continue"
         |row| Value::Flag(snapshot(row).map(|it| it == Status::MergeFailed));
     Flag["snapshot invalid" "invalid"] "lv_snapshot_invalid" "SnapInvalid" "of an active snapshot: its data is lost"
         |row| Value::Flag(snapshot(row).map(|it| it == Status::Invalid));

@@ -249,72 +249,72 @@ fn label(row: &Item) -> Option<&PvFacts> {
 
 /// What labels say.
 pub(super) const LABEL: &[Field<Item>] = table! { Pv;
-    Text "pv_fmt" "Fmt" "the format"
+    Text "pv_fmt" "Fmt" "metadata format"
         |_| Value::Text("lvm2".into());
-    Text "pv_uuid" "PV UUID" "the identity"
+    Text "pv_uuid" "PV UUID" "UUID"
         |row| text(pv(row), PvRow::uuid);
-    Size "dev_size" "DevSize" "the size of the device"
+    Size "dev_size" "DevSize" "size of the device"
         |row| size(pv(row), PvRow::device_size);
-    Text "pv_name" "PV" "the device"
+    Text "pv_name" "PV" "device"
         |row| text(pv(row), |pv| pv.device().to_owned());
-    Number "pv_major" "Maj" "the major number of the device; 0 for a file"
+    Number "pv_major" "Maj" "major number of the device; 0 for a file"
         |row| number(pv(row).and_then(PvRow::present), |it| it.numbers.0.into());
-    Number "pv_minor" "Min" "the minor number of the device; 0 for a file"
+    Number "pv_minor" "Min" "minor number of the device; 0 for a file"
         |row| number(pv(row).and_then(PvRow::present), |it| it.numbers.1.into());
-    Size "pv_mda_free" "PMdaFree" "how much the metadata may grow in its areas"
+    Size "pv_mda_free" "PMdaFree" "free space for metadata"
         |row| size(label(row), |it| AreaFacts::least(&it.areas, AreaFacts::free));
-    Size "pv_mda_size" "PMdaSize" "the size of the smallest metadata area"
+    Size "pv_mda_size" "PMdaSize" "size of the smallest metadata area"
         |row| size(label(row), |it| AreaFacts::least(&it.areas, AreaFacts::size));
-    Number "pv_ext_vsn" "PExtVsn" "the version of the label's extension"
+    Number "pv_ext_vsn" "PExtVsn" "version of the label's extension"
         |row| Value::defined(label(row).map(|label| label.extension.unwrap_or(0).into()));
 };
 
 /// What groups say of their members.
 pub(super) const VOLUME: &[Field<Item>] = table! { Pv;
-    Size "pe_start" "1st PE" "where the first extent begins"
+    Size "pe_start" "1st PE" "offset of the first extent"
         |row| size(pv(row), PvRow::data_start);
-    Size "pv_size" "PSize" "the size, in extents if it is in a group"
+    Size "pv_size" "PSize" "size; in a group, that of its extents"
         |row| size(pv(row), PvRow::size);
-    Size "pv_free" "PFree" "what no volume uses"
+    Size "pv_free" "PFree" "space that no volume uses"
         |row| size(pv(row), PvRow::free);
-    Size "pv_used" "Used" "what volumes use"
+    Size "pv_used" "Used" "space that volumes use"
         |row| size(pv(row), |pv| pv.size() - pv.free());
     Text "pv_attr" "Attr" "allocatable, exported, missing"
         |row| text(pv(row), PvRow::attributes);
-    Flag["allocatable"] "pv_allocatable" "Allocatable" "new volumes may be placed there"
+    Flag["allocatable"] "pv_allocatable" "Allocatable" "extents may be allocated on it"
         |row| flag(pv(row), |pv| pv.has(PvFlag::Allocatable));
     Flag["exported"] "pv_exported" "Exported" "its group is exported"
         |row| flag(pv(row), PvRow::is_exported);
-    Flag["missing"] "pv_missing" "Missing" "it is not there"
+    Flag["missing"] "pv_missing" "Missing" "it is missing"
         |row| flag(pv(row), PvRow::is_missing);
-    Number "pv_pe_count" "PE" "its extents"
+    Number "pv_pe_count" "PE" "number of extents"
         |row| number(pv(row), |pv| pv.extents().into());
-    Number "pv_pe_alloc_count" "Alloc" "the extents that volumes use"
+    Number "pv_pe_alloc_count" "Alloc" "number of extents that volumes use"
         |row| number(pv(row), |pv| pv.extents().saturating_sub(pv.free_extents()).into());
-    List "pv_tags" "PV Tags" "words for the administrator"
+    List "pv_tags" "PV Tags" "tags"
         |row| tags(pv(row).and_then(PvRow::member), |pv| pv.tags.clone());
-    Number "pv_mda_count" "#PMda" "metadata areas"
+    Number "pv_mda_count" "#PMda" "number of metadata areas"
         |row| number(label(row), |label| label.areas.len() as u64);
-    Number "pv_mda_used_count" "#PMdaUse" "metadata areas in use"
+    Number "pv_mda_used_count" "#PMdaUse" "number of metadata areas in use"
         |row| number(label(row), |label| label.used_areas().count() as u64);
-    Size "pv_ba_start" "BA Start" "where the space for a boot loader begins"
+    Size "pv_ba_start" "BA Start" "offset of the boot loader area"
         |row| size(pv(row), |pv| pv.bootloader().0);
-    Size "pv_ba_size" "BA Size" "the space for a boot loader"
+    Size "pv_ba_size" "BA Size" "size of the boot loader area"
         |row| size(pv(row), |pv| pv.bootloader().1);
     Flag["used" "in use"] "pv_in_use" "PInUse" "it belongs to a group"
         |row| flag(pv(row), PvRow::is_in_use);
-    Flag["duplicate"] "pv_duplicate" "Duplicate" "it is the copy of another: those are not shown"
+    Flag["duplicate"] "pv_duplicate" "Duplicate" "it is a copy of another physical volume: copies are not listed"
         |_| Value::Flag(Some(false));
-    Text "pv_device_id" "DeviceID" "its name in the devices file, which is not read"
+    Text "pv_device_id" "DeviceID" "ID in the devices file, which is not read"
         empty;
-    Text "pv_device_id_type" "DeviceIDType" "the kind of that name"
+    Text "pv_device_id_type" "DeviceIDType" "type of that ID"
         empty;
 };
 
 /// Extents of physical volumes.
 pub(super) const PIECE: &[Field<Item>] = table! { Piece;
-    Number "pvseg_start" "Start" "the first extent"
+    Number "pvseg_start" "Start" "first extent"
         |row| number(row.piece, |piece| piece.start.into());
-    Number "pvseg_size" "SSize" "how many extents"
+    Number "pvseg_size" "SSize" "number of extents"
         |row| number(row.piece, |piece| piece.count.into());
 };

@@ -202,28 +202,28 @@ fn metadata_ranges(row: &Item) -> Vec<String> {
 
 /// The fields of segments.
 pub(super) const FIELDS: &[Field<Item>] = table! { Segment;
-    Text "segtype" "Type" "what it is made of"
+    Text "segtype" "Type" "segment type"
         |row| Value::Text(row.segment().map_or("free", |segment| segment.kind.name()).to_owned());
-    Number "stripes" "#Str" "stripes or copies"
+    Number "stripes" "#Str" "number of stripes or copies"
         |row| number(row.segment(), stripes);
-    Number "data_stripes" "#DStr" "stripes or copies without those for parity"
+    Number "data_stripes" "#DStr" "number of stripes or copies, without parity"
         |row| number(row.segment(), data_stripes);
-    Size "reshape_len" "RSize" "of a RAID that can be reshaped: the space for that"
+    Size "reshape_len" "RSize" "of a RAID that can be reshaped: size of the reshape space"
         |row| match reshape_extents(row) {
             Some(extents) => size(row.vg.as_ref(), |vg| vg.group().sectors(extents)),
             None => Value::Undefined(""),
         };
-    Number "reshape_len_le" "RSize" "the same in extents"
+    Number "reshape_len_le" "RSize" "reshape_len in extents"
         |row| Value::defined(reshape_extents(row).map(u64::from));
-    Number "data_copies" "#Cpy" "how often all data is there"
+    Number "data_copies" "#Cpy" "number of copies of the data"
         |row| Value::defined(row.segment().map(copies));
-    Number "data_offset" "DOff" "of an active RAID that is reshaped; not known here"
+    Number "data_offset" "DOff" "of an active RAID that is being reshaped; unknown here"
         undefined;
-    Number "new_data_offset" "NOff" "of an active RAID that is reshaped; not known here"
+    Number "new_data_offset" "NOff" "of an active RAID that is being reshaped; unknown here"
         undefined;
-    Number "parity_chunks" "#Par" "how many chunks of a stripe are for redundancy"
+    Number "parity_chunks" "#Par" "number of parity chunks in a stripe"
         |row| Value::defined(row.segment().and_then(redundant));
-    Size "stripe_size" "Stripe" "how much of a stripe is on one device"
+    Size "stripe_size" "Stripe" "stripe size: contiguous data on one device"
         |row| {
             size(row.segment(), |segment| {
                 let striped = segment.kind.as_striped().and_then(|striped| striped.stripe_size);
@@ -231,7 +231,7 @@ pub(super) const FIELDS: &[Field<Item>] = table! { Segment;
                 striped.or_else(raid).unwrap_or_default()
             })
         };
-    Size "region_size" "Region" "of a mirror or RAID: the unit of its log"
+    Size "region_size" "Region" "of a mirror or RAID: size of a region in its log"
         |row| {
             size(row.segment(), |segment| {
                 let mirror = segment.kind.as_mirror().and_then(|mirror| mirror.region_size);
@@ -239,97 +239,97 @@ pub(super) const FIELDS: &[Field<Item>] = table! { Segment;
                 mirror.or_else(raid).unwrap_or_default()
             })
         };
-    Size "chunk_size" "Chunk" "the chunk size of a snapshot or pool"
+    Size "chunk_size" "Chunk" "of a snapshot or pool: chunk size"
         |row| size(row.lv.as_ref().zip(row.segment()), |(row, segment)| chunk(row, segment));
-    Number "thin_count" "#Thins" "of a thin pool: its thin volumes"
+    Number "thin_count" "#Thins" "of a thin pool: number of thin volumes"
         |row| Value::defined(row.lv.as_ref().and_then(thins));
-    Text "discards" "Discards" "of a thin pool or its volumes: what it does with discards"
+    Text "discards" "Discards" "of a thin pool or its volumes: how it handles discards"
         |row| text(pool(row), |pool| pool.discards.clone().unwrap_or_else(|| "ignore".into()));
-    Number "cache_metadata_format" "CMFmt" "of a cache: the format of its metadata"
+    Number "cache_metadata_format" "CMFmt" "of a cache: metadata format"
         |row| Value::defined(cache(row).and_then(|cache| cache.kept_number("metadata_format")));
-    Text "cache_mode" "CacheMode" "of a cache: what it does with writes"
+    Text "cache_mode" "CacheMode" "of a cache: how it handles writes"
         |row| kept(cache(row), "cache_mode");
     Flag["zero"] "zero" "Zero" "of a thin pool or its volumes: new chunks read as zeroes"
         |row| Value::Flag(pool(row).map(|pool| pool.zero_new_blocks));
-    Number "transaction_id" "TransId" "of a thin pool: its transaction; of a thin volume: the one that made it"
+    Number "transaction_id" "TransId" "of a thin pool: transaction ID; of a thin volume: ID of the transaction that created it"
         |row| {
             Value::defined(row.segment().and_then(|segment| {
                 let pool = segment.kind.as_thin_pool().map(|pool| pool.transaction_id);
                 pool.or_else(|| segment.kind.as_thin().map(|thin| thin.transaction_id))
             }))
         };
-    Number "thin_id" "ThId" "of a thin volume: its number in the pool"
+    Number "thin_id" "ThId" "of a thin volume: device ID in the pool"
         |row| {
             let thin = row.segment().and_then(|segment| segment.kind.as_thin());
             Value::defined(thin.map(|thin| thin.device_id.into()))
         };
-    Size "seg_start" "Start" "where it begins in the volume"
+    Size "seg_start" "Start" "offset in the volume"
         |row| extents(row, row.segment().map(|segment| segment.start));
-    Number "seg_start_pe" "Start" "the same in extents"
+    Number "seg_start_pe" "Start" "seg_start in extents"
         |row| number(row.segment(), |segment| segment.start.into());
-    Size "seg_size" "SSize" "its size"
+    Size "seg_size" "SSize" "size"
         |row| extents(row, Some(length(row)));
-    Number "seg_size_pe" "SSize" "the same in extents"
+    Number "seg_size_pe" "SSize" "seg_size in extents"
         |row| Value::Number(length(row).into());
-    List "seg_tags" "Seg Tags" "words for the administrator"
+    List "seg_tags" "Seg Tags" "tags"
         |row| tags(row.segment(), |segment| segment.tags.clone());
-    Text "seg_pe_ranges" "PE Ranges" "the extents that it takes, with blanks between them"
+    Text "seg_pe_ranges" "PE Ranges" "ranges of extents, separated by spaces"
         |row| Value::Text(ranges(row, false).join(" "));
-    List "seg_le_ranges" "LE Ranges" "the extents that it takes; names of hidden volumes in brackets"
+    List "seg_le_ranges" "LE Ranges" "ranges of extents; names of hidden volumes in brackets"
         |row| Value::List(ranges(row, true));
-    List "seg_metadata_le_ranges" "Metadata LE Ranges" "the same of the metadata of a RAID"
+    List "seg_metadata_le_ranges" "Metadata LE Ranges" "of a RAID: ranges of metadata extents, as in seg_le_ranges"
         |row| Value::List(metadata_ranges(row));
-    List "devices" "Devices" "where its extents begin"
+    List "devices" "Devices" "devices and first extents"
         |row| Value::List(places(row));
-    List "metadata_devices" "Metadata Devs" "where the metadata of a RAID begins"
+    List "metadata_devices" "Metadata Devs" "of a RAID: metadata devices and first extents"
         |row| {
             let begin = |name: &String| format!("{name}(0)");
             Value::List(row.segment().map_or_else(Vec::new, |it| metas(it).map(begin).collect()))
         };
-    Text "seg_monitor" "Monitor" "whether dmeventd monitors it, which is not there"
+    Text "seg_monitor" "Monitor" "whether dmeventd monitors it; unused here"
         empty;
-    Text "cache_policy" "CachePolicy" "of a cache: what it keeps"
+    Text "cache_policy" "CachePolicy" "of a cache: policy"
         |row| kept(cache(row), "policy");
-    List "cache_settings" "CacheSettings" "of a cache: the settings of that"
+    List "cache_settings" "CacheSettings" "of a cache: settings of the policy"
         |row| list(cache(row), |cache| cache.kept_settings("policy_settings"));
-    List "integrity_settings" "IntegSettings" "how checksums are kept; not known here"
+    List "integrity_settings" "IntegSettings" "integrity settings; not supported here"
         |_| Value::List(Vec::new());
     Flag["enabled"] "vdo_compression" "VDOCompression" "of a VDO pool: it compresses"
         |row| vdo_flag(row, "use_compression");
     Flag["enabled"] "vdo_deduplication" "VDODeduplication" "of a VDO pool: it stores equal blocks once"
         |row| vdo_flag(row, "use_deduplication");
-    Size "vdo_minimum_io_size" "VDOMinimumIOSize" "of a VDO pool: the smallest request"
+    Size "vdo_minimum_io_size" "VDOMinimumIOSize" "of a VDO pool: minimum I/O size"
         |row| vdo_bytes(row, "minimum_io_size");
-    Size "vdo_block_map_cache_size" "VDOBlockMapCacheSize" "of a VDO pool: the cache of its map"
+    Size "vdo_block_map_cache_size" "VDOBlockMapCacheSize" "of a VDO pool: size of the block map cache"
         |row| vdo_size(row, "block_map_cache_size_mb", 2048);
-    Number "vdo_block_map_era_length" "VDOBlockMapEraLength" "of a VDO pool: how long its map may stay unwritten"
+    Number "vdo_block_map_era_length" "VDOBlockMapEraLength" "of a VDO pool: maximum age of unwritten block map pages"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("block_map_era_length")));
     Flag["enabled"] "vdo_use_sparse_index" "VDOSparseIndex" "of a VDO pool: its index is sparse"
         |row| vdo_flag(row, "use_sparse_index");
-    Size "vdo_index_memory_size" "VDOIndexMemorySize" "of a VDO pool: the memory of its index"
+    Size "vdo_index_memory_size" "VDOIndexMemorySize" "of a VDO pool: memory of the index"
         |row| vdo_size(row, "index_memory_size_mb", 2048);
-    Size "vdo_slab_size" "VDOSlabSize" "of a VDO pool: the unit in which it grows"
+    Size "vdo_slab_size" "VDOSlabSize" "of a VDO pool: slab size, by which it grows"
         |row| vdo_size(row, "slab_size_mb", 2048);
-    Number "vdo_ack_threads" "VDOAckThreads" "of a VDO pool: threads that acknowledge"
+    Number "vdo_ack_threads" "VDOAckThreads" "of a VDO pool: number of threads that acknowledge"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("ack_threads")));
-    Number "vdo_bio_threads" "VDOBioThreads" "of a VDO pool: threads that submit"
+    Number "vdo_bio_threads" "VDOBioThreads" "of a VDO pool: number of threads that submit bios"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("bio_threads")));
-    Number "vdo_bio_rotation" "VDOBioRotation" "of a VDO pool: requests to a thread at a time"
+    Number "vdo_bio_rotation" "VDOBioRotation" "of a VDO pool: bios for a thread before the next one"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("bio_rotation")));
-    Number "vdo_cpu_threads" "VDOCPUThreads" "of a VDO pool: threads that compress and hash"
+    Number "vdo_cpu_threads" "VDOCPUThreads" "of a VDO pool: number of threads that compress and hash"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("cpu_threads")));
-    Number "vdo_hash_zone_threads" "VDOHashZoneThreads" "of a VDO pool: threads for zones of hashes"
+    Number "vdo_hash_zone_threads" "VDOHashZoneThreads" "of a VDO pool: number of threads for hash zones"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("hash_zone_threads")));
-    Number "vdo_logical_threads" "VDOLogicalThreads" "of a VDO pool: threads for logical zones"
+    Number "vdo_logical_threads" "VDOLogicalThreads" "of a VDO pool: number of threads for logical zones"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("logical_threads")));
-    Number "vdo_physical_threads" "VDOPhysicalThreads" "of a VDO pool: threads for physical zones"
+    Number "vdo_physical_threads" "VDOPhysicalThreads" "of a VDO pool: number of threads for physical zones"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("physical_threads")));
-    Number "vdo_max_discard" "VDOMaxDiscard" "of a VDO pool: the largest discard"
+    Number "vdo_max_discard" "VDOMaxDiscard" "of a VDO pool: maximum discard"
         |row| Value::defined(vdo(row).and_then(|vdo| vdo.kept_number("max_discard")));
-    Size "vdo_header_size" "VDOHeaderSize" "of a VDO pool: the space before its data"
+    Size "vdo_header_size" "VDOHeaderSize" "of a VDO pool: size of the header"
         |row| vdo_size(row, "header_size", 1);
     Flag["enabled"] "vdo_use_metadata_hints" "VDOMetadataHints" "of a VDO pool: it asks for synchronous writes"
         |row| vdo_flag(row, "use_metadata_hints");
-    Text "vdo_write_policy" "VDOWritePolicy" "of a VDO pool: what it does with writes"
+    Text "vdo_write_policy" "VDOWritePolicy" "of a VDO pool: write policy"
         |row| text(vdo(row), |vdo| vdo.kept_text("write_policy").unwrap_or("auto").to_owned());
 };

@@ -102,11 +102,11 @@ fn used_areas(vg: &VgRow) -> impl Iterator<Item = &AreaFacts> {
 
 /// What groups say; a physical volume of no group is shown with what LVM says of none.
 pub(super) const FIELDS: &[Field<Item>] = table! { Vg;
-    Text "vg_fmt" "Fmt" "format of the group"
+    Text "vg_fmt" "Fmt" "metadata format"
         |row| text(vg(row), |_| "lvm2".into());
-    Text "vg_uuid" "VG UUID" "identity of the group"
+    Text "vg_uuid" "VG UUID" "UUID"
         |row| text(group(row), |group| group.id.to_string());
-    Text "vg_name" "VG" "name of the group"
+    Text "vg_name" "VG" "name"
         |row| text(group(row), |group| group.name.clone());
     Text "vg_attr" "Attr" "writable, resizeable, exported, partial, allocation, clustered or shared"
         |row| Value::Text(vg(row).map_or_else(|| "r-----".into(), VgRow::attributes));
@@ -126,7 +126,7 @@ pub(super) const FIELDS: &[Field<Item>] = table! { Vg;
         };
     Flag["partial"] "vg_partial" "Partial" "a physical volume is missing"
         |row| flag(vg(row), |vg| !vg.0.group.is_complete());
-    Text "vg_allocation_policy" "AllocPol" "the allocation policy"
+    Text "vg_allocation_policy" "AllocPol" "allocation policy"
         |row| {
             let policy = |group: &VolumeGroup| match &group.allocation {
                 Some(policy) => policy.word().to_owned(),
@@ -134,59 +134,59 @@ pub(super) const FIELDS: &[Field<Item>] = table! { Vg;
             };
             Value::Text(group(row).map_or_else(|| "unknown".into(), policy))
         };
-    Flag["clustered"] "vg_clustered" "Clustered" "an old-style cluster shares it"
+    Flag["clustered"] "vg_clustered" "Clustered" "it belongs to a cluster of the old kind"
         |row| has(row, VgFlag::Clustered);
     Flag["shared"] "vg_shared" "Shared" "hosts share it through a lock manager"
         |row| flag(group(row), |group| group.lock_manager().is_some());
-    Size "vg_size" "VSize" "size of the group"
+    Size "vg_size" "VSize" "size"
         |row| extents(row, VgRow::extents);
     Size "vg_free" "VFree" "space that no volume uses"
         |row| extents(row, VgRow::free);
-    Text "vg_sysid" "SYS ID" "the host that owns the group"
+    Text "vg_sysid" "SYS ID" "same as vg_systemid"
         |row| text(group(row), |group| group.system_id.clone().unwrap_or_default());
-    Text "vg_systemid" "System ID" "the host that owns the group"
+    Text "vg_systemid" "System ID" "system ID of the host that owns it"
         |row| text(group(row), |group| group.system_id.clone().unwrap_or_default());
-    Text "vg_lock_type" "LockType" "the lock manager of a shared group"
+    Text "vg_lock_type" "LockType" "type of lock manager of a shared group"
         |row| text(group(row), |group| group.lock_manager().unwrap_or_default().to_owned());
-    Text "vg_lock_args" "VLockArgs" "what the lock manager needs to lock it"
+    Text "vg_lock_args" "VLockArgs" "lock manager arguments"
         |row| text(group(row).and_then(VolumeGroup::lock_args), str::to_owned);
-    Text "vg_persist" "PRSet" "whether hosts reserve its disks; not known here"
+    Text "vg_persist" "PRSet" "persistent reservation settings; unknown here"
         empty;
-    Text "vg_pr" "PR" "whether its disks are reserved; not known here"
+    Text "vg_pr" "PR" "whether its disks are reserved; unknown here"
         empty;
     Size "vg_extent_size" "Ext" "size of an extent"
         |row| extents(row, |_| 1);
-    Number "vg_extent_count" "#Ext" "extents"
+    Number "vg_extent_count" "#Ext" "number of extents"
         |row| number(vg(row), |vg| vg.extents().into());
-    Number "vg_free_count" "Free" "extents that no volume uses"
+    Number "vg_free_count" "Free" "number of extents that no volume uses"
         |row| number(vg(row), |vg| vg.free().into());
-    Number "max_lv" "MaxLV" "how many logical volumes there may be; 0: any number"
+    Number "max_lv" "MaxLV" "maximum number of logical volumes; 0: no limit"
         |row| number(group(row), |group| group.max_lv.into());
-    Number "max_pv" "MaxPV" "how many physical volumes there may be; 0: any number"
+    Number "max_pv" "MaxPV" "maximum number of physical volumes; 0: no limit"
         |row| number(group(row), |group| group.max_pv.into());
-    Number "pv_count" "#PV" "physical volumes"
+    Number "pv_count" "#PV" "number of physical volumes"
         |row| number(group(row), |group| group.pvs.len() as u64);
-    Number "vg_missing_pv_count" "#PV Missing" "missing ones"
+    Number "vg_missing_pv_count" "#PV Missing" "number of missing physical volumes"
         |row| number(vg(row), |vg| vg.0.group.missing().count() as u64);
-    Number "lv_count" "#LV" "logical volumes"
+    Number "lv_count" "#LV" "number of logical volumes"
         |row| number(vg(row), |vg| vg.visible() as u64);
-    Number "snap_count" "#SN" "snapshots"
+    Number "snap_count" "#SN" "number of snapshots"
         |row| number(group(row), |group| group.snapshots().count() as u64);
-    Number "vg_seqno" "Seq" "changes so far"
+    Number "vg_seqno" "Seq" "sequence number of the metadata: changes so far"
         |row| number(group(row), |group| group.seqno.into());
-    List "vg_tags" "VG Tags" "words for the administrator"
+    List "vg_tags" "VG Tags" "tags"
         |row| tags(group(row), |group| group.tags.clone());
-    Text "vg_profile" "VProfile" "its configuration profile"
+    Text "vg_profile" "VProfile" "configuration profile"
         |row| text(group(row).and_then(VolumeGroup::profile), str::to_owned);
-    Number "vg_mda_count" "#VMda" "metadata areas"
+    Number "vg_mda_count" "#VMda" "number of metadata areas"
         |row| number(vg(row), |vg| labels(vg).map(|it| it.areas.len() as u64).sum());
-    Number "vg_mda_used_count" "#VMdaUse" "metadata areas in use"
+    Number "vg_mda_used_count" "#VMdaUse" "number of metadata areas in use"
         |row| number(vg(row), |vg| used_areas(vg).count() as u64);
-    Size "vg_mda_free" "VMdaFree" "how much the metadata may grow"
+    Size "vg_mda_free" "VMdaFree" "free space for metadata"
         |row| size(vg(row), |vg| AreaFacts::least(used_areas(vg), AreaFacts::free));
-    Size "vg_mda_size" "VMdaSize" "the size of the smallest metadata area in use"
+    Size "vg_mda_size" "VMdaSize" "size of the smallest metadata area in use"
         |row| size(vg(row), |vg| AreaFacts::least(used_areas(vg), AreaFacts::size));
-    Number "vg_mda_copies" "#VMdaCps" "how many metadata areas are to be in use"
+    Number "vg_mda_copies" "#VMdaCps" "number of metadata areas to keep in use"
         |row| match group(row).map_or(0, |group| group.metadata_copies) {
             0 => Value::Undefined("unmanaged"),
             copies => Value::Number(copies.into()),

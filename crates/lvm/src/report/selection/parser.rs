@@ -402,7 +402,7 @@ fn decimal(digits: &str) -> f64 {
 
 const UNITS: &str = "hrbskmgtpe";
 
-/// The bytes of a unit; in upper case multiples of 1,000. Those that stand for no size are bytes, as for LVM.
+/// The bytes of a unit; an upper-case letter means powers of 1,000. Those that stand for no size are bytes, as for LVM.
 fn unit_bytes(unit: char) -> f64 {
     let base: f64 = if unit.is_ascii_uppercase() { 1000.0 } else { 1024.0 };
     match power(unit) {

@@ -212,7 +212,7 @@ fn snapshots_are_found_from_both_ends() {
 fn raid_legs_and_thin_volumes_are_what_they_were_made() {
     let group = case("raid").metadata().group;
     let raid = |name| {
-        let SegmentKind::Raid(raid) = kind(&group, name) else { panic!("{name} is no RAID") };
+        let SegmentKind::Raid(raid) = kind(&group, name) else { panic!("{name} is not a RAID") };
         raid.clone()
     };
     let r1 = raid("r1");

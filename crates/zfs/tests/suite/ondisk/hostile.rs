@@ -197,5 +197,5 @@ fn counts_that_a_label_makes_up_cost_nothing() {
     let found = found(&[labels(&device(&config))]);
     let pool = &found.pools[0];
     assert!(pool.vdevs.len() <= 4096 && pool.import_config(&|_| String::new()).is_err());
-    assert_eq!(pool.problems, ["/0 was in this pool, and is not any more"]);
+    assert_eq!(pool.problems, ["/0 was in this pool, and no longer is"]);
 }

@@ -91,7 +91,7 @@ fn a_device_that_was_left_behind_is_told_of() {
     let top = mirror(0, 20);
     let pool = pool(&[config(20, 9, 1, &top), config(21, 7, 1, &top)]);
     assert_eq!(pool.health, Health::Degraded);
-    assert_eq!(pool.vdevs[0].told(), ["/1 was not there lately: its label is of txg 7, not 9"]);
+    assert_eq!(pool.vdevs[0].told(), ["/1 missed transactions: its label is of txg 7, not 9"]);
     assert!(pool.import_config(&|_| String::new()).is_ok());
 }
 
@@ -105,7 +105,7 @@ fn the_newest_label_says_what_is_in_a_place() {
         config(21, 9, 1, &mirror(0, 20)),
     ]);
     assert_eq!((pool.health, pool.vdevs[0].guid), (Health::Online, 200));
-    assert_eq!(pool.problems, ["/0 was in this pool, and is not any more"]);
+    assert_eq!(pool.problems, ["/0 was in this pool, and no longer is"]);
 }
 
 #[test]

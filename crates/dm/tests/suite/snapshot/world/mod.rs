@@ -438,7 +438,7 @@ impl Life {
         passed_down.into_iter().for_each(|range| snap.view.loses(range));
         self.state.borrow_mut().snaps.push(snap);
         boot.snaps.borrow_mut().push((number, LiveDevice { device, gateway }));
-        boot.origin.device.resume().await.expect("the origin goes on");
+        boot.origin.device.resume().await.expect("the origin resumes");
     }
 
     /// Makes something fail from now on.
