@@ -33,12 +33,13 @@ pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
     }
 }
 
-/// That a device is not written to, because something else than ashlar does.
+/// The refusal to write to a device that another program writes to.
 pub(crate) fn written_elsewhere(device: impl Display, outsider: &Outsider) -> Error {
     Error::new("cannot write to", device, format!("it {outsider}"))
 }
 
-/// What the user asked for, as far as it says what may be missing. Advice repeats what of it must stay, and names nothing that was given.
+/// The options of the user that say what may be missing. Advice repeats the options that must stay, and suggests none that is
+/// set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// How arrays start.
@@ -73,9 +74,9 @@ impl Asked {
     }
 }
 
-/// Fails if what the user named does not work, unless the options say to go on without: an array on disks or their partitions did not
-/// start, its name is taken, or, unless access is read-only, a device is damaged and no array runs without it. Fails also if there is
-/// nothing to serve, and a reason for that.
+/// Fails if a disk or array that the user named does not work, unless the options allow the daemon to start without it: an array
+/// on disks or their partitions did not start, its name is taken, or, unless access is read-only, a device is damaged and no
+/// array runs without it. Fails also if there is nothing to serve, and a reason for that.
 ///
 /// # Errors
 /// The first failure, with advice.
@@ -85,7 +86,7 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
     let mut volumes = stack.devices.volumes();
     let has_none = volumes.is_empty() && stack.pools.all().is_empty();
     let is_empty = has_none && stack.arrays.waiting().is_empty();
-    // What the user named, with its partitions, must work; what is deeper must not hide its neighbours.
+    // The disks that the user named, and their partitions, must work; a failure deeper inside must not hide its neighbours.
     let is_named = |refused: &&RefusedOutsider| refused.class != DeviceClass::Made || is_empty;
     if let Some(refused) = stack.refused_outsiders.iter().find(is_named) {
         let RefusedOutsider { shown, outsider, .. } = refused;
@@ -96,7 +97,7 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
     }
     volumes.retain(|device| !device.kind.is_array());
     if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
-        let why = "it is no member of an array but has the name of one: rename the file";
+        let why = "it is not a member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));
     }
     // With read-only access everything usable is served, if there is anything.
@@ -107,7 +108,7 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
         .filter(|disk| disk.is_unreadable)
         .map(|disk| disk.path)
         .collect();
-    // What is on the user's disks, which may go on without it.
+    // Devices on the user's disks, which may be served without them.
     let goes_on = |device: &RefusedDisk| asked.incremental && !is_empty && !device.is_disk;
     if let Some(disk) = refused.into_iter().find(|device| !goes_on(device)) {
         return Err(refused_device(disk, !is_empty, asked));
