@@ -45,7 +45,7 @@ pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
         &config.disks,
         config.access(),
         !config.buffered,
-        "it can be read: --read-only gives access to the data and changes nothing",
+        "it can be read: use --read-only to read the data without changes",
     )?;
     let Opened { disks, mut absent } = opened;
     let may_lack = config.run || config.incremental;
@@ -55,7 +55,7 @@ pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
             true => error,
             false => {
                 let run = config.asked().run();
-                error.hint(format!("{run} starts without it what has all data on the other disks"))
+                error.hint(format!("use {run} to start what has all data on the other disks"))
             }
         });
     }

@@ -116,7 +116,7 @@ impl Scrubs {
     /// Begins a scrub, or resumes one.
     pub(crate) async fn scrub(&self, at: &Scrub) -> Result<Value, Reply> {
         if self.access != Access::Write && !at.read_only {
-            let hint = "scrub with --readonly";
+            let hint = "use ashlar btrfs scrub start --readonly";
             return Err(refused("the daemon serves its disks read-only", Some(hint)));
         }
         let depth = at.depth.unwrap_or(DEPTH);
