@@ -1,12 +1,12 @@
-//! Disks that are absent when the daemon starts: a file or device that is not there, a server that does not answer.
+//! Disks that are absent when the daemon starts: a file or device that does not exist, a server that does not respond.
 //!
-//! With `--run` (or `--incremental`) the daemon starts without them, as long as one disk is there. A disk on the network is taken
-//! once it can be reached; the daemon may connect to it, since it is among its disks ([`crate::confinement`]). A file is handed in by
-//! a client (`ashlar md incremental`, `md re-add`), which may have to pass it.
+//! With `--run` (or `--incremental`) the daemon starts without them, as long as one disk is present. The daemon adds a disk on
+//! the network once it can be reached; it may connect to that disk, which is one of its own ([`crate::confinement`]). A client
+//! hands in a file (`ashlar md incremental`, `md re-add`), and may have to pass its descriptor.
 //!
 //! ```text
-//! absent --reached, its array may be written--> handed in, as by `md incremental`
-//!    ^ |         \--refused, or no member--> logged; a user has to decide
+//! absent --reached, its array may be written--> added, as by `md incremental`
+//!    ^ |         \--refused, or not a member--> logged; a user has to decide
 //!    \-/ 1 s, then twice as long each time, up to 60 s
 //! ```
 
@@ -32,7 +32,7 @@ use crate::service::Service;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Opens the disks of a daemon. Returns those that are there, and the paths of the others.
+/// Opens the disks of a daemon. Returns those that are present, and the paths of the others.
 ///
 /// # Errors
 /// One cannot be opened for another reason than that it is absent, or is absent and the daemon may not start without it.
@@ -45,7 +45,7 @@ pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
         &config.disks,
         config.access(),
         !config.buffered,
-        "it can be read: --read-only gives access to the data and changes nothing",
+        "it can be read: use --read-only to read the data without changes",
     )?;
     let Opened { disks, mut absent } = opened;
     let may_lack = config.run || config.incremental;
@@ -55,7 +55,7 @@ pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
             true => error,
             false => {
                 let run = config.asked().run();
-                error.hint(format!("{run} starts without it what has all data on the other disks"))
+                error.hint(format!("use {run} to start what has all data on the other disks"))
             }
         });
     }
@@ -66,14 +66,14 @@ pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
     Ok((disks, absent.into_iter().map(|(path, _)| path).collect()))
 }
 
-/// Takes disks on the network when they can be reached, each in a task of its own, which ends with the service's reactor.
+/// Adds disks on the network when they can be reached, each in a separate task, which ends with the service's reactor.
 pub(crate) fn take_when_there(service: &Rc<Service>, absent: &[PathBuf]) {
     for path in absent.iter().filter(|path| disks::is_on_network(path)) {
         spawn(take(Rc::clone(service), path.clone())).detach();
     }
 }
 
-/// Takes a disk when it can be reached.
+/// Adds a disk when it can be reached.
 async fn take(service: Rc<Service>, path: PathBuf) {
     let shown = path.display().to_string();
     let mut wait = FIRST_WAIT;
@@ -86,21 +86,20 @@ async fn take(service: Rc<Service>, path: PathBuf) {
         let Some(array) = find_array(&service, &path).await else { continue };
         let Some(array) = array else {
             let what =
-                "can be reached, but is no member of an array: it is served after the next start";
+                "can be reached, but is not a member of an array: restart the daemon to serve it";
             return tracing::warn!(disk = shown, "{what}");
         };
         let attach = Attach { disk: shown.clone(), run: None };
         let Err(refused) = service.attach(&attach, &PassedFiles::by_daemon()).await else { return };
         let why = refused.parameters["reason"].as_str().unwrap_or("refused").to_owned();
-        // It may have gone again.
+        // It may be unreachable again.
         if find_array(&service, &path).await.is_some() {
-            return tracing::warn!(disk = shown, array = %array, why, "is back, but is not taken");
+            return tracing::warn!(disk = shown, array = %array, why, "is online, but is refused");
         }
     }
 }
 
-/// The array that a disk is a member of, if it is one of an array, once that array may be written to. `None` if the disk cannot be
-/// reached.
+/// The array that a disk is a member of, if any, once that array may be written to. `None` if the disk cannot be reached.
 async fn find_array(service: &Service, path: &Path) -> Option<Option<Uuid>> {
     let disk = disks::open_in_task(path, Access::Look, service.direct).await.ok()?;
     let contents = probe_readable(&disk.gateway).await.ok()?;

@@ -33,12 +33,13 @@ pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
     }
 }
 
-/// That a device is not written to, because something else than ashlar does.
+/// The refusal to write to a device that another program writes to.
 pub(crate) fn written_elsewhere(device: impl Display, outsider: &Outsider) -> Error {
     Error::new("cannot write to", device, format!("it {outsider}"))
 }
 
-/// What the user asked for, as far as it says what may be missing. Advice repeats what of it must stay, and names nothing that was given.
+/// The options of the user that say what may be missing. Advice repeats the options that must stay, and suggests none that is
+/// set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// How arrays start.
@@ -73,9 +74,9 @@ impl Asked {
     }
 }
 
-/// Fails if what the user named does not work, unless the options say to go on without: an array on disks or their partitions did not
-/// start, its name is taken, or, unless access is read-only, a device is damaged and no array runs without it. Fails also if there is
-/// nothing to serve, and a reason for that.
+/// Fails if a disk or array that the user named does not work, unless the options allow the daemon to start without it: an array
+/// on disks or their partitions did not start, its name is taken, or, unless access is read-only, a device is damaged and no
+/// array runs without it. Fails also if there is nothing to serve, and a reason for that.
 ///
 /// # Errors
 /// The first failure, with advice.
@@ -85,18 +86,18 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
     let mut volumes = stack.devices.volumes();
     let has_none = volumes.is_empty() && stack.pools.all().is_empty();
     let is_empty = has_none && stack.arrays.waiting().is_empty();
-    // What the user named, with its partitions, must work; what is deeper must not hide its neighbours.
+    // The disks that the user named, and their partitions, must work; a failure deeper inside must not hide its neighbours.
     let is_named = |refused: &&RefusedOutsider| refused.class != DeviceClass::Made || is_empty;
     if let Some(refused) = stack.refused_outsiders.iter().find(is_named) {
         let RefusedOutsider { shown, outsider, .. } = refused;
         return Err(written_elsewhere(shown, outsider).hint(format_args!(
-            "--read-only gives access to the data and changes nothing; --force has it written to; {}",
+            "use --read-only to read the data without changes, or --force to write to it; {}",
             outsider.removal()
         )));
     }
     volumes.retain(|device| !device.kind.is_array());
     if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
-        let why = "it is no member of an array but has the name of one: rename the file";
+        let why = "it is not a member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));
     }
     // With read-only access everything usable is served, if there is anything.
@@ -107,7 +108,7 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
         .filter(|disk| disk.is_unreadable)
         .map(|disk| disk.path)
         .collect();
-    // What is on the user's disks, which may go on without it.
+    // Devices on the user's disks, which may be served without them.
     let goes_on = |device: &RefusedDisk| asked.incremental && !is_empty && !device.is_disk;
     if let Some(disk) = refused.into_iter().find(|device| !goes_on(device)) {
         return Err(refused_device(disk, !is_empty, asked));
@@ -115,14 +116,14 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
     if let Some(group) = stack.refused_groups.first() {
         let error = Error::new("cannot serve the volume group", &group.name, group.why());
         return Err(error.hint(
-            "--read-only gives access to the data and changes nothing; if no other host uses it, --force has its volumes written to",
+            "use --read-only to read the data without changes, or, if no other host uses the group, --force to write to its volumes",
         ));
     }
     if let Some(pool) = stack.refused_pools.first() {
         let error = Error::plain("cannot serve a pool", &pool.why);
         return Err(match &pool.hint {
             Some(hint) => error.hint(hint),
-            None => error.hint("--whole serves its disks as they are"),
+            None => error.hint("use --whole to serve its disks as they are"),
         });
     }
     // A failed array deeper inside must not keep the others from being served: it is logged.
@@ -141,18 +142,20 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
 fn refused_device(device: RefusedDisk, others: bool, asked: &Asked) -> Error {
     let advice = match device.is_member {
         _ if device.is_unreadable && asked.md.read_only => None,
-        _ if device.is_unreadable => Some("--read-only gives access to what can be read"),
+        _ if device.is_unreadable => Some("use --read-only to serve what can be read"),
         true if asked.md.run && asked.md.read_only => None,
-        true if asked.md.run => Some("--read-only leaves out what is damaged"),
-        true if asked.md.read_only => Some("--run --read-only starts a redundant array without it"),
-        true => Some(
-            "--run starts a redundant array without it; --read-only leaves out what is damaged",
-        ),
+        true if asked.md.run => Some("use --read-only to leave it out"),
+        true if asked.md.read_only => {
+            Some("use --run --read-only to start a redundant array without it")
+        }
+        true => {
+            Some("use --run to start a redundant array without it, or --read-only to leave it out")
+        }
         false if asked.whole => None,
         false => Some(whole(asked)),
     };
     let goes_on = (others && !device.is_disk && !asked.incremental)
-        .then(|| format!("{} serves the others", asked.incremental()));
+        .then(|| format!("use {} to serve the others", asked.incremental()));
     let error = Error::new("cannot serve", device.path, device.why);
     let hints: Vec<String> = advice.map(str::to_owned).into_iter().chain(goes_on).collect();
     if hints.is_empty() { error } else { error.hint(hints.join("; ")) }
@@ -160,8 +163,8 @@ fn refused_device(device: RefusedDisk, others: bool, asked: &Asked) -> Error {
 
 fn whole(asked: &Asked) -> &'static str {
     match asked.md.read_only {
-        true => "--whole --read-only serves it as it is, whatever is on it",
-        false => "--whole serves it as it is, whatever is on it",
+        true => "use --whole --read-only to serve it as it is, whatever is on it",
+        false => "use --whole to serve it as it is, whatever is on it",
     }
 }
 
@@ -172,7 +175,7 @@ fn not_started(failed: &[&Failure], unreadable: &[String], others: bool, asked: 
     let advice = failed.iter().find_map(|failure| advice(&failure.error, unreadable, asked));
     let may_wait = |failure: &&Failure| may_wait(&failure.error);
     let goes_on = (others && !asked.incremental && failed.iter().all(may_wait)).then(|| {
-        format!("{} serves what starts, and takes members that come later", asked.incremental())
+        format!("use {} to serve what starts, and to add members later", asked.incremental())
     });
     let hints: Vec<String> = advice.into_iter().chain(goes_on).collect();
     if hints.is_empty() { error } else { error.hint(hints.join("; ")) }
@@ -183,36 +186,38 @@ fn advice(error: &AssembleError, unreadable: &[String], asked: &Asked) -> Option
     let Asked { md, .. } = asked;
     let run = asked.run();
     let to_read = || {
-        let hint = "--read-only gives access to the data and changes nothing";
+        let hint = "use --read-only to read the data without changes";
         (!md.read_only).then(|| hint.to_owned())
     };
     let without = |member: &str| {
-        (!md.run).then(|| format!("{run} starts a redundant array without {member}"))
+        (!md.run).then(|| format!("use {run} to start a redundant array without {member}"))
     };
     match error {
         AssembleError::NeedsRun { .. } if !unreadable.is_empty() => {
             let disks = unreadable.join(", ");
-            Some(format!("{disks} cannot be read: {run} starts it without them"))
+            Some(format!("{disks} cannot be read: use {run} to start it without them"))
         }
         AssembleError::NeedsRun { .. } => Some(format!(
-            "name the disks with the others, too; if these are gone for good, {run} starts it without them"
+            "name the disks with the others, too; if these are lost, use {run} to start it without them"
         )),
         AssembleError::SplitBrain { .. } => {
-            Some(format!("leave one out, or {run} takes the one that went further"))
+            Some(format!("leave one out, or use {run} to take the one that went further"))
         }
         AssembleError::CriticalSection { .. } => {
             let force = asked.force();
-            Some(format!("--backup-file=FILE names that file; {force} serves the array without it"))
+            Some(format!(
+                "name that file with --backup-file=FILE, or use {force} to serve the array without it"
+            ))
         }
-        AssembleError::OnlyRead(_) => Some("--read-only serves it".to_owned()),
+        AssembleError::OnlyRead(_) => Some("use --read-only to serve it".to_owned()),
         AssembleError::NotEnough { .. } => {
             Some("name the disks with the missing members, too".to_owned())
         }
         AssembleError::DirtyDegraded { .. } => {
             let force = asked.force();
             Some(format!(
-                "with the missing members it starts by itself; ashlar serve {force} serves it without them, and a file system with \
-                 checksums finds what is wrong",
+                "name the missing members, too; or use ashlar serve {force} to serve it without them, \
+                 and a file system with checksums to find wrong data",
             ))
         }
         AssembleError::ReadOnlyMember(_) | AssembleError::UsedElsewhere(_) => to_read(),
@@ -221,8 +226,8 @@ fn advice(error: &AssembleError, unreadable: &[String], asked: &Asked) -> Option
             let wanted: Vec<&str> =
                 wanted.iter().filter(|(_, given)| !given).map(|(option, _)| *option).collect();
             let whole = format!(
-                "{} reads that member without its log if the others do not have its data; ashlar md assemble --update=force-no-bbl \
-                 removes the log; blocks that it listed have an older content then",
+                "use {} to read that member without its log if the others do not have its data, or \
+                 ashlar md assemble --update=force-no-bbl to remove the log; blocks that it listed have an older content then",
                 wanted.join(" ")
             );
             Some(without("that member").into_iter().chain([whole]).collect::<Vec<_>>().join("; "))
@@ -246,11 +251,9 @@ fn nothing_served(nothing: &Nothing, asked: &Asked) -> Error {
     match nothing.is_volume {
         true if asked.partial => error,
         true if asked.md.read_only => error.hint(
-            "--partial --read-only serves volumes without the physical volumes that are missing",
+            "use --partial --read-only to serve volumes without the missing physical volumes",
         ),
-        true => {
-            error.hint("--partial serves volumes without the physical volumes that are missing")
-        }
+        true => error.hint("use --partial to serve volumes without the missing physical volumes"),
         false if asked.whole => error,
         false => error.hint(whole(asked)),
     }

@@ -1,9 +1,9 @@
 //! Who may control the daemon: the socket's place and mode, and the check of every peer.
 //!
-//! The mode of the socket's file already says who may connect. But a user may change it by mistake, and a connection
-//! may be passed on from a process that opened the socket for another user: what the daemon checks is the user that
-//! connected. Each of its calls carries the [`Caller`]: a member of the group may control the daemon, but may not open files
-//! and make connections with the daemon's rights.
+//! The mode of the socket's file already says who may connect. But a user may change it by mistake, and a process may pass on
+//! a connection that it opened for another user: the daemon checks the user that connected. Each call carries the
+//! [`Caller`]: a member of the group may control the daemon, but may not open files and make connections with the daemon's
+//! rights.
 
 use std::cell::Cell;
 use std::io;
@@ -32,7 +32,7 @@ const ALONE: u32 = 0o600;
 const WITH_GROUP: u32 = 0o660;
 /// How long a peer that may not control the daemon has for the call that is refused.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most of these peers at a time; more are disconnected without a word.
+/// The most of these peers at a time; more are disconnected without a reply.
 const MAX_REFUSED: usize = 16;
 
 /// A group whose members may control the daemon.
@@ -220,7 +220,7 @@ pub(crate) fn place(path: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The peers that are being refused. They take no places of others.
+/// The peers that are being refused. They do not occupy the places of others.
 #[derive(Clone, Default)]
 pub(crate) struct Refusals(Rc<Cell<usize>>);
 
@@ -300,7 +300,7 @@ mod tests {
             (peer(1001, 27, &[]), None, MEMBER),
             (peer(1001, 1001, &[5, 27]), None, MEMBER),
             (peer(1001, 1001, &[5]), None, None),
-            // Root's group makes no user root, and the number of the user is none of a group.
+            // Membership of root's group does not make a user root, and a user ID is not a group ID.
             (peer(1001, 0, &[0, 1000]), None, None),
             (peer(27, 1001, &[]), None, None),
         ];

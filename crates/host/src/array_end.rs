@@ -1,7 +1,7 @@
-//! The end of one array while the daemon goes on: `clear` and `inactive` written to its `array_state`, as by `mdadm --stop`.
+//! Stops one array while the daemon runs: `clear` and `inactive` written to its `array_state`, as by `mdadm --stop`.
 //!
-//! Attributes are written by any thread; arrays end on the main one, within the turn of the writer: nothing is made of
-//! the array meanwhile, and the daemon's end waits for that of the array.
+//! Any thread may write attributes; arrays stop on the main one, within the turn of the writer: no device is built on
+//! the array meanwhile, and the daemon's shutdown waits for the array's.
 
 use std::sync::{Arc, Weak};
 
@@ -21,7 +21,7 @@ pub(crate) struct ArrayEnd {
 }
 
 impl ArrayEnd {
-    /// Ends arrays from now on, on the current thread.
+    /// Stops arrays from now on, on the current thread.
     pub(crate) fn begin(self: &Arc<Self>) {
         let (main, this) = (Handle::current(), Arc::downgrade(self));
         self.clients.arrays.set_ender(Box::new(move |name, how, turn| {
@@ -38,7 +38,7 @@ impl ArrayEnd {
         }));
     }
 
-    /// Ends the array called `name`, on the thread that ends arrays.
+    /// Stops the array called `name`, on the thread that stops arrays.
     ///
     /// # Errors
     /// It is in use, or could not be marked clean.

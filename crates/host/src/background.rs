@@ -10,9 +10,9 @@
 //! exits with the process's code
 //! ```
 //!
-//! A fork in the middle would lose threads and rings, and one before would have to be first of all, in a program that
-//! is not allowed unsafe code. The pipe is the process's standard input, so no descriptor needs a number. If the
-//! command was killed meanwhile, by ^C say, the daemon ends when it cannot tell the command that it is ready.
+//! A fork in the middle would lose threads and rings, and an early one would have to come before everything else, in a program
+//! that must not use unsafe code. The pipe is the process's standard input, so no descriptor needs a number. If the
+//! command was killed meanwhile, for example by ^C, the daemon ends when it cannot report to the command that it is ready.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -51,16 +51,16 @@ pub fn start(args: impl Iterator<Item = OsString>) -> Result<ExitCode> {
     }
 }
 
-/// What became of a process that was started.
+/// The outcome of starting a process.
 pub(crate) enum Launch {
-    /// It works.
+    /// It is ready.
     Ready {
         /// Its number.
         pid: u32,
         /// What it says.
         message: String,
     },
-    /// It ended before that, and has told why.
+    /// It ended before that, and has reported why.
     Ended(ExitStatus),
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn launch(mark: &str, mut args: impl Iterator<Item = OsString>) -> Re
         command.arg0(name);
     }
     command.args(args).env(mark, "1").stdin(saying);
-    // A script's lock file, say, must not stay open as long as the process runs.
+    // Otherwise, for example, a script's lock file would stay open as long as the process runs.
     pass_on_nothing().map_err(failed)?;
     let mut child = command.spawn().map_err(failed)?;
     // Our copy of the pipe's other end.
@@ -125,7 +125,7 @@ impl Background {
         begin().map_err(failed)
     }
 
-    /// Leaves the directory of the command. Relative paths mean something else from now on.
+    /// Leaves the directory of the command. Relative paths have another meaning from now on.
     ///
     /// # Errors
     /// That of chdir(2).
@@ -133,11 +133,11 @@ impl Background {
         chdir("/").map_err(|error| failed(error.into()))
     }
 
-    /// Lets the command return, and tells it `message`, a line. Standard output and error lead nowhere from now on, unless the
-    /// log is meant to stay there.
+    /// Lets the command return, and passes it `message`, a line. Standard output and error are `/dev/null` from now on, unless
+    /// the log is meant to stay there.
     ///
     /// # Errors
-    /// The command is gone: the process is not wanted any more.
+    /// The command has ended: the process is no longer wanted.
     pub(crate) fn ready(&self, message: &str) -> io::Result<()> {
         dup2_stdout(&self.nothing)?;
         if !self.keeps_stderr {

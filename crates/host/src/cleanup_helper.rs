@@ -2,24 +2,24 @@
 //!
 //! # Theory
 //!
-//! A daemon in its sandbox can neither unmount nor remove files. It starts the cleanup helper before it enters the sandbox, tells it
-//! on its command line what to keep, and asks it later, by words of three bytes on a pair of sockets: a letter and a number. What the cleanup helper
-//! can do was fixed when it started, so a daemon that has been taken over can end its own mount and remove its own
-//! sockets' files, and nothing else.
+//! A daemon in its sandbox can neither unmount nor remove files. It starts the cleanup helper before it enters the sandbox,
+//! passes the mount and the files on its command line, and sends requests later, as words of three bytes on a pair of sockets: a
+//! letter and a number. The command line fixes what the cleanup helper can do, so a compromised daemon can end its own mount and
+//! remove its own sockets' files, and nothing else.
 //!
 //! | word | what the cleanup helper does |
 //! |---|---|
 //! | `u` | ends the mount, unless it is in use |
 //! | `d` | detaches the mount, even when it is in use |
-//! | `w` | tells what uses the mount |
+//! | `w` | reports what uses the mount |
 //! | `r`, number | removes the file of a socket, unless another file has taken its place |
 //!
 //! The cleanup helper ends when the daemon's end of the pair closes. It does nothing then: after `kill -9` the mount stays, and
-//! fails all requests, as it always did. A mount that were detached would let its users write into the directory below it without
-//! an error. The next daemon clears both mount and sockets away. The cleanup helper is in a process group of its own and blocks the signals that
-//! end a daemon, has no descriptor but its socket, and holds no directory.
+//! fails all requests. If it were detached, its users would write into the directory below it without an error. The next daemon
+//! removes both mount and sockets. The cleanup helper has its own process group and blocks the signals that end a daemon, has no
+//! descriptor but its socket, and holds no directory.
 //!
-//! If the cleanup helper is gone, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
+//! If the cleanup helper has ended, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -150,10 +150,10 @@ fn reply(kind: u8, text: &str) -> Vec<u8> {
     [&[kind], &text.as_bytes()[..end]].concat()
 }
 
-/// Keeps `tasks`, until the process at the other end of standard input is gone.
+/// Serves `tasks` until the process at the other end of standard input has ended.
 ///
 /// # Errors
-/// Standard input is no socket of a daemon.
+/// Standard input is not a socket of a daemon.
 pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
     let failed = |why: io::Error| Error::plain("cannot keep a mount or sockets", why);
     signal::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).map_err(failed)?;
@@ -177,7 +177,7 @@ pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
 /// The cleanup helper, as the daemon sees it.
 pub(crate) struct CleanupHelper {
     tasks: CleanupTasks,
-    /// `None` once it is gone.
+    /// `None` once it has ended.
     socket: Mutex<Option<OwnedFd>>,
 }
 
@@ -226,7 +226,7 @@ impl CleanupHelper {
                 }
                 let path = mount.path.clone();
                 let place = path.display();
-                let why = format!("the cleanup helper is gone ({error}): umount {place} ends it");
+                let why = format!("the cleanup helper has ended ({error}): run umount {place}");
                 MountError::Ending { path, why }
             });
         };
@@ -281,7 +281,7 @@ impl CleanupHelper {
         }
     }
 
-    /// The reply to a word; `None` if the cleanup helper is gone.
+    /// The reply to a word; `None` if the cleanup helper has ended.
     fn ask(&self, word: Word) -> Option<Vec<u8>> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let said = send(socket.as_ref()?, &word, SendFlags::NOSIGNAL);
@@ -291,8 +291,8 @@ impl CleanupHelper {
         });
         match said {
             Ok(Some(said)) => return Some(said),
-            Ok(None) => tracing::error!("the cleanup helper of the mount and the sockets is gone"),
-            Err(error) => tracing::error!(%error, "the cleanup helper does not answer"),
+            Ok(None) => tracing::error!("the cleanup helper of mount and sockets has ended"),
+            Err(error) => tracing::error!(%error, "the cleanup helper does not respond"),
         }
         // A late reply would be taken for that to another word.
         *socket = None;
@@ -300,7 +300,7 @@ impl CleanupHelper {
     }
 }
 
-/// The next reply; `None` once the cleanup helper is gone.
+/// The next reply; `None` once the cleanup helper has ended.
 fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
     if !readable_until(socket.as_fd(), Some(Instant::now() + patience))? {
         return Err(io::ErrorKind::TimedOut.into());

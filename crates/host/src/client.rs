@@ -29,7 +29,7 @@ use crate::passed_files::MAX_PASSED;
 use crate::trace::TraceStream;
 use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 
-/// How long a daemon may take to answer: its main thread does nothing slow.
+/// How long a daemon may take to answer: its main thread does no slow work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to a daemon.
@@ -43,7 +43,7 @@ impl Client {
     /// Connects to the daemon at `path`, or at the default path.
     ///
     /// # Errors
-    /// No daemon listens there, or the user has named maps, for which it is too late.
+    /// No daemon listens there, or the user has named maps, which a running daemon does not accept.
     pub fn connect(path: Option<&Path>) -> Result<Self> {
         disks::maps::refuse()?;
         let path = match path {
@@ -169,7 +169,7 @@ impl Client {
         self.call_passing("LvmMembers", json!(at), &named)
     }
 
-    /// Has volumes become active, or be active no more; returns how many of the group are active then.
+    /// Activates or deactivates volumes; returns how many of the group are active then.
     ///
     /// # Errors
     /// It was refused, or the group is not served.
@@ -186,7 +186,7 @@ impl Client {
         self.call_long("Groups", json!({}))
     }
 
-    /// Long work under way.
+    /// The jobs.
     ///
     /// # Errors
     /// The connection failed.
@@ -207,7 +207,7 @@ impl Client {
     /// Pauses, resumes or cancels the work on the device called `name`.
     ///
     /// # Errors
-    /// There is none, or it was refused.
+    /// There is no such work, or the daemon refused.
     pub fn control_job(&mut self, name: &str, action: JobAction) -> Result<()> {
         let _: Value = self.call_long("ControlJob", json!({ "name": name, "action": action }))?;
         Ok(())
@@ -216,7 +216,7 @@ impl Client {
     /// The file system on volumes.
     ///
     /// # Errors
-    /// There is none, or there are several.
+    /// There is no file system, or there are several.
     pub(crate) fn file_system(&mut self, devices: Vec<String>) -> Result<FileSystemReply> {
         self.call_long("FileSystem", json!(VolumeNames { devices }))
     }
@@ -289,8 +289,8 @@ impl Client {
         Ok(())
     }
 
-    /// As [`Self::stop`], and waits until the daemon's process is gone, but at most for `patience`. Calls `told`
-    /// whenever the list of clients it waits for changes.
+    /// As [`Self::stop`], and waits until the daemon's process has ended, but at most for `patience`. Calls `told`
+    /// whenever the list of clients that the daemon waits for changes.
     ///
     /// # Errors
     /// The daemon did not end in time, or not cleanly.
@@ -368,7 +368,7 @@ impl Client {
         match end.flatten() {
             None => Ok(()),
             Some(why) => {
-                Err(Error::new("the daemon did not stop in good order", self.path.display(), why))
+                Err(Error::new("the daemon did not stop cleanly", self.path.display(), why))
             }
         }
     }
@@ -381,7 +381,7 @@ impl Client {
         result
     }
 
-    /// A call that waits for I/O, and passes disks to a daemon that cannot open them: those that the user `named`, and no others.
+    /// A call that waits for I/O, and passes disks to a daemon that cannot open them: only those that the user `named`.
     fn call_passing<T: DeserializeOwned>(
         &mut self,
         method: &str,
@@ -430,7 +430,7 @@ impl Client {
         reply.map_err(|error| self.lost(error))
     }
 
-    /// Connects again if the daemon has closed the connection: it does with those that call nothing for long.
+    /// Connects again if the daemon has closed the connection: it closes connections that have been idle for long.
     fn renew(&mut self) -> io::Result<()> {
         // No reply is due, so there is nothing to read but the end.
         if !readable_until(self.stream.as_fd(), Some(Instant::now()))? {

@@ -1,4 +1,4 @@
-//! Hiding devices from clients, so that their volumes can end while the daemon goes on.
+//! Hiding devices from clients, so that their volumes can stop while the daemon runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +61,8 @@ impl Clients {
         Ok(devices)
     }
 
-    /// Lets no client open the device named `name`, which users know as `called`, and its partitions, from now on. They
-    /// stay listed. The caller makes sure that no device is made of them meanwhile.
+    /// Prevents clients from opening the device named `name`, which users know as `called`, and its partitions, from now on.
+    /// They stay listed. The caller makes sure that no device is built on them meanwhile.
     ///
     /// # Errors
     /// The client or device that uses one of them: all can be opened.
@@ -79,7 +79,7 @@ impl Clients {
         Ok(shut)
     }
 
-    /// Lets no client open any volume from now on.
+    /// Prevents clients from opening any volume from now on.
     ///
     /// # Errors
     /// The volume that a client uses: all can be opened.
@@ -134,7 +134,7 @@ impl Clients {
     }
 }
 
-/// Lets no client open a device from now on; false if a client keeps it open.
+/// Prevents clients from opening a device from now on; false if a client keeps it open.
 async fn withdraw(runtime: &Arc<dyn Runtime>, device: &Device) -> bool {
     let is_withdrawn = || device.bytes.withdraw() || broken(Rule::UsedArraysRun);
     once_closed(runtime, || is_withdrawn().then_some(())).await.is_some()

@@ -44,7 +44,7 @@ pub struct Config {
     pub mount: Option<PathBuf>,
     /// Whether other users may use the mount.
     pub allow_other: bool,
-    /// What a hole becomes that a client of the mount punches; by default a fast write-zeroes, or it is refused.
+    /// What happens when a client of the mount punches a hole; by default a fast write-zeroes, or a refusal.
     pub holes: Option<Holes>,
     /// The addresses for NBD clients.
     pub nbd: Vec<Listen>,
@@ -81,19 +81,19 @@ pub struct Config {
     pub threads: Option<u16>,
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps.
     pub spin: Option<u32>,
-    /// How the kernel is asked for I/O; by default by io_uring where it is allowed.
+    /// The kernel interface for I/O; by default io_uring where it is allowed.
     pub io: Option<BackEnd>,
     /// The path of the control socket; without one, the default of this user.
     pub control: Option<PathBuf>,
     /// The group whose members may control the daemon, by its name or number.
     pub control_group: Option<Group>,
-    /// The place of the log; without one, that of the console, or for a daemon in the background the system's log.
+    /// Where the log goes; by default to the console, for a daemon in the background to the system's log.
     pub log: Option<LogPlace>,
     /// The device models that give disks their timing: the last one for a disk counts.
     pub models: Vec<Assignment>,
-    /// The maps of ddrescue that say what of disks was not read, besides those of the process ([`crate::disks::use_maps`]).
+    /// The maps of ddrescue that list the unread areas of disks, besides those of the process ([`crate::disks::use_maps`]).
     pub maps: Vec<MapFile>,
-    /// Attributes to set before anything is served: path and value. The last one for a path counts.
+    /// Attributes to set before the daemon serves anything: path and value. The last one for a path counts.
     pub set: Vec<(String, String)>,
     /// Whether the daemon stays outside of the sandbox.
     pub no_sandbox: bool,
@@ -105,14 +105,14 @@ impl Config {
     /// Checks the values.
     ///
     /// # Errors
-    /// One cannot be.
+    /// The message about the first invalid value.
     pub fn check(&self) -> Result<()> {
         let wrong = |why: &str| Err(Error::usage(format!("cannot use the configuration: {why}")));
         if self.allow_other && self.mount.is_none() {
-            return wrong("allow_other is for a mount, and there is none");
+            return wrong("allow_other needs a mount");
         }
         if self.holes.is_some() && self.mount.is_none() {
-            return wrong("holes is for a mount, and there is none");
+            return wrong("holes needs a mount");
         }
         if self.threads == Some(0) {
             return wrong("threads must not be 0");
@@ -151,7 +151,7 @@ impl Config {
         if self.read_only { disks::Access::Read } else { disks::Access::Write }
     }
 
-    /// Checks that everything serving needs is available, before any disk is touched. Returns who may control the
+    /// Checks that everything needed to serve is available, before any disk is touched. Returns who may control the
     /// daemon.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Config {
         Asked { md: self.md(), incremental, whole, partial }
     }
 
-    /// What becomes of devices and volume groups that others may be writing to.
+    /// How to treat devices and volume groups that others may be writing to.
     pub(crate) fn others(&self) -> Others {
         Others { local: local_system_ids(), force: self.force }
     }
@@ -216,7 +216,7 @@ const DEFAULT_MODE: u32 = 0o600;
 pub struct NbdOptions {
     /// Permissions of Unix sockets.
     pub mode: Option<Mode>,
-    /// Clients that are served at a time at each address; others are refused.
+    /// The most clients at a time at each address; others are refused.
     pub max_connections: Option<u16>,
     /// Seconds after which a connection without requests is closed; 0, the default, for never.
     pub idle_timeout: Option<u32>,
@@ -251,7 +251,7 @@ impl NbdOptions {
 /// The memory for the requests of all NBD clients, as a number of bytes.
 ///
 /// # Errors
-/// The message for the user: it is no number, or not enough.
+/// The message for the user: it is not a number, or not enough.
 pub fn nbd_memory(text: &str) -> std::result::Result<Bytes, String> {
     text.parse::<Bytes>().map_err(|error| error.to_string()).and_then(enough)
 }

@@ -1,9 +1,11 @@
-//! The sandbox of a daemon: what it may still do once its disks, sockets and mount are open.
+//! The sandbox of a daemon: its rights once its disks, sockets and mount are open.
 //!
-//! What it keeps from whom: docs/internals/sandbox.md. The daemon confines its main thread before it starts another, and seals all of
-//! them once it has its rings. What it needs rights for after that, others do: the cleanup helper ends its mount, clients pass it disks.
+//! The threats and limits: docs/internals/sandbox.md. The daemon confines its main thread before it starts another, and seals all
+//! of them once it has its rings. Work that needs more rights after that, others do: the cleanup helper ends the mount, clients
+//! pass disks.
 //!
-//! Whether there is a sandbox, the configuration says, and no byte of a disk: an image must not choose where it is parsed.
+//! The configuration alone decides whether there is a sandbox, never a byte of a disk: an image must not choose where it is
+//! parsed.
 
 use std::fs::DirBuilder;
 use std::net::TcpListener;
@@ -21,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::lvm::archive::Archives;
 use crate::sandbox::{LEAST_MEMORY, is_switched_off};
 
-/// What the daemon reads later: the host's name and kernel for descriptions of volume groups, the limits of devices that are
-/// passed to it.
+/// Files that the daemon reads later: the host's name and kernel for descriptions of volume groups, the limits of devices that
+/// clients pass to it.
 const READS: [&str; 6] = [
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/ostype",
@@ -73,8 +75,8 @@ impl Confinement {
         self.0.as_ref().map_or_else(|why| format!("off: {why}"), |_| "on".to_owned())
     }
 
-    /// Takes the rights of this thread, and of those that it starts, to files that the daemon does not need, and to memory above what is
-    /// available now and what `budget` allows to NBD clients.
+    /// Drops the rights of this thread, and of those that it starts, to files that the daemon does not need, and to memory beyond
+    /// what is available now and what `budget` allows NBD clients.
     ///
     /// # Errors
     /// The kernel refused.
@@ -84,7 +86,7 @@ impl Confinement {
         policy.clone().memory(limit).confine_files().map_err(failed)
     }
 
-    /// Refuses the system calls that the daemon does not need, to all threads.
+    /// Refuses the system calls that the daemon does not need, in all threads.
     ///
     /// # Errors
     /// The kernel refused, or allows what it should refuse.
@@ -105,7 +107,7 @@ impl Confinement {
 
 fn failed(why: impl std::fmt::Display) -> Error {
     Error::plain("cannot enter the sandbox", why).hint(
-        "--no-sandbox does without, with the rights of this process for what disks and clients contain",
+        "use --no-sandbox to run outside; the parsers of disks and requests then keep all rights",
     )
 }
 
@@ -117,7 +119,7 @@ fn memory_limit(budget_bytes: u64) -> Option<MemoryLimit> {
     Some(MemoryLimit { own_bytes, address_space_bytes: own_bytes.checked_add(RESERVED_BYTES)? })
 }
 
-/// All that a daemon may still do.
+/// The policy of a daemon.
 fn policy() -> Policy {
     // The memory that a ring registers counts against a low limit otherwise. A scrub answers on a socket beside its record.
     let mut policy = Policy::new().keep(CapabilitySet::IPC_LOCK).sockets(Sockets::Listen);

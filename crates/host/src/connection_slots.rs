@@ -1,8 +1,8 @@
-//! The places for connections of a server: a bounded number, which clients that ask for nothing do not keep from others.
+//! The places for connections of a server: a bounded number, which idle clients cannot keep from others.
 //!
 //! A connection rests while its server waits for the client: for a call, for the rest of a request, until it takes an answer.
-//! If all places are taken, a newcomer gets the place of the connection that has rested longest. So only work that is under
-//! way keeps clients out, and some places are reserved for owners: a daemon can always be stopped.
+//! If all places are taken, a newcomer gets the place of the connection that has rested longest. So only calls in
+//! progress keep clients out, and some places are reserved for owners: a daemon can always be stopped.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use rustix::net::Shutdown;
 /// Who a client is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rank {
-    /// One that is let in.
+    /// A client that is admitted.
     Guest,
     /// Root, or the user of the daemon.
     Owner,
@@ -60,7 +60,7 @@ impl ConnectionSlots {
         Rc::new(Self { most, reserved, table: RefCell::default() })
     }
 
-    /// Gives a connection a place, in which it rests. The one that loses its place for it is shut down.
+    /// Gives a connection a place, in which it rests. Shuts down the connection that loses its place.
     ///
     /// # Errors
     /// There is no place: the connection.

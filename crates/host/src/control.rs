@@ -238,7 +238,7 @@ impl Service {
     }
 }
 
-/// The word for the state of a device that is no array.
+/// The word for the state of a device that is not an array.
 fn state(device: &Device) -> &'static str {
     match (&device.kind, device.gateway().disk().presence()) {
         (Kind::Zvol(zvol), _) if zvol.is_dead() => "failed",

@@ -7,8 +7,8 @@
 //! | without, but with a directory in `/run/user` (after su, in cron) | `/run/user/UID/ashlar.sock`: the same place |
 //! | without both (no systemd or elogind) | `/tmp/ashlar-UID/ashlar.sock` |
 //!
-//! Any user may make a directory in `/tmp`, and the owner of that of the last line could pose as the daemon, or as a client
-//! of it: it must be a directory of this user that no other user can enter.
+//! Any user may make a directory in `/tmp`, and the owner of the one in the last line could pose as the daemon, or as its
+//! client: it must be a directory of this user that no other user can enter.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, Metadata};
@@ -31,7 +31,7 @@ pub(crate) fn default_for_client() -> Result<PathBuf> {
     Ok(Place::of_this_user()?.socket())
 }
 
-/// The default path for a daemon, whose directory is made if it is ours to make.
+/// The default path for a daemon. Makes the directory unless the system provides it.
 ///
 /// # Errors
 /// The directory cannot be made, or is not safe.
@@ -112,11 +112,11 @@ fn failed(directory: &Path, why: impl std::fmt::Display) -> Error {
         .hint("set XDG_RUNTIME_DIR, or give --control PATH")
 }
 
-/// Why others than `user` may have control of a directory.
+/// Why other users than `user` may control a directory.
 fn unsafe_because(found: &Metadata, user: u32) -> Option<String> {
     let permissions = found.mode() & 0o777;
     if !found.is_dir() {
-        // A symbolic link is none, too.
+        // Nor is a symbolic link accepted.
         Some("it is not a directory".to_owned())
     } else if found.uid() != user {
         Some(format!("it belongs to user {}", found.uid()))

@@ -1,4 +1,4 @@
-//! Merges and moves that go on while their volumes are served: records in their groups' metadata what has ended.
+//! Merges and moves that run while their volumes are served: records the finished ones in the metadata of their groups.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::groups::apply;
 use crate::lvm::archive;
 use crate::service::Service;
 
-/// How often it is looked what has ended.
+/// How often to check for finished ones.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The same while extents move: a move may have many pieces, of which one is copied at a time.
+/// The same while extents move: a move may have many pieces, copied one at a time.
 const BETWEEN_PIECES: Duration = Duration::from_millis(20);
 
 /// Records ends until the daemon is about to end.
 pub(crate) async fn record_ends(service: Rc<Service>) {
     loop {
-        // The daemon's end waits for a running commit.
+        // The daemon's shutdown waits for a running commit.
         let mut turn = match service.turns.take().await {
             Ok(turn) => turn,
             Err(NoTurn::Busy) => continue,
@@ -49,7 +49,7 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
         turn.hide_put_off();
         let interval = if moving.is_empty() { INTERVAL } else { BETWEEN_PIECES };
         for moving in moving.iter().filter(|it| it.state == MovingState::Copied) {
-            // A paused move records nothing, lest it goes on with the next piece.
+            // A paused move records nothing: otherwise it would continue with the next piece.
             if moving.copying.is_paused().await {
                 continue;
             }
@@ -59,8 +59,8 @@ pub(crate) async fn record_ends(service: Rc<Service>) {
                 Err(why) => {
                     turn.was_told(&moving.copying);
                     tracing::warn!(
-                        "{name}: a piece of {source} was copied, but could not be moved: {why}; ashlar lvm pvmove --abort gives \
-                         the move up, and it goes on when the daemon is started again"
+                        "{name}: a piece of {source} was copied, but could not be moved: {why}; restart the daemon to continue \
+                         the move, or cancel it with ashlar lvm pvmove --abort"
                     );
                 }
             }

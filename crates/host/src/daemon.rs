@@ -7,10 +7,10 @@
 //!
 //! # The start
 //!
-//! Disks are opened, then sockets listen and the mount is made, then the threads start, and only then the first byte of a disk
-//! is read, in the sandbox ([`crate::confinement`]): what needs rights comes before what may be hostile. Clients wait meanwhile ([`crate::places`]). A start that
-//! fails ends the mount and removes the sockets. A request to end is answered once everything is assembled, since half of
-//! an array cannot be stopped.
+//! The daemon opens the disks, listens on its sockets and mounts, starts the threads, and only then reads the first byte of a
+//! disk, in the sandbox ([`crate::confinement`]): steps that need rights come before input that may be hostile. Clients wait
+//! meanwhile ([`crate::places`]). A start that fails ends the mount and removes the sockets. The daemon answers a request to stop
+//! once everything is assembled, since half of an array cannot be stopped.
 //!
 //! # The end
 //!
@@ -20,12 +20,12 @@
 //!                                         +----second signal------+--> stopping within a limit --> exit 1
 //! ```
 //!
-//! Requests to end, and the effects of a forced end: `ending.rs`. A pool that blocks this is given up: `pools_end.rs`. A
-//! thread that panics begins the end, too, and the process exits with 101.
+//! Requests to stop, and the effects of a forced shutdown: `ending.rs`. The daemon abandons a pool that blocks this:
+//! `pools_end.rs`. A panic of a thread begins the shutdown, too, and the process exits with 101.
 //!
-//! Draining: requests that NBD clients have sent are answered, and the mount is unmounted, which the kernel refuses
-//! while it is in use. A daemon that died below a mounted loop device would lose acknowledged data in that file
-//! system's cache, so the daemon keeps serving until the mount is unused.
+//! Draining: the daemon answers the requests that NBD clients have sent, and unmounts, which the kernel refuses while the
+//! mount is in use. A daemon that died below a mounted loop device would lose acknowledged data in that file system's
+//! cache, so the daemon keeps serving until the mount is unused.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -79,29 +79,29 @@ use crate::{
     absent, balance, copies_end, disks, filling, metrics, notify, pools_end, returns, watch,
 };
 
-/// The program around a daemon, as far as it speaks to its user. All else the daemon logs.
+/// The program around a daemon, as far as it talks to its user. The daemon logs everything else.
 pub trait Console {
-    /// Has the log written to `place` from now on; with `and_stderr` also to standard error, which may lead nowhere later.
+    /// Sends the log to `place` from now on; with `and_stderr` also to standard error, which may be closed later.
     ///
     /// # Errors
     /// The place cannot be opened.
     fn open_log(&mut self, place: &LogPlace, and_stderr: bool) -> Result<()>;
 
-    /// Has a thread write the log from now on, so that nothing that serves waits for a reader of the log. Returns what waits
-    /// briefly until everything is written.
+    /// Has a separate thread write the log from now on, so that no serving thread waits for a reader of the log. Returns a
+    /// function that waits briefly until everything is written.
     fn hand_over_log(&mut self) -> fn();
 
     /// Everything is served: `text` has a line for each array, pool and volume, and then `ready`.
     ///
     /// # Errors
-    /// The text was not written. The daemon logs the error, and goes on.
+    /// The text was not written. The daemon logs the error, and continues.
     fn announce(&mut self, text: &str) -> Result<()>;
 
-    /// The daemon's forced end failed. The process exits as soon as this returns.
+    /// The daemon's forced shutdown failed. The process exits as soon as this returns.
     fn complain(&mut self, error: &Error);
 }
 
-/// What a daemon serves with, made of its configuration before it touches any disk.
+/// The parts of a daemon that are made from its configuration before it touches any disk.
 struct Means<'a> {
     config: &'a Config,
     access: Access,
@@ -111,7 +111,7 @@ struct Means<'a> {
     confinement: Confinement,
     /// The files and devices behind the disks' paths.
     identities: HashMap<String, Identity>,
-    /// The disks that were not there at the start.
+    /// The disks that were absent at the start.
     absent: Vec<PathBuf>,
     /// The command that waits until everything is served.
     background: Option<Background>,
@@ -237,14 +237,14 @@ pub fn serve(
                 };
                 run(means, &engine, &stack, collector, &ending, &farewells).await
             }
-            // Clients that wait learn of it now: a device may be slow to stop.
+            // Waiting clients get the error now: a device may be slow to stop.
             Err(error) => {
                 drop(places);
                 Err(error)
             }
         };
         ending.draining().stop();
-        // In any case everything that was assembled is stopped cleanly: a merge may be running. Arrays are stopped
+        // In any case all assembled devices are stopped cleanly: a merge may be running. Arrays are stopped
         // before the threads, which may be in the middle of a write: otherwise the copies would differ.
         let stopped = ending.stop(&stack).await;
         giving_up.cancel().await;
@@ -254,7 +254,7 @@ pub fn serve(
         if let Err(error) = &result
             && ending.forced().is_stopped()
         {
-            // Devices that did not stop keep threads busy, which must not be waited for.
+            // Devices that did not stop keep threads busy: do not wait for them.
             console.complain(error);
             std::process::exit(error.exit_code().into());
         }
@@ -265,7 +265,7 @@ pub fn serve(
     result
 }
 
-/// Opens the log: that of a daemon in the background is the system's, unless its user has chosen another.
+/// Opens the log: by default a daemon in the background uses the system's.
 ///
 /// # Errors
 /// The log that the user has chosen cannot be opened.
@@ -275,7 +275,7 @@ fn open_log(config: &Config, console: &mut dyn Console) -> Result<()> {
         None if config.background => {
             if let Err(error) = console.open_log(&LogPlace::Syslog, true) {
                 tracing::warn!(
-                    "{error}: this daemon logs nowhere once it serves; --log FILE has it write a file"
+                    "{error}: this daemon will have no log; use --log FILE to log to a file"
                 );
             }
             Ok(())
@@ -291,11 +291,11 @@ fn raise_open_files() {
     if limit.current != raised.current
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
-        tracing::debug!(%error, ?limit, "the limit of open files stays");
+        tracing::debug!(%error, ?limit, "cannot raise the limit of open files");
     }
 }
 
-/// Has the kernel keep this daemon from waiting for its own clients when memory is short: docs/memory.md. Before any other
+/// Asks the kernel not to let this daemon wait for its own clients when memory is short: docs/memory.md. Called before any other
 /// thread is started, so that all of them inherit it.
 fn serve_writers(config: &Config) {
     if config.mount.is_some()
@@ -458,16 +458,16 @@ async fn run(
     });
     let keeping = Arc::clone(&clients);
     let follower = spawn(async move { keeping.front_ends.keep_up().await });
-    // The process that started this one may be gone, and with it its terminal.
+    // The process that started this one may have ended, and its terminal may be closed.
     if let Err(error) = console.announce(&announcement(stack)) {
         tracing::warn!("{error}");
     }
-    // If the end was requested meanwhile, the command that waits gets the exit code.
+    // If a stop was requested meanwhile, the waiting command gets the exit code.
     if let Some(background) = &background
         && !ending.wanted().is_stopped()
         && let Err(error) = background.ready("ready")
     {
-        tracing::error!(%error, "the command that started this daemon is gone");
+        tracing::error!(%error, "the command that started this daemon has ended");
         ending.fail(FAILURE);
         ending.ask();
     }
@@ -486,7 +486,7 @@ async fn run(
         metrics.cancel().await;
     }
     service.scrubs.ended(ending.forced()).await;
-    // An array that is just being started is stopped with the others.
+    // An array that is just starting is stopped with the others.
     select(pin!(service.turns.look()), ending.forced()).await;
     ends.cancel().await;
     filling.cancel().await;

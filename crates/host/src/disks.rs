@@ -124,7 +124,7 @@ fn patiently<T>(
         }
         if !is_told {
             let path = path.display();
-            tracing::info!(%path, "waiting for the kernel to end what a process left behind");
+            tracing::info!(%path, "waiting for the kernel to finish the I/O of an ended process");
             is_told = true;
         }
         sleep(RETRY);
@@ -148,7 +148,7 @@ pub(crate) fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
 /// Uses a disk that a client has passed.
 ///
 /// # Errors
-/// It is no disk, is in use, or was not opened with this access.
+/// It is not a disk, is in use, or was not opened with this access.
 pub(crate) fn adopt(fd: OwnedFd, path: &Path, access: Access, direct: bool) -> Result<Disk> {
     let options = options(access, direct);
     let device = ashlar_engine::file::adopt(fd, path, &options).map_err(|why| open_error(&why))?;
@@ -163,8 +163,8 @@ fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     try_open(path, access, direct).map_err(|failed| failed.error)
 }
 
-/// Has a thread of the pool do what waits for the file system of `path`: that may have a server which is silent for ever, and
-/// nothing that serves must wait for it.
+/// Runs `ask`, which waits for the file system of `path`, on a thread of the pool: the file system may have a server that never
+/// responds, and no serving thread must wait for it.
 ///
 /// # Errors
 /// No answer came in time. It may still come: what `ask` returns then is dropped.
@@ -189,7 +189,7 @@ where
         }
     }
     let asking = async {
-        // File systems that do not answer keep their threads: others are left for the pool's other work.
+        // File systems that do not respond keep their threads: the pool needs others for its other work.
         while ASKED.load(Ordering::Relaxed) >= MOST_ASKED {
             ashlar_engine::sleep(RETRY).await;
         }
@@ -207,8 +207,8 @@ where
         Some(Err(why)) => Err(Error::new("cannot ask for", path.display(), why)),
         None => {
             let why = format!("no answer within {} s", limit.as_secs());
-            let error = Error::new("its file system is silent", path.display(), why);
-            Err(error.hint("the server of this mount does not answer: findmnt -T PATH shows it"))
+            let error = Error::new("its file system does not respond", path.display(), why);
+            Err(error.hint("check the server of this mount: findmnt -T PATH shows it"))
         }
     }
 }
@@ -249,7 +249,7 @@ pub(crate) fn is_on_network(path: &Path) -> bool {
     NetworkDisk::at(path).is_some()
 }
 
-/// Opens a disk, and leaves out what its map says was not read.
+/// Opens a disk; areas that its map lists as unread fail to be read.
 fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, OpenFailure> {
     let disk = try_open_whole(path, access, direct)?;
     maps::apply(disk).map_err(OpenFailure::certain)
@@ -332,7 +332,7 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::new("cannot find", path.display(), error))
 }
 
-/// Whether a path stands for a disk that is no file of this machine.
+/// Whether a path stands for a disk that is not a file of this machine.
 pub(crate) fn is_no_file(path: &Path) -> bool {
     is_ram(path) || NetworkDisk::at(path).is_some()
 }
@@ -353,7 +353,7 @@ fn all_block_devices() -> Vec<PathBuf> {
     table.lines().skip(2).filter_map(name).filter(|path| path.exists()).collect()
 }
 
-/// Opens those of `paths` that can be opened, or of all block devices if there are none, for looking only.
+/// Opens those of `paths` that can be opened, or of all block devices if `paths` is empty, for looking only.
 pub fn open_for_scan(paths: &[PathBuf]) -> Vec<Disk> {
     let all = if paths.is_empty() { all_block_devices() } else { paths.to_vec() };
     all.iter().filter_map(|path| open(path, Access::Look, true).ok()).collect()
@@ -377,10 +377,10 @@ pub async fn refuse_rivals(
     }
 }
 
-/// Refuses to write to a disk that something else than ashlar writes to: see [`ashlar_stack::outsiders`].
+/// Refuses to write to a disk that another program writes to: see [`ashlar_stack::outsiders`].
 ///
 /// # Errors
-/// Something else does.
+/// Another program writes to it.
 pub fn refuse_outsider(
     disk: &Disk,
     contents: std::result::Result<&Contents, &Status>,
@@ -394,7 +394,7 @@ pub fn refuse_outsider(
     }
 }
 
-/// A RAM disk for tests and measurements; it is gone when the process ends.
+/// A RAM disk for tests and measurements; it disappears when the process ends.
 fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     let failed = |why: String| Error::new("cannot make a RAM disk", path.display(), why);
     let size = crate::size::size(size).map_err(failed)?;
@@ -521,7 +521,10 @@ mod tests {
                     answered.recv()
                 });
                 let error = asking.await.unwrap_err().to_string();
-                assert!(error.contains("/some/where") && error.contains("is silent"), "{error}");
+                assert!(
+                    error.contains("/some/where") && error.contains("does not respond"),
+                    "{error}"
+                );
             }
             let waiting = waiting.load(Ordering::Relaxed);
             assert!((1..=MOST_ASKED).contains(&waiting), "{waiting} threads wait");

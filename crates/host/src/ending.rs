@@ -1,6 +1,6 @@
-//! The daemon's end: the requests for it, what it waits for, and its time limit.
+//! The daemon's shutdown: the requests for it, what it waits for, and its time limit.
 //!
-//! A separate thread receives the signals, so that a stuck reactor cannot prevent a forced end.
+//! A separate thread receives the signals, so that a stuck reactor cannot prevent a forced shutdown.
 //!
 //! | request | effect |
 //! |---|---|
@@ -12,13 +12,12 @@
 //!
 //! Programs send one request several times: timeout(1) signals its child and then the group of processes, and ^C reaches a
 //! daemon from the terminal and again from the program that started it. Only a user who has seen that the daemon still
-//! runs asks for more. What arrives while the step is taken, or while the process stands still, is not counted either.
+//! runs asks for more. Signals that arrive while the step is taken, or while the process is stopped, are not counted either.
 //!
-//! Effect of a forced end on writes in flight: writes that an array has begun are still completed, because its copies
-//! only agree once all writes have ended; clients get no more replies. A device that takes longer than [`STEP`] is
-//! given up, and after [`LIMIT`] the process ends whatever is left. To an array both are like a power cut: its
-//! superblocks say active and its bitmap marks the writes in flight, so its next start resyncs the copies. Flushed data
-//! is on the disks.
+//! Effect of a forced shutdown on writes in flight: an array still completes the writes that it has begun, because its copies
+//! only agree once all writes have ended; clients get no more replies. The daemon abandons a device that takes longer than
+//! [`STEP`], and after [`LIMIT`] the process exits in any case. To an array both are like a power cut: its superblocks say
+//! active and its bitmap marks the writes in flight, so its next start resyncs the copies. Flushed data is on the disks.
 
 use std::io;
 use std::path::PathBuf;
@@ -49,7 +48,7 @@ const SAME: Duration = Duration::from_secs(1);
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the end may be delayed before this is logged.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a device may take to stop before callers are told: a stop that goes well prints nothing.
+/// How long a device may take to stop before the daemon reports it to callers: a stop without trouble prints nothing.
 const BRIEF: Duration = Duration::from_secs(1);
 
 /// What the end is waiting for.
@@ -178,7 +177,7 @@ impl Ending {
         thread::Builder::new().name("ashlar-signals".to_owned()).spawn(hear).map(drop)
     }
 
-    /// Has a cleanup helper tell who uses the mount, and clear away when the process exits at once.
+    /// Sets the cleanup helper, which reports the users of the mount, and cleans up when the process exits at once.
     pub(crate) fn cleaned_up_by(&self, helper: &Arc<CleanupHelper>) {
         // There is one.
         let (Ok(()) | Err(_)) = self.0.helper.set(Arc::clone(helper));
@@ -215,7 +214,7 @@ impl Ending {
                 self.abandon("a third signal: what was not stopped is left as it is");
             }
         }
-        // The clock alone would not do: a process that stood still receives a signal long after it was sent.
+        // The clock alone is not enough: a stopped process receives a signal long after it was sent.
         let (heard, mut is_said) = (Instant::now(), false);
         while let Some(number) =
             signal::receive_within(&self.0.signals, SAME.saturating_sub(heard.elapsed()))?
@@ -245,7 +244,7 @@ impl Ending {
         let ending = self.clone();
         let limit = move || {
             thread::sleep(LIMIT);
-            ending.abandon("the forced end took too long: what was not stopped is left as it is");
+            ending.abandon("the forced shutdown timed out: what was not stopped is left as it is");
         };
         // Without a thread there is no time limit, only a third signal.
         if let Err(error) = thread::Builder::new().name("ashlar-limit".to_owned()).spawn(limit) {
@@ -386,13 +385,10 @@ impl Ending {
                 let pools: Vec<&str> = all.iter().map(|served| served.pool.name()).collect();
                 if pools.is_empty() {
                     let waits_for = self.waits_for().join(", ");
-                    tracing::warn!(waits_for, "still stopping; a second signal ends this by force");
+                    tracing::warn!(waits_for, "still stopping; send a second signal to force it");
                 } else {
                     let pools = pools.join(", ");
-                    tracing::warn!(
-                        pools,
-                        "still being exported; a second signal ends this by force"
-                    );
+                    tracing::warn!(pools, "still being exported; send a second signal to force it");
                 }
                 stopping.await
             }
@@ -417,7 +413,7 @@ impl Ending {
 mod tests {
     use super::*;
 
-    /// A stop that takes as long as a few writes to a slow disk is no delay that a caller is told of.
+    /// A stop that takes as long as a few writes to a slow disk is not a delay to report to a caller.
     #[test]
     fn callers_are_told_of_a_device_only_once_its_stop_takes_long() {
         let (ending, begun) = (Ending::default(), Instant::now());

@@ -1,12 +1,12 @@
 //! Snapshots that fill while they are served: warnings in the log, and more space by policy.
 //!
-//! As LVM's dmeventd does it: a warning when 80 % of a snapshot's space are in use, and with each further 5 %; an error when the snapshot
-//! is lost; and with `snapshot_autoextend_threshold` the extension that `lvextend --use-policies` makes. What has room for all of its
-//! origin cannot overflow, and is left alone.
+//! Like LVM's dmeventd: a warning when 80 % of a snapshot's space are in use, and at each further 5 %; an error when the snapshot
+//! is lost; and with `snapshot_autoextend_threshold` the extension that `lvextend --use-policies` makes. A snapshot with room for
+//! all of its origin cannot overflow, and needs neither.
 //!
-//! The task sleeps until a snapshot uses another percent of its space, and looks every ten seconds besides, because a group may
-//! get free extents. An extension is a change as a user's `lvextend`: it takes the turn of the stack, and the new size is committed
-//! before the device grows. No I/O waits for it but that of the snapshot's space, while its table is replaced.
+//! The task sleeps until a snapshot uses another percent of its space, and also looks every ten seconds, because a group may
+//! get free extents. An extension is a change like a user's `lvextend`: it takes the turn of the stack, and commits the new size
+//! before the device grows. Only I/O to the snapshot's space waits for it, while its table is replaced.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -29,11 +29,11 @@ use crate::lvm::{archive, new_uuid};
 use crate::machine::now;
 use crate::service::Service;
 
-/// How often the snapshots are looked at although none has filled.
+/// How often to check the snapshots although none has filled.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// After so long the log has again that a snapshot cannot be extended.
+/// After this time the log repeats that a snapshot cannot be extended.
 const LOGGED_AGAIN: Duration = Duration::from_secs(600);
-/// The use of its space from which on the log warns, and the steps after which it does so again.
+/// The used part of its space from which on the log warns, and the steps after which it warns again.
 const FIRST_WARNING: u64 = 80;
 const STEP: u64 = 5;
 
@@ -117,9 +117,9 @@ async fn extend(
 /// An entry of the log about a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FillWarning {
-    /// So much of its space is in use.
+    /// This much of its space is in use.
     Full(Percent),
-    /// It takes no more writes.
+    /// It accepts no more writes.
     Overflow,
     /// It is lost.
     Invalid,
@@ -199,7 +199,7 @@ impl Watch {
         Some(FillWarning::Full(used))
     }
 
-    /// Whether it is to be logged now why a snapshot cannot be extended.
+    /// Whether to log now why a snapshot cannot be extended.
     fn is_to_be_logged(&mut self, snapshot: &ServedSnapshot, why: &str, now: Duration) -> bool {
         let logged = self.of(snapshot);
         let is_known = |(known, at): &(String, Duration)| {
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// One of which so many sectors of a thousand are in use.
+    /// A snapshot with this many of a thousand sectors in use.
     fn used(allocated: u64) -> ServedSnapshot {
         let (total, metadata) = (Sectors(SIZE), Sectors(16));
         snapshot(Status::Valid(Usage { allocated: Sectors(allocated), total, metadata }))

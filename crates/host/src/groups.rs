@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::service::Service;
 use crate::varlink::Reply;
 
-/// What helps if a volume is in use.
+/// The hint if a volume is in use.
 const IN_USE: &str = "disconnect its NBD clients, and close or unmount what uses it in the mount";
 
 /// The refusal because of a volume that is in use.
@@ -140,7 +140,7 @@ impl Service {
         let (notes, done) = (effect.notes, change.effect.done.clone());
         let keep = at.archive != Some(false);
         let applied = apply(&*self.machine, &mut turn, change, (&at.line, keep)).await;
-        // Those that are gone are held by nothing that clients find.
+        // Clients can no longer find devices that were removed.
         shut.into_iter().for_each(ClosedDevices::reopen);
         turn.hide_put_off();
         log_notes(&turn.take_notes());
@@ -148,7 +148,7 @@ impl Service {
         reply(LvmReply { notes, questions: Vec::new(), done })
     }
 
-    /// Has volumes become active, or be active no more.
+    /// Activates or deactivates volumes.
     pub(crate) async fn activate(&self, at: &Activate) -> Result<Value, Reply> {
         let Activate { group, volumes, active } = at;
         let mut turn = self.turn().await?;
@@ -159,14 +159,14 @@ impl Service {
             true => turn.activate(change).await,
             false => turn.deactivate(change).await,
         };
-        // Those that have ended are found by no client.
+        // Clients can no longer find devices that have stopped.
         shut.into_iter().for_each(ClosedDevices::reopen);
         log_notes(&turn.take_notes());
         done.map_err(|why| refused(why, None))?;
         reply(ActivateReply { active: turn.active_volumes(group) as u64 })
     }
 
-    /// Lets no client open the devices that a change needs for itself; `busy` says which is in use, and by what.
+    /// Prevents clients from opening the devices that a change needs exclusively; `busy` names the device in use, and its user.
     pub(crate) async fn shut(
         &self,
         devices: &[String],
@@ -228,7 +228,8 @@ impl Service {
         let below_dev = path.strip_prefix("/dev/").unwrap_or(path);
         let all = self.stack.devices.all();
         let known = self.identities.borrow();
-        // The path of a disk may be the word of a client that passed it, or have another file by now; and its name is made of the path.
+        // The path of a disk may come from a client that passed it, or may lead to another file by now; and its name is made of
+        // the path.
         let is_another = |device: &Device| {
             let held = known.get(&device.path);
             device.kind.is_disk() && path != device.name && held.is_some() && wanted.is_some()

@@ -206,7 +206,7 @@ fn not_taken(path: &str, name: &str, error: &ManageError) -> Reply {
     if let ManageError::ReAdd { why, .. } = error {
         let reason =
             format!("can only add {path} to {name} as a spare, and force-spare is not set.");
-        let hint = format!("{why}; ashlar md add makes it a spare, overwriting what it has");
+        let hint = format!("{why}; ashlar md add makes it a spare and overwrites its data");
         return refused_with(reason, Some(&hint), NOT_TAKEN);
     }
     let reason = format!("failed to add {path} to existing array {name}: {error}.");

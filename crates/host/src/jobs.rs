@@ -1,11 +1,10 @@
-//! Long work of the daemon, in one list: syncs of arrays, merges of snapshots, moves of extents, scrubs and resilvers of pools, and
-//! scrubs of btrfs.
+//! The jobs of the daemon, in one list: syncs of arrays, merges of snapshots, moves of extents, scrubs and resilvers of pools,
+//! and scrubs of btrfs.
 //!
-//! The list has no state of its own: each kind of work is asked for what it does at this moment, and a job is named after its
-//! device, which does one such thing at a time. Only the speeds of merges and moves are measured here, because the device mapper does
-//! not.
+//! The list has no state: each kind of work reports its current state, and a job is named after its device, which does one such
+//! thing at a time. Only the speeds of merges and moves are measured here, because the device mapper does not measure them.
 //!
-//! | work | paused by | goes on | cancelled by |
+//! | work | paused by | continues | cancelled by |
 //! |---|---|---|---|
 //! | check, repair | freezing the array | where it was | idle, and the next one begins at the start |
 //! | resync, recovery | freezing the array | at its checkpoint | never: the array needs it |
@@ -36,10 +35,10 @@ use crate::varlink::Reply;
 
 /// How long a pool may take to answer before it is left out of the list.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a check takes at most to end, and how often it is looked at.
+/// How long a check may take to end, and how often to look.
 const END: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
-/// A job, and what does its work.
+/// A job, and the object that does its work.
 enum Work {
     Sync(Volume),
     Merge(ServedMerge),
@@ -54,7 +53,7 @@ impl Service {
         Ok(json!({ "jobs": self.job_list().await }))
     }
 
-    /// The jobs. Waits while the stack changes, and a moment for a pool that does not answer.
+    /// The jobs. Waits while the stack changes, and briefly for a pool that does not respond.
     pub(crate) async fn job_list(&self) -> Vec<Job> {
         self.works().await.into_iter().map(|(job, _)| job).collect()
     }
@@ -66,8 +65,8 @@ impl Service {
         let is_meant = |job: &Job| job.name == short || job.alias.as_deref() == Some(short);
         let found = self.works().await.into_iter().find(|(job, _)| is_meant(job));
         let Some((job, work)) = found else {
-            let why = format!("{name} has no long work under way");
-            return Err(refused(why, Some("ashlar jobs lists what has")));
+            let why = format!("{name} has no job");
+            return Err(refused(why, Some("ashlar jobs lists the jobs")));
         };
         let kind = job.kind.name();
         if Some(job.state) == action.result() {
@@ -111,7 +110,7 @@ impl Service {
         Ok(json!({}))
     }
 
-    /// Pauses or resumes a move, whatever piece it is at.
+    /// Pauses or resumes a move, at any piece.
     async fn pause_move(&self, moving: &ServedMove, action: JobAction) -> Result<(), Reply> {
         let name = moving.full_name();
         // While this is locked, no other piece begins.
@@ -152,7 +151,7 @@ impl Service {
                 }
                 Either::Left((Ok(_) | Err(_), _)) => None,
                 Either::Right(_) => {
-                    tracing::warn!(pool = served.pool.name(), "it does not say what it does");
+                    tracing::warn!(pool = served.pool.name(), "its worker does not respond");
                     None
                 }
             }
@@ -180,7 +179,7 @@ impl Service {
         if action != JobAction::Cancel {
             return Ok(());
         }
-        // The check that ends writes down where it was.
+        // The check records its position when it ends.
         let runtime = self.machine.runtime();
         let end = now(runtime) + END;
         while matches!(array.sync_status().action, SyncAction::Check | SyncAction::Repair) {
@@ -259,12 +258,12 @@ fn refuse(job: &Job, action: JobAction) -> Reply {
     let (kind, verb) = (kind.name(), action.name());
     let hint = match (job.kind, action) {
         (JobKind::Resync | JobKind::Recover, JobAction::Cancel) => {
-            "the array needs it: it can be paused, and goes on when the array is assembled again"
+            "the array needs it: pause it; it continues when the array is assembled again"
         }
         (JobKind::Merge, JobAction::Cancel) => {
-            "part of it is in the origin: it can be paused, and goes on when the daemon starts again"
+            "part of it is in the origin: pause it; it continues when the daemon starts again"
         }
-        (JobKind::Resilver, _) => "the pool needs it, and OpenZFS does not let go of it",
+        (JobKind::Resilver, _) => "the pool needs it, and OpenZFS does not stop it",
         (
             JobKind::Resync
             | JobKind::Recover

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! [`daemon::serve`] takes a [`config::Config`] and returns when everything has ended. It opens the [`disks`],
-//! has `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
+//! [`daemon::serve`] takes a [`config::Config`] and returns when everything has stopped. It opens the [`disks`],
+//! lets `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
 //! mount and the NBD servers. From then on its main thread answers calls on the control socket: [`varlink`] messages of
 //! the [`interface`], which a [`client::Client`] sends. Commands that need no daemon use [`disks`], [`lvm`],
 //! [`btrfs`], [`md`] and [`pools`] as well.
@@ -11,9 +11,9 @@
 //! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
 //!
 //! Invariants: a disk is opened once, and locked against other programs unless it is only looked at. A refused call has
-//! changed nothing. Each change of the stack holds its turn, from the first check to the last write. While the daemon ends no turn
-//! is given, and the end waits for the one under way. This crate knows neither options nor terminals: it never writes to the standard streams, but returns
-//! an [`error::Error`], calls a [`daemon::Console`], or logs.
+//! changed nothing. Each change of the stack holds its turn, from the first check to the last write. While the daemon shuts down
+//! it grants no turn, and the shutdown waits for the current one. This crate knows neither options nor terminals: it never writes
+//! to the standard streams, but returns an [`error::Error`], calls a [`daemon::Console`], or logs.
 //!
 //! Ordering: a daemon first stops its clients, then the arrays, then the threads.
 //!

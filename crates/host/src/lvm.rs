@@ -1,4 +1,4 @@
-//! What changes of volume groups need, whether the daemon makes them or a command on disks that no daemon has.
+//! Changes of volume groups, both by the daemon and by a command on disks that no daemon has.
 //!
 //! Such a command works in a [`Session`], which has its disks; it changes a [`Draft`] of a group, and speaks through a
 //! [`Dialogue`].

@@ -1,7 +1,7 @@
-//! The machine under a daemon, as its control plane uses it: time, tasks, disks by their paths, and the place of archives.
+//! The machine under a daemon, as its control plane uses it: time, tasks, disks by their paths, and the directory of archives.
 //!
-//! The daemon has [`ThisMachine`]. The tests of the control plane have one on the simulator's time with its disks: so handlers of
-//! calls, and the tasks beside them, ask no other clock and open no disk by another way.
+//! The daemon uses [`ThisMachine`]. The tests of the control plane use one with the simulator's time and disks: so handlers of
+//! calls, and the tasks beside them, must not use another clock or open disks in another way.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub(crate) trait Machine {
     /// Its time, and the tasks of the main thread.
     fn runtime(&self) -> &Arc<dyn Runtime>;
 
-    /// The identity of the disk at `path`; `None` if it has none, or nothing is there.
+    /// The identity of the disk at `path`; `None` if it cannot be determined, or nothing is there.
     ///
     /// # Errors
-    /// Its file system does not answer.
+    /// Its file system does not respond.
     fn identity<'a>(&'a self, path: &'a Path) -> LocalFuture<'a, Result<Option<Identity>>>;
 
     /// Opens the disk at `path`, with direct I/O where possible if `direct`.

@@ -1,7 +1,7 @@
 //! Changes of running arrays that clients request: members, size, bitmap.
 //!
-//! A disk to be added is opened and locked as at the start, and refused if it is known to contain anything else. A
-//! member is found by its path, by its name under `sys/block`, or because the given path is the file or device that was
+//! The daemon opens and locks a disk to be added as at the start, and refuses it if it is known to contain anything else. It
+//! finds a member by its path, by its name under `sys/block`, or because the given path is the file or device that was
 //! opened for it. (After a disk failed, another may have appeared under its path.)
 
 use std::collections::HashSet;
@@ -137,7 +137,7 @@ impl Service {
             let why = format!("re-adding {} to {} is not possible", new.path, status.name);
             return Err(refused(
                 why,
-                Some("it is no member of an array: ashlar md add makes it one"),
+                Some("it is not a member of an array: add it with ashlar md add"),
             ));
         };
         let (path, naming) = (new.path.clone(), self.naming(&new));
@@ -148,14 +148,14 @@ impl Service {
         Ok(std::iter::once(format!("re-added {path}")).chain(naming).collect())
     }
 
-    /// What the user has to do for the next start, if the daemon was not told of this disk when it started: no configuration names it.
+    /// What the user has to do for the next start, if this disk was not in the daemon's configuration when it started.
     fn naming(&self, new: &NewDisk) -> Option<String> {
         let is_new = new.name.is_none() && !self.identities.borrow().contains_key(&new.path);
         is_new.then(|| is_a_disk_now(&new.path))
     }
 
-    /// Re-adds the disks on the network that an array was started without because they are behind: they were away when the daemon
-    /// before this one ended.
+    /// Re-adds the disks on the network that an array was started without because they are out of date: they were offline when
+    /// the previous daemon ended.
     pub(crate) async fn re_add_left_out(&self, volume: &Volume) {
         let uuid = volume.view.status().uuid;
         let is_far = |held: &Device| {
@@ -176,7 +176,7 @@ impl Service {
             let Ok(mut claim) = self.claim(&turn, new, uuid) else { continue };
             match volume.view.re_add(&turn, &mut claim, sb, options, None).await {
                 Ok(_) => {
-                    let what = "was behind, and lacks only what the bitmap marks";
+                    let what = "was out of date: copying what the bitmap marks";
                     tracing::info!(array = name, member, "{what}");
                 }
                 Err(error) => tracing::warn!(array = name, member, %error, "is not re-added"),
@@ -232,8 +232,8 @@ impl Service {
         Ok(done)
     }
 
-    /// The members that the user selected: one, or with a keyword all that have failed or whose devices are gone. There
-    /// may be none.
+    /// The members that the user selected: one, or with a keyword all that have failed or whose devices no longer exist. The
+    /// list may be empty.
     async fn chosen(
         &self,
         volume: &Volume,
@@ -244,7 +244,7 @@ impl Service {
         let mut gone = HashSet::new();
         if disk == "detached" {
             for path in members.iter().filter_map(|member| member.path.as_ref()) {
-                // A device whose file system is silent may be there.
+                // A device whose file system does not respond may still exist.
                 let Ok(now) = self.machine.identity(Path::new(path)).await else { continue };
                 if now.is_none() || now.as_ref() != self.identities.borrow().get(path) {
                     gone.insert(path.clone());
@@ -307,7 +307,7 @@ impl Service {
             Role::Former => None,
             Role::Member(_) if broken(Rule::OneUse) => None,
             Role::Member(uuid) => Some(self.member_of(uuid, volume, &held.path)),
-            // It has no other use, and what is on it is checked as on any new disk.
+            // It has no other use, and its contents are checked as those of any new disk.
             Role::Refused if is_free(&held, &self.stack.devices.all()) => None,
             Role::Refused => Some(("what is on it is damaged".to_owned(), None)),
             Role::Volume => {
@@ -346,7 +346,7 @@ impl Service {
         }
     }
 
-    /// Takes a device that is held, or opens it anew if that is why it is gone.
+    /// Takes a device that is held, or reopens it if that can bring it online again.
     async fn take_held(&self, held: Device, identity: Option<Identity>) -> Result<NewDisk, Reply> {
         let gateway = held.gateway().clone();
         // A cluster that refuses this client refuses it until the image is opened again.
@@ -405,21 +405,21 @@ impl Service {
         let gateway = if self.models.is_empty() {
             opened.gateway
         } else {
-            // A model may be for a disk by another path, which is asked for.
+            // A model may name the disk by another path: this asks the file system.
             let models = Arc::clone(&self.models);
             let wrapped = disks::asked(Path::new(path), move |_| models.wrap(opened)).await;
             wrapped.map_err(refused_by)?.gateway
         };
         let former = self.former_path(identity.as_ref());
         let path = match former {
-            // The number of a file that is gone may be that of another one now.
+            // Another file may have the inode number of a deleted one now.
             Some(former) if self.seen(Path::new(&former)).await == identity => former,
             Some(_) | None => path.to_owned(),
         };
         Ok(NewDisk { path, gateway, identity, name: None })
     }
 
-    /// The path by which the daemon had a disk that it has closed since: its users know it by that.
+    /// The former path of a disk that the daemon has closed since: its users know it by that path.
     fn former_path(&self, identity: Option<&Identity>) -> Option<String> {
         let known = self.identities.borrow();
         let mut closed = known.iter().filter(|(path, _)| self.stack.devices.name(path).is_none());
@@ -453,12 +453,12 @@ impl Service {
     }
 }
 
-/// The words for a disk that the daemon has got while it runs.
+/// The message about a disk that was added while the daemon runs.
 pub(crate) fn is_a_disk_now(path: &str) -> String {
     format!("{path} is a disk of the daemon now: name it when it is started again.")
 }
 
-/// Whether a device that was refused can be a member: it is a disk or a partition of one, and no other device is made of it.
+/// Whether a refused device can be a member: it is a disk or a partition of one, and no other device is built on it.
 fn is_free(refused: &Device, all: &[Device]) -> bool {
     let is_disk =
         |name: &String| all.iter().any(|lower| lower.name == *name && lower.kind.is_disk());

@@ -1,4 +1,4 @@
-//! Changes of which physical volumes served groups have, that clients request: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`; and of
+//! Changes that clients request of the physical volumes of served groups: `vgcreate`, `vgextend`, `vgreduce`, `vgremove`; and of
 //! their sizes: `pvresize`.
 
 use std::path::Path;
@@ -30,7 +30,7 @@ use crate::varlink::Reply;
 
 /// A device that is to join a group.
 struct Candidate {
-    /// As the user named it.
+    /// The path as the user gave it.
     path: String,
     place: Place,
     gateway: Gateway,
@@ -109,7 +109,7 @@ impl Service {
         (physical, layout): (&[String], LayoutOptions),
         passed: &PassedFiles,
     ) -> Result<Value, Reply> {
-        // Refuses what can be refused before anything is written.
+        // All refusals that are possible before anything is written.
         let trial = turn.prepare_extend(&at.group, &[]).map_err(|why| refused(why, None))?;
         let candidates = self.candidates(turn, &at.directory, physical, passed).await?;
         if let Err(why) = check(&candidates, &trial.before.group, layout.into()).await {
@@ -334,8 +334,8 @@ impl Service {
         }
     }
 
-    /// Makes physical volumes of the candidates, and has the daemon know them. Returns the names of their devices with the
-    /// users' paths, and lines for the user. What was made stays after an error, as free physical volumes.
+    /// Makes physical volumes of the candidates, and adds them to the daemon. Returns the names of their devices with the
+    /// users' paths, and lines for the user. After an error the finished ones stay, as free physical volumes.
     async fn format(
         &self,
         turn: &mut Turn,
@@ -370,7 +370,7 @@ impl Service {
         let Candidate { path, place, .. } = candidate;
         let device = match place {
             Place::Known(device) => return Ok((device, path)),
-            // It stays closed: it is no volume any more.
+            // It stays closed: it is no longer a volume.
             Place::Volume(device, _) => device,
             Place::New(new) => {
                 done.push(format!("  {}", is_a_disk_now(&path)));
@@ -385,7 +385,7 @@ impl Service {
     }
 }
 
-/// Lets clients use again what will not join.
+/// Makes devices that will not join available to clients again.
 fn give_up<T>(candidates: impl IntoIterator<Item = Candidate>, why: Reply) -> Result<T, Reply> {
     for candidate in candidates {
         if let Place::Volume(_, shut) = candidate.place {

@@ -15,7 +15,7 @@ pub(crate) fn connect() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     match connect_to(&path) {
         Ok(socket) => {
-            // It is connected to once.
+            // A single connection is enough.
             let (Ok(()) | Err(_)) = MANAGER.set(socket);
         }
         Err(error) => tracing::warn!(%error, "cannot reach the service manager"),

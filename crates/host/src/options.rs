@@ -183,7 +183,7 @@ pub fn parse<T: FileOptions>(text: &str, path: &Path) -> Result<T, FileError> {
 /// The table `set`: paths of attributes, and their values as for `ashlar set`; numbers and booleans are accepted, too.
 ///
 /// # Errors
-/// It is none.
+/// It is not such a table.
 pub fn settings<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<(String, String)>, D::Error> {

@@ -10,11 +10,11 @@
 //! descriptor beside it (SCM_RIGHTS) ---------->  checks the descriptor, takes the lock, and uses it
 //! ```
 //!
-//! A client passes only a disk that its user named in this call: a daemon that has been taken over gets no other file. The lock
-//! and the claim belong to the open file, so the disk is never without them.
+//! A client passes only a disk that its user named in this call: a compromised daemon gets no other file. The lock and the claim
+//! belong to the open file, so the disk always has them.
 //!
-//! The path of a passed disk is its client's word. It names a file, which is this one wherever the daemon can see it, and by which the
-//! daemon has nothing else that is in use. The daemon makes no RAM disk and no connection for a member.
+//! The client alone vouches for the path of a passed disk. The path must name a file; if the daemon can see it, the passed one;
+//! and the daemon must not use another disk by that path. The daemon makes no RAM disk and no connection for a member.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ impl PassedFiles {
         descriptors: Vec<OwnedFd>,
         caller: Caller,
     ) -> Result<Self, Reply> {
-        // What stands for a RAM disk or a connection is no name of a file: by that name the daemon would open it later.
+        // A path that stands for a RAM disk or a connection is not the name of a file: the daemon would open that later.
         let is_file = |path: &String| !disks::is_no_file(Path::new(path));
         if paths.len() != descriptors.len() || !paths.iter().all(is_file) {
             return Err(Reply::invalid_parameter("passed"));

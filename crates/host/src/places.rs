@@ -1,7 +1,7 @@
 //! The places where clients find a daemon: its sockets and its mount.
 //!
-//! A daemon has them before it reads the first byte of a disk, since making them takes rights that it needs for nothing else.
-//! Clients that come early wait: connections queue, and the kernel holds requests to the mount.
+//! A daemon makes them before it reads the first byte of a disk, since this takes rights that it needs for nothing else.
+//! Early clients wait: connections queue, and the kernel holds requests to the mount.
 
 use std::path;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Makes them. The mount comes last: it shows for the shortest time if another one cannot be made.
+    /// Makes them. The mount comes last: so it is visible for the shortest time if another place cannot be made.
     ///
     /// # Errors
-    /// One cannot be made; the others are gone again.
+    /// One cannot be made; the others are removed again.
     pub(crate) fn make(config: &Config, access: &Access) -> Result<Self> {
         let control = access.bind(config.control.as_deref())?;
         let metrics = config.metrics.as_ref().map(metrics::http::bind).transpose()?;
@@ -43,7 +43,7 @@ impl Places {
         Ok(Self { mount: mount.transpose()?, control, metrics, nbd, budget })
     }
 
-    /// Starts the process that ends the mount and removes the sockets' files from now on; `None` if there are neither.
+    /// Starts the process that ends the mount and removes the sockets' files from now on; `None` without mount and files.
     ///
     /// # Errors
     /// It cannot be started.

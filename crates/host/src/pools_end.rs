@@ -1,8 +1,8 @@
-//! Pools at the daemon's end: a pool whose disks have failed is given up, so that everything else can be stopped.
+//! Pools at the daemon's shutdown: the daemon abandons a pool whose disks have failed, so that it can stop everything else.
 //!
-//! A client, a command or an export that waits for such a pool waits forever, until the pool's worker is ended. Data
+//! A client, a command or an export that waits for such a pool waits until the daemon ends the pool's worker. Data
 //! written since the last flush is lost then, as in a power cut; a pool that OpenZFS has suspended would lose it in any
-//! case, so it is not waited for.
+//! case, so the daemon does not wait for it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// How long a pool may continue writing after the end is forced.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Gives pools up once the end has begun: a suspended pool at once, any other some time after the end was `forced`.
+/// Abandons pools once the shutdown has begun: a suspended pool at once, any other some time after the shutdown was `forced`.
 pub(crate) async fn give_up(stack: Arc<Stack>, begun: Stop, forced: Stop) {
     begun.await;
     join_all(stack.pools.all().iter().map(|served| watch(served, forced.clone()))).await;
@@ -39,7 +39,7 @@ async fn watch(served: &Arc<ServedPool>, forced: Stop) {
         Either::Right(_) => "it did not end in time when the end was forced",
     };
     let pool = served.pool.name();
-    tracing::error!(pool, why, "pool given up: what was written since the last flush is lost");
+    tracing::error!(pool, why, "pool abandoned: data written since the last flush is lost");
     served.pool.worker().give_up(why);
 }
 

@@ -1,18 +1,18 @@
-//! Members of arrays that were lost and come back: re-adds them by the bitmap, as a user would with `mdadm --re-add`.
+//! Lost members of arrays that are online again: re-adds them by the bitmap, as a user would with `mdadm --re-add`.
 //!
-//! A member is *lost* if it failed because its device did not answer or was gone ([`MemberStatus::lost`]): a server that
-//! restarts, a network that was cut. A member that failed for another reason, or that a user failed, stays failed.
+//! A member is *lost* if it failed because its device did not respond or disappeared ([`MemberStatus::lost`]): a server
+//! restarted, a network was cut. A member that failed for another reason, or that a user failed, stays failed.
 //!
 //! ```text
 //! lost --a wait--> its superblock is read, each second --answers--> re-added --> recovery by the bitmap
 //!                                                     \--refused--> logged; a user has to add it
 //! ```
 //!
-//! A disk on the network that was behind when the daemon started was lost in the life of the daemon before; it is re-added in the
-//! same way, once its array is not read-only. A local disk that is behind may have failed: a user has to add it.
+//! A disk on the network that was out of date when the daemon started was lost while the previous daemon ran; it is re-added in
+//! the same way, once its array is not read-only. A local disk that is out of date may have failed: a user has to add it.
 //!
-//! The first wait is a second. Each loss within ten minutes of the one before doubles it, up to five minutes: a device that
-//! comes and goes does not keep the array busy with recoveries.
+//! The first wait is a second. Each loss within ten minutes of the previous one doubles it, up to five minutes: an unstable
+//! device does not keep the array busy with recoveries.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,22 +29,22 @@ use uuid::Uuid;
 use crate::machine::now;
 use crate::service::Service;
 
-/// How often the arrays are looked at.
+/// How often to check the arrays.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The wait before a lost member is asked for the first time, and the longest one.
+/// The wait before the first attempt for a lost member, and the longest one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// After so long without a loss, the next one counts as the first.
 const CALM: Duration = Duration::from_secs(600);
 
-/// Re-adds members that come back, forever.
+/// Re-adds members that are online again, forever.
 pub(crate) async fn re_add_members(service: Rc<Service>) {
     let mut started = HashMap::new();
     let losses = Rc::new(RefCell::new(Losses::default()));
     let runtime = Arc::clone(service.machine.runtime());
     loop {
-        // Of each running array, whether it was started without disks that are still to be tried. (Those that it lacks later, a user
-        // may have removed.)
+        // Of each running array, whether it was started without disks that are still to be tried. (A user may have removed disks
+        // that it lacks later.)
         let mut before = std::mem::take(&mut started);
         for volume in service.stack.arrays.running() {
             let (name, is_degraded) = (volume.name.device(), volume.view.degraded() > 0);
@@ -67,7 +67,7 @@ pub(crate) async fn re_add_members(service: Rc<Service>) {
                 if losses.borrow_mut().begin(&key, now(&runtime)) {
                     let (volume, losses) = (volume.clone(), Rc::clone(&losses));
                     let (service, clock) = (Rc::clone(&service), Arc::clone(&runtime));
-                    // A device that does not answer keeps no other one waiting.
+                    // A device that does not respond must not keep others waiting.
                     runtime.spawn(Box::pin(async move {
                         if !re_add(&service, &volume, &key).await {
                             losses.borrow_mut().ask_again(&key, now(&clock));
@@ -80,7 +80,7 @@ pub(crate) async fn re_add_members(service: Rc<Service>) {
     }
 }
 
-/// Tries to re-add a member; false if its device does not answer yet. Where it cannot be re-added, the log says why: a user has
+/// Tries to re-add a member; false if its device does not respond yet. If the member cannot be re-added, logs why: a user has
 /// to decide.
 async fn re_add(service: &Service, volume: &Volume, key: &Key) -> bool {
     let (array, member) = (&volume.view, &key.path);
@@ -91,7 +91,7 @@ async fn re_add(service: &Service, volume: &Volume, key: &Key) -> bool {
     if device.disk().presence() == Presence::Silent || device.holds_changes() {
         return false;
     }
-    // Changes of other arrays do not wait for a device that may not answer.
+    // Changes of other arrays must not wait for a device that may not respond.
     if ashlar_md::probe(&device).await.is_err_and(|error| matches!(error, ProbeError::Read(_))) {
         return false;
     }
@@ -107,7 +107,7 @@ async fn re_add(service: &Service, volume: &Volume, key: &Key) -> bool {
     let name = volume.name.device();
     match array.re_add_lost(&turn, key.index).await {
         Ok(_) => {
-            tracing::info!(array = name, member, "is back, and lacks only what the bitmap marks");
+            tracing::info!(array = name, member, "is online again: copying what the bitmap marks");
             true
         }
         Err(
@@ -116,7 +116,7 @@ async fn re_add(service: &Service, volume: &Volume, key: &Key) -> bool {
             | ManageError::Record { .. },
         ) => false,
         Err(error) => {
-            tracing::warn!(array = name, member, %error, "is back, but is not re-added");
+            tracing::warn!(array = name, member, %error, "is online again, but cannot be re-added");
             true
         }
     }
@@ -140,7 +140,7 @@ impl Key {
 /// The losses of one device.
 struct Loss {
     index: Index,
-    /// How many there were without a calm between them.
+    /// How many there were, each within [`CALM`] of the previous one.
     count: u32,
     /// On the machine's clock, as `due`.
     noticed: Duration,
@@ -160,7 +160,7 @@ impl Loss {
 struct Losses(HashMap<(Uuid, String), Loss>);
 
 impl Losses {
-    /// Notes that a member is lost; true if it is to be asked now.
+    /// Records that a member is lost; true if it is to be tried now.
     fn begin(&mut self, key: &Key, now: Duration) -> bool {
         let first =
             || Loss { index: key.index, count: 0, noticed: now, due: now, is_closed: false };
@@ -176,7 +176,7 @@ impl Losses {
         begins
     }
 
-    /// Has a member be asked again, whose device did not answer.
+    /// Schedules another attempt for a member whose device did not respond.
     fn ask_again(&mut self, key: &Key, now: Duration) {
         if let Some(loss) = self.0.get_mut(&(key.array, key.path.clone())) {
             (loss.is_closed, loss.due) = (false, now + INTERVAL);

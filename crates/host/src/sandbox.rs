@@ -1,6 +1,6 @@
 //! The sandbox of a command that looks at disks: it opens them, enters, and only then reads their first byte.
 //!
-//! What it keeps from whom: docs/internals/sandbox.md.
+//! The threats and limits: docs/internals/sandbox.md.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,7 +32,7 @@ pub fn explained(error: Error) -> Error {
     let text = error.to_string();
     let is_refusal = ["(os error 1)", "(os error 13)"].iter().any(|end| text.contains(end));
     if is_refusal && error.advice().is_none() && INSIDE.load(Relaxed) {
-        return error.hint("the sandbox may have refused this: --no-sandbox does without");
+        return error.hint("the sandbox may have refused this: try --no-sandbox");
     }
     error
 }
@@ -60,7 +60,7 @@ impl Sandbox {
         Self(Some(Policy::new().keep(CapabilitySet::IPC_LOCK)))
     }
 
-    /// None: for a process that has one of its own, or has more to do.
+    /// No sandbox: for a process that has another one, or has more to do.
     pub const fn none() -> Self {
         Self(None)
     }
@@ -103,10 +103,10 @@ impl Sandbox {
         Self(Some(policy.write_below(directory)))
     }
 
-    /// Enters it for good. The process has one thread, and all rings that it will have.
+    /// Enters it, permanently. The process has one thread, and all rings that it will have.
     ///
     /// # Errors
-    /// The kernel refused a step: the command must not go on without.
+    /// The kernel refused a step: the command must not continue outside of the sandbox.
     pub fn enter(self) -> Result<()> {
         let Self(Some(policy)) = self else { return Ok(()) };
         let limit = available_bytes().map(|bytes| {
@@ -115,9 +115,7 @@ impl Sandbox {
         });
         policy.memory(limit).enter().map_err(|why| {
             let error = Error::plain("cannot enter the sandbox", why);
-            error.hint(
-                "--no-sandbox does without, with the rights of this process for what disks contain",
-            )
+            error.hint("use --no-sandbox to run outside; the parsers of disks then keep all rights")
         })?;
         ashlar_engine::end_rings();
         INSIDE.store(true, Relaxed);

@@ -1,8 +1,8 @@
 //! Scrubs of btrfs file systems on volumes that are served: jobs of the daemon.
 //!
-//! Each has a thread and a reactor of its own, because checksums take a processor. The scrub claims its volumes: no client has
-//! them open meanwhile, because a repair writes below a file system that a client has mounted, and a scrub of one that
-//! changes finds errors that are none. It has the status file, lock and socket of any other scrub ([`crate::btrfs::scrub`]).
+//! Each has its own thread and reactor, because checksums take a processor. The scrub claims its volumes: no client can open
+//! them meanwhile, because a repair would write below a file system that a client has mounted, and a scrub of a changing file
+//! system would report false errors. It has the status file, lock and socket of any other scrub ([`crate::btrfs::scrub`]).
 //!
 //! A paused scrub is one that has ended early, and is listed until it is resumed or cancelled: clients may open its volumes.
 
@@ -44,7 +44,7 @@ pub(crate) struct Scrubs {
     access: Access,
     ending: Ending,
     listed: RefCell<Vec<ServedScrub>>,
-    /// Of each thread, what is set once it has let go of the volumes.
+    /// For each thread, a flag that is set once it has released the volumes.
     threads: RefCell<Vec<Stop>>,
 }
 
@@ -116,7 +116,7 @@ impl Scrubs {
     /// Begins a scrub, or resumes one.
     pub(crate) async fn scrub(&self, at: &Scrub) -> Result<Value, Reply> {
         if self.access != Access::Write && !at.read_only {
-            let hint = "a scrub that only reads is possible";
+            let hint = "use ashlar btrfs scrub start --readonly";
             return Err(refused("the daemon serves its disks read-only", Some(hint)));
         }
         let depth = at.depth.unwrap_or(DEPTH);
@@ -148,7 +148,7 @@ impl Scrubs {
         };
         let thread = thread::Builder::new().name("ashlar-scrub".to_owned()).spawn(work);
         thread.map_err(|error| refused(format_args!("no thread for a scrub: {error}"), None))?;
-        // The daemon's end waits for it even if it has not begun.
+        // The daemon's shutdown waits for it even if it has not begun.
         self.wait_for(ended.clone());
         let begun =
             beginning.await.map_err(|error| refused(error, Some("see the daemon's log")))?;
@@ -183,7 +183,7 @@ impl Scrubs {
         Ok(())
     }
 
-    /// Waits until those that the daemon's end cancels have let go of their volumes, unless the end is forced.
+    /// Waits until the scrubs that the daemon's shutdown cancels have released their volumes, unless the shutdown is forced.
     pub(crate) async fn ended(&self, forced: Stop) {
         select(join_all(self.threads.take()), forced).await;
     }
@@ -222,7 +222,7 @@ fn selection(names: &[String]) -> Result<Selection, Reply> {
     Ok(Selection { devices, on: names.to_vec(), ..Selection::default() })
 }
 
-/// Sets the flag when it is dropped, whatever has become of the thread.
+/// Sets the flag when it is dropped, however the thread has ended.
 struct EndSignal(Stop);
 
 impl Drop for EndSignal {

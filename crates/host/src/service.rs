@@ -1,4 +1,4 @@
-//! What the daemon knows and has: the state behind its control socket.
+//! The state of the daemon behind its control socket.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -29,7 +29,7 @@ use crate::varlink::Reply;
 pub(crate) struct Service {
     /// When it began to serve.
     pub(crate) begun: Instant,
-    /// What it runs on.
+    /// The machine that it runs on.
     pub(crate) machine: Box<dyn Machine>,
     pub(crate) stack: Arc<Stack>,
     pub(crate) attributes: Arc<Attributes>,
@@ -75,7 +75,7 @@ impl Service {
         self.machine.identity(path).await.map_err(refused_by)
     }
 
-    /// As [`Self::identity`], for a disk that the daemon may have: if its file system is silent, its names alone count.
+    /// As [`Self::identity`], for a disk that the daemon may have: if its file system does not respond, only its names count.
     pub(crate) async fn seen(&self, path: &Path) -> Option<Identity> {
         self.machine.identity(path).await.unwrap_or_else(|error| {
             tracing::warn!("{error}");
@@ -83,7 +83,7 @@ impl Service {
         })
     }
 
-    /// The right to change the stack. Once the daemon is about to end none is given, so that no array is left running.
+    /// The right to change the stack. Once the daemon is about to end this fails, so that no array is left running.
     pub(crate) async fn turn(&self) -> Result<Turn, Reply> {
         self.turns.take().await.map_err(|why| refused(why, None))
     }

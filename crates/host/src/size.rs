@@ -16,7 +16,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// A size in KiB, or with a suffix K, M, G, T, or `s` for sectors of 512 bytes.
 ///
 /// # Errors
-/// The message for the user: the text is no size, or the size has no place in 64 bits.
+/// The message for the user: the text is not a size, or the size does not fit into 64 bits.
 pub fn size(text: &str) -> Result<Sectors, String> {
     let bytes = Notation::MDADM.parse(text.strip_prefix('+').unwrap_or(text)).ok();
     let sectors = bytes.map(Sectors::from_bytes_floor).filter(|size| size.0 <= u64::MAX >> 10);

@@ -16,7 +16,7 @@ struct State {
 
 /// A future that ends after [`Stop::stop`]; its clones end with it.
 ///
-/// Each connection polls one with every step of its I/O: to wait on costs one load, and a clone that is dropped waits no longer.
+/// Each connection polls one with every step of its I/O: a further poll costs one load, and a dropped clone no longer waits.
 #[derive(Default)]
 pub(crate) struct Stop {
     state: Arc<State>,

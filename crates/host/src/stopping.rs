@@ -1,4 +1,4 @@
-//! `Stop`: begins the daemon's end; a caller with `more` is told what the end waits for and its result.
+//! `Stop`: begins the daemon's shutdown; a caller with `more` gets reports of what the shutdown waits for, and its result.
 
 use std::cell::Cell;
 use std::io;
@@ -17,10 +17,10 @@ use crate::interface::{self, Stop, StopReply, refused};
 use crate::varlink::server::parse;
 use crate::varlink::{Call, Reply, encode};
 
-/// How often it is checked what the end waits for.
+/// How often to check what the shutdown waits for.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long sending the final replies may take: a caller that does not take them is abandoned.
+/// How long sending the final replies may take: a caller that does not read them is abandoned.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often it is checked whether they were sent.
 const SAYING: Duration = Duration::from_millis(1);
@@ -42,7 +42,7 @@ impl Farewells {
         Caller(Rc::clone(&self.0))
     }
 
-    /// Waits until all callers have been told.
+    /// Waits until all callers have their final reply.
     pub(crate) async fn said(&self) {
         let said = async {
             while self.0.get() > 0 {
@@ -50,7 +50,7 @@ impl Farewells {
             }
         };
         if timeout(PATIENCE, pin!(said)).await.is_none() {
-            tracing::debug!("a caller does not take the last words");
+            tracing::debug!("a caller does not read the last reply");
         }
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn is_asked_for(call: &Call) -> bool {
 /// Begins the end, or forces it.
 ///
 /// # Errors
-/// The parameters are invalid; a client has a volume open, and the caller wants no end then.
+/// The parameters are invalid; a client has a volume open, and the caller does not want to stop the daemon then.
 pub(crate) async fn begin(
     ending: &Ending,
     clients: &Clients,

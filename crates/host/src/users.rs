@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use ashlar_engine::file::Process;
 use ashlar_export::fuse::mount::MountPlace;
 
-/// Loop devices backed by files of the mount and processes with files open there, as far as they are visible to this user; if
-/// there are none, other mount namespaces with a copy of the mount.
+/// Loop devices backed by files of the mount and processes with files open there, as far as they are visible to this user;
+/// without such users, other mount namespaces with a copy of the mount.
 pub(crate) fn users(mount: &MountPlace) -> Vec<String> {
     let mut users = loop_devices(&mount.path);
     users.extend(processes(&mount.path));

@@ -225,7 +225,7 @@ impl Service {
     async fn reopen(&self, served: &ServedPool, zvol: &Arc<Zvol>, dataset: &str) -> bool {
         match served.pool.reopen(zvol, dataset).await {
             Ok(()) => true,
-            // It has failed, and is shown as failed.
+            // It has failed, and is listed as failed.
             Err(CallError::Dead(_)) => true,
             Err(error @ (CallError::Refused(_) | CallError::NotUnderstood(_))) => {
                 tracing::warn!(dataset, %error, "not served any more");

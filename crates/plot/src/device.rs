@@ -29,7 +29,7 @@ impl Amount {
     }
 }
 
-/// How much is under way: the most in a column, and at its end.
+/// How much is in flight: the most in a column, and at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Depth {
     pub(crate) most: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Column {
     pub(crate) flushes: u64,
     /// Bios merged into a request.
     pub(crate) merges: u64,
-    /// Bios under way, and requests at the driver.
+    /// Bios in flight, and requests at the driver.
     pub(crate) depths: [Depth; 2],
     /// From Q to C.
     pub(crate) q2c: Option<Latencies>,
@@ -192,7 +192,7 @@ impl Device {
         }
     }
 
-    /// A new column begins with what is under way.
+    /// A new column begins with what is in flight.
     fn quiet(&self) -> Column {
         let depths = self.under_way.map(|depth| Depth { most: depth, last: depth });
         Column { depths, ..Column::default() }
@@ -209,7 +209,7 @@ impl Device {
         column.depths[which].last = self.under_way[which];
     }
 
-    /// After lost events, it is not known what is under way.
+    /// After lost events, it is not known what is in flight.
     fn notice_gap(&mut self, record: &Record) {
         if self.sequences.len() >= THREADS_MAX && !self.sequences.contains_key(&record.thread) {
             return;
@@ -222,7 +222,7 @@ impl Device {
         *last = record.sequence;
     }
 
-    /// The depth to show: requests at the driver, or a layer's bios under way. An index for
+    /// The depth to show: requests at the driver, or a layer's bios in flight. An index for
     /// [`Column::depths`].
     pub(crate) const fn depth(&self) -> usize {
         self.has_driver as usize

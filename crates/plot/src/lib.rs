@@ -4,9 +4,9 @@
 //!
 //! A [`Plot`] takes the events of a trace one by one and keeps only sums, so a trace may be of any
 //! length. Time is cut into at most [`COLUMNS`] columns of equal width, a power of two of
-//! nanoseconds; when an event is behind the last one, each two columns become one. Sectors are cut
-//! into rows in the same manner. Durations are counted in buckets that are an eighth wide.
-//! The state is that of a picture: what a longer trace loses is resolution.
+//! nanoseconds; when an event is after the last one, each pair of columns becomes one. Sectors are
+//! cut into rows in the same manner. Durations are counted in buckets that are an eighth wide.
+//! The state has the size of a picture: a longer trace only loses resolution.
 //!
 //! Invariants: sums of a device over all columns are the sums of its events, at any width. No
 //! element of the picture belongs to one event, except where a cell has only one. The text of
@@ -17,7 +17,7 @@
 //! late is counted where its time belongs.
 //!
 //! Assumed: Q and C of a bio name the same sectors, as in the kernel. Lost events leave a gap in
-//! the numbers of a thread; what was under way before it is forgotten, rather than measured wrong.
+//! the numbers of a thread; bios in flight before the gap are dropped, rather than measured wrong.
 //!
 //! The SVG is written by hand. `plotters` 0.3.7 with its SVG back end alone adds four crates (itself,
 //! `plotters-backend`, `plotters-svg`, `num-traits`) and, for one chart with one line, 104 KiB to a

@@ -24,7 +24,7 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// Marks `sectors` sectors at `sector`, which are not none.
+    /// Marks `sectors` sectors at `sector`, at least one.
     pub(crate) fn add(&mut self, column: u16, sector: u64, sectors: u64, kind: usize) {
         let last = sector.saturating_add(sectors - 1);
         let (mut low, mut high) = (sector >> self.shift, last >> self.shift);

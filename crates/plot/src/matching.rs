@@ -1,11 +1,11 @@
 //! From the events of a bio to its durations, as btt has them: Q2C, Q2D and D2C.
 //!
-//! Bios are found again by their sectors. A request that completes ends the bios in its range, a part
-//! of a bio that was split ends that part. Flushes have no sectors and are not measured.
+//! Bios are identified by their sectors. A request that completes ends the bios in its range, a
+//! part of a bio that was split ends that part. Flushes have no sectors and are not measured.
 
 use std::collections::BTreeMap;
 
-/// The most bios that wait for their end: after that the oldest knowledge is dropped.
+/// The most bios that wait for their completion: beyond that the oldest are dropped.
 const PENDING_MAX: usize = 1 << 16;
 
 /// Reads, writes and discards are matched apart.
@@ -26,14 +26,15 @@ struct Pending {
 pub(crate) struct Durations {
     /// From its arrival to its end.
     pub(crate) q2c_ns: u64,
-    /// From its arrival to its last way to the driver, and from there to its end. A layer has no driver.
+    /// From its arrival to its last issue to the driver, and from there to its end. A layer has no
+    /// driver.
     pub(crate) parts: Option<(u64, u64)>,
 }
 
 /// The bios of a device that have not ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Matching {
-    /// By first sector, and a number that tells equal ones apart.
+    /// By first sector, and a number that distinguishes bios with the same one.
     pending: [BTreeMap<(u64, u64), Pending>; KINDS],
     /// The length of the longest, which says how far back one may begin that reaches a sector.
     longest: [u64; KINDS],

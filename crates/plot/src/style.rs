@@ -1,8 +1,8 @@
 //! The colours, for light and dark, and the text of both files.
 
-/// The style of the picture. The colours of kinds are told apart with all common kinds of colour
-/// blindness; where lines share a chart, their strokes differ too. Without variables, which librsvg
-/// does not know.
+/// The style of the picture. The colours of kinds can be distinguished with all common kinds of
+/// colour blindness; where lines share a chart, their strokes differ too. Without variables, which
+/// librsvg does not know.
 pub(crate) const PICTURE: &str = "\
 svg{color-scheme:light dark}\
 text{font:13px system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2328}\

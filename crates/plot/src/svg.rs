@@ -13,7 +13,7 @@ use crate::style;
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 66.0;
 const RIGHT: f64 = 620.0;
-/// What is beside them.
+/// The charts beside them.
 const SIDE_LEFT: f64 = 694.0;
 const SIDE_RIGHT: f64 = 926.0;
 /// Where the first band begins.
@@ -164,7 +164,8 @@ fn band(canvas: &mut Canvas, times: &Times, device: &Device, top: f64) -> f64 {
     last.1 + 40.0
 }
 
-/// All columns up to the last of the trace; one without events goes on as the one before it ended.
+/// All columns up to the last of the trace; one without events has the depths at the end of the
+/// previous one.
 fn filled(device: &Device, last: u16) -> Vec<Column> {
     let mut all: Vec<Column> = Vec::new();
     let after = |before: Option<&Column>| {
@@ -383,7 +384,7 @@ fn time_axis(canvas: &mut Canvas, times: &Times, charts: &[(f64, f64)]) {
     canvas.text((RIGHT + 12.0, bottom + 18.0), "d", name);
 }
 
-/// How the latencies are spread, and their numbers.
+/// The distribution of the latencies, and their numbers.
 fn side(canvas: &mut Canvas, device: &Device, (top, bottom): (f64, f64)) {
     let parts = &device.parts;
     let rows = [

@@ -14,7 +14,7 @@ use crate::{Policy, SandboxError, Sockets};
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// On descriptors that are open, and on paths that landlock judges or that tell nothing but a file's size and times.
+/// On open descriptors, and on paths that landlock checks or that reveal only a file's size and times.
 const FILES: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_readv,
@@ -80,7 +80,7 @@ const EVENTS: &[c_long] = &[
     libc::SYS_io_uring_register,
 ];
 
-/// Memory, threads, signals to this process, and what tells about it.
+/// Memory, threads, signals to this process, and information about it.
 const PROCESS: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -126,7 +126,7 @@ const PROCESS: &[c_long] = &[
     libc::SYS_clone3,
 ];
 
-/// Calls that only older machines have.
+/// Calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[c_long] = &[
     libc::SYS_stat,
@@ -151,7 +151,7 @@ const LEGACY: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[c_long] = &[];
 
-/// Changes of what is below the directories that may be written to, which landlock judges, and of files that are open.
+/// Changes below the writable directories, which landlock checks, and of open files.
 const CHANGES: &[c_long] = &[
     libc::SYS_unlinkat,
     libc::SYS_renameat2,
@@ -172,13 +172,13 @@ const LEGACY_CHANGES: &[c_long] = &[
     libc::SYS_link,
     libc::SYS_symlink,
 ];
-/// renameat(2), which rename(3) calls there, and which libc does not name.
+/// renameat(2), which rename(3) calls on these machines; the crate libc does not name it.
 #[cfg(target_arch = "aarch64")]
 const LEGACY_CHANGES: &[c_long] = &[38];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LEGACY_CHANGES: &[c_long] = &[];
 
-/// The calls that give a file its mode, with the argument that has the mode, and the one with flags without which there is none.
+/// The calls that set the mode of a file, with the argument that has the mode, and the one with the flags that make it valid.
 const OPENS: &[(c_long, u8, u8)] = &[(libc::SYS_openat, 3, 2)];
 #[cfg(target_arch = "x86_64")]
 const LEGACY_OPENS: &[(c_long, u8, u8)] = &[(libc::SYS_open, 2, 1)];
@@ -191,7 +191,7 @@ const LEGACY_MODES: &[(c_long, u8)] = &[(libc::SYS_mkdir, 1)];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY_MODES: &[(c_long, u8)] = &[];
 
-/// Of a program that runs with the rights of its owner or group: a set-uid program of root's is a way out of every sandbox.
+/// The mode bits of a program that runs with the rights of its owner or group: a set-uid program of root escapes any sandbox.
 const PRIVILEGED_MODES: u64 = (libc::S_ISUID | libc::S_ISGID) as u64;
 /// Of open(2), with a mode: O_CREAT, and O_TMPFILE without the bit of O_DIRECTORY that it includes.
 const CREATES: u64 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
@@ -203,7 +203,7 @@ const LEGACY_OWNERS: &[c_long] = &[libc::SYS_lchown];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY_OWNERS: &[c_long] = &[];
 
-/// On sockets that are open.
+/// On open sockets.
 const SERVED: &[c_long] = &[
     libc::SYS_accept4,
     libc::SYS_accept,
@@ -260,10 +260,10 @@ const IOCTL: &[u32] = &[
     0x8004_e500, // FUSE_DEV_IOC_CLONE
 ];
 
-/// Options of prctl(2): names of threads and of memory, and looking.
+/// Options of prctl(2): names of threads and of memory, and queries.
 const PRCTL: &[i32] = &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_GET_DUMPABLE, 0x5356_4d41];
 
-/// What clone(2) must have among its flags, and what it must not have: a thread of this process in its namespaces.
+/// Flags that clone(2) must have, and must not have: it may only make a thread of this process, in the same namespaces.
 const THREAD: u64 = libc::CLONE_THREAD as u64;
 const NOT_A_THREAD: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -279,12 +279,12 @@ const NOT_A_THREAD: u64 = (libc::CLONE_NEWNS
 
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 
-/// The type of a socket, without the flags beside it.
+/// The type of a socket, without the flags in the same argument.
 const SOCKET_TYPE: u64 = 0xf;
 
 type Compiled<T> = Result<T, BackendError>;
 
-/// An argument, of which these bits have this value.
+/// An argument whose masked bits have this value.
 fn masked(index: u8, mask: u64, value: u64) -> Compiled<SeccompCondition> {
     SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
 }
@@ -323,7 +323,7 @@ fn rules(policy: &Policy) -> Compiled<Rules> {
     }
     if policy.sockets >= Sockets::Listen {
         allow(&[libc::SYS_bind, libc::SYS_listen]);
-        // A datagram socket could send to any path without connect(2); and a Unix socket is no way to another machine.
+        // A datagram socket could send to any path without connect(2); a Unix socket cannot reach another machine.
         let mut families = vec![libc::AF_UNIX];
         if policy.sockets >= Sockets::Connect {
             allow(&[libc::SYS_connect]);
@@ -342,7 +342,7 @@ fn rules(policy: &Policy) -> Compiled<Rules> {
         rules.insert(libc::SYS_sendto, vec![peer]);
     }
     if policy.changes && !policy.times {
-        // Of an open file: landlock does not judge those by path.
+        // Of an open file: landlock does not check the calls by path.
         let open = SeccompRule::new(vec![null(1)?])?;
         rules.insert(libc::SYS_utimensat, vec![open]);
     }
@@ -373,7 +373,7 @@ fn rules(policy: &Policy) -> Compiled<Rules> {
     // abort(3) raises a signal in its own process.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![equal(0, own)?])?]);
-    // Looking at its own limits, not changing them.
+    // Reading its own limits, not changing them.
     let look = SeccompRule::new(vec![equal(0, 0)?, null(2)?])?;
     rules.insert(libc::SYS_prlimit64, vec![look]);
     Ok(rules)
@@ -384,7 +384,7 @@ fn compile(rules: Rules, others: SeccompAction, these: SeccompAction) -> Compile
     SeccompFilter::new(rules, others, these, machine)?.try_into()
 }
 
-/// Sets the filters of all threads.
+/// Installs the filters in all threads.
 ///
 /// # Errors
 /// The kernel refuses them.
@@ -415,7 +415,7 @@ mod tests {
         Policy::new().write_below("/").sockets(Sockets::Connect).owners(true).times(true)
     }
 
-    /// Whether a filter lets a call of this machine pass: its instructions as the kernel executes them. (Sources: seccomp(2);
+    /// Whether a filter allows a call on this machine: executes its instructions as the kernel does. (Sources: seccomp(2);
     /// `include/uapi/linux/bpf_common.h`, `include/uapi/linux/seccomp.h`.)
     fn passes(filter: &BpfProgram, call: c_long, arguments: [u64; 6]) -> bool {
         const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn no_file_gets_the_bits_of_a_set_uid_program() {
-        // What registers have beside the low bits, the kernel ignores.
+        // The kernel ignores the high bits of the registers.
         const NOISE: u64 = 0xdead_beef_ff00_0000;
         let (looks, writes) = (Policy::new(), Policy::new().write_below("/"));
         let (restores, all) = (writes.clone().times(true), all());
@@ -468,7 +468,7 @@ mod tests {
                 }
                 at
             };
-            // Without O_CREAT the register has anything.
+            // Without O_CREAT the register may hold any value.
             assert!(opens(libc::O_RDONLY, u64::MAX) && opens(libc::O_DIRECTORY, u64::MAX));
             for flags in creating {
                 assert!(opens(flags, 0o1777 | NOISE), "{policy:?}");
@@ -505,7 +505,7 @@ mod tests {
             for policy in [Policy::new(), all()] {
                 let rules = rules(&policy.sockets(sockets)).unwrap();
                 let filter = compile(rules, SeccompAction::Errno(1), SeccompAction::Allow).unwrap();
-                // The kernel takes 4,096 instructions.
+                // The kernel accepts at most 4,096 instructions.
                 assert!(filter.len() < 2048, "{}", filter.len());
             }
         }

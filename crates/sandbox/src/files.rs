@@ -10,14 +10,14 @@ use landlock::{
 
 use crate::{SandboxError, Sockets};
 
-/// The newest version whose rights this code knows. An older kernel gets those that it knows, too.
+/// The newest landlock version whose rights this code knows. An older kernel gets only the rights that it knows.
 const NEWEST: ABI = ABI::V7;
 
 fn reading() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-/// No right to execute, and none to make device nodes or to send ioctls to those that are there.
+/// Without the rights to execute, to make device nodes and to send ioctls to existing ones.
 fn writing(sockets: Sockets) -> BitFlags<AccessFs> {
     let mut rights = reading()
         | AccessFs::WriteFile
@@ -92,7 +92,7 @@ fn restrict(
     }
     let mut created = ruleset.create()?;
     for (path, rights) in rules {
-        // Rights that only directories have are left out for a file.
+        // A file does not get the rights that only directories have.
         created = created.add_rule(PathBeneath::new(path, rights))?;
     }
     Ok(created.restrict_self()?.ruleset)

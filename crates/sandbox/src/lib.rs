@@ -1,32 +1,32 @@
-//! The sandbox: this process gives up what it does not need before it parses bytes that others wrote.
+//! The sandbox: this process drops the rights that it does not need before it parses bytes that others wrote.
 //!
 //! # Theory
 //!
 //! The threat is a parser that has been taken over: code of an attacker's choice runs in this process, with its rights (often
-//! root's), its memory and its open descriptors. The sandbox keeps it from reaching anything else. What it protects with:
+//! root's), its memory and its open descriptors. The sandbox keeps it from reaching anything else. Its means:
 //!
-//! | what | takes away |
+//! | means | takes away |
 //! |---|---|
 //! | landlock | files that the [`Policy`] does not name; TCP; signals and abstract sockets to processes outside |
 //! | seccomp | system calls that are not on a list: they fail with EPERM |
-//! | capabilities | those that the policy does not name; no_new_privs keeps others from coming back |
-//! | limits | core dumps, being traced, a share of the memory |
+//! | capabilities | those that the policy does not name; no_new_privs keeps them from being regained |
+//! | limits | core dumps, tracing by others, a share of the memory |
 //!
 //! States: open, confined, sealed; there is no way back. [`Policy::confine_files`] confines, [`Policy::seal`] seals, and
 //! [`Policy::enter`] does both.
 //!
 //! Ordering: landlock and capabilities belong to a thread, and a new thread inherits them. So a process confines itself on
-//! its only thread; threads that run already would stay outside. The filter of system calls is set for all threads at once, and so
-//! it may come later, when rings, sockets and threads exist whose creation it refuses. Descriptors that are open stay usable: disks
-//! are opened first, and their first byte is read when the process is sealed.
+//! its only thread; threads that run already would stay outside. The filter of system calls is set for all threads at once, so
+//! it may come later, after the process has made the rings, sockets and threads whose creation it refuses. Open descriptors stay
+//! usable: the process opens the disks first, and reads their first byte when it is sealed.
 //!
 //! Invariants: a refused system call fails with EPERM and kills nothing. A wrong guess about the list must not end a daemon between
-//! two writes; the caller gets an error as of a full or missing disk, and says so.
+//! two writes; the caller gets an error like that of a full or missing disk, and reports it.
 //!
 //! Assumptions: io_uring executes operations that the filter does not see. So the caller has the kernel restrict its rings to the
 //! operations that it needs (`ashlar_engine::restrict_rings`), and no new one can be made after sealing. A kernel without
-//! landlock (before Linux 5.13, or where it is switched off) lets the process go on after one warning: the filter and the
-//! capabilities still hold.
+//! landlock (before Linux 5.13, or where it is switched off) lets the process continue after one warning: the filter and the
+//! dropped capabilities still protect.
 //!
 //! ```no_run
 //! use ashlar_sandbox::{Policy, Sockets};
@@ -64,7 +64,7 @@ pub struct Policy {
     memory: Option<MemoryLimit>,
 }
 
-/// The memory that a process may take, with what it has when it confines itself.
+/// The memory that a process may take, including what it uses when it confines itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryLimit {
     /// Memory of its own that it can write to, bytes (RLIMIT_DATA).
@@ -80,7 +80,7 @@ pub enum Sockets {
     None,
     /// Accept connections on sockets that listen already, receive and send.
     Served,
-    /// Also make Unix stream sockets that listen, below the directories that it may write to; connect to none.
+    /// Also make Unix stream sockets that listen, below the writable directories; not connect.
     Listen,
     /// Also make stream sockets of any family, Unix and TCP, that listen or connect.
     Connect,
@@ -120,7 +120,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Nothing is named: no file, no socket, no capability; memory is not limited.
+    /// A policy that allows no file, no socket and no capability, and does not limit the memory.
     pub fn new() -> Self {
         Self {
             reads: Vec::new(),
@@ -149,8 +149,8 @@ impl Policy {
         self.changes(true)
     }
 
-    /// Leaves it to landlock alone whether directories and names may be changed, as [`Self::write_below`] does for the rest
-    /// of the machine. Otherwise the calls themselves are refused.
+    /// Allows the calls that change directories and names; landlock alone then decides where: see [`Self::write_below`].
+    /// Otherwise the calls themselves are refused.
     #[must_use]
     pub fn changes(mut self, allowed: bool) -> Self {
         self.changes = allowed;
@@ -171,16 +171,16 @@ impl Policy {
         self
     }
 
-    /// Allows changes of owners and of extended attributes by path, too. Landlock does not judge these calls: a process
-    /// that may make them may make them on all files. Modes, times, and owners and attributes of open files, may be changed wherever
-    /// something may be written; but no file gets a set-user-ID or set-group-ID bit without this.
+    /// Allows changes of owners and of extended attributes by path, too. Landlock does not check these calls: a process
+    /// that may make them may make them on all files. Modes, times, and the owners and attributes of open files, may be changed
+    /// wherever something may be written; but no file gets a set-user-ID or set-group-ID bit without this.
     #[must_use]
     pub fn owners(mut self, allowed: bool) -> Self {
         self.owners = allowed;
         self
     }
 
-    /// Allows changes of times by path, too, which landlock does not judge: there is no other way for a symbolic link.
+    /// Allows changes of times by path, too, which landlock does not check: a symbolic link has no other way.
     #[must_use]
     pub fn times(mut self, allowed: bool) -> Self {
         self.times = allowed;
@@ -194,10 +194,10 @@ impl Policy {
         self
     }
 
-    /// Confines the calling thread, and those that it starts from now on, to the files and capabilities that are named; no core
-    /// dumps, no tracing of the process, and the limit of memory. Call this on the only thread of the process.
+    /// Confines the calling thread, and those that it starts from now on, to the named files and capabilities; switches core
+    /// dumps and tracing off, and limits the memory. Call this on the only thread of the process.
     ///
-    /// A kernel without landlock is no failure: the log has one warning.
+    /// A kernel without landlock is not a failure: the sandbox logs one warning.
     ///
     /// # Errors
     /// A named path cannot be opened, or the kernel refused a step. Some steps may have been taken.
@@ -211,10 +211,10 @@ impl Policy {
         process::drop_capabilities(self.keeps)
     }
 
-    /// Refuses all system calls that are not on the list, to all threads of the process.
+    /// Refuses all system calls that are not on the list, in all threads of the process.
     ///
     /// # Errors
-    /// The kernel has no seccomp filters, or refused this one. Nothing has changed then.
+    /// The kernel has no seccomp filters, or refused this one. Nothing changes then.
     pub fn seal(&self) -> Result<(), SandboxError> {
         calls::seal(self)
     }

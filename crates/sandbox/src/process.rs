@@ -1,4 +1,4 @@
-//! What belongs to the process: privileges, dumps, memory.
+//! Attributes of the process: privileges, dumps, memory.
 
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
@@ -10,12 +10,12 @@ use rustix::thread::{
 
 use crate::{MemoryLimit, SandboxError};
 
-/// No program that the process might start gets more rights than it has. Filters of system calls need this, too.
+/// No program that the process might start gets more rights than the process has. Filters of system calls need this, too.
 pub(crate) fn no_new_privileges() -> Result<(), SandboxError> {
     set_no_new_privs(true).map_err(|why| SandboxError::step("refuse new privileges", why))
 }
 
-/// The memory may have keys and other users' data: it is in no core dump, and no other process of the same user reads it.
+/// The memory may hold keys and other users' data: core dumps are off, and no other process of the same user can read it.
 /// The files of this process in /proc belong to root from now on, so an ordinary user's process can no longer open some of its own.
 pub(crate) fn forbid_dumps() -> Result<(), SandboxError> {
     let failed = |why| SandboxError::step("switch core dumps off", why);
@@ -29,7 +29,7 @@ pub(crate) fn limit_memory(limit: MemoryLimit) -> Result<(), SandboxError> {
     lower(Resource::As, limit.address_space_bytes).map_err(failed)
 }
 
-/// Lowers a limit for good.
+/// Lowers a limit permanently.
 fn lower(resource: Resource, to: u64) -> rustix::io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(resource);
     let lower = |from: Option<u64>| Some(from.map_or(to, |from| from.min(to)));
@@ -40,11 +40,11 @@ fn lower(resource: Resource, to: u64) -> rustix::io::Result<()> {
 pub(crate) fn drop_capabilities(keep: CapabilitySet) -> Result<(), SandboxError> {
     let failed = |why| SandboxError::step("drop capabilities", why);
     let had = capabilities(None).map_err(failed)?;
-    // Only a thread with CAP_SETPCAP can shrink the bounding set. What another could gain from it by execve(2), no_new_privs refuses.
+    // Only a thread with CAP_SETPCAP can shrink the bounding set. In other threads no_new_privs prevents a gain by execve(2).
     if had.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all() - keep {
             match remove_capability_from_bounding_set(capability) {
-                // Kernels do not know each other's newest ones.
+                // An older kernel does not know the newest capabilities.
                 Ok(()) | Err(rustix::io::Errno::INVAL) => {}
                 Err(why) => return Err(failed(why)),
             }

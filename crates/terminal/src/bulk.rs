@@ -1,4 +1,4 @@
-//! Output that may be large. A reader that goes away ends it, and is no error.
+//! Output that may be large. A reader that closes the pipe ends it; this is not an error.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -12,13 +12,13 @@ pub fn output() -> BufWriter<StdoutLock<'static>> {
 }
 
 /// As [`output`], for text with names that come from disks: as with [`print`](crate::print) no control character but newlines and tabs
-/// reaches a terminal, nor does a byte that is one in an encoding of eight bits. Other bytes that are no text stay, as in the output of
-/// btrfs-progs.
+/// reaches a terminal, nor does a byte that is a control character in an eight-bit encoding. Other bytes that are not UTF-8
+/// stay, as in the output of btrfs-progs.
 pub fn text_output() -> VisibleText<BufWriter<StdoutLock<'static>>> {
     VisibleText(output())
 }
 
-/// Escapes what [`text_output`] says. A character must not be divided among writes.
+/// Escapes what [`text_output`] says. The caller must not split a character between two writes.
 pub struct VisibleText<W>(W);
 
 impl<W: Write> Write for VisibleText<W> {
@@ -43,9 +43,9 @@ impl<W: Write> Write for VisibleText<W> {
 /// Why output ended early.
 #[derive(Debug)]
 pub enum BulkError {
-    /// Its reader has gone away.
+    /// Its reader has closed the pipe.
     Gone,
-    /// It cannot be written, or there is no more of it.
+    /// It cannot be written, or its source failed.
     Failed(Error),
 }
 
@@ -66,10 +66,10 @@ impl From<io::Error> for BulkError {
     }
 }
 
-/// Maps the error of a write to standard output: a reader that has gone away is no error.
+/// Maps the error of a write to standard output: a reader that has closed the pipe is not an error.
 ///
 /// # Errors
-/// The output cannot be written otherwise.
+/// The output cannot be written for another reason.
 pub fn written(result: io::Result<()>) -> Result<()> {
     match result.map_err(BulkError::from) {
         Ok(()) | Err(BulkError::Gone) => Ok(()),

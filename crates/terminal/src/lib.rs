@@ -2,16 +2,16 @@
 //!
 //! # Theory
 //!
-//! A program tells its [`Voice`] once, by [`begin`], after it has parsed its options and before anything else. From then
-//! on [`print`] has what was asked for, [`tell`] and [`note`] what `--quiet` leaves out, [`report`] failures, and
-//! `tracing` the rest. [`bulk`] is output that may be large, [`table`] makes tables, and [`progress`] shows long work.
+//! A program sets its [`Voice`] once, by [`begin`], after it has parsed its options and before anything else. From then
+//! on it calls [`print`] for requested output, [`tell`] and [`note`] for what `--quiet` suppresses, [`report`] for failures, and
+//! `tracing` for the rest. [`bulk`] is output that may be large, [`table`] makes tables, and [`progress`] shows long work.
 //!
-//! Invariants: names come from disks and clients, and are neither commands to the terminal nor lines of their own,
-//! neither in the output nor in the log; JSON stays JSON. A failure is one line, with its advice in a second one. A
-//! reader that goes away, and a closed terminal, end nothing.
+//! Invariants: names come from disks and clients; neither in the output nor in the log do they control the terminal or
+//! start a line; JSON stays JSON. A failure is one line, with its advice in a second one. A reader that closes its end of the
+//! pipe, and a closed terminal, do not end the program.
 //!
-//! Ordering: each text is flushed before the function returns, so output and log of one thread are in order. A daemon's log is
-//! written by a thread of its own: nothing that serves waits for a reader of it.
+//! Ordering: each text is flushed before the function returns, so output and log of one thread are in order. A separate thread
+//! writes a daemon's log: no thread that serves waits for a reader of the log.
 //!
 //! Assumptions: one program is one process. Options belong to the programs; the crates below write nothing, but
 //! return an [`Error`], call a [`Console`], or log.
@@ -44,10 +44,10 @@ use tracing_subscriber::fmt::format::{self, Writer};
 
 /// Writes `text` to standard output and flushes it.
 ///
-/// A reader that has gone away (`ashlar scan | head`) is no error.
+/// A reader that has closed the pipe (`ashlar scan | head`) is not an error.
 ///
 /// # Errors
-/// Standard output failed otherwise (a full disk).
+/// Writing to standard output failed for another reason (a full disk).
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(visible(text).as_bytes()).and_then(|()| out.flush()) {
@@ -74,7 +74,7 @@ fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-/// How a program speaks.
+/// The settings of a program's output.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Voice {
     /// Its name, which is printed before a failure.
@@ -98,7 +98,7 @@ pub fn is_quiet() -> bool {
     voice().quiet
 }
 
-/// Reports on standard output what was done. This output was not requested, so `--quiet` suppresses it.
+/// Reports on standard output what the program did. The user did not request this output, so `--quiet` suppresses it.
 ///
 /// # Errors
 /// As [`print`].
@@ -118,7 +118,7 @@ pub fn to_stderr(text: &str) {
     log::to_stderr(&visible(text));
 }
 
-/// Waits until the log is written, as far as it is read. To be called before the process ends.
+/// Waits until the log is written, as long as something reads it. Call this before the process ends.
 pub fn end() {
     log::flush();
 }
@@ -166,13 +166,13 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// Whether `-v` was given, for commands that then print more, like the commands they are named after.
+/// Whether the user passed `-v`, for commands that then print more, like the commands they are named after.
 pub fn is_verbose() -> bool {
     voice().verbose > 0
 }
 
-/// Speaks in this voice from now on, and sends the log to standard error, filtered by `ASHLAR_LOG`, or by `-v`s and `-q`.
-/// To be called once.
+/// Uses this voice from now on, and sends the log to standard error, filtered by `ASHLAR_LOG`, or by `-v` and `-q`.
+/// Call this once.
 pub fn begin(voice: Voice) {
     let Voice { verbose, quiet, daemon, .. } = *VOICE.get_or_init(|| voice);
     let level = match (verbose, daemon) {
@@ -193,7 +193,7 @@ pub fn begin(voice: Voice) {
         .fmt_fields(format::debug_fn(write_field).delimited(" "))
         .with_ansi(terminal)
         .with_target(false)
-        // It would report the error to standard error, and panic if that fails.
+        // The subscriber would report the error to standard error, and panic if that fails.
         .log_internal_errors(false)
         .init();
     if daemon {

@@ -1,7 +1,7 @@
-//! The log: the place of its lines, and the thread that writes them.
+//! The log: where its lines go, and the thread that writes them.
 //!
-//! A daemon serves although nothing takes its log: from [`hand_over`] on a thread of its own writes the lines, and those
-//! that find too many before them are only counted. Before that, and in other commands, the thread that logs writes.
+//! A daemon serves although nothing reads its log: from [`hand_over`] on a separate thread writes the lines; when too many
+//! wait, further lines are only counted. Before that, and in other commands, the thread that logs writes.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -22,7 +22,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, SocketAddrUnix, sendmsg_addr};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The lines that may wait for the thread that writes them, bytes.
+/// The most bytes of lines that wait for the thread that writes them.
 const MOST_BYTES: usize = 1 << 20;
 /// How long [`flush`] waits for a reader of the log.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -35,9 +35,9 @@ const DAEMON: u8 = 3;
 
 /// A line, with its end.
 struct Line {
-    /// Its level; a text for standard error has none.
+    /// Its level; `None` for a text for standard error.
     level: Option<Level>,
-    /// Whether standard error has it in other words.
+    /// Whether standard error shows it in other words.
     is_said: bool,
     text: String,
 }
@@ -84,7 +84,7 @@ impl SystemLog {
     fn at(path: &Path, program: &'static str) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(SYSLOG_PATIENCE))?;
-        // Only a test: the program that listens there may be started anew, with another socket.
+        // Only a test: the program that listens there may restart, with another socket.
         UnixDatagram::unbound()?.connect(path)?;
         Ok(Self { socket, address: SocketAddrUnix::new(path)?, program })
     }
@@ -92,7 +92,7 @@ impl SystemLog {
     /// Sends a message in one line. The receiver adds the time, as section 4.3.2 says.
     ///
     /// # Errors
-    /// The message was not taken.
+    /// The receiver did not accept the message.
     pub fn send(&self, severity: Severity, text: &str) -> io::Result<()> {
         let priority = DAEMON * 8 + severity as u8;
         let process = std::process::id();
@@ -127,7 +127,7 @@ static LOG: Log = Log::new();
 /// Its lock is held while a line is written: only threads that write themselves wait for it.
 static PLACE: Mutex<Target> = Mutex::new(Target { place: Place::Stderr, and_stderr: false });
 
-/// Whether the log goes to another place than standard error. Beside the lock, which a thread may hold for as long as the reader takes nothing.
+/// Whether the log goes elsewhere than to standard error. Outside the lock, which a thread may hold as long as nothing reads.
 static IS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
 
 struct Target {
@@ -151,7 +151,7 @@ impl Log {
         Self { state: Mutex::new(state), work: Condvar::new(), written: Condvar::new() }
     }
 
-    /// Passes a line to the thread that writes, and returns it if there is none. One too many is only counted.
+    /// Passes a line to the thread that writes; returns the line if there is no such thread. A line too many is only counted.
     fn push(&self, line: Line) -> Option<Line> {
         let mut state = lock(&self.state);
         if !state.has_thread {
@@ -167,7 +167,7 @@ impl Log {
         None
     }
 
-    /// Waits for lines; returns them, and how many were left out behind them.
+    /// Waits for lines; returns them, and how many were left out after them.
     fn next(&self) -> (VecDeque<Line>, u64) {
         let mut state = lock(&self.state);
         state.is_writing = false;
@@ -186,7 +186,7 @@ impl Log {
         let is_busy = |state: &mut State| {
             state.has_thread && (state.is_writing || !state.lines.is_empty() || state.left_out > 0)
         };
-        // A reader that takes nothing does not keep the process from ending.
+        // A reader that does not read must not keep the process from ending.
         let (Ok(_) | Err(_)) = self.written.wait_timeout_while(state, patience, is_busy);
     }
 
@@ -235,7 +235,7 @@ pub(crate) fn hand_over() {
         };
         LOG.serve(|line| write(line, &mut lock(&PLACE)), tell)
     };
-    // It finds the lines that are passed to it before it begins.
+    // The thread finds the lines that were passed to it before it began.
     lock(&LOG.state).has_thread = true;
     if let Err(error) = thread::Builder::new().name("ashlar-log".to_owned()).spawn(serve) {
         lock(&LOG.state).has_thread = false;
@@ -243,12 +243,12 @@ pub(crate) fn hand_over() {
     }
 }
 
-/// Waits until the log is written, as far as it is read.
+/// Waits until the log is written, as long as something reads it.
 pub(crate) fn flush() {
     LOG.flush(PATIENCE);
 }
 
-/// Writes a text to standard error, behind the log.
+/// Writes a text to standard error, after the lines of the log.
 pub(crate) fn to_stderr(text: &str) {
     push(Line { level: None, is_said: false, text: text.to_owned() });
     flush();
@@ -289,7 +289,7 @@ const fn severity(level: Level) -> Severity {
     }
 }
 
-/// A line of the log without time and level, which messages to the system's log have in their own way.
+/// A line of the log without time and level: the system's log has its own fields for them.
 fn message(line: &str) -> &str {
     let rest = line.split_once(' ').map(|(_, rest)| rest.trim_start());
     rest.and_then(|rest| rest.split_once(' ')).map_or(line, |(_, text)| text)
@@ -346,11 +346,11 @@ impl Drop for Event {
 }
 
 thread_local! {
-    /// Whether standard error has in other words what this thread logs.
+    /// Whether standard error shows in other words what this thread logs.
     static IS_SAID: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Logs by `log` what standard error has in other words.
+/// Logs by `log` what standard error shows in other words.
 pub(crate) fn log_said(log: impl FnOnce()) {
     if IS_ELSEWHERE.load(Ordering::Relaxed) {
         IS_SAID.set(true);

@@ -18,7 +18,7 @@ enum Form {
 
 /// The progress at one moment.
 pub struct Moment {
-    /// What is being done.
+    /// The work.
     pub title: String,
     /// How much of it is done, in parts of 1000.
     pub parts: u64,
@@ -43,7 +43,7 @@ pub fn bar() -> Option<ProgressBar> {
 }
 
 impl ProgressDisplay {
-    /// A bar on a terminal; elsewhere, and if `json` is set, a line each `interval`.
+    /// A bar on a terminal; elsewhere, and if `json` is set, a line every `interval`.
     pub fn new(json: bool, interval: Duration) -> Self {
         match bar().filter(|_| !json) {
             Some(bar) => Self(Form::Bar(bar)),
@@ -51,7 +51,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// Prints the first line only after an interval: work that ends before prints only its result.
+    /// Prints the first line after one interval: work that ends earlier prints only its result.
     pub fn patient(json: bool, interval: Duration) -> Self {
         let mut display = Self::new(json, interval);
         if let Form::Lines { last, .. } = &mut display.0 {
@@ -60,7 +60,7 @@ impl ProgressDisplay {
         display
     }
 
-    /// Shows the progress of this moment.
+    /// Shows the current progress.
     ///
     /// # Errors
     /// Standard output failed.

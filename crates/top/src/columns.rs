@@ -28,7 +28,7 @@ pub enum Column {
     Discards,
     /// Flushes in each second.
     Flushes,
-    /// Requests under way.
+    /// Requests in flight.
     Queue,
     /// The time that half of the reads did not exceed.
     ReadP50,
@@ -40,18 +40,18 @@ pub enum Column {
     WriteP99,
     /// The share that was merged.
     Merged,
-    /// The share of the time with requests under way.
+    /// The share of the time with requests in flight.
     Busy,
 }
 
-/// What the program knows of a column.
+/// The properties of a column.
 struct Facts {
     column: Column,
     /// Its name for `--sort`.
     key: &'static str,
     heading: &'static str,
     width: usize,
-    /// In which order columns find a place; the others are left out of a narrow terminal.
+    /// The order in which columns get a place; a narrow terminal shows only the first ones.
     rank: u8,
 }
 
@@ -120,24 +120,24 @@ impl Column {
         self.facts().heading
     }
 
-    /// Whether it has words, which stand to the left.
+    /// Whether it contains words, which are left-aligned.
     pub(crate) const fn has_words(self) -> bool {
         matches!(self, Self::Device | Self::Kind | Self::Use)
     }
 
-    /// The next one, or the one before; behind the last one comes the first.
+    /// The next column, or the previous one; the first follows the last.
     pub(crate) fn neighbour(self, forwards: bool) -> Self {
         let count = Self::ALL.len();
         let step = if forwards { 1 } else { count - 1 };
         Self::ALL[(self as usize + step) % count]
     }
 
-    /// What it says of a device.
+    /// Its text for a device.
     pub(crate) fn text(self, device: &DeviceRates) -> String {
         match self {
             Self::Device => one_line(device.title()),
             Self::Kind => device.kind.clone(),
-            // What a device is used for says less than that it does not answer, or is a snapshot that is lost.
+            // That a device does not respond, or is an invalid snapshot, matters more than its use.
             Self::Use if device.state != "answering" => device.state.clone(),
             Self::Use => match device.snapshot.as_ref().filter(|snapshot| snapshot.is_lost()) {
                 Some(lost) => lost.state.clone(),
@@ -199,7 +199,7 @@ impl Column {
     }
 }
 
-/// For the order: what lies in the last range comes before what lies at its beginning.
+/// For the order: a time within the last range comes before one at its beginning.
 fn time(latency: Option<Latency>) -> f64 {
     latency.map_or(-1.0, |it| if it.is_over { f64::INFINITY } else { it.us })
 }
@@ -233,7 +233,7 @@ pub(crate) fn fitting(width: usize, longest: usize) -> Vec<(Column, usize)> {
 
 /// `text` in a column of this width.
 pub(crate) fn cell(column: Column, width: usize, text: &str) -> String {
-    // As many characters as there is room for; the last one tells that there are more.
+    // As many characters as fit; the last one shows that there are more.
     let short: String = match text.char_indices().nth(width) {
         Some(_) => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
         None => text.to_owned(),

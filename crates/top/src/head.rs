@@ -1,4 +1,4 @@
-//! What stands above the table: the daemon, sums, degraded arrays, long work.
+//! The lines above the table: the daemon, sums, degraded arrays, jobs.
 
 use ashlar_host::interface::{ArraySample, Job, JobState, SnapshotSample};
 use ashlar_md::ondisk::text::one_line;
@@ -10,12 +10,12 @@ use crate::rates::{DeviceRates, Interval};
 
 /// The greatest number of degraded arrays, and of jobs, that get a line each.
 const MOST: usize = 4;
-/// From this percentage on a snapshot is a matter of concern, as for LVM's dmeventd.
+/// A snapshot at least this full, in percent, is shown as a defect: the threshold of LVM's dmeventd.
 const NEARLY_FULL: f64 = 80.0;
 /// The width of a bar.
 const BAR_WIDTH: usize = 32;
 
-/// What a line tells, for its colour.
+/// The meaning of a line, for its colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tone {
     /// A title.
@@ -24,7 +24,7 @@ pub(crate) enum Tone {
     Plain,
     /// A defect.
     Bad,
-    /// Work that goes on.
+    /// A running job.
     Work,
 }
 
@@ -66,7 +66,7 @@ fn daemon(interval: &Interval) -> String {
     format!("ashlar {version}, I/O by {io}, up {}", clock(*uptime_seconds as u64))
 }
 
-/// What clients did: volumes only, because the devices below do it again.
+/// The I/O of clients: volumes only, because the devices below repeat it.
 fn sums(interval: &Interval) -> String {
     let volumes = || interval.devices.iter().filter(|device| device.usage == "volume");
     let sum = |number: fn(&DeviceRates) -> f64| volumes().map(number).sum::<f64>();

@@ -1,4 +1,4 @@
-//! The keys, as htop has them where it has something like it.
+//! The keys: those of htop where htop has a similar command.
 
 use crossterm::event::KeyCode::{self, Char, Down, End, Esc, F, Home, PageDown, PageUp, Up};
 
@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Quit,
 }
 
-/// A command, its keys, and what the help says of them.
+/// A command, its keys, and their line in the help.
 pub(crate) struct Binding {
     command: Command,
     keys: &'static [KeyCode],
@@ -49,7 +49,7 @@ const fn binding(
 
 /// All keys.
 pub(crate) const BINDINGS: [Binding; 20] = [
-    // First, so that its label finds a place in any terminal.
+    // First, so that its label fits in any terminal.
     binding(Command::Quit, &[F(10), Char('q')], "F10 q", "quit, as Ctrl-C", "F10 Quit"),
     binding(Command::Help, &[F(1), Char('h'), Char('?')], "F1 h", "this help", "F1 Help"),
     binding(

@@ -1,4 +1,4 @@
-//! The live table: a terminal, and the threads that tell the one that draws what happens.
+//! The live table: a terminal, and the threads that send events to the thread that draws.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,7 +19,7 @@ use crate::view::{Outcome, View};
 /// The signals that end the program, which first restores the terminal.
 const ENDS: [Signal; 3] = [Signal::TERM, Signal::HUP, Signal::INT];
 
-/// What happens.
+/// An event.
 enum Message {
     Key(KeyEvent),
     /// The terminal has another size.
@@ -32,7 +32,7 @@ enum Message {
     Panicked,
 }
 
-/// Tells of the end of a thread that panics.
+/// Reports a thread that panics.
 struct Told(Sender<Message>);
 
 impl Drop for Told {
@@ -49,7 +49,7 @@ struct Restores;
 
 impl Drop for Restores {
     fn drop(&mut self) {
-        // A terminal that is gone needs no order.
+        // A closed terminal needs no restoring.
         let (Ok(()) | Err(_)) = ratatui::try_restore();
     }
 }
@@ -61,7 +61,7 @@ fn no_terminal(why: io::Error) -> Error {
 /// Shows the table until the user quits.
 ///
 /// # Errors
-/// Standard input or output is no terminal; the daemon has ended.
+/// Standard input or output is not a terminal; the daemon has ended.
 pub fn run(mut client: Client, options: &Options) -> Result<()> {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         let error = Error::usage("the live table needs a terminal for its input and output");
@@ -70,8 +70,8 @@ pub fn run(mut client: Client, options: &Options) -> Result<()> {
     let first = client.sample()?;
     // All threads inherit this.
     signal::block(&ENDS).map_err(no_terminal)?;
-    // Switches to single keys, without throwing away what has been typed, before anything is drawn: when the table is
-    // there, no key is held back or lost.
+    // Switches to single keys, without discarding typed input, before anything is drawn: once the table is visible, no key
+    // is held back or lost.
     let restores = Restores;
     let terminal = ratatui::try_init().map_err(no_terminal)?;
     let (sender, messages) = channel();
@@ -170,7 +170,7 @@ fn show(
                 Outcome::Quit => return Ok(()),
             },
             Ok(Message::Resized) => {}
-            // While the table is held, samples still tell that the daemon is there.
+            // While the table is paused, samples still show that the daemon runs.
             Ok(Message::Sample(Ok(_))) if view.is_paused => {}
             Ok(Message::Sample(Ok(sample))) => {
                 interval = Some(Interval::between(&last, &sample));

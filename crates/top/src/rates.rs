@@ -12,9 +12,9 @@ use serde::Serialize;
 pub struct Interval {
     /// The daemon's version.
     pub version: String,
-    /// How the daemon asks the kernel for I/O.
+    /// The kernel interface that the daemon uses for I/O.
     pub io: String,
-    /// How long it serves.
+    /// How long it has been serving.
     pub uptime_seconds: f64,
     /// The time between the samples.
     pub seconds: f64,
@@ -24,11 +24,11 @@ pub struct Interval {
     pub arrays: Vec<ArraySample>,
     /// The ZFS pools.
     pub pools: Vec<PoolStatus>,
-    /// Long work; `None` if the daemon could not list it in time.
+    /// Jobs; `None` if the daemon could not list them in time.
     pub jobs: Option<Vec<Job>>,
 }
 
-/// What a device did.
+/// The activity of a device.
 #[derive(Serialize, Debug)]
 pub struct DeviceRates {
     /// Its name below `sys/block`.
@@ -42,11 +42,11 @@ pub struct DeviceRates {
     pub usage: String,
     /// The devices that it is made of.
     pub below: Vec<String>,
-    /// Whether it answers.
+    /// Whether it responds.
     pub state: String,
-    /// The snapshot that it is, or that is being merged into it.
+    /// Its state as a snapshot, or the snapshot that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
-    /// Requests under way at the second sample.
+    /// Requests in flight at the second sample.
     pub queue: u64,
     /// Reads.
     pub read: OperationRates,
@@ -58,16 +58,16 @@ pub struct DeviceRates {
     pub flush: OperationRates,
     /// The share of reads, writes and discards that were merged into others, if there were any.
     pub merged_percent: Option<f64>,
-    /// The share of the time in which requests were under way, added up over the daemon's threads.
+    /// The share of the time in which requests were in flight, added up over the daemon's threads.
     pub busy_percent: f64,
 }
 
-/// What became of one kind of operation.
+/// The rates and times of one kind of operation.
 #[derive(Clone, Copy, Serialize, Default, Debug)]
 pub struct OperationRates {
-    /// Those that ended in each second, without those that were merged into others.
+    /// Operations completed per second, without those that were merged into others.
     pub ios_per_second: f64,
-    /// Bytes in each second.
+    /// Bytes per second.
     pub bytes_per_second: f64,
     /// The time that half of them did not exceed, if there were any.
     pub p50: Option<Latency>,
@@ -131,7 +131,7 @@ impl DeviceRates {
     }
 }
 
-/// How much a counter has grown. One that is smaller than before belongs to another device, and began at zero.
+/// How much a counter has grown. A counter that is smaller than before belongs to another device, and began at zero.
 fn growth(before: u64, after: u64) -> u64 {
     after.checked_sub(before).unwrap_or(after)
 }

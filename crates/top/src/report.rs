@@ -9,14 +9,14 @@ use crate::view::View;
 use crate::{Options, view};
 
 impl Interval {
-    /// Sorts the devices and leaves out those that the filter does not let through.
+    /// Sorts the devices and leaves out those that do not match the filter.
     pub fn arrange(&mut self, options: &Options) {
         self.devices.retain(|device| view::matches(device, &options.filter));
         self.devices.sort_by(|one, other| options.sort.order(one, other));
     }
 }
 
-/// What stands above the table, and the table with all columns.
+/// The lines above the table, and the table with all columns.
 pub fn text(interval: &Interval, options: &Options) -> String {
     let mut text = String::new();
     for (_, line) in head::lines(interval) {

@@ -10,9 +10,9 @@ use crate::keys::BINDINGS;
 use crate::rates::{DeviceRates, Interval};
 use crate::view::{Row, View};
 
-/// Columns by which a device is further right than the one that it is below.
+/// The indentation of a device below another one, in columns.
 const INDENT: usize = 2;
-/// What the table has at least, with its headings.
+/// The least height of the table, with its headings.
 const LEAST_LINES: u16 = 4;
 
 /// The styles.
@@ -80,7 +80,7 @@ impl Lines<'_> {
     }
 }
 
-/// Draws everything; returns the number of lines of the table, for the keys that go by pages.
+/// Draws everything; returns the number of lines of the table, for the keys that move by pages.
 pub(crate) fn draw(
     buffer: &mut Buffer,
     view: &mut View,

@@ -1,4 +1,4 @@
-//! What the user chose to see, and how keys change it.
+//! What the table shows, and how keys change it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) const DELAYS: (Duration, Duration) =
 pub(crate) enum Outcome {
     /// It draws.
     Draw,
-    /// It takes samples in another rhythm, and draws.
+    /// It changes the sampling interval, and draws.
     Pace(Duration),
     /// It ends.
     Quit,
@@ -62,7 +62,7 @@ pub(crate) struct View {
     pub(crate) has_help: bool,
     pub(crate) delay: Duration,
     pub(crate) filter: String,
-    /// What is being typed.
+    /// The line being typed.
     pub(crate) prompt: Option<(Prompt, String)>,
     /// The name of the selected device, and the line that it was in.
     selected: Option<String>,
@@ -112,7 +112,7 @@ impl View {
     pub(crate) fn selected_line(&self, devices: &[DeviceRates], rows: &[Row]) -> Option<usize> {
         let selected = self.selected.as_ref();
         let found = rows.iter().position(|row| Some(&devices[row.index].name) == selected);
-        // A device that is gone leaves the selection at its place.
+        // When a device disappears, the selection stays on its line.
         found.or_else(|| Some(self.selected_line.min(rows.len().checked_sub(1)?)))
     }
 
@@ -130,7 +130,7 @@ impl View {
         self.selected_line = line;
     }
 
-    /// Does what a key says. `height` is the number of lines of the table.
+    /// Handles a key. `height` is the number of lines of the table.
     pub(crate) fn key(
         &mut self,
         key: KeyEvent,
@@ -239,12 +239,12 @@ impl View {
     }
 }
 
-/// Whether a text has another one in it, in whatever case.
+/// Whether a text contains another one, ignoring case.
 fn has(text: &str, part: &str) -> bool {
     text.to_lowercase().contains(&part.to_lowercase())
 }
 
-/// Whether a filter lets a device through.
+/// Whether a device matches a filter.
 pub(crate) fn matches(device: &DeviceRates, filter: &str) -> bool {
     let DeviceRates { name, kind, usage, .. } = device;
     [name.as_str(), device.title(), kind, usage].iter().any(|text| has(text, filter))

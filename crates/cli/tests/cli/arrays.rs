@@ -304,7 +304,7 @@ fn a_truncated_member_does_not_keep_its_array_from_running() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
     truncate(&images, "d1", 16 * MIB);
     let why = "d1: md superblock version 1.2 at sector 8: data at sector 2048";
-    let hint = "hint: --run starts a redundant array without it";
+    let hint = "hint: use --run to start a redundant array without it";
     images.run(&["md", "assemble"], &["d0", "d1"]).fails(1, &["cannot serve", why, hint]);
     images.run(&["serve", "--control", "c"], &["d0", "d1"]).fails(1, &["cannot serve", why, hint]);
     let run = images.run(&["md", "assemble", "--run"], &["d0", "d1"]).ok();
@@ -322,7 +322,7 @@ fn a_truncated_member_does_not_keep_its_array_from_running() {
     let striped = Images::array(2, 32 * MIB, &["--level=0"]);
     truncate(&striped, "d1", 16 * MIB);
     let refused = striped.run(&["md", "assemble", "--run"], &["d0", "d1"]);
-    refused.fails(1, &["cannot serve: d1: md superblock", "hint: --read-only"]);
+    refused.fails(1, &["cannot serve: d1: md superblock", "hint: use --read-only"]);
 }
 
 #[test]

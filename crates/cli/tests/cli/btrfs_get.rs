@@ -307,7 +307,7 @@ fn several_directories_are_taken_out_without_what_is_excluded() {
     fs::remove_dir_all(&out).unwrap();
     run(&["--also", "/home/a/.cache/../../home"]).fails(2, &["two paths would be home in out"]);
     run(&["--also", "/"]).fails(2, &["/ has no name"]);
-    run(&["--also", "/nosuch"]).fails(1, &["cannot take out: /nosuch"]);
+    run(&["--also", "/nosuch"]).fails(1, &["cannot extract: /nosuch"]);
     assert!(!out.exists(), "a refusal makes nothing");
     let wrong = run(&["--exclude", "[a"]);
     assert!(wrong.code == Some(2) && wrong.err.contains("a ] is missing"), "{wrong:?}");

@@ -82,7 +82,7 @@ fn a_scrub_is_a_job_of_the_daemon_that_serves_the_volumes() {
     assert_eq!(jobs(&daemon)[0]["state"], "running");
     daemon.client(&["jobs", "cancel", &fsid]).ok();
     assert_eq!(jobs(&daemon), [] as [Value; 0]);
-    daemon.client(&["jobs", "cancel", &fsid]).fails(1, &["has no long work under way"]);
+    daemon.client(&["jobs", "cancel", &fsid]).fails(1, &["has no job"]);
     let slowly = ["start", "--limit", "16K", "--io-depth", "1"];
     all(&daemon, &slowly).ok();
     all(&daemon, &["cancel"]).ok();

@@ -138,7 +138,7 @@ fn lost_data_is_named_and_left_alone() {
             let out = format!("out{named}");
             let get = ["btrfs", "get", "/", &out, &devices[0]];
             let run = ashlar_in(dir.path(), &get);
-            let said = run.err.contains(&format!("not taken out: {path}: "));
+            let said = run.err.contains(&format!("not extracted: {path}: "));
             assert!(run.code == Some(1) && said, "{path} {run:?}");
             named += 1;
         }

@@ -357,6 +357,6 @@ fn a_forced_end_does_not_wait_for_a_volume_open_in_a_copy_of_the_mount() {
     daemon.signal_again("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("ended by force while in use"), "{log}");
+    assert!(log.contains("forced shutdown while in use"), "{log}");
     drop(copy);
 }

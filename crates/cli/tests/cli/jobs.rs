@@ -36,7 +36,7 @@ fn a_check_is_paused_and_goes_on_and_is_cancelled() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data", "--assume-clean"]);
     let daemon = images.serve(&[]);
     assert_eq!(daemon.client(&["jobs"]).ok().out, "no long work is under way\n");
-    act(&daemon, "pause", "md0").fails(1, &["md0 has no long work under way", "ashlar jobs"]);
+    act(&daemon, "pause", "md0").fails(1, &["md0 has no job", "ashlar jobs"]);
     let device = daemon.client(&["status"]).ok().out;
     let device = device.lines().find(|line| line.contains("md/data")).unwrap();
     let device = device.split(' ').next().unwrap();

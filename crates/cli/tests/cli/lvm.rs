@@ -178,7 +178,7 @@ fn without_a_place_for_archives_nothing_is_changed() {
     let state = images.path("d0");
     let output = create.env("XDG_STATE_HOME", &state).output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
-    assert!(err.contains("cannot keep a copy") && err.contains("-A n"), "{err}");
+    assert!(err.contains("cannot archive") && err.contains("-A n"), "{err}");
     assert_eq!(output.status.code(), Some(5));
     assert!(images.bytes() == before);
     let mut create =

@@ -99,7 +99,7 @@ fn a_group_that_another_host_may_use_is_named_and_not_served_for_writing_unasked
             &[
                 &format!("cannot serve the volume group: vg: it {}", held.state),
                 "another host may be writing to it",
-                "hint: --read-only",
+                "hint: use --read-only",
                 "--force",
             ],
         );

@@ -260,7 +260,7 @@ fn a_map_that_cannot_be_right_is_refused() {
     );
     scan(&["--map", "gap"], &["d0"]).fails(1, &["/gap: line 3: ", "a gap", "hint: "]);
     scan(&["--map", "none"], &["d0"]).fails(1, &["cannot read the map: ", "/none: No such file"]);
-    scan(&["--map", "."], &["d0"]).fails(1, &["cannot read the map: ", "it is no regular file"]);
+    scan(&["--map", "."], &["d0"]).fails(1, &["cannot read the map: ", "it is not a regular file"]);
     scan(&["--map", "gap"], &["d0", "d1"]).fails(2, &["which disk is the map ", "--map DISK="]);
     scan(&["--map", "d7=gap"], &["d0"]).fails(2, &["d7, which is not among the disks"]);
     let run = scan(&["--map", "d0="], &["d0"]);
@@ -313,7 +313,7 @@ fn files_that_were_not_read_are_named() {
     fs::write(dir.path().join("0.map"), map(image.len() as u64, &[(at + 512, 512)])).unwrap();
     let get = ["btrfs", "get", "/", "out", "0.img"];
     let run = ashlar_in(dir.path(), &get);
-    run.fails(1, &["not taken out: /letter: bytes 65536 to 69631 are lost: "]);
+    run.fails(1, &["not extracted: /letter: bytes 65536 to 69631 are lost: "]);
     assert!(dir.path().join("out/other").exists() && !dir.path().join("out/letter").exists());
     fs::create_dir(dir.path().join("kept")).unwrap();
     let run = ashlar_in(dir.path(), &["btrfs", "restore", "-i", "0.img", "kept"]);

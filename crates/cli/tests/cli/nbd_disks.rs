@@ -160,7 +160,7 @@ fn a_member_that_is_away_when_the_daemon_starts_is_taken_when_it_is_back() {
     daemon.end();
     drop(server);
     let refused = ashlar_in(dir, &["serve", "--control", "control", "d0", &uri]);
-    refused.fails(1, &["cannot open", &uri, "hint: --run starts without it"]);
+    refused.fails(1, &["cannot open", &uri, "hint: use --run to start"]);
     let daemon = Daemon::start(dir, &["--run", "--nbd", "unix:nbd", "d0", &uri]);
     let has = |count: &str| daemon.client(&["status"]).ok().out.contains(count);
     assert!(has("1 of 2 devices"));

@@ -211,7 +211,7 @@ fn a_disk_with_a_ruined_table_is_refused_but_can_be_served_whole() {
     let args = ["serve", "--nbd", "unix:n", "--control", "c"];
     images
         .run(&args, &["d1"])
-        .fails(1, &["cannot serve: d1: both copies of the GPT are unusable", "hint: --whole"]);
+        .fails(1, &["cannot serve: d1: both copies of the GPT are unusable", "hint: use --whole"]);
     assert!(images.run(&["scan"], &["d1"]).ok().out.contains("both copies of the GPT"));
     let daemon = Daemon::start(images.dir.path(), &["--whole", "--nbd", "unix:n", "d1"]);
     assert_eq!(daemon.greeting, "d1: disk 40M\nready\n");
@@ -228,11 +228,11 @@ fn an_array_of_partitions_that_does_not_start_is_a_failure_unless_arrays_may_wai
     };
     fails(
         &[],
-        "hint: name the disks with the others, too; if these are gone for good, --run starts it",
+        "hint: name the disks with the others, too; if these are lost, use --run to start it",
     );
-    fails(&[], "--incremental serves what starts, and takes members that come later");
-    fails(&["--read-only"], "for good, --run --read-only starts it without them");
-    fails(&["--read-only"], "--incremental --read-only serves what starts");
+    fails(&[], "use --incremental to serve what starts, and to add members later");
+    fails(&["--read-only"], "if these are lost, use --run --read-only to start it without them");
+    fails(&["--read-only"], "use --incremental --read-only to serve what starts");
     let daemon = Daemon::start(images.dir.path(), &["-I", "--nbd", "unix:n", "d0"]);
     assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nd0p2: part 22M\nready\n");
     daemon.end();
@@ -254,7 +254,7 @@ fn all_arrays_that_cannot_start_are_named_and_no_option_that_was_given_is_advise
     let options = ["--run", "--read-only"];
     let run = images.run(&[&args[..], &options].concat(), &["d0", "m0"]).fails(1, &["striped ("]);
     assert!(!run.err.contains("mirrored") && !run.err.contains("--run"), "{run:?}");
-    assert!(run.err.contains("--incremental --read-only serves what starts"), "{run:?}");
+    assert!(run.err.contains("use --incremental --read-only to serve what starts"), "{run:?}");
 }
 
 #[test]
@@ -267,9 +267,9 @@ fn an_array_with_a_ruined_partition_table_is_refused_but_can_be_served_whole() {
     images.names.iter().for_each(|name| write(&images, name, 0, &sector));
     let args = ["serve", "--nbd", "unix:n", "--control", "c"];
     let why = "cannot serve: md0: both copies of the GPT are unusable";
-    let whole = "hint: --whole serves it as it is";
+    let whole = "hint: use --whole to serve it as it is";
     images.run(&args, &images.refs()).fails(1, &[why, whole]);
-    let whole = "hint: --whole --read-only serves it as it is";
+    let whole = "hint: use --whole --read-only to serve it as it is";
     images.run(&[&args[..], &["--read-only"]].concat(), &images.refs()).fails(1, &[why, whole]);
     let daemon = images.serve(&["--whole", "--nbd", "unix:n"]);
     assert_eq!(daemon.greeting.lines().count(), 2, "{}", daemon.greeting);
@@ -277,7 +277,7 @@ fn an_array_with_a_ruined_partition_table_is_refused_but_can_be_served_whole() {
     // Beside another volume, the array is left out if it is only to be read, or if the user says so.
     File::create(images.path("plain")).unwrap().set_len(MIB).unwrap();
     let run = images.run(&[&args[..], &["plain"]].concat(), &images.refs()).fails(1, &[why]);
-    assert!(run.err.contains("; --incremental serves the others"), "{run:?}");
+    assert!(run.err.contains("; use --incremental to serve the others"), "{run:?}");
     for option in ["--read-only", "--incremental"] {
         let daemon = images.serve(&[option, "--nbd", "unix:n", "plain"]);
         assert!(daemon.greeting.contains("plain: disk 1M"), "{}", daemon.greeting);

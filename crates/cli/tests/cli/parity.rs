@@ -59,7 +59,7 @@ fn an_array_with_parity_is_served_for_reading() {
     assert!(scan.contains("raid5") && scan.contains("devices=3/3"), "{scan}");
     images
         .run(&["serve", "--read-only"], &MEMBERS[..2])
-        .fails(1, &["--run --read-only starts it without"]);
+        .fails(1, &["use --run --read-only to start it without"]);
 
     let daemon = Daemon::start(images.dir.path(), &["--read-only", "--run", "d0", "d1"]);
     let mdstat = daemon.client(&["get", "proc/mdstat"]).ok().out;
@@ -94,7 +94,7 @@ fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
         &[
             "was not stopped cleanly and lacks members",
             "hint: ",
-            "--force, beside --run and --read-only, serves it",
+            "--force, beside --run and --read-only, to serve it",
         ],
     );
     let daemon = Daemon::start(images.dir.path(), &["--read-only", "--run", "--force", "d1", "d2"]);
@@ -120,7 +120,7 @@ fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
     // Nothing was written, and it is as suspect as before.
     images
         .run(&["serve", "--read-only", "--run"], two)
-        .fails(1, &["--force, beside --run and --read-only, serves it"]);
+        .fails(1, &["--force, beside --run and --read-only, to serve it"]);
     let daemon = Daemon::start(images.dir.path(), &["--read-only", "d0", "d1", "d2"]);
     assert_eq!(daemon.client(&["md", "suspect", "md0"]).code, Some(1));
     drop(daemon);

@@ -120,7 +120,7 @@ fn a_second_signal_ends_it_by_force() {
     daemon.signal_again("INT");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("ended by force"), "{log}");
+    assert!(log.contains("forced shutdown"), "{log}");
     assert!(volume.write_all_at(&pattern(4), 0).is_err());
     // Acknowledged data is there, and the arrays were stopped.
     let examine = images.run(&["md", "examine", "--json"], &images.refs()).ok().out;

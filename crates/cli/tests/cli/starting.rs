@@ -81,7 +81,7 @@ fn a_sector_that_cannot_be_read_keeps_no_other_disk_from_being_served() {
     }
     let run =
         |args: &[&str]| images.run(&[&["serve", "--control", "control"], args].concat(), &disks);
-    run(&[&model]).fails(1, &["cannot start: array", "d1 cannot be read: --run starts it without"]);
+    run(&[&model]).fails(1, &["cannot start: array", "d1 cannot be read: use --run to start it"]);
     // Another disk is a volume, unless it may be a member.
     for (at, is_served) in [("64K", true), ("4K", false)] {
         let (greeting, log) = serve(&[], &unreadable("plain", at));
@@ -90,7 +90,7 @@ fn a_sector_that_cannot_be_read_keeps_no_other_disk_from_being_served() {
         assert!(log.contains("cannot be read at 0x"), "{log}");
     }
     let alone = ["serve", "--control", "control", &unreadable("plain", "4K"), "plain"];
-    let hint = "--read-only gives access to what can be read";
+    let hint = "use --read-only to serve what can be read";
     images.run(&alone, &[]).fails(1, &["cannot serve: plain: cannot be read at 0x1000", hint]);
 }
 
@@ -99,7 +99,7 @@ fn a_file_that_is_missing_at_the_start_is_a_member_later() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--bitmap=internal", "--assume-clean"]);
     fs::rename(images.path("d1"), images.path("away")).unwrap();
     let serve = ["serve", "--control", "control"];
-    let hint = "--run starts without it";
+    let hint = "use --run to start what has all data";
     images.run(&serve, &["d0", "d1"]).fails(1, &["cannot open: d1: No such file", hint]);
     images.run(&serve, &["--run", "d1"]).fails(1, &["cannot open: d1: No such file"]);
     let daemon = images.serve(&["--run", "--nbd", "unix:nbd"]);
@@ -146,9 +146,9 @@ fn a_group_of_which_no_volume_can_be_made_is_a_failure() {
     let args = ["serve", "--nbd", "unix:n", "--control", "c"];
     let why = ["there is nothing to serve: vg/data: it needs the physical volume"];
     let run = images.run(&args, &["d0"]).fails(1, &why);
-    assert!(run.err.contains("hint: --partial serves"), "{run:?}");
+    assert!(run.err.contains("hint: use --partial to serve"), "{run:?}");
     let run = images.run(&[&args[..], &["--read-only"]].concat(), &["d0"]).fails(1, &why);
-    assert!(run.err.contains("hint: --partial --read-only serves"), "{run:?}");
+    assert!(run.err.contains("hint: use --partial --read-only to serve"), "{run:?}");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn an_image_that_its_user_may_only_read_is_served_read_only() {
     std::os::unix::fs::chown(&image, Some(54321), Some(54321)).unwrap();
     fs::set_permissions(&image, Permissions::from_mode(0o400)).unwrap();
     command.args(["serve", "--control", "/tmp/ashlar-test-c", "d0"]);
-    let run = run(command).fails(1, &["cannot open: d0", "it can be read: --read-only gives"]);
+    let run = run(command).fails(1, &["cannot open: d0", "it can be read: use --read-only"]);
     assert!(!run.err.contains("root?"), "{run:?}");
 }
 

@@ -87,7 +87,7 @@ fn a_suspended_pool_keeps_nothing_from_ending() {
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     for part in [
-        "pool given up: what was written since the last flush is lost",
+        "pool abandoned: data written since the last flush is lost",
         "ashlar: not stopped cleanly: tank: ",
         "OpenZFS has suspended it",
         "hint: what was written to its volumes since their last flush may be lost",
@@ -139,7 +139,7 @@ fn a_second_signal_ends_a_pool_that_does_not() {
     daemon.signal_again("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("pool given up") && log.contains("a second signal ends this"), "{log}");
+    assert!(log.contains("pool abandoned") && log.contains("send a second signal"), "{log}");
     assert!(!waiting.wait().unwrap().success());
     array_is_clean(&images);
     zdb_agrees(&images);

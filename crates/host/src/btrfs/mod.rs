@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
 use crate::sandbox::Sandbox;
 
-/// The signals that end work on a file system cleanly.
+/// The signals on which work on a file system stops cleanly.
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// Blocks SIGINT, SIGTERM and SIGHUP, which [`restore`] and [`scrub`] wait for. The caller has started no thread yet.
@@ -54,7 +54,7 @@ pub struct Selection {
     pub on: Vec<String>,
 }
 
-/// Whether a device is a UUID, and no path.
+/// Whether a device is given as a UUID, not as a path.
 pub fn is_uuid(device: &Path) -> bool {
     uuid(device).is_some()
 }
@@ -115,7 +115,7 @@ impl Selection {
     /// Identifies the file system on the devices, which are read without locks.
     ///
     /// # Errors
-    /// There is none, or more than one.
+    /// There is no file system, or more than one.
     async fn identify(&self, sandbox: Sandbox) -> Result<Uuid> {
         let opened = disks::open_all(&self.devices, Access::Look)?;
         sandbox.enter()?;
@@ -287,7 +287,7 @@ fn refuse_reused(fs: &FileSystem, stack: &Stack) -> Result<()> {
             let why = format!("its first btrfs superblock is gone, and there is {other}");
             let error = Error::new("not to be repaired", &device.name, why);
             return Err(error.hint(
-                "if it is a device of the file system all the same, wipefs takes the other signature off",
+                "if it still belongs to the file system, erase the other signature with wipefs",
             ));
         }
     }

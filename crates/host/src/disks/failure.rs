@@ -80,7 +80,7 @@ pub(super) fn open_error(error: &OpenError) -> Error {
         }
         OpenError::Claimed { .. } => failed.hint("unmount it or stop what uses it first"),
         OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            failed.hint("reading disks and writing to them takes the right to do so: run as root?")
+            failed.hint("run as root, or as a user who may read and write the disks")
         }
         OpenError::Io { .. } | OpenError::NotADisk(_) | OpenError::BlockSize { .. } => failed,
     }

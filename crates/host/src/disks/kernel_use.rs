@@ -4,8 +4,8 @@
 //! namespace, is tested by opening it with O_EXCL: a mount, swap space, and each device made of it have claimed it or a
 //! partition of it, and then the kernel refuses with EBUSY (open(2)).
 //!
-//! No file system is asked but that of the image itself, which has answered before: a silent server of FUSE or NFS elsewhere on the
-//! machine would keep the whole process from ending.
+//! Only the file system of the image itself is asked, which has responded before: an unresponsive server of FUSE or NFS elsewhere
+//! on the machine would keep the whole process from ending.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -160,10 +160,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long each may take in any case.
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 
-/// The file behind a loop device, to which `name` was given; `None` if its file system does not say in time.
+/// The file behind a loop device, attached by `name`; `None` if its file system does not respond in time.
 ///
-/// The kernel asks the file system, which may wait for its server for as long as it likes, and another mount namespace may hide
-/// that it has one: so it is a thread that asks.
+/// The kernel asks the file system, which may wait for its server without limit, and another mount namespace may hide
+/// the server: so a separate thread asks.
 fn backing_file(node: PathBuf, name: PathBuf, deadline: Instant) -> Option<Identity> {
     let shown = node.display().to_string();
     let (say, said) = mpsc::channel();
@@ -175,14 +175,14 @@ fn backing_file(node: PathBuf, name: PathBuf, deadline: Instant) -> Option<Ident
             // Without permission to open it, only the file name given at attachment is known.
             Err(_) => identity(&name),
         };
-        // It may be too late to be of interest.
+        // The receiver may have stopped waiting.
         let (Ok(()) | Err(_)) = say.send(file);
     };
     thread::Builder::new().name("ashlar-loop".to_owned()).spawn(ask).ok()?;
     let left = deadline.saturating_duration_since(Instant::now()).max(LEAST_PATIENCE);
-    // The file system of the file that is looked for has answered before.
+    // The file system of the wanted file has responded before.
     said.recv_timeout(left).unwrap_or_else(|_| {
-        tracing::debug!(device = shown, "the file system behind a loop device is silent");
+        tracing::debug!(device = shown, "the file system behind a loop device does not respond");
         None
     })
 }
@@ -220,7 +220,7 @@ impl Mount {
         ["bcachefs", "btrfs", "overlay"].contains(&self.kind.as_str())
     }
 
-    /// Whether its files are those of a process or of another machine, which may be silent.
+    /// Whether a process or another machine serves its files, and may not respond.
     fn has_server(&self) -> bool {
         const KINDS: [&str; 15] = [
             "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "gpfs", "lustre", "nfs",
@@ -244,8 +244,8 @@ fn unescaped(text: &str) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Whether the file called `name`, in one of these mount namespaces, may be on the file system of `file`. Compares texts, and asks no
-/// file system: one with a server may be silent. (`name` is behind a loop device, which no namespace has.)
+/// Whether the file called `name`, in one of these mount namespaces, may be on the file system of `file`. Compares texts, and
+/// asks no file system: its server may not respond. (`name` is behind a loop device, which belongs to no namespace.)
 fn may_be_on_the_file_system_of(file: &Identity, name: &Path, namespaces: &[Vec<Mount>]) -> bool {
     let Identity::File(device, _) = file else { return false };
     let number = format!("{}:{}", major(*device), minor(*device));

@@ -1,6 +1,7 @@
 //! Maps of GNU ddrescue: `--map`, and those beside images.
 //!
-//! The process has them, and not a command, so that a disk has its map wherever it is opened, also when a daemon opens it once more.
+//! The maps belong to the process, not to a command, so that a disk has its map wherever it is opened, also when a daemon reopens
+//! it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -20,7 +21,7 @@ use crate::options::MapFile;
 
 /// The maps that the user named.
 static GIVEN: Mutex<Vec<MapFile>> = Mutex::new(Vec::new());
-/// What was found out of the disks with a map.
+/// What is known of the disks with a map.
 static KNOWN: Mutex<Vec<MappedDisk>> = Mutex::new(Vec::new());
 
 /// A disk with a map.
@@ -52,7 +53,7 @@ fn locked<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the disks that this process opens from now on get these maps, too; the last one for a disk counts.
+/// Applies these maps to the disks that this process opens from now on, too; the last one for a disk counts.
 pub fn use_maps(maps: impl IntoIterator<Item = MapFile>) {
     locked(&GIVEN).extend(maps);
 }
@@ -109,7 +110,7 @@ pub(crate) fn check(disks: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// A disk as it is without what its map, if there is one, says was not read.
+/// A disk whose reads fail in the areas that its map, if it has one, lists as unread.
 ///
 /// # Errors
 /// The map cannot be read, has another format, or belongs to another disk.
@@ -140,7 +141,7 @@ pub(super) fn apply(disk: Disk) -> Result<Disk> {
 /// It has one.
 pub(super) fn refuse_passing(path: &Path) -> Result<()> {
     let Some((file, _)) = map_of(path)? else { return Ok(()) };
-    let why = format!("a running daemon takes no map, and {} is one of it", file.display());
+    let why = format!("a running daemon takes no map, and this disk has {}", file.display());
     let error = Error::new("cannot hand in", path.display(), why);
     Err(error.hint("serve it from the start, or move the map away if all of the disk was read"))
 }
@@ -223,7 +224,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file: File = opened.map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        let why = std::io::Error::other("it is no regular file");
+        let why = std::io::Error::other("it is not a regular file");
         return Err(failed(why));
     }
     let mut text = Vec::new();

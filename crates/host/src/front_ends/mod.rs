@@ -1,8 +1,8 @@
 //! Front ends: the ways in which clients reach volumes.
 //!
-//! A front end knows no list of devices. [`FrontEnds`] follows the registry's log ([`ashlar_stack::changes`]) and tells each
-//! front end what became of a volume. The registry may change on any thread; front ends are told on the main thread, before
-//! the reply to the call that made the change, and otherwise as soon as the main thread has its turn.
+//! A front end keeps no list of devices. [`FrontEnds`] follows the registry's log ([`ashlar_stack::changes`]) and passes each
+//! change of a volume to each front end. The registry may change on any thread; front ends get the changes on the main thread,
+//! before the reply to the call that made the change, and otherwise as soon as the main thread runs.
 
 pub(crate) mod mount;
 mod namespace;
@@ -26,7 +26,7 @@ pub(crate) trait FrontEnd: Send + Sync {
     /// The reason why they do not find it.
     fn offer(&self, device: &Device) -> Result<(), String>;
 
-    /// Lets no client find the volume on the device named `name`, if one can. Those that have it open keep it.
+    /// Hides the volume on the device named `name` from clients. Those that have it open keep it.
     fn withdraw(&self, name: &str);
 
     /// Tells clients that a volume has another size.
@@ -35,7 +35,7 @@ pub(crate) trait FrontEnd: Send + Sync {
     /// Ends when it is ended from outside, or has failed.
     fn ended<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
 
-    /// Ends it, once its clients have gone or the end is forced.
+    /// Ends it, once its clients have disconnected or the shutdown is forced.
     fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
 }
 
@@ -60,7 +60,7 @@ impl FrontEnds {
         Self { devices, all, state: Mutex::default() }
     }
 
-    /// Tells the front ends all that has changed.
+    /// Passes all changes to the front ends.
     pub(crate) fn follow(&self) {
         if broken(Rule::FrontEndsAreTold) {
             return;
@@ -96,7 +96,7 @@ impl FrontEnds {
                 (Some(_) | None, Change::Presence) | (None, Change::Resized) => {}
             }
         }
-        // A second time, because a volume may get a name that another one gives up.
+        // A second time, because a volume may get a name that another one releases.
         offers.retain(|device| self.offer(device).is_err());
         for device in offers {
             let Err(why) = self.offer(&device) else { continue };
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what it is told. A volume's name may be taken.
+    /// Records the changes that it gets. A volume's name may be taken.
     #[derive(Clone, Default)]
     struct OfferRecorder(Arc<Mutex<Offers>>);
 

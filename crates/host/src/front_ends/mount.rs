@@ -74,7 +74,7 @@ impl WaitingMount {
         Ok(Self { mount, fd })
     }
 
-    /// What it takes to end it.
+    /// What is needed to end it.
     pub(crate) fn place(&self) -> Option<&MountPlace> {
         self.mount.place()
     }
@@ -87,7 +87,7 @@ impl WaitingMount {
 }
 
 impl ServedMount {
-    /// Serves a mount from every reactor of `engine`; `holes` says what holes become that clients punch.
+    /// Serves a mount from every reactor of `engine`; `holes` says what happens when clients punch holes.
     ///
     /// # Errors
     /// There is no descriptor left.
@@ -135,11 +135,11 @@ impl ServedMount {
         }
     }
 
-    /// Unmounts it once it has no users, or detaches it when the end is forced. Ends once nothing is left to serve.
+    /// Unmounts it once it has no users, or detaches it when the shutdown is forced. Ends once nothing is left to serve.
     async fn end(&self, ending: &Ending) {
         if !self.once(|| self.mount().unmount(), ending).await {
             if let Err(error) = self.mount().detach() {
-                tracing::error!(%error, "the mount is left behind");
+                tracing::error!(%error, "the mount remains");
             }
             return;
         }
@@ -150,7 +150,7 @@ impl ServedMount {
                 told(ended, ending);
             }
         });
-        // Other mount namespaces may have copies of the mount, so that it has no end yet.
+        // Other mount namespaces may have copies of the mount, so that it does not end yet.
         let unused = pin!(async {
             sleep(RETRY).await;
             if !self.mount().is_connected() {
@@ -166,7 +166,7 @@ impl ServedMount {
         select(all_ended, select(unused, ending.panicked())).await;
     }
 
-    /// Waits until `attempt` succeeds; `false` if the end was forced before.
+    /// Waits until `attempt` succeeds; `false` if the shutdown was forced before.
     async fn once<E: Display>(
         &self,
         attempt: impl Fn() -> std::result::Result<(), E>,
@@ -178,11 +178,11 @@ impl ServedMount {
             // Both are multiples of the same unit.
             if waited == PATIENCE {
                 let users = ending.users().join(", ");
-                tracing::error!(%error, users, "still serving; a second signal ends this by force");
+                tracing::error!(%error, users, "still serving; send a second signal to force it");
             }
             waited += RETRY;
             if let Either::Right(_) = select(pin!(sleep(RETRY)), ending.forced()).await {
-                tracing::error!(path = %self.path.display(), "ended by force while in use");
+                tracing::error!(path = %self.path.display(), "forced shutdown while in use");
                 ending.fail(FAILURE);
                 return false;
             }

@@ -138,10 +138,10 @@ impl FrontEnd for Nbd {
             let served = pin!(Self::served(servers, ending));
             if let Either::Right(_) = select(served, ending.forced()).await {
                 match self.exports.clients() {
-                    // The servers had only to be told of the end.
+                    // The servers only had to learn of the shutdown.
                     0 => {}
                     clients => {
-                        tracing::error!(clients, "ended by force while NBD clients were served");
+                        tracing::error!(clients, "forced shutdown with NBD clients connected");
                     }
                 }
             }

@@ -154,29 +154,29 @@ method Grow(
   force: ?bool
 ) -> (size: int)
 
-# Hands in a disk with a member, as mdadm --incremental: the array starts once all members are there
-# that worked last time, or with run as many as have all data. To a running array the member comes
-# back, if its bitmap knows what it lacks. Says what became of it, a line each.
+# Adds a disk with a member, as mdadm --incremental: the array starts once all members are present
+# that worked last time, or with run as many as have all data. A running array re-adds the member,
+# if its bitmap marks what the member lacks. Returns what was done, a line each.
 method Attach(disk: string, run: ?bool) -> (done: []string)
 
-# Takes the member on a disk out of whatever array it is in (mdadm --incremental --fail).
+# Removes the member on a disk from the array that it is in (mdadm --incremental --fail).
 method Detach(disk: string) -> (done: []string)
 
-# Starts the arrays that wait for members with those that are there, if these have all data.
+# Starts the arrays that wait for members with the present ones, if these have all data.
 method StartWaiting() -> (done: []string, failed: []string)
 
-# Has a ZFS pool do something: a command and its reply are those of a pool's own process, objects with a field command or
-# reply that says which (docs/internals/zvol.md). Devices follow what becomes of the volumes. In answer to export-pool
-# the pool's disks are let go of.
+# Sends a command to a ZFS pool: the command and its reply are those of the pool's process, objects with a field command or
+# reply that says which (docs/internals/zvol.md). Devices follow the changes of the volumes. On export-pool the daemon
+# releases the pool's disks.
 method Zfs(pool: string, command: object) -> (reply: object)
 
 # A question to the user, and the error if the answer is no.
 type Question (text: string, refusal: string)
 
 # Changes a volume group by its name or UUID. The command is an object with one field that says which: create, resize, remove,
-# rename, merge, move, abort-move, rename-group, restore, tag, allocatable (docs/internals/lvm.md). If the user must confirm it, there are questions in the reply, and nothing is done before it
-# comes confirmed. Archive false keeps no copies of the metadata; line is the command as the user gave it. The reply has
-# lines to print before and after.
+# rename, merge, move, abort-move, rename-group, restore, tag, allocatable (docs/internals/lvm.md). If the user must confirm it,
+# the reply has questions, and the daemon does nothing until the call comes again as confirmed. Archive false keeps no copies of
+# the metadata; line is the command as the user gave it. The reply has lines to print before and after.
 method Lvm(
   group: string,
   command: object,
@@ -185,8 +185,8 @@ method Lvm(
   line: string
 ) -> (notes: []string, questions: []Question, done: []string)
 
-# Changes which physical volumes a volume group has, as Lvm does: the command is create, extend, reduce, resize or remove. Paths are those of devices
-# of the daemon, or of disks that it opens, in the directory.
+# Changes which physical volumes a volume group has, as Lvm does: the command is create, extend, reduce, resize or remove. Paths
+# are those of devices of the daemon, or of disks that it opens, in the directory.
 method LvmMembers(
   group: string,
   command: object,
@@ -196,8 +196,8 @@ method LvmMembers(
   line: string
 ) -> (notes: []string, questions: []Question, done: []string)
 
-# Has volumes of a group become active, or be active no more, all of them if none is named; a snapshot and its origin together. Says how
-# many volumes of the group are active then. When the group is served anew, all are.
+# Activates or deactivates volumes of a group, all of them if no volume is named; a snapshot and its origin together. Returns how
+# many volumes of the group are active then. When the daemon starts again, all are.
 method Activate(group: string, volumes: []string, active: bool) -> (active: int)
 
 # A physical volume.
@@ -212,8 +212,8 @@ type Group (text: string, members: []object, volumes: []Logical)
 
 method Groups() -> (physical: []Physical, groups: []Group)
 
-# Long work, named after its device: md0, vg/lv, a pool, or a file system's UUID. The kind is resync, recover, check, repair, merge, move, scrub or resilver, the
-# state running, paused or failed. Actions are those that it knows now: pause, resume, cancel.
+# A job, named after its device: md0, vg/lv, a pool, or a file system's UUID. The kind is resync, recover, check, repair, merge,
+# move, scrub or resilver, the state running, paused or failed. Actions are those possible now: pause, resume, cancel.
 type Job (
   name: string,
   alias: ?string,
@@ -279,7 +279,7 @@ type MemberSample (
   corrected_bytes: int
 )
 
-# How far a sync is that runs or is paused.
+# The progress of a sync that runs or is paused.
 type RunSample (
   done_bytes: int,
   total_bytes: int,
@@ -318,8 +318,8 @@ type ThreadSample (
   nbd_connections: int
 )
 
-# Everything at one moment: now, on a monotonic clock. The bounds are those of the ranges of latencies, inclusive; a last range has none.
-# There are no jobs if they could not be listed in time.
+# Everything at one moment: now, on a monotonic clock. The bounds are those of the ranges of latencies, inclusive; a last range has
+# no bound. Jobs are missing if they could not be listed in time.
 type Sample (
   version: string,
   io: string,
@@ -341,10 +341,10 @@ method ControlJob(name: string, action: string) -> ()
 # The file system on volumes, by any of their names, and the directory of the status files of scrubs. Now only of btrfs.
 method FileSystem(devices: []string) -> (fsid: string, status_dir: string)
 
-# Begins a scrub of the btrfs file system on volumes that no client has open, and which none can open until it ends; with resume it goes
-# on where the last one ended. It is a job, named after the UUID of the file system. The limit is in bytes per second of each device,
-# the depth in groups of 512 KiB; the readahead of the extent and checksum trees is none, back, forward, forward-always or scan, the
-# default. Degraded accepts that devices are missing, stale those that missed transactions, force a damaged status file.
+# Begins a scrub of the btrfs file system on volumes that no client has open, or can open until it ends; with resume it continues
+# where the last one ended. It is a job, named after the UUID of the file system. The limit is in bytes per second of each device,
+# the depth in groups of 512 KiB; the readahead of the extent and checksum trees is back, forward, forward-always, none or scan
+# (the default). Degraded accepts that devices are missing, stale those that missed transactions, force a damaged status file.
 method Scrub(
   devices: []string,
   resume: ?bool,
@@ -362,21 +362,20 @@ type TracedDevice (name: string, major: int, minor: int)
 
 # What happens to bios on these devices (md0, md/data, vg/lv, or a name in sys/block), in the format of
 # blktrace, version 7, in base64. Actions are the categories of blktrace -a, without any: all. To be called
-# with more: the first reply has the devices, and comes when nothing is missed any more; the last one
+# with more: the first reply has the devices, and comes once no event is missed; the last one
 # comes when the caller has shut down its side of the connection, or the daemon stops. Lost is how many
-# events were dropped up to then because they came faster than the caller took them.
+# events were dropped up to then because they came faster than the caller read them.
 method Trace(
   devices: []string,
   actions: ?[]string
 ) -> (devices: []TracedDevice, records: string, lost: int)
 
-# What is in a directory.
+# The entries of a directory.
 method List(path: string) -> (entries: []Entry)
 
 # Stop as on SIGTERM; with force as on a second one; with unused only if no client has a volume open, and otherwise the answer is
-# Refused. The answer comes before the daemon has stopped. To a call with more there is a
-# reply whenever what the end waits for changes, and a last one when all is stopped: failure tells what was not in good order. Then the
-# process ends.
+# Refused. The answer comes before the daemon has stopped. A call with more gets a reply whenever the list of what the shutdown
+# waits for changes, and a last one when everything is stopped: failure says what did not stop cleanly. Then the process ends.
 method Stop(force: ?bool, unused: ?bool) -> (waits_for: []string, failure: ?string)
 
 # The daemon cannot open a disk, or not for this caller: the call may be sent again with its descriptor, see docs/control.md.
@@ -389,6 +388,6 @@ error NotReadable (path: string)
 error NotWritable (path: string)
 error InvalidValue (path: string, reason: string)
 error Busy (path: string, reason: string)
-# The code is what a command is to end with, if not 1.
+# The code is the exit code for a command, if not 1.
 error Refused (reason: string, hint: ?string, code: ?int)
 ";

@@ -166,7 +166,7 @@ pub struct LvmMembers {
     pub group: String,
     /// The change.
     pub command: ashlar_lvm::command::Membership,
-    /// The directory in which the user gave the paths.
+    /// The directory that relative paths refer to.
     pub directory: PathBuf,
     /// Whether the user has answered all questions with yes.
     pub confirmed: Option<bool>,
@@ -179,7 +179,7 @@ pub struct LvmMembers {
 /// The answer of `Lvm` and `LvmMembers`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct LvmReply {
-    /// Lines to print before those of `done`.
+    /// Lines to print before `done`.
     pub notes: Vec<String>,
     /// Questions to the user. If there are any, nothing was done.
     pub questions: Vec<ashlar_lvm::command::Question>,
@@ -228,7 +228,7 @@ pub(crate) struct VolumeNames {
 pub struct Scrub {
     /// The volumes of the file system, by any of their names.
     pub devices: Vec<String>,
-    /// Go on where the last one ended.
+    /// Continue where the last one ended.
     pub resume: bool,
     /// Only report errors, and write nothing.
     pub read_only: bool,
@@ -239,9 +239,9 @@ pub struct Scrub {
     /// How the extent and checksum trees are read ahead. A daemon of an earlier version does not know the name of its default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readahead: Option<Reada>,
-    /// Although devices are missing.
+    /// Scrub although devices are missing.
     pub degraded: bool,
-    /// Also on devices that missed transactions.
+    /// Scrub also devices that missed transactions.
     pub stale: bool,
     /// Even if the status file is damaged.
     pub force: bool,
@@ -254,7 +254,7 @@ pub(crate) struct FileSystemReply {
     pub(crate) status_dir: PathBuf,
 }
 
-/// Long work of the daemon.
+/// A job of the daemon.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub struct Job {
     /// Its device, and the name of the job: `md0`, `vg/lv`, a pool, or the UUID of a file system.
@@ -263,7 +263,7 @@ pub struct Job {
     pub alias: Option<String>,
     /// What is done.
     pub kind: JobKind,
-    /// Whether it goes on.
+    /// Whether it runs.
     pub state: JobState,
     /// How much is done: of a member in a recovery, otherwise of the device.
     pub done_bytes: u64,
@@ -319,11 +319,11 @@ impl JobKind {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
-    /// It goes on.
+    /// It runs.
     Running,
     /// It waits to be resumed.
     Paused,
-    /// It cannot go on; the daemon's log says why.
+    /// It cannot continue; the daemon's log says why.
     Failed,
 }
 
@@ -348,9 +348,9 @@ impl fmt::Display for JobState {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobAction {
-    /// Has it wait.
+    /// Pauses it.
     Pause,
-    /// Has it go on.
+    /// Resumes it.
     Resume,
     /// Ends it.
     Cancel,
@@ -366,7 +366,7 @@ impl JobAction {
         }
     }
 
-    /// The state of a job afterwards; of a cancelled one, none is left.
+    /// The state of a job afterwards; `None` for a cancelled one, which is no longer listed.
     pub(crate) const fn result(self) -> Option<JobState> {
         match self {
             Self::Pause => Some(JobState::Paused),
@@ -436,7 +436,7 @@ pub struct TracedDevice {
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stop {
-    /// Whether to end by force, without waiting for clients.
+    /// Whether to force the shutdown, without waiting for clients.
     #[serde(default)]
     pub(crate) force: Option<bool>,
     /// Whether to end only if no client has a volume open.
@@ -449,7 +449,7 @@ pub(crate) struct Stop {
 pub(crate) struct StopReply {
     /// What the end waits for.
     pub(crate) waits_for: Vec<String>,
-    /// What was not stopped in good order; only in the last reply.
+    /// What was not stopped cleanly; only in the last reply.
     pub(crate) failure: Option<String>,
 }
 

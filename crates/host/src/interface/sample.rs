@@ -1,4 +1,4 @@
-//! The answer of `Sample`: what the metrics are made of, too.
+//! The answer of `Sample`, from which the metrics are made, too.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Job, PoolStatus};
 
-/// Counters and states of everything that a daemon has, at one moment.
+/// Counters and states of everything in a daemon, at one moment.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Sample {
     /// The daemon's version.
     pub version: String,
-    /// How the daemon asks the kernel for I/O: `io_uring` or `threads`.
+    /// The kernel interface that the daemon uses for I/O: `io_uring` or `threads`.
     pub io: String,
     /// The moment, on a clock that never goes back, in nanoseconds.
     pub now_ns: u64,
@@ -30,7 +30,7 @@ pub struct Sample {
     pub arrays: Vec<ArraySample>,
     /// The ZFS pools.
     pub pools: Vec<PoolStatus>,
-    /// Long work under way; `None` if it could not be listed in time.
+    /// The jobs; `None` if they could not be listed in time.
     pub jobs: Option<Vec<Job>>,
 }
 
@@ -70,13 +70,13 @@ pub struct DeviceSample {
     pub size_bytes: u64,
     /// Whether it refuses writes.
     pub read_only: bool,
-    /// Whether it answers in time, and is there at all: `answering`, `silent` or `gone`.
+    /// Whether it responds in time, and still exists: `answering`, `silent` or `gone`.
     pub state: String,
     /// The snapshot that it is, or that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
-    /// Requests of any kind under way.
+    /// Requests of any kind in flight.
     pub in_flight: u64,
-    /// Time in which a thread of the daemon had a request under way, added up over its threads, in nanoseconds.
+    /// Time in which a thread of the daemon had a request in flight, added up over its threads, in nanoseconds.
     pub busy_ns: u64,
     /// Reads.
     pub read: OperationSample,
@@ -116,12 +116,12 @@ impl From<SnapshotUse> for SnapshotSample {
 }
 
 impl SnapshotSample {
-    /// Whether it works, and is not being merged.
+    /// Whether it is valid, and is not being merged.
     pub fn is_active(&self) -> bool {
         self.state == SnapshotState::Active.name()
     }
 
-    /// Whether it cannot be written any more, or not even be read.
+    /// Whether it can no longer be written, or not even be read.
     pub fn is_lost(&self) -> bool {
         let lost = [SnapshotState::Overflow, SnapshotState::Invalid];
         lost.iter().any(|state| state.name() == self.state)
@@ -148,10 +148,10 @@ impl fmt::Display for SnapshotSample {
     }
 }
 
-/// What became of one kind of operation on a device since the daemon began.
+/// The completed operations of one kind on a device since the daemon started.
 #[derive(Clone, Default, Serialize, Deserialize, Debug)]
 pub struct OperationSample {
-    /// Those that ended, except those that were merged into others.
+    /// Completed operations, except those that were merged into others.
     pub ios: u64,
     /// Those that were merged into others.
     pub merges: u64,
@@ -187,14 +187,14 @@ pub struct ArraySample {
     pub unsynced: bool,
     /// What only a running array with redundancy has.
     pub sync: Option<SyncSample>,
-    /// Its members that are there.
+    /// Its present members.
     pub members: Vec<MemberSample>,
 }
 
-/// The own I/O of an array at one moment.
+/// The internal I/O of an array at one moment.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub struct SyncSample {
-    /// What it does by itself, in the words of `sync_action`.
+    /// Its current action, in the words of `sync_action`.
     pub action: String,
     /// Where the last check or repair found copies to differ, in bytes.
     pub mismatched_bytes: u64,
@@ -204,18 +204,18 @@ pub struct SyncSample {
     pub barrier_raises: u64,
     /// Changes of the array that closed it for all I/O.
     pub barrier_freezes: u64,
-    /// How far the action is that runs, or that is paused.
+    /// The progress of the action that runs, or that is paused.
     pub run: Option<RunSample>,
 }
 
-/// How far a sync is.
+/// The progress of a sync.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub struct RunSample {
     /// What is done.
     pub done_bytes: u64,
-    /// What there is to do in all.
+    /// The total.
     pub total_bytes: u64,
-    /// Its speed of late.
+    /// Its recent speed.
     pub bytes_per_second: u64,
     /// The remaining time at this speed, if that is known.
     pub seconds_left: Option<u64>,
@@ -230,7 +230,7 @@ pub struct MemberSample {
     pub state: String,
     /// Reads that failed.
     pub read_errors: u64,
-    /// What was written again from other copies after it could not be read, in bytes.
+    /// Bytes that could not be read and were rewritten from other copies.
     pub corrected_bytes: u64,
 }
 

@@ -11,10 +11,10 @@ pub struct Status {
     pub version: String,
     /// The daemon's process.
     pub pid: u32,
-    /// How the kernel is asked for I/O: `io_uring` or `threads`; empty from a daemon that knows one way only.
+    /// The kernel interface for I/O: `io_uring` or `threads`; empty from an older daemon that has only one.
     #[serde(default)]
     pub io: String,
-    /// `on` in its sandbox, otherwise `off: ` and the reason; empty from a daemon that knows none.
+    /// `on` in its sandbox, otherwise `off: ` and the reason; empty from an older daemon without a sandbox.
     #[serde(default)]
     pub sandbox: String,
     /// The mount point, if any.
@@ -29,7 +29,7 @@ pub struct Status {
     pub pools: Vec<PoolStatus>,
     /// The volumes that are served, and the arrays.
     pub volumes: Vec<VolumeStatus>,
-    /// What the end waits for, once it has begun.
+    /// What the shutdown waits for, once it has begun.
     pub stopping: Option<Vec<String>>,
 }
 

@@ -57,8 +57,8 @@ impl Archives {
             Some(_) | None => set("HOME").map(|home| PathBuf::from(home).join(".local/state")),
         };
         let state = state.ok_or_else(|| {
-            Error::failed("nobody knows where archives of the metadata are to be kept")
-                .hint("set HOME or XDG_STATE_HOME, or keep none with -A n")
+            Error::failed("cannot determine the directory for archives of the metadata")
+                .hint("set HOME or XDG_STATE_HOME, or keep no archives with -A n")
         })?;
         Ok(state.join("ashlar"))
     }
@@ -170,7 +170,8 @@ impl Archives {
 }
 
 fn cannot_keep(path: &Path, error: io::Error) -> Error {
-    Error::new("cannot keep a copy of the metadata", path.display(), error).hint("-A n keeps none")
+    Error::new("cannot archive the metadata", path.display(), error)
+        .hint("make the directory writable, or keep no archives with -A n")
 }
 
 fn cannot_read(path: &Path, error: io::Error) -> Error {
@@ -180,7 +181,7 @@ fn cannot_read(path: &Path, error: io::Error) -> Error {
 /// The description in a file.
 ///
 /// # Errors
-/// It cannot be read, or is no description of a group.
+/// It cannot be read, or is not a description of a group.
 pub fn read(path: &Path) -> Result<Metadata> {
     let text = fs::read(path).map_err(|error| cannot_read(path, error))?;
     Metadata::parse(&text).map_err(|error| Error::new("cannot use the file", path.display(), error))

@@ -68,7 +68,7 @@ impl Volumes {
             }
             let failed = |why: String| Error::new("cannot make the device", &name, why);
             let DeviceSource::Table(lines) = &planned.made_of else {
-                return Err(failed("it is no linear or striped volume and no snapshot".to_owned()));
+                return Err(failed("it is neither linear nor striped nor a snapshot".to_owned()));
             };
             let origins = Arc::clone(&self.origins);
             let context = Context { devices: self, runtime: disks::runtime(), origins };

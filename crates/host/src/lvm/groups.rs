@@ -56,7 +56,7 @@ impl Groups {
     /// The groups of a daemon.
     ///
     /// # Errors
-    /// Its answer is none.
+    /// Its answer is not a list of groups.
     pub fn served(reply: GroupsReply) -> Result<Self> {
         let failed = |why: &dyn std::fmt::Display| {
             Error::plain("the daemon's answer was not understood", why)
@@ -132,12 +132,12 @@ impl Groups {
     /// The group of that name or UUID.
     ///
     /// # Errors
-    /// There is none, or several.
+    /// There is no such group, or several.
     pub fn group(&self, name: &str) -> Result<&Group> {
         only_group(&self.groups, name)
     }
 
-    /// The physical volumes at these paths, or all if there are none.
+    /// The physical volumes at these paths, or all if `names` is empty.
     ///
     /// # Errors
     /// One does not exist.
@@ -154,7 +154,7 @@ impl Groups {
         Ok(rows)
     }
 
-    /// The groups of these names in their order, or all if there are none.
+    /// The groups of these names in their order, or all if `names` is empty.
     ///
     /// # Errors
     /// One does not exist.
@@ -169,7 +169,7 @@ impl Groups {
         Ok(rows)
     }
 
-    /// The volumes of these names, those of groups of these names, or all if there are none; with `all` also the components
+    /// The volumes of these names, those of groups of these names, or all if `names` is empty; with `all` also the components
     /// of others. Groups are in the order of the names.
     ///
     /// # Errors

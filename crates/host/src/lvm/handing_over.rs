@@ -43,8 +43,8 @@ impl Session {
         self.commit(draft, &[], archives).await
     }
 
-    /// Takes the missing physical volumes out of a group, with `force` also the logical volumes on them. Returns the lines to say
-    /// once the session has ended.
+    /// Removes the missing physical volumes from a group, with `force` also the logical volumes on them. Returns the lines to
+    /// print once the session has ended.
     ///
     /// # Errors
     /// As for [`Self::export_group`].
@@ -118,8 +118,8 @@ impl Session {
         self.commit(draft, &[], archives).await
     }
 
-    /// Writes the description of a group to all of its physical volumes, and makes those free that were taken out of it while they
-    /// were missing.
+    /// Writes the description of a group to all of its physical volumes, and frees those that were removed from the group while
+    /// they were missing.
     ///
     /// # Errors
     /// As for [`Self::export_group`].

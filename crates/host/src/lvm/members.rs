@@ -16,8 +16,7 @@ use super::session::{Pv, Session};
 use crate::error::{Error, Result};
 
 impl Session {
-    /// Changes which physical volumes the group called `name` has. Returns the lines to say once the session has ended in good
-    /// order.
+    /// Changes which physical volumes the group called `name` has. Returns the lines to print once the session has ended cleanly.
     ///
     /// # Errors
     /// The group is as it was, unless the message says that this is not known.
@@ -179,7 +178,7 @@ impl Session {
         Ok(areas)
     }
 
-    /// Makes physical volumes of those disks that are none, and reads all again.
+    /// Makes physical volumes of the disks that are not physical volumes yet, and reads all again.
     async fn label_plain(&mut self, names: &[String], layout: &Layout) -> Result<()> {
         let plain: Vec<String> =
             names.iter().filter(|name| self.pv(name).is_none()).cloned().collect();
@@ -208,8 +207,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes physical volumes out of the description, or without names all but one of those that are not used; returns their
-    /// indices in the session, and what to say.
+    /// Removes physical volumes from the description, or without names all but one of the unused ones; returns their
+    /// indices in the session, and the lines to print.
     fn take_out(&self, draft: &mut Draft, names: &[String]) -> Result<(Vec<usize>, Vec<String>)> {
         let name = draft.group.name.clone();
         let mut wanted = Vec::new();

@@ -30,7 +30,7 @@ pub fn block_signals() -> Result<()> {
 /// How far a move is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveProgress<'a> {
-    /// The path of the physical volume that is left.
+    /// The path of the physical volume that is being emptied.
     pub source: &'a str,
     /// The extents that have moved.
     pub moved: u64,
@@ -60,7 +60,7 @@ impl Session {
     /// The group of the physical volume at this path.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such physical volume, or it is not in a group.
     pub fn group_at(&self, path: &str) -> Result<&Group> {
         let group = self.pv(path).and_then(|index| self.group_of(index));
         group.ok_or_else(|| not_found(path))
@@ -70,7 +70,7 @@ impl Session {
     /// [`block_signals`] has blocked, interrupt it.
     ///
     /// # Errors
-    /// It was interrupted, or a disk has failed: another call goes on with it.
+    /// It was interrupted, or a disk has failed: another call continues it.
     pub async fn carry_on(
         &mut self,
         group: &str,
@@ -81,7 +81,7 @@ impl Session {
         Ok(())
     }
 
-    /// Copies a piece; false if there is none.
+    /// Copies a piece; false if no piece is left.
     async fn carry_piece(
         &mut self,
         group: &str,
@@ -111,12 +111,12 @@ impl Session {
                 let progress = progress.filter(|progress| progress.is_alive);
                 let failed = made.message(at, &["has_failed"]).await;
                 let Some(progress) = progress.filter(|_| failed.as_deref() == Ok("0")) else {
-                    return Err(Error::new("The move cannot go on", &name, status.trim())
-                        .hint("ashlar lvm pvmove --abort gives it up"));
+                    return Err(Error::new("The move cannot continue", &name, status.trim())
+                        .hint("cancel it with ashlar lvm pvmove --abort"));
                 };
                 if progress.is_synced() {
                     let verified = made.message(at, &["verify"]).await;
-                    verified.map_err(|why| Error::new("The move cannot go on", &name, why))?;
+                    verified.map_err(|why| Error::new("The move cannot continue", &name, why))?;
                     return Ok(());
                 }
                 let moved = moved + progress.of(piece.into());
@@ -125,7 +125,7 @@ impl Session {
                 if let Either::Right((ended, _)) = select(pause, interrupted.as_mut()).await {
                     ended.map_err(|error| Error::plain("cannot wait for signals", error))?;
                     let text = format!("The move of {source} was interrupted");
-                    let hint = "ashlar lvm pvmove goes on with it, --abort gives it up";
+                    let hint = "continue it with ashlar lvm pvmove, or cancel it with --abort";
                     return Err(Error::failed(text).hint(hint));
                 }
             }
@@ -134,7 +134,7 @@ impl Session {
         let ended = volumes.end().await;
         copied.and(ended)?;
         let advanced = draft.group.advance_move(&name);
-        advanced.map_err(|error| Error::new("The move cannot go on", &name, error))?;
+        advanced.map_err(|error| Error::new("The move cannot continue", &name, error))?;
         self.commit(draft, &[], archives).await?;
         let moved = moved + u64::from(piece);
         if moved == total {

@@ -10,7 +10,7 @@ pub fn group_name(text: &str) -> &str {
 /// The group and the volume of `vg`, `vg/lv` or `/dev/vg/lv`.
 ///
 /// # Errors
-/// The text is no such name.
+/// The text is not such a name.
 pub fn split_name(text: &str) -> Result<(&str, Option<&str>)> {
     let name = group_name(text);
     match name.split_once('/') {

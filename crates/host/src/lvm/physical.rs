@@ -63,7 +63,7 @@ impl Session {
     /// Removes the labels of the physical volumes with these names.
     ///
     /// # Errors
-    /// One is none, or is in a group and must stay there; or it cannot be written.
+    /// One is not a physical volume, or is in a group and must stay there; or it cannot be written.
     pub async fn remove_physical(
         &self,
         names: &[String],

@@ -1,7 +1,7 @@
 //! `vgsplit` and `vgmerge`: physical volumes that go from one group to another, with the logical volumes on them.
 //!
 //! Two groups change, one after the other. In between, the group that is written first is exported: a physical volume without a metadata
-//! area belongs to every group that lists it, and no host is to use it in two groups. After a crash, `vgimport` takes the mark away.
+//! area belongs to every group that lists it, and no host is to use it in two groups. After a crash, `vgimport` removes the mark.
 
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::metadata::is_valid_name;
@@ -71,7 +71,7 @@ impl Session {
         let mut into = match exists {
             true => self.draft(to).await?,
             false if !is_valid_name(to) => {
-                let why = format!("\"{to}\" is no name for a volume group");
+                let why = format!("\"{to}\" is not a name for a volume group");
                 return Err(failed(&why));
             }
             false => {
@@ -98,7 +98,7 @@ impl Session {
         Ok(exists)
     }
 
-    /// Writes `first`, whose name is `to`, as an exported group, then `second`, and takes the mark away.
+    /// Writes `first`, whose name is `to`, as an exported group, then `second`, and removes the mark.
     async fn write_both(
         &mut self,
         mut first: Draft,

@@ -43,7 +43,7 @@ pub struct Pv {
     pub on_disk: PvOnDisk,
 }
 
-/// What a command found on its disks, which no other process uses meanwhile if it writes to them.
+/// What a command found on its disks. If the command writes to them, no other process uses them meanwhile.
 pub struct Session {
     stack: Stack,
     /// The system IDs of this host.
@@ -57,7 +57,7 @@ pub struct Session {
     pub found: GroupSurvey,
 }
 
-/// Calls `work` with the physical volumes on `disks` in `sandbox`, and stops everything cleanly afterwards. Defects are told to
+/// Calls `work` with the physical volumes on `disks` in `sandbox`, and stops everything cleanly afterwards. Reports defects to
 /// `dialogue`.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub fn with_session<T>(
         let done = done?;
         stopped.map_err(|failed| {
             let names: Vec<String> = failed.iter().map(ToString::to_string).collect();
-            Error::plain("not ended in good order", names.join(", "))
+            Error::plain("not stopped cleanly", names.join(", "))
         })?;
         Ok(done)
     })
@@ -106,7 +106,7 @@ pub fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
 /// The group of that name or UUID.
 ///
 /// # Errors
-/// There is none, or several.
+/// There is no such group, or several.
 pub fn only_group<'a>(groups: &'a [Group], name: &str) -> Result<&'a Group> {
     named(groups, name).map_err(|error| match error {
         NameError::NotFound(_) => Error::failed(&error),
@@ -139,7 +139,7 @@ async fn leaves(
         Md::Member(_) if !read_only => match owners::rivals(&disk.gateway, &contents).await {
             Ok(None) => return vec![place(disk, contents, class)],
             Ok(Some(rivals)) => {
-                dialogue.warn(&format_args!("{path} {rivals}: it is left alone"));
+                dialogue.warn(&format_args!("{path} {rivals}: it is not used"));
                 return Vec::new();
             }
             Err(status) => Err(status),
@@ -150,7 +150,7 @@ async fn leaves(
         Ok(partitions::TableState::Table(table)) if !table.is_empty => {
             let outsider = Outsider::of(&contents, class, false).filter(|_| !read_only);
             if let Some(outsider) = outsider {
-                dialogue.warn(&format_args!("{path} {outsider}: its partitions are left alone"));
+                dialogue.warn(&format_args!("{path} {outsider}: its partitions are not used"));
                 return vec![place(disk, contents, class)];
             }
             table
@@ -255,7 +255,7 @@ impl Session {
                 self.dialogue.warn(&format_args!("VG {name} is missing PV {id}"));
             }
             for index in &group.outdated {
-                let text = "it was taken out of the group";
+                let text = "it was removed from the group";
                 self.dialogue
                     .warn(&format_args!("{} has old metadata of VG {name}: {text}", path(index)));
             }
@@ -270,7 +270,7 @@ impl Session {
     /// The group of that name or UUID.
     ///
     /// # Errors
-    /// There is none, or several.
+    /// There is no such group, or several.
     pub fn group(&self, name: &str) -> Result<&Group> {
         only_group(&self.found.groups, name)
     }

@@ -1,6 +1,7 @@
 //! The system IDs of this host, from LVM's own configuration: a group with another one is another host's.
 //!
-//! LVM reads `lvm.conf`, which says where the ID comes from, and `lvmlocal.conf` beside it, which counts first; see `lvmsystemid(7)`. The
+//! LVM reads `lvm.conf`, which says where the ID comes from, and `lvmlocal.conf` beside it, which takes precedence; see
+//! `lvmsystemid(7)`. The
 //! directory is `/etc/lvm`, or `$LVM_SYSTEM_DIR`. Without these files this host has no ID, as with LVM.
 
 use std::ffi::OsString;
@@ -19,7 +20,7 @@ const APPLICATION: [u8; 16] = 0xf644_0683_2c21_40e8_ac54_22d1_089a_ae03_u128.to_
 /// What SHA-256 takes at a time.
 const BLOCK: usize = 64;
 
-/// The system IDs of this host. What cannot be used of the configuration is logged. Called before a process enters its sandbox.
+/// The system IDs of this host. Logs unusable parts of the configuration. Call this before the process enters its sandbox.
 pub fn local_system_ids() -> SystemIds {
     let directory = std::env::var_os("LVM_SYSTEM_DIR").filter(|set: &OsString| !set.is_empty());
     let directory = directory.map_or_else(|| DIRECTORY.into(), PathBuf::from);
@@ -31,7 +32,7 @@ pub fn local_system_ids() -> SystemIds {
     of_configuration(&files, &|path| first_line(path), &host)
 }
 
-/// A file of the configuration; empty if there is none.
+/// A file of the configuration; empty if it does not exist.
 fn read(path: &Path) -> Section {
     let unusable = |why: &dyn std::fmt::Display| {
         let path = path.display();

@@ -51,7 +51,7 @@ fn no_member() -> Error {
     Error::usage("no member of that array among the devices")
 }
 
-/// The members of the selected arrays among these devices, or among all block devices if there are none.
+/// The members of the selected arrays among these devices, or among all block devices if `devices` is empty.
 ///
 /// # Errors
 /// There is no member.
@@ -63,11 +63,11 @@ pub async fn find_members(among: &[PathBuf], filter: &MemberFilter) -> Result<Ve
     if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
 }
 
-/// Starts the selected array, which changes nothing on the disks. It is called `rename`, or by its own name. Returns
+/// Starts the selected array, which changes nothing on the disks. The array gets the name `rename`, or keeps its own. Returns
 /// lines about it, and about disks that it leaves out.
 ///
 /// # Errors
-/// A device cannot be opened or is no member, or the array does not start.
+/// A device cannot be opened or is not a member, or the array does not start.
 pub async fn try_to_assemble(
     devices: &[PathBuf],
     filter: &MemberFilter,
@@ -79,7 +79,7 @@ pub async fn try_to_assemble(
     probed.retain(|disk| filter.accepts(disk));
     for disk in probed.iter().filter(|disk| !disk.is_reshape_backup()) {
         match disk.candidate() {
-            // The array may be able to do without it.
+            // The array may start without it.
             Ok(_) | Err(MembershipError::Damaged(_) | MembershipError::Unreadable(_)) => {}
             Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
         }
@@ -127,9 +127,9 @@ pub struct UpdateOptions {
     pub homehost: Option<String>,
 }
 
-/// Changes the superblocks on `devices`. A new UUID or name is taken out of `filter`, and no longer selects members
-/// afterwards. `tell` is told a new UUID before it is written: if this is interrupted, the user needs it to continue.
-/// Returns how many members were changed, and what they have.
+/// Changes the superblocks on `devices`. Moves a new UUID or name out of `filter`, so that it no longer selects members.
+/// Passes a new UUID to `tell` before writing it: if this is interrupted, the user needs the UUID to continue.
+/// Returns the number of changed members, and their new values.
 ///
 /// # Errors
 /// There is no such change, no member, or a member cannot be changed.

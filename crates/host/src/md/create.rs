@@ -22,13 +22,13 @@ use super::homehost;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 
-/// The word for a device that is to come later.
+/// The word for a device that will be added later.
 pub const MISSING: &str = "missing";
 
 /// The user's choice of a bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BitmapChoice {
-    /// A bitmap of the members' own.
+    /// A bitmap on the members.
     Internal,
     /// One that is written without locks.
     Lockless,
@@ -266,7 +266,7 @@ impl CreateOptions {
     }
 }
 
-/// A random UUID for an array of `host`, of which it tells in version 0.90.
+/// A random UUID for an array of `host`, which it encodes in version 0.90.
 fn new_uuid(version: Version, host: Option<&str>) -> Uuid {
     match (version, host) {
         (Version::V0_90, Some(host)) => with_host(Uuid::new_v4(), host),
@@ -296,7 +296,7 @@ pub struct PlannedMember {
     pub is_spare: bool,
     /// Its superblock, if it is there.
     pub superblock: Option<NewSuperblock>,
-    /// What the device has and loses, in words; `None` if it is empty.
+    /// The contents that the device loses, in words; `None` if it is empty.
     pub contents: Option<String>,
 }
 
@@ -331,7 +331,7 @@ impl NewArray {
     /// What [`Self::create`] would create, and what the devices would lose.
     ///
     /// # Errors
-    /// The options make no array, or a device cannot be read.
+    /// The options do not describe an array, or a device cannot be read.
     pub async fn plan(&self) -> Result<ArrayPlan> {
         let contents = self.contents().await?;
         let created = prepare(&self.spec, &self.members).map_err(|error| self.failed(error))?;
@@ -341,7 +341,7 @@ impl NewArray {
     /// Creates the array; with `force` of devices that are not empty, too.
     ///
     /// # Errors
-    /// The options make no array, or a device is not empty or cannot be written.
+    /// The options do not describe an array, or a device is not empty or cannot be written.
     pub async fn create(mut self, force: bool) -> Result<ArrayPlan> {
         if force {
             for device in self.members.iter_mut().flatten() {
@@ -364,7 +364,7 @@ impl NewArray {
         Ok(self.planned(created, contents))
     }
 
-    /// What the devices have, in words; `None` for empty and for missing ones.
+    /// The contents of the devices, in words; `None` for empty and for missing ones.
     async fn contents(&self) -> Result<Vec<Option<String>>> {
         let mut all = Vec::with_capacity(self.members.len());
         for device in &self.members {

@@ -24,7 +24,7 @@ pub struct ArraysOnDisks {
 
 /// An array that cannot be assembled.
 pub struct UnusableArray {
-    /// Whether too few members are there.
+    /// Whether too few members are present.
     pub lacks_members: bool,
     /// Why.
     pub error: Error,

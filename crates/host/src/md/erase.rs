@@ -1,4 +1,4 @@
-//! Superblocks that are erased, so that nothing takes their disks for members any more (`mdadm --zero-superblock`).
+//! Erases superblocks, so that no program takes their disks for members (`mdadm --zero-superblock`).
 
 use ashlar_block::ByteVolume;
 use ashlar_md::ondisk::Version;
@@ -17,12 +17,12 @@ pub struct ErasedDisk {
     pub had_one: bool,
 }
 
-/// Erases the md superblocks of all versions on disks that were opened for writing, so that nobody else uses them. Nothing else on the
-/// disks changes. With `force` also superblocks that are damaged, all that only has the magic number of one where one can be, and
-/// those that may be a partition's.
+/// Erases the md superblocks of all versions on disks that were opened for writing, so that nobody else uses them. Nothing else
+/// on the disks changes. With `force` also damaged superblocks, anything with the magic number where a superblock can be, and
+/// superblocks that may belong to a partition.
 ///
 /// # Errors
-/// A superblock is such a one, before the first write; or a disk cannot be read or written.
+/// There is such a superblock: nothing is written; or a disk cannot be read or written.
 pub async fn erase_superblocks(disks: &[Disk], force: bool) -> Result<Vec<ErasedDisk>> {
     let mut found = Vec::new();
     for disk in disks {

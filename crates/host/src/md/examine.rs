@@ -9,7 +9,7 @@ use ashlar_stack::probe::Md;
 use super::hostname;
 use crate::error::{Error, Result};
 
-/// What is told of superblocks, and how.
+/// What to report about superblocks, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExamineForm {
     /// All of them.
@@ -36,8 +36,8 @@ pub struct Examination {
     pub superblocks: Vec<ExaminedSuperblock>,
 }
 
-/// Reads the superblocks on disks and their partitions. `fail` is told of disks without one or with a damaged one;
-/// without `fail`, these and unreadable disks are passed over.
+/// Reads the superblocks on disks and their partitions. Calls `fail` for disks without one or with a damaged one;
+/// without `fail`, skips these and unreadable disks.
 ///
 /// # Errors
 /// A disk, or a bad block log, cannot be read.
@@ -92,7 +92,7 @@ pub async fn examine(
     Ok(Examination { text, superblocks: superblocks.collect() })
 }
 
-/// What is told of the superblock `sb` at a place, or why it has no bitmap.
+/// The report about the superblock `sb` at a place, or why it has no bitmap.
 async fn describe(
     place: &ExaminedPlace,
     sb: &Superblock,

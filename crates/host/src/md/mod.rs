@@ -1,4 +1,4 @@
-//! md arrays for a command: new ones, the members of one on disks, and what arrays there are.
+//! md arrays for a command: creation, the members of an array on disks, and the arrays on disks or of a daemon.
 
 mod assemble;
 mod create;

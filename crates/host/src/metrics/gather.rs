@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Service {
     /// Counters and states of everything.
     pub(crate) async fn sample(&self) -> Sample {
-        // First, because it may take its time; the rest is of one moment.
+        // First, because it may take long; the rest is of one moment.
         let jobs = timeout(PATIENCE, self.job_list()).await;
         let arrays = &self.stack.arrays;
         let (running, waiting) = (arrays.running(), arrays.waiting());
@@ -116,7 +116,7 @@ const fn usage(role: Role) -> &'static str {
     }
 }
 
-/// The word for whether a device answers.
+/// The word for whether a device responds.
 pub(super) const fn presence(presence: Presence) -> &'static str {
     match presence {
         Presence::Answering => "answering",

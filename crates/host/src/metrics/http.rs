@@ -20,7 +20,7 @@ use crate::options::MetricsAddress;
 
 /// What is received at once, bytes.
 const PART: usize = 2048;
-/// What a client may send behind a head, bytes: it is thrown away.
+/// The most bytes that a client may send after a head; they are discarded.
 const MAX_REST: usize = 64 << 10;
 /// The text format of Prometheus, which all scrapers read.
 const PAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -125,7 +125,7 @@ async fn converse(
         },
         Wanted::Refusal(refusal) => refused(refusal),
     };
-    // It is the client's turn again: one that does not take its answer keeps no other out.
+    // It is the client's turn again: a client that does not read its answer must not keep others out.
     slot.rest();
     socket.send_all(response).await.0?;
     // A connection that is closed while there is something to receive is reset, and the client might not see the answer.
@@ -144,7 +144,7 @@ async fn converse(
 
 fn refused(refusal: Refusal) -> Vec<u8> {
     let (status, field, text) = match refusal {
-        Refusal::Malformed => ("400 Bad Request", "", "this is no request of HTTP/1.1\n"),
+        Refusal::Malformed => ("400 Bad Request", "", "this is not an HTTP/1.1 request\n"),
         Refusal::NotFound => ("404 Not Found", "", "the metrics are at /metrics\n"),
         Refusal::Method => {
             ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "only GET and HEAD are possible\n")
@@ -156,7 +156,7 @@ fn refused(refusal: Refusal) -> Vec<u8> {
     response(status, PLAIN_TYPE, field, text, true)
 }
 
-/// A response. `field` is a further line of its head; without `has_body` it only tells of its body.
+/// A response. `field` is a further line of its head; without `has_body` it only gives the length of its body.
 fn response(status: &str, media: &str, field: &str, body: &str, has_body: bool) -> Vec<u8> {
     let len = body.len();
     let body = if has_body { body } else { "" };
@@ -213,7 +213,7 @@ mod tests {
         stream
     }
 
-    /// All that the server sends; an error is none, because a server may reset a connection.
+    /// All that the server sends; ignores errors, because a server may reset a connection.
     fn rest(mut stream: TcpStream) -> String {
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {

@@ -1,9 +1,9 @@
-//! What the daemon does, seen from outside: a sample of all counters and states, for `ashlar top`, and metrics made of it in the text
+//! The activity of the daemon: a sample of all counters and states, for `ashlar top`, and metrics made from it in the text
 //! format of Prometheus, on the control socket and over HTTP.
 //!
-//! A sample is made when a client asks for it, from the statistics that the devices keep anyway; without such a client the daemon
-//! does nothing for it. Nothing here waits for a device: what may take long, such as a change of the stack whose lock the list of jobs needs, is
-//! left out after a moment, and the sample says so. The metrics are described in `docs/metrics.md`.
+//! A sample is made when a client asks for it, from the statistics that the devices keep anyway; without such a client it costs
+//! nothing. Nothing here waits for a device: a part that may take long, such as the list of jobs while the stack changes, is left
+//! out after a time limit, and the sample says so. The metrics are described in `docs/metrics.md`.
 
 mod array;
 mod device;
@@ -68,7 +68,7 @@ impl Service {
         }
     }
 
-    /// What the metrics are made of, for `Sample`.
+    /// The sample from which the metrics are made, for `Sample`.
     pub(crate) async fn sample_reply(&self) -> Result<Value, Reply> {
         reply(SampleReply { sample: self.sample().await })
     }

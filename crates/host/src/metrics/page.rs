@@ -171,7 +171,7 @@ pub(super) fn encode_all<T: Subject>(
 /// The text of a page, in version 0.0.4 of Prometheus's format.
 ///
 /// # Errors
-/// None but for a defect: memory takes all text.
+/// Only after a defect: memory accepts all text.
 pub(super) fn text(page: impl Collector) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(page));

@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for LogPlace {
 /// Deserializes a value from its text.
 ///
 /// # Errors
-/// It is no text, or none of such a value.
+/// It is not a text, or not the text of such a value.
 pub(super) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -81,7 +81,7 @@ pub fn not_had(error: &PoolError) -> Error {
 }
 
 fn not_asked() -> Error {
-    Error::failed("the worker of the pool answers what it was not asked")
+    Error::failed("the worker of the pool sent an unexpected answer")
 }
 
 /// The pool of a dataset.
@@ -96,7 +96,7 @@ pub fn pool_of(dataset: &str) -> &str {
 pub fn pool_of_snapshot(name: &str) -> Result<&str> {
     match name.split_once('@') {
         Some((volume, _)) => Ok(pool_of(volume)),
-        None => Err(Error::usage(format!("`{name}` is no snapshot: POOL/VOLUME@SNAPSHOT"))),
+        None => Err(Error::usage(format!("`{name}` is not a snapshot: POOL/VOLUME@SNAPSHOT"))),
     }
 }
 
@@ -331,7 +331,7 @@ impl Session {
     /// Rolls a volume back to `snapshot`; with `recursive`, newer snapshots are destroyed first, the newest first.
     ///
     /// # Errors
-    /// It is no snapshot of a volume, or the pool refuses.
+    /// It is not a snapshot of a volume, or the pool refuses.
     pub fn roll_back(&mut self, snapshot: &str, recursive: bool) -> Result<()> {
         let pool = pool_of_snapshot(snapshot)?;
         let volume = snapshot.split('@').next().unwrap_or(snapshot);
@@ -357,8 +357,8 @@ impl Session {
         self.run(pool, Command::Rollback { volume, snapshot })
     }
 
-    /// Waits while a scrub of `pool` runs, and tells `progress` of it several times a second. Returns its end, or that
-    /// of the last one; `None` if there was none.
+    /// Waits while a scrub of `pool` runs, and calls `progress` several times a second. Returns its result, or that of the last
+    /// scrub; `None` if there was none.
     ///
     /// # Errors
     /// As [`Self::call`].

@@ -1,5 +1,5 @@
-//! The clients that call the daemon: what fits what they see, and now and then anything else. What they see may be old by the
-//! time their call arrives, as with any command.
+//! The clients that call the daemon: mostly calls that fit the state that they see, now and then arbitrary ones. That state may
+//! be old by the time their call arrives, as with any command.
 
 use ashlar_block::Runtime;
 use ashlar_md::MemberStatus;
@@ -190,7 +190,7 @@ impl World {
         let Some(uuid) = waiting.map(|waiting| waiting.uuid) else { return };
         match self.freshest(daemon, uuid) {
             Some(disk) => self.attach(daemon, disk).await,
-            // It starts all that wait: one that lacks its freshest disk would go on with older data.
+            // It starts all that wait: an array that lacks its freshest disk would continue with older data.
             None if rng.chance(1, 2) && self.all_are_fresh(daemon) => {
                 self.ask(daemon, "StartWaiting", json!({})).await;
                 self.check_freshness(daemon, uuid);

@@ -1,5 +1,5 @@
 //! Each rule of the control plane is broken once, and the simulation must find it: otherwise it is too weak to find a real bug
-//! there. That changes exclude each other has no canary: a change without a turn does not compile.
+//! there. Mutual exclusion of changes needs no canary: a change without a turn does not compile.
 
 use std::fmt::Debug;
 

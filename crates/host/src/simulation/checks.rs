@@ -111,7 +111,7 @@ impl World {
         if !daemon.service.stack.arrays.waiting().is_empty() {
             // The last member in sync did not take that the others failed: its user has to say that it may start alone.
             daemon.call("StartWaiting", serde_json::json!({})).await;
-            self.trace_state("started by force: ", daemon);
+            self.trace_state("start forced: ", daemon);
         }
         for made in &self.arrays {
             let Some(volume) = daemon.service.stack.arrays.of(made.uuid) else {

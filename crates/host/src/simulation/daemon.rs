@@ -38,7 +38,7 @@ use crate::varlink::server::Interface;
 use crate::varlink::{Call, Reply, encode};
 use crate::{copies_end, filling, returns};
 
-/// A call that takes longer has no end. Disks fall silent for a few seconds at most.
+/// A call that takes longer hangs. Disks stop responding for a few seconds at most.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The volumes that clients of a front end find, by the names of their devices.
@@ -169,7 +169,7 @@ impl Daemon {
     /// The reply to a call, which travels as bytes.
     ///
     /// # Panics
-    /// There is none within [`PATIENCE`].
+    /// There is no reply within [`PATIENCE`].
     pub(super) async fn call(&self, method: &str, parameters: impl Serialize) -> Reply {
         let parameters = serde_json::to_value(parameters).expect("parameters");
         let what = format!("{method} {parameters}");

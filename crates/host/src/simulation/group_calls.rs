@@ -31,7 +31,7 @@ const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];
 const OTHER: &str = "other";
 /// The most volumes, so that a run stays short.
 const MOST: usize = 6;
-/// In the reasons of refusals after which a daemon changes the group no more.
+/// Parts of refusals after which a daemon no longer changes the group.
 const FROZEN: [&str; 4] = [
     "cannot be changed until it is served again",
     "whether the volume group is as it was",

@@ -1,8 +1,8 @@
-//! A volume group on some of the disks: what its volumes have, and what the clients were answered of them.
+//! A volume group on some of the disks: the data of its volumes, and the answers that the clients got about them.
 //!
-//! The description on the disks is looked at when a call has been answered. What differs from the one before must be what the call
-//! asked for; or what the daemon does by itself, as the end of a merge. After a kill or a cut, the calls that had no answer may have
-//! taken place or not.
+//! The description on the disks is read when a call has been answered. Its differences from the previous one must be what the
+//! call asked for, or what the daemon does by itself, such as ending a merge. After a kill or a power cut, unanswered calls may
+//! have taken effect or not.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,24 +1,25 @@
 //! The control plane in one process, on the simulator: a daemon's `Service` over simulated disks and virtual time.
 //!
-//! Several clients call it at once, in all interleavings: the simulator's scheduler chooses at each await. Disks fail, fall silent
-//! and come back; daemons are killed, lose power or end, and start again with the same disks. A run is a function of its seed:
+//! Several clients call it at once, in all interleavings: the simulator's scheduler chooses at each await. Disks fail, stop
+//! responding and recover; daemons are killed, lose power or end, and start again with the same disks. A run is a function of its
+//! seed:
 //! `ASHLAR_SEED=n` runs only seed n, `ASHLAR_SEEDS=n` the first n, `ASHLAR_SEEDS=a..b` those from a up to b (a long run: `make
 //! soak`).
 //!
 //! Checked:
 //! - at any time a disk is a member of one array at most, once, running or waiting, and its device has that role;
-//! - a member whose removal was answered is not back before a call hands it in again;
+//! - a member whose removal was confirmed does not return before a call adds it again;
 //! - every call is answered within bounded time;
-//! - data reads back as it was acknowledged, through the array and, once it is idle, from each member in sync alone;
-//! - superblocks on disk name the members in sync, and no others: what was flushed is there after a kill and a start;
+//! - data reads back as acknowledged, through the array and, once it is idle, from each member in sync alone;
+//! - superblocks on disk name the members in sync, and no others: flushed data is there after a kill and a start;
 //! - an array starts again after each end of the daemon;
-//! - the daemon holds no disk open that it does not know;
+//! - the daemon holds no disk open that is not registered;
 //! - volumes of a group exist from the answer that says so until one says that they are gone, in the metadata on all physical volumes;
 //! - data of volumes reads back after snapshots, merges and moves of extents.
 //!
 //! docs/internals/simulated-daemon.md has the details.
 
-// A run that fails tells its course.
+// A failing run prints its course.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod calls;

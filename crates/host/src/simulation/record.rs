@@ -1,4 +1,4 @@
-//! What the clients were answered: which disks were handed in, which failed and which were removed.
+//! The answers that the clients got: which disks were added, which failed and which were removed.
 
 use std::collections::BTreeMap;
 

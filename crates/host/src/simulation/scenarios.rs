@@ -1,7 +1,7 @@
-//! Courses of calls that were once found to go wrong, or are easily thought of: each in several interleavings.
+//! Sequences of calls that once failed, or that are obvious candidates: each in several interleavings.
 //!
-//! They look at what the daemon answers, and at what is on the disks then. What its clients print, and what becomes of its process, sockets
-//! and files, is looked at by the tests of the program.
+//! They check the daemon's answers and the contents of the disks. The tests of the program check the output of its clients, and
+//! its process, sockets and files.
 
 mod arrays;
 mod at_once;
@@ -129,7 +129,7 @@ impl Scene {
         done.map(|line| line.as_str().expect("a line").to_owned()).collect()
     }
 
-    /// The second member of md0 is no member any more.
+    /// The second member of md0 is no longer a member.
     async fn take_out(&self, arrays: &[&str]) {
         for array in arrays {
             for action in [ManageAction::Fail, ManageAction::Remove] {

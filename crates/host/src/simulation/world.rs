@@ -68,7 +68,7 @@ pub(super) struct World {
     pub(super) record: RefCell<Record>,
     /// Whether a disk has misbehaved in this life.
     pub(super) had_trouble: Cell<bool>,
-    /// Whether a user has to decide which disk an array goes on with.
+    /// Whether a user has to decide with which disk an array continues.
     pub(super) is_over: Cell<bool>,
     /// That of the present life.
     service: RefCell<Weak<Service>>,
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// What goes on beside the clients that call: I/O, disks that misbehave, and a look at everything again and again.
+    /// The tasks beside the clients that call: I/O, disks that misbehave, and repeated checks of everything.
     fn others(self: &Rc<Self>, daemon: &Rc<Daemon>) -> Vec<JoinHandle<()>> {
         let task = |work: fn(Rc<Self>, Rc<Daemon>, Rng) -> LocalFuture<'static, ()>| {
             start(work(Rc::clone(self), Rc::clone(daemon), self.draw(Rng::fork)))
@@ -386,10 +386,10 @@ impl World {
         }
     }
 
-    /// Waits until nothing goes on any more, and checks everything.
+    /// Waits until nothing is in progress, and checks everything.
     async fn come_to_rest(&self, daemon: &Daemon) {
         self.disks.iter().for_each(|disk| disk.media.heal());
-        // Writes go on after all that happened.
+        // Writes continue after all that happened.
         let mut rng = self.draw(Rng::fork);
         for volume in daemon.service.stack.arrays.running() {
             if let Some(made) = self.array(volume.view.status().uuid) {

@@ -66,7 +66,7 @@ pub(crate) async fn stream(
         Ok(started) => started,
         Err(reply) => return send(socket, &reply).await,
     };
-    // The daemon's end waits until the client has the last events.
+    // The daemon's shutdown waits until the client has the last events.
     let _told = farewells.one_more();
     // Reply at once: from now on the client misses no event.
     send(socket, &Reply::ok(answer(devices, &[], 0)).continues()).await?;
@@ -124,7 +124,7 @@ fn start(
     Ok((Session::start(numbers, categories, HOST), traced))
 }
 
-/// The categories with these names; all if there are none.
+/// The categories with these names; all if `names` is empty.
 fn categories(names: &[String]) -> Result<Categories, Reply> {
     if names.is_empty() {
         return Ok(Categories::all());

@@ -1,4 +1,4 @@
-//! What a traced device holds at the sectors of an I/O, if a btrfs is on it.
+//! The files that a traced device holds at the sectors of an I/O, if a btrfs is on it.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::sandbox::Sandbox;
 /// The major number of md arrays.
 const MD: u32 = 9;
 
-/// The names of what a btrfs has on traced devices: those of now, which may have changed since the I/O.
+/// The names of the files of a btrfs on traced devices: the present names, which may have changed since the I/O.
 pub struct NamesOnDisk {
     open: OpenFileSystem,
     occupants: Occupants,
@@ -36,7 +36,7 @@ impl NamesOnDisk {
     ) -> Result<Self> {
         let given = disks.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         let selection = Selection { devices: disks, degraded: true, ..Selection::default() };
-        // The command goes on with the daemon's socket, or with files that it opens later.
+        // The command continues with the daemon's socket, or with files that it opens later.
         let open = selection.open(access, Sandbox::none()).await?;
         let devices = matches(&open, traced);
         if devices.is_empty() {
@@ -54,7 +54,7 @@ impl NamesOnDisk {
         Ok(Self { open, occupants, devices })
     }
 
-    /// What is at the sectors of an event; nothing if it has none, or is of another device.
+    /// The files at the sectors of an event; empty if the event has no sectors, or is of another device.
     pub async fn of(&mut self, record: &Record) -> Vec<Occupant> {
         let known = self.devices.iter().find(|(number, _)| *number == record.device);
         let Some((_, devid)) = known.filter(|_| record.bytes > 0) else { return Vec::new() };
@@ -94,7 +94,7 @@ fn matches(open: &OpenFileSystem, traced: &[(DeviceNumber, String)]) -> Vec<(Dev
             found.push((*number, *devid));
         }
     }
-    // Of one disk and one traced device it is plain which one is meant, whatever the file is called.
+    // With one disk and one traced device the match is clear, whatever the file is called.
     if let ([], [(number, _)], [(devid, _)]) = (&found[..], traced, &all[..])
         && open.is_on_one_disk()
         && number.major != MD

@@ -55,13 +55,13 @@ impl TraceStream {
         &self.devices
     }
 
-    /// How many events were lost so far, because they came faster than they were taken.
+    /// How many events were lost so far, because they came faster than they were read.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
     /// The items that arrived since the last call; `None` at the end of the trace, which the daemon reports, or when the
-    /// daemon ends. When `stop` ends (which consumes it), the daemon is asked for the rest.
+    /// daemon ends. When `stop` ends (which consumes it), this asks the daemon for the rest.
     ///
     /// # Errors
     /// The connection failed, or the daemon uses another protocol.
@@ -87,7 +87,7 @@ impl TraceStream {
                     }
                     Either::Right((_, receive)) => {
                         match self.socket.shutdown(Shutdown::Write).await {
-                            // If the daemon is already gone, receiving notices it.
+                            // If the daemon has already ended, receiving notices it.
                             Ok(()) => {}
                             Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
                             Err(error) => return Err(self.failed(error)),

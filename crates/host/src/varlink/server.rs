@@ -1,7 +1,7 @@
 //! A varlink service on a reactor: `org.varlink.service`, and one interface of ours.
 //!
-//! A peer that sends invalid varlink loses its connection and affects no other; at most one message is buffered for it. One
-//! that calls nothing loses it to a newcomer that finds no place, and in any case after a while ([`Limits`]).
+//! A peer that sends invalid varlink loses its connection and affects no other; at most one message is buffered for it. An idle
+//! peer loses its connection to a newcomer that finds no place, and in any case after a while ([`Limits`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -52,7 +52,7 @@ pub(crate) trait Interface {
     /// connection. `passed` says for whom, and has the descriptors that came with the call.
     async fn answer(&self, method: &str, call: Call, passed: &PassedFiles) -> Option<Vec<Reply>>;
 
-    /// Uses the connection for the replies to a call, until it ends; returns a call that is none for this.
+    /// Uses the connection for the replies to a call, until it ends; returns a call that does not need a whole connection.
     ///
     /// # Errors
     /// The peer is gone.
@@ -102,7 +102,7 @@ pub(crate) async fn serve<I: Interface + 'static>(
                 }
                 Err(socket) => {
                     rate_limited!(warn, most = limits.connections, "too many control connections");
-                    (socket, refused("too many calls are under way", Some("try again later")))
+                    (socket, refused("too many calls in progress", Some("try again later")))
                 }
             },
         };
@@ -178,13 +178,13 @@ async fn answer_all<I: Interface>(
         Conversation { frames: Frames::new(MAX_CALL), buffer: vec![0; 4096], files: Vec::new() };
     loop {
         let Some(call) = timeout(idle, pin!(conversation.next_call(slot))).await else {
-            tracing::debug!("a control connection without calls is closed");
+            tracing::debug!("an idle control connection is closed");
             return Ok(());
         };
         let Some(call) = call? else { return Ok(()) };
         // A call that came too late for a connection that has lost its place is not begun: nothing could answer it.
         if !slot.work() {
-            tracing::debug!("a control connection without calls has given its place to another");
+            tracing::debug!("an idle control connection lost its place to another");
             return Ok(());
         }
         let passed =
@@ -361,7 +361,7 @@ mod tests {
             let refused = connect(path);
             send(&refused, "Say");
             let text = reply(&refused);
-            assert!(text.contains(".Refused\"") && text.contains("calls are under way"), "{text}");
+            assert!(text.contains(".Refused\"") && text.contains("calls in progress"), "{text}");
             assert_eq!(reply(&refused), "");
             let owner = connect(path);
             send(&owner, "Say");

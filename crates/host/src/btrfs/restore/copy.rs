@@ -40,7 +40,7 @@ enum Destination {
     Taken,
 }
 
-/// A copy that goes on.
+/// A running copy.
 pub(super) struct Copy<'a> {
     options: &'a RestoreOptions,
     store: Store,
@@ -81,7 +81,7 @@ impl<'a> Copy<'a> {
         let options = self.options;
         let mut found = Vec::new();
         for (path, dest) in options.sources()? {
-            let failed = |why: FileError| Error::new("cannot take out", Name(path.to_vec()), why);
+            let failed = |why: FileError| Error::new("cannot extract", Name(path.to_vec()), why);
             let place = self.files.resolve(path).await.map_err(failed)?;
             let kind = self.files.kind(place).await.map_err(failed)?;
             // Paths in messages are this one, followed by a slash and more.
@@ -178,7 +178,7 @@ impl<'a> Copy<'a> {
 
     fn fail(&mut self, path: &[u8], why: impl std::fmt::Display) {
         let path = if path.is_empty() { b"/" } else { path };
-        self.observer.failure(&Error::new("not taken out", Name(path.to_vec()), why));
+        self.observer.failure(&Error::new("not extracted", Name(path.to_vec()), why));
         self.counts.failures += 1;
     }
 

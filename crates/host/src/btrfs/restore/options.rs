@@ -1,4 +1,4 @@
-//! What a copy is to do, what it tells, and its result.
+//! The options of a copy, its reports, and its result.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
@@ -84,7 +84,7 @@ impl RestoreOptions {
             if all.iter().any(|(_, other)| *other == dest) {
                 let (name, dest) = (Name(name.to_vec()), self.dest.display());
                 return Err(Error::usage(format_args!("two paths would be {name} in {dest}"))
-                    .hint("take them out one after the other"));
+                    .hint("extract them one after the other"));
             }
             all.push((path, dest));
         }
@@ -120,7 +120,7 @@ pub struct RestoreCounts {
     pub special: u64,
     /// Attributes that give rights, left out because owners are not set.
     pub privileged: u64,
-    /// Failures, each of which the observer was told.
+    /// Failures, each reported to the observer.
     pub failures: u64,
 }
 
@@ -165,7 +165,7 @@ pub trait RestoreObserver {
     /// Those of the observer, which end the copy.
     fn event(&self, event: RestoreEvent<'_>) -> Result<()>;
 
-    /// Something is not copied, or not completely. The copy goes on.
+    /// Something is not copied, or not completely. The copy continues.
     fn failure(&self, error: &Error);
 
     /// The progress, several times a second.

@@ -1,4 +1,4 @@
-//! How much of a copy is done, and, once it was counted, of how much.
+//! The progress of a copy, and its total once the files are counted.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use futures_util::future::{Either, pending, select};
 use super::options::{Amount, RestoreObserver, RestoreOptions, RestoreProgress};
 use crate::error::Result;
 
-/// How often the observer is told.
+/// How often the meter reports to the observer.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Measures a copy.
@@ -71,7 +71,7 @@ impl Meter {
             return pending().await;
         }
         let count = std::pin::pin!(async {
-            // Of what is left out it is not known how much there is.
+            // The size of what is left out is not known.
             let is_all = options.only.is_none() && options.except.is_empty() && options.snapshots;
             let mut total = Amount::default();
             for path in options.paths.iter().filter(|_| is_all) {

@@ -95,7 +95,7 @@ impl Store {
             return Ok(());
         };
         let synced = rustix::fs::syncfs(target);
-        synced.map_err(|why| Error::new("cannot store what was taken out", path.display(), why))
+        synced.map_err(|why| Error::new("cannot store the extracted files", path.display(), why))
     }
 }
 
@@ -150,7 +150,7 @@ fn is_leftover(name: &OsStr, of: Option<&OsStr>) -> bool {
     is_ours && random.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// Removes the temporary files that a killed run left behind.
+/// Removes the temporary files that a killed run left.
 pub(super) fn remove_leftovers(directory: &Path, of: Option<&OsStr>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -166,8 +166,8 @@ pub(super) fn set_owner(dest: &Path, stat: &InodeItem) -> io::Result<()> {
     lchown(dest, Some(stat.uid.get()), Some(stat.gid.get()))
 }
 
-/// The file or directory at a path, opened; `None` for a symbolic link, and for what only its name gives access to. In the sandbox
-/// modes and attributes are changed only of what is open: whether it may be opened, landlock judges.
+/// The file or directory at a path, opened; `None` for a symbolic link, and for a file accessible only by its name. In the
+/// sandbox modes and attributes are changed only through open descriptors: landlock decides which files may be opened.
 fn opened(dest: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match open(dest, flags, Mode::empty()) {

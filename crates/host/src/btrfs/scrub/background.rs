@@ -1,4 +1,4 @@
-//! A scrub in a process of its own, which goes on after the command that started it.
+//! A scrub in a separate process, which continues after the command that started it.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use crate::error::{Error, FAILURE, Result};
 /// In the environment of the background process.
 const MARK: &str = "ASHLAR_SCRUB_BACKGROUND";
 
-/// What became of a background process.
+/// The outcome of starting a background process.
 pub enum BackgroundScrub {
     /// It scrubs.
     Running {
@@ -20,7 +20,7 @@ pub enum BackgroundScrub {
         /// The UUID of the file system.
         fsid: String,
     },
-    /// It ended before that, and has told why.
+    /// It ended before that, and has reported why.
     Ended(ExitCode),
 }
 
@@ -63,7 +63,7 @@ impl ScrubRun {
     /// Those of the system calls.
     pub fn go_to_background(&self, process: &BackgroundProcess) -> Result<()> {
         match process.0.ready(&self.fsid().to_string()) {
-            // The scrub goes on even if that command is gone.
+            // The scrub continues even if that command has ended.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 Err(Error::plain("cannot go to the background", error))
             }

@@ -85,7 +85,7 @@ impl Drop for ControlSocket {
 /// The socket cannot be made.
 pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
     let failed = |error: std::io::Error| Error::new("cannot listen", path.display(), error);
-    // This process has the lock of the file system, so it is a killed process's: in the sandbox none can be asked.
+    // This process holds the lock of the file system, so a socket there is a killed process's: in the sandbox it cannot be asked.
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         std::fs::remove_file(path).map_err(failed)?;
     }
@@ -160,7 +160,7 @@ struct Limit {
     bytes: u64,
 }
 
-/// Asks the process that runs the scrub; `None` if there is none.
+/// Asks the process that runs the scrub; `None` if no process does.
 ///
 /// # Errors
 /// It does not answer, or refuses.

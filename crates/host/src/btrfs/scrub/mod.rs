@@ -46,7 +46,7 @@ use crate::sandbox::Sandbox;
 
 /// How often a scrub that is being cancelled is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(50);
-/// How long a scrub that has ended may take to let go of its lock.
+/// How long a scrub that has ended may take to release its lock.
 const END: Duration = Duration::from_secs(2);
 
 /// How many groups of 512 KiB may be in flight on each device.
@@ -55,7 +55,7 @@ pub(crate) const DEPTHS: RangeInclusive<usize> = 1..=256;
 /// Parses such a number.
 ///
 /// # Errors
-/// It is none of them.
+/// It is not a number in this range.
 pub fn depth(text: &str) -> std::result::Result<usize, String> {
     let depth = text.parse().ok().filter(|depth| DEPTHS.contains(depth));
     depth.ok_or_else(|| {

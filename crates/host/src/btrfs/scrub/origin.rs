@@ -1,4 +1,4 @@
-//! What a scrub begins with, and its record as it goes on.
+//! The initial state of a scrub, and its record while it runs.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -101,7 +101,7 @@ impl Origin {
     }
 }
 
-/// What is said of a device that has less bytes than its file system says, which may use none of those that are missing.
+/// The message about a device that is smaller than its file system says; the file system may not use the missing bytes at all.
 fn short(device: &Device) -> Option<String> {
     let Device { name, devid, total_bytes, .. } = device;
     let here = device.gateway.capacity().bytes();

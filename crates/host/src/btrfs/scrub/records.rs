@@ -125,8 +125,8 @@ impl ScrubRecord {
         (passed > 0 && since > 0.0).then(|| (passed as f64 / since) as u64)
     }
 
-    /// The exit code of a command that has done it. As in btrfs-progs 3 says that the file system has errors now: a scrub that only reads
-    /// leaves those, too, which it would correct.
+    /// The exit code of a command that ran it. As in btrfs-progs, 3 says that the file system still has errors: a read-only scrub
+    /// leaves also the errors that it could correct.
     pub fn exit_code(&self) -> u8 {
         let counters = self.counters();
         let is_left = self.read_only && counters.has_errors();
@@ -300,7 +300,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let store = RecordStore::new(Some(dir.path())).expect("a place");
         let record = record(DeviceState::Cancelled);
-        assert!(store.load(record.fsid).expect("no file is no error").is_none());
+        assert!(store.load(record.fsid).expect("a missing file is not an error").is_none());
         store.save(&record).expect("saved");
         assert_eq!(store.load(record.fsid).expect("loaded"), Some(record.clone()));
         fs::write(store.file(record.fsid), "{").expect("damaged");

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 
 /// How often the status file is written (btrfs-progs' interval).
 const SAVE: Duration = Duration::from_secs(5);
-/// How often the observer is told.
+/// How often the scrub reports to the observer.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Collects the problems found, to be reported at the end with the names of the files.
@@ -67,8 +67,8 @@ pub struct ReportedProblem {
 }
 
 impl ReportedProblem {
-    /// Whether to tell the user more of it than its count. Repaired blocks are only counted; but of a copy below the file
-    /// system its user learns which disk returns wrong bytes.
+    /// Whether to report more about it than its count. Repaired blocks are only counted; but if a copy below the file system
+    /// was wrong, the report names the disk that returned wrong bytes.
     fn is_notable(&self, read_only: bool) -> bool {
         !self.problem.is_repaired() || read_only || self.problem.copy != CopyNumber::ANY
     }
@@ -145,7 +145,7 @@ impl ScrubReport {
         let end = if self.record.is_finished() {
             ""
         } else {
-            "WARNING: not all of the file system was scrubbed; ashlar btrfs scrub resume goes on\n"
+            "WARNING: the scrub is incomplete; ashlar btrfs scrub resume continues it\n"
         };
         Some([errors, end].concat()).filter(|text| !text.is_empty())
     }

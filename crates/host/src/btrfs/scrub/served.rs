@@ -1,4 +1,4 @@
-//! A scrub that a daemon does, of a file system on volumes that it serves.
+//! A scrub that a daemon runs, of a file system on volumes that it serves.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::disks;
 use crate::error::{Error, Result};
 use crate::interface::{FileSystemReply, JobAction, Scrub};
 
-/// How often the observer is told.
+/// How often the observer gets the progress.
 const TICK: Duration = Duration::from_millis(200);
-/// How often the daemon is asked whether a scrub that has ended has let go of its volumes.
+/// How often to ask the daemon whether a scrub that has ended has released its volumes.
 const BRIEF: Duration = Duration::from_millis(5);
 
 /// See the module text.
@@ -79,7 +79,7 @@ impl ServedScrub {
                     self.client.control_job(&self.handle.fsid().to_string(), JobAction::Cancel)?;
                 }
             }
-            // Its volumes can be opened once it is no job any more.
+            // Its volumes can be opened once it is no longer a job.
             let name = self.handle.fsid().to_string();
             while self.client.jobs()?.iter().any(|job| job.name == name) {
                 sleep(BRIEF).await;

@@ -104,7 +104,7 @@ fn a_member_that_was_damaged_at_the_start_is_added_again() {
             scene.refused("Manage", add(false), "has md member, damaged").await;
             scene.refused("Manage", add(false), "--force overwrites what is there").await;
             let re_add = change(ManageAction::ReAdd, false);
-            scene.refused("Manage", re_add, "is no member of an array").await;
+            scene.refused("Manage", re_add, "is not a member of an array").await;
             let added = scene.done("Manage", add(true)).await;
             assert_eq!(added["done"], json!([format!("added {}", disk.path)]));
             scene.write().await;

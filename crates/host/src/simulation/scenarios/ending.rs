@@ -1,4 +1,4 @@
-//! The end of one array while the daemon goes on, and its next start: `clear` and `inactive` as its `array_state`.
+//! The stop of one array while the daemon runs, and its next start: `clear` and `inactive` as its `array_state`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -101,7 +101,7 @@ fn an_inactive_array_keeps_its_members_and_starts_again() {
         scene.set_refused(ARRAY_STATE, "active", why).await;
         for at in MD0 {
             scene.check_clean(at);
-            assert!(scene.disk(at).is_open(), "disk {at} was let go of");
+            assert!(scene.disk(at).is_open(), "disk {at} was released");
         }
         let started = scene.done("StartWaiting", json!({})).await;
         assert_eq!(started, json!({ "done": ["started array /dev/md0"], "failed": [] }));

@@ -117,7 +117,7 @@ async fn paused(scene: &Scene, name: &str, kind: &str) -> (u64, u64) {
     (bytes("done_bytes"), bytes("total_bytes"))
 }
 
-/// Pauses a job that has just begun, and sees that it does not go on.
+/// Pauses a job that has just begun, and checks that it does not continue.
 async fn pause(scene: &Scene, name: &str, kind: &str) {
     scene.done("ControlJob", control(name, JobAction::Pause)).await;
     paused(scene, name, kind).await;
