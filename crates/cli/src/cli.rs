@@ -43,7 +43,7 @@ pub(crate) struct Cli {
     #[arg(long, global = true)]
     pub(crate) no_sandbox: bool,
 
-    /// A map of GNU ddrescue: what it has not read of the disk fails to be read from its image, so that mirrors, parity and checksums
+    /// A map of GNU ddrescue: sectors of the disk that it has not read fail to be read from its image, so that mirrors, parity and checksums
     /// make up for it (may be repeated; FILE alone if there is one disk) [default: IMAGE.map, or disk.map beside disk.img]
     #[arg(long, value_name = "[DISK=]FILE", global = true)]
     pub(crate) map: Vec<MapFile>,

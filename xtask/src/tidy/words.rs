@@ -51,12 +51,12 @@ pub(crate) fn plain(tree: &Tree) -> Vec<Finding> {
             for (phrase, instead) in PHRASES {
                 if has_phrase(&lower, phrase) {
                     let message = format!("\"{phrase}\" reads as translated: {instead}");
-                    found.push(Finding::warning(&file.path, index + 1, message));
+                    found.push(Finding::error(&file.path, index + 1, message));
                 }
             }
             if let Some(noun) = is_no(&lower) {
                 let message = format!("\"is no {noun}\" reads as translated: is not a {noun}");
-                found.push(Finding::warning(&file.path, index + 1, message));
+                found.push(Finding::error(&file.path, index + 1, message));
             }
         }
     }

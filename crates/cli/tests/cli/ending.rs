@@ -1,4 +1,4 @@
-//! How a daemon ends (cleanly, by force, after a defect), and what commands that wait for its end see.
+//! How a daemon ends (cleanly, after a second signal, after a defect), and what commands that wait for its end see.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

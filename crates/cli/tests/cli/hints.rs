@@ -217,7 +217,8 @@ fn every_option_that_a_message_names_is_one_of_the_command_that_prints_it() {
                 for command in printers {
                     if !help(&command, &mut known).contains(option) {
                         let file = file.display();
-                        wrong.push(format!("{file}:{line}: {option} is not an option of {command}"));
+                        wrong
+                            .push(format!("{file}:{line}: {option} is not an option of {command}"));
                     }
                 }
             }

@@ -167,7 +167,10 @@ fn a_snapshot_is_extended_when_it_fills_and_its_clients_notice_nothing() {
     let log = daemon.end();
     let extended = |to: &str| log.contains(&format!("snapshot vg/snap was extended to {to}"));
     assert!(["5.00 MiB", "7.00 MiB", "9.00 MiB"].into_iter().all(extended), "{log}");
-    assert!(!log.contains("% full"), "a snapshot with room for all of its origin never fills: {log}");
+    assert!(
+        !log.contains("% full"),
+        "a snapshot with room for all of its origin never fills: {log}"
+    );
     // Each change was archived, and what is on the disk is what was served.
     let archive = std::fs::read_dir(images.path("state/ashlar/lvm/archive")).unwrap();
     assert!(archive.count() >= 3);

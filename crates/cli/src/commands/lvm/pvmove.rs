@@ -185,7 +185,7 @@ impl Pvmove {
                     Some(found) if found.state == JobState::Failed => {
                         let why = "a disk has failed, or the metadata could not be written: see the daemon's log";
                         return Err(Error::new("The move cannot continue", job, why)
-                            .hint("ashlar lvm pvmove --abort gives it up"));
+                            .hint("ashlar lvm pvmove --abort cancels it"));
                     }
                     Some(found) if are_due => report(source, found.done_bytes, found.total_bytes)?,
                     Some(_) => {}
