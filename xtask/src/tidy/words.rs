@@ -33,7 +33,8 @@ const PHRASES: &[(&str, &str)] = &[
 ];
 
 /// Nouns before which `is no` is right: "there is no", "is no longer".
-const AFTER_NO: &[&str] = &["longer", "more", "less", "fewer", "other", "one", "need", "reason"];
+const AFTER_NO: &[&str] =
+    &["longer", "more", "less", "fewer", "better", "worse", "other", "one", "need", "reason"];
 
 /// Files that quote: this rule, and texts of other programs.
 const QUOTING: &[&str] = &["xtask/src/tidy/words.rs", "LICENSE-APACHE", "LICENSE-MIT"];
