@@ -251,7 +251,7 @@ fn restore_does_what_that_of_btrfs_progs_does() {
     ] {
         ours(options, "ours-0").fails(2, &parts);
     }
-    ours(&[], "nothing").fails(1, &["nothing", "no directory"]);
+    ours(&[], "nothing").fails(1, &["nothing", "not a directory"]);
     ours(&["-f", "4096"], "ours-0").fails(1, &["4096", "-l lists"]);
 }
 

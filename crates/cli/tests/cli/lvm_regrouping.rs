@@ -96,7 +96,7 @@ fn groups_that_do_not_go_together_stay_as_they_are() {
         (5, "vgsplit", &["vg", "vg", "d0"], "Duplicate volume group name"),
         (5, "vgsplit", &["vg", "new", "d0", "d1", "d2"], "vgrename"),
         (5, "vgsplit", &["vg", "new", "e0"], "\"e0\" not found in volume group \"vg\""),
-        (5, "vgsplit", &["vg", "b d", "d0"], "no name for a volume group"),
+        (5, "vgsplit", &["vg", "b d", "d0"], "not a name for a volume group"),
         (5, "vgsplit", &["-n", "none", "vg", "new"], "\"vg/none\""),
         (5, "vgsplit", &["vg", "same", "d0"], "\"kept\" already exists"),
         (5, "vgsplit", &["vg", "coarse", "d0"], "extent sizes differ"),

@@ -224,8 +224,10 @@ impl Pool {
     /// Whether all that is missing may be log devices: of each unavailable top-level vdev there is no label, so only the
     /// pool's own configuration, which libzpool reads, says what it was.
     pub fn may_lack_only_logs(&self) -> bool {
-        let unavailable = |vdev: &&Node| vdev.health == Health::Unavailable && !vdev.is_log;
-        self.vdevs.iter().filter(unavailable).all(|vdev| vdev.kind == VdevKind::Missing)
+        let is_available = |vdev: &Node| vdev.health != Health::Unavailable;
+        let mut data = self.vdevs.iter().filter(|vdev| !vdev.is_log && vdev.kind != VdevKind::Hole);
+        data.clone().any(is_available)
+            && data.all(|vdev| is_available(vdev) || vdev.kind == VdevKind::Missing)
     }
 
     /// The configuration for `spa_import` and `spa_tryimport`. `path_of` returns the absolute path
