@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Btrfs(commands::btrfs::Btrfs),
     #[command(subcommand)]
     Zpool(commands::zpool::Zpool),
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "zfs")]
     Zvol(commands::zvol::Zvol),
     Status(commands::status::Status),
     #[cfg(feature = "top")]

@@ -139,6 +139,8 @@ impl Service {
     async fn carry_out(&self, served: &Arc<ServedPool>, command: Command) -> Result<Value, Reply> {
         let done = match &command {
             Command::Scrub(_)
+            | Command::ChangeLeaf { .. }
+            | Command::ClearErrors { .. }
             | Command::SetPool { .. }
             | Command::CreateVolume { .. }
             | Command::SetProperty { .. }
@@ -167,6 +169,10 @@ impl Service {
             | Command::Share { .. }
             | Command::SetParameter { .. }
             | Command::CreatePool { .. }
+            | Command::DestroyPool
+            // The daemon does not hold the new disks.
+            | Command::AddVdevs { .. }
+            | Command::AttachDisk { .. }
             | Command::Part { .. }
             | Command::ImportPool { .. }
             | Command::Open { .. }

@@ -83,6 +83,42 @@ pub enum Command {
     },
     /// Writes everything out and releases the pool. Volumes must be closed.
     ExportPool,
+    /// Marks the pool destroyed, and releases it. Volumes must be closed.
+    DestroyPool,
+    /// Adds top-level vdevs to the pool.
+    AddVdevs {
+        /// The vdevs.
+        vdevs: Vec<NewVdev>,
+        /// Also uses disks whose labels say that they belong to another pool, and vdevs of another form.
+        force: bool,
+        /// The ranges to zero first: the signatures of other formats on the disks.
+        wiped: Vec<DiskWipe>,
+    },
+    /// Attaches a disk to a leaf, and starts its resilver.
+    AttachDisk {
+        /// The leaf: its path, the end of its path, or its number.
+        leaf: String,
+        /// The file or device to attach.
+        path: PathBuf,
+        /// It replaces the leaf, which is detached at the end of the resilver; otherwise both stay as a mirror.
+        replace: bool,
+        /// Also uses a disk whose labels say that it belongs to another pool.
+        force: bool,
+        /// The ranges to zero first: the signatures of other formats on the disk.
+        wiped: Vec<DiskWipe>,
+    },
+    /// Changes the state of a leaf.
+    ChangeLeaf {
+        /// As in [`Command::AttachDisk`].
+        leaf: String,
+        /// The change.
+        change: LeafChange,
+    },
+    /// Sets the error counters of a leaf to 0, or those of all vdevs.
+    ClearErrors {
+        /// As in [`Command::AttachDisk`].
+        leaf: Option<String>,
+    },
     /// Reads the pool's status. Answered by [`Reply::Pool`].
     PoolStatus,
     /// Starts, pauses or stops a scrub.
@@ -278,6 +314,21 @@ pub enum Scrub {
     Pause,
     /// Ends it.
     Stop,
+}
+
+/// A change of a leaf of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeafChange {
+    /// Removes it from its mirror. Its labels are of no transaction group then.
+    Detach,
+    /// Stops its use until it is brought online.
+    Offline,
+    /// Uses it again, and resilvers it.
+    Online {
+        /// Also uses space that the device has gained.
+        expand: bool,
+    },
 }
 
 /// A worker's answer.

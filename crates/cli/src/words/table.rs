@@ -10,8 +10,8 @@ const MOUNTED: &str = "it needs a mounted file system, which is the kernel's job
 /// What btrfs-progs do with a file system that is not mounted.
 const PROGS: &str = "ashlar does not change the structures of a btrfs: btrfs-progs do that, on a volume that ashlar serve DISK... \
      --mount DIR serves";
-/// What changes the devices of a pool.
-const VDEVS: &str = "ashlar does not change the devices of a pool: end its use with ashlar zpool export POOL, and use OpenZFS's zpool";
+/// What ashlar has no verb for.
+const POOLS: &str = "ashlar has no such change of a pool: end its use with ashlar zpool export POOL, and use OpenZFS's zpool";
 /// What OpenZFS does with file systems.
 const DATASETS: &str = "ashlar has the volumes of a pool, not its file systems: end its use with ashlar zpool export POOL, and use \
      OpenZFS's zfs";
@@ -49,7 +49,6 @@ pub(super) const TABLE: &[(&str, Answers)] = &[
 
 const TOP: Answers = &[
     (&["mdadm"], "type ashlar md, which takes mdadm's spelling, too"),
-    (&["zfs"], "type ashlar zvol: ashlar zvol list, create, snapshot, set and so on"),
     (&["lvm2"], "type ashlar lvm"),
     (&["losetup", "kpartx", "partx", "partprobe", "loop"], LOOP),
     (
@@ -307,9 +306,8 @@ const BTRFS_SUBVOLUME: Answers = &[
 ];
 
 const ZPOOL: Answers = &[
-    (&["add", "attach", "detach", "replace", "remove", "split", "initialize", "trim"], VDEVS),
-    (&["online", "offline", "clear", "reopen", "reguid", "labelclear", "resilver"], VDEVS),
-    (&["destroy", "upgrade", "checkpoint", "set", "sync", "ddtprune", "prefetch"], VDEVS),
+    (&["remove", "split", "initialize", "trim", "reopen", "reguid", "resilver"], POOLS),
+    (&["upgrade", "checkpoint", "sync", "ddtprune", "prefetch"], POOLS),
     (&["iostat"], "type ashlar top, or ashlar zpool status"),
     (&["history", "events"], "type ashlar zpool status; the log of ashlar serve has what happened"),
     (&["wait"], "type ashlar zpool scrub --wait POOL"),
@@ -319,9 +317,12 @@ const ZPOOL: Answers = &[
 
 const ZVOL: Answers = &[
     (
-        &["send", "receive", "recv", "redact", "bookmark", "hold", "holds", "release", "diff"],
-        DATASETS,
+        &["send", "receive", "recv", "redact"],
+        "libzpool's functions for streams differ from release to release, and ashlar does not call them: copy a volume's \
+         file in DIR/dev/zvol of ashlar serve DISK... --mount DIR, or end the pool's use with ashlar zpool export POOL, \
+         and use OpenZFS's zfs",
     ),
+    (&["bookmark", "hold", "holds", "release", "diff"], DATASETS),
     (
         &["mount", "unmount", "umount", "share", "unshare", "upgrade", "project", "program"],
         DATASETS,

@@ -60,7 +60,8 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/sandbox.rs", &["scan", "md examine", "md detail", "btrfs get", "lvm lvs"]),
     ("host/src/trace", &["trace"]),
     ("host/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
-    ("host/src/pools/create.rs", &["zpool create"]),
+    ("host/src/pools/create.rs", &["zpool create", "zpool add", "zpool attach", "zpool replace"]),
+    ("host/src/pools/labels.rs", &["zpool labelclear"]),
 ];
 
 /// Other programs whose options messages recommend.

@@ -57,6 +57,7 @@ mod top;
 mod trace;
 mod trace_plot;
 mod typed;
+mod zpool_devices;
 mod zpool_get;
 mod zvol;
 mod zvol_failing;

@@ -284,7 +284,9 @@ fn words_of_other_tools_are_answered_with_what_to_type_here() {
         let run = ashlar_in(Path::new("/"), args).fails(2, parts);
         assert!(run.err.contains("\nhint: ") && run.out.is_empty(), "{run:?}");
     };
-    refused(&["zfs", "list"], &["no such command: ashlar zfs", "ashlar zvol"]);
+    refused(&["zfs", "mount"], &["no such command: ashlar zvol mount", "not its file systems"]);
+    refused(&["zfs", "send"], &["libzpool", "--mount DIR"]);
+    refused(&["zpool", "split"], &["no such command: ashlar zpool split", "OpenZFS's zpool"]);
     refused(&["lvs"], &["no such command: ashlar lvs", "type ashlar lvm lvs"]);
     refused(&["lvnosuch"], &["no such command: ashlar lvnosuch", "ashlar lvm --help"]);
     refused(&["create"], &["ashlar md create or ashlar zpool create or ashlar zvol create"]);
@@ -345,7 +347,7 @@ fn every_word_of_the_tools_is_one_of_ours_or_answered() {
         let is_verb = word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         (is_verb && !word.starts_with('-')).then(|| word.to_owned())
     };
-    for (program, ours) in [("zpool", "zpool"), ("zfs", "zvol")] {
+    for (program, ours) in [("zpool", "zpool"), ("zfs", "zfs")] {
         for word in words_of(program, &[], verb) {
             let typed = [ours, word.as_str()];
             unknown.extend(is_unknown(&typed, "unrecognized subcommand").then(|| typed.join(" ")));

@@ -28,6 +28,20 @@ impl PoolLayout {
     /// # Errors
     /// They describe no pool.
     pub fn parse(words: &[String]) -> Result<Self> {
+        let layout = Self::parse_more(words)?;
+        if !layout.vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
+            return Err(Error::usage(
+                "invalid vdev specification: at least one toplevel vdev must be specified",
+            ));
+        }
+        Ok(layout)
+    }
+
+    /// As [`Self::parse`], for vdevs that are added to a pool: these may be logs only.
+    ///
+    /// # Errors
+    /// They describe no vdevs.
+    pub fn parse_more(words: &[String]) -> Result<Self> {
         let mut vdevs: Vec<NewVdev> = Vec::new();
         let mut class = VdevClass::Normal;
         // Whether the disks that follow belong to the last vdev.
@@ -76,12 +90,13 @@ impl PoolLayout {
                 return Err(Error::usage(text));
             }
         }
-        if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
-            return Err(Error::usage(
-                "invalid vdev specification: at least one toplevel vdev must be specified",
-            ));
-        }
         Ok(Self { vdevs })
+    }
+
+    /// One disk.
+    pub fn single(path: PathBuf) -> Self {
+        let (kind, class) = (VdevKind::Single, VdevClass::Normal);
+        Self { vdevs: vec![NewVdev { kind, class, paths: vec![path] }] }
     }
 
     /// The layout of `pool`, as `zpool create -n` prints it.
@@ -117,13 +132,16 @@ impl PoolLayout {
     }
 }
 
-/// A pool that can be made: its disks are open, and nothing was written.
-pub struct NewPool {
+/// Disks that a pool can be given: they are open and locked, and nothing was written.
+pub struct NewDisks {
     layout: PoolLayout,
     disks: Vec<Disk>,
     wiped: Vec<DiskWipe>,
     force: bool,
 }
+
+/// A pool that can be made: its disks are open, and nothing was written.
+pub struct NewPool(NewDisks);
 
 /// The properties of a new pool.
 #[derive(Clone, Debug, Default)]
@@ -134,7 +152,7 @@ pub struct NewPoolProperties {
     pub dataset: BTreeMap<String, String>,
 }
 
-impl NewPool {
+impl NewDisks {
     /// Opens the disks of `layout`; with `force` those that are not empty, too.
     ///
     /// # Errors
@@ -154,9 +172,37 @@ impl NewPool {
         Ok(Self { layout, disks, wiped, force })
     }
 
+    /// The command that adds them to a pool.
+    pub fn add(&self) -> Command {
+        let (vdevs, wiped) = (self.layout.vdevs.clone(), self.wiped.clone());
+        Command::AddVdevs { vdevs, force: self.force, wiped }
+    }
+
+    /// The command that attaches the one disk to `leaf` of a pool, or replaces that by it.
+    ///
+    /// # Errors
+    /// It is not one disk.
+    pub fn attach(&self, leaf: String, replace: bool) -> Result<Command> {
+        let [path] = &self.layout.paths()[..] else {
+            return Err(Error::usage("one disk is attached at a time"));
+        };
+        let (path, wiped, force) = (path.clone(), self.wiped.clone(), self.force);
+        Ok(Command::AttachDisk { leaf, path, replace, force, wiped })
+    }
+}
+
+impl NewPool {
+    /// As [`NewDisks::open`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open(layout: PoolLayout, access: Access, force: bool) -> Result<Self> {
+        NewDisks::open(layout, access, force).await.map(Self)
+    }
+
     /// The layout, with absolute paths.
     pub fn layout(&self) -> &PoolLayout {
-        &self.layout
+        &self.0.layout
     }
 
     /// Makes the pool `name`, and exports it.
@@ -166,16 +212,16 @@ impl NewPool {
     pub async fn create(self, name: String, properties: NewPoolProperties) -> Result<()> {
         let create = Command::CreatePool {
             name: name.clone(),
-            vdevs: self.layout.vdevs,
+            vdevs: self.0.layout.vdevs,
             properties: properties.pool,
             dataset_properties: properties.dataset,
-            force: self.force,
-            wiped: self.wiped,
+            force: self.0.force,
+            wiped: self.0.wiped,
         };
         let started = Pool::start(&name, create, Vec::new(), Arc::<Parameters>::default()).await;
         let pool = started.map_err(|error| not_had(&error))?;
         let exported = pool.export().await.map_err(|error| refused(&error));
-        drop(self.disks);
+        drop(self.0.disks);
         exported
     }
 }
@@ -192,20 +238,27 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
 /// Refuses disks that contain anything other than a pool. The worker checks pools.
 async fn refuse_used(disks: &[Disk]) -> Result<()> {
     for disk in disks {
-        let contents = probe(&disk.gateway).await;
-        let contents =
-            contents.map_err(|status| Error::new("cannot read", disk.path.display(), status))?;
-        let is_pools = |found: &Signature| found.name == ZFS_MEMBER;
-        let is_free = matches!(contents.md, Md::None)
-            && contents.other_md.is_empty()
-            && contents.foreign.iter().all(is_pools);
-        if !is_free {
-            let why = format!("has {}", contents.claims().join(", "));
-            return Err(Error::new("cannot create a pool of", disk.path.display(), why)
+        if let Some(why) = foreign(disk).await? {
+            return Err(Error::new("cannot use for a pool", disk.path.display(), why)
                 .hint("nothing was changed; --force overwrites what is there"));
         }
     }
     Ok(())
+}
+
+/// What a disk contains, unless that is nothing but a pool.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) async fn foreign(disk: &Disk) -> Result<Option<String>> {
+    let contents = probe(&disk.gateway).await;
+    let contents =
+        contents.map_err(|status| Error::new("cannot read", disk.path.display(), status))?;
+    let is_pools = |found: &Signature| found.name == ZFS_MEMBER;
+    let is_free = matches!(contents.md, Md::None)
+        && contents.other_md.is_empty()
+        && contents.foreign.iter().all(is_pools);
+    Ok((!is_free).then(|| format!("has {}", contents.claims().join(", "))))
 }
 
 /// The signatures to wipe on the disks.

@@ -1,10 +1,11 @@
 //! Access to ZFS pools: through a running daemon, or on disks that this process opens.
 
 mod create;
+mod labels;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
@@ -12,15 +13,22 @@ use ashlar_stack::pool_members::{FoundMember, members_on};
 use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{CallError, DiskPart, Pool, PoolError};
 use ashlar_zfs::ondisk::config;
-use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply, ScanStatus};
+use ashlar_zfs::ondisk::label::PoolState;
+use ashlar_zfs::protocol::{
+    Command, Dataset, ImportConfig, PoolStatus, Reply, ScanStatus, VdevStatus,
+};
 
-pub use self::create::{NewPool, NewPoolProperties, PoolLayout, absolute};
+pub use self::create::{NewDisks, NewPool, NewPoolProperties, PoolLayout, absolute};
+pub use self::labels::clear_labels;
 use crate::client::Client;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 
 /// How often the state of a pool is read.
 const POLL: Duration = Duration::from_millis(200);
+
+/// Time limit for the start of a resilver: OpenZFS starts it in the next transaction group, after at most 5 s.
+const RESILVER_START: Duration = Duration::from_secs(10);
 
 /// How a pool is imported.
 #[derive(Clone, Copy, Default)]
@@ -211,8 +219,10 @@ impl Session {
         let (pools, disks) = reactor.block_on(async {
             let disks = labelled(disks, access).await?;
             let mut found = disks.pools().pools;
-            found.retain(|pool| {
-                wanted.is_none_or(|name| pool.name == name || pool.guid.to_string() == name)
+            found.retain(|pool| match wanted {
+                Some(name) => pool.name == name || pool.guid.to_string() == name,
+                // A destroyed pool is no reason to refuse the others.
+                None => pool.state != PoolState::Destroyed,
             });
             if let (Some(name), true) = (wanted, found.is_empty()) {
                 let error = Error::failed(format_args!("cannot open '{name}': no such pool"));
@@ -296,6 +306,26 @@ impl Session {
         Ok(())
     }
 
+    /// Destroys a pool that [`Self::import`] imported.
+    ///
+    /// # Errors
+    /// A daemon serves it, or it refuses.
+    pub fn destroy(&mut self, pool: &str) -> Result<()> {
+        let Self::Here { reactor, pools, .. } = self else {
+            let error = Error::failed(format_args!("cannot destroy '{pool}': a daemon serves it"));
+            return Err(error.hint(format_args!(
+                "type ashlar zpool export {pool}, and then ashlar zpool destroy --devices DISK,... {pool}"
+            )));
+        };
+        let Some(at) = pools.iter().position(|other| other.name() == pool) else {
+            return Err(Error::failed(format_args!("cannot open '{pool}': no such pool")));
+        };
+        reactor.block_on(pools[at].destroy()).map_err(|error| refused(&error))?;
+        // There is nothing to export at the end.
+        drop(pools.remove(at));
+        Ok(())
+    }
+
     /// A pool's state.
     ///
     /// # Errors
@@ -355,6 +385,43 @@ impl Session {
         }
         let (volume, snapshot) = (volume.to_owned(), snapshot.to_owned());
         self.run(pool, Command::Rollback { volume, snapshot })
+    }
+
+    /// Waits until the resilver that a change of the devices of `pool` has started is finished, and a replaced
+    /// device detached. One that is started later than in 10 s is not waited for: it runs when the pool is used.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn await_resilver(
+        &mut self,
+        pool: &str,
+        before: Option<&ScanStatus>,
+        mut progress: impl FnMut(&ScanStatus),
+    ) -> Result<Option<ScanStatus>> {
+        let mut patience = Instant::now() + RESILVER_START;
+        loop {
+            let status = self.status(pool)?;
+            let is_new = status.scan.as_ref().is_some_and(|scan| {
+                before.is_none_or(|old| old.start_time != scan.start_time || *old != *scan)
+            });
+            let replaces = |vdev: &VdevStatus| vdev.name.starts_with("replacing");
+            let is_replacing = status
+                .root
+                .children
+                .iter()
+                .any(|top| replaces(top) || top.children.iter().any(replaces));
+            match &status.scan {
+                Some(scan) if scan.state == "scanning" => {
+                    progress(scan);
+                    patience = Instant::now() + RESILVER_START;
+                }
+                scan if (is_new && !is_replacing) || Instant::now() > patience => {
+                    return Ok(scan.clone().filter(|_| is_new));
+                }
+                _ => {}
+            }
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Waits while a scrub of `pool` runs, and calls `progress` several times a second. Returns its result, or that of the last

@@ -303,6 +303,16 @@ impl Pool {
         self.volumes().remove(&zvol.dataset());
     }
 
+    /// Marks the pool destroyed, and ends the worker. Volumes must be closed.
+    ///
+    /// # Errors
+    /// As [`Self::call`]; the pool stays imported.
+    pub async fn destroy(&self) -> Result<(), CallError> {
+        self.run(Command::DestroyPool).await?;
+        stop(&self.worker).await;
+        Ok(())
+    }
+
     /// Closes all volumes, writes everything out, releases the disks, and ends the worker. All
     /// steps run even if one fails.
     ///

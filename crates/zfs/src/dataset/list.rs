@@ -46,9 +46,13 @@ pub(crate) fn list(zfs: &Zfs, pool: &str, root: Option<&str>) -> Result<Vec<Data
     Ok(datasets)
 }
 
-/// The components of a name, with the snapshot's marked so that it sorts first.
-fn key(name: &str) -> Vec<&str> {
-    name.split_inclusive(['/', '@']).map(|part| part.trim_end_matches('/')).collect()
+/// The components of a dataset's name, and its snapshot's.
+fn key(name: &str) -> (Vec<&str>, Option<&str>) {
+    let (dataset, snapshot) = match name.split_once('@') {
+        Some((dataset, snapshot)) => (dataset, Some(snapshot)),
+        None => (name, None),
+    };
+    (dataset.split('/').collect(), snapshot)
 }
 
 fn dataset(zfs: &Zfs, name: String) -> Result<Dataset, (String, Errno)> {

@@ -30,6 +30,7 @@ mod slabs;
 pub(crate) mod spa;
 mod surroundings;
 pub(crate) mod transaction;
+mod vdevs;
 pub(crate) mod volume_objects;
 pub(crate) mod zil;
 

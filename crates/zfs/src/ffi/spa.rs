@@ -22,7 +22,7 @@ pub(crate) struct spa_t {
 }
 
 symbols! {
-    /// sys/spa.h; the features' functions from zfeature_common.h, the name checks from zfs_namecheck.h.
+    /// sys/spa.h, sys/vdev.h; the features' functions from zfeature_common.h, the name checks from zfs_namecheck.h.
     SpaFunctions {
         spa_create: fn(*const c_char, *mut nvlist_t, *mut nvlist_t, *mut nvlist_t, *mut c_void) -> c_int;
         spa_destroy: fn(*const c_char) -> c_int;
@@ -39,6 +39,16 @@ symbols! {
         spa_prop_set: fn(*mut spa_t, *mut nvlist_t) -> c_int;
         /// Up to 2.2 it makes the list, from 2.3 on it adds to a given one.
         spa_prop_get: fn(*mut spa_t, *mut c_void) -> c_int;
+        /// Up to 2.1 without the last argument.
+        spa_vdev_add: fn(*mut spa_t, *mut nvlist_t, c_int) -> c_int;
+        spa_vdev_attach: fn(*mut spa_t, u64, *mut nvlist_t, c_int, c_int) -> c_int;
+        spa_vdev_detach: fn(*mut spa_t, u64, u64, c_int) -> c_int;
+        spa_vdev_state_enter: fn(*mut spa_t, c_int);
+        spa_vdev_state_exit: fn(*mut spa_t, *mut c_void, c_int) -> c_int;
+        spa_lookup_by_guid: fn(*mut spa_t, u64, c_int) -> *mut c_void;
+        vdev_online: fn(*mut spa_t, u64, u64, *mut c_int) -> c_int;
+        vdev_offline: fn(*mut spa_t, u64, u64) -> c_int;
+        vdev_clear: fn(*mut spa_t, *mut c_void);
         spa_writeable: fn(*mut spa_t) -> c_int;
         spa_suspended: fn(*mut spa_t) -> c_int;
         spa_maxblocksize: fn(*mut spa_t) -> c_int;

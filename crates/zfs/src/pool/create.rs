@@ -49,7 +49,11 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
         Some(NvValue::Uint64(ashift)) if *ashift != 0 => Some(*ashift),
         _ => None,
     };
-    let root = root_vdev(new.vdevs, ashift, new.force, &what)?;
+    if !new.vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
+        let why = "invalid vdev specification: at least one toplevel vdev must be specified";
+        return Err(Refusal::new(&what, why, Errno::INVAL));
+    }
+    let root = root_vdev(new.vdevs, ashift, None, new.force, &what)?;
     let root_properties = dataset::properties_of_new_container(zfs, new.dataset_properties, &what)?;
     if let Some(ashift) = ashift {
         for path in new.vdevs.iter().flat_map(|vdev| &vdev.paths) {
@@ -74,7 +78,7 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
 /// Erases former owners' signatures from the disks, durably, before libzpool writes the first
 /// label. Conditions that otherwise only libzpool would check are checked first: a refusal changes
 /// nothing.
-fn wipe(wiped: &[DiskWipe], what: &str) -> Result<(), Refusal> {
+pub(super) fn wipe(wiped: &[DiskWipe], what: &str) -> Result<(), Refusal> {
     let failed = |path: &Path, error: &std::io::Error| {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         Refusal::new(what, format_args!("cannot wipe '{}': {error}", path.display()), errno)
@@ -104,7 +108,7 @@ fn wipe(wiped: &[DiskWipe], what: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn refused(what: &str, errno: Errno) -> Refusal {
+pub(super) fn refused(what: &str, errno: Errno) -> Refusal {
     let new = |why: &str| Refusal::new(what, why, errno);
     match errno {
         Errno::BUSY => new("one or more vdevs refer to the same device"),
@@ -123,20 +127,15 @@ fn text(value: &str) -> NvValue {
     NvValue::String(value.to_owned())
 }
 
-/// The tree of vdevs for libzpool.
-fn root_vdev(
+/// The tree of vdevs for libzpool. `known` is the form of the vdevs that the pool has.
+pub(super) fn root_vdev(
     vdevs: &[NewVdev],
     ashift: Option<u64>,
+    mut known: Option<(VdevKind, usize)>,
     force: bool,
     what: &str,
 ) -> Result<NvMap, Refusal> {
     let refused = |why: String| Refusal::new(what, why, Errno::INVAL);
-    if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
-        return Err(refused(
-            "invalid vdev specification: at least one toplevel vdev must be specified".into(),
-        ));
-    }
-    let mut known: Option<(VdevKind, usize)> = None;
     let mut children = Vec::new();
     for vdev in vdevs {
         let shape = (vdev.kind, vdev.paths.len());
@@ -219,7 +218,7 @@ fn leaf(path: &Path, ashift: Option<u64>) -> NvMap {
 }
 
 /// Refuses disks whose labels belong to a pool that was not destroyed.
-fn refuse_used_disks(vdevs: &[NewVdev], what: &str) -> Result<(), Refusal> {
+pub(super) fn refuse_used_disks(vdevs: &[NewVdev], what: &str) -> Result<(), Refusal> {
     for path in vdevs.iter().flat_map(|vdev| &vdev.paths) {
         let labels = read_labels(path).map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -228,6 +227,8 @@ fn refuse_used_disks(vdevs: &[NewVdev], what: &str) -> Result<(), Refusal> {
         let Some(label) = labels.label() else { continue };
         let state = match label.state {
             PoolState::Destroyed => continue,
+            // It was detached, or never completely added.
+            _ if label.member.is_some() && label.txg() == 0 => continue,
             PoolState::Active => "potentially active",
             state @ (PoolState::Exported | PoolState::Spare | PoolState::L2Cache) => {
                 &state.to_string()

@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Locks, held until dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    _files: Vec<OwnedFd>,
+    files: Vec<OwnedFd>,
 }
 
 impl Locks {
@@ -49,7 +49,12 @@ impl Locks {
             lock(&file, path, read_only, what, deadline)?;
             files.push(file);
         }
-        Ok(Self { _files: files })
+        Ok(Self { files })
+    }
+
+    /// Holds these locks, too.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.files.extend(other.files);
     }
 }
 

@@ -6,6 +6,7 @@ mod import;
 mod lock;
 mod properties;
 mod status;
+mod vdevs;
 
 use rustix::io::Errno;
 
@@ -18,6 +19,7 @@ pub(crate) use import::{Import, import};
 pub(crate) use lock::{Locks, lock_whole_of};
 pub(crate) use properties::set;
 pub(crate) use status::{children, list, number, status, suspended, text};
+pub(crate) use vdevs::{NewLeaf, add, attach, change_leaf, clear};
 
 /// Refuses commands that would block forever on a pool whose disks failed, and changes of a
 /// read-only pool: libzpool would wait in the first case and abort the process in the second.
@@ -50,6 +52,15 @@ pub(crate) fn export(zfs: &Zfs, name: &str) -> Result<(), Refusal> {
             _ => refusal,
         }
     })
+}
+
+/// Marks a pool destroyed, and releases it.
+///
+/// # Errors
+/// A volume is open, or the disks fail.
+pub(crate) fn destroy(zfs: &Zfs, name: &str) -> Result<(), Refusal> {
+    zfs.destroy_pool(name)
+        .map_err(|errno| Refusal::of_pool(format_args!("cannot destroy '{name}'"), errno))
 }
 
 /// Starts, pauses or ends a scrub.

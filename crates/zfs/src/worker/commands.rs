@@ -8,7 +8,7 @@ use super::volumes::{Resizer, Volumes, refused as not_opened};
 use crate::dataset::{self, NewVolume};
 use crate::ffi::kernel::{ParameterError, StartError, Zfs};
 use crate::ffi::{Library, files};
-use crate::pool::{self, Import, Locks, NewPool};
+use crate::pool::{self, Import, Locks, NewLeaf, NewPool};
 use crate::protocol::{Command, PoolStatus, Refusal, Reply};
 use crate::zvol::SharedMemory;
 
@@ -124,7 +124,12 @@ fn wants(command: &Command) -> PoolRequirement {
         | Command::Open { .. }
         | Command::Reopen { .. }
         | Command::Close { .. } => PoolRequirement::Disks,
-        Command::Scrub(_)
+        Command::DestroyPool
+        | Command::AddVdevs { .. }
+        | Command::AttachDisk { .. }
+        | Command::ChangeLeaf { .. }
+        | Command::ClearErrors { .. }
+        | Command::Scrub(_)
         | Command::SetPool { .. }
         | Command::CreateVolume { .. }
         | Command::SetProperty { .. }
@@ -157,6 +162,19 @@ impl StartedLibrary {
         };
         self.status = Some(status.clone());
         Ok(status)
+    }
+
+    fn refuse_open_volumes(&self, verb: &str) -> Result<(), Refusal> {
+        let pool = self.pool()?;
+        match self.volumes.open_below(pool)[..] {
+            [ref open, ..] => Err(Refusal::new(
+                format_args!("cannot {verb} '{pool}'"),
+                format_args!("pool is busy: '{open}' is open"),
+                Errno::BUSY,
+            )
+            .with_hint("close its volumes first")),
+            [] => Ok(()),
+        }
     }
 
     fn refuse_second_pool(&self) -> Result<(), Refusal> {
@@ -225,17 +243,29 @@ impl StartedLibrary {
             }
             Command::ExportPool => {
                 let pool = self.pool()?;
-                if let [open, ..] = self.volumes.open_below(pool)[..] {
-                    return Err(Refusal::new(
-                        format_args!("cannot export '{pool}'"),
-                        format_args!("pool is busy: '{open}' is open"),
-                        Errno::BUSY,
-                    )
-                    .with_hint("close its volumes first"));
-                }
+                self.refuse_open_volumes("export")?;
                 pool::export(zfs, pool)?;
                 (self.pool, self.status, self.locks) = (None, None, None);
             }
+            Command::DestroyPool => {
+                let pool = self.pool()?;
+                self.refuse_open_volumes("destroy")?;
+                pool::destroy(zfs, pool)?;
+                (self.pool, self.status, self.locks) = (None, None, None);
+            }
+            Command::AddVdevs { vdevs, force, wiped } => {
+                let locks = pool::add(zfs, self.pool()?, &vdevs, force, &wiped)?;
+                self.locks.get_or_insert_default().add(locks);
+            }
+            Command::AttachDisk { leaf, path, replace, force, wiped } => {
+                let new = NewLeaf { path: &path, replace, force, wiped: &wiped };
+                let locks = pool::attach(zfs, self.pool()?, &leaf, &new)?;
+                self.locks.get_or_insert_default().add(locks);
+            }
+            Command::ChangeLeaf { leaf, change } => {
+                pool::change_leaf(zfs, self.pool()?, &leaf, change)?;
+            }
+            Command::ClearErrors { leaf } => pool::clear(zfs, self.pool()?, leaf.as_deref())?,
             Command::PoolStatus => return Ok(Reply::Pool(self.status()?)),
             Command::Scrub(what) => pool::scrub(zfs, self.pool()?, what)?,
             Command::SetPool { name, value } => pool::set(zfs, self.pool()?, &name, &value)?,

@@ -8,6 +8,7 @@ mod ondisk;
 mod pool;
 mod pools;
 mod support;
+mod vdevs;
 mod volume;
 mod volume_channel;
 mod zdb;

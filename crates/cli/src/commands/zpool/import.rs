@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::{ImportMode, labelled};
+use ashlar_host::pools::{ImportMode, Session, labelled};
 use ashlar_stack::zfs_text::importable_pool;
 use ashlar_zfs::ondisk::label::PoolState;
 use clap::Args;
@@ -24,6 +24,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 Examples:
   ashlar zpool import -d a.img,b.img
   ashlar zpool import -d /srv/images
+  ashlar zpool import -a -d /srv/images
   ashlar zpool import -f -d a.img,b.img tank
   ashlar zpool import -m -d a.img,b.img tank
   ashlar zpool import -o readonly=on -d a.img,b.img tank")]
@@ -35,6 +36,10 @@ pub(crate) struct Import {
     /// Even if log devices are missing: what was only in the log is lost
     #[arg(short)]
     missing_log: bool,
+
+    /// All pools on the disks
+    #[arg(short, long)]
+    all: bool,
 
     /// readonly=on: write nothing
     #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = ["readonly=on", "readonly=off"])]
@@ -60,9 +65,18 @@ impl Import {
             return Err(Error::usage("no disks to look for pools on").hint(hint));
         }
         let read_only = self.option.as_deref() == Some("readonly=on");
+        let mode = ImportMode { read_only, force: self.force, missing_log: self.missing_log };
+        if self.all {
+            if !names.is_empty() {
+                return Err(Error::usage("--all takes no names of pools"));
+            }
+            if place.with(None, mode, Session::pools)?.is_empty() {
+                return Err(Error::failed("no pools available to import"));
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
         for name in &names {
-            let (force, missing_log) = (self.force, self.missing_log);
-            place.with(Some(name), ImportMode { read_only, force, missing_log }, |_| Ok(()))?;
+            place.with(Some(name), mode, |_| Ok(()))?;
         }
         if !names.is_empty() {
             return Ok(ExitCode::SUCCESS);

@@ -4,6 +4,8 @@
 //! is imported in a separate process and exported at the end ([`ashlar_host::pools`]).
 
 mod create;
+mod destroy;
+mod devices;
 mod export;
 pub(crate) mod form;
 mod get;
@@ -12,6 +14,7 @@ mod list;
 pub(crate) mod place;
 pub(crate) mod property_table;
 mod scrub;
+mod set;
 mod status;
 
 use std::process::ExitCode;
@@ -19,7 +22,7 @@ use std::process::ExitCode;
 use ashlar_host::error::Result;
 use clap::Subcommand;
 
-/// Make, show and check ZFS pools
+/// Make, show, check and change ZFS pools
 ///
 /// The verbs, options and output are zpool's. ZFS itself is OpenZFS's library libzpool, which must be installed. The pool is one that a
 /// running daemon serves; with --devices it is imported from these disks, and exported when the command ends.
@@ -38,10 +41,21 @@ pub(crate) enum Zpool {
     Create(create::Create),
     Import(import::Import),
     Export(export::Export),
+    Destroy(destroy::Destroy),
+    #[command(name = "labelclear")]
+    LabelClear(destroy::LabelClear),
     List(list::List),
     Get(get::Get),
+    Set(set::Set),
     Status(status::Status),
     Scrub(scrub::Scrub),
+    Clear(devices::Clear),
+    Add(devices::Add),
+    Attach(devices::Attach),
+    Replace(devices::Replace),
+    Detach(devices::Detach),
+    Offline(devices::Offline),
+    Online(devices::Online),
 }
 
 impl Zpool {
@@ -50,10 +64,20 @@ impl Zpool {
             Self::Create(command) => command.run(),
             Self::Import(command) => command.run(),
             Self::Export(command) => command.run(),
+            Self::Destroy(command) => command.run(),
+            Self::LabelClear(command) => command.run(),
             Self::List(command) => command.run(),
             Self::Get(command) => command.run(),
+            Self::Set(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Scrub(command) => command.run(),
+            Self::Clear(command) => command.run(),
+            Self::Add(command) => command.run(),
+            Self::Attach(command) => command.run(),
+            Self::Replace(command) => command.run(),
+            Self::Detach(command) => command.run(),
+            Self::Offline(command) => command.run(),
+            Self::Online(command) => command.run(),
         }
     }
 }

@@ -7,6 +7,7 @@ use ashlar_host::pools::{ImportMode, Session};
 use ashlar_stack::zfs_text::{nice_bytes, scan_status};
 use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
 use clap::Args;
+use indicatif::ProgressBar;
 
 use super::place::PoolArgs;
 use crate::output;
@@ -63,20 +64,40 @@ impl Scrub {
 
 /// Shows a scrub's progress to its end; returns the number of errors that could not be repaired.
 fn follow(session: &mut Session, pool: &str) -> Result<u64> {
-    let bar = progress::bar();
-    let scan = session.await_scrub(pool, |scan| {
-        if let Some(bar) = &bar {
-            let ScanStatus { examined_bytes: done, to_examine_bytes: all, .. } = *scan;
-            bar.set_prefix(format!("{pool} {}", scan.function));
-            // In parts of 1000.
-            bar.set_position((u128::from(done) * 1000 / u128::from(all.max(1))) as u64);
-            bar.set_message(format!("{}/{}", nice_bytes(done), nice_bytes(all)));
-            bar.tick();
-        }
-    })?;
-    if let Some(bar) = &bar {
-        bar.finish_and_clear();
-    }
+    let progress = Progress::new(pool);
+    let scan = session.await_scrub(pool, |scan| progress.show(scan))?;
+    progress.end();
     output::tell(&format!("{pool}: {}\n", scan_status(scan.as_ref())))?;
     Ok(scan.map_or(0, |scan| scan.errors))
+}
+
+/// The bar of a scrub or resilver.
+pub(crate) struct Progress<'a> {
+    pool: &'a str,
+    bar: Option<ProgressBar>,
+}
+
+impl<'a> Progress<'a> {
+    /// For this pool.
+    pub(crate) fn new(pool: &'a str) -> Self {
+        Self { pool, bar: progress::bar() }
+    }
+
+    /// Shows how far it is.
+    pub(crate) fn show(&self, scan: &ScanStatus) {
+        let Some(bar) = &self.bar else { return };
+        let ScanStatus { examined_bytes: done, to_examine_bytes: all, .. } = *scan;
+        bar.set_prefix(format!("{} {}", self.pool, scan.function));
+        // In parts of 1000.
+        bar.set_position((u128::from(done) * 1000 / u128::from(all.max(1))) as u64);
+        bar.set_message(format!("{}/{}", nice_bytes(done), nice_bytes(all)));
+        bar.tick();
+    }
+
+    /// Removes it.
+    pub(crate) fn end(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
 }

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::property;
 use crate::commands::zpool::place::PoolArgs;
+use crate::output;
 
 /// Set properties of volumes
 #[derive(Args, Debug)]
@@ -125,11 +126,16 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Examples:
   ashlar zvol destroy tank/vol@before
+  ashlar zvol destroy -nv -r tank/vol
   ashlar zvol destroy -r tank/vol")]
 pub(crate) struct Destroy {
     /// Also everything below it: snapshots
     #[arg(short = 'r')]
     recursive: bool,
+
+    /// Destroy nothing, and print what would be destroyed
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 
     /// Its name
     name: String,
@@ -140,7 +146,27 @@ pub(crate) struct Destroy {
 
 impl Destroy {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let destroy = Command::Destroy { name: self.name.clone(), recursive: self.recursive };
-        self.place.change(&self.name, destroy)
+        let Self { name, recursive, dry_run, place } = self;
+        if !dry_run {
+            return place.change(&name.clone(), Command::Destroy { name, recursive });
+        }
+        let pool = pool_of(&name);
+        let refused = |why: &str| Error::failed(format_args!("cannot destroy '{name}': {why}"));
+        if pool == name {
+            return Err(
+                refused("operation does not apply to pools").hint("type ashlar zpool destroy")
+            );
+        }
+        let found = place.with(Some(pool), ImportMode::READ, |session| session.datasets(&name))?;
+        let names: Vec<&str> = found.iter().map(|dataset| dataset.name.as_str()).collect();
+        if let (false, [_, below @ ..]) = (recursive, &names[..])
+            && !below.is_empty()
+        {
+            let why = format!("it has {}", below.join(", "));
+            return Err(refused(&why).hint("destroy these too (-r)"));
+        }
+        let lines = names.iter().map(|name| format!("would destroy {name}\n"));
+        output::print(&lines.collect::<String>())?;
+        Ok(ExitCode::SUCCESS)
     }
 }

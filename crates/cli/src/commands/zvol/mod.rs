@@ -15,7 +15,8 @@ use clap::Subcommand;
 ///
 /// The verbs, options and output are those of zfs. Changes of volumes of a served pool appear at
 /// once below dev/zvol of the daemon's mount; with --devices, the pool is imported from these
-/// disks, and exported when the command ends.
+/// disks, and exported when the command ends. File systems (datasets) are not made or mounted: they
+/// need the kernel.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.

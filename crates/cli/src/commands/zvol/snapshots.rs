@@ -20,8 +20,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Examples:
   ashlar zvol snapshot tank/vol@before
+  ashlar zvol snapshot -r tank@before
   ashlar zvol snapshot tank/a@monday tank/b@monday")]
 pub(crate) struct Snapshot {
+    /// Also of everything below, at the same time
+    #[arg(short = 'r')]
+    recursive: bool,
+
     /// Their names: POOL/VOLUME@SNAPSHOT, all in one pool
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
@@ -36,7 +41,21 @@ impl Snapshot {
         if self.names.iter().any(|name| pool_of(name) != pool) {
             return Err(Error::usage("snapshots that are taken at one time are in one pool"));
         }
-        self.place.change(&pool, Command::Snapshot { names: self.names })
+        if !self.recursive {
+            return self.place.change(&pool, Command::Snapshot { names: self.names });
+        }
+        self.place.with(Some(&pool), ImportMode::WRITE, |session| {
+            let mut names: Vec<String> = Vec::new();
+            for name in &self.names {
+                pool_of_snapshot(name)?;
+                let (root, snapshot) = name.split_once('@').unwrap_or((name, ""));
+                let datasets = session.datasets(root)?;
+                let below = datasets.iter().filter(|dataset| dataset.kind != "snapshot");
+                names.extend(below.map(|dataset| format!("{}@{snapshot}", dataset.name)));
+            }
+            session.run(&pool, Command::Snapshot { names })
+        })?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
