@@ -258,10 +258,14 @@ const BTRFS: Answers = &[
     ),
     (&["rescue", "convert", "tune", "mkfs", "map-logical"], PROGS),
     (
-        &["inspect-internal", "ins", "dump-super", "dump-tree"],
+        &["ins", "dump-super", "dump-tree"],
         "type ashlar btrfs inspect super, or ashlar btrfs inspect tree",
     ),
-    (&["df", "du", "usage"], "type ashlar btrfs inspect usage DISK..."),
+    (
+        &["df", "usage"],
+        "type ashlar btrfs filesystem df DISK..., or ashlar btrfs filesystem usage DISK...",
+    ),
+    (&["du"], "type ashlar btrfs ls -l PATH DISK..."),
     (&["cp", "copy", "extract"], "type ashlar btrfs get PATH DEST DISK..."),
     (&["repair", "verify"], "type ashlar btrfs scrub start DISK..."),
     (&["version"], "type ashlar --version"),
@@ -273,24 +277,14 @@ const BTRFS_DEVICE: Answers = &[
         &["scan", "ready"],
         "type ashlar btrfs filesystem show DISK...: the devices are found by their superblocks",
     ),
-    (&["usage"], "type ashlar btrfs inspect usage DISK..."),
 ];
 
 const BTRFS_FILESYSTEM: Answers = &[
-    (&["df", "usage"], "type ashlar btrfs inspect usage DISK..."),
     (&["du"], "type ashlar btrfs ls -l PATH DISK..."),
     (&["defragment", "resize", "sync", "label", "mkswapfile", "balance", "commit-stats"], MOUNTED),
 ];
 
 const BTRFS_INSPECT: Answers = &[
-    (&["dump-super"], "type ashlar btrfs inspect super DISK..."),
-    (&["dump-tree"], "type ashlar btrfs inspect tree DISK..."),
-    (&["list-chunks"], "type ashlar btrfs inspect chunks DISK..."),
-    (
-        &["logical-resolve", "inode-resolve"],
-        "type ashlar btrfs inspect paths LOGICAL DISK..., or ashlar btrfs ls -l PATH DISK...",
-    ),
-    (&["rootid", "subvolid-resolve"], "type ashlar btrfs subvolume list DISK..."),
     (
         &["tree-stats"],
         "type ashlar btrfs inspect tree DISK..., or ashlar btrfs inspect usage DISK...",
@@ -301,7 +295,7 @@ const BTRFS_INSPECT: Answers = &[
 const BTRFS_SUBVOLUME: Answers = &[
     (&["create", "delete", "snapshot", "set-default", "sync"], MOUNTED),
     (
-        &["show", "get-default", "find-new"],
+        &["get-default", "find-new"],
         "type ashlar btrfs subvolume list DISK..., or ashlar btrfs ls -l PATH DISK...",
     ),
 ];

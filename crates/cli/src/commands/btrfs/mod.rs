@@ -8,6 +8,7 @@ mod get;
 mod inspect;
 mod ls;
 mod paths;
+mod resolve;
 mod restore;
 pub(crate) mod scrub;
 mod subvolume;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use ashlar_btrfs::files::Files;
+use ashlar_btrfs::inspect::SizeForm;
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::disks::{self, Access};
@@ -42,7 +44,7 @@ Examples:
 pub(crate) enum Btrfs {
     #[command(subcommand)]
     Scrub(scrub::ScrubCommand),
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "inspect-internal")]
     Inspect(inspect::Inspect),
     Ls(ls::Ls),
     Cat(cat::Cat),
@@ -93,6 +95,20 @@ fn with_in<T>(
         let result = result?;
         closed.map(|()| result)
     })
+}
+
+/// How sizes are printed.
+#[derive(clap::Args, Clone, Copy, Debug)]
+struct SizeArgs {
+    /// Print sizes in bytes
+    #[arg(short = 'b', long)]
+    raw: bool,
+}
+
+impl SizeArgs {
+    const fn form(self) -> SizeForm {
+        if self.raw { SizeForm::Bytes } else { SizeForm::Units }
+    }
 }
 
 /// Which subvolume a path begins in.
