@@ -27,6 +27,7 @@ use thiserror::Error;
 
 pub use chunks::chunks;
 pub use df::{device_usage, df};
+pub(crate) use items::{Sizes, invalid};
 pub use mode::mode;
 pub(crate) use names::tree_title;
 pub use names::{key, object, tree_id};

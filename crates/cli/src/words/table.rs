@@ -39,9 +39,11 @@ pub(super) const TABLE: &[(&str, Answers)] = &[
     ("md grow", GROW),
     ("md monitor", MONITOR),
     ("btrfs", BTRFS),
+    ("btrfs check", BTRFS_CHECK),
     ("btrfs device", BTRFS_DEVICE),
     ("btrfs filesystem", BTRFS_FILESYSTEM),
     ("btrfs inspect", BTRFS_INSPECT),
+    ("btrfs rescue", BTRFS_RESCUE),
     ("btrfs subvolume", BTRFS_SUBVOLUME),
     ("zpool", ZPOOL),
     ("zvol", ZVOL),
@@ -252,11 +254,9 @@ const MONITOR: Answers = &[
 const BTRFS: Answers = &[
     (&["balance", "quota", "qgroup", "send", "receive", "replace", "property", "reflink"], MOUNTED),
     (&["mount", "snapshot", "create", "defragment", "resize", "label", "sync"], MOUNTED),
-    (
-        &["check", "fsck"],
-        "type ashlar btrfs scrub start --readonly DISK... to verify all checksums; the structures: btrfs check --readonly",
-    ),
-    (&["rescue", "convert", "tune", "mkfs", "map-logical"], PROGS),
+    (&["fsck"], "type ashlar btrfs check DISK..."),
+    (&["convert", "tune", "mkfs", "map-logical"], PROGS),
+    (&["super-recover"], "type ashlar btrfs rescue super-recover DISK..."),
     (
         &["ins", "dump-super", "dump-tree"],
         "type ashlar btrfs inspect super, or ashlar btrfs inspect tree",
@@ -271,6 +271,34 @@ const BTRFS: Answers = &[
     (&["version"], "type ashlar --version"),
 ];
 
+const BTRFS_CHECK: Answers = &[
+    (&["--repair", "--init-csum-tree", "--init-extent-tree"], PROGS),
+    (&["--clear-space-cache", "--clear-ino-cache"], PROGS),
+    (&["--check-data-csum"], "type ashlar btrfs scrub start --readonly DISK..."),
+    (
+        &["-s", "--super", "-b", "--backup", "-r", "--tree-root", "--chunk-root"],
+        "ashlar uses the newest good superblock and the trees that it names; ashlar btrfs inspect super -fa DISK... prints the others",
+    ),
+    (
+        &["--mode", "-p", "--progress"],
+        "there is one mode, which needs little memory, and no progress",
+    ),
+    (
+        &["-Q", "--qgroup-report", "-E", "--subvol-extents"],
+        "ashlar does not check quota groups and sharing: btrfs check --readonly does",
+    ),
+];
+
+const BTRFS_RESCUE: Answers = &[
+    (
+        &["zero-log"],
+        "the log has what the last fsyncs wrote, and a mount replays it; if it prevents the mount, ashlar btrfs get PATH DEST DISK... saves the files first, and btrfs rescue zero-log then discards it",
+    ),
+    (&["chunk-recover", "fix-device-size", "clear-uuid-tree", "clear-space-cache"], PROGS),
+    (&["clear-ino-cache"], PROGS),
+    (&["create-control-device"], "ashlar makes no devices in /dev, and needs none"),
+];
+
 const BTRFS_DEVICE: Answers = &[
     (&["add", "delete", "remove", "replace"], MOUNTED),
     (
@@ -281,7 +309,11 @@ const BTRFS_DEVICE: Answers = &[
 
 const BTRFS_FILESYSTEM: Answers = &[
     (&["du"], "type ashlar btrfs ls -l PATH DISK..."),
-    (&["defragment", "resize", "sync", "label", "mkswapfile", "balance", "commit-stats"], MOUNTED),
+    (&["defragment", "resize", "sync", "mkswapfile", "balance", "commit-stats"], MOUNTED),
+    (
+        &["label"],
+        "type ashlar btrfs filesystem show DISK... to see it; to set it, it needs a mounted file system, or btrfs filesystem label DISK NAME of btrfs-progs",
+    ),
 ];
 
 const BTRFS_INSPECT: Answers = &[
