@@ -29,6 +29,7 @@
 
 pub mod backref;
 mod cache;
+pub mod check;
 pub mod chunk_map;
 pub mod compress;
 pub mod csum;

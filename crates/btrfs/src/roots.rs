@@ -37,6 +37,14 @@ pub struct Subvolume {
     pub made_in: u64,
     /// Creation time in seconds since 1970; 0 if created before Linux 3.6.
     pub made_at: i64,
+    /// The transaction in which it was sent, on the sender's side; 0 if it was not received.
+    pub sent_in: u64,
+    /// Time it was sent, in seconds since 1970; 0 if it was not received.
+    pub sent_at: i64,
+    /// The transaction in which it was received, or 0.
+    pub received_in: u64,
+    /// Time it was received, in seconds since 1970, or 0.
+    pub received_at: i64,
 }
 
 /// Location of a subvolume in another.
@@ -265,5 +273,9 @@ fn subvolume(key: Key, item: &RootItem<'_>) -> Subvolume {
         received_uuid: item.received_uuid(),
         made_in: item.tail.map_or(0, |tail| tail.otransid.get()),
         made_at: item.tail.map_or(0, |tail| tail.otime.sec.get() as i64),
+        sent_in: item.tail.map_or(0, |tail| tail.stransid.get()),
+        sent_at: item.tail.map_or(0, |tail| tail.stime.sec.get() as i64),
+        received_in: item.tail.map_or(0, |tail| tail.rtransid.get()),
+        received_at: item.tail.map_or(0, |tail| tail.rtime.sec.get() as i64),
     }
 }

@@ -23,11 +23,11 @@ use crate::ondisk::superblock::DevItem;
 
 /// File system parameters that affect the text of items.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// Checksum algorithm.
-    pub(super) csum: ChecksumKind,
+    pub(crate) csum: ChecksumKind,
     /// Bytes covered by one data checksum.
-    pub(super) sectorsize: u32,
+    pub(crate) sectorsize: u32,
 }
 
 /// Names and values are truncated to this many bytes.
@@ -61,6 +61,15 @@ pub(super) fn body(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> io::Re
         Ok(()) => Ok(()),
         Err(Fault::Item(why)) => writeln!(out, "\t\tinvalid: {why}"),
         Err(Fault::Io(error)) => Err(error),
+    }
+}
+
+/// What is wrong with an item, if anything is.
+pub(crate) fn invalid(key: Key, data: &[u8], sizes: Sizes) -> Option<ItemError> {
+    match tell(&mut io::sink(), key, data, sizes) {
+        Err(Fault::Item(why)) => Some(why),
+        // That sink takes everything.
+        Ok(()) | Err(Fault::Io(_)) => None,
     }
 }
 

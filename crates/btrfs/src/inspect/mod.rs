@@ -6,6 +6,7 @@
 //! and logged; what can be read but is invalid becomes one line that begins with `invalid`.
 
 mod chunks;
+mod df;
 mod items;
 mod mode;
 mod names;
@@ -13,6 +14,7 @@ mod owners;
 mod show;
 mod size;
 mod space;
+mod subvolume;
 mod subvolumes;
 mod superblock;
 mod time;
@@ -24,13 +26,16 @@ use std::io;
 use thiserror::Error;
 
 pub use chunks::chunks;
+pub use df::{device_usage, df};
+pub(crate) use items::{Sizes, invalid};
 pub use mode::mode;
 pub(crate) use names::tree_title;
 pub use names::{key, object, tree_id};
 pub use owners::owners;
 pub use show::show;
-pub use size::size;
+pub use size::{SizeForm, size};
 pub use space::{Allocation, Space, allocations, spaces};
+pub use subvolume::{subvolume, subvolume_with};
 pub use subvolumes::{ListedSubvolume, SubvolumeKey, SubvolumeList};
 pub use superblock::{
     SuperblockKind, SuperblockTextError, superblock, superblock_at, superblock_heading,

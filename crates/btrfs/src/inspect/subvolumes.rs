@@ -198,6 +198,6 @@ impl ListedSubvolume {
     }
 }
 
-fn dash(uuid: Option<Uuid>) -> String {
+pub(super) fn dash(uuid: Option<Uuid>) -> String {
     uuid.map_or_else(|| "-".to_owned(), |uuid| uuid.to_string())
 }

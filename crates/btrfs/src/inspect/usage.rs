@@ -1,4 +1,4 @@
-//! `btrfs filesystem usage -b`.
+//! `btrfs filesystem usage`.
 //!
 //! For two of its lines btrfs-progs asks the kernel of a mounted file system: what `df` shows as
 //! free, and the metadata reserve. Here they are what Linux 6.18 would report after a mount
@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::size::SizeForm;
 use super::space::{Allocation, Space, allocations, spaces, tree_bytes};
 use super::{InspectError, Sink};
 use crate::error::TreeError;
@@ -28,29 +29,34 @@ const RESERVE_MAX: u64 = 512 << 20;
 const UNLINK_UNITS: u64 = 6;
 
 /// A device according to the chunk tree.
-struct Member {
-    devid: DevId,
-    name: String,
+pub(super) struct Member {
+    pub(super) devid: DevId,
+    pub(super) name: String,
     /// Bytes of the device available to the file system.
-    size: u64,
+    pub(super) size: u64,
     /// Bytes of the device beyond `size`; `None` if the device is missing.
-    slack: Option<u64>,
+    pub(super) slack: Option<u64>,
 }
 
 /// Prints how much of the devices is allocated and used.
 ///
 /// # Errors
 /// A required tree cannot be read, or the sink failed.
-pub async fn usage(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<(), InspectError> {
+pub async fn usage(
+    fs: &Arc<FileSystem>,
+    form: SizeForm,
+    out: Sink<'_>,
+) -> Result<(), InspectError> {
     let (members, spaces, parts) = (members(fs).await?, spaces(fs).await?, allocations(fs));
     let reserve = reserve(fs).await?;
-    overall(fs, out, &members, &spaces, &parts, reserve)?;
+    overall(fs, form, out, &members, &spaces, &parts, reserve)?;
     for space in &spaces {
         let Space { flags, total, used } = *space;
         // btrfs-progs computes it in single precision.
         let percent = 100.0_f32 * used as f32 / total.saturating_add(1) as f32;
         let profile = Profile::of(flags).map_or("unknown", Profile::name);
         let kind = kind_name(flags);
+        let [total, used] = [total, used].map(|bytes| form.text(bytes));
         writeln!(out, "{kind},{profile}: Size:{total}, Used:{used} ({percent:.2}%)")?;
         for member in &members {
             let has: u64 = on_device(&parts, member.devid)
@@ -58,7 +64,7 @@ pub async fn usage(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<(), InspectErr
                 .map(|part| part.physical)
                 .sum();
             if has > 0 {
-                writeln!(out, "   {}\t{has:>10}", member.name)?;
+                writeln!(out, "   {}\t{:>10}", member.name, form.text(has))?;
             }
         }
         writeln!(out)?;
@@ -66,23 +72,24 @@ pub async fn usage(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<(), InspectErr
     if !parts.is_empty() {
         writeln!(out, "Unallocated:")?;
         for member in &members {
-            writeln!(out, "   {}\t{:>10}", member.name, unallocated(member, &parts))?;
+            let left = form.signed(unallocated(member, &parts));
+            writeln!(out, "   {}\t{left:>10}", member.name)?;
         }
     }
     Ok(())
 }
 
-fn on_device(parts: &[Allocation], devid: DevId) -> impl Iterator<Item = &Allocation> {
+pub(super) fn on_device(parts: &[Allocation], devid: DevId) -> impl Iterator<Item = &Allocation> {
     parts.iter().filter(move |part| part.devid == devid)
 }
 
 /// Bytes of a device that belong to no chunk; negative if the device was shrunk too far.
-fn unallocated(member: &Member, parts: &[Allocation]) -> i64 {
+pub(super) fn unallocated(member: &Member, parts: &[Allocation]) -> i64 {
     let allocated: u64 = on_device(parts, member.devid).map(|part| part.physical).sum();
     (member.size as i64).wrapping_sub(allocated as i64)
 }
 
-fn kind_name(flags: BlockGroupFlags) -> &'static str {
+pub(super) fn kind_name(flags: BlockGroupFlags) -> &'static str {
     let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
     if flags.contains(mixed) {
         "Data+Metadata"
@@ -97,7 +104,7 @@ fn kind_name(flags: BlockGroupFlags) -> &'static str {
     }
 }
 
-async fn members(fs: &Arc<FileSystem>) -> Result<Vec<Member>, TreeError> {
+pub(super) async fn members(fs: &Arc<FileSystem>) -> Result<Vec<Member>, TreeError> {
     let tree = fs.chunk_root();
     let mut path = Path::new(fs, tree);
     let mut all = Vec::new();
@@ -174,6 +181,7 @@ fn parity_ratio(part: &Allocation, spaces: &[Space]) -> Option<f64> {
 
 fn overall(
     fs: &FileSystem,
+    form: SizeForm,
     out: Sink<'_>,
     members: &[Member],
     spaces: &[Space],
@@ -208,24 +216,29 @@ fn overall(
         let ratio = greatest_ratio(spaces, parts);
         free_least = (free_least as f64 + unallocated as f64 / ratio) as u64;
     }
+    let shown = form.text(shown_as_free(fs, members, spaces, parts));
+    let least = form.text(free_least);
+    let [total, allocated, missing, slack, used, free, reserve] =
+        [total, allocated, missing, slack, used, free, reserve].map(|bytes| form.text(bytes));
+    let (unallocated, width) = (form.signed(unallocated), form.width());
     writeln!(out, "Overall:")?;
-    writeln!(out, "    Device size:\t\t{total:>18}")?;
-    writeln!(out, "    Device allocated:\t\t{allocated:>18}")?;
-    writeln!(out, "    Device unallocated:\t\t{unallocated:>18}")?;
-    writeln!(out, "    Device missing:\t\t{missing:>18}")?;
-    writeln!(out, "    Device slack:\t\t{slack:>18}")?;
-    writeln!(out, "    Used:\t\t\t{used:>18}")?;
-    writeln!(out, "    Free (estimated):\t\t{free:>18}\t(min: {free_least})")?;
-    let shown = shown_as_free(fs, members, spaces, parts);
-    writeln!(out, "    Free (statfs, df):\t\t{shown:>18}")?;
-    writeln!(out, "    Data ratio:\t\t\t{data_ratio:>18.2}")?;
-    writeln!(out, "    Metadata ratio:\t\t{metadata_ratio:>18.2}")?;
-    writeln!(out, "    Global reserve:\t\t{reserve:>18}\t(used: 0)")?;
+    writeln!(out, "    Device size:\t\t{total:>width$}")?;
+    writeln!(out, "    Device allocated:\t\t{allocated:>width$}")?;
+    writeln!(out, "    Device unallocated:\t\t{unallocated:>width$}")?;
+    writeln!(out, "    Device missing:\t\t{missing:>width$}")?;
+    writeln!(out, "    Device slack:\t\t{slack:>width$}")?;
+    writeln!(out, "    Used:\t\t\t{used:>width$}")?;
+    writeln!(out, "    Free (estimated):\t\t{free:>width$}\t(min: {least})")?;
+    writeln!(out, "    Free (statfs, df):\t\t{shown:>width$}")?;
+    writeln!(out, "    Data ratio:\t\t\t{data_ratio:>width$.2}")?;
+    writeln!(out, "    Metadata ratio:\t\t{metadata_ratio:>width$.2}")?;
+    let unused = form.text(0);
+    writeln!(out, "    Global reserve:\t\t{reserve:>width$}\t(used: {unused})")?;
     let several = several_profiles(spaces);
     if several.is_empty() {
-        writeln!(out, "    Multiple profiles:\t\t{:>18}", "no")?;
+        writeln!(out, "    Multiple profiles:\t\t{:>width$}", "no")?;
     } else {
-        writeln!(out, "    Multiple profiles:\t\t{:>18}\t({several})", "yes")?;
+        writeln!(out, "    Multiple profiles:\t\t{:>width$}\t({several})", "yes")?;
     }
     writeln!(out)?;
     Ok(())
@@ -354,7 +367,7 @@ fn room_for_new(profile: Profile, members: &[Member], parts: &[Allocation]) -> u
 }
 
 /// The metadata reserve (`btrfs_update_global_block_rsv`).
-async fn reserve(fs: &Arc<FileSystem>) -> Result<u64, TreeError> {
+pub(super) async fn reserve(fs: &Arc<FileSystem>) -> Result<u64, TreeError> {
     let features = fs.superblock().compat_ro();
     let free_space_tree = features.contains(CompatRo::FREE_SPACE_TREE);
     let mut trees = vec![objectid::EXTENT_TREE, objectid::CSUM_TREE];

@@ -39,8 +39,8 @@ mod throttle;
 mod verify;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -185,5 +185,21 @@ impl Scrub {
             bytes_read: progress.bytes_read,
         };
         Ok(self.progress().into_iter().map(report).collect())
+    }
+}
+
+/// Verifies the superblocks of all available devices; unless `read_only`, rewrites bad ones from the newest
+/// good one of the same device. Returns the bad ones.
+pub async fn superblocks(fs: &FileSystem, read_only: bool) -> Vec<Problem> {
+    let found = Mutex::new(Vec::new());
+    for device in fs.devices() {
+        supers::scrub(fs, device, read_only, &Tally::new(device.devid), &found).await;
+    }
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sink for Mutex<Vec<Problem>> {
+    fn problem(&self, problem: &Problem) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).push(problem.clone());
     }
 }

@@ -11,7 +11,7 @@ use ashlar_btrfs::backref;
 use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::files::{Directory, FileError, Files, LossReason, Piece};
-use ashlar_btrfs::inspect;
+use ashlar_btrfs::inspect::{self, SizeForm};
 use ashlar_btrfs::ondisk::items::{FileType, name_hash};
 use ashlar_btrfs::ondisk::key::{Key, item};
 use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE};
@@ -386,7 +386,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
     }
     let mut out = ByteCounter(0);
     let mut said = usize::from(inspect::trees(fs, &mut out).await.is_ok());
-    said += usize::from(inspect::usage(fs, &mut out).await.is_ok());
+    said += usize::from(inspect::usage(fs, SizeForm::Bytes, &mut out).await.is_ok());
     inspect::chunks(fs, &mut out).expect("nothing is read");
     if let Ok(files) = Files::open(fs, 5).await {
         let mut open: Vec<_> = files.list(files.root()).await.into_iter().collect();

@@ -3,7 +3,7 @@
 use crate::support;
 
 use crate::support::{Rig, bytes, names};
-use ashlar_btrfs::inspect::{self, SuperblockKind};
+use ashlar_btrfs::inspect::{self, SizeForm, SuperblockKind};
 use ashlar_btrfs::ondisk::superblock::{OFFSETS, Superblock};
 use ashlar_btrfs::units::Logical;
 use zerocopy::FromBytes;
@@ -135,7 +135,7 @@ fn usage_is_told_as_filesystem_usage_does() {
         let rig = Rig::golden(&name);
         let fs = rig.open();
         let mut text = Vec::new();
-        rig.run(inspect::usage(&fs, &mut text)).expect("sound");
+        rig.run(inspect::usage(&fs, SizeForm::Bytes, &mut text)).expect("sound");
         assert_same(&name, &text, &wanted);
     }
 }

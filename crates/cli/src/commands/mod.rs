@@ -19,12 +19,15 @@ pub(crate) mod trace;
 pub(crate) mod zpool;
 pub(crate) mod zvol;
 
+use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 
 use ashlar_host::client::Client;
 use ashlar_host::disks;
-use ashlar_host::error::Result;
+use ashlar_host::error::{Error, Result};
 use clap::Args;
+
+use crate::output;
 
 /// Which daemon to talk to.
 #[derive(Args, Debug)]
@@ -64,4 +67,23 @@ impl Daemon {
     pub(crate) fn connect(&self) -> Result<Client> {
         Client::connect(self.control.as_deref())
     }
+}
+
+/// Asks the user; fails without a terminal.
+///
+/// # Errors
+/// Nobody is there to answer.
+fn confirm(question: &str, yes: bool) -> Result<bool> {
+    if yes {
+        return Ok(true);
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Error::failed(format_args!("{question} Nobody is there to answer"))
+            .hint("-y answers with yes"));
+    }
+    let failed = |error| Error::plain("cannot ask", error);
+    output::to_stderr(&format!("{question} [y/n]: "));
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

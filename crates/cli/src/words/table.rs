@@ -39,9 +39,11 @@ pub(super) const TABLE: &[(&str, Answers)] = &[
     ("md grow", GROW),
     ("md monitor", MONITOR),
     ("btrfs", BTRFS),
+    ("btrfs check", BTRFS_CHECK),
     ("btrfs device", BTRFS_DEVICE),
     ("btrfs filesystem", BTRFS_FILESYSTEM),
     ("btrfs inspect", BTRFS_INSPECT),
+    ("btrfs rescue", BTRFS_RESCUE),
     ("btrfs subvolume", BTRFS_SUBVOLUME),
     ("zpool", ZPOOL),
     ("zvol", ZVOL),
@@ -251,19 +253,49 @@ const MONITOR: Answers = &[
 const BTRFS: Answers = &[
     (&["balance", "quota", "qgroup", "send", "receive", "replace", "property", "reflink"], MOUNTED),
     (&["mount", "snapshot", "create", "defragment", "resize", "label", "sync"], MOUNTED),
+    (&["fsck"], "type ashlar btrfs check DISK..."),
+    (&["convert", "tune", "mkfs", "map-logical"], PROGS),
+    (&["super-recover"], "type ashlar btrfs rescue super-recover DISK..."),
     (
-        &["check", "fsck"],
-        "type ashlar btrfs scrub start --readonly DISK... to verify all checksums; the structures: btrfs check --readonly",
-    ),
-    (&["rescue", "convert", "tune", "mkfs", "map-logical"], PROGS),
-    (
-        &["inspect-internal", "ins", "dump-super", "dump-tree"],
+        &["ins", "dump-super", "dump-tree"],
         "type ashlar btrfs inspect super, or ashlar btrfs inspect tree",
     ),
-    (&["df", "du", "usage"], "type ashlar btrfs inspect usage DISK..."),
+    (
+        &["df", "usage"],
+        "type ashlar btrfs filesystem df DISK..., or ashlar btrfs filesystem usage DISK...",
+    ),
+    (&["du"], "type ashlar btrfs ls -l PATH DISK..."),
     (&["cp", "copy", "extract"], "type ashlar btrfs get PATH DEST DISK..."),
     (&["repair", "verify"], "type ashlar btrfs scrub start DISK..."),
     (&["version"], "type ashlar --version"),
+];
+
+const BTRFS_CHECK: Answers = &[
+    (&["--repair", "--init-csum-tree", "--init-extent-tree"], PROGS),
+    (&["--clear-space-cache", "--clear-ino-cache"], PROGS),
+    (&["--check-data-csum"], "type ashlar btrfs scrub start --readonly DISK..."),
+    (
+        &["-s", "--super", "-b", "--backup", "-r", "--tree-root", "--chunk-root"],
+        "ashlar uses the newest good superblock and the trees that it names; ashlar btrfs inspect super -fa DISK... prints the others",
+    ),
+    (
+        &["--mode", "-p", "--progress"],
+        "there is one mode, which needs little memory, and no progress",
+    ),
+    (
+        &["-Q", "--qgroup-report", "-E", "--subvol-extents"],
+        "ashlar does not check quota groups and sharing: btrfs check --readonly does",
+    ),
+];
+
+const BTRFS_RESCUE: Answers = &[
+    (
+        &["zero-log"],
+        "the log has what the last fsyncs wrote, and a mount replays it; if it prevents the mount, ashlar btrfs get PATH DEST DISK... saves the files first, and btrfs rescue zero-log then discards it",
+    ),
+    (&["chunk-recover", "fix-device-size", "clear-uuid-tree", "clear-space-cache"], PROGS),
+    (&["clear-ino-cache"], PROGS),
+    (&["create-control-device"], "ashlar makes no devices in /dev, and needs none"),
 ];
 
 const BTRFS_DEVICE: Answers = &[
@@ -272,24 +304,18 @@ const BTRFS_DEVICE: Answers = &[
         &["scan", "ready"],
         "type ashlar btrfs filesystem show DISK...: the devices are found by their superblocks",
     ),
-    (&["usage"], "type ashlar btrfs inspect usage DISK..."),
 ];
 
 const BTRFS_FILESYSTEM: Answers = &[
-    (&["df", "usage"], "type ashlar btrfs inspect usage DISK..."),
     (&["du"], "type ashlar btrfs ls -l PATH DISK..."),
-    (&["defragment", "resize", "sync", "label", "mkswapfile", "balance", "commit-stats"], MOUNTED),
+    (&["defragment", "resize", "sync", "mkswapfile", "balance", "commit-stats"], MOUNTED),
+    (
+        &["label"],
+        "type ashlar btrfs filesystem show DISK... to see it; to set it, it needs a mounted file system, or btrfs filesystem label DISK NAME of btrfs-progs",
+    ),
 ];
 
 const BTRFS_INSPECT: Answers = &[
-    (&["dump-super"], "type ashlar btrfs inspect super DISK..."),
-    (&["dump-tree"], "type ashlar btrfs inspect tree DISK..."),
-    (&["list-chunks"], "type ashlar btrfs inspect chunks DISK..."),
-    (
-        &["logical-resolve", "inode-resolve"],
-        "type ashlar btrfs inspect paths LOGICAL DISK..., or ashlar btrfs ls -l PATH DISK...",
-    ),
-    (&["rootid", "subvolid-resolve"], "type ashlar btrfs subvolume list DISK..."),
     (
         &["tree-stats"],
         "type ashlar btrfs inspect tree DISK..., or ashlar btrfs inspect usage DISK...",
@@ -300,7 +326,7 @@ const BTRFS_INSPECT: Answers = &[
 const BTRFS_SUBVOLUME: Answers = &[
     (&["create", "delete", "snapshot", "set-default", "sync"], MOUNTED),
     (
-        &["show", "get-default", "find-new"],
+        &["get-default", "find-new"],
         "type ashlar btrfs subvolume list DISK..., or ashlar btrfs ls -l PATH DISK...",
     ),
 ];

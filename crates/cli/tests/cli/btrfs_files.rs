@@ -79,7 +79,7 @@ fn texts_are_those_of_btrfs_progs() {
 }
 
 /// The remainder of CRC-32C.
-fn crc32c(bytes: &[u8]) -> u32 {
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     let bit = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
     let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc));
     !bytes.iter().fold(!0, byte)

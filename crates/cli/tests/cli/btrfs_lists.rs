@@ -13,7 +13,7 @@ use super::support::ashlar_in;
 
 /// Runs a program, which must succeed; returns its output.
 #[track_caller]
-fn run(dir: &Path, program: &str, args: &[&str]) -> String {
+pub(super) fn run(dir: &Path, program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).current_dir(dir).env("TZ", "UTC").output();
     let output = output.unwrap();
     assert!(output.status.success(), "{program} {args:?}: {output:?}");
@@ -21,11 +21,11 @@ fn run(dir: &Path, program: &str, args: &[&str]) -> String {
 }
 
 /// An image that the kernel has mounted at `mnt` beside it.
-struct MountedImage<'a>(&'a Path);
+pub(super) struct MountedImage<'a>(&'a Path);
 
 impl<'a> MountedImage<'a> {
     /// Needs root; `None` without.
-    fn new(dir: &'a Path, options: &str) -> Option<Self> {
+    pub(super) fn new(dir: &'a Path, options: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can mount");
             return None;
@@ -64,7 +64,7 @@ impl Drop for Loop {
 }
 
 /// A new file system on `count` images, `0.img` and so on.
-fn made(count: usize, options: &[&str]) -> TempDir {
+pub(super) fn made(count: usize, options: &[&str]) -> TempDir {
     let dir = TempDir::new().unwrap();
     let names: Vec<String> = (0..count).map(|index| format!("{index}.img")).collect();
     for name in &names {

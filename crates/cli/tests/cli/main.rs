@@ -12,6 +12,7 @@ mod btrfs_jobs;
 mod btrfs_legs;
 mod btrfs_lists;
 mod btrfs_scrub;
+mod btrfs_verbs;
 #[path = "../../../rbd/tests/suite/cluster.rs"]
 mod cluster;
 mod confined;

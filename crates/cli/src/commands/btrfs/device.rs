@@ -1,25 +1,29 @@
-//! `ashlar btrfs device`: the kernel's error counters of devices.
+//! `ashlar btrfs device`: the kernel's error counters of devices, and what they are used for.
 
 use std::process::ExitCode;
 
+use ashlar_btrfs::inspect;
 use ashlar_host::btrfs::{DeviceCounters, device_counters};
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
+use super::inspect::printed;
 use super::volumes::FileSystemArgs;
-use super::with;
+use super::{SizeArgs, with};
 use crate::output;
 
 /// Look at the devices of a file system
 #[derive(Subcommand, Debug)]
 pub(crate) enum Device {
     Stats(Stats),
+    Usage(Usage),
 }
 
 impl Device {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Stats(command) => command.run(),
+            Self::Usage(command) => command.run(),
         }
     }
 }
@@ -60,5 +64,28 @@ impl Stats {
             let counted = all.iter().any(DeviceCounters::is_any);
             Ok(if self.check && counted { ExitCode::from(COUNTED) } else { ExitCode::SUCCESS })
         })
+    }
+}
+
+/// Print what each device is used for, as btrfs device usage does
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar btrfs device usage disk*.img
+  ashlar btrfs device usage -b /dev/sdb")]
+pub(crate) struct Usage {
+    #[command(flatten)]
+    chosen: FileSystemArgs,
+
+    #[command(flatten)]
+    sizes: SizeArgs,
+}
+
+impl Usage {
+    fn run(self) -> Result<ExitCode> {
+        let form = self.sizes.form();
+        printed(&self.chosen, async |fs, out| inspect::device_usage(fs, form, out).await)
     }
 }

@@ -6,20 +6,25 @@ use ashlar_btrfs::inspect;
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
+use super::inspect::printed;
 use super::volumes::FileSystemArgs;
-use super::with;
+use super::{SizeArgs, with};
 use crate::output;
 
 /// Look at a file system as a whole
 #[derive(Subcommand, Debug)]
 pub(crate) enum Filesystem {
     Show(Show),
+    Df(Df),
+    Usage(Usage),
 }
 
 impl Filesystem {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Show(command) => command.run(),
+            Self::Df(command) => command.run(),
+            Self::Usage(command) => command.run(),
         }
     }
 }
@@ -50,5 +55,56 @@ impl Show {
             output::print(&inspect::show(fs, self.raw))?;
             Ok(ExitCode::SUCCESS)
         })
+    }
+}
+
+/// Print allocated and used space of each kind of data, as btrfs filesystem df does
+///
+/// GlobalReserve is the metadata reserve that a kernel has after a mount.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar btrfs filesystem df disk*.img
+  ashlar btrfs filesystem df -b /dev/sdb")]
+pub(crate) struct Df {
+    #[command(flatten)]
+    chosen: FileSystemArgs,
+
+    #[command(flatten)]
+    sizes: SizeArgs,
+}
+
+impl Df {
+    fn run(self) -> Result<ExitCode> {
+        let form = self.sizes.form();
+        printed(&self.chosen, async |fs, out| inspect::df(fs, form, out).await)
+    }
+}
+
+/// Print allocated and used space, as btrfs filesystem usage does
+///
+/// Two lines give a kernel's values for the mounted file system: the free space that df shows, and
+/// the reserve for metadata.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar btrfs filesystem usage disk*.img
+  ashlar btrfs filesystem usage -b /dev/sdb")]
+pub(crate) struct Usage {
+    #[command(flatten)]
+    chosen: FileSystemArgs,
+
+    #[command(flatten)]
+    sizes: SizeArgs,
+}
+
+impl Usage {
+    fn run(self) -> Result<ExitCode> {
+        let form = self.sizes.form();
+        printed(&self.chosen, async |fs, out| inspect::usage(fs, form, out).await)
     }
 }

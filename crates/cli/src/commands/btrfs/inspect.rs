@@ -3,10 +3,14 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use ashlar_btrfs::inspect::{self, DumpCounts, InspectError, SuperblockKind, SuperblockTextError};
+use ashlar_btrfs::inspect::{
+    self, DumpCounts, InspectError, Sink, SizeForm, SuperblockKind, SuperblockTextError,
+};
 use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::Logical;
+use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::btrfs::{LookedAt, look_through};
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, FAILURE, Result};
@@ -15,7 +19,7 @@ use ashlar_terminal::bulk::{text_output, written};
 use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;
-use super::{paths, with};
+use super::{paths, resolve, with};
 use crate::output::report;
 
 /// Print the structures on the devices of a file system
@@ -32,11 +36,18 @@ Examples:
   ashlar btrfs inspect usage disk*.img
   ashlar btrfs inspect paths 30523392 disk*.img")]
 pub(crate) enum Inspect {
+    #[command(visible_alias = "dump-super")]
     Super(Super),
+    #[command(visible_alias = "dump-tree")]
     Tree(Tree),
+    #[command(visible_alias = "list-chunks")]
     Chunks(Chunks),
     Usage(Usage),
     Paths(paths::Paths),
+    InodeResolve(resolve::InodeResolve),
+    LogicalResolve(resolve::LogicalResolve),
+    SubvolidResolve(resolve::SubvolidResolve),
+    Rootid(resolve::Rootid),
 }
 
 impl Inspect {
@@ -47,6 +58,10 @@ impl Inspect {
             Self::Chunks(command) => command.run(),
             Self::Usage(command) => command.run(),
             Self::Paths(command) => command.run(),
+            Self::InodeResolve(command) => command.run(),
+            Self::LogicalResolve(command) => command.run(),
+            Self::SubvolidResolve(command) => command.run(),
+            Self::Rootid(command) => command.run(),
         }
     }
 }
@@ -186,6 +201,26 @@ fn told<T>(result: std::result::Result<T, InspectError>) -> Result<Option<T>> {
     }
 }
 
+/// Prints what `print` writes about the file system.
+pub(super) fn printed(
+    chosen: &FileSystemArgs,
+    print: impl AsyncFnOnce(&Arc<FileSystem>, Sink<'_>) -> std::result::Result<(), InspectError>,
+) -> Result<ExitCode> {
+    with(chosen, async |fs| print_about(async |out| print(fs, out).await).await)
+}
+
+/// Prints what `print` writes.
+pub(super) async fn print_about(
+    print: impl AsyncFnOnce(Sink<'_>) -> std::result::Result<(), InspectError>,
+) -> Result<ExitCode> {
+    let mut out = text_output();
+    let result = print(&mut out).await;
+    let flushed = out.flush();
+    told(result)?;
+    written(flushed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Print the place of each chunk on the devices
 ///
 /// Prints a line for each chunk: its place and length in the file system's address space, and its
@@ -224,13 +259,6 @@ pub(crate) struct Usage {
 
 impl Usage {
     fn run(self) -> Result<ExitCode> {
-        with(&self.chosen, async |fs| {
-            let mut out = text_output();
-            let result = inspect::usage(fs, &mut out).await;
-            let flushed = out.flush();
-            told(result)?;
-            written(flushed)?;
-            Ok(ExitCode::SUCCESS)
-        })
+        printed(&self.chosen, async |fs, out| inspect::usage(fs, SizeForm::Bytes, out).await)
     }
 }

@@ -1,6 +1,7 @@
 //! `ashlar btrfs`: file systems that are not mounted.
 
 mod cat;
+mod check;
 mod copying;
 mod device;
 mod filesystem;
@@ -8,6 +9,8 @@ mod get;
 mod inspect;
 mod ls;
 mod paths;
+mod rescue;
+mod resolve;
 mod restore;
 pub(crate) mod scrub;
 mod subvolume;
@@ -17,6 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use ashlar_btrfs::files::Files;
+use ashlar_btrfs::inspect::SizeForm;
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::disks::{self, Access};
@@ -29,21 +33,25 @@ use volumes::FileSystemArgs;
 /// Scrub, repair and inspect unmounted btrfs file systems
 ///
 /// DEVICEs are the disks or image files of one file system, or those of the arrays, partitions and
-/// volume groups below it, which are assembled first. Only scrub writes to them.
+/// volume groups below it, which are assembled first. Only scrub and rescue write to them.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
 
 Examples:
   ashlar btrfs scrub start disk*.img
+  ashlar btrfs check disk*.img
   ashlar btrfs ls -l / disk*.img
   ashlar btrfs get /home rescued disk*.img
   ashlar btrfs inspect usage disk*.img")]
 pub(crate) enum Btrfs {
     #[command(subcommand)]
     Scrub(scrub::ScrubCommand),
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "inspect-internal")]
     Inspect(inspect::Inspect),
+    Check(check::Check),
+    #[command(subcommand)]
+    Rescue(rescue::Rescue),
     Ls(ls::Ls),
     Cat(cat::Cat),
     Get(get::Get),
@@ -61,6 +69,8 @@ impl Btrfs {
         match self {
             Self::Scrub(command) => command.run(),
             Self::Inspect(command) => command.run(),
+            Self::Check(command) => command.run(),
+            Self::Rescue(command) => command.run(),
             Self::Ls(command) => command.run(),
             Self::Cat(command) => command.run(),
             Self::Get(command) => command.run(),
@@ -93,6 +103,20 @@ fn with_in<T>(
         let result = result?;
         closed.map(|()| result)
     })
+}
+
+/// How sizes are printed.
+#[derive(clap::Args, Clone, Copy, Debug)]
+struct SizeArgs {
+    /// Print sizes in bytes
+    #[arg(short = 'b', long)]
+    raw: bool,
+}
+
+impl SizeArgs {
+    const fn form(self) -> SizeForm {
+        if self.raw { SizeForm::Bytes } else { SizeForm::Units }
+    }
 }
 
 /// Which subvolume a path begins in.

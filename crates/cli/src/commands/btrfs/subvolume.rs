@@ -1,25 +1,31 @@
 //! `ashlar btrfs subvolume`: subvolumes and snapshots.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use ashlar_btrfs::inspect::{SubvolumeKey, SubvolumeList};
+use ashlar_btrfs::inspect::{self, SubvolumeKey, SubvolumeList};
+use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::error::{Error, Result};
 use clap::{Args, Subcommand};
+use uuid::Uuid;
 
+use super::inspect::print_about;
 use super::volumes::FileSystemArgs;
-use super::with;
+use super::{SubvolumeArgs, with};
 use crate::output;
 
 /// Look at subvolumes and snapshots
 #[derive(Subcommand, Debug)]
 pub(crate) enum SubvolumeCommand {
     List(List),
+    Show(Show),
 }
 
 impl SubvolumeCommand {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(command) => command.run(),
+            Self::Show(command) => command.run(),
         }
     }
 }
@@ -116,5 +122,59 @@ impl List {
             output::print(&if self.table { list.table(&lines) } else { list.text(&lines) })?;
             Ok(ExitCode::SUCCESS)
         })
+    }
+}
+
+/// Print a subvolume and its snapshots, as btrfs subvolume show does
+///
+/// Paths are those from the root directory of the first subvolume on. Times are in UTC; `Send time`
+/// is `-` for one that was not received.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar btrfs subvolume show /home disk*.img
+  ashlar btrfs subvolume show 256 disk*.img
+  ashlar btrfs subvolume show 26833606-ff36-ce4c-b4c5-06c5140e1fd2 disk*.img")]
+pub(crate) struct Show {
+    /// The subvolume: its path, number or UUID. A path that looks like a number begins with a slash
+    #[arg(value_name = "PATH|ID|UUID")]
+    subvolume: String,
+
+    #[command(flatten)]
+    chosen: FileSystemArgs,
+
+    #[command(flatten)]
+    top: SubvolumeArgs,
+}
+
+impl Show {
+    fn run(self) -> Result<ExitCode> {
+        with(&self.chosen, async |fs| {
+            let id = self.id(fs).await?;
+            print_about(async |out| inspect::subvolume(fs, id, out).await).await
+        })
+    }
+
+    /// The number of the subvolume that is asked for.
+    async fn id(&self, fs: &Arc<FileSystem>) -> Result<u64> {
+        let given = &self.subvolume;
+        let hint = "ashlar btrfs subvolume list lists them";
+        let failed = |why| Error::plain("cannot list the subvolumes", why);
+        let found = if let Ok(id) = given.parse() {
+            fs.subvolume(id).await.map_err(failed)?.map(|found| found.id)
+        } else if let Ok(uuid) = Uuid::try_parse(given) {
+            inspect::subvolume_with(fs, uuid).await.map_err(failed)?
+        } else {
+            let (id, is_root) = self.top.subvolume_at(fs, given).await?;
+            if !is_root {
+                let why = format!("it is a file or directory in the subvolume {id}");
+                return Err(Error::new("not a subvolume", given, why).hint(hint));
+            }
+            Some(id)
+        };
+        let none = || Error::new("no such subvolume", given, "the file system has others");
+        found.ok_or_else(|| none().hint(hint))
     }
 }

@@ -23,7 +23,6 @@ mod vg;
 mod vgcfg;
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -209,22 +208,6 @@ fn yes_no(text: &str) -> std::result::Result<bool, String> {
         "n" | "no" => Ok(false),
         _ => Err(format!("`{text}` is not y or n")),
     }
-}
-
-/// Asks the user; fails without a terminal.
-fn confirm(question: &str, yes: bool) -> Result<bool> {
-    if yes {
-        return Ok(true);
-    }
-    if !io::stdin().is_terminal() {
-        return Err(Error::failed(format_args!("{question} Nobody is there to answer"))
-            .hint("-y answers with yes"));
-    }
-    let failed = |error| Error::plain("cannot ask", error);
-    output::to_stderr(&format!("{question} [y/n]: "));
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).map_err(failed)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Prints a warning.

@@ -15,7 +15,8 @@ use ashlar_lvm::Metadata;
 use ashlar_lvm::command::{Command, Membership};
 use ashlar_stack::volume_groups::ServedGroup;
 
-use super::{ChangeOptions, Devices, confirm, warn};
+use super::{ChangeOptions, Devices, warn};
+use crate::commands::confirm;
 use crate::output;
 
 /// The terminal, as commands on disks use it.
