@@ -144,7 +144,7 @@ async fn ask(fs: &Arc<FileSystem>) {
     if let Err(error) = inspect::trees(fs, &mut out).await {
         assert!(!error.to_string().is_empty());
     }
-    if let Err(error) = inspect::usage(fs, &mut out).await {
+    if let Err(error) = inspect::usage(fs, inspect::SizeForm::Bytes, &mut out).await {
         assert!(!error.to_string().is_empty());
     }
     inspect::chunks(fs, &mut out).expect("nothing is read");

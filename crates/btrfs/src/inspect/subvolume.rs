@@ -70,7 +70,7 @@ async fn path(fs: &Arc<FileSystem>, id: u64) -> Result<String, TreeError> {
     Ok(path.map_or_else(|| "DELETED".to_owned(), |path| path.to_string()))
 }
 
-/// The number of the subvolume with this UUID; `None` if there is none.
+/// The number of the subvolume with this UUID; `None` if no subvolume has it.
 ///
 /// # Errors
 /// The tree of roots is damaged.

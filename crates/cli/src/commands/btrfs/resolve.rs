@@ -139,7 +139,7 @@ impl SubvolidResolve {
         with(&self.chosen, async |fs| {
             let path = backref::subvolume_path(fs, self.subvolume).await.map_err(failed)?;
             let Some(path) = path else {
-                let why = "there is none with this number, or it is being removed";
+                let why = "no subvolume has this number, or it is being removed";
                 let error = Error::new("no path", self.subvolume, why);
                 return Err(error.hint("ashlar btrfs subvolume list lists them"));
             };
