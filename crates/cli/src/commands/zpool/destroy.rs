@@ -6,9 +6,20 @@ use std::process::ExitCode;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, clear_labels};
+use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use super::place::PoolArgs;
+
+/// What the file system at the root of a pool without files refers to is less.
+const EMPTY_BYTES: u64 = 1 << 20;
+
+/// Whether a dataset has more than the file system of a new pool.
+fn has_data(dataset: &Dataset) -> bool {
+    let referenced = dataset.properties.get("referenced");
+    let bytes = referenced.and_then(|it| it.value.parse::<u64>().ok());
+    bytes.is_none_or(|bytes| bytes >= EMPTY_BYTES)
+}
 
 /// Destroy a pool
 ///
@@ -21,7 +32,7 @@ Examples:
   ashlar zpool destroy -d a.img,b.img tank
   ashlar zpool destroy --force -d a.img,b.img tank")]
 pub(crate) struct Destroy {
-    /// Even if it has volumes
+    /// Even if it has volumes or file systems with data
     #[arg(short, long)]
     force: bool,
 
@@ -36,13 +47,15 @@ impl Destroy {
     pub(crate) fn run(self) -> Result<ExitCode> {
         self.place.with(Some(&self.pool), ImportMode::WRITE, |session| {
             let datasets = session.datasets(&self.pool)?;
-            let volumes = datasets.iter().filter(|dataset| dataset.kind == "volume");
-            let volumes: Vec<&str> = volumes.map(|dataset| dataset.name.as_str()).collect();
-            if let (false, [first, ..]) = (self.force, &volumes[..]) {
-                let (pool, count) = (&self.pool, volumes.len());
-                let why = format!("it has volumes: {count}, the first is '{first}'");
+            let used = datasets.iter().filter(|dataset| {
+                dataset.kind != "snapshot" && (dataset.name != self.pool || has_data(dataset))
+            });
+            let used: Vec<&str> = used.map(|dataset| dataset.name.as_str()).collect();
+            if let (false, [first, ..]) = (self.force, &used[..]) {
+                let (pool, count) = (&self.pool, used.len());
+                let why = format!("it has volumes or file systems: {count}, the first is '{first}'");
                 return Err(Error::failed(format_args!("cannot destroy '{pool}': {why}"))
-                    .hint("nothing was changed; --force destroys the pool with all its volumes"));
+                    .hint("nothing was changed; --force destroys the pool with all its data"));
             }
             session.destroy(&self.pool)
         })?;
