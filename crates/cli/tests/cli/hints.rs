@@ -18,6 +18,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/passed_files.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("cli.rs", &["status", "zpool list"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
+    ("commands/btrfs/resolve.rs", &["btrfs inspect inode-resolve"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
     ("commands/lvm/activation.rs", &["lvm lvchange", "lvm vgchange"]),
     ("commands/lvm/check.rs", &["lvm vgck"]),
@@ -137,8 +138,9 @@ fn commands() -> BTreeSet<String> {
     let name = |entry: std::io::Result<fs::DirEntry>| {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let name = name.strip_prefix("ashlar-")?.strip_suffix(".1")?.to_owned();
-        // A dash is a blank or a dash: try both, one of them is a command.
-        Some([name.replace('-', " "), name.replacen('-', " ", 1), name])
+        // A dash is a blank or a dash: try what may be, one of them is a command.
+        let first = |count| name.replacen('-', " ", count);
+        Some([name.replace('-', " "), first(1), first(2), name.clone()])
     };
     // The command without a page.
     let hidden = ["md manage".to_owned()];

@@ -155,7 +155,7 @@ fn what_is_refused_changes_nothing() {
         (5, "pvcreate", &["nothing"], "No device found"),
         (5, "vgcreate", &["other", "d0"], "already in volume group 'vg'"),
         (5, "vgcreate", &["vg", "d0"], "already exists"),
-        (3, "vgcreate", &["b/d", "d0"], "no name"),
+        (3, "vgcreate", &["b/d", "d0"], "not a name"),
     ];
     for (code, verb, args, part) in cases {
         on(&images, verb, args).fails(*code, &[part]);

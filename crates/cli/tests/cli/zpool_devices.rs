@@ -91,7 +91,8 @@ fn a_pool_is_destroyed_and_its_labels_are_erased_only_by_who_means_it() {
     let before = images.bytes();
     images.run(&["zpool", "labelclear", "d0"], &[]).fails(1, &["exported pool 'tank'", "--force"]);
     assert!(before == images.bytes(), "something was written");
-    on(&images, &["zpool", "destroy", "tank"]).fails(1, &["has volumes or file systems: 1", "--force"]);
+    on(&images, &["zpool", "destroy", "tank"])
+        .fails(1, &["has volumes or file systems: 1", "--force"]);
     assert_eq!(on(&images, &["zvol", "list", "-H", "-o", "name"]).ok().out, "tank/vol\n");
     on(&images, &["zpool", "destroy", "--force", "tank"]).ok();
     on(&images, &["zpool", "destroy", "tank"]).fails(1, &["destroyed"]);

@@ -79,8 +79,7 @@ impl Assemble {
         self.options.mount.is_some() || !self.options.nbd.is_empty()
     }
 
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
-        self.options.force = self.force;
+    pub(crate) fn run(self) -> Result<ExitCode> {
         let (rename, mut devices) = self.split_name();
         let mut filter = MemberFilter { uuid: self.uuid, name: self.name.clone() };
         if self.scan {

@@ -53,7 +53,8 @@ impl Destroy {
             let used: Vec<&str> = used.map(|dataset| dataset.name.as_str()).collect();
             if let (false, [first, ..]) = (self.force, &used[..]) {
                 let (pool, count) = (&self.pool, used.len());
-                let why = format!("it has volumes or file systems: {count}, the first is '{first}'");
+                let why =
+                    format!("it has volumes or file systems: {count}, the first is '{first}'");
                 return Err(Error::failed(format_args!("cannot destroy '{pool}': {why}"))
                     .hint("nothing was changed; --force destroys the pool with all its data"));
             }
