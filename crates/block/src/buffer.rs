@@ -212,7 +212,7 @@ pub fn drop_kept() {
 struct Inner {
     ptr: NonNull<u8>,
     owner: Owner,
-    /// A segment was abandoned: nobody waits until it is dropped.
+    /// A segment was abandoned: the buffer does not wait for it.
     left: AtomicBool,
     /// The contents, for a buffer that only looks at them while such a segment is alive.
     copy: OnceLock<Box<Block>>,
@@ -469,7 +469,7 @@ impl Segment {
         self.len == 0
     }
 
-    /// Abandons the segment: nobody waits until it is dropped, and its buffer continues with other memory.
+    /// Abandons the segment: its buffer does not wait for it, and continues with other memory.
     pub(crate) fn leave(&self) {
         self.inner.left.store(true, Ordering::Relaxed);
     }

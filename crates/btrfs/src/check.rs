@@ -148,7 +148,7 @@ pub enum Uncounted {
     Removal,
 }
 
-/// A block or extent that is used: what users expect of it, and how often it is used.
+/// A block or extent in use: what its references expect, and how many they are.
 struct Use {
     /// A block's generation, or the length of a data extent.
     expected: u64,

@@ -261,7 +261,7 @@ fn a_program_and_a_reader_of_mail_learn_of_events() {
     assert!(read("page.txt").ends_with("\n2: DegradedArray /dev/md0\n"));
     assert!(read("mail.txt").contains("\nSubject: DegradedArray event on /dev/md0:"));
 
-    // A monitor that tells nobody must not look like one that does.
+    // A monitor whose alerts reach nobody must fail at its start.
     run(monitor(&["-1", "--program", "./nosuch"])).fails(1, &["cannot run", "./nosuch"]);
     script(dir, "page", "exit 3");
     run(monitor(&["-1", "--program", "./page"]))

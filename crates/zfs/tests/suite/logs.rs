@@ -233,13 +233,8 @@ fn a_volume_is_read_although_its_log_device_is_missing() {
     let (log, away) = (crashed.disks.path().join("log"), crashed.disks.path().join("away"));
     std::fs::rename(&log, &away).unwrap();
     let worker = Worker::start().unwrap();
-    worker.run(Command::ImportPool {
-        config: scan(&[&crashed.disks.path().join("disk")]),
-        name: None,
-        read_only: true,
-        force: false,
-        missing_log: true,
-    });
+    let config = scan(&[&crashed.disks.path().join("disk")]);
+    worker.run(support::import_without_log(config, true));
     assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
     worker.export();
 

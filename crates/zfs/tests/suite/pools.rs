@@ -378,13 +378,7 @@ fn without_its_log_device_a_pool_is_imported_only_if_that_is_wanted() {
     let refusal = worker.refused(import(config.clone()));
     assert!(refusal.message.contains("log devices are missing or corrupted"), "{refusal}");
     assert!(refusal.message.contains(log.to_str().unwrap()), "{refusal}");
-    worker.run(Command::ImportPool {
-        config,
-        name: None,
-        read_only: false,
-        force: false,
-        missing_log: true,
-    });
+    worker.run(support::import_without_log(config, false));
     assert_eq!(worker.status().state, "DEGRADED");
     worker.export();
     assert_clean("tank", disks.path());
@@ -403,24 +397,16 @@ fn a_log_device_without_a_label_here_is_told_from_a_disk() {
     let log = disks.path().join("log");
     std::fs::remove_file(&log).unwrap();
     let config = scan(&[&disks.path().join("disk")]);
-    let (name, force) = (None, false);
-    let import = |config, read_only, missing_log| Command::ImportPool {
-        config,
-        name: name.clone(),
-        read_only,
-        force,
-        missing_log,
-    };
     let worker = Worker::start().unwrap();
-    let refusal = worker.refused(import(config.clone(), false, false));
+    let refusal = worker.refused(import(config.clone()));
     assert!(refusal.message.contains("log devices are missing or corrupted"), "{refusal}");
     assert!(refusal.message.contains(log.to_str().unwrap()), "{refusal}");
-    worker.run(import(config.clone(), true, true));
+    worker.run(support::import_without_log(config.clone(), true));
     let volume = worker.open("tank/vol").volume;
     worker.run(Command::Close { volume });
     worker.export();
     let worker = Worker::start().unwrap();
-    worker.run(import(config, false, true));
+    worker.run(support::import_without_log(config, false));
     assert_eq!(worker.status().state, "DEGRADED");
     worker.export();
     assert_clean("tank", disks.path());
@@ -436,7 +422,7 @@ fn a_log_device_without_a_label_here_is_told_from_a_disk() {
     for read_only in [false, true] {
         let worker = Worker::start().unwrap();
         let config = scan(&[&disks.path().join("a")]);
-        let refusal = worker.refused(import(config, read_only, true));
+        let refusal = worker.refused(support::import_without_log(config, read_only));
         assert!(refusal.message.contains("unavailable"), "{refusal}");
         worker.end();
     }

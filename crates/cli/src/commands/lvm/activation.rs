@@ -82,7 +82,7 @@ fn no_change() -> Error {
     Error::usage("nothing is to be changed").hint("-a y|n, --addtag TAG or --deltag TAG")
 }
 
-/// Change tags of logical volumes, or have those of a served group become active, or be active no more
+/// Change tags of logical volumes, or activate or deactivate those of a served group
 ///
 /// Clients find only active volumes. A snapshot and its origin are active together. When the group is served anew, all of
 /// its volumes are active.
@@ -114,7 +114,7 @@ pub(crate) struct Lvchange {
     names: Vec<String>,
 }
 
-/// Change tags of volume groups, or have all logical volumes of served groups become active, or be active no more
+/// Change tags of volume groups, or activate or deactivate all logical volumes of served groups
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

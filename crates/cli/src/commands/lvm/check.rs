@@ -110,7 +110,7 @@ impl Vgck {
         self.check(&groups, &damaged)
     }
 
-    /// Fails if a group has something missing, or physical volumes of it, or without names any, are damaged; what that is was said when
+    /// Fails if a group lacks something, or its physical volumes (without names any) are damaged; the details were printed when
     /// it was read.
     fn check(&self, groups: &Groups, damaged: &[(usize, String)]) -> Result<ExitCode> {
         let names = if self.names.is_empty() { groups.names() } else { self.names.clone() };

@@ -45,7 +45,7 @@ pub(super) struct Look {
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
 
-    /// With --separator: columns have a fixed width all the same
+    /// Also with --separator, columns have a fixed width
     #[arg(long)]
     aligned: bool,
 

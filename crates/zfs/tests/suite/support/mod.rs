@@ -333,6 +333,11 @@ pub(crate) fn import(config: ImportConfig) -> Command {
     Command::ImportPool { config, name: None, read_only: false, force: false, missing_log: false }
 }
 
+/// Imports a pool although a log device may be missing.
+pub(crate) fn import_without_log(config: ImportConfig, read_only: bool) -> Command {
+    Command::ImportPool { config, name: None, read_only, force: false, missing_log: true }
+}
+
 /// As [`import`], read-only.
 pub(crate) fn import_read_only(config: ImportConfig) -> Command {
     Command::ImportPool { config, name: None, read_only: true, force: false, missing_log: false }
