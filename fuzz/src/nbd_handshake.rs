@@ -1,5 +1,6 @@
 //! The NBD handshake never panics, always makes progress, and answers each message with a bounded reply, however its
 //! input is split. The first two bytes choose the size of the pieces.
+use ashlar_export::nbd::context::ChangeMaps;
 use ashlar_export::nbd::handshake::{Handshake, State, Step};
 use ashlar_export::nbd::info::{BlockSize, ExportInfo};
 
@@ -11,6 +12,7 @@ fn export(name: &str, description: &str) -> ExportInfo {
         size: 1 << 30,
         flags: 0x6f,
         block_size,
+        changes: ChangeMaps::default(),
     }
 }
 
@@ -32,7 +34,8 @@ pub fn run(data: &[u8]) -> bool {
             Step::Transmission(session) => {
                 assert_eq!(handshake.state(), State::Transmission);
                 assert!(
-                    session.export < exports.len() && (session.structured || !session.allocation)
+                    session.export < exports.len()
+                        && (session.structured || session.contexts.is_empty())
                 );
                 return true;
             }

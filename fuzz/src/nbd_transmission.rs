@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) -> bool {
         size: u64::MAX >> (shift % 64),
         flags: u16::from_be_bytes([*high, *low]),
         structured: choice & 1 != 0,
-        allocation: choice & 2 != 0,
+        block_status: choice & 2 != 0,
     };
     let mut accepted = false;
     let mut rest = requests;
@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) -> bool {
                     assert!(request.length <= MAX_PAYLOAD);
                 }
                 if request.command == Command::BlockStatus {
-                    assert!(terms.allocation);
+                    assert!(terms.block_status);
                     status(request.offset, request.length, rest);
                 }
             }
@@ -60,7 +60,7 @@ pub fn run(data: &[u8]) -> bool {
 /// Checks that extents chosen by the fuzzer cover the request from its start, without gaps.
 fn status(offset: u64, length: u32, choices: &[u8]) {
     let one = choices.first().is_some_and(|byte| byte & 1 != 0);
-    let mut extents = Extents::new(offset, length, one);
+    let mut extents = Extents::new(offset, length, one, 0);
     for choice in choices.chunks_exact(3).take(64) {
         let start = offset.saturating_add(u64::from(choice[0]) * 512).saturating_sub(2048);
         let end = start.saturating_add(u64::from(choice[1]) * 512);
@@ -70,5 +70,5 @@ fn status(offset: u64, length: u32, choices: &[u8]) {
     assert!(!found.is_empty() && found.len() <= if one { 1 } else { MAX_EXTENTS });
     let total: u64 = found.iter().map(|extent| u64::from(extent.length)).sum();
     assert!(total <= u64::from(length) && found.iter().all(|extent| extent.length > 0));
-    check_chunk(&reply_structured::block_status(7, 1, &found));
+    check_chunk(&reply_structured::block_status(7, 1, &found, true));
 }

@@ -63,7 +63,7 @@ pub use buffer::{Buffer, Segment};
 pub use byte_volume::ByteVolume;
 pub use device::{BlockDevice, Completion, IoFuture, LocalFuture};
 pub use disk::Disk;
-pub use extent::{Extent, ExtentState, Extents};
+pub use extent::{Extent, ExtentState, Extents, Place};
 pub use gateway::Gateway;
 pub use limits::{Features, Limits};
 pub use presence::Presence;

@@ -30,12 +30,13 @@ use ashlar_block::sync::gate::{ClosedGate, Gate};
 use ashlar_block::sync::sharded_arc::{ShardHandle, ShardedArc};
 use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
-    Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Sectors,
-    Status,
+    Bio, BioResult, BlockDevice, Disk, Extents, Features, Flags, IoFuture, LocalFuture, Op,
+    Runtime, Sector, Sectors, Status,
 };
 use futures_util::lock::Mutex;
 use tracing::{info, warn};
 
+use crate::snapshot::Changes;
 use crate::table::{LoadError, Table};
 use crate::target::MessageError;
 
@@ -214,6 +215,11 @@ impl Device {
         }
     }
 
+    /// Where it may differ from its origin, if it is a snapshot.
+    pub fn changes(&self) -> Option<Changes> {
+        self.look(Table::changes)
+    }
+
     fn uncancellable<F>(
         &self,
         work: impl FnOnce(Arc<ShardHandle<DeviceCore>>) -> F,
@@ -320,6 +326,16 @@ impl BlockDevice for Device {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.look(|table| table.copies(at, len))
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(async move {
+            let table = match self.0.gate.try_enter() {
+                Some(table) => table,
+                None => self.0.gate.enter().await,
+            };
+            table.extents(at, len).await
+        })
     }
 
     fn holds_changes(&self) -> bool {

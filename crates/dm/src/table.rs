@@ -3,12 +3,13 @@
 use std::fmt;
 
 use ashlar_block::{
-    Bio, BioResult, Disk, Features, Limits, Op, Sector, Sectors, Status, gateway, trace,
+    Bio, BioResult, Disk, Extents, Features, Limits, Op, Sector, Sectors, Status, gateway, trace,
 };
 use futures_util::future::join_all;
 use thiserror::Error;
 use tracing::warn;
 
+use crate::snapshot::Changes;
 use crate::target::{
     Arguments, Context, Target, TargetError, TargetParameters, construct, type_names, zero,
 };
@@ -200,6 +201,34 @@ impl Table {
             piece.target.copies((from - piece.start).as_end(), to - from)
         };
         pieces.map(of_piece).max().unwrap_or(1)
+    }
+
+    /// What is known of a range without reading it, which may be less than the range.
+    pub(crate) async fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
+        // A table that was loaded meanwhile may end earlier.
+        let end = at.checked_add(len).ok_or(Status::Io)?.min(self.capacity().as_end());
+        let mut extents = Extents::new(at);
+        while extents.end() < end {
+            let at = extents.end();
+            let piece = self.piece(at).ok_or(Status::Io)?;
+            let to = end.min(piece.end);
+            let found = piece.target.extents((at - piece.start).as_end(), to - at).await?;
+            let mut known = at;
+            for part in found.iter() {
+                known += part.len;
+                extents.extend_to(known.min(to), part.state);
+            }
+            if extents.end() < to {
+                // The target answered for less, or there is no room.
+                break;
+            }
+        }
+        Ok(extents)
+    }
+
+    /// Where a snapshot that is one of the targets may differ from its origin.
+    pub(crate) fn changes(&self) -> Option<Changes> {
+        self.targets().find_map(Target::changes)
     }
 
     /// Whether a device below may still execute a change that it did not answer in time.

@@ -13,12 +13,12 @@ pub mod zero;
 use std::sync::Arc;
 
 use ashlar_block::{
-    Bio, BioResult, Disk, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors,
-    Status,
+    Bio, BioResult, Disk, Extents, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector,
+    Sectors, Status,
 };
 use thiserror::Error;
 
-use crate::snapshot::{MergeTarget, OriginTarget, Origins, SnapshotTarget};
+use crate::snapshot::{Changes, MergeTarget, OriginTarget, Origins, SnapshotTarget};
 
 pub use arguments::{Arguments, TargetError};
 pub use delay::Delay;
@@ -101,6 +101,20 @@ pub trait Target: Send + Sync + 'static {
     /// more than 1 passes a read's copy on to the device with the data.
     fn copies(&self, _at: Sector, _len: Sectors) -> u16 {
         1
+    }
+
+    /// What is known of a range of the piece without reading it; see
+    /// [`BlockDevice::extents`](ashlar_block::BlockDevice::extents).
+    ///
+    /// # Errors
+    /// A device below failed: nothing is known.
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(std::future::ready(Ok(Extents::data(at, len))))
+    }
+
+    /// Where a snapshot may differ from its origin, if the target is a snapshot.
+    fn changes(&self) -> Option<Changes> {
+        None
     }
 
     /// Maps and submits `bio`.

@@ -8,7 +8,8 @@ use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
-    Bio, BioResult, BlockDevice, Disk, Features, IoFuture, Limits, Runtime, Sector, Sectors, Status,
+    Bio, BioResult, BlockDevice, Disk, Extents, Features, IoFuture, Limits, LocalFuture, Runtime,
+    Sector, Sectors, Status,
 };
 use tracing::{info, warn};
 
@@ -309,6 +310,10 @@ impl BlockDevice for Array {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.level.copies(at, len)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        self.level.extents(at, len)
     }
 
     fn holds_changes(&self) -> bool {

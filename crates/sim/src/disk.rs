@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ashlar_block::{
-    BlockDevice, Disk, Driver, Features, Flags, Gateway, Limits, Op, Queue, Request, RequestId,
-    Sectors, Status,
+    BlockDevice, Disk, Driver, Extents, Features, Flags, Gateway, Limits, LocalFuture, Op, Queue,
+    Request, RequestId, Runtime, Sector, Sectors, Status,
 };
 
 use crate::media::{Arrival, Break, Media};
 use crate::model::{Clockwork, Model};
-use crate::rng::mix;
+use crate::rng::{Rng, mix};
 use crate::scheduler::{self, Event, SimRuntime};
 use crate::state::Change;
 
@@ -55,6 +55,24 @@ impl Driver for SimDriver {
                 is_late: false,
             }),
         );
+    }
+
+    /// Sectors of zeroes are holes: as they are at a moment between the call and the answer.
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        let pause = || {
+            let below_ns = |rng: &mut Rng| {
+                let most_ns = [1_000, 200_000, 5_000_000][rng.index(3)];
+                rng.below(most_ns)
+            };
+            let ns = scheduler::current().rng(below_ns);
+            SimRuntime.sleep(Duration::from_nanos(ns))
+        };
+        Box::pin(async move {
+            pause().await;
+            let found = self.media.extents(at, len);
+            pause().await;
+            found
+        })
     }
 
     fn release(&self) {

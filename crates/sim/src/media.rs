@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ashlar_block::{BioResult, Flags, Op, Request, Sector, Sectors};
+use ashlar_block::{BioResult, ExtentState, Extents, Flags, Op, Request, Sector, Sectors, Status};
 
 use crate::faults::{Corruption, Faults, countdown};
 use crate::rng::Rng;
@@ -161,6 +161,21 @@ impl Media {
     pub fn peek_range(&self, sector: Sector, len: Sectors) -> Vec<u8> {
         let state = self.lock();
         (sector.0..sector.0 + len.0).flat_map(|at| state.current.get(at)).collect()
+    }
+
+    /// Which sectors of a range read as zeroes.
+    pub(crate) fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
+        let state = self.lock();
+        if state.faults.dead {
+            return Err(Status::Offline);
+        }
+        let mut extents = Extents::new(at);
+        for sector in at.0..at.0 + len.0 {
+            let is_zero = state.current.get(sector) == [0; 512];
+            let known = if is_zero { ExtentState::all() } else { ExtentState::empty() };
+            extents.extend_to(Sector(sector + 1), known);
+        }
+        Ok(extents)
     }
 
     /// What a sector would hold if the power failed and everything not durable were lost.

@@ -410,6 +410,12 @@ impl Devices {
         self.read(|table| table.iter().rfind(|device| device.name == name).cloned())
     }
 
+    /// The device that has this link: `md/data`.
+    pub fn linked(&self, link: &str) -> Option<Device> {
+        let has_link = |device: &&Device| device.links.iter().any(|own| own == link);
+        self.read(|table| table.iter().find(has_link).cloned())
+    }
+
     /// All devices, each after the devices it is made of.
     pub fn all(&self) -> Vec<Device> {
         self.read(<[Device]>::to_vec)

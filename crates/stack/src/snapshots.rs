@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use ashlar_dm::snapshot::{Status, StatusLine};
+use ashlar_dm::snapshot::{Changes, Status, StatusLine};
 use ashlar_lvm::report::Percent;
 use ashlar_lvm::snapshots::used_percent;
 
@@ -76,14 +76,38 @@ impl<'a> Snapshots<'a> {
         Self { by_name, by_mapper: by_mapper.collect() }
     }
 
-    /// What `device` says of a snapshot, if it is one, or if one is merged into it.
-    pub fn of(&self, device: &Device) -> Option<SnapshotUse> {
-        let Kind::Logical(mapped) = &device.kind else { return None };
+    /// The name of the origin for the device mapper, and the device with the exceptions, if `device` is a snapshot, or if one is merged into it.
+    fn layers(&self, device: &Device) -> Option<(&'a str, &'a Device)> {
         let below = || device.below.iter().filter_map(|name| self.by_name.get(name.as_str()));
         // A dash within the name of a volume is doubled: a single one begins the name of a layer.
         let layer = |of: &'a Device, name: &str| mapper_name(of)?.strip_suffix(name);
         let origin = below().find_map(|lower| layer(lower, "-real"))?;
         let cow = below().find(|lower| layer(lower, "-cow").is_some())?;
+        Some((origin, cow))
+    }
+
+    /// The snapshots that have the same origin as `device`, or whose origin it is, with where they differ from the origin; `device` itself, if it is
+    /// a snapshot.
+    pub fn family(&self, device: &Device) -> Vec<(&'a Device, Changes)> {
+        let own = match self.layers(device) {
+            Some((origin, _)) => Some(origin),
+            None => mapper_name(device),
+        };
+        let changes = |other: &'a Device| {
+            let Kind::Logical(mapped) = &other.kind else { return None };
+            let (origin, _) = self.layers(other)?;
+            let changes = mapped.changes().filter(|_| Some(origin) == own)?;
+            Some((other, changes))
+        };
+        let mut family: Vec<_> = self.by_name.values().copied().filter_map(changes).collect();
+        family.sort_unstable_by_key(|(other, _)| other.export_name());
+        family
+    }
+
+    /// What `device` says of a snapshot, if it is one, or if one is merged into it.
+    pub fn of(&self, device: &Device) -> Option<SnapshotUse> {
+        let Kind::Logical(mapped) = &device.kind else { return None };
+        let (origin, cow) = self.layers(device)?;
         let StatusLine { is_merge, status } = mapped.status().parse().ok()?;
         let of = self.by_mapper.get(origin);
         // A read-only origin shows the result of a merge that does not run.

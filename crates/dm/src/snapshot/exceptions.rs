@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
 use ashlar_block::sync::{lock, until};
+use ashlar_block::{ExtentState, Extents, Sector};
 use event_listener::Event;
 
 use super::runs::{Entry, Runs};
@@ -217,6 +218,28 @@ impl Exceptions {
             at = end;
         }
         true
+    }
+
+    /// Adds the chunks of a range to an answer that ends where the range starts, as far as that has room: `sector` is where a chunk
+    /// starts, and those without a copy have all states, which says nothing of them.
+    pub(super) fn uncopied(
+        &self,
+        range: Range<u64>,
+        sector: impl Fn(u64) -> Sector,
+        extents: &mut Extents,
+    ) {
+        let mut at = range.start;
+        while at < range.end && !extents.is_full() {
+            let end = range.end.min(((at >> GROUP_SHIFT) + 1) << GROUP_SHIFT);
+            let shard = self.shard(at);
+            while let Some(copied) = shard.complete.first_in(at..end) {
+                extents.extend_to(sector(copied.start), ExtentState::all());
+                extents.extend_to(sector(copied.end), ExtentState::empty());
+                at = copied.end;
+            }
+            extents.extend_to(sector(end), ExtentState::all());
+            at = end;
+        }
     }
 
     fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {

@@ -27,7 +27,8 @@ use std::sync::{Arc, Mutex};
 
 use ashlar_block::sync::{lock, until};
 use ashlar_block::{
-    Bio, BioResult, Buffer, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
+    Bio, BioResult, Buffer, Extents, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector,
+    Sectors, Status,
 };
 use futures_util::future::{join, join_all};
 use tracing::{error, info};
@@ -342,6 +343,14 @@ impl Target for MergeTarget {
 
     fn stack_limits(&self, limits: &mut Limits) {
         self.member.stack_limits(limits);
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        let Member { snapshot, .. } = &self.member;
+        Box::pin(async move {
+            let geometry = snapshot.loaded().ok_or(Status::Io)?.geometry;
+            snapshot.extents(geometry, at, len).await
+        })
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -43,4 +43,5 @@ pub(crate) use merge::MergeTarget;
 pub(crate) use origin::OriginTarget;
 pub use origin::Origins;
 pub use status::{NoSnapshotStatus, Status, StatusLine, Usage};
+pub use target::Changes;
 pub(crate) use target::SnapshotTarget;

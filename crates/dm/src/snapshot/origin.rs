@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use ashlar_block::sync::gate::{Gate, GateEntry};
 use ashlar_block::sync::lock;
-use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use ashlar_block::{
+    Bio, BioResult, Extents, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
+    Status,
+};
 use event_listener::{Event, EventListener};
 
 use super::canary::{Rule, broken};
@@ -231,6 +234,10 @@ impl Target for OriginTarget {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.origin.device.copies(at, len)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(self.origin.device.extents(at, len))
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

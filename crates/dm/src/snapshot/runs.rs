@@ -90,6 +90,24 @@ impl Runs {
         self.run_of(old).map(|run| run.new_chunk() + (old - run.old))
     }
 
+    /// The first chunks of a range that are in the map and beside each other.
+    pub(super) fn first_in(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let first = match self.run_of(range.start) {
+            Some(run) => run,
+            None => {
+                let within = |(_, block): (_, &Vec<Entry>)| {
+                    let after = block.partition_point(|entry| entry.old < range.start);
+                    block.get(after).copied()
+                };
+                // In the block that may begin before the range, or at the start of the next one.
+                let here = self.blocks.range(..=range.start).next_back().and_then(within);
+                here.or_else(|| self.blocks.range(range.start..).next().and_then(within))?
+            }
+        };
+        let start = first.old.max(range.start);
+        (start < range.end).then(|| start..first.end().min(range.end))
+    }
+
     /// Whether every chunk of a range is in the map.
     pub(super) fn covers(&self, range: Range<u64>) -> bool {
         let mut at = range.start;
@@ -245,6 +263,10 @@ mod tests {
                     assert_eq!(runs.get(old), model.get(&old).copied());
                 }
                 assert_eq!(runs.covers(near.clone()), near.clone().all(|o| model.contains_key(&o)));
+                let first = near.clone().find(|old| model.contains_key(old));
+                let found = runs.first_in(near.clone());
+                assert_eq!(found.as_ref().map(|found| found.start), first);
+                assert!(found.into_iter().flatten().all(|old| model.contains_key(&old)));
             }
             let all = 0..1 << bits;
             assert!(all.clone().all(|old| runs.get(old) == model.get(&old).copied()));

@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use ashlar_block::sync::gate::Gate;
 use ashlar_block::sync::rwlock::RwLock;
 use ashlar_block::sync::{lock, until};
-use ashlar_block::{Bio, BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
+use ashlar_block::{
+    Bio, BioResult, Buffer, Extents, Flags, Gateway, Runtime, Sector, Sectors, Status,
+};
 use event_listener::Event;
 use tracing::{debug, error, warn};
 
@@ -221,6 +223,50 @@ impl Snapshot {
         let cares = self.active.load(SeqCst) && !self.merge.is_merging() && at.0 < end;
         let geometry = self.loaded.get().filter(|_| cares)?.geometry;
         Some(geometry.chunk_of(at)..geometry.chunk_of(Sector(end - 1)) + 1)
+    }
+
+    /// Where the snapshot has no copies of a range, and so shows the origin: all states there, which says nothing of it, and none of
+    /// the rest.
+    pub(super) fn uncopied(&self, geometry: Geometry, at: Sector, len: Sectors) -> Extents {
+        let (mut extents, end) = (Extents::new(at), at + len);
+        let chunks = geometry.chunk_of(at)..geometry.chunk_of(end - Sectors(1)) + 1;
+        let sector = |chunk| geometry.sector(chunk).min(end);
+        self.exceptions.uncopied(chunks, sector, &mut extents);
+        extents
+    }
+
+    /// What is known of a range of what the snapshot shows: where it shows the origin, what is known of that.
+    ///
+    /// Copies are looked at before and after the origin is asked: a chunk may be copied meanwhile, and then zeroed in the origin; or it may
+    /// be merged into the origin, which was asked before.
+    pub(super) async fn extents(
+        &self,
+        geometry: Geometry,
+        at: Sector,
+        len: Sectors,
+    ) -> Result<Extents, Status> {
+        let before = self.uncopied(geometry, at, len);
+        let below = self.origin.extents(at, before.end() - at).await?;
+        let len = below.end() - at;
+        if len.is_zero() {
+            return Ok(below);
+        }
+        Ok(below.and(&before).and(&self.uncopied(geometry, at, len)))
+    }
+
+    /// Where a range of the origin has not changed since the snapshot was taken, and the snapshot has not either: all states there. It is
+    /// nowhere known if the snapshot keeps no account of it any more.
+    pub(super) fn unchanged(&self, at: Sector, len: Sectors) -> Extents {
+        let all_changed = || Extents::data(at, len);
+        let Some(LoadedState { geometry, .. }) = self.loaded.get() else { return all_changed() };
+        let known = Sectors(self.len.load(SeqCst).saturating_sub(at.0)).min(len);
+        if known.is_zero() {
+            return all_changed();
+        }
+        let extents = self.uncopied(*geometry, at, known);
+        // After the look: until now every change has waited for its copy.
+        let keeps = self.is_valid() && self.active.load(SeqCst) && !self.merge.is_merging();
+        if keeps { extents } else { all_changed() }
     }
 
     /// Whether a range of the origin may change now.

@@ -7,13 +7,13 @@
 //! A merging snapshot must no longer be used: its I/O fails, as in the kernel, where the source
 //! of a handover is invalid. A write would be lost when its run is removed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ashlar_block::sync::gate::Pass;
 use ashlar_block::sync::lock;
 use ashlar_block::{
-    Bio, BioResult, Features, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
-    Status,
+    Bio, BioResult, Extents, Features, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector,
+    Sectors, Status,
 };
 use tracing::error;
 
@@ -202,6 +202,22 @@ impl Member {
 /// See the module text.
 pub(crate) struct SnapshotTarget(Member);
 
+/// Where a snapshot and its origin may differ. It keeps nothing in use.
+#[derive(Clone, Debug)]
+pub struct Changes(Weak<Snapshot>);
+
+impl Changes {
+    /// Where the snapshot and its origin hold the same in a range: [all states](ashlar_block::ExtentState::all) there. Elsewhere the origin was
+    /// written since the snapshot was taken, or the snapshot itself; everywhere, if the snapshot is invalid, merged or removed. The
+    /// answer may be for less than the range.
+    pub fn same(&self, at: Sector, len: Sectors) -> Extents {
+        match self.0.upgrade() {
+            Some(snapshot) => snapshot.unchanged(at, len),
+            None => Extents::data(at, len),
+        }
+    }
+}
+
 /// Keeps the origin's chunk unchanged during a read, or a copy in its place during a write.
 pub(super) struct TrackedChunk<'a> {
     pub(super) snapshot: &'a Snapshot,
@@ -381,6 +397,20 @@ impl Target for SnapshotTarget {
             }
         };
         chunks.map(of_chunk).max().unwrap_or(1)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(async move {
+            let geometry = self.loaded()?.geometry;
+            let extents = self.0.snapshot.extents(geometry, at, len).await?;
+            // The origin does not wait for an invalid snapshot.
+            self.loaded()?;
+            Ok(extents)
+        })
+    }
+
+    fn changes(&self) -> Option<Changes> {
+        Some(Changes(Arc::downgrade(&self.0.snapshot)))
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -1,6 +1,8 @@
 //! `linear DEVICE OFFSET`: the piece is an area of another device.
 
-use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors};
+use ashlar_block::{
+    Bio, Disk, Extents, Gateway, IoFuture, Limits, LocalFuture, Sector, Sectors, Status,
+};
 
 use super::{Lower, TableTarget, Target, TargetError, TargetParameters};
 
@@ -45,6 +47,10 @@ impl Target for Linear {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.lower.copies(at, len)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(self.lower.extents(at, len))
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use ashlar_block::{Bio, Buffer, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use ashlar_block::{
+    Bio, Buffer, Disk, Extents, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status,
+};
 
 use super::{Arguments, Context, TargetError};
 use crate::text::QuotedArgument;
@@ -111,6 +113,16 @@ impl Lower {
     /// The copies of a range, counted from the start of the area, that a read can name.
     pub fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.gateway.copies(at + Sectors(self.start.0), len)
+    }
+
+    /// What is known of a range of the area without reading it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub async fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
+        let from = at + Sectors(self.start.0);
+        let len = len.min(self.gateway.capacity().as_end() - from);
+        Ok(self.gateway.extents(from, len).await?.moved_to(at))
     }
 
     /// Submits `bio`, whose sectors count from the start of the area.

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use ashlar_block::sync::gate::Gate;
 use ashlar_block::zeroes::all_or_none;
 use ashlar_block::{
-    Bio, BioResult, CopyNumber, Disk, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime,
-    Sector, Sectors, Status,
+    Bio, BioResult, CopyNumber, Disk, Extents, Flags, Gateway, IoFuture, Limits, LocalFuture, Op,
+    Runtime, Sector, Sectors, Status,
 };
 use futures_util::future::join_all;
 use tracing::{error, info, warn};
@@ -392,6 +392,10 @@ impl Target for Mirror {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.0.first.lower.copies(at, len)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(self.0.first.lower.extents(at, len))
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -7,7 +7,10 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use ashlar_block::zeroes::all_or_none;
-use ashlar_block::{Bio, BioResult, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use ashlar_block::{
+    Bio, BioResult, Disk, Extents, Gateway, IoFuture, Limits, LocalFuture, Op, Place, Sector,
+    Sectors, Status, extent,
+};
 use futures_util::future::join_all;
 
 use super::{Lower, TableTarget, Target, TargetError, TargetParameters};
@@ -182,6 +185,16 @@ impl Target for Striped {
             (!len.is_zero()).then(|| stripe.lower.copies(first, len))
         });
         parts.max().unwrap_or(1)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        let geometry = self.geometry();
+        let place = move |at: Sector| {
+            let left = Sectors(self.chunk.0 - at.0 % self.chunk.0);
+            Place { on: Some(geometry.place(at)), left }
+        };
+        let ask = async |stripe: usize, at, len| self.stripes[stripe].lower.extents(at, len).await;
+        Box::pin(async move { Ok(extent::gather(at, len, self.stripes.len(), place, ask).await) })
     }
 
     fn submit(&self, mut bio: Bio) -> IoFuture<'_> {

@@ -4,7 +4,8 @@
 //! - `error`: all I/O fails. For holes in a device, as in a volume group with a missing disk.
 
 use ashlar_block::{
-    Bio, Features, Gateway, IoFuture, Limits, Op, Sector, Sectors, Segment, Status,
+    Bio, ExtentState, Extents, Features, Gateway, IoFuture, Limits, LocalFuture, Op, Sector,
+    Sectors, Segment, Status,
 };
 
 use super::{TableTarget, Target, TargetError, TargetParameters};
@@ -54,6 +55,11 @@ impl<const ZERO: bool> Target for Nothing<ZERO> {
 
     fn stack_limits(&self, limits: &mut Limits) {
         limits.stack(&anything(), Sector::ZERO);
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        let state = if ZERO { ExtentState::all() } else { ExtentState::empty() };
+        Box::pin(std::future::ready(Ok(Extents::of(at, len, state))))
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

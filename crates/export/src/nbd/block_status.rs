@@ -1,9 +1,7 @@
-//! `BLOCK_STATUS` and its one metadata context, `base:allocation`.
+//! The descriptors of a `BLOCK_STATUS`.
 
 use std::ops::Range;
 
-/// The identifier under which the context is selected.
-pub const CONTEXT_ID: u32 = 1;
 /// The most extents in one reply. The protocol's bound is 2^20; a client asks again from where a reply ended, and a
 /// reply of 64 KiB is already large.
 pub const MAX_EXTENTS: usize = ashlar_block::Extents::MAX;
@@ -13,14 +11,15 @@ pub const MAX_EXTENTS: usize = ashlar_block::Extents::MAX;
 pub struct Extent {
     /// Bytes, not zero.
     pub length: u32,
-    /// The bits of [`ashlar_block::ExtentState`].
+    /// The bits that the metadata context defines.
     pub state: u32,
 }
 
 /// Builds the descriptors for a request: neighbours of one state become one extent, the sum never
-/// exceeds the request, gaps are reported as allocated, and the count is bounded.
+/// exceeds the request, gaps get the context's state of what is not known, and the count is bounded.
 #[derive(Debug)]
 pub struct Extents {
+    unknown: u32,
     range: Range<u64>,
     next: u64,
     limit: usize,
@@ -28,12 +27,12 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// For a request for `length` bytes at `offset`; `one` is `NBD_CMD_FLAG_REQ_ONE`. The caller has checked that the
-    /// range is within the export.
-    pub fn new(offset: u64, length: u32, one: bool) -> Self {
+    /// For a request for `length` bytes at `offset`; `one` is `NBD_CMD_FLAG_REQ_ONE`, `unknown` the state of what nothing is known of.
+    /// The caller has checked that the range is within the export.
+    pub fn new(offset: u64, length: u32, one: bool, unknown: u32) -> Self {
         let range = offset..offset.saturating_add(u64::from(length));
         let limit = if one { 1 } else { MAX_EXTENTS };
-        Self { next: range.start, range, limit, found: Vec::new() }
+        Self { unknown, next: range.start, range, limit, found: Vec::new() }
     }
 
     /// Nothing was asked of what lies at `end` and after it: the reply ends there.
@@ -47,14 +46,14 @@ impl Extents {
     /// request, are ignored: a volume may answer in its own units.
     pub fn tell(&mut self, range: Range<u64>, state: u32) {
         if range.start > self.next {
-            self.append(range.start.min(self.range.end), 0);
+            self.append(range.start.min(self.range.end), self.unknown);
         }
         self.append(range.end.min(self.range.end), state);
     }
 
-    /// The descriptors; gaps count as allocated. Never empty.
+    /// The descriptors. Never empty.
     pub fn finish(mut self) -> Vec<Extent> {
-        self.append(self.range.end, 0);
+        self.append(self.range.end, self.unknown);
         self.found
     }
 
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     fn told(offset: u64, length: u32, one: bool, parts: &[(Range<u64>, u32)]) -> Vec<(u32, u32)> {
-        let mut extents = Extents::new(offset, length, one);
+        let mut extents = Extents::new(offset, length, one, 0);
         for (range, state) in parts {
             extents.tell(range.clone(), *state);
         }
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn replies_are_bounded_and_contiguous() {
-        let mut extents = Extents::new(0, u32::MAX, false);
+        let mut extents = Extents::new(0, u32::MAX, false, 0);
         for i in 0..20_000_u64 {
             extents.tell(i * 512..(i + 1) * 512, (i % 2) as u32);
         }

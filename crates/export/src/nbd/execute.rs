@@ -1,5 +1,6 @@
 //! Execution of requests on the volume.
 
+use ashlar_block::ExtentState;
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{Buffer, Segment, footprint};
 use ashlar_block::gateway::ZERO_BYTES;
@@ -7,7 +8,8 @@ use ashlar_block::status::{BioResult, Status};
 use ashlar_block::units::{Sector, Sectors};
 
 use super::admission::Ticket;
-use super::block_status::{CONTEXT_ID, Extent, Extents, MAX_EXTENTS};
+use super::block_status::{Extent, Extents, MAX_EXTENTS};
+use super::context::MetaContext;
 use super::errno::Errno;
 use super::export::OpenExport;
 use super::transmission::{Command, Request};
@@ -29,8 +31,8 @@ pub(crate) enum Answer {
     Done,
     /// The data read at a byte position.
     Data(u64, Segment),
-    /// The status of consecutive extents.
-    Extents(Vec<Extent>),
+    /// The status of consecutive extents in each context that was selected.
+    Extents(Vec<Vec<Extent>>),
     /// Failure, with a message for a person.
     Failed(Errno, String),
 }
@@ -60,8 +62,12 @@ impl Answer {
             }
             Self::Failed(errno, _) => heads.extend(reply_simple::header(cookie, Some(errno))),
             // Only requested where replies are structured.
-            Self::Extents(extents) => {
-                heads.extend(reply_structured::block_status(cookie, CONTEXT_ID, &extents));
+            Self::Extents(contexts) => {
+                let last = contexts.len() as u32;
+                for (id, extents) in (1..).zip(&contexts) {
+                    let is_last = id == last;
+                    heads.extend(reply_structured::block_status(cookie, id, extents, is_last));
+                }
             }
         }
         None
@@ -76,7 +82,8 @@ pub(crate) fn cost(export: &OpenExport, request: &Request) -> usize {
             footprint(request.length as usize) + bounce
         }
         Command::BlockStatus => {
-            MAX_EXTENTS * (size_of::<Extent>() + size_of::<ashlar_block::Extent>())
+            let parts = size_of::<Extent>() + size_of::<ashlar_block::Extent>();
+            export.contexts().len() * MAX_EXTENTS * parts
         }
         // If the device cannot zero ranges, zeroes are written.
         Command::WriteZeroes => footprint(request.length.min(ZERO_BYTES as u32) as usize),
@@ -151,20 +158,33 @@ async fn trim(export: &OpenExport, request: &Request) -> BioResult {
 }
 
 async fn block_status(export: &OpenExport, request: &Request) -> Result<Answer, Status> {
+    let mut contexts = Vec::with_capacity(export.contexts().len());
+    for context in export.contexts() {
+        contexts.push(extents(export, request, context).await);
+    }
+    Ok(Answer::Extents(contexts))
+}
+
+async fn extents(export: &OpenExport, request: &Request, context: &MetaContext) -> Vec<Extent> {
     let one = request.flags & CMD_FLAG_REQ_ONE != 0;
-    let mut extents = Extents::new(request.offset, request.length, one);
+    let unknown = context.number(ExtentState::empty());
+    let mut extents = Extents::new(request.offset, request.length, one, unknown);
     let end = request.offset + u64::from(request.length);
     let start = Sector::from_bytes_floor(request.offset);
     let len = Sectors::from_bytes_floor(end.next_multiple_of(512) - start.bytes());
-    // A device that fails knows nothing, and then all is data.
-    if let Ok(found) = export.volume().gateway().extents(start, len).await {
+    let found = match context {
+        MetaContext::Allocation => export.volume().gateway().extents(start, len).await,
+        MetaContext::Changes(map) => Ok(map.same(start, len)),
+    };
+    // Of a device that fails nothing is known.
+    if let Ok(found) = found {
         let mut at = start.bytes();
         for extent in found.iter() {
             let end = at + extent.len.bytes();
-            extents.tell(at..end, extent.state.bits().into());
+            extents.tell(at..end, context.number(extent.state));
             at = end;
         }
         extents.stop_at(at);
     }
-    Ok(Answer::Extents(extents.finish()))
+    extents.finish()
 }

@@ -8,6 +8,7 @@ use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
 use ashlar_block::limits::Features;
 use thiserror::Error;
 
+use super::context::{ChangeMaps, MetaContext};
 use super::info::{BlockSize, ExportInfo};
 use super::throttle::Throttle;
 use ashlar_nbd::wire::{
@@ -36,6 +37,7 @@ pub struct Export {
     description: String,
     volume: Arc<ByteVolume>,
     read_only: bool,
+    changes: ChangeMaps,
     /// The count of its [`Exports`].
     clients: Arc<AtomicUsize>,
 }
@@ -53,7 +55,8 @@ impl Export {
         let (name, volume) = (name.into(), volume.into());
         string(name.as_bytes()).ok_or(ExportError::BadString)?;
         let clients = Arc::default();
-        Ok(Self { name, description: String::new(), volume, read_only: false, clients })
+        let (description, changes) = Default::default();
+        Ok(Self { name, description, volume, read_only: false, changes, clients })
     }
 
     /// Sets the text that clients show to people.
@@ -73,6 +76,13 @@ impl Export {
         self
     }
 
+    /// Offers metadata contexts of the changes of snapshots.
+    #[must_use]
+    pub fn with_changes(mut self, changes: ChangeMaps) -> Self {
+        self.changes = changes;
+        self
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
@@ -87,7 +97,8 @@ impl Export {
     pub(crate) fn open(&self) -> Option<OpenExport> {
         let volume = self.volume.open()?;
         self.clients.fetch_add(1, Ordering::Relaxed);
-        Some(OpenExport { name: self.name.clone(), volume, clients: Arc::clone(&self.clients) })
+        let (name, contexts) = (self.name.clone(), Vec::new());
+        Some(OpenExport { name, volume, contexts, clients: Arc::clone(&self.clients) })
     }
 
     /// What the handshake reports to a client that connects now.
@@ -120,6 +131,7 @@ impl Export {
             size: self.volume.size_bytes(),
             flags,
             block_size: BlockSize::with_preferred(limits.physical_block_bytes.max(PREFERRED_BYTES)),
+            changes: self.changes.clone(),
         }
     }
 }
@@ -129,6 +141,7 @@ pub(crate) struct OpenExport {
     name: String,
     /// This connection's opener: its next flush fails if the volume lost writes.
     volume: OpenVolume,
+    contexts: Vec<MetaContext>,
     clients: Arc<AtomicUsize>,
 }
 
@@ -139,6 +152,16 @@ impl Drop for OpenExport {
 }
 
 impl OpenExport {
+    /// Sets the contexts that the client has selected, in the order of their identifiers, from 1 on.
+    pub(crate) fn select(&mut self, contexts: Vec<MetaContext>) {
+        self.contexts = contexts;
+    }
+
+    /// The contexts that the client has selected.
+    pub(crate) fn contexts(&self) -> &[MetaContext] {
+        &self.contexts
+    }
+
     /// The name.
     pub(crate) fn name(&self) -> &str {
         &self.name

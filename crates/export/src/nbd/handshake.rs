@@ -3,6 +3,7 @@
 //! Bytes in, bytes out, no I/O. [`Handshake::step`] takes at most one message from the input, so that between two reads
 //! the server writes at most the answer to one option.
 
+use super::context::MetaContext;
 use super::info::ExportInfo;
 use super::option::{self, Agreement, Negotiation, Outcome, Replies};
 use ashlar_nbd::wire::{
@@ -99,18 +100,18 @@ pub fn option_table() -> String {
 }
 
 /// What was agreed, once transmission begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Session {
     /// Index of the export in the slice given to [`Handshake::step`].
     pub export: usize,
     /// Whether replies are structured.
     pub structured: bool,
-    /// Whether `BLOCK_STATUS` for `base:allocation` may be requested.
-    pub allocation: bool,
+    /// The contexts of which `BLOCK_STATUS` tells, in the order of their identifiers, from 1 on.
+    pub contexts: Vec<MetaContext>,
 }
 
 /// The result of [`Handshake::step`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// More input is needed; only skipped bytes were taken.
     Incomplete,
@@ -239,12 +240,11 @@ impl Handshake {
             Outcome::Ended => self.enter(Event::Ended),
             Outcome::Chosen(export) => {
                 self.enter(Event::Chosen);
-                let Agreement { structured, allocation_of, .. } = self.agreed;
-                Step::Transmission(Session {
-                    export,
-                    structured,
-                    allocation: allocation_of == Some(export),
-                })
+                let Agreement { structured, contexts_of, .. } = &self.agreed;
+                let contexts = contexts_of.as_ref().filter(|(of, _)| *of == export);
+                let contexts = contexts.map(|(_, contexts)| contexts.clone());
+                let (structured, contexts) = (*structured, contexts.unwrap_or_default());
+                Step::Transmission(Session { export, structured, contexts })
             }
         };
         (taken, step)

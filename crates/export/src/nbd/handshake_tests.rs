@@ -2,6 +2,7 @@
 
 use super::super::info::BlockSize;
 use super::*;
+use crate::nbd::context::ChangeMaps;
 use ashlar_nbd::wire::{
     FLAG_HAS_FLAGS, FLAG_SEND_DF, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME,
     OPT_SET_META_CONTEXT, REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
@@ -25,6 +26,7 @@ fn exports() -> Vec<ExportInfo> {
         size: 0x0102_0304,
         flags: FLAG_HAS_FLAGS,
         block_size,
+        changes: ChangeMaps::default(),
     };
     vec![export("md0", "raid10"), export("vg/lv", "")]
 }
@@ -132,7 +134,7 @@ fn every_set_of_known_client_flags_is_accepted_and_no_other() {
 fn export_name_answers_size_and_flags_with_zeroes_only_if_wanted() {
     for (flags, zeroes) in [(0, 124), (1, 124), (2, 0), (3, 0)] {
         let (step, out) = Client::with_flags(flags).raw(OPT_EXPORT_NAME, b"vg/lv");
-        let session = Session { export: 1, structured: false, allocation: false };
+        let session = Session { export: 1, structured: false, contexts: Vec::new() };
         assert_eq!(step, Step::Transmission(session));
         assert_eq!(out[..10], [0, 0, 0, 0, 1, 2, 3, 4, 0, 1]);
         assert_eq!(out[10..], vec![0; zeroes]);
@@ -211,7 +213,7 @@ fn go_enters_transmission_with_what_was_agreed() {
     let mut client = Client::new();
     assert_eq!(client.ask_one(OPT_STRUCTURED_REPLY, &[]), REP_ACK);
     let (step, answers) = client.ask(OPT_GO, &go("md0", &[]));
-    let session = Session { export: 0, structured: true, allocation: false };
+    let session = Session { export: 0, structured: true, contexts: Vec::new() };
     assert_eq!(step, Step::Transmission(session));
     assert_eq!(answers.len(), 2);
     // SEND_DF is set because replies are structured.
@@ -288,7 +290,7 @@ fn a_selection_holds_for_its_export_until_the_next_attempt() {
             client.ask(OPT_SET_META_CONTEXT, last);
         }
         let Step::Transmission(session) = client.ask(OPT_GO, &go(name, &[])).0 else { panic!() };
-        session.allocation
+        !session.contexts.is_empty()
     };
     assert!(chosen(&[], "md0"));
     assert!(!chosen(&[], "vg/lv"), "another export");

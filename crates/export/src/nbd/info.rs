@@ -1,5 +1,6 @@
 //! What the handshake reports about an export: the `NBD_INFO_*` items.
 
+use super::context::ChangeMaps;
 use ashlar_nbd::wire::{
     FLAG_HAS_FLAGS, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_WRITE_ZEROES, INFO_BLOCK_SIZE,
     INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, MAX_PAYLOAD,
@@ -39,6 +40,8 @@ pub struct ExportInfo {
     pub flags: u16,
     /// Size constraints.
     pub block_size: BlockSize,
+    /// The snapshots of which it can tell the changes.
+    pub changes: ChangeMaps,
 }
 
 impl ExportInfo {
@@ -95,6 +98,7 @@ mod tests {
             size: 1 << 20,
             flags,
             block_size,
+            changes: ChangeMaps::default(),
         }
     }
 

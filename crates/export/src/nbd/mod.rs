@@ -16,13 +16,14 @@
 //! connections and time ([`listen`], which watches all of its connections), lines of the log. Above a bound a client
 //! waits, is refused or is dropped, and the others continue.
 //!
-//! Supported: fixed newstyle, structured replies, `base:allocation`, all commands of the document except the
+//! Supported: fixed newstyle, structured replies, `base:allocation` and `ashlar:changed`, all commands of the document except the
 //! experimental ones. Not supported: TLS and extended headers, which are refused as unsupported so that clients
 //! continue without them.
 
 pub mod admission;
 pub mod block_status;
 pub mod budget;
+pub mod context;
 pub mod errno;
 mod execute;
 pub mod export;

@@ -3,6 +3,7 @@
 //! One row for each known option; all others are answered `ERR_UNSUP` (including `STARTTLS`, `PEEK_EXPORT` and
 //! `EXTENDED_HEADERS`: a client continues without them).
 
+use super::context::MetaContext;
 use super::handshake::Event;
 use super::info::ExportInfo;
 use super::{opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_structured_reply};
@@ -34,13 +35,13 @@ pub(crate) enum Outcome {
 }
 
 /// What the client has agreed to so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Agreement {
     pub(crate) fixed_newstyle: bool,
     pub(crate) no_zeroes: bool,
     pub(crate) structured: bool,
-    /// The export for which the last `SET_META_CONTEXT` selected `base:allocation`.
-    pub(crate) allocation_of: Option<usize>,
+    /// The export for which the last `SET_META_CONTEXT` selected contexts, and these.
+    pub(crate) contexts_of: Option<(usize, Vec<MetaContext>)>,
 }
 
 /// The context for answering an option.
@@ -138,14 +139,14 @@ pub(crate) const TABLE: &[Row] = &[
         word: "LIST_META_CONTEXT",
         data: Data::Parsed,
         answer: opt_meta_context::answer_list,
-        effect: "META_CONTEXT for base:allocation if asked for, then ACK",
+        effect: "META_CONTEXT for each context asked for, by its name or its namespace, then ACK",
     },
     Row {
         number: OPT_SET_META_CONTEXT,
         word: "SET_META_CONTEXT",
         data: Data::Parsed,
         answer: opt_meta_context::answer_set,
-        effect: "selects base:allocation if asked for, after STRUCTURED_REPLY only",
+        effect: "selects the contexts asked for by name, after STRUCTURED_REPLY only",
     },
 ];
 

@@ -1,7 +1,9 @@
 //! Structured reply chunks.
 //!
-//! Each of our replies is one chunk with `DONE` set: a read's data is complete before the header is sent, so no error
-//! can occur after it.
+//! Each of our replies is one chunk with `DONE` set, but for several metadata contexts one chunk for each: a read's data is complete
+//! before the header is sent, so no error can occur after it.
+
+use std::ops::Range;
 
 use super::block_status::Extent;
 use super::errno::Errno;
@@ -12,13 +14,16 @@ use ashlar_nbd::wire::{
 
 /// Bytes of a chunk's header.
 pub const HEADER_LEN: usize = 20;
+/// Where the header has its flags.
+const FLAGS: Range<usize> = 4..6;
 /// Bytes before the data of a read: header and offset.
 pub const OFFSET_DATA_LEN: usize = HEADER_LEN + 8;
 
+/// The header of a chunk that ends its reply.
 fn header(cookie: u64, kind: u16, payload_len: u32) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
-    header[4..6].copy_from_slice(&REPLY_FLAG_DONE.to_be_bytes());
+    header[FLAGS].copy_from_slice(&REPLY_FLAG_DONE.to_be_bytes());
     header[6..8].copy_from_slice(&kind.to_be_bytes());
     header[8..16].copy_from_slice(&cookie.to_be_bytes());
     header[16..].copy_from_slice(&payload_len.to_be_bytes());
@@ -51,12 +56,15 @@ pub fn error(cookie: u64, error: Errno, message: &str) -> Vec<u8> {
 }
 
 /// The status of consecutive `extents` (at least one, at most
-/// [`super::block_status::MAX_EXTENTS`]) in the metadata context `context`.
-pub fn block_status(cookie: u64, context: u32, extents: &[Extent]) -> Vec<u8> {
+/// [`super::block_status::MAX_EXTENTS`]) in the metadata context `context`. The chunk of the last context ends the reply.
+pub fn block_status(cookie: u64, context: u32, extents: &[Extent], is_last: bool) -> Vec<u8> {
     debug_assert!(!extents.is_empty());
     // MAX_EXTENTS keeps the length far below u32::MAX.
     let payload_len = 4 + 8 * extents.len() as u32;
     let mut bytes = header(cookie, REPLY_TYPE_BLOCK_STATUS, payload_len).to_vec();
+    if !is_last {
+        bytes[FLAGS].fill(0);
+    }
     bytes.extend(context.to_be_bytes());
     for extent in extents {
         bytes.extend(extent.length.to_be_bytes());
@@ -111,7 +119,9 @@ mod tests {
     #[test]
     fn extents_follow_their_context() {
         let extents = [Extent { length: 512, state: 0 }, Extent { length: 1024, state: 3 }];
-        let bytes = block_status(8, 1, &extents);
+        let first = block_status(8, 2, &extents, false);
+        assert_eq!(first[FLAGS], [0, 0]);
+        let bytes = block_status(8, 1, &extents, true);
         let (kind, payload) = chunk(&bytes, 8);
         assert_eq!(kind, REPLY_TYPE_BLOCK_STATUS);
         assert_eq!(payload, [0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 3]);

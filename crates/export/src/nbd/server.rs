@@ -115,7 +115,7 @@ pub(crate) async fn begin<S: Stream>(
         exports.list().iter().map(|export| (Arc::downgrade(export), export.info())).unzip();
     let open = |chosen: usize| list[chosen].upgrade().and_then(|export| export.open());
     let mut input = Input::new(stream).ok_or(Disconnect::NoMemory)?;
-    let (session, export) = {
+    let (session, mut export) = {
         let mut negotiation = pin!(negotiate(stream, &mut input, &infos, open, peer));
         let outcome = poll_fn(|cx| match negotiation.as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
@@ -131,9 +131,10 @@ pub(crate) async fn begin<S: Stream>(
             None => return Ok(Err(End::Stopped)),
         }
     };
-    let Session { export: chosen, structured, allocation } = session;
-    let terms = Terms::new(&infos[chosen], structured, allocation);
-    tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
+    let Session { export: chosen, structured, contexts } = session;
+    let terms = Terms::new(&infos[chosen], structured, !contexts.is_empty());
+    tracing::debug!(export = export.name(), structured, ?contexts, "nbd transmission begins");
+    export.select(contexts);
     Ok(Ok(Begun { export, terms, received: input.bytes().to_vec() }))
 }
 

@@ -135,17 +135,17 @@ pub struct Terms {
     /// Whether replies are structured.
     pub structured: bool,
     /// Whether `BLOCK_STATUS` was negotiated.
-    pub allocation: bool,
+    pub block_status: bool,
 }
 
 impl Terms {
     /// The terms for `export` after a handshake.
-    pub const fn new(export: &ExportInfo, structured: bool, allocation: bool) -> Self {
+    pub const fn new(export: &ExportInfo, structured: bool, block_status: bool) -> Self {
         Self {
             size: export.size,
             flags: export.transmission_flags(structured),
             structured,
-            allocation,
+            block_status,
         }
     }
 }
@@ -209,7 +209,7 @@ fn object(header: &Header, terms: &Terms) -> Result<Command, (Errno, &'static st
     if rule.writes && terms.flags & FLAG_READ_ONLY != 0 {
         return Err((Errno::Perm, "the export is read-only"));
     }
-    let negotiated = rule.command != Command::BlockStatus || terms.allocation;
+    let negotiated = rule.command != Command::BlockStatus || terms.block_status;
     if terms.flags & rule.offered_by == 0 || !negotiated {
         return Err((Errno::Inval, "command was not negotiated"));
     }

@@ -2,6 +2,7 @@
 
 use super::super::info::BlockSize;
 use super::*;
+use crate::nbd::context::ChangeMaps;
 
 const SIZE: u64 = 1 << 30;
 const ALL: u16 = FLAG_HAS_FLAGS
@@ -34,7 +35,7 @@ const RANGED: [Command; 6] = [
 ];
 
 fn terms() -> Terms {
-    Terms { size: SIZE, flags: ALL, structured: true, allocation: true }
+    Terms { size: SIZE, flags: ALL, structured: true, block_status: true }
 }
 
 fn header(command: Command, offset: u64, length: u32) -> Header {
@@ -125,7 +126,7 @@ fn a_read_only_export_refuses_what_writes() {
 
 #[test]
 fn what_was_not_offered_is_invalid() {
-    let bare = Terms { flags: FLAG_HAS_FLAGS, allocation: false, ..terms() };
+    let bare = Terms { flags: FLAG_HAS_FLAGS, block_status: false, ..terms() };
     for command in COMMANDS {
         let length = if RANGED.contains(&command) { 512 } else { 0 };
         let always = matches!(command, Command::Read | Command::Write | Command::Disc);
@@ -209,6 +210,7 @@ fn terms_take_the_flags_the_client_was_told() {
         size: 5,
         flags: ALL & !FLAG_SEND_DF,
         block_size,
+        changes: ChangeMaps::default(),
     };
     assert_eq!(Terms::new(&info, true, false).flags, ALL);
     assert_eq!(Terms::new(&info, false, false).flags, ALL & !FLAG_SEND_DF);

@@ -11,12 +11,13 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ashlar_block::Sectors;
 use ashlar_block::byte_volume::ByteVolume;
 use ashlar_block::gateway::Gateway;
+use ashlar_block::{ExtentState, Extents, Sector, Sectors};
 use ashlar_engine::net::Listener;
 use ashlar_engine::ram::RamDevice;
 use ashlar_engine::{Reactor, ReactorConfig};
+use ashlar_export::nbd::context::{ChangeMap, ChangeMaps};
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::{Config, listen};
 use ashlar_export::nbd::placement::Placement;
@@ -48,6 +49,19 @@ impl Future for Stop {
     }
 }
 
+/// The sectors 3 to 9 have changed since each of two snapshots.
+fn changes() -> Vec<ChangeMap> {
+    let same = |at: Sector, len: Sectors| {
+        let mut extents = Extents::new(at);
+        for (end, state) in [(3, ExtentState::all()), (10, ExtentState::empty())] {
+            extents.extend_to(Sector(end).min(at + len), state);
+        }
+        extents.extend_to(at + len, ExtentState::all());
+        extents
+    };
+    vec![ChangeMap::new("ashlar:changed:vg/a", same), ChangeMap::new("ashlar:changed:vg/b", same)]
+}
+
 /// A server in a thread with two exports: `disk`, and `frozen`, which is read-only.
 struct Server {
     directory: PathBuf,
@@ -77,7 +91,8 @@ impl Server {
                 ByteVolume::new(Gateway::new(Arc::new(ram)))
             };
             exports.add(Export::new("disk", ram("ram0")).unwrap()).unwrap();
-            exports.add(Export::new("frozen", ram("ram1")).unwrap().read_only()).unwrap();
+            let frozen = Export::new("frozen", ram("ram1")).unwrap().read_only();
+            exports.add(frozen.with_changes(ChangeMaps::new(changes))).unwrap();
             let reactor = Reactor::new(ReactorConfig::default())?;
             reactor.block_on(async {
                 let (listener, port) = if tcp {
@@ -303,6 +318,26 @@ h.set_handshake_flags(0)
 h.connect_uri("{disk}")
 assert not h.get_structured_replies_negotiated() and h.get_protocol() == "newstyle"
 assert h.pread(3, 5095) == b"bca"
+h.shutdown()
+
+h = nbd.NBD()
+h.set_opt_mode(True)
+h.connect_uri("{frozen}")
+found = []
+h.add_meta_context("ashlar:")
+h.opt_list_meta_context(found.append)
+assert found == ["ashlar:changed:vg/a", "ashlar:changed:vg/b"], found
+h.opt_abort()
+
+h = nbd.NBD()
+for context in ["base:allocation", "ashlar:changed:vg/b", "ashlar:changed:vg/c"]:
+    h.add_meta_context(context)
+h.connect_uri("{frozen}")
+assert h.can_meta_context("ashlar:changed:vg/b") and not h.can_meta_context("ashlar:changed:vg/c")
+told = []
+h.block_status(8192, 1000, lambda context, at, parts, error: told.append((context, at, parts)))
+changed = [536, 0, 3584, 1, 4072, 0]
+assert told == [("base:allocation", 1000, [8192, 0]), ("ashlar:changed:vg/b", 1000, changed)], told
 h.shutdown()
 
 h = nbd.NBD()

@@ -8,13 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
+use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
 use ashlar_export::nbd::budget::Budget;
+use ashlar_export::nbd::context::{CHANGED_CONTEXT, ChangeMap, ChangeMaps};
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
 use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::devices::{Device, Devices};
+use ashlar_stack::snapshots::Snapshots;
 use futures_util::future::{Either, select};
 
 use super::FrontEnd;
@@ -35,6 +38,7 @@ struct ExportedVolume {
 #[derive(Default)]
 pub(crate) struct Nbd {
     exports: Arc<Exports>,
+    devices: Weak<Devices>,
     /// By the names of devices.
     exported: Mutex<HashMap<String, ExportedVolume>>,
     servers: Mutex<Vec<(Listen, Server)>>,
@@ -52,10 +56,10 @@ impl Nbd {
         config: &Config,
         listening: Vec<(Listen, BoundSocket)>,
         budget: &Arc<Budget>,
-        devices: &Devices,
+        devices: &Arc<Devices>,
         ending: &Ending,
     ) -> Result<Self> {
-        let this = Self::default();
+        let this = Self { devices: Arc::downgrade(devices), ..Self::default() };
         for device in devices.volumes() {
             let offered = this.offer(&device);
             offered.map_err(|why| Error::new("cannot export", &device.name, why))?;
@@ -113,6 +117,9 @@ impl FrontEnd for Nbd {
             exported.remove(&device.name);
         }
         let export = Export::new(name, Arc::clone(volume)).map_err(|error| error.to_string())?;
+        let (devices, of) = (Weak::clone(&self.devices), device.name.clone());
+        let changes = move || devices.upgrade().map(|all| change_maps(&all, &of));
+        let export = export.with_changes(ChangeMaps::new(move || changes().unwrap_or_default()));
         self.exports.add(export).map_err(|error| error.to_string())?;
         let new = ExportedVolume { name: name.to_owned(), volume: Arc::downgrade(volume) };
         exported.insert(device.name.clone(), new);
@@ -147,6 +154,28 @@ impl FrontEnd for Nbd {
             }
         })
     }
+}
+
+/// The snapshots of which the device `of` can tell what has changed since: itself, and all that have the same origin.
+fn change_maps(devices: &Devices, of: &str) -> Vec<ChangeMap> {
+    let all = devices.all();
+    let Some(device) = all.iter().find(|device| device.name == of) else { return Vec::new() };
+    let family = Snapshots::among(&all).family(device);
+    let own = family.iter().find(|(other, _)| other.name == of);
+    let own = own.map(|(_, changes)| changes.clone());
+    let map = |(other, since): (&Device, Changes)| {
+        if other.name == of {
+            return ChangeMap::new(CHANGED_CONTEXT, move |at, len| since.same(at, len));
+        }
+        let name = format!("{CHANGED_CONTEXT}:{}", other.export_name());
+        let own = own.clone();
+        ChangeMap::new(name, move |at, len| {
+            let same = since.same(at, len);
+            // What both share with the origin they share with each other.
+            own.as_ref().map_or(same.clone(), |own| same.and(&own.same(at, len)))
+        })
+    };
+    family.into_iter().map(map).collect()
 }
 
 /// Listens for NBD clients, which wait until [`Nbd::start`]: at the addresses of the configuration, and on the sockets of the service

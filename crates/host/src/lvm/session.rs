@@ -275,8 +275,10 @@ impl Session {
         only_group(&self.found.groups, name)
     }
 
-    /// The place with that path: a disk, its partition, or `/dev/md0`.
+    /// The place with that path: a disk, its partition, or an array as `/dev/md127` or `/dev/md/NAME`.
     pub(super) fn place(&self, path: &str) -> Option<&Place> {
+        let linked = path.strip_prefix("/dev/").and_then(|link| self.stack.devices.linked(link));
+        let path = linked.as_ref().map_or(path, |device| &device.path);
         let same = |place: &&Place| {
             let identity = disks::identity(Path::new(path));
             place.path == path

@@ -17,10 +17,14 @@ pub(crate) mod parts;
 pub(crate) mod reshaped;
 pub(crate) mod striped;
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use ashlar_block::{Bio, IoFuture, LocalFuture, Sector, Sectors, Status};
+use ashlar_block::{Bio, Extents, IoFuture, LocalFuture, Place, Sector, Sectors, Status, extent};
 
+use smallvec::SmallVec;
+
+use crate::core::{Core, Source};
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 
@@ -32,11 +36,56 @@ pub(crate) trait Level: Send + Sync + 'static {
     /// How many copies of a range a read can name.
     fn copies(&self, at: Sector, len: Sectors) -> u16;
 
+    /// What is known of a range without reading it; see [`BlockDevice::extents`](ashlar_block::BlockDevice::extents). The members are
+    /// asked that a read of the range could be sent to; what has to be computed or read from several members is data.
+    ///
+    /// # Errors
+    /// The array was stopped.
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>>;
+
     /// Moves the data of one window of the array's own I/O. The caller has raised the barrier over it.
     ///
     /// # Errors
     /// See [`Trouble`].
     fn window<'a>(&'a self, work: Work<'a>) -> LocalFuture<'a, Result<Sectors, Trouble>>;
+}
+
+/// What members know of a range of an array with redundancy. `source` finds a member that a read within one chunk can go to.
+///
+/// # Errors
+/// The array was stopped.
+async fn extents_of_members<'a>(
+    core: &'a Core,
+    (at, len): (Sector, Sectors),
+    devices: usize,
+    source: impl Fn(Sector, Sectors) -> Option<Source<'a>>,
+) -> Result<Extents, Status> {
+    if core.lifecycle.is_stopped() {
+        return Err(Status::Offline);
+    }
+    let end = at + len;
+    let place = |at: Sector| {
+        let left = core.personality().chunk_left(at).min(end - at);
+        let on = source(at, left).map(|source| (source.index, source.at));
+        Place { on, left }
+    };
+    let asked = RefCell::new(SmallVec::<[Index; 8]>::new());
+    let ask = async |index, at, len| {
+        asked.borrow_mut().push(index);
+        core.members.get(index).ok_or(Status::Offline)?.extents(at, len).await
+    };
+    let extents = extent::gather(at, len, devices, place, ask).await;
+    // What a member says that has failed meanwhile, or has lost writes, may be old.
+    for index in asked.into_inner() {
+        let current = match core.members.get(index) {
+            Some(rdev) => !rdev.is_faulty() && core.is_current(index, rdev).await.is_ok(),
+            None => false,
+        };
+        if !current {
+            return Ok(Extents::data(at, extents.end() - at));
+        }
+    }
+    Ok(extents)
 }
 
 /// The work of one window. Its future returns the number of sectors moved.

@@ -5,7 +5,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ashlar_block::{Bio, BioResult, IoFuture, LocalFuture, Op, Sector, Sectors, Status, buffer};
+use ashlar_block::{
+    Bio, BioResult, Extents, IoFuture, LocalFuture, Op, Sector, Sectors, Status, buffer,
+};
 use futures_util::future::join_all;
 
 use super::{Level, Trouble, Work};
@@ -152,6 +154,18 @@ impl Level for ReshapedLevel {
             None | Some(u16::MAX) => 1,
             Some(copies) => copies,
         }
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        let part = self.parts(at..at + len).next();
+        Box::pin(async move {
+            match part.ok_or(Status::Invalid)?? {
+                (Place::Level(level), range) => {
+                    level.extents(range.start, range.end - range.start).await
+                }
+                (Place::Saved(_), range) => Ok(Extents::data(range.start, range.end - range.start)),
+            }
+        })
     }
 
     fn window<'a>(&'a self, work: Work<'a>) -> LocalFuture<'a, Result<Sectors, Trouble>> {

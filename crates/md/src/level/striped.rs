@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use ashlar_block::zeroes::all_or_none;
-use ashlar_block::{Bio, BioResult, Features, IoFuture, LocalFuture, Op, Sector, Sectors, Status};
+use ashlar_block::{
+    Bio, BioResult, Extents, Features, IoFuture, LocalFuture, Op, Place, Sector, Sectors, Status,
+    extent,
+};
 use futures_util::future::join_all;
 
 use super::{Level, Trouble, Work};
@@ -147,6 +150,20 @@ impl Level for StripedLevel {
             at += len;
         }
         most
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        let place = |at| {
+            let Mapped { disk, sector, left } = self.zones.map(at);
+            Place { on: Some((disk, sector)), left }
+        };
+        let ask = async |slot, at, len| self.member(slot)?.extents(at, len).await;
+        Box::pin(async move {
+            if self.core.lifecycle.is_stopped() {
+                return Err(Status::Offline);
+            }
+            Ok(extent::gather(at, len, self.zones.disks(), place, ask).await)
+        })
     }
 
     fn window<'a>(&'a self, _: Work<'a>) -> LocalFuture<'a, Result<Sectors, Trouble>> {

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 
 use ashlar_block::shard::{SHARDS, thread_shard};
 use ashlar_block::sync::until;
-use ashlar_block::{Bio, Disk, Flags, Gateway, IoFuture, Limits, Sector, Sectors, Status, trace};
+use ashlar_block::{
+    Bio, Disk, Extents, Flags, Gateway, IoFuture, Limits, Sector, Sectors, Status, trace,
+};
 use bitflags::bitflags;
 use event_listener::Event;
 use futures_util::future::{Either, select};
@@ -382,6 +384,17 @@ impl Rdev {
     /// The copies of a range of its data area that a read can name.
     pub(crate) fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.gateway.copies(at + self.data_offset, len)
+    }
+
+    /// What is known of a range of its data area without reading it, as far as the device goes.
+    ///
+    /// # Errors
+    /// The device's; [`Status::Offline`]: the member has failed.
+    pub(crate) async fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
+        let from = at + self.data_offset;
+        let len = len.min(self.gateway.capacity().as_end() - from);
+        let found = self.unless_failed(self.gateway.extents(from, len)).await?;
+        Ok(found.moved_to(at))
     }
 
     /// Nanoseconds in which its device answered a small read lately; zero if it was not asked.

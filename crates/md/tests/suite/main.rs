@@ -11,6 +11,7 @@ mod discards;
 mod distance;
 mod dm_raid;
 mod docs_formats;
+mod extents;
 mod failures;
 mod found;
 mod geometry_kernel;

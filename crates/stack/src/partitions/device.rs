@@ -1,6 +1,9 @@
 //! A partition as a block device: a range of another device.
 
-use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, trace};
+use ashlar_block::{
+    Bio, BlockDevice, Disk, Extents, Gateway, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
+    Status, trace,
+};
 
 /// See the module text. Limits, cache and errors are those of the lower device.
 pub struct Partition {
@@ -31,6 +34,13 @@ impl BlockDevice for Partition {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.lower.copies(at + Sectors(self.start.0), len)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(async move {
+            let found = self.lower.extents(at + Sectors(self.start.0), len).await?;
+            Ok(found.moved_to(at))
+        })
     }
 
     fn holds_changes(&self) -> bool {

@@ -14,6 +14,7 @@
 mod bugs;
 mod canaries;
 mod documents;
+mod extents;
 mod flushes;
 mod merges;
 mod rig;

@@ -129,25 +129,29 @@ impl Mirrored {
     /// of the least busy member. `None` if it cannot return all sectors: then the caller reads pieces. With `but`, the copy of another
     /// member that can be read instead.
     #[inline]
-    pub(super) fn best_copy(&self, bio: &Bio, but: Option<Index>) -> Option<Source<'_>> {
-        if self.core.resync_offset.is_beyond(bio.end()) && !broken(Rule::UnsyncedReadsFirst) {
-            let (sources, block) =
-                (self.sources(bio.sector), self.core.disk.limits().logical_block());
-            let (first, run) = first_copy(&sources, Sectors::ZERO, bio.len, block);
-            let first = first.filter(|_| run == bio.len && but.is_none());
+    pub(super) fn best_copy(
+        &self,
+        at: Sector,
+        len: Sectors,
+        but: Option<Index>,
+    ) -> Option<Source<'_>> {
+        if self.core.resync_offset.is_beyond(at + len) && !broken(Rule::UnsyncedReadsFirst) {
+            let (sources, block) = (self.sources(at), self.core.disk.limits().logical_block());
+            let (first, run) = first_copy(&sources, Sectors::ZERO, len, block);
+            let first = first.filter(|_| run == len && but.is_none());
             return first.map(|first| sources[first]);
         }
         let shard = thread_shard();
         let mut best: Option<(u32, Source<'_>)> = None;
         // A plain loop, because reads spend their time here and iterator adapters keep extra state.
-        for at in &self.core.personality().map(bio.sector) {
-            for (index, rdev) in self.core.members.both(at.disk) {
-                if !rdev.can_read(at.sector, bio.len) || Some(index) == but {
+        for copy in &self.core.personality().map(at) {
+            for (index, rdev) in self.core.members.both(copy.disk) {
+                if !rdev.can_read(copy.sector, len) || Some(index) == but {
                     continue;
                 }
-                let cost = rdev.read_cost(shard, at.sector);
+                let cost = rdev.read_cost(shard, copy.sector);
                 if best.is_none_or(|(least, _)| cost < least) {
-                    best = Some((cost, Source { index, rdev, at: at.sector }));
+                    best = Some((cost, Source { index, rdev, at: copy.sector }));
                 }
             }
         }

@@ -81,7 +81,7 @@ impl Mirrored {
             let mirror = mirror.ok_or(None)?;
             // The client's read may end before this one, so each has a pass.
             let _pass = mirror.core.barrier.wait_read(bio.sector, bio.len).await;
-            let copy = mirror.best_copy(&bio, but).ok_or(None)?;
+            let copy = mirror.best_copy(bio.sector, bio.len, but).ok_or(None)?;
             chosen.set(Some(copy.index));
             let failed = |status| Some((copy.index, status));
             let buffer = Buffer::try_alloc(bio.len.bytes() as usize);

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use ashlar_block::sync::sharded_arc::{ShardHandle, ShardedArc};
 use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
-    Bio, BioResult, CopyNumber, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
+    Bio, BioResult, CopyNumber, Extents, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
 };
 
 use super::{Level, Trouble, Work};
@@ -99,6 +99,10 @@ impl Level for MirroredLevel {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.0.copies(at, len)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(self.0.extents(at, len))
     }
 
     fn window<'a>(&'a self, work: Work<'a>) -> LocalFuture<'a, Result<Sectors, Trouble>> {

@@ -1,7 +1,10 @@
 //! Reads: from the least busy member, and the handling of read errors.
 
 use ashlar_block::buffer::scatter;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Segment, Status, rate_limited};
+use ashlar_block::{
+    Bio, BioResult, Buffer, Extents, Flags, IoFuture, Sector, Sectors, Segment, Status,
+    rate_limited,
+};
 use futures_util::future::join_all;
 
 use super::copies::{FetchResult, Sources};
@@ -9,14 +12,34 @@ use super::mirror::Mirrored;
 use crate::barrier::Pass;
 use crate::canary::{Rule, broken};
 use crate::core::Source;
+use crate::level::extents_of_members;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
+use crate::personality::Personality;
 
 impl Mirrored {
     /// A read of several chunks.
     pub(super) async fn read_chunks(&self, bio: Bio) -> BioResult {
         let chunks = self.chunks(&bio).map(|chunk| self.read(chunk));
         join_all(chunks).await.into_iter().fold(Ok(()), BioResult::and)
+    }
+
+    /// What is known of a range: what the members know that would be read. A member that is written behind is not asked.
+    pub(super) async fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
+        let _pass = self.core.barrier.wait_read(at, len).await;
+        let source = |at, len| {
+            let copy = self.best_copy(at, len, None)?;
+            (!copy.rdev.is_write_mostly()).then_some(copy)
+        };
+        // Each member has the whole range, or about as much of it as there are members for one copy.
+        let devices = match self.core.personality() {
+            Personality::Raid10(geometry) => geometry.disks() / usize::from(geometry.layout().near),
+            Personality::Linear { .. }
+            | Personality::Raid0(_)
+            | Personality::Raid1 { .. }
+            | Personality::Parity(_) => 1,
+        };
+        extents_of_members(&self.core, (at, len), devices, source).await
     }
 
     /// Begins a read within one chunk: if it need not wait for anything, its member has it when this returns. A read that the member
@@ -40,7 +63,7 @@ impl Mirrored {
             return None;
         }
         let pass = self.core.barrier.try_wait_read(bio.sector, bio.len)?;
-        let copy = self.best_copy(bio, None)?;
+        let copy = self.best_copy(bio.sector, bio.len, None)?;
         (!copy.rdev.is_write_mostly()).then_some((pass, copy))
     }
 
@@ -78,7 +101,7 @@ impl Mirrored {
                 Some(pass) => pass,
                 None => Box::pin(self.core.barrier.wait_read(bio.sector, bio.len)).await,
             };
-            match self.best_copy(&bio, None) {
+            match self.best_copy(bio.sector, bio.len, None) {
                 None => None,
                 Some(copy) => match self.read_copy(&bio, copy).await {
                     Ok(()) => return Ok(()),

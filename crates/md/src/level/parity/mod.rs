@@ -34,7 +34,7 @@ use std::sync::{Arc, Weak};
 use ashlar_block::sync::sharded_arc::{ShardHandle, ShardedArc};
 use ashlar_block::sync::uncancellable::Uncancellable;
 use ashlar_block::{
-    Bio, BioResult, CopyNumber, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
+    Bio, BioResult, CopyNumber, Extents, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
 };
 
 use super::{Level, Trouble, Work};
@@ -138,6 +138,10 @@ impl Level for ParityLevel {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.0.ways(at, len)
+    }
+
+    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
+        Box::pin(self.0.extents(at, len))
     }
 
     fn window<'a>(&'a self, work: Work<'a>) -> LocalFuture<'a, Result<Sectors, Trouble>> {

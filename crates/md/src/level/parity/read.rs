@@ -2,7 +2,7 @@
 
 use ashlar_block::buffer::scatter;
 use ashlar_block::{
-    Bio, BioResult, Buffer, Flags, IoFuture, Sector, Sectors, Status, rate_limited,
+    Bio, BioResult, Buffer, Extents, Flags, IoFuture, Sector, Sectors, Status, rate_limited,
 };
 use futures_util::future::join_all;
 
@@ -10,7 +10,7 @@ use super::Parity;
 use super::row::Way;
 use crate::barrier::Pass;
 use crate::core::Source;
-use crate::level::{PAGE, Part};
+use crate::level::{PAGE, Part, extents_of_members};
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 use crate::raid10::Location;
@@ -25,6 +25,18 @@ impl Parity {
     /// The member in `slot`, or its replacement, if it can return a range of its data area.
     pub(super) fn source(&self, slot: usize, at: Sector, len: Sectors) -> Option<(Index, &Rdev)> {
         self.core.members.both(slot).find(|(_, rdev)| rdev.can_read(at, len))
+    }
+
+    /// What is known of a range: what the members know that hold its data. What a member lacks is data, as if it were written.
+    pub(super) async fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
+        let _pass = self.core.barrier.wait_read(at, len).await;
+        let source = |at, len| {
+            let Location { disk, sector } = self.geometry.map(at);
+            let (index, rdev) = self.source(disk, sector, len)?;
+            Some(Source { index, rdev, at: sector })
+        };
+        let devices = self.geometry.data_disks();
+        extents_of_members(&self.core, (at, len), devices, source).await
     }
 
     /// A read of several chunks.
