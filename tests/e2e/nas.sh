@@ -1,24 +1,17 @@
 #!/bin/bash
-# nas.sh - the disks of a dead NAS on a laptop: md RAID1 under LVM under btrfs, made by a real kernel (UML),
-# one of the two images with a damaged superblock, read by an ordinary user
+# nas.sh - the disks of a dead NAS on a laptop: md RAID1 under LVM under btrfs and ext4, made by a real kernel (UML), read by
+# an ordinary user from two images, which stay as they are, bit for bit
 #
-# `btrfs restore` extracts the files from the volume in ashlar's mount; they have the checksums
-# that the kernel wrote down, and the images are unchanged, bit for bit.
+#   - The superblock of one image is damaged: `btrfs restore` extracts the files from the volume in ashlar's mount; they have the
+#     checksums that the kernel wrote down.
+#   - ddrescue could not read a part of a file of each file system on one disk: its image has zeroes there, and only its map says so.
+#     With the other image all files are right. Without it these two files, and no others, are named (btrfs) or end there (ext4).
 #
 # usage: nas.sh            environment: ASHLAR=FILE, KEEP=1
 # Debian packages: scripts/setup test. As root it continues as the user nobody.
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-if [ "${NAS_WORK:-}" ]; then
-	# A copy of this script, outside of the repository: ASHLAR names the program to run.
-	ashlar=${ASHLAR:?}
-else
-	# shellcheck source=tests/programs.sh
-	. "$root/tests/programs.sh"
-	ashlar=$(realpath "$ashlar")
-fi
-
 if [ "${1:-}" = guest ]; then
 	set -e
 	modprobe -a raid1 dm-mod btrfs 2>/dev/null || true
@@ -30,19 +23,32 @@ if [ "${1:-}" = guest ]; then
 	mdadm --quiet --create /dev/md0 --run --level=1 --raid-devices=2 --homehost=nas --name=0 --assume-clean "$DISK0" "$DISK1"
 	pvcreate -q -y /dev/md0
 	vgcreate -q nas /dev/md0
-	lvcreate -q -y -Wn -Zn -n data -l 100%FREE nas
-	mkfs.btrfs -q /dev/nas/data
-	mkdir /mnt/data
-	mount /dev/nas/data /mnt/data
-	mkdir -p /mnt/data/photos/2019 /mnt/data/letters
-	for i in 1 2 3 4 5; do head -c 900000 /dev/urandom >"/mnt/data/photos/2019/$i.jpg"; done
-	cp /usr/share/common-licenses/GPL-3 /mnt/data/letters
-	sync
-	(cd /mnt/data && find . -type f -print0 | sort -z | xargs -0 sha256sum) >"$2/sums"
-	umount /mnt/data
+	lvcreate -q -y -Wn -Zn -n btrfs -L 160M nas
+	lvcreate -q -y -Wn -Zn -n ext4 -L 64M nas
+	for fs in btrfs ext4; do
+		"mkfs.$fs" -q "/dev/nas/$fs"
+		mkdir "/mnt/$fs"
+		mount "/dev/nas/$fs" "/mnt/$fs"
+		mkdir -p "/mnt/$fs/photos/2019" "/mnt/$fs/letters"
+		# Each line says whose it is, and no byte is zero.
+		for i in 1 2 3 4 5; do yes "$fs photo $i" | head -c 900000 >"/mnt/$fs/photos/2019/$i.jpg"; done
+		cp /usr/share/common-licenses/GPL-3 "/mnt/$fs/letters"
+		sync
+		(cd "/mnt/$fs" && find letters photos -type f -print0 | sort -z | xargs -0 sha256sum) >"$2/$fs"
+		umount "/mnt/$fs"
+	done
 	vgchange -q -an nas
 	mdadm --quiet --stop /dev/md0
 	exit
+fi
+
+if [ "${NAS_WORK:-}" ]; then
+	# A copy of this script, outside of the repository: ASHLAR names the program to run.
+	ashlar=${ASHLAR:?}
+else
+	# shellcheck source=tests/programs.sh
+	. "$root/tests/programs.sh"
+	ashlar=$(realpath "$ashlar")
 fi
 [ $# = 0 ] || {
 	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
@@ -50,28 +56,84 @@ fi
 }
 fail() {
 	echo "FAIL $*"
+	[ ! "${server:-}" ] || kill "$server" 2>/dev/null
 	exit 1
+}
+
+serve() { # IMAGE...
+	"$ashlar" serve "$@" --read-only --run --mount volumes --control control >log 2>&1 &
+	server=$!
+	for _ in $(seq 200); do
+		grep -q '^ready' log && return
+		kill -0 $server 2>/dev/null || break
+		sleep 0.05
+	done
+	cat log
+	fail "serve $*"
+}
+stop() {
+	kill -TERM $server
+	wait $server || fail "the server ended with $?: $(cat log)"
+	server=
+}
+wrong() { # FS DIR - the files that are missing or not what they were
+	(cd "$2" && sha256sum -c "$NAS_WORK/shared/$1" 2>/dev/null | sed -n 's/: FAILED.*//p')
+}
+from_ext4() { # DIR - extracts the files that are served; prints what debugfs says about reads
+	mkdir "$1"
+	debugfs -R "rdump / $1" volumes/dev/nas/ext4 2>&1 | grep 'while reading'
+}
+lose() { # FS - zeroes 8 KiB in the middle of its third photo in rescued.img, and prints where they are
+	python3 - "$1" <<-'P'
+		import sys
+		with open('rescued.img', 'r+b') as image:
+		    at = image.read().index(f'{sys.argv[1]} photo 3\n'.encode()) + (256 << 10)
+		    image.seek(at)
+		    assert b'photo 3\n' in image.read(8192), 'the file is not in one piece'
+		    image.seek(at)
+		    image.write(bytes(8192))
+		print(at)
+	P
 }
 
 if [ "${NAS_WORK:-}" ]; then
 	# The laptop: nothing here has any privilege.
 	cd "$NAS_WORK" || exit 1
 	[ "$(id -u)" != 0 ] || fail "this is to be an ordinary user"
-	mkdir volumes files
-	"$ashlar" scan disk0.img disk1.img | tee scanned || fail "scan"
-	grep -q '^disk1.img.*checksum' scanned || fail "scan does not say what is wrong with disk1.img"
-	"$ashlar" serve disk0.img disk1.img --read-only --run --mount volumes --control control >log 2>&1 &
-	server=$!
-	for _ in $(seq 200); do
-		grep -q '^ready' log && break
-		kill -0 $server || { cat log; fail "serve"; }
-		sleep 0.05
-	done
-	btrfs restore volumes/dev/nas/data files >restored || { cat restored; fail "btrfs restore"; }
-	(cd files && sha256sum --quiet -c ../shared/sums) || fail "the files are not what they were"
-	kill -TERM $server
-	wait $server || { cat log; fail "the server ended with $?"; }
-	echo "$(wc -l <shared/sums) files read from the degraded array"
+	mkdir volumes restored
+	"$ashlar" scan disk0.img damaged.img | tee scanned || fail "scan"
+	grep -q '^damaged.img.*checksum' scanned || fail "scan does not say what is wrong with damaged.img"
+	serve disk0.img damaged.img
+	btrfs restore volumes/dev/nas/btrfs restored >messages || { cat messages; fail "btrfs restore"; }
+	[ ! "$(wrong btrfs restored)" ] || fail "the files are not what they were"
+	stop
+	echo "$(wc -l <shared/btrfs) files read from the degraded array"
+
+	# The map is found beside the image.
+	"$ashlar" btrfs get / both rescued.img disk1.img || fail "btrfs get with both images"
+	serve rescued.img disk1.img
+	[ ! "$(from_ext4 both4)" ] || fail "debugfs could not read, with both images"
+	[ ! "$(wrong btrfs both)$(wrong ext4 both4)" ] || fail "files are wrong, with both images"
+	stop
+	echo "all files read from both images, one of them incomplete"
+
+	"$ashlar" btrfs get --degraded / one rescued.img 2>messages && fail "btrfs get does not fail"
+	grep -q 'not extracted: /photos/2019/3.jpg: bytes .* are lost' messages || { cat messages; fail "btrfs get does not name the file"; }
+	[ "$(grep -c 'not extracted:' messages)" = 1 ] || { cat messages; fail "btrfs get names other files"; }
+	serve rescued.img
+	[ "$(from_ext4 one4 | wc -l)" = 1 ] || fail "debugfs reports another number of files"
+	bad="$(wrong btrfs one) $(wrong ext4 one4)"
+	[ "$bad" = "photos/2019/3.jpg photos/2019/3.jpg" ] || fail "other files are wrong: $bad"
+	stop
+	[ ! -e one/photos/2019/3.jpg ] || fail "btrfs get left a file that is not complete"
+	grep -qaP '\0' one4/photos/2019/3.jpg && fail "what was not read is read as zeroes"
+	echo "without the other image, the file in the unread part is named, and the others are right"
+
+	# The map is what does it.
+	mv rescued.map elsewhere
+	serve rescued.img
+	[ "$(from_ext4 blind4)$(wrong ext4 blind4)" = photos/2019/3.jpg ] || fail "the image fails without its map"
+	stop
 	exit
 fi
 
@@ -84,9 +146,22 @@ mkdir "$NAS_WORK/shared"
 truncate -s 256M "$NAS_WORK/disk0.img" "$NAS_WORK/disk1.img"
 "$root/tests/oracle/uml-run" --timeout 120 --disk "$NAS_WORK/disk0.img" --disk "$NAS_WORK/disk1.img" \
 	--rw "$NAS_WORK/shared" "$here/nas.sh" guest "$NAS_WORK/shared" || fail "the NAS could not be made"
+cd "$NAS_WORK" || exit 1
 # In the middle of its superblock: the magic number is there, the checksum is wrong.
-dd if=/dev/urandom of="$NAS_WORK/disk1.img" bs=1 seek=$((4096 + 160)) count=16 conv=notrunc status=none
-before=$(sha256sum "$NAS_WORK"/disk?.img)
+cp --sparse=always disk1.img damaged.img
+dd if=/dev/urandom of=damaged.img bs=1 seek=$((4096 + 160)) count=16 conv=notrunc status=none
+cp --sparse=always disk0.img rescued.img
+for fs in btrfs ext4; do lose $fs || fail "there is no photo"; done | sort -n >lost
+{
+	echo "0x0 + 1"
+	end=0
+	while read -r at; do
+		printf '%d %d +\n%d 8192 -\n' "$end" $((at - end)) "$at"
+		end=$((at + 8192))
+	done <lost
+	echo "$end $(($(stat -c %s rescued.img) - end)) +"
+} >rescued.map
+before=$(sha256sum ./*.img)
 if [ "$(id -u)" = 0 ]; then
 	# The binary may lie where nobody cannot look.
 	cp "$ashlar" "$NAS_WORK/ashlar"
@@ -96,5 +171,5 @@ if [ "$(id -u)" = 0 ]; then
 else
 	"$here/nas.sh" || exit 1
 fi
-[ "$(sha256sum "$NAS_WORK"/disk?.img)" = "$before" ] || fail "the images were written"
+[ "$(sha256sum ./*.img)" = "$before" ] || fail "the images were written"
 echo "the images are as they were"
