@@ -202,3 +202,10 @@ fn what_is_wrong_on_both_disks_is_one_problem_that_names_no_copy() {
     }
     assert!(nas.disks.bytes() == before, "nothing right is known to write");
 }
+
+#[test]
+fn one_disk_of_a_mirror_alone_is_said_to_lack_the_other() {
+    let disks = Images::array(2, 16 * MIB, &["--level=1"]);
+    let run = disks.run(&["btrfs", "ls", "/"], &["d0"]);
+    run.fails(1, &["no btrfs file system: d0: array ", "only 1 of the 2", "hint: --degraded"]);
+}

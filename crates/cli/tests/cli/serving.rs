@@ -279,7 +279,8 @@ fn what_cannot_be_served_is_said_before_ready() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
     let serve =
         |args: &[&str]| images.run(&[&["serve", "--control", "c"], args].concat(), &images.refs());
-    serve(&["--mount", "nowhere"]).fails(1, &["cannot mount", "nowhere"]);
+    serve(&["--mount", "nowhere"])
+        .fails(1, &["cannot mount: nowhere: No such", "mkdir -p nowhere"]);
     serve(&["--nbd", "unix:no/such/dir/sock"]).fails(1, &["cannot listen", "no/such/dir/sock"]);
     serve(&["--nbd", "tcp:192.0.2.1:1"]).fails(1, &["cannot listen", "tcp:192.0.2.1:1"]);
     assert_eq!(serve(&["--nbd", "nonsense"]).code, Some(2));

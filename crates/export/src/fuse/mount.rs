@@ -45,7 +45,7 @@ pub struct MountOptions {
 #[derive(Debug, Error)]
 pub enum MountError {
     /// The mount point cannot be used.
-    #[error("cannot mount on {path}: {source}")]
+    #[error("{path}: {source}")]
     MountPoint {
         /// The path.
         path: PathBuf,

@@ -223,28 +223,26 @@ impl Selection {
 
     /// The error when no file system was found, and perhaps why.
     fn nothing(&self, stack: &Stack) -> Error {
-        let error =
-            Error::new("no btrfs file system", self.given(), "no superblock of it is found");
+        let none = |why: String| Error::new("no btrfs file system", self.given(), why);
+        let superblock = || none("no superblock of it is found".into());
         if let Some(group) = stack.refused_groups.first() {
             let RefusedGroup { name, .. } = group;
             let what = "ashlar btrfs scrub start --readonly reads it";
-            return error.hint(format!("volume group {name} is not used: {}; {what}", group.why()));
+            let why = format!("volume group {name} is not used: {}; {what}", group.why());
+            return superblock().hint(why);
         }
         if let Some(RefusedOutsider { shown, outsider, .. }) = stack.refused_outsiders.first() {
             let what = "ashlar btrfs scrub start --readonly reads it";
-            return error.hint(format!("{shown} is not used: it {outsider}; {what}"));
+            return superblock().hint(format!("{shown} is not used: it {outsider}; {what}"));
         }
-        match stack.failures.first() {
-            Some(failure) => {
-                let run = if matches!(failure.error, AssembleError::NeedsRun { .. }) {
-                    "; --degraded starts it without the others"
-                } else {
-                    ""
-                };
-                error.hint(format!("{failure}: {}{run}", failure.error))
-            }
-            None => error.hint("ashlar scan shows what there is"),
+        let Some(failure) = stack.failures.first() else {
+            return superblock().hint("ashlar scan shows what there is");
+        };
+        let error = none(format!("{failure}: {}", failure.error));
+        if matches!(failure.error, AssembleError::NeedsRun { .. }) {
+            return error.hint("--degraded starts it without the others");
         }
+        error
     }
 }
 

@@ -55,7 +55,13 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 }
 
 fn cannot_mount(error: MountError) -> Error {
-    Error::plain("cannot mount", error).hint("--nbd ADDRESS serves the volumes without a mount")
+    let hint = match &error {
+        MountError::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
+            format!("make the directory first: mkdir -p {}", path.display())
+        }
+        _ => "--nbd ADDRESS serves the volumes without a mount".into(),
+    };
+    Error::plain("cannot mount", error).hint(hint)
 }
 
 /// A mount whose requests wait until [`ServedMount::start`]. Dropping it ends it.
