@@ -143,7 +143,7 @@ impl<'a> IoFuture<'a> {
     #[inline]
     pub fn account(&mut self, account: Account<'a>) {
         match self.inner {
-            Inner::Ready(_) => drop(account),
+            Inner::Ready(result) => account.note(result),
             Inner::Completion(_) | Inner::Boxed(_) | Inner::Uncancellable(_) => {
                 self.account = Some(account)
             }
@@ -184,6 +184,9 @@ impl Future for IoFuture<'_> {
             Inner::Boxed(future) => task::ready!(future.as_mut().poll(cx)),
             Inner::Uncancellable(work) => task::ready!(Pin::new(work).poll(cx)),
         };
+        if let Some(account) = &self.account {
+            account.note(result);
+        }
         self.account = None;
         Poll::Ready(result)
     }

@@ -9,6 +9,7 @@ use crate::bio::Op;
 use crate::clock;
 use crate::latency::{GROUPS, Latencies, Ranges};
 use crate::shard::{SHARDS, is_own, thread_shard};
+use crate::status::BioResult;
 use crate::sync::count;
 use crate::sync::flow::{self, Flow};
 use crate::units::Sectors;
@@ -57,6 +58,7 @@ struct Shard {
 pub struct Stats {
     shards: [Shard; SHARDS],
     latencies: Latencies,
+    errors: AtomicU64,
 }
 
 /// Sums over all threads for one group of operations.
@@ -130,6 +132,19 @@ pub struct Account<'a> {
     started_ns: u64,
 }
 
+impl Account<'_> {
+    /// Notes the result of the I/O. Requests that the device does not support, or that are wrong themselves, are no errors of
+    /// the device.
+    #[inline]
+    pub fn note(&self, result: BioResult) {
+        if let Err(status) = result
+            && status.is_retryable_elsewhere()
+        {
+            self.stats.errors.fetch_add(1, Relaxed);
+        }
+    }
+}
+
 impl Stats {
     /// Counts an I/O as started.
     #[inline]
@@ -166,6 +181,11 @@ impl Stats {
     /// that were merged into another are among them; the times add up to [`GroupTotals::ticks_ns`].
     pub fn latencies(&self, op: Op) -> Ranges {
         self.latencies.of(Group::from(op) as usize)
+    }
+
+    /// The I/Os of all operations that the device failed.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Relaxed)
     }
 
     /// The sums over all threads.

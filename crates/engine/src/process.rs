@@ -38,6 +38,14 @@ pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
     Ok(Credentials { pid, user: uid, group: gid, groups: groups(&socket)? })
 }
 
+/// The process at the other end of a connected unix socket, as of the time when it connected; 0 if it is in another PID namespace.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_pid(socket: impl AsFd) -> io::Result<i32> {
+    Ok(ucred(&socket)?.pid)
+}
+
 fn ucred(socket: &impl AsFd) -> io::Result<libc::ucred> {
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: a ucred is plain memory, into which the call writes at most `len` bytes.

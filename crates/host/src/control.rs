@@ -144,6 +144,7 @@ impl Service {
                 raid_devices: status.raid_disks,
                 degraded: status.degraded,
                 snapshot: None,
+                nbd_clients: self.nbd.clients_of(&volume.bytes),
             }
         });
         let devices = self.stack.devices.all();
@@ -162,6 +163,7 @@ impl Service {
                 raid_devices: 1,
                 degraded: 0,
                 snapshot,
+                nbd_clients: self.nbd.clients_of(&device.bytes),
             }
         });
         let waiting = self.stack.arrays.waiting().into_iter().map(|array| VolumeStatus {
@@ -173,6 +175,7 @@ impl Service {
             raid_devices: array.raid_disks as usize,
             degraded: (array.raid_disks as usize).saturating_sub(array.members.len()),
             snapshot: None,
+            nbd_clients: Vec::new(),
         });
         let modelled = self.models.used().into_iter();
         interface::Status {
@@ -181,7 +184,7 @@ impl Service {
             io: BackEnd::used().name().to_owned(),
             sandbox: self.confinement.status(),
             mount: self.mount.clone(),
-            nbd: self.nbd.clone(),
+            nbd: self.nbd.addresses.clone(),
             metrics: self.metrics.clone(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
             pools: self.pool_statuses(),

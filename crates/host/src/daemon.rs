@@ -394,11 +394,11 @@ async fn run(
     }
     let Places { mount, control, metrics, nbd, budget } = places;
     let devices = Arc::clone(&stack.devices);
-    let addresses = nbd.iter().map(|(address, _)| address.to_string()).collect();
     let placement = Placement::on(engine.handles());
     let nbd = Nbd::start(engine, &placement, config, nbd, &budget, &devices, ending)?;
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
     let mut mounted_at = None;
+    let nbd_report = nbd.report(placement, config);
     if let Some(mount) = mount {
         let mounted =
             ServedMount::start(engine, mount, config.holes.unwrap_or_default(), &attributes)?;
@@ -421,8 +421,7 @@ async fn run(
         stack: Arc::clone(stack),
         attributes,
         mount: mounted_at,
-        nbd: addresses,
-        placement: Some(placement),
+        nbd: nbd_report,
         metrics: metrics
             .as_ref()
             .and_then(|bound| bound.local_addr().ok())

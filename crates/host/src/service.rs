@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::Attributes;
@@ -17,6 +16,7 @@ use crate::clients::Clients;
 use crate::confinement::Confinement;
 use crate::disks::{Access, Identity};
 use crate::ending::Ending;
+use crate::front_ends::nbd::NbdReport;
 use crate::interface::{control_error, refused, refused_by};
 use crate::machine::Machine;
 use crate::models::Models;
@@ -34,9 +34,7 @@ pub(crate) struct Service {
     pub(crate) stack: Arc<Stack>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
-    pub(crate) nbd: Vec<String>,
-    /// The connections of NBD clients on each thread, if threads serve them.
-    pub(crate) placement: Option<Arc<Placement>>,
+    pub(crate) nbd: NbdReport,
     /// The address at which metrics are served.
     pub(crate) metrics: Option<String>,
     pub(crate) clients: Arc<Clients>,

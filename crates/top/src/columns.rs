@@ -16,6 +16,8 @@ pub enum Column {
     Kind,
     /// What it is used for.
     Use,
+    /// Connections of NBD clients.
+    Nbd,
     /// Reads in each second.
     Reads,
     /// Writes in each second.
@@ -66,10 +68,11 @@ const fn facts(
 }
 
 /// All columns, in the order in which they stand.
-const TABLE: [Facts; 16] = [
+const TABLE: [Facts; 17] = [
     facts(Column::Device, "device", "DEVICE", 0, 0),
     facts(Column::Kind, "kind", "KIND", 5, 7),
     facts(Column::Use, "use", "USE", 15, 15),
+    facts(Column::Nbd, "nbd", "NBD", 3, 16),
     facts(Column::Reads, "reads", "READ/S", 7, 1),
     facts(Column::Writes, "writes", "WRITE/S", 7, 2),
     facts(Column::ReadBytes, "read-bytes", "RD-MB/S", 7, 3),
@@ -90,8 +93,8 @@ const DEVICE_WIDTH: (usize, usize) = (8, 32);
 
 impl Column {
     /// All columns, in the order in which they stand.
-    pub const ALL: [Self; 16] = {
-        let mut all = [Self::Device; 16];
+    pub const ALL: [Self; 17] = {
+        let mut all = [Self::Device; 17];
         let mut index = 0;
         while index < all.len() {
             all[index] = TABLE[index].column;
@@ -143,6 +146,7 @@ impl Column {
                 Some(lost) => lost.state.clone(),
                 None => device.usage.clone(),
             },
+            Self::Nbd => device.nbd_connections.map_or_else(|| "-".to_owned(), |n| n.to_string()),
             Self::Reads => rate(device.read.ios_per_second),
             Self::Writes => rate(device.write.ios_per_second),
             Self::ReadBytes => megabytes(device.read.bytes_per_second),
@@ -163,6 +167,7 @@ impl Column {
     pub(crate) fn order(self, one: &DeviceRates, other: &DeviceRates) -> Ordering {
         let number = |device: &DeviceRates| match self {
             Self::Device | Self::Kind | Self::Use => 0.0,
+            Self::Nbd => device.nbd_connections.map_or(-1.0, |count| count as f64),
             Self::Reads => device.read.ios_per_second,
             Self::Writes => device.write.ios_per_second,
             Self::ReadBytes => device.read.bytes_per_second,
@@ -181,7 +186,8 @@ impl Column {
         let first = match self {
             Self::Device => Ordering::Equal,
             Self::Kind | Self::Use => self.text(one).cmp(&self.text(other)),
-            Self::Reads
+            Self::Nbd
+            | Self::Reads
             | Self::Writes
             | Self::ReadBytes
             | Self::WrittenBytes

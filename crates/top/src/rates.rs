@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ashlar_host::interface::{
-    ArraySample, DeviceSample, Job, OperationSample, PoolStatus, Sample, SnapshotSample,
+    ArraySample, DeviceSample, Job, NbdClient, OperationSample, PoolStatus, Sample, SnapshotSample,
 };
 use serde::Serialize;
 
@@ -46,6 +46,10 @@ pub struct DeviceRates {
     pub state: String,
     /// Its state as a snapshot, or the snapshot that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
+    /// The NBD clients that have chosen it.
+    pub nbd_clients: Vec<NbdClient>,
+    /// Their connections; `None` if it is no volume.
+    pub nbd_connections: Option<u64>,
     /// Requests in flight at the second sample.
     pub queue: u64,
     /// Reads.
@@ -166,6 +170,8 @@ fn device_rates(
         below: after.below.clone(),
         state: after.state.clone(),
         snapshot: after.snapshot.clone(),
+        nbd_clients: after.nbd_clients.clone(),
+        nbd_connections: after.nbd_connections(),
         queue: after.in_flight,
         read: of(|device| &device.read),
         write: of(|device| &device.write),

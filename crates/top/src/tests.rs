@@ -1,7 +1,8 @@
 //! Rates, percentiles, orders, keys and screens, from made-up samples.
 
 use ashlar_host::interface::{
-    ArraySample, DeviceSample, Job, JobKind, JobState, OperationSample, Sample, SnapshotSample,
+    ArraySample, DeviceSample, Job, JobKind, JobState, NbdClient, OperationSample, Sample,
+    SnapshotSample,
 };
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
@@ -40,6 +41,8 @@ fn device(name: &str, alias: Option<&str>, usage: &str, below: &[&str]) -> Devic
         write: OperationSample::default(),
         discard: OperationSample::default(),
         flush: OperationSample::default(),
+        errors: 0,
+        nbd_clients: Vec::new(),
     }
 }
 
@@ -56,6 +59,7 @@ fn sample(times: u64) -> Sample {
     devices[0].busy_ns = 250_000_000 * times;
     devices[0].in_flight = 3;
     devices[3].read = operation(1000 * times, &[0, 0, 0, 1000 * times]);
+    devices[3].nbd_clients = vec![NbdClient { peer: "192.0.2.7".to_owned(), connections: 4 }];
     Sample {
         version: "0.1.0".to_owned(),
         io: "io_uring".to_owned(),
@@ -63,6 +67,7 @@ fn sample(times: u64) -> Sample {
         uptime_ns: times * 1_000_000_000,
         latency_bounds_us: BOUNDS.to_vec(),
         threads: Vec::new(),
+        nbd_connections_limit: None,
         devices,
         arrays: vec![ArraySample {
             device: "md0".to_owned(),
@@ -255,6 +260,7 @@ fn every_column_sorts() {
     assert_eq!(names("written-bytes"), ["d0", "d1", "d2", "md0"]);
     assert_eq!(names("read-p99"), ["md0", "d0", "d1", "d2"]);
     assert_eq!(names("use"), ["d0", "d1", "d2", "md0"]);
+    assert_eq!(names("nbd"), ["md0", "d2", "d0", "d1"]);
     for column in Column::ALL {
         assert_eq!(names(column.key()).len(), 4);
     }
@@ -393,7 +399,7 @@ fn screens_of_every_size_are_drawn() {
 #[test]
 fn keys_sort_invert_and_hide() {
     let mut tried = Tried::new(100, 12);
-    tried.keys(">>>");
+    tried.keys(">>>>");
     assert_eq!((tried.view.sort, tried.names()[0].as_str()), (Column::Reads, "md/data"));
     tried.keys("I");
     assert_eq!(tried.names()[3], "md/data");

@@ -545,3 +545,22 @@ fn the_counters_add_up() {
     assert_eq!((totals.discard.ios, totals.flush.ios, totals.in_flight()), (1, 1, 0));
     assert!(totals.io_ticks_ns > 0 && totals.read.ticks_ns > 0);
 }
+
+#[test]
+fn errors_of_the_device_are_counted_and_refusals_are_not() {
+    let (queue, gateway) = holder(Limits::default());
+    let errors = || queue.disk().stats().errors();
+    let statuses = [Status::Medium, Status::Timeout, Status::NotSupported, Status::Again];
+    for (status, counted) in statuses.into_iter().zip([1, 2, 2, 2]) {
+        let mut io = gateway.submit(read(0, 8));
+        assert!(poll(&mut io).is_pending());
+        plug::flush_current();
+        end_one(Err(status));
+        assert_eq!((result(&mut io), errors()), (Err(status), counted));
+    }
+    // An I/O that ends while it is submitted.
+    for (result, counted) in [(Err(Status::Io), 3), (Err(Status::ReadOnly), 3), (Ok(()), 3)] {
+        IoFuture::ready(result).account(queue.disk().stats().start(Op::Write, Sectors(8)));
+        assert_eq!((errors(), queue.disk().stats().is_idle()), (counted, true));
+    }
+}

@@ -68,6 +68,11 @@ fn text(status: &interface::Status) -> String {
         }
         out.extend(volume.snapshot.iter().map(|snapshot| format!(", {snapshot}")));
         out.push('\n');
+        for client in &volume.nbd_clients {
+            let (peer, count) = (&client.peer, client.connections);
+            let s = if count == 1 { "" } else { "s" };
+            out += &format!("  NBD client {peer}, {count} connection{s}\n");
+        }
     }
     out
 }

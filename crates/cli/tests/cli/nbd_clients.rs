@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::support::{Daemon, Images, MIB, Nbd, READ, WRITE, program, until};
 
@@ -143,6 +143,57 @@ fn clients_beyond_the_most_are_refused_and_idle_ones_closed() {
     drop((Nbd::open(&socket, "d0"), half));
     let log = daemon.end();
     assert!(log.contains("refused") && log.contains("idle"), "{log}");
+}
+
+/// The lines of a daemon's status that show clients, each with the line of its volume.
+fn shown_clients(daemon: &Daemon) -> Vec<(String, String)> {
+    let status = daemon.client(&["status"]).ok().out;
+    let (mut volume, mut clients) = (String::new(), Vec::new());
+    for line in status.lines() {
+        match line.strip_prefix("  NBD client ") {
+            Some(client) => clients.push((volume.clone(), client.to_owned())),
+            None => volume = line.split(':').next().unwrap().to_owned(),
+        }
+    }
+    clients
+}
+
+#[test]
+fn the_status_the_samples_and_top_show_which_client_uses_which_volume() {
+    let images = Images::new(3, MIB);
+    let daemon = images.serve(&["--nbd", "unix:nbd.sock", "--nbd", "tcp:127.0.0.1:0"]);
+    let socket = images.path("nbd.sock");
+    let status: Value =
+        serde_json::from_str(&daemon.client(&["status", "--json"]).ok().out).unwrap();
+    let address = status["nbd"][1].as_str().unwrap().strip_prefix("tcp:").unwrap();
+    assert_eq!(shown_clients(&daemon), []);
+    let near = [Nbd::open(&socket, "d0"), Nbd::open(&socket, "d0"), Nbd::open(&socket, "d2")];
+    let half = Nbd::greet(&socket);
+    let mut far = TcpStream::connect(address).unwrap();
+    far.read_exact(&mut [0; 18]).unwrap();
+    far.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x02d2").unwrap();
+    far.read_exact(&mut [0; 10]).unwrap();
+    let process = format!("process {}", std::process::id());
+    let shown = [
+        ("d0", format!("{process}, 2 connections")),
+        ("d2", format!("{process}, 1 connection")),
+        ("d2", "127.0.0.1, 1 connection".to_owned()),
+    ];
+    assert_eq!(shown_clients(&daemon), shown.map(|(volume, client)| (volume.to_owned(), client)));
+    let one = |peer: &str, connections: u64| json!({ "peer": peer, "connections": connections });
+    let clients =
+        [json!([one(&process, 2)]), json!([]), json!([one(&process, 1), one("127.0.0.1", 1)])];
+    let status: Value =
+        serde_json::from_str(&daemon.client(&["status", "--json"]).ok().out).unwrap();
+    let top = daemon.client(&["top", "--json", "-d", "0.1"]).ok().out;
+    let top: Value = serde_json::from_str(&top).unwrap();
+    for (n, clients) in clients.iter().enumerate() {
+        assert_eq!(&status["volumes"][n]["nbd_clients"], clients, "{status}");
+        assert_eq!(&top["devices"][n]["nbd_clients"], clients, "{top}");
+    }
+    drop((near, half, far));
+    until(PATIENCE, "the clients are still shown", || shown_clients(&daemon).is_empty());
+    daemon.end();
 }
 
 #[test]

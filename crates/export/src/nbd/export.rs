@@ -1,6 +1,5 @@
 //! Exports: volumes under names.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ashlar_block::bio::Flags;
@@ -8,6 +7,7 @@ use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
 use ashlar_block::limits::Features;
 use thiserror::Error;
 
+use super::clients::{Client, Clients, Origin};
 use super::context::{ChangeMaps, MetaContext};
 use super::info::{BlockSize, ExportInfo};
 use super::throttle::Throttle;
@@ -38,8 +38,8 @@ pub struct Export {
     volume: Arc<ByteVolume>,
     read_only: bool,
     changes: ChangeMaps,
-    /// The count of its [`Exports`].
-    clients: Arc<AtomicUsize>,
+    /// Those of its [`Exports`].
+    clients: Arc<Clients>,
 }
 
 impl Export {
@@ -93,12 +93,12 @@ impl Export {
         &self.volume
     }
 
-    /// The export for one connection; `None` if its volume is withdrawn.
-    pub(crate) fn open(&self) -> Option<OpenExport> {
+    /// The export for one connection, from `origin`; `None` if its volume is withdrawn.
+    pub(crate) fn open(&self, origin: Origin) -> Option<OpenExport> {
         let volume = self.volume.open()?;
-        self.clients.fetch_add(1, Ordering::Relaxed);
+        let client = self.clients.enter(&volume, origin);
         let (name, contexts) = (self.name.clone(), Vec::new());
-        Some(OpenExport { name, volume, contexts, clients: Arc::clone(&self.clients) })
+        Some(OpenExport { name, _client: client, volume, contexts })
     }
 
     /// What the handshake reports to a client that connects now.
@@ -139,16 +139,11 @@ impl Export {
 /// An export that a connection uses.
 pub(crate) struct OpenExport {
     name: String,
+    /// Before the volume: while it is counted, the volume is open.
+    _client: Client,
     /// This connection's opener: its next flush fails if the volume lost writes.
     volume: OpenVolume,
     contexts: Vec<MetaContext>,
-    clients: Arc<AtomicUsize>,
-}
-
-impl Drop for OpenExport {
-    fn drop(&mut self) {
-        self.clients.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl OpenExport {
@@ -179,7 +174,7 @@ impl OpenExport {
 pub struct Exports {
     list: RwLock<Vec<Arc<Export>>>,
     /// The connections that use an export, also one that was removed.
-    clients: Arc<AtomicUsize>,
+    clients: Arc<Clients>,
     /// The log messages that clients of all servers cause.
     pub(crate) throttle: Throttle,
 }
@@ -213,7 +208,12 @@ impl Exports {
 
     /// How many connections use an export now, of all servers.
     pub fn clients(&self) -> usize {
-        self.clients.load(Ordering::Relaxed)
+        self.clients.count()
+    }
+
+    /// The connections that use `volume` now, of all servers, by who is at their other end.
+    pub fn clients_of(&self, volume: &ByteVolume) -> Vec<(Origin, usize)> {
+        self.clients.of(volume)
     }
 
     /// The current exports.

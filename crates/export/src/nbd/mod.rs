@@ -23,6 +23,7 @@
 pub mod admission;
 pub mod block_status;
 pub mod budget;
+pub mod clients;
 pub mod context;
 pub mod errno;
 mod execute;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use super::budget::Budget;
+use super::clients::Origin;
 
 /// The least rate, bytes per second, at which a client must take or send data while others wait for the memory that its
 /// transfer holds.
@@ -59,6 +60,7 @@ pub(crate) enum Direction {
 /// See the module text.
 #[derive(Debug)]
 pub struct Peer {
+    origin: Origin,
     budget: Arc<Budget>,
     room: Arc<Room>,
     /// The watching task's time.
@@ -78,14 +80,20 @@ pub struct Peer {
 impl Peer {
     /// The only connection of its listener.
     pub fn alone(budget: Arc<Budget>) -> Self {
-        Self::new(budget, Room::new(1), Rc::default())
+        Self::new(Origin::Unknown, budget, Room::new(1), Rc::default())
     }
 
-    pub(crate) fn new(budget: Arc<Budget>, room: Arc<Room>, clock_ns: Rc<Cell<u64>>) -> Self {
+    pub(crate) fn new(
+        origin: Origin,
+        budget: Arc<Budget>,
+        room: Arc<Room>,
+        clock_ns: Rc<Cell<u64>>,
+    ) -> Self {
         let active_ns = Cell::new(clock_ns.get());
         let (admitted, was_refused, held_bytes, most_held_bytes, running, transfers) =
             Default::default();
         Self {
+            origin,
             budget,
             room,
             clock_ns,
@@ -97,6 +105,11 @@ impl Peer {
             active_ns,
             transfers,
         }
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     pub(crate) fn budget(&self) -> &Budget {

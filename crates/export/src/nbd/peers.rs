@@ -26,6 +26,7 @@ use ashlar_engine::{ReceiveError, blocking, memory, now_ns, sleep, spawn};
 use rustix::net::Shutdown;
 
 use super::budget::Budget;
+use super::clients::Origin;
 use super::export::Exports;
 use super::listen::Config;
 use super::peer::{Admitted, Peer, Room};
@@ -137,7 +138,8 @@ impl Peers {
     pub(crate) fn admit(self: &Rc<Self>, socket: Socket, admitted: Option<Admitted>) -> PeerSlot {
         self.watch();
         let Shared { config, budget, room, .. } = &*self.shared;
-        let peer = Peer::new(Arc::clone(budget), Arc::clone(room), Rc::clone(&self.clock_ns));
+        let (origin, clock_ns) = (Origin::of(&socket), Rc::clone(&self.clock_ns));
+        let peer = Peer::new(origin, Arc::clone(budget), Arc::clone(room), clock_ns);
         if let Some(admitted) = admitted {
             peer.resume(admitted);
         }

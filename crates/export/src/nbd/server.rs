@@ -113,7 +113,7 @@ pub(crate) async fn begin<S: Stream>(
     // A client in its handshake uses nothing: what is removed meanwhile may end.
     let (list, infos): (Vec<Weak<Export>>, Vec<ExportInfo>) =
         exports.list().iter().map(|export| (Arc::downgrade(export), export.info())).unzip();
-    let open = |chosen: usize| list[chosen].upgrade().and_then(|export| export.open());
+    let open = |chosen: usize| list[chosen].upgrade().and_then(|export| export.open(peer.origin()));
     let mut input = Input::new(stream).ok_or(Disconnect::NoMemory)?;
     let (session, mut export) = {
         let mut negotiation = pin!(negotiate(stream, &mut input, &infos, open, peer));

@@ -12,6 +12,7 @@ use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
 use ashlar_export::nbd::budget::Budget;
+use ashlar_export::nbd::clients::Origin;
 use ashlar_export::nbd::context::{CHANGED_CONTEXT, ChangeMap, ChangeMaps};
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::listen;
@@ -24,6 +25,7 @@ use super::FrontEnd;
 use crate::config::Config;
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
+use crate::interface::NbdClient;
 
 /// A server on another thread: ends with its result.
 type Server = Receiver<io::Result<()>>;
@@ -32,6 +34,40 @@ type Server = Receiver<io::Result<()>>;
 struct ExportedVolume {
     name: String,
     volume: Weak<ByteVolume>,
+}
+
+/// What a daemon reports of its NBD servers.
+#[derive(Default)]
+pub(crate) struct NbdReport {
+    /// Their addresses.
+    pub(crate) addresses: Vec<String>,
+    /// The most connections that each address serves.
+    most_connections: usize,
+    exports: Arc<Exports>,
+    /// `None` if there are no threads that serve.
+    placement: Option<Arc<Placement>>,
+}
+
+impl NbdReport {
+    /// The most connections that each address serves, if there is an address.
+    pub(crate) fn connections_limit(&self) -> Option<u64> {
+        (!self.addresses.is_empty()).then_some(self.most_connections as u64)
+    }
+
+    /// The connections on each thread.
+    pub(crate) fn connections(&self) -> Vec<usize> {
+        self.placement.as_ref().map_or_else(Vec::new, |placement| placement.connections())
+    }
+
+    /// The clients of a volume.
+    pub(crate) fn clients_of(&self, volume: &ByteVolume) -> Vec<NbdClient> {
+        let clients = self.exports.clients_of(volume).into_iter();
+        let client = |(origin, count): (Origin, usize)| NbdClient {
+            peer: origin.to_string(),
+            connections: count as u64,
+        };
+        clients.map(client).collect()
+    }
 }
 
 /// See the module text.
@@ -74,6 +110,17 @@ impl Nbd {
             lock(&this.servers).push((address, server));
         }
         Ok(this)
+    }
+
+    /// What there is to report of it.
+    pub(crate) fn report(&self, placement: Arc<Placement>, config: &Config) -> NbdReport {
+        let servers = lock(&self.servers);
+        NbdReport {
+            addresses: servers.iter().map(|(address, _)| address.to_string()).collect(),
+            most_connections: config.nbd_options.listener().max_connections,
+            exports: Arc::clone(&self.exports),
+            placement: Some(placement),
+        }
     }
 
     /// Waits until the servers have ended.

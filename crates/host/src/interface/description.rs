@@ -6,6 +6,9 @@ pub(crate) const DESCRIPTION: &str = "\
 # Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
 interface io.ashlar.Control
 
+# An NBD client of a volume: an IP address, or process and a number. In its handshake it is none.
+type NbdClient (peer: string, connections: int)
+
 # A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are
 # listed even if they hold others.
 # The size is in bytes. The state of a snapshot that was lost is invalid or overflow.
@@ -17,7 +20,8 @@ type Volume (
   state: string,
   raid_devices: int,
   degraded: int,
-  snapshot: ?SnapshotSample
+  snapshot: ?SnapshotSample,
+  nbd_clients: []NbdClient
 )
 
 # A disk that takes the time of a device model, as in gp2:3000iops.
@@ -269,7 +273,9 @@ type DeviceSample (
   read: OperationSample,
   write: OperationSample,
   discard: OperationSample,
-  flush: OperationSample
+  flush: OperationSample,
+  errors: int,
+  nbd_clients: []NbdClient
 )
 
 type MemberSample (
@@ -319,7 +325,7 @@ type ThreadSample (
 )
 
 # Everything at one moment: now, on a monotonic clock. The bounds are those of the ranges of latencies, inclusive; a last range has
-# no bound. Jobs are missing if they could not be listed in time.
+# no bound. The limit is that of each NBD address. Jobs are missing if they could not be listed in time.
 type Sample (
   version: string,
   io: string,
@@ -327,6 +333,7 @@ type Sample (
   uptime_ns: int,
   latency_bounds_us: []int,
   threads: []ThreadSample,
+  nbd_connections_limit: ?int,
   devices: []DeviceSample,
   arrays: []ArraySample,
   pools: []Pool,

@@ -26,7 +26,7 @@ pub use sample::{
     ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SnapshotSample,
     SyncSample, ThreadSample,
 };
-pub use status::{ModelStatus, PoolStatus, Status, VolumeStatus};
+pub use status::{ModelStatus, NbdClient, PoolStatus, Status, VolumeStatus};
 
 /// The interface's name.
 pub(crate) const NAME: &str = "io.ashlar.Control";
@@ -61,6 +61,8 @@ mod tests {
 
     #[test]
     fn the_description_has_the_fields_that_are_sent() {
+        let client = NbdClient { peer: String::new(), connections: 0 };
+        check("NbdClient", serde_json::to_value(&client).unwrap());
         let volume = VolumeStatus {
             name: String::new(),
             alias: None,
@@ -70,6 +72,7 @@ mod tests {
             raid_devices: 0,
             degraded: 0,
             snapshot: None,
+            nbd_clients: vec![client.clone()],
         };
         check("Volume", serde_json::to_value(volume).unwrap());
         let status = Status {
@@ -227,6 +230,8 @@ mod tests {
             write: operation.clone(),
             discard: operation.clone(),
             flush: operation,
+            errors: 0,
+            nbd_clients: Vec::new(),
         };
         check("DeviceSample", serde_json::to_value(&device).unwrap());
         let thread = ThreadSample { name: String::new(), nbd_connections: 0 };
@@ -238,6 +243,7 @@ mod tests {
             uptime_ns: 0,
             latency_bounds_us: Sample::bounds_us(),
             threads: vec![thread],
+            nbd_connections_limit: None,
             devices: vec![device],
             arrays: vec![array],
             pools: Vec::new(),

@@ -7,7 +7,7 @@ use ashlar_stack::graph::human_size;
 use ashlar_stack::snapshots::{SnapshotState, SnapshotUse};
 use serde::{Deserialize, Serialize};
 
-use super::{Job, PoolStatus};
+use super::{Job, NbdClient, PoolStatus};
 
 /// Counters and states of everything in a daemon, at one moment.
 #[derive(Serialize, Deserialize, Debug)]
@@ -24,6 +24,9 @@ pub struct Sample {
     pub latency_bounds_us: Vec<u64>,
     /// The threads that serve clients.
     pub threads: Vec<ThreadSample>,
+    /// The most connections of NBD clients that each address serves, if there is an address.
+    #[serde(default)]
+    pub nbd_connections_limit: Option<u64>,
     /// All block devices, those below others before them.
     pub devices: Vec<DeviceSample>,
     /// The md arrays, also those that wait for members.
@@ -86,6 +89,20 @@ pub struct DeviceSample {
     pub discard: OperationSample,
     /// Flushes.
     pub flush: OperationSample,
+    /// Operations of any kind that failed; 0 from an older daemon, which does not count them.
+    #[serde(default)]
+    pub errors: u64,
+    /// As in [`VolumeStatus`](super::VolumeStatus).
+    #[serde(default)]
+    pub nbd_clients: Vec<NbdClient>,
+}
+
+impl DeviceSample {
+    /// The connections of all NBD clients; `None` if it is no volume, which no client can choose.
+    pub fn nbd_connections(&self) -> Option<u64> {
+        let all = self.nbd_clients.iter().map(|client| client.connections);
+        (self.usage == "volume").then(|| all.sum())
+    }
 }
 
 /// A snapshot at one moment. While it is merged, the origin has it.

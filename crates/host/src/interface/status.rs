@@ -74,6 +74,18 @@ pub struct VolumeStatus {
     pub degraded: usize,
     /// The snapshot that it is, or that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
+    /// The NBD clients that have chosen it; none from an older daemon, which does not list them.
+    #[serde(default)]
+    pub nbd_clients: Vec<NbdClient>,
+}
+
+/// An NBD client of a volume.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct NbdClient {
+    /// Who it is: an IP address, or `process` and a number.
+    pub peer: String,
+    /// Its connections to the volume.
+    pub connections: u64,
 }
 
 impl VolumeStatus {

@@ -33,6 +33,11 @@ impl Subject for DeviceSample {
             "1 for the state of the device: whether it answers its requests in time, and is there at all.",
             |d| Values::states("state", &PRESENCES, &d.state, presence),
         ),
+        Row::gauge(
+            "ashlar_nbd_export_connections",
+            "Connections of NBD clients to the volume, those in the handshake not counted.",
+            |d| Values::some(d.nbd_connections()),
+        ),
         Row::counter(
             "ashlar_disk_reads_completed_total",
             "Reads that ended, except those that were merged into others.",
@@ -111,6 +116,11 @@ impl Subject for DeviceSample {
         Row::histogram("ashlar_disk_flush_duration_seconds", "How long flushes took.", |d| {
             histogram(&d.flush)
         }),
+        Row::counter(
+            "ashlar_disk_io_errors_total",
+            "Requests of any kind that failed, except those that the device does not support.",
+            |d| Values::One(d.errors.into()),
+        ),
         Row::gauge("ashlar_disk_io_now", "Requests of any kind under way.", |d| {
             Values::One(d.in_flight.into())
         }),
@@ -157,6 +167,7 @@ impl Subject for DeviceInfo {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::interface::NbdClient;
 
     /// A device with different numbers in all fields.
     pub(in crate::metrics) fn sample(name: &str) -> DeviceSample {
@@ -188,6 +199,10 @@ pub(super) mod tests {
             write: operation(20, 4),
             discard: operation(30, 7),
             flush: operation(40, 10),
+            errors: 9,
+            nbd_clients: [("192.0.2.7", 2), ("process 5", 3)]
+                .map(|(peer, connections)| NbdClient { peer: peer.to_owned(), connections })
+                .into(),
         }
     }
 }

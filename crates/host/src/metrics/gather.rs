@@ -39,7 +39,8 @@ impl Service {
             uptime_ns: nanoseconds(self.begun.elapsed()),
             latency_bounds_us: Sample::bounds_us(),
             threads: self.threads(),
-            devices: devices.iter().map(|it| device(it, &snapshots)).collect(),
+            nbd_connections_limit: self.nbd.connections_limit(),
+            devices: devices.iter().map(|it| self.device(it, &snapshots)).collect(),
             arrays: running.iter().map(array).chain(waiting.iter().map(waiting_array)).collect(),
             pools: self.pool_statuses(),
             jobs,
@@ -47,12 +48,38 @@ impl Service {
     }
 
     fn threads(&self) -> Vec<ThreadSample> {
-        let connections = self.placement.iter().flat_map(|placement| placement.connections());
+        let connections = self.nbd.connections().into_iter();
         let thread = |(index, count)| ThreadSample {
             name: Engine::thread_name(index),
             nbd_connections: count as u64,
         };
         connections.enumerate().map(thread).collect()
+    }
+
+    fn device(&self, device: &Device, snapshots: &Snapshots<'_>) -> DeviceSample {
+        let disk = device.gateway().disk();
+        let stats = disk.stats();
+        let totals = stats.totals();
+        DeviceSample {
+            name: device.name.clone(),
+            path: device.path.clone(),
+            alias: device.links.last().cloned(),
+            kind: device.kind.name().to_owned(),
+            usage: usage(device.role).to_owned(),
+            below: device.below.clone(),
+            size_bytes: device.bytes.size_bytes(),
+            read_only: disk.is_read_only(),
+            state: presence(disk.presence()).to_owned(),
+            snapshot: snapshots.of(device).map(Into::into),
+            in_flight: totals.in_flight(),
+            busy_ns: totals.io_ticks_ns,
+            read: operation(stats, Op::Read, totals.read),
+            write: operation(stats, Op::Write, totals.write),
+            discard: operation(stats, Op::Discard, totals.discard),
+            flush: operation(stats, Op::Flush, totals.flush),
+            errors: stats.errors(),
+            nbd_clients: self.nbd.clients_of(&device.bytes),
+        }
     }
 }
 
@@ -65,30 +92,6 @@ fn monotonic_ns() -> u64 {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn device(device: &Device, snapshots: &Snapshots<'_>) -> DeviceSample {
-    let disk = device.gateway().disk();
-    let stats = disk.stats();
-    let totals = stats.totals();
-    DeviceSample {
-        name: device.name.clone(),
-        path: device.path.clone(),
-        alias: device.links.last().cloned(),
-        kind: device.kind.name().to_owned(),
-        usage: usage(device.role).to_owned(),
-        below: device.below.clone(),
-        size_bytes: device.bytes.size_bytes(),
-        read_only: disk.is_read_only(),
-        state: presence(disk.presence()).to_owned(),
-        snapshot: snapshots.of(device).map(Into::into),
-        in_flight: totals.in_flight(),
-        busy_ns: totals.io_ticks_ns,
-        read: operation(stats, Op::Read, totals.read),
-        write: operation(stats, Op::Write, totals.write),
-        discard: operation(stats, Op::Discard, totals.discard),
-        flush: operation(stats, Op::Flush, totals.flush),
-    }
 }
 
 fn operation(stats: &Stats, op: Op, group: GroupTotals) -> OperationSample {

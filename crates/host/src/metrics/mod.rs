@@ -24,7 +24,7 @@ use self::array::MemberOf;
 use self::device::DeviceInfo;
 use self::page::encode_all;
 use self::snapshot::SnapshotOf;
-use self::work::{Backend, Build, JobsListed};
+use self::work::{Backend, Build, JobsListed, NbdLimit};
 use crate::interface::{MetricsReply, Sample, SampleReply, refused, reply};
 use crate::service::Service;
 use crate::varlink::Reply;
@@ -39,6 +39,9 @@ impl Collector for Page {
         encode_all(encoder, &[Build])?;
         encode_all(encoder, &[Backend(sample.io.clone())])?;
         encode_all(encoder, &sample.threads)?;
+        let limits: Vec<NbdLimit> =
+            sample.nbd_connections_limit.map(NbdLimit).into_iter().collect();
+        encode_all(encoder, &limits)?;
         let infos: Vec<DeviceInfo> = sample.devices.iter().map(DeviceInfo::from).collect();
         encode_all(encoder, &infos)?;
         encode_all(encoder, &sample.devices)?;

@@ -48,6 +48,7 @@ fn page() -> Page {
         latency_bounds_us: Sample::bounds_us(),
         threads: vec![ThreadSample { name: "ashlar-0".to_owned(), nbd_connections: 3 }],
         devices: vec![device::tests::sample("md0"), snapshot],
+        nbd_connections_limit: Some(256),
         arrays: vec![array::tests::recovering()],
         pools: vec![pool],
         jobs: Some(vec![job]),
@@ -80,6 +81,7 @@ fn metrics() -> Vec<Metric> {
         .chain(rows::<Backend>())
         .chain(rows::<ThreadSample>())
         .chain(rows::<DeviceInfo>())
+        .chain(rows::<NbdLimit>())
         .chain(rows::<DeviceSample>())
         .chain(rows::<SnapshotOf>())
         .chain(rows::<ArraySample>())
@@ -132,6 +134,8 @@ fn values_are_in_seconds_and_bytes() {
         ("ashlar_io_backend{backend=\"io_uring\"}", 1.0),
         ("ashlar_nbd_connections{thread=\"ashlar-0\"}", 3.0),
         (
+        ("ashlar_nbd_connections_limit", 256.0),
+        ("ashlar_nbd_export_connections{device=\"md0\"}", 5.0),
             "ashlar_device_info{device=\"md0\",path=\"/dev/md0\",alias=\"md/data\",type=\"md\",use=\"volume\"}",
             1.0,
         ),
@@ -146,6 +150,7 @@ fn values_are_in_seconds_and_bytes() {
         ("ashlar_disk_discarded_bytes_total{device=\"md0\"}", 32.0 * 512.0),
         ("ashlar_disk_flush_requests_total{device=\"md0\"}", 40.0),
         ("ashlar_disk_io_now{device=\"md0\"}", 4.0),
+        ("ashlar_disk_io_errors_total{device=\"md0\"}", 9.0),
         ("ashlar_disk_io_time_seconds_total{device=\"md0\"}", 1.5),
         // One is below 16 us, three up to 4.2 s, six in all.
         ("ashlar_disk_read_duration_seconds_bucket{le=\"0.000016\",device=\"md0\"}", 1.0),
@@ -189,6 +194,7 @@ fn what_does_not_apply_is_left_out() {
     let empty = Sample {
         threads: Vec::new(),
         devices: Vec::new(),
+        nbd_connections_limit: None,
         arrays: Vec::new(),
         pools: Vec::new(),
         jobs: None,
@@ -204,9 +210,9 @@ fn what_does_not_apply_is_left_out() {
 fn the_manual_lists_every_metric_with_its_labels() {
     let text = text_of(page());
     let labels = |name: &str| {
-        let start = [format!("{name}{{"), format!("{name}_sum{{")];
+        let start = ["{", "_sum{", " "].map(|end| format!("{name}{end}"));
         let line = text.lines().find(|line| start.iter().any(|start| line.starts_with(start)));
-        let (_, rest) = line.unwrap().split_once('{').unwrap();
+        let Some((_, rest)) = line.unwrap().split_once('{') else { return String::new() };
         // No value has a comma.
         let (labels, _) = rest.rsplit_once('}').unwrap();
         let names = labels.split(',').map(|label| label.split('=').next().unwrap());

@@ -47,6 +47,22 @@ impl Subject for ThreadSample {
     }
 }
 
+/// The most connections of NBD clients that each address serves.
+#[derive(Debug)]
+pub(super) struct NbdLimit(pub(super) u64);
+
+impl Subject for NbdLimit {
+    const ROWS: &'static [Row<Self>] = &[Row::gauge(
+        "ashlar_nbd_connections_limit",
+        "The most connections that each NBD address serves.",
+        |limit| Values::One(limit.0.into()),
+    )];
+
+    fn labels(&self) -> Labels {
+        Vec::new()
+    }
+}
+
 /// Whether the jobs could be listed in time.
 #[derive(Debug)]
 pub(super) struct JobsListed(pub(super) bool);

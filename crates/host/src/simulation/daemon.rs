@@ -27,6 +27,7 @@ use crate::clients::Clients;
 use crate::confinement::Confinement;
 use crate::disks::Access;
 use crate::ending::Ending;
+use crate::front_ends::nbd::NbdReport;
 use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::interface::NAME;
 use crate::machine::Machine;
@@ -137,8 +138,7 @@ impl Daemon {
             stack: Arc::clone(&stack),
             attributes,
             mount: None,
-            nbd: Vec::new(),
-            placement: None,
+            nbd: NbdReport::default(),
             metrics: None,
             clients: Arc::clone(&clients),
             access: Access::Write,
