@@ -66,6 +66,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"snapshots between ashlar and the kernel" "ONLY=8-cut timeout 600 tests/interop/dm-snapshot.sh" \
 		"the device mapper against the kernel" "timeout 600 tests/interop/dm.sh" \
 		"btrfs against the kernel" "ONLY='^(raid1-sha256|raid6-sha256)$$' timeout 600 tests/interop/btrfs.sh" \
+		"alert rules under promtool" "timeout 60 tests/e2e/alerts.sh" \
 		"the README and the tour" "timeout 300 tests/e2e/tour" \
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
 		"ashlar top in a terminal" "timeout 120 tests/e2e/top.sh" \

@@ -242,3 +242,30 @@ fn an_array_that_lacks_members_names_the_option_of_the_command_that_was_typed() 
         assert!(run.err.contains("--degraded") && !run.err.contains("--run"), "{run:?}");
     }
 }
+
+#[test]
+fn the_alert_rules_name_commands_and_options_that_exist() {
+    let rules =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/prometheus/ashlar.rules.yml");
+    // Their lines are folded.
+    let text = fs::read_to_string(rules).unwrap();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (commands, mut known, mut count) = (commands(), BTreeMap::new(), 0);
+    for (_, behind) in
+        text.match_indices("ashlar ").map(|(at, word)| text.split_at(at + word.len()))
+    {
+        let words: Vec<&str> = behind.split(' ').take(3).collect();
+        let names = (1..=words.len()).rev().map(|len| words[..len].join(" "));
+        let names = names.map(|name| name.trim_end_matches([',', '.', ':', ';']).to_owned());
+        let found = names.into_iter().find(|name| commands.contains(name));
+        // A group of commands is none.
+        let is_command = |name: &str| !["md", "lvm", "zpool", "zvol", "btrfs"].contains(&name);
+        assert!(found.as_deref().is_some_and(is_command), "no command: ashlar {}", words.join(" "));
+        count += 1;
+    }
+    assert!(count >= 10, "{text}");
+    for (at, option) in options(&text).into_iter().filter(|(_, option)| *option != "--control") {
+        let command = named(&text, at, &commands).unwrap();
+        assert!(help(&command, &mut known).contains(option), "{option} of {command}");
+    }
+}

@@ -12,6 +12,7 @@ use crate::interface::{
 
 const MANUAL: &str = include_str!("../../../../docs/metrics.md");
 const DASHBOARD: &str = include_str!("../../../../docs/grafana/ashlar.json");
+const RULES: &str = include_str!("../../../../docs/prometheus/ashlar.rules.yml");
 
 /// A page with all metrics.
 fn page() -> Page {
@@ -47,8 +48,8 @@ fn page() -> Page {
         uptime_ns: 2,
         latency_bounds_us: Sample::bounds_us(),
         threads: vec![ThreadSample { name: "ashlar-0".to_owned(), nbd_connections: 3 }],
-        devices: vec![device::tests::sample("md0"), snapshot],
         nbd_connections_limit: Some(256),
+        devices: vec![device::tests::sample("md0"), snapshot],
         arrays: vec![array::tests::recovering()],
         pools: vec![pool],
         jobs: Some(vec![job]),
@@ -80,8 +81,8 @@ fn metrics() -> Vec<Metric> {
     rows::<Build>()
         .chain(rows::<Backend>())
         .chain(rows::<ThreadSample>())
-        .chain(rows::<DeviceInfo>())
         .chain(rows::<NbdLimit>())
+        .chain(rows::<DeviceInfo>())
         .chain(rows::<DeviceSample>())
         .chain(rows::<SnapshotOf>())
         .chain(rows::<ArraySample>())
@@ -133,9 +134,9 @@ fn values_are_in_seconds_and_bytes() {
         (version.as_str(), 1.0),
         ("ashlar_io_backend{backend=\"io_uring\"}", 1.0),
         ("ashlar_nbd_connections{thread=\"ashlar-0\"}", 3.0),
-        (
         ("ashlar_nbd_connections_limit", 256.0),
         ("ashlar_nbd_export_connections{device=\"md0\"}", 5.0),
+        (
             "ashlar_device_info{device=\"md0\",path=\"/dev/md0\",alias=\"md/data\",type=\"md\",use=\"volume\"}",
             1.0,
         ),
@@ -149,8 +150,8 @@ fn values_are_in_seconds_and_bytes() {
         ("ashlar_disk_written_bytes_total{device=\"md0\"}", 22.0 * 512.0),
         ("ashlar_disk_discarded_bytes_total{device=\"md0\"}", 32.0 * 512.0),
         ("ashlar_disk_flush_requests_total{device=\"md0\"}", 40.0),
-        ("ashlar_disk_io_now{device=\"md0\"}", 4.0),
         ("ashlar_disk_io_errors_total{device=\"md0\"}", 9.0),
+        ("ashlar_disk_io_now{device=\"md0\"}", 4.0),
         ("ashlar_disk_io_time_seconds_total{device=\"md0\"}", 1.5),
         // One is below 16 us, three up to 4.2 s, six in all.
         ("ashlar_disk_read_duration_seconds_bucket{le=\"0.000016\",device=\"md0\"}", 1.0),
@@ -193,8 +194,8 @@ fn values_are_in_seconds_and_bytes() {
 fn what_does_not_apply_is_left_out() {
     let empty = Sample {
         threads: Vec::new(),
-        devices: Vec::new(),
         nbd_connections_limit: None,
+        devices: Vec::new(),
         arrays: Vec::new(),
         pools: Vec::new(),
         jobs: None,
@@ -237,13 +238,8 @@ fn values<'a>(json: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     }
 }
 
-#[test]
-fn the_dashboard_asks_for_metrics_that_exist() {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let (mut queries, mut variables) = (Vec::new(), Vec::new());
-    values(&dashboard["panels"], "expr", &mut queries);
-    values(&dashboard["templating"], "query", &mut variables);
-    assert!(queries.len() >= 10, "{queries:?}");
+/// The names of metrics in a text, all of which must exist.
+fn known_names(text: &str) -> BTreeSet<&str> {
     let mut known = BTreeSet::new();
     for (name, kind, _) in metrics() {
         if kind == MetricType::Histogram.as_str() {
@@ -252,15 +248,24 @@ fn the_dashboard_asks_for_metrics_that_exist() {
             known.insert(name.to_owned());
         }
     }
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let names: BTreeSet<&str> = words.filter(|word| word.starts_with("ashlar_")).collect();
+    for name in &names {
+        assert!(known.contains(*name), "{name} in {text}");
+    }
+    names
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_exist() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let (mut queries, mut variables) = (Vec::new(), Vec::new());
+    values(&dashboard["panels"], "expr", &mut queries);
+    values(&dashboard["templating"], "query", &mut variables);
+    assert!(queries.len() >= 10, "{queries:?}");
     for query in queries.iter().chain(&variables) {
         let text = query.as_str().map_or_else(|| query.to_string(), str::to_owned);
-        let words = text.split(|c: char| !is_of_name(c));
-        let names: Vec<&str> = words.filter(|word| word.starts_with("ashlar_")).collect();
-        assert!(!names.is_empty() || text == "prometheus", "{text}");
-        for name in names {
-            assert!(known.contains(name), "{name} in {text}");
-        }
+        assert!(!known_names(&text).is_empty() || text == "prometheus", "{text}");
     }
     // Each panel has queries and a place, and no two have one number.
     let panels = dashboard["panels"].as_array().unwrap();
@@ -269,5 +274,17 @@ fn the_dashboard_asks_for_metrics_that_exist() {
     for panel in panels {
         assert!(panel["gridPos"]["w"].as_u64().is_some_and(|w| w <= 24), "{panel}");
         assert!(panel["type"] == "row" || !panel["targets"].as_array().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn the_alert_rules_ask_for_metrics_that_exist_and_say_how_bad_it_is_and_what_to_do() {
+    assert!(known_names(RULES).len() >= 10);
+    let alerts: Vec<&str> = RULES.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() >= 10, "{RULES}");
+    for alert in alerts {
+        for part in ["expr: ", "for: ", "severity: ", "summary: ", "description: "] {
+            assert_eq!(alert.matches(part).count(), 1, "{part}in {alert}");
+        }
     }
 }
