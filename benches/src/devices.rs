@@ -211,5 +211,5 @@ pub(crate) fn ram(count: usize, bytes: u64) -> Outcome<Vec<Gateway>> {
 pub(crate) fn limited_ram(bytes: u64, bytes_per_second: u64) -> Outcome<Gateway> {
     let model = Model { bytes_per_second, ..Model::nvme() };
     let lower = ram(1, bytes)?.remove(0);
-    Ok(Gateway::new(Arc::new(modelled(lower, model, Arc::new(EngineRuntime)))))
+    Ok(Gateway::new(Arc::new(modelled(lower, model, Vec::new(), Arc::new(EngineRuntime)))))
 }

@@ -66,7 +66,9 @@ impl Models {
     /// `disk`, with the timing of its model if it has one.
     pub(crate) fn wrap(&self, disk: Disk) -> Disk {
         let Some(named) = self.of(&disk.path) else { return disk };
-        let device = Arc::new(modelled(disk.gateway, named.model, disks::runtime()));
+        let unreadable = named.unreadable.clone();
+        let device = modelled(disk.gateway, named.model, unreadable, disks::runtime());
+        let device = Arc::new(device);
         let used = ModelledDisk {
             disk: disk.path.display().to_string(),
             model: named.to_string(),

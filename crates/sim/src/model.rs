@@ -98,11 +98,9 @@ pub struct Model {
     pub seek: Option<Seek>,
     /// The cap on I/Os, if there is one.
     pub iops_cap: Option<IopsCap>,
-    /// The sectors that cannot be read, if there are any: of a device in front of another one only.
-    pub unreadable: Option<Unreadable>,
 }
 
-/// Sectors that cannot be read. They do not concern the time of a command.
+/// Sectors that cannot be read: of a device in front of another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable {
     /// The first one.
@@ -133,7 +131,6 @@ impl Model {
             tail: None,
             seek: None,
             iops_cap: None,
-            unreadable: None,
         }
     }
 
@@ -165,7 +162,6 @@ impl Model {
             tail: None,
             seek: Some(Seek { min_ns: MS, full_stroke_ns: 16 * MS, turn_ns: 8_333_333 }),
             iops_cap: None,
-            unreadable: None,
         }
     }
 
@@ -210,7 +206,6 @@ impl Model {
             tail: None,
             seek: None,
             iops_cap: None,
-            unreadable: None,
         }
     }
 

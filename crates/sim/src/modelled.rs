@@ -3,7 +3,7 @@
 //!
 //! A request is passed down at once, as one I/O, and ends when both the real I/O and the model's have ended. So the
 //! device below may be slower than the model, never faster. The queue in front has its own settings and counters: it
-//! merges and issues what the modelled device would see, whatever lies below. A model may have sectors that cannot be read; they
+//! merges and issues what the modelled device would see, whatever lies below. It may have sectors that cannot be read; they
 //! can be written, but stay unreadable.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,14 +35,19 @@ pub struct ModelledDriver {
     lower: Gateway,
     runtime: Arc<dyn Runtime>,
     clock: Mutex<Clock>,
-    unreadable: Option<Unreadable>,
+    unreadable: Vec<Unreadable>,
 }
 
-/// `lower` with the timing of `model`. Name, size and limits are those of `lower`; in addition, a model whose flushes
+/// `lower` with the timing of `model`, and with sectors that cannot be read. Name, size and limits are those of `lower`; in addition, a model whose flushes
 /// take time has a write cache, and a model with a head is a rotational disk.
 ///
 /// Do not use `lower` directly afterwards: its soft limits are set to its hard ones.
-pub fn modelled(lower: Gateway, model: Model, runtime: Arc<dyn Runtime>) -> ModelledDevice {
+pub fn modelled(
+    lower: Gateway,
+    model: Model,
+    unreadable: Vec<Unreadable>,
+    runtime: Arc<dyn Runtime>,
+) -> ModelledDevice {
     let below = lower.disk();
     let disk = Disk::new(below.name(), below.capacity(), limits(below.limits(), &model));
     disk.set_read_only(below.is_read_only());
@@ -55,7 +60,7 @@ pub fn modelled(lower: Gateway, model: Model, runtime: Arc<dyn Runtime>) -> Mode
         tracing::warn!(disk = below.name(), %error, "below a device model");
     }
     let clock = Clock { clockwork: Clockwork::new(model, below.capacity()), chance: 1 };
-    let (clock, unreadable) = (Mutex::new(clock), model.unreadable);
+    let clock = Mutex::new(clock);
     ModelledDevice::new(disk, ModelledDriver { lower, runtime, clock, unreadable })
 }
 
@@ -94,8 +99,8 @@ impl Driver for ModelledDriver {
         let now_ns = self.runtime.now_ns();
         let end_ns = self.clock.lock().unwrap_or_else(PoisonError::into_inner).end_ns(now_ns, &rq);
         let (lower, runtime) = (self.lower.clone(), Arc::clone(&self.runtime));
-        let fails = rq.op() == Op::Read
-            && self.unreadable.is_some_and(|lost| lost.is_in(rq.sector(), rq.len()));
+        let is_lost = |lost: &Unreadable| lost.is_in(rq.sector(), rq.len());
+        let fails = rq.op() == Op::Read && self.unreadable.iter().any(is_lost);
         self.runtime.spawn(Box::pin(async move {
             let result = if fails { Err(Status::Medium) } else { execute(&lower, &rq).await };
             let left_ns = end_ns.saturating_sub(runtime.now_ns());

@@ -262,7 +262,8 @@ impl LvmSnapshot {
         // In this order, because the disk below a model gets other settings.
         let name = "the image file as it is, direct I/O where it can be had";
         let real = self.measure_disk(name, (image, &disk), file, site.as_ref()).await?;
-        let model = modelled(disk, self.model.model, disks::runtime());
+        let unreadable = self.model.unreadable.clone();
+        let model = modelled(disk, self.model.model, unreadable, disks::runtime());
         let model = Gateway::new(Arc::new(model));
         let name = format!("the image file as {}", self.model);
         let modelled = self.measure_disk(&name, (image, &model), file, site.as_ref()).await?;

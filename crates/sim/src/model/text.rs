@@ -40,6 +40,8 @@ pub struct NamedModel {
     text: String,
     /// The model.
     pub model: Model,
+    /// The sectors that cannot be read.
+    pub unreadable: Vec<Unreadable>,
 }
 
 /// Why a text is not a model.
@@ -97,16 +99,18 @@ impl FromStr for NamedModel {
             None => (text, None),
         };
         let found = PRESETS.iter().find(|(name, _)| *name == preset);
-        let (_, mut model) = *found.ok_or_else(|| ModelError::Preset(preset.to_owned()))?;
+        let (_, model) = *found.ok_or_else(|| ModelError::Preset(preset.to_owned()))?;
+        let mut named = Self { text: text.to_owned(), model, unreadable: Vec::new() };
         for adjustment in adjustments.into_iter().flat_map(|all| all.split(',')) {
-            adjust(&mut model, adjustment)?;
+            adjust(&mut named, adjustment)?;
         }
-        Ok(Self { text: text.to_owned(), model })
+        Ok(named)
     }
 }
 
 /// Applies one adjustment.
-fn adjust(model: &mut Model, text: &str) -> Result<(), ModelError> {
+fn adjust(named: &mut NamedModel, text: &str) -> Result<(), ModelError> {
+    let model = &mut named.model;
     let (key, value) = match (text.split_once('='), text.strip_suffix("iops")) {
         (Some(pair), _) => pair,
         (None, Some(count)) => ("iops", count),
@@ -162,7 +166,7 @@ fn adjust(model: &mut Model, text: &str) -> Result<(), ModelError> {
         }
         "unreadable" => {
             let wanted = "a place and a length in bytes, multiples of 512, as in 1M+4K";
-            model.unreadable = Some(sectors(value).ok_or_else(|| bad(wanted))?);
+            named.unreadable.push(sectors(value).ok_or_else(|| bad(wanted))?);
         }
         _ => return Err(ModelError::Adjustment(key.to_owned())),
     }
@@ -229,7 +233,7 @@ mod tests {
     #[test]
     fn every_adjustment_changes_its_own_figure() {
         let all = "custom:500iops,burst=3,unit=16K,read=1.5ms,write=900us,flush=2s,discard=7ns,\
-                   bandwidth=250M,parallelism=64,jitter=10%,unreadable=0+512";
+                   bandwidth=250M,parallelism=64,jitter=10%";
         let expected = Model {
             parallelism: 64,
             read_ns: 1_500_000,
@@ -242,7 +246,6 @@ mod tests {
             tail: None,
             seek: None,
             iops_cap: Some(IopsCap { per_second: 500, burst: 3, unit_bytes: 16 << 10 }),
-            unreadable: Some(Unreadable { start: Sector::ZERO, len: Sectors(1) }),
         };
         assert_eq!(model(all), expected);
         assert_eq!(all.parse::<NamedModel>().unwrap().to_string(), all);
@@ -250,6 +253,14 @@ mod tests {
         assert_eq!(slow, Model { read_ns: MS, write_ns: MS, ..Model::nvme() });
         assert_eq!(model("hdd:iops=90").iops_cap.unwrap().per_second, 90);
         assert_eq!(model("custom:read=0s,read=60s").read_ns, MAX_NS);
+    }
+
+    #[test]
+    fn each_range_that_cannot_be_read_counts() {
+        let named: NamedModel = "nvme:unreadable=0+512,read=1ms,unreadable=1M+4K".parse().unwrap();
+        let range = |start, len| Unreadable { start: Sector(start), len: Sectors(len) };
+        assert_eq!(named.unreadable, [range(0, 1), range(2048, 8)]);
+        assert_eq!(named.model, Model { read_ns: MS, ..Model::nvme() });
     }
 
     #[test]

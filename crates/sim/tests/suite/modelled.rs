@@ -25,7 +25,8 @@ fn ram(capacity: u64) -> Gateway {
 
 /// `lower` with the model `text`, in a simulation.
 fn over(sim: &Sim, lower: Gateway, text: &str) -> Gateway {
-    Gateway::new(Arc::new(modelled(lower, model(text), sim.runtime())))
+    let NamedModel { model, unreadable, .. } = text.parse().unwrap();
+    Gateway::new(Arc::new(modelled(lower, model, unreadable, sim.runtime())))
 }
 
 /// `count` consecutive reads of 4 KiB, all submitted at once; returns when each ended.
@@ -213,6 +214,25 @@ fn what_is_in_flight_when_the_runtime_ends_is_neither_lost_nor_done_twice() {
 }
 
 #[test]
+fn reads_of_each_unreadable_range_fail_and_others_do_not() {
+    let sim = Sim::new(1);
+    let disk = over(&sim, ram(MIB), "custom:unreadable=8K+4K,unreadable=64K+512");
+    sim.block_on(async {
+        for (at, len, expected) in [
+            (0, 16, Ok(())),
+            (16, 8, Err(Status::Medium)),
+            (23, 1, Err(Status::Medium)),
+            (24, 104, Ok(())),
+            (120, 9, Err(Status::Medium)),
+            (129, 8, Ok(())),
+        ] {
+            let read = disk.read(Sector(at), Sectors(len)).await;
+            assert_eq!(read.map(drop), expected, "{len} sectors at {at}");
+        }
+    });
+}
+
+#[test]
 fn a_dropped_future_and_a_dropped_device_end_in_peace() {
     let sim = Sim::new(1);
     let disk = over(&sim, ram(MIB), "custom:write=5ms");
@@ -233,7 +253,8 @@ fn a_modelled_file_on_a_reactor_keeps_its_data_and_merges() {
     Reactor::new(Default::default()).unwrap().block_on(async {
         let file = open(&path, &OpenOptions::default()).unwrap();
         let lower = Gateway::new(Arc::new(file));
-        let device = modelled(lower, model("gp2:20000iops,latency=10us"), Arc::new(EngineRuntime));
+        let slow = model("gp2:20000iops,latency=10us");
+        let device = modelled(lower, slow, Vec::new(), Arc::new(EngineRuntime));
         let device: Arc<dyn BlockDevice> = Arc::new(device);
         let disk = Gateway::new(Arc::clone(&device));
         let mut pages: Vec<Buffer> = (0..64_u8).map(|n| Buffer::from_slice(&[n; 4096])).collect();
