@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ashlar_block::{Gateway, Presence, Sectors};
 use ashlar_md::ondisk;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::{AddOptions, AddOutcome, GrowOptions, Index, ManageError, MemberStatus};
+use ashlar_md::{AddOptions, AddOutcome, GrowOptions, Index, ManageError, MemberStatus, Need};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::canary::{Rule, broken};
@@ -187,7 +187,12 @@ impl Service {
     async fn fail(&self, turn: &Turn, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
         let mut done = Vec::new();
         for (index, path) in self.chosen(volume, disk, false).await? {
-            volume.view.fail(turn, index).await.map_err(|error| not_done(&error))?;
+            let failed = volume.view.fail(turn, index).await;
+            failed.map_err(|error| {
+                let awaits_resync = matches!(error, ManageError::Needed { why: Need::Resync, .. });
+                let hint = format!("ashlar md wait {} waits for its end", volume.name.device());
+                refused(&error, awaits_resync.then_some(hint.as_str()))
+            })?;
             done.push(format!("set {path} faulty in /dev/{}", volume.name.device()));
         }
         Ok(done)

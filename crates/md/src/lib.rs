@@ -56,6 +56,7 @@ mod sync;
 #[cfg(test)]
 mod enumeration;
 
+pub use crate::core::failing::Need;
 pub use array::{Array, SAFE_MODE_DELAY};
 pub use assemble::{
     AssembleError, BackupFile, Options, Plan, group, plan, plan_with_backups, wait_for_others,

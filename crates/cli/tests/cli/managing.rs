@@ -135,7 +135,7 @@ fn what_would_do_harm_is_refused_with_the_reason() {
     md(&["grow", "md0"]).fails_usage("--size");
     assert!(images.bytes() == before, "something was written");
     md(&["fail", "md0", "d1"]).ok();
-    md(&["fail", "md0", "d0"]).fails(1, &["set device faulty failed for d0"]);
+    md(&["fail", "md0", "d0"]).fails(1, &["set device faulty failed for d0", "would lack data"]);
     md(&["add", "md0", "d1"]).fails(1, &["d1 is in use", "or remove it first"]);
     md(&["add", "md0", "d2", "--force"]).ok();
     settle(&daemon);

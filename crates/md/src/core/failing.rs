@@ -13,6 +13,7 @@ use ashlar_block::{
     Bio, BioResult, Buffer, Flags, LocalFuture, Sector, Sectors, Status, rate_limited,
 };
 use futures_util::future::join_all;
+use thiserror::Error;
 use tracing::error;
 
 use super::Core;
@@ -21,6 +22,17 @@ use crate::canary::{Rule, broken};
 use crate::membership::rdev::{FailureCause, Rdev};
 use crate::membership::slots::{Index, Place};
 use crate::personality::Personality;
+
+/// Why an array cannot continue without a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Need {
+    /// Other members cannot make up for it.
+    #[error("without it the array would lack data")]
+    LastCopy,
+    /// They could if parity were right, which it may not be before the resync has ended.
+    #[error("parity may be wrong until the resync has ended, and could not replace its data")]
+    Resync,
+}
 
 impl Core {
     /// Flushes all members. A member that cannot be flushed may have lost acknowledged writes: it
@@ -46,20 +58,26 @@ impl Core {
 
     /// Whether the array can continue without `rdev`.
     pub(crate) fn may_fail(&self, rdev: &Rdev) -> bool {
+        self.need_of(rdev).is_none()
+    }
+
+    /// Why the array cannot continue without `rdev`; `None` if it can.
+    pub(crate) fn need_of(&self, rdev: &Rdev) -> Option<Need> {
         if !rdev.is_in_sync() || broken(Rule::LastCopyStays) {
-            return true;
+            return None;
         }
         let other =
             |slot| self.members.both(slot).any(|(_, o)| o.is_in_sync() && !std::ptr::eq(o, rdev));
         if !self.is_redundant() || !self.personality().is_readable_with(other) {
-            return false;
+            return Some(Need::LastCopy);
         }
         // Its data could not be recovered where parity may be wrong, unless its slot has another member.
-        let Personality::Parity(geometry) = self.personality() else { return true };
+        let Personality::Parity(geometry) = self.personality() else { return None };
         let mut slots = 0..self.members.slots();
         let own = slots.find(|slot| self.members.both(*slot).any(|(_, o)| std::ptr::eq(o, rdev)));
         let needs = |slot: usize| geometry.holds_data(slot) && !other(slot);
-        !own.is_some_and(needs) || !self.is_suspect(&(Sector::ZERO..self.sync_end()))
+        let is_suspect = || self.is_suspect(&(Sector::ZERO..self.sync_end()));
+        (own.is_some_and(needs) && is_suspect()).then_some(Need::Resync)
     }
 
     /// Fails a member if it may fail; true if it is failed then. What acknowledgements depend on is to be recorded.

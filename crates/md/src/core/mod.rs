@@ -32,7 +32,7 @@
 mod activity;
 mod bitmap_daemon;
 pub(crate) mod blocks;
-mod failing;
+pub(crate) mod failing;
 pub(crate) mod lifecycle;
 pub(crate) mod ppl;
 mod read_cost;

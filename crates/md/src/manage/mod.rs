@@ -38,6 +38,7 @@ use thiserror::Error;
 
 use crate::array::Array;
 use crate::bitmap::BitmapError;
+use crate::core::failing::Need;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 use crate::membership::superblocks::{Change, Superblocks};
@@ -135,9 +136,14 @@ pub enum ManageError {
         /// Why not.
         why: &'static str,
     },
-    /// The member holds the last copy of some data.
-    #[error("set device faulty failed for {0}: Device or resource busy")]
-    LastCopy(String),
+    /// The array cannot continue without the member.
+    #[error("set device faulty failed for {path}: Device or resource busy: {why}")]
+    Needed {
+        /// The member.
+        path: String,
+        /// Why.
+        why: Need,
+    },
     /// Another number of members would require moving data.
     #[error(
         "{array} is a {level}: another number of devices needs a reshape, which ashlar does not do; \

@@ -4,6 +4,7 @@ use tracing::info;
 
 use super::ManageError;
 use crate::array::Array;
+use crate::core::failing::Need;
 use crate::membership::rdev::{FailureCause, State};
 use crate::membership::slots::{Index, Place};
 
@@ -11,7 +12,7 @@ impl Array {
     /// Fails a member. It does not count as lost, even if its device was offline before.
     ///
     /// # Errors
-    /// [`ManageError::LastCopy`] if it holds the last copy of some data.
+    /// [`ManageError::Needed`] if the array cannot continue without it.
     pub async fn fail(&self, index: Index) -> Result<(), ManageError> {
         self.change(move |array| async move {
             let mut superblocks = array.superblocks_to_change().await?;
@@ -22,7 +23,11 @@ impl Array {
                     rdev.clear(State::LOST);
                     array.core.sync_wakeup.wake();
                 }
-                false => return Err(ManageError::LastCopy(rdev.path().to_owned())),
+                false => {
+                    // What needed it may have ended meanwhile.
+                    let why = array.core.need_of(rdev).unwrap_or(Need::Resync);
+                    return Err(ManageError::Needed { path: rdev.path().to_owned(), why });
+                }
             }
             Ok(())
         })

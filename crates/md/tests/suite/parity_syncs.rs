@@ -4,7 +4,7 @@ use ashlar_block::{Buffer, Flags, Op, Sector, Sectors, Status};
 use ashlar_md::create::create;
 use ashlar_md::internals::raid5::{Held, ParityLevel};
 use ashlar_md::ondisk::Level;
-use ashlar_md::{AddOptions, SyncAction, SyncRequest};
+use ashlar_md::{AddOptions, ManageError, Need, SyncAction, SyncRequest};
 use ashlar_sim::{Media, Model as Timing, Sim, SimDisk};
 use uuid::Uuid;
 
@@ -392,4 +392,24 @@ fn a_new_raid6_without_a_member_is_the_same_without_each_other_one() {
             }
         });
     }
+}
+
+#[test]
+fn a_member_fails_once_the_resync_has_made_parity_and_before_that_the_reason_is_given() {
+    let rig = Rig::new(ParityLevel::Raid5, 2, 3);
+    rig.record(|superblock| superblock.resync_offset = Sectors::ZERO);
+    let sim = Sim::new(9);
+    sim.block_on(async {
+        let array = rig.start(&sim, &[], &RW).await.unwrap();
+        let refused = array.fail(0).await.unwrap_err();
+        assert!(matches!(refused, ManageError::Needed { why: Need::Resync, .. }), "{refused}");
+        assert!(refused.to_string().contains("until the resync has ended"), "{refused}");
+        while array.is_unsynced() {
+            sim.runtime().sleep(std::time::Duration::from_millis(10)).await;
+        }
+        array.fail(0).await.unwrap();
+        let refused = array.fail(1).await.unwrap_err();
+        assert!(matches!(refused, ManageError::Needed { why: Need::LastCopy, .. }), "{refused}");
+        array.stop().await.unwrap();
+    });
 }

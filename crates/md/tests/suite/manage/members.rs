@@ -3,7 +3,7 @@
 use ashlar_block::{BlockDevice, Limits, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Features, Level, Role};
-use ashlar_md::{AddOutcome, ManageError, probe};
+use ashlar_md::{AddOutcome, ManageError, Need, probe};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
 
 use crate::common::{Shape, start};
@@ -180,7 +180,9 @@ fn members_in_use_stay_and_the_last_copy_cannot_fail() {
             for index in 0..4 {
                 match array.fail(index).await {
                     Ok(()) => {}
-                    Err(ManageError::LastCopy(path)) => assert_eq!(path, format!("d{index}")),
+                    Err(ManageError::Needed { path, why }) => {
+                        assert_eq!((path, why), (format!("d{index}"), Need::LastCopy));
+                    }
                     Err(ManageError::NoMember { .. }) => {}
                     Err(other) => panic!("{other}"),
                 }

@@ -25,7 +25,7 @@ impl From<ManageError> for AttributeError {
         let text = error.to_string();
         match error {
             ManageError::InUse(_)
-            | ManageError::LastCopy(_)
+            | ManageError::Needed { .. }
             | ManageError::IsMember(_)
             | ManageError::BeingReplaced(_)
             | ManageError::SlotInUse { .. }
