@@ -1,6 +1,7 @@
 //! Whether disks and an assembled stack are what the user wants served.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Failure, Nothing, ProbedDisk, RefusedDisk, Stack};
@@ -31,6 +32,26 @@ pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// Refuses a file that the user has called a backup of mdadm, and that is none: served as a volume it would be of no use, and the array
+/// would be read without what the user believes to be there.
+///
+/// # Errors
+/// The first such file.
+pub(crate) fn check_backups(probed: &[ProbedDisk], backups: &[PathBuf]) -> Result<()> {
+    let named = probed.iter().filter(|disk| backups.contains(&disk.disk.path));
+    for ProbedDisk { disk, contents } in named.filter(|disk| !disk.is_reshape_backup()) {
+        let why = match contents {
+            Ok(_) => "it does not begin with the header that mdadm writes".to_owned(),
+            Err(status) => format!("it cannot be read: {status}"),
+        };
+        let error = Error::new("cannot use as backup file", disk.path.display(), why);
+        return Err(error.hint(
+            "name the file that mdadm --grow was given as --backup-file, or leave the option out",
+        ));
+    }
+    Ok(())
 }
 
 /// The refusal to write to a device that another program writes to.

@@ -40,6 +40,8 @@ const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
 pub struct Config {
     /// Image files, block devices, URIs of NBD exports, and `ram:SIZE`. For a daemon in the background, absolute paths.
     pub disks: Vec<PathBuf>,
+    /// Those of the disks that the user has called backup files of mdadm.
+    pub backup_files: Vec<PathBuf>,
     /// The mount point, if volumes are mounted.
     pub mount: Option<PathBuf>,
     /// Whether other users may use the mount.

@@ -49,7 +49,7 @@ use ashlar_stack::turn::Turns;
 use futures_util::future::select;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::acceptance::{check_started, refuse_image};
+use crate::acceptance::{check_backups, check_started, refuse_image};
 use crate::access::Access;
 use crate::announcement::announcement;
 use crate::array_end::ArrayEnd;
@@ -180,6 +180,7 @@ pub fn serve(
     confinement.seal()?;
     let result = reactor.block_on(async {
         let mut probed = probe_all(disks).await;
+        check_backups(&probed, &config.backup_files)?;
         probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
         for disk in &probed {
             if !config.read_only && !config.whole {
@@ -187,6 +188,7 @@ pub fn serve(
             }
             match disk.candidate() {
                 Ok(_) => {}
+                Err(_) if config.backup_files.contains(&disk.disk.path) => {}
                 // A disk that is not a member is itself a volume, unless arrays were requested.
                 Err(MembershipError::Foreign(_))
                     if filter.is_none() && !disk.disk.gateway.capacity().is_zero() =>
@@ -396,9 +398,9 @@ async fn run(
     let devices = Arc::clone(&stack.devices);
     let placement = Placement::on(engine.handles());
     let nbd = Nbd::start(engine, &placement, config, nbd, &budget, &devices, ending)?;
+    let nbd_report = nbd.report(placement, config);
     let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
     let mut mounted_at = None;
-    let nbd_report = nbd.report(placement, config);
     if let Some(mount) = mount {
         let mounted =
             ServedMount::start(engine, mount, config.holes.unwrap_or_default(), &attributes)?;

@@ -319,7 +319,8 @@ impl ServeOptions {
         let auto_extend = auto_extend
             .map_err(|why| Error::usage(format!("cannot use the configuration: {why}")))?;
         let config = Config {
-            disks: [self.disks, disks, self.backup_file].concat(),
+            disks: [self.disks, disks, self.backup_file.clone()].concat(),
+            backup_files: self.backup_file,
             mount: self.mount,
             allow_other: self.allow_other,
             holes: self.holes,

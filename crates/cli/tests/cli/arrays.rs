@@ -4,7 +4,9 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use super::support::{Images, MIB};
+use uuid::Uuid;
+
+use super::support::{Daemon, Images, MIB, program};
 
 #[test]
 fn what_is_created_is_found_again() {
@@ -344,4 +346,36 @@ fn a_truncated_member_that_went_on_without_the_others_is_not_left_out() {
     truncate(&images, "d1", 24 * MIB);
     let parts = ["cannot serve: d1: md superblock", "it is fresher (events ", "than the others"];
     images.run(&["md", "assemble", "--run"], &["d0", "d1"]).fails(1, &parts);
+}
+
+#[test]
+fn a_file_that_is_no_backup_of_mdadm_is_refused_as_such_and_one_that_is_serves_beside_members() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--assume-clean"]);
+    for (name, head) in [("notes", &b"not of mdadm"[..]), ("saved", b"md_backup_data-1")] {
+        let mut file = head.to_vec();
+        file.resize(1 << 20, 0);
+        fs::write(images.path(name), file).unwrap();
+    }
+    let before = images.bytes();
+    let why =
+        "cannot use as backup file: notes: it does not begin with the header that mdadm writes";
+    let uuid = Uuid::nil().to_string();
+    for command in [
+        &["serve", "--control", "c"][..],
+        &["md", "assemble"],
+        &["md", "assemble", "--uuid", &uuid],
+        &["md", "assemble", "md0", "--nbd", "unix:n", "--control", "c"],
+    ] {
+        let named = [command, &["--backup-file", "notes", "d0", "d1"]].concat();
+        images.run(&named, &[]).fails(1, &[why]);
+    }
+    assert!(images.bytes() == before && !images.path("n").exists());
+    images.run(&["md", "assemble", "--backup-file", "saved"], &["d0", "d1"]).ok();
+    let mut command = program();
+    command.current_dir(images.dir.path());
+    command.args(["md", "assemble", "md0", "--nbd", "unix:n", "--control", "control"]);
+    command.args(["d0", "d1", "--backup-file", "saved"]);
+    let daemon = Daemon::of(command, images.dir.path());
+    assert_eq!(daemon.greeting, "md0: raid1 31M, clean, 2 of 2 devices\nready\n");
+    daemon.end();
 }

@@ -13,7 +13,7 @@ use ashlar_stack::names::short_name;
 use uuid::Uuid;
 
 use super::homehost;
-use crate::acceptance::{Asked, check_started};
+use crate::acceptance::{Asked, check_backups, check_started};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 
@@ -63,19 +63,22 @@ pub async fn find_members(among: &[PathBuf], filter: &MemberFilter) -> Result<Ve
     if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
 }
 
-/// Starts the selected array, which changes nothing on the disks. The array gets the name `rename`, or keeps its own. Returns
-/// lines about it, and about disks that it leaves out.
+/// Starts the selected array, which changes nothing on the disks. `backups` are files that mdadm was given as `--backup-file`. The array
+/// gets the name `rename`, or keeps its own. Returns lines about it, and about disks that it leaves out.
 ///
 /// # Errors
-/// A device cannot be opened or is not a member, or the array does not start.
+/// A device cannot be opened or is not a member, a file is no backup, or the array does not start.
 pub async fn try_to_assemble(
     devices: &[PathBuf],
+    backups: &[PathBuf],
     filter: &MemberFilter,
     rename: Option<String>,
     md: ashlar_md::Options,
 ) -> Result<Vec<String>> {
     let access = if md.read_only { Access::Read } else { Access::Write };
-    let mut probed = probe_all(disks::open_all(devices, access)?).await;
+    let all = [devices, backups].concat();
+    let mut probed = probe_all(disks::open_all(&all, access)?).await;
+    check_backups(&probed, backups)?;
     probed.retain(|disk| filter.accepts(disk));
     for disk in probed.iter().filter(|disk| !disk.is_reshape_backup()) {
         match disk.candidate() {

@@ -111,8 +111,8 @@ impl Assemble {
             read_only: self.options.read_only,
             force: self.force,
         };
-        let devices = [devices, self.options.backup_file].concat();
-        let lines = disks::reactor()?.block_on(try_to_assemble(&devices, &filter, rename, md))?;
+        let tried = try_to_assemble(&devices, &self.options.backup_file, &filter, rename, md);
+        let lines = disks::reactor()?.block_on(tried)?;
         output::tell(&lines.iter().map(|line| format!("ashlar: {line}\n")).collect::<String>())?;
         output::note(
             "hint: nothing was started; --mount or --nbd serves it, as ashlar serve does\n",
