@@ -313,6 +313,7 @@ impl Bitmap {
             settled: AtomicBool::new(false),
             transactions: Mutex::new(Transactions::new(image, next)),
             commit_ended: Event::new(),
+            sleep_changed: Event::new(),
             alone: async_lock::Mutex::new(()),
         }
     }

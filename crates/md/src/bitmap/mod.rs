@@ -63,11 +63,12 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use ashlar_block::sync::lock;
-use ashlar_block::{BioResult, LocalFuture, Sector, Sectors};
-use event_listener::Event;
+use ashlar_block::{BioResult, LocalFuture, Runtime, Sector, Sectors};
+use event_listener::{Event, listener};
+use futures_util::future::select;
 
 use crate::ondisk::Version;
-use crate::ondisk::bitmap_super::{self, BitmapSuper};
+use crate::ondisk::bitmap_super::{self, BitmapSuper, BitmapSuperError};
 
 mod clean;
 mod commit;
@@ -134,6 +135,8 @@ pub struct Bitmap {
     settled: AtomicBool,
     transactions: Mutex<Transactions>,
     commit_ended: Event,
+    /// [`Self::daemon_sleep`] has changed.
+    sleep_changed: Event,
     /// Serialises daemon passes and laying out of the marks.
     alone: async_lock::Mutex<()>,
 }
@@ -167,6 +170,26 @@ impl Bitmap {
     /// The time between two passes of the daemon ([`Self::clean`]).
     pub fn daemon_sleep(&self) -> Duration {
         Duration::from_secs(self.superblock().daemon_sleep.get().into())
+    }
+
+    /// Changes [`Self::daemon_sleep`]: at once for the daemon, and on the members with the next superblock.
+    ///
+    /// # Errors
+    /// A superblock cannot have so many seconds.
+    pub fn set_daemon_sleep(&self, seconds: u32) -> Result<(), BitmapSuperError> {
+        let mut transactions = self.transactions();
+        let next = BitmapSuper { daemon_sleep: seconds.into(), ..transactions.next.clone() };
+        next.check()?;
+        transactions.next = next;
+        drop(transactions);
+        self.sleep_changed.notify(usize::MAX);
+        Ok(())
+    }
+
+    /// Waits for [`Self::daemon_sleep`], or until it has changed.
+    pub(crate) async fn sleep(&self, runtime: &dyn Runtime) {
+        listener!(self.sleep_changed => changed);
+        select(runtime.sleep(self.daemon_sleep()), changed).await;
     }
 
     /// The superblock to be written next.

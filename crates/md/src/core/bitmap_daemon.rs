@@ -16,7 +16,11 @@ use crate::membership::superblocks::{Change, Superblocks};
 impl Core {
     /// Sleeps, at most until the array has stopped: a task that holds the array also holds its members' devices.
     pub(super) async fn sleep_until_stop(&self, time: Duration) {
-        select(self.runtime.sleep(time), pin!(self.lifecycle.ended())).await;
+        self.until_stop(self.runtime.sleep(time)).await;
+    }
+
+    async fn until_stop(&self, wait: impl Future<Output = ()>) {
+        select(pin!(wait), pin!(self.lifecycle.ended())).await;
     }
 
     /// Starts the task that clears bitmap marks, if it is not running.
@@ -31,8 +35,10 @@ impl Core {
     /// Clears bitmap marks until the array is clean and no mark is left that may be cleared.
     async fn run_bitmap_daemon(self: Arc<Self>) {
         loop {
-            let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
-            self.sleep_until_stop(sleep).await;
+            match self.bitmap() {
+                Some(bitmap) => self.until_stop(bitmap.sleep(&*self.runtime)).await,
+                None => self.sleep_until_stop(SAFE_MODE_DELAY).await,
+            }
             // So a stop either waits for this bitmap write, or this task sees the stop and ends.
             let _open = self.lifecycle.hold_open();
             let Some(bitmap) = self.bitmap().filter(|_| !self.lifecycle.is_stopped()) else {

@@ -197,7 +197,11 @@ impl BitmapSuper {
         Self::read_from_prefix(bytes).ok().map(|(sb, _)| sb)
     }
 
-    fn check(&self) -> Result<(), BitmapSuperError> {
+    /// Whether all values are possible.
+    ///
+    /// # Errors
+    /// The first one that is not.
+    pub(crate) fn check(&self) -> Result<(), BitmapSuperError> {
         let found = self.magic.get();
         if found != MAGIC {
             return Err(BitmapSuperError::Magic { found });

@@ -41,6 +41,8 @@ fn a_member_that_was_away_comes_back_by_the_bitmap() {
             assert_eq!(attribute(&format!("bitmap/{name}")).await, value, "{name}");
         }
         assert!(attribute("bitmap/space").await.parse::<u32>().is_ok());
+        scene.set(&format!("{STATE}/bitmap/time_base"), "4").await;
+        assert_eq!(attribute("bitmap/time_base").await, "4");
         assert_eq!(attribute("max_read_errors").await, "20");
         scene.set(&format!("{STATE}/max_read_errors"), "5").await;
         assert_eq!(attribute("max_read_errors").await, "5");

@@ -156,3 +156,26 @@ fn a_bitmap_that_does_not_fit_is_refused_and_the_array_goes_on() {
         array.stop().await.unwrap();
     });
 }
+
+#[test]
+fn the_time_between_passes_changes_at_once_and_is_recorded() {
+    Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal().run(async |sim, world| {
+        let bitmap = || world.array.bitmap().unwrap();
+        let sleep = |seconds| sim.runtime().sleep(Duration::from_secs(seconds));
+        bitmap().set_daemon_sleep(3600).unwrap();
+        world.write(0, 64, 2).await;
+        sleep(100).await;
+        assert!(bitmap().marked_chunks() > 0);
+        // The daemon, which waits for the hour to end, wakes.
+        bitmap().set_daemon_sleep(7).unwrap();
+        sleep(60).await;
+        assert_eq!(bitmap().marked_chunks(), 0);
+        for impossible in [0, u32::MAX] {
+            assert!(bitmap().set_daemon_sleep(impossible).is_err());
+        }
+        world.array.stop().await.unwrap();
+        let array = start(sim, &world.disks[..2], &RW).await.unwrap();
+        assert_eq!(array.bitmap().unwrap().daemon_sleep(), Duration::from_secs(7));
+        array.stop().await.unwrap();
+    });
+}

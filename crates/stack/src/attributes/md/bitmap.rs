@@ -23,11 +23,13 @@ const TYPE: &[Row<ArrayView>] = &[Row::ro("bitmap_type", |view| {
     types.map(mark).concat()
 })];
 
+const NO_BITMAP: &str = "the array has no bitmap";
+
 /// Marks chunks by hand: any number of `NUMBER` and `FIRST-LAST`.
 const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
     Box::pin(async move {
         let invalid = |why: &str| AttributeError::Invalid(why.to_owned());
-        let bitmap = view.bitmap().ok_or_else(|| invalid("the array has no bitmap"))?;
+        let bitmap = view.bitmap().ok_or_else(|| invalid(NO_BITMAP))?;
         if view.is_read_only() {
             return Err(invalid("the array is read-only"));
         }
@@ -79,7 +81,15 @@ const CLASSIC: &[Row<ArrayView>] = &[
     Row::ro("bitmap/space", |view| {
         of(view, |b| b.superblock().sectors_reserved.get().to_string(), "0")
     }),
-    Row::ro("bitmap/time_base", |view| of(view, |b| b.daemon_sleep().as_secs().to_string(), "5")),
+    Row::rw(
+        "bitmap/time_base",
+        |view| of(view, |b| b.daemon_sleep().as_secs().to_string(), "5"),
+        |view, text| {
+            let invalid = |why: String| AttributeError::Invalid(why);
+            let bitmap = view.bitmap().ok_or_else(|| invalid(NO_BITMAP.to_owned()))?;
+            bitmap.set_daemon_sleep(number(text)?).map_err(|error| invalid(error.to_string()))
+        },
+    ),
 ];
 
 /// Attributes of arrays with a lockless bitmap.
