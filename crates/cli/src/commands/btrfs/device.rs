@@ -7,9 +7,8 @@ use ashlar_host::btrfs::{DeviceCounters, device_counters};
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
-use super::inspect::printed;
 use super::volumes::FileSystemArgs;
-use super::{SizeArgs, with};
+use super::{SizedArgs, with};
 use crate::output;
 
 /// Look at the devices of a file system
@@ -77,15 +76,11 @@ Examples:
   ashlar btrfs device usage -b /dev/sdb")]
 pub(crate) struct Usage {
     #[command(flatten)]
-    chosen: FileSystemArgs,
-
-    #[command(flatten)]
-    sizes: SizeArgs,
+    of: SizedArgs,
 }
 
 impl Usage {
     fn run(self) -> Result<ExitCode> {
-        let form = self.sizes.form();
-        printed(&self.chosen, async |fs, out| inspect::device_usage(fs, form, out).await)
+        self.of.printed(async |fs, form, out| inspect::device_usage(fs, form, out).await)
     }
 }

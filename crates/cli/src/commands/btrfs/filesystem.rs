@@ -6,9 +6,8 @@ use ashlar_btrfs::inspect;
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
-use super::inspect::printed;
 use super::volumes::FileSystemArgs;
-use super::{SizeArgs, with};
+use super::{SizedArgs, with};
 use crate::output;
 
 /// Look at a file system as a whole
@@ -70,16 +69,12 @@ Examples:
   ashlar btrfs filesystem df -b /dev/sdb")]
 pub(crate) struct Df {
     #[command(flatten)]
-    chosen: FileSystemArgs,
-
-    #[command(flatten)]
-    sizes: SizeArgs,
+    of: SizedArgs,
 }
 
 impl Df {
     fn run(self) -> Result<ExitCode> {
-        let form = self.sizes.form();
-        printed(&self.chosen, async |fs, out| inspect::df(fs, form, out).await)
+        self.of.printed(async |fs, form, out| inspect::df(fs, form, out).await)
     }
 }
 
@@ -96,15 +91,11 @@ Examples:
   ashlar btrfs filesystem usage -b /dev/sdb")]
 pub(crate) struct Usage {
     #[command(flatten)]
-    chosen: FileSystemArgs,
-
-    #[command(flatten)]
-    sizes: SizeArgs,
+    of: SizedArgs,
 }
 
 impl Usage {
     fn run(self) -> Result<ExitCode> {
-        let form = self.sizes.form();
-        printed(&self.chosen, async |fs, out| inspect::usage(fs, form, out).await)
+        self.of.printed(async |fs, form, out| inspect::usage(fs, form, out).await)
     }
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use ashlar_btrfs::files::Files;
-use ashlar_btrfs::inspect::SizeForm;
+use ashlar_btrfs::inspect::{InspectError, Sink, SizeForm};
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::disks::{self, Access};
@@ -116,6 +116,31 @@ struct SizeArgs {
 impl SizeArgs {
     const fn form(self) -> SizeForm {
         if self.raw { SizeForm::Bytes } else { SizeForm::Units }
+    }
+}
+
+/// A file system about which sizes are printed.
+#[derive(clap::Args, Debug)]
+struct SizedArgs {
+    #[command(flatten)]
+    chosen: FileSystemArgs,
+
+    #[command(flatten)]
+    sizes: SizeArgs,
+}
+
+impl SizedArgs {
+    /// Prints what `print` writes about the file system.
+    fn printed(
+        &self,
+        print: impl AsyncFnOnce(
+            &Arc<FileSystem>,
+            SizeForm,
+            Sink<'_>,
+        ) -> std::result::Result<(), InspectError>,
+    ) -> Result<ExitCode> {
+        let form = self.sizes.form();
+        inspect::printed(&self.chosen, async |fs, out| print(fs, form, out).await)
     }
 }
 

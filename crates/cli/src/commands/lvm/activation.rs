@@ -54,6 +54,26 @@ struct Ineffective {
     monitor: Option<String>,
 }
 
+/// What lvchange and vgchange change, and where.
+#[derive(Args, Debug)]
+struct ActivationOptions {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    change_options: ChangeOptions,
+
+    /// Whether they shall be active
+    #[arg(short, long, value_name = "y|n", action = clap::ArgAction::Set, value_parser = activation, conflicts_with_all = ["addtag", "deltag"])]
+    activate: Option<bool>,
+
+    #[command(flatten)]
+    ineffective: Ineffective,
+
+    #[command(flatten)]
+    tags: Tags,
+}
+
 /// Whether volumes shall be active. Without locks, LVM's words for kinds of activation say the same.
 fn activation(text: &str) -> std::result::Result<bool, String> {
     match text {
@@ -94,20 +114,7 @@ Examples:
   ashlar lvm lvchange --devices a.img,b.img --addtag backup vg/data")]
 pub(crate) struct Lvchange {
     #[command(flatten)]
-    disks: Devices,
-
-    #[command(flatten)]
-    change_options: ChangeOptions,
-
-    /// Whether they shall be active
-    #[arg(short, long, value_name = "y|n", action = clap::ArgAction::Set, value_parser = activation, conflicts_with_all = ["addtag", "deltag"])]
-    activate: Option<bool>,
-
-    #[command(flatten)]
-    ineffective: Ineffective,
-
-    #[command(flatten)]
-    tags: Tags,
+    options: ActivationOptions,
 
     /// The volumes, all of one group; with tags, a group for all of its volumes
     #[arg(required = true, value_name = "VG/LV")]
@@ -123,20 +130,7 @@ Examples:
   ashlar lvm vgchange --devices a.img,b.img --deltag old --addtag new vg")]
 pub(crate) struct Vgchange {
     #[command(flatten)]
-    disks: Devices,
-
-    #[command(flatten)]
-    change_options: ChangeOptions,
-
-    /// Whether they shall be active
-    #[arg(short, long, value_name = "y|n", action = clap::ArgAction::Set, value_parser = activation, conflicts_with_all = ["addtag", "deltag"])]
-    activate: Option<bool>,
-
-    #[command(flatten)]
-    ineffective: Ineffective,
-
-    #[command(flatten)]
-    tags: Tags,
+    options: ActivationOptions,
 
     /// The groups [default: all]
     #[arg(value_name = "VG")]
@@ -180,10 +174,11 @@ pub(crate) struct Pvchange {
 
 impl Lvchange {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        let ActivationOptions { disks, change_options, activate, tags, .. } = &self.options;
         let names: Vec<_> =
             self.names.iter().map(|name| split_name(name)).collect::<Result<_>>()?;
         let group = names[0].0;
-        let is_whole = self.tags.are_given() && names.len() == 1 && names[0].1.is_none();
+        let is_whole = tags.are_given() && names.len() == 1 && names[0].1.is_none();
         let mut volumes = Vec::new();
         for (of, volume) in &names {
             if is_whole {
@@ -194,25 +189,26 @@ impl Lvchange {
             };
             volumes.push(volume.to_owned());
         }
-        let Some(active) = self.activate else {
-            if !self.tags.are_given() {
+        let Some(active) = *activate else {
+            if !tags.are_given() {
                 return Err(no_change());
             }
-            let command = self.tags.change(TagOwners::Volumes(volumes));
-            return change(&self.disks, &self.change_options, group, &command);
+            let command = tags.change(TagOwners::Volumes(volumes));
+            return change(disks, change_options, group, &command);
         };
-        served_only(&self.disks)?;
+        served_only(disks)?;
         let at = Activate { group: group.to_owned(), volumes, active };
-        self.disks.connect()?.activate(&at)?;
+        disks.connect()?.activate(&at)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Vgchange {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let Some(active) = self.activate else { return self.change_tags() };
-        served_only(&self.disks)?;
-        let mut client = self.disks.connect()?;
+        let ActivationOptions { disks, activate, .. } = &self.options;
+        let Some(active) = *activate else { return self.change_tags() };
+        served_only(disks)?;
+        let mut client = disks.connect()?;
         let mut groups = self.names;
         if groups.is_empty() {
             for group in client.groups()?.groups {
@@ -231,23 +227,24 @@ impl Vgchange {
     }
 
     fn change_tags(&self) -> Result<ExitCode> {
-        if !self.tags.are_given() {
+        let ActivationOptions { disks, change_options: options, tags, .. } = &self.options;
+        if !tags.are_given() {
             return Err(no_change());
         }
-        let (command, options) = (self.tags.change(TagOwners::Group), &self.change_options);
+        let command = tags.change(TagOwners::Group);
         let names = |all: Vec<String>| match self.names.is_empty() {
             true => all,
             false => self.names.iter().map(|name| group_name(name).to_owned()).collect(),
         };
-        if self.disks.devices.is_empty() {
-            let mut client = self.disks.connect()?;
+        if disks.devices.is_empty() {
+            let mut client = disks.connect()?;
             for name in names(Groups::served(client.groups()?)?.names()) {
                 session::served(&mut client, options, &name, &command)?;
             }
             return Ok(ExitCode::SUCCESS);
         }
         let archives = options.archives()?;
-        asking(&self.disks.devices, options.yes, async |session| {
+        asking(&disks.devices, options.yes, async |session| {
             for name in names(Groups::on_disks(session).names()) {
                 session.change(&name, &command, &archives).await?;
             }

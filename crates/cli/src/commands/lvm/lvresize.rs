@@ -22,20 +22,10 @@ Examples:
   ashlar lvm lvextend --devices a.img,b.img -l +100%FREE vg/data")]
 pub(crate) struct Lvextend {
     #[command(flatten)]
-    disks: Devices,
-
-    #[command(flatten)]
-    change_options: ChangeOptions,
-
-    #[command(flatten)]
     size: LargerSize,
 
     #[command(flatten)]
-    contents: Contents,
-
-    /// The volume
-    #[arg(value_name = "VG/LV")]
-    name: String,
+    target: Target,
 
     /// Physical volumes to place the new part on [default: any of the group's]
     #[arg(value_name = "PV")]
@@ -68,16 +58,26 @@ struct OtherSize {
     extents: Option<NewSize>,
 }
 
-/// What the volume contains.
+/// The volume, and how it is changed.
 #[derive(Args, Debug)]
-struct Contents {
+struct Target {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    change_options: ChangeOptions,
+
     /// Resize the file system, too: refused, because the file system's own tool does that (resize2fs, xfs_growfs, btrfs filesystem
     /// resize)
     #[arg(short, long)]
     resizefs: bool,
+
+    /// The volume
+    #[arg(value_name = "VG/LV")]
+    name: String,
 }
 
-impl Contents {
+impl Target {
     /// Refuses what only a file system's tool can do.
     fn check(&self) -> Result<()> {
         if !self.resizefs {
@@ -87,6 +87,20 @@ impl Contents {
                     (mounted); smaller: use the tool first, and then omit -r here (XFS cannot become smaller)";
         Err(Error::usage("--resizefs: ashlar resizes volumes, and no file systems in them")
             .hint(hint))
+    }
+
+    /// Changes the size; with `force` without asking.
+    fn resize(
+        mut self,
+        size: NewSize,
+        direction: Direction,
+        force: bool,
+        physical: Vec<String>,
+    ) -> Result<ExitCode> {
+        self.change_options.yes |= force;
+        let (group, volume) = volume_name(&self.name)?;
+        let resize = Resize { volume: volume.to_owned(), size, direction, force, physical };
+        change(&self.disks, &self.change_options, group, &Command::Resize(resize))
     }
 }
 
@@ -112,12 +126,6 @@ Examples:
   ashlar lvm lvreduce -L 2G vg/data
   ashlar lvm lvreduce --devices a.img,b.img -y -L -1G vg/data")]
 pub(crate) struct Lvreduce {
-    #[command(flatten)]
-    disks: Devices,
-
-    #[command(flatten)]
-    change_options: ChangeOptions,
-
     /// Do not ask, and reduce the volume even below what a file system in it needs
     #[arg(short, long)]
     force: bool,
@@ -126,11 +134,7 @@ pub(crate) struct Lvreduce {
     size: SmallerSize,
 
     #[command(flatten)]
-    contents: Contents,
-
-    /// The volume
-    #[arg(value_name = "VG/LV")]
-    name: String,
+    target: Target,
 }
 
 /// Resize a logical volume, or the space for changes of a snapshot
@@ -144,12 +148,6 @@ Examples:
   ashlar lvm lvresize --devices a.img,b.img -l +50%FREE vg/data
   ashlar lvm lvresize --devices a.img,b.img vg/data b.img")]
 pub(crate) struct Lvresize {
-    #[command(flatten)]
-    disks: Devices,
-
-    #[command(flatten)]
-    change_options: ChangeOptions,
-
     /// Do not ask, and reduce the volume even below what a file system in it needs
     #[arg(short, long)]
     force: bool,
@@ -158,11 +156,7 @@ pub(crate) struct Lvresize {
     size: OtherSize,
 
     #[command(flatten)]
-    contents: Contents,
-
-    /// The volume
-    #[arg(value_name = "VG/LV")]
-    name: String,
+    target: Target,
 
     /// Physical volumes to place a new part on [default: any of the group's]
     #[arg(value_name = "PV")]
@@ -181,42 +175,31 @@ fn size_or_rest(size: Option<NewSize>, pvs: &[String]) -> Result<NewSize> {
 
 impl Lvextend {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        self.contents.check()?;
+        self.target.check()?;
         let size = size_or_rest(self.size.size.or(self.size.extents), &self.pvs)?;
         if size.sign == Sign::Minus {
             return Err(Error::usage("a volume is extended by +SIZE; lvreduce makes it smaller"));
         }
-        let (group, volume) = volume_name(&self.name)?;
-        let (volume, direction) = (volume.to_owned(), Direction::Extend);
-        let resize = Resize { volume, size, direction, force: false, physical: self.pvs };
-        change(&self.disks, &self.change_options, group, &Command::Resize(resize))
+        self.target.resize(size, Direction::Extend, false, self.pvs)
     }
 }
 
 impl Lvreduce {
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
-        self.contents.check()?;
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.target.check()?;
         let size = self.size.size.or(self.size.extents);
         let size = size.ok_or_else(|| Error::usage("no size is given"))?;
         if size.sign == Sign::Plus {
             return Err(Error::usage("a volume is reduced by -SIZE; lvextend makes it larger"));
         }
-        self.change_options.yes |= self.force;
-        let (group, volume) = volume_name(&self.name)?;
-        let (volume, direction, force) = (volume.to_owned(), Direction::Reduce, self.force);
-        let resize = Resize { volume, size, direction, force, physical: Vec::new() };
-        change(&self.disks, &self.change_options, group, &Command::Resize(resize))
+        self.target.resize(size, Direction::Reduce, self.force, Vec::new())
     }
 }
 
 impl Lvresize {
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
-        self.contents.check()?;
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.target.check()?;
         let size = size_or_rest(self.size.size.or(self.size.extents), &self.pvs)?;
-        self.change_options.yes |= self.force;
-        let (group, volume) = volume_name(&self.name)?;
-        let (volume, direction, force) = (volume.to_owned(), Direction::Any, self.force);
-        let resize = Resize { volume, size, direction, force, physical: self.pvs };
-        change(&self.disks, &self.change_options, group, &Command::Resize(resize))
+        self.target.resize(size, Direction::Any, self.force, self.pvs)
     }
 }

@@ -1,6 +1,6 @@
 //! `ashlar zpool add`, `attach`, `replace`, `detach`, `offline`, `online` and `clear`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_host::disks::{self, Access};
@@ -81,6 +81,39 @@ impl Add {
     }
 }
 
+/// A disk of a pool, and a new one.
+#[derive(Args, Debug)]
+struct NewDisk {
+    /// Also a new disk with known contents
+    #[arg(short, long)]
+    force: bool,
+
+    /// The pool
+    pool: String,
+
+    /// The disk of the pool; one that is replaced may be missing
+    device: String,
+
+    /// The new disk
+    new_device: PathBuf,
+
+    #[command(flatten)]
+    place: PoolArgs,
+}
+
+impl NewDisk {
+    /// Attaches the new disk; with `replace` in the place of the old one.
+    fn attach(&self, replace: bool) -> Result<ExitCode> {
+        let layout = PoolLayout::single(self.new_device.clone());
+        let disks = open(&self.place, &self.pool, layout, self.force)?;
+        let command = disks.attach(leaf(&self.device), replace)?;
+        // The new disk is locked meanwhile.
+        self.place.with(Some(&self.pool), ImportMode::WRITE, |session| {
+            resilver(session, &self.pool, command)
+        })
+    }
+}
+
 /// Attach a disk to a disk of a pool, as its mirror
 ///
 /// The pool's present disks are named with --devices. Waits for the end of the resilver.
@@ -91,21 +124,14 @@ Exit codes: 0 attached, 1 failed, 2 wrong usage.
 Examples:
   ashlar zpool attach -d a.img tank a.img b.img")]
 pub(crate) struct Attach {
-    /// Also a disk with known contents
-    #[arg(short, long)]
-    force: bool,
-
-    /// The pool
-    pool: String,
-
-    /// The disk of the pool
-    device: String,
-
-    /// The disk to attach
-    new_device: PathBuf,
-
     #[command(flatten)]
-    place: PoolArgs,
+    disk: NewDisk,
+}
+
+impl Attach {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.disk.attach(false)
+    }
 }
 
 /// Replace a disk of a pool
@@ -119,45 +145,14 @@ Exit codes: 0 replaced, 1 failed, 2 wrong usage.
 Examples:
   ashlar zpool replace -d a.img,b.img tank b.img c.img")]
 pub(crate) struct Replace {
-    /// Also by a disk with known contents
-    #[arg(short, long)]
-    force: bool,
-
-    /// The pool
-    pool: String,
-
-    /// The disk of the pool, which may be missing
-    device: String,
-
-    /// The new disk
-    new_device: PathBuf,
-
     #[command(flatten)]
-    place: PoolArgs,
-}
-
-impl Attach {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        attach(&self.place, &self.pool, (&self.device, &self.new_device), (false, self.force))
-    }
+    disk: NewDisk,
 }
 
 impl Replace {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        attach(&self.place, &self.pool, (&self.device, &self.new_device), (true, self.force))
+        self.disk.attach(true)
     }
-}
-
-fn attach(
-    place: &PoolArgs,
-    pool: &str,
-    (old, new): (&str, &Path),
-    (replace, force): (bool, bool),
-) -> Result<ExitCode> {
-    let disks = open(place, pool, PoolLayout::single(new.to_owned()), force)?;
-    let command = disks.attach(leaf(old), replace)?;
-    // The new disk is locked meanwhile.
-    place.with(Some(pool), ImportMode::WRITE, |session| resilver(session, pool, command))
 }
 
 /// Detach a disk from its mirror
