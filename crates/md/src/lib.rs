@@ -1,11 +1,11 @@
-//! Linux software RAID (md): levels 0, 1 and 10 in the kernel's on-disk formats.
+//! Linux software RAID (md): linear and levels 0, 1, 4, 5, 6 and 10 in the kernel's on-disk formats.
 //!
 //! # Theory
 //!
 //! Members carry superblocks ([`ondisk`]). [`probe`] reads them, `assemble` decides which members
 //! make an array and whether it may start, and [`Array`] runs it: a block device whose
-//! `personality` maps its sectors to the members', with common code for reading and writing copies of
-//! all levels (`raid0` and `raid10` are pure geometry).
+//! `personality` maps its sectors to the members' (`raid0`, `raid10` and `raid5` are pure geometry), with common code of
+//! the levels with copies, and of those with parity.
 //!
 //! The promises of an array, beyond a block device's contract:
 //! - a write is acknowledged when every copy on a member in sync has it; a member that could not

@@ -58,6 +58,22 @@ pub enum PersonalityError {
 /// The places of the copies of a run of sectors.
 pub(crate) type Copies = SmallVec<[Location; 4]>;
 
+/// The level as one with parity, if it is one.
+pub(crate) const fn parity_level(level: Level) -> Option<ParityLevel> {
+    match level {
+        Level::Raid4 => Some(ParityLevel::Raid4),
+        Level::Raid5 => Some(ParityLevel::Raid5),
+        Level::Raid6 => Some(ParityLevel::Raid6),
+        Level::Linear
+        | Level::Raid0
+        | Level::Raid1
+        | Level::Raid10
+        | Level::Multipath
+        | Level::Faulty
+        | Level::Other(_) => None,
+    }
+}
+
 impl Personality {
     /// The map that `sb` describes, for an array of `disks` members. `sizes` returns the data size of
     /// each, and is called only for a level that needs it.
@@ -69,10 +85,6 @@ impl Personality {
         disks: usize,
         sizes: impl FnOnce() -> Result<Vec<Sectors>, E>,
     ) -> Result<Self, E> {
-        let parity = |level| {
-            let geometry = raid5::Geometry::new(level, sb.layout, disks, sb.chunk, sb.size);
-            geometry.map(Self::Parity).map_err(PersonalityError::from)
-        };
         let made = match sb.level {
             Level::Raid0 => {
                 // Without the feature the layout field is meaningless.
@@ -90,12 +102,13 @@ impl Personality {
                 geometry.map(Self::Raid10).map_err(Into::into)
             }
             Level::Raid1 => Ok(Self::Raid1 { disks, size: sb.size }),
-            Level::Raid4 => parity(ParityLevel::Raid4),
-            Level::Raid5 => parity(ParityLevel::Raid5),
-            Level::Raid6 => parity(ParityLevel::Raid6),
-            Level::Multipath | Level::Faulty | Level::Other(_) => {
-                Err(PersonalityError::Level(sb.level))
-            }
+            level => match parity_level(level) {
+                Some(level) => {
+                    let geometry = raid5::Geometry::new(level, sb.layout, disks, sb.chunk, sb.size);
+                    geometry.map(Self::Parity).map_err(Into::into)
+                }
+                None => Err(PersonalityError::Level(level)),
+            },
         };
         Ok(made?)
     }

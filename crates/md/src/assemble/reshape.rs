@@ -13,7 +13,7 @@ use super::place::{check_current, check_slot};
 use super::{AssembleError, Options, Plan, not_enough, plan_array};
 use crate::ondisk::reshape_backup::{BEFORE_END, HEADER, ReshapeBackup, Section};
 use crate::ondisk::{Features, Level, Reshape, Role, Superblock};
-use crate::personality::{Personality, PersonalityError};
+use crate::personality::{Personality, PersonalityError, parity_level};
 use crate::probe::{Candidate, read_around};
 use crate::raid10;
 use crate::reshape::{ReshapePosition, ReshapeStatus, Side};
@@ -136,9 +136,9 @@ impl<'a> Facts<'a> {
         Sectors(self.freshest.chunk.0.max(self.reshape.new_chunk.0))
     }
 
-    /// The data of a row of `unit` on each member, with parity.
+    /// The data of a row of `unit` on each member, of a level with parity.
     fn row(&self, side: Side) -> Option<Sectors> {
-        let parities = if self.freshest.level == Level::Raid6 { 2 } else { 1 };
+        let parities = parity_level(self.freshest.level)?.parities() as u32;
         let data_disks = self.disks(side).checked_sub(parities).filter(|disks| *disks > 0)?;
         self.unit().0.checked_mul(data_disks.into()).map(Sectors)
     }
@@ -183,8 +183,7 @@ impl<'a> Facts<'a> {
     /// Whether a member that a reshape fills from its start on has all that it must have by now. (Backwards, the kernel records what it
     /// has filled as if it had begun at the start.)
     fn is_filled(&self, done: Sectors) -> bool {
-        let row = self.row(Side::After).filter(|_| self.freshest.level.has_parity());
-        let rows = row.map(|row| self.position.at.0 / row.0);
+        let rows = self.row(Side::After).map(|row| self.position.at.0 / row.0);
         let filled = rows.and_then(|rows| rows.checked_mul(self.unit().0));
         !self.position.backwards && filled.is_some_and(|filled| done.0 >= filled)
     }
@@ -253,8 +252,7 @@ impl<'a> Facts<'a> {
         // How far ahead of what they replace rows are written, at least.
         let ahead = moved.map(|moved| if backwards { moved } else { -moved }).min().unwrap_or(0);
         let unit = i128::from(self.unit().0);
-        let rows = self.row(Side::Before).zip(self.row(Side::After));
-        let Some((old, new)) = rows.filter(|_| self.freshest.level.has_parity()) else {
+        let Some((old, new)) = self.row(Side::Before).zip(self.row(Side::After)) else {
             // RAID 10 records the position before it writes over what lies beyond it, and needs room for that.
             let [before, after] = self.far_copies.map(i128::from);
             let before = before * i128::from(self.freshest.chunk.0);
