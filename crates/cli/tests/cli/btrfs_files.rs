@@ -309,3 +309,39 @@ fn one_of_a_volume_and_its_snapshot_is_chosen() {
     let found = run(&scrub).ok();
     assert!(found.out.contains("super=1"), "{found:?}");
 }
+
+#[test]
+fn the_superblock_of_an_array_is_that_of_its_file_system_whichever_members_are_given() {
+    let (dir, devices) = unpacked("single-16k");
+    let run = |args: &[&str]| ashlar_in(dir.path(), args).ok().out;
+    let device = fs::read(dir.path().join(&devices[0])).unwrap();
+    for name in ["a", "b"] {
+        let member = File::create(dir.path().join(name)).unwrap();
+        member.set_len(device.len() as u64 + (64 << 20)).unwrap();
+    }
+    run(&[
+        "md",
+        "create",
+        "-l1",
+        "-n2",
+        "--homehost=any",
+        "--assume-clean",
+        "/dev/md/data",
+        "a",
+        "b",
+    ]);
+    let examined = run(&["md", "examine", "a"]);
+    let offset = examined.split("Data Offset : ").nth(1).unwrap().split(' ').next().unwrap();
+    for name in ["a", "b"] {
+        let member = File::options().write(true).open(dir.path().join(name)).unwrap();
+        member.write_all_at(&device, 512 * offset.parse::<u64>().unwrap()).unwrap();
+    }
+    let fields = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    let inspect = |given: &[&str]| run(&[&["btrfs", "inspect", "super"], given].concat());
+    let wanted = fields(&inspect(&[&devices[0]]));
+    for given in [&["a", "b"][..], &["b"]] {
+        let through = inspect(given);
+        assert!(through.starts_with("superblock: bytenr=65536, device=/dev/md"), "{through}");
+        assert_eq!(fields(&through), wanted, "{given:?}");
+    }
+}
