@@ -1,7 +1,7 @@
 #!/bin/bash
 # metrics.sh - promtool, Prometheus's own checker, reads the metrics of a daemon and the queries of the dashboard, and finds nothing to
 # complain about. Prometheus itself scrapes the daemon under load, has an answer to each query of the dashboard, and evaluates the alert
-# rules on what it has scraped: with a failed member, those alerts are pending that shall be, and no others.
+# rules on the samples: with a failed member, those alerts are pending that shall be, and no others.
 #
 # A stack with every kind of device and of long work that needs no root: an array that is checked while a member has failed, a
 # partition table, a volume group with a snapshot, a plain disk.

@@ -34,7 +34,7 @@ pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
     }
 }
 
-/// Refuses a file that the user has called a backup of mdadm, and that is none: served as a volume it would be of no use, and the array
+/// Refuses a file that the user has called a backup of mdadm, and that is not one: served as a volume it would be of no use, and the array
 /// would be read without what the user believes to be there.
 ///
 /// # Errors

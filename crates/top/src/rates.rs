@@ -48,7 +48,7 @@ pub struct DeviceRates {
     pub snapshot: Option<SnapshotSample>,
     /// The NBD clients that have chosen it.
     pub nbd_clients: Vec<NbdClient>,
-    /// Their connections; `None` if it is no volume.
+    /// Their connections; `None` if it is not a volume.
     pub nbd_connections: Option<u64>,
     /// Requests in flight at the second sample.
     pub queue: u64,

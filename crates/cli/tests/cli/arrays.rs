@@ -349,7 +349,7 @@ fn a_truncated_member_that_went_on_without_the_others_is_not_left_out() {
 }
 
 #[test]
-fn a_file_that_is_no_backup_of_mdadm_is_refused_as_such_and_one_that_is_serves_beside_members() {
+fn a_file_that_is_not_a_backup_of_mdadm_is_refused_as_such_and_one_that_is_serves_beside_members() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--assume-clean"]);
     for (name, head) in [("notes", &b"not of mdadm"[..]), ("saved", b"md_backup_data-1")] {
         let mut file = head.to_vec();

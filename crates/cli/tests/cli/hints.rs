@@ -258,7 +258,7 @@ fn the_alert_rules_name_commands_and_options_that_exist() {
         let names = (1..=words.len()).rev().map(|len| words[..len].join(" "));
         let names = names.map(|name| name.trim_end_matches([',', '.', ':', ';']).to_owned());
         let found = names.into_iter().find(|name| commands.contains(name));
-        // A group of commands is none.
+        // A group of commands is not a command.
         let is_command = |name: &str| !["md", "lvm", "zpool", "zvol", "btrfs"].contains(&name);
         assert!(found.as_deref().is_some_and(is_command), "no command: ashlar {}", words.join(" "));
         count += 1;

@@ -6,7 +6,7 @@ pub(crate) const DESCRIPTION: &str = "\
 # Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
 interface io.ashlar.Control
 
-# An NBD client of a volume: an IP address, or process and a number. In its handshake it is none.
+# An NBD client of a volume: an IP address, or process and a number. One in its handshake is not listed.
 type NbdClient (peer: string, connections: int)
 
 # A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are

@@ -98,7 +98,7 @@ pub struct DeviceSample {
 }
 
 impl DeviceSample {
-    /// The connections of all NBD clients; `None` if it is no volume, which no client can choose.
+    /// The connections of all NBD clients; `None` if it is not a volume: no client can choose it.
     pub fn nbd_connections(&self) -> Option<u64> {
         let all = self.nbd_clients.iter().map(|client| client.connections);
         (self.usage == "volume").then(|| all.sum())

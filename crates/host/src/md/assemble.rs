@@ -67,7 +67,7 @@ pub async fn find_members(among: &[PathBuf], filter: &MemberFilter) -> Result<Ve
 /// gets the name `rename`, or keeps its own. Returns lines about it, and about disks that it leaves out.
 ///
 /// # Errors
-/// A device cannot be opened or is not a member, a file is no backup, or the array does not start.
+/// A device cannot be opened or is not a member, a file is not a backup, or the array does not start.
 pub async fn try_to_assemble(
     devices: &[PathBuf],
     backups: &[PathBuf],
