@@ -443,9 +443,10 @@ impl ArrayPlan {
     pub fn report(&self) -> String {
         let paths: Vec<&str> =
             self.members.iter().filter_map(|member| member.path.as_deref()).collect();
-        let degraded = if paths.len() < self.members.len() { " --run" } else { "" };
+        let is_degraded = paths.len() < self.members.len();
+        let serve = if is_degraded { "ashlar serve --run" } else { "ashlar serve" };
         format!(
-            "array {} created: {self}\nserve it with: ashlar serve{degraded} {}\n",
+            "array {} created: {self}\nserve it with: {serve} {}\n",
             self.name(),
             paths.join(" "),
         )
