@@ -7,6 +7,7 @@ use ashlar_host::options::MapFile;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands;
+use crate::help::GLOBAL;
 
 /// The Linux block-storage stack in user space.
 ///
@@ -32,20 +33,20 @@ Examples:
 )]
 pub(crate) struct Cli {
     /// Log more: debug with -v, trace with -vv
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, help_heading = GLOBAL, display_order = 900)]
     pub(crate) verbose: u8,
 
     /// Print only errors and what was asked for: no progress, no note of what was done, no ready
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = GLOBAL, display_order = 901)]
     pub(crate) quiet: bool,
 
     /// Do not enter the sandbox in which the contents of disks are looked at
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL, hide_short_help = true, display_order = 902)]
     pub(crate) no_sandbox: bool,
 
     /// A map of GNU ddrescue: sectors of the disk that it has not read fail to be read from its image, so that mirrors, parity and checksums
     /// make up for it (may be repeated; FILE alone if there is one disk) [default: IMAGE.map, or disk.map beside disk.img]
-    #[arg(long, value_name = "[DISK=]FILE", global = true)]
+    #[arg(long, value_name = "[DISK=]FILE", global = true, help_heading = GLOBAL, hide_short_help = true, display_order = 903)]
     pub(crate) map: Vec<MapFile>,
 
     #[command(subcommand)]

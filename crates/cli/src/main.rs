@@ -21,6 +21,7 @@
 
 mod cli;
 mod commands;
+mod help;
 mod progress;
 mod words;
 
@@ -32,6 +33,7 @@ use ashlar_host::error::{Result, USAGE};
 use ashlar_host::options::MapFile;
 use ashlar_host::{disks, sandbox};
 use ashlar_terminal::{self as output, Voice};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 /// The name of the program.
@@ -52,7 +54,14 @@ fn lvm_candidates(error: &clap::Error, words: &[OsString]) -> Option<String> {
 }
 
 /// Says why the command line was not understood, or prints the help that it asks for. Returns the exit code.
-fn refused(error: clap::Error, args: &[OsString]) -> u8 {
+fn refused(mut error: clap::Error, args: &[OsString]) -> u8 {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        let arranged = help::arranged(cli::Cli::command()).try_get_matches_from(args);
+        error = arranged.err().unwrap_or(error);
+    }
     let lvm = lvm_words(args);
     let code = match error.use_stderr() {
         true if lvm.is_some() => commands::lvm::INVALID,

@@ -27,6 +27,7 @@ use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 
+use crate::help::GLOBAL;
 use crate::output;
 
 /// Which daemon to talk to.
@@ -34,7 +35,7 @@ use crate::output;
 pub(crate) struct Daemon {
     /// The daemon's control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
     /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = GLOBAL)]
     control: Option<PathBuf>,
 }
 

@@ -1,5 +1,6 @@
 //! `ashlar serve`: the daemon.
 
+use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,6 +15,7 @@ use ashlar_host::{background, disks};
 use ashlar_lvm::snapshots::AutoExtend;
 use clap::Args;
 use serde::Deserialize;
+use serde::de::value::MapDeserializer;
 
 use crate::output::Terminal;
 
@@ -66,21 +68,23 @@ pub(crate) struct Serve {
     #[arg(value_name = "DISK")]
     disks: Vec<PathBuf>,
 
-    /// Read disks and options from a file; options given here take precedence, disks are added
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Import ZFS pools that another host used last and did not export; write to the volumes of groups that are exported, shared or
-    /// another host's by their system ID, and to members of firmware RAIDs (DDF, Intel), backing devices of DRBD, and devices of bcache and
-    /// VMFS; serve arrays with parity that were not stopped cleanly and lack a member, although what is
-    /// recovered of it may be wrong where writes were under way
-    #[arg(long)]
+    /// Serve what another host may use, and unclean degraded arrays
+    ///
+    /// Import ZFS pools that another host used last and did not export; write to the volumes of groups that are
+    /// exported, shared or another host's by their system ID, and to members of firmware RAIDs (DDF, Intel), backing
+    /// devices of DRBD, and devices of bcache and VMFS; serve arrays with parity that were not stopped cleanly and
+    /// lack a member, although what is recovered of it may be wrong where writes were under way
+    #[arg(long, help_heading = "Disks")]
     force: bool,
+
+    /// Read disks and options from a file; options given here take precedence, disks are added
+    #[arg(long, value_name = "FILE", help_heading = "Daemon")]
+    config: Option<PathBuf>,
 
     /// Serve in the background: return once everything is served, or with the error and the exit code of a
     /// daemon that could not start. It belongs to no terminal, and has the system's log unless --log says otherwise. A
     /// unit of a service manager needs no --daemon (Type=notify), and has the log of the service manager
-    #[arg(long)]
+    #[arg(long, help_heading = "Daemon")]
     daemon: bool,
 
     #[command(flatten)]
@@ -103,120 +107,128 @@ pub(crate) struct ServeOptions {
     map: Vec<MapFile>,
 
     /// Mount the volumes and their attributes on a directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Mount")]
     pub(crate) mount: Option<PathBuf>,
 
     /// Give other users access to the mount, as far as the files' modes allow
-    #[arg(long, requires = "mount")]
+    #[arg(long, requires = "mount", help_heading = "Mount")]
     allow_other: bool,
 
     /// What becomes of a hole that a client punches into a volume of the mount, which may be a loop device's discard, where
     /// discarded ranges need not read as zeroes. fast: it is zeroed if all disks below do that without writing; zero: also
     /// if they have a command for it that may write; otherwise both refuse it. discard: it is discarded. Holes are also the write-zeroes
     /// of a loop device, and then ext4 and others rely on the zeroes: discard only if your file system does not [default: fast]
-    #[arg(long, value_name = "WAY", requires = "mount")]
+    #[arg(
+        long,
+        value_name = "WAY",
+        requires = "mount",
+        help_heading = "Mount",
+        hide_short_help = true
+    )]
     #[serde(deserialize_with = "options::some_parsed")]
     holes: Option<Holes>,
 
     /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
     /// made for the daemon (LISTEN_FDS) are served, too
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", help_heading = "NBD")]
     pub(crate) nbd: Vec<Listen>,
 
     /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
     /// and write the volumes [default: 600]
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", help_heading = "NBD")]
     nbd_mode: Option<Mode>,
 
     /// NBD clients that are served at a time at each address; others are refused [default: 256]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "NBD", hide_short_help = true)]
     nbd_max_connections: Option<u16>,
 
     /// Close NBD connections without requests after so many seconds, 0 for never. A client with a
     /// mounted file system may have none for long [default: 0]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", help_heading = "NBD", hide_short_help = true)]
     nbd_idle_timeout: Option<u32>,
 
     /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
     /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
-    #[arg(long, value_name = "SIZE", value_parser = nbd_memory)]
+    #[arg(long, value_name = "SIZE", value_parser = nbd_memory, help_heading = "NBD", hide_short_help = true)]
     nbd_memory: Option<Bytes>,
 
-    /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics: counters and states of all devices and arrays. Each
-    /// client that reaches ADDRESS can read them; without ADDRESS, only programs on this machine reach it
-    #[arg(long, value_name = "tcp:[ADDRESS:]PORT")]
+    /// Serve metrics for Prometheus
+    ///
+    /// At http://ADDRESS:PORT/metrics: counters and states of all devices and arrays. Each client that reaches
+    /// ADDRESS can read them; without ADDRESS, only programs on this machine reach it
+    #[arg(long, value_name = "tcp:[ADDRESS:]PORT", help_heading = "Daemon")]
     metrics: Option<MetricsAddress>,
 
     /// Write nothing to the disks, and refuse writes to the volumes
-    #[arg(long, alias = "readonly", short_alias = 'o')]
+    #[arg(long, alias = "readonly", short_alias = 'o', help_heading = "Disks")]
     pub(crate) read_only: bool,
 
     /// Use the host's page cache instead of bypassing it: for disks that are read repeatedly, with
     /// memory to spare. Flushed data are as durable as without it
-    #[arg(long)]
+    #[arg(long, help_heading = "I/O", hide_short_help = true)]
     buffered: bool,
 
     /// Start arrays with fewer members than they had last time
-    #[arg(short = 'R', long)]
+    #[arg(short = 'R', long, help_heading = "Arrays")]
     pub(crate) run: bool,
 
     /// The file that `mdadm --grow` was given as --backup-file, for an array whose reshape was interrupted
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Arrays", hide_short_help = true)]
     pub(crate) backup_file: Vec<PathBuf>,
 
     /// What happens when a member that was lost comes back, because its server restarts for example: auto re-adds it
     /// by the bitmap, manual waits for `ashlar md re-add` [default: auto]
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", help_heading = "Arrays", hide_short_help = true)]
     readd: Option<ReAddPolicy>,
 
     /// Extend the space of a snapshot when more than this percentage of it is in use, 50 to 100; 100 extends none
     /// [default: 100]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(50..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(50..=100), help_heading = "LVM and ZFS", hide_short_help = true)]
     snapshot_autoextend_threshold: Option<u32>,
 
     /// Extend the space of a snapshot by this percentage of its size, at most to what its origin can fill [default: 20]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "LVM and ZFS", hide_short_help = true)]
     snapshot_autoextend_percent: Option<u32>,
 
     /// Start with the disks present: incomplete arrays wait for members from `ashlar md incremental`
-    #[arg(short = 'I', long)]
+    #[arg(short = 'I', long, help_heading = "Arrays")]
     incremental: bool,
 
     /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and volume groups
-    #[arg(long)]
+    #[arg(long, help_heading = "Disks")]
     whole: bool,
 
     /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
     /// the disks that their guests see, for which there is qemu-nbd
-    #[arg(long)]
+    #[arg(long, help_heading = "Disks", hide_short_help = true)]
     raw: bool,
 
     /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
     /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
-    #[arg(long, value_name = "PATH=VALUE", value_parser = setting)]
+    #[arg(long, value_name = "PATH=VALUE", value_parser = setting, help_heading = "Daemon")]
     #[serde(deserialize_with = "options::settings")]
     set: Vec<(String, String)>,
 
     /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
-    #[arg(short = 'P', long)]
+    #[arg(short = 'P', long, help_heading = "LVM and ZFS", hide_short_help = true)]
     partial: bool,
 
     /// Import ZFS pools for writing without their log devices: what was only in the log is lost
     /// (with --read-only they are imported without this)
-    #[arg(long)]
+    #[arg(long, help_heading = "LVM and ZFS", hide_short_help = true)]
     missing_log: bool,
 
     /// Threads that do the I/O [default: one for each processor that the process may use, at most 16]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "I/O")]
     threads: Option<u16>,
 
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
     /// latency for more processor time [default: 150; with --mount or without io_uring 0]
-    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)))]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)), help_heading = "I/O", hide_short_help = true)]
     spin: Option<u32>,
 
     /// How the kernel is asked for I/O: uring, or threads with epoll [default: uring where it is allowed]
-    #[arg(long, value_name = "WAY")]
+    #[arg(long, value_name = "WAY", help_heading = "I/O", hide_short_help = true)]
     #[serde(deserialize_with = "options::some_parsed")]
     io: Option<BackEnd>,
 
@@ -225,28 +237,39 @@ pub(crate) struct ServeOptions {
     /// takes no time) are adjusted after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
     /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%,
     /// unreadable=1M+4K (4 KiB at 1 MiB)
-    #[arg(long, value_name = "[DISK=]MODEL")]
+    #[arg(long, value_name = "[DISK=]MODEL", help_heading = "I/O")]
     #[serde(deserialize_with = "options::models")]
     model: Vec<Assignment>,
 
     /// Where to log: a file, to which lines are added, syslog or stderr. Lines that a slow reader has no room for are
     /// counted and left out; the daemon never waits for it. Programs that rotate the file copy and cut it (copytruncate)
     /// [default: stderr, with --daemon syslog]
-    #[arg(long, value_name = "FILE|syslog|stderr")]
+    #[arg(long, value_name = "FILE|syslog|stderr", help_heading = "Daemon")]
     log: Option<LogPlace>,
 
     /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
     /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "Daemon")]
     control: Option<PathBuf>,
 
-    /// Let the members of a group control the daemon, by its name or number: the control socket belongs to it, with
-    /// mode 660. Otherwise only root and the daemon's user may
+    /// Let members of a group control the daemon
     ///
-    /// Members may change, overwrite and end everything that the daemon serves, and add disks that they can open themselves. For
-    /// them the daemon opens no file and connects to no server.
-    #[arg(long, value_name = "GROUP")]
+    /// The group, by its name or number, owns the control socket, with mode 660. Otherwise only root and the daemon's
+    /// user may control it.
+    ///
+    /// Members may change, overwrite and end everything that the daemon serves, and add disks that they can open
+    /// themselves. For them the daemon opens no file and connects to no server.
+    #[arg(long, value_name = "GROUP", help_heading = "Daemon")]
     control_group: Option<Group>,
+}
+
+/// The keys of a `stack.toml`, as its parser lists them when it refuses another one.
+pub(crate) fn keys() -> Vec<String> {
+    let unknown = MapDeserializer::<_, serde::de::value::Error>::new(iter::once(("", "")));
+    let refusal = ServeOptions::deserialize(unknown).err();
+    // unknown field ``, expected one of `disks`, `force`, ...
+    let text = refusal.map(|error| error.to_string()).unwrap_or_default();
+    text.split('`').skip(3).step_by(2).map(str::to_owned).collect()
 }
 
 impl FileOptions for ServeOptions {
@@ -418,6 +441,27 @@ mod tests {
             let is_unknown = result.is_err_and(|error| error.to_string().contains("unknown field"));
             assert_eq!(is_unknown, ["config", "daemon"].contains(&option), "{option}");
         }
+    }
+
+    #[test]
+    fn every_key_is_on_the_manual_page() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/ashlar-stack.toml.5");
+        let page = std::fs::read_to_string(page).unwrap();
+        let keys = keys();
+        assert!(keys.len() > 30 && keys.contains(&"disks".to_owned()), "{keys:?}");
+        for key in keys {
+            assert!(page.contains(&format!("\n\\fB{key}\\fR = ")), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_package_is_a_configuration() {
+        assert!(
+            !parse(include_str!("../../../../packaging/examples/vol.toml"))
+                .unwrap()
+                .disks
+                .is_empty()
+        );
     }
 
     #[test]

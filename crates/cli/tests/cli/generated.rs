@@ -1,6 +1,7 @@
 //! Completions and manual pages.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
@@ -89,6 +90,38 @@ fn the_manual_pages_of_the_repository_are_up_to_date() {
     for name in names(&kept) {
         let (new, old) = (fs::read(dir.path().join(&name)), fs::read(kept.join(&name)));
         assert!(new.unwrap() == old.unwrap(), "{name} is old; run: ashlar man docs/man");
+    }
+}
+
+/// All pages by one groff, which is where man has it from.
+#[test]
+fn the_manual_pages_are_rendered_without_warnings() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+    let pages = fs::read_dir(kept).unwrap().map(|entry| entry.unwrap().path());
+    let mut groff = Command::new("groff");
+    groff.args(["-K", "utf8", "-T", "utf8", "-man", "-ww", "-z"]).args(pages);
+    let out = match groff.output() {
+        Ok(out) => out,
+        Err(error) if error.kind() == ErrorKind::NotFound => return eprintln!("skipped: no groff"),
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "");
+    assert!(out.status.success());
+}
+
+#[test]
+fn manual_pages_have_the_sections_that_readers_look_for() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+    for entry in fs::read_dir(kept).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("ashlar-bench") {
+            continue;
+        }
+        let page = fs::read_to_string(&path).unwrap();
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "\"EXIT STATUS\"", "\"SEE ALSO\""] {
+            assert!(page.contains(&format!("\n.SH {section}\n")), "{name}: {section}");
+        }
     }
 }
 

@@ -17,6 +17,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/confinement.rs", &["serve", "md assemble"]),
     ("host/src/passed_files.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("cli.rs", &["status", "zpool list"]),
+    ("help.rs", &["status"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
     ("commands/btrfs/resolve.rs", &["btrfs inspect inode-resolve"]),
     ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),

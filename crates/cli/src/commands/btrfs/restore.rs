@@ -70,7 +70,7 @@ pub(crate) struct Restore {
     #[arg(short, long, value_name = "ROOTID", default_value_t = 5)]
     root: u64,
 
-    /// Extract the subvolume whose tree begins at this address
+    /// The subvolume whose tree begins at this address
     #[arg(short = 'f', value_name = "BYTENR", conflicts_with = "root")]
     at: Option<u64>,
 

@@ -44,7 +44,7 @@ pub(crate) struct List {
     #[command(flatten)]
     chosen: FileSystemArgs,
 
-    /// Mark those that are not directly in the first subvolume with <FS_TREE>
+    /// Mark those not in the first subvolume with <FS_TREE>
     #[arg(short)]
     all: bool,
 
@@ -92,13 +92,8 @@ pub(crate) struct List {
     #[arg(short)]
     table: bool,
 
-    /// In the order of these, each with a - in front for the reverse
-    #[arg(
-        long,
-        value_name = "gen,ogen,rootid,path",
-        value_delimiter = ',',
-        allow_hyphen_values = true
-    )]
+    /// Sort by gen, ogen, rootid or path, each with a - in front for the reverse
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',', allow_hyphen_values = true)]
     sort: Vec<SubvolumeKey>,
 }
 

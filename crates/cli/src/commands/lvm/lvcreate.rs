@@ -18,12 +18,15 @@ use super::{ChangeOptions, Devices};
 /// Zeroes the first 4 KiB of a new volume, so that old signatures on the disk do not reappear
 /// there.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    override_usage = "ashlar lvm lvcreate [OPTIONS] <-L <SIZE>|-l <COUNT>> <VG[/LV]> [PV]...",
+    after_help = "\
 Examples:
   ashlar lvm lvcreate -n data -L 4G vg
   ashlar lvm lvcreate --devices a.img,b.img -n data -L 4G vg
   ashlar lvm lvcreate --devices a.img,b.img -n fast -l 100%FREE -i 2 -I 64 vg
-  ashlar lvm lvcreate --devices a.img,b.img -s -n before -l 20%ORIGIN -c 64 vg/data")]
+  ashlar lvm lvcreate --devices a.img,b.img -s -n before -l 20%ORIGIN -c 64 vg/data"
+)]
 pub(crate) struct Lvcreate {
     #[command(flatten)]
     disks: Devices,

@@ -121,10 +121,13 @@ struct SmallerSize {
 ///
 /// What is beyond the new size is lost: reduce the file system in it first. Asks for confirmation, unless -y or -f is given.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    override_usage = "ashlar lvm lvreduce [OPTIONS] <-L <[-]SIZE>|-l <[-]COUNT>> <VG/LV>",
+    after_help = "\
 Examples:
   ashlar lvm lvreduce -L 2G vg/data
-  ashlar lvm lvreduce --devices a.img,b.img -y -L -1G vg/data")]
+  ashlar lvm lvreduce --devices a.img,b.img -y -L -1G vg/data"
+)]
 pub(crate) struct Lvreduce {
     /// Do not ask, and reduce the volume even below what a file system in it needs
     #[arg(short, long)]

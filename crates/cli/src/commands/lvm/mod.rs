@@ -33,9 +33,10 @@ use clap::{ArgAction, Args, Subcommand};
 
 use self::spellings::Common;
 use crate::commands::Daemon;
+use crate::help::GLOBAL;
 use crate::output;
 
-/// Show, make and change LVM's physical volumes, volume groups and logical volumes
+/// Show and change LVM's physical volumes, groups and logical volumes
 ///
 /// The verbs, options and messages are LVM's. Volume groups are those of the running daemon, whose volumes may be in
 /// use meanwhile; or those on the disks given with --devices, which must then be all disks of a group. Physical volumes are
@@ -43,7 +44,9 @@ use crate::output;
 #[derive(Subcommand, Debug)]
 #[command(infer_long_args = true)]
 #[command(after_help = "\
-Exit codes, as of LVM: 0 done, 2 no such command, 3 wrong usage, 5 failed. Long options may be abbreviated.
+Exit codes, as of LVM: 0 done, 2 no such command, 3 wrong usage, 5 failed.
+
+Long options may be abbreviated.
 
 Examples:
   ashlar lvm vgcreate vg a.img b.img
@@ -148,7 +151,7 @@ impl Lvm {
 pub(crate) struct Devices {
     /// Disks to search for physical volumes, separated by commas or as repeated options [default: the groups of a running
     /// daemon]
-    #[arg(long, value_name = "DISK", value_delimiter = ',')]
+    #[arg(long, value_name = "DISK", value_delimiter = ',', help_heading = GLOBAL)]
     devices: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -175,9 +178,10 @@ impl Devices {
 /// Options of the commands that change a group.
 #[derive(Args, Debug)]
 pub(crate) struct ChangeOptions {
-    /// Archive the group's description before and after the change, below
-    /// $XDG_STATE_HOME/ashlar/lvm (as root /var/lib/ashlar/lvm)
-    #[arg(short = 'A', long, value_name = "y|n", default_value = "y", action = ArgAction::Set, value_parser = yes_no)]
+    /// Archive the group's description
+    ///
+    /// Before and after the change, below $XDG_STATE_HOME/ashlar/lvm (as root /var/lib/ashlar/lvm)
+    #[arg(short = 'A', long, value_name = "y|n", default_value = "y", action = ArgAction::Set, value_parser = yes_no, hide_short_help = true)]
     autobackup: bool,
 
     /// Answer questions with yes

@@ -25,7 +25,7 @@ pub(crate) struct Vgsplit {
     #[command(flatten)]
     change_options: ChangeOptions,
 
-    /// Move the physical volumes that this logical volume needs
+    /// Move the physical volumes of this volume
     #[arg(short, long, value_name = "LV", conflicts_with = "pvs")]
     name: Option<String>,
 

@@ -33,7 +33,9 @@ pub(super) struct Look {
     )]
     sort: Option<String>,
 
-    /// Show only what meets the conditions on its fields, as 'lv_size>1g && lv_name=~"^d"'; help lists fields and operators
+    /// Show only what meets the conditions
+    ///
+    /// On its fields, as 'lv_size>1g && lv_name=~"^d"'; help lists fields and operators
     #[arg(short = 'S', long, value_name = "CONDITIONS", overrides_with = "select")]
     select: Option<String>,
 
@@ -248,7 +250,9 @@ pub(crate) struct Pvs {
     #[command(flatten)]
     pub(super) look: Look,
 
-    /// Show a row for each run of extents that a volume uses or none
+    /// Show a row for each run of extents
+    ///
+    /// That a volume uses, or none
     #[arg(long)]
     pub(super) segments: bool,
 

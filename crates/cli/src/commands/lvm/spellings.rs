@@ -16,7 +16,7 @@ const NO_SUCH_VERB: u8 = 2;
 #[derive(Args, Debug)]
 pub(super) struct Common {
     /// Settings as of lvm.conf: those that make no difference here are taken, all others are refused
-    #[arg(long, value_name = "SETTINGS", value_parser = check_settings)]
+    #[arg(long, value_name = "SETTINGS", hide = true, value_parser = check_settings)]
     config: Vec<String>,
 
     #[arg(long, hide = true, value_parser = ["y", "n"])]

@@ -88,7 +88,9 @@ pub(crate) struct Vgextend {
     #[command(flatten)]
     layout: PvLayout,
 
-    /// Take back physical volumes of the group that were missing while it was changed, with what is on them; on disks that no daemon
+    /// Take back missing physical volumes
+    ///
+    /// Those of the group that were missing while it was changed, with what is on them; on disks that no daemon
     /// serves
     #[arg(long)]
     restoremissing: bool,

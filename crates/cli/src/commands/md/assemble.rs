@@ -56,8 +56,10 @@ pub(crate) struct Assemble {
     #[arg(long, value_name = "HOST", requires = "update")]
     homehost: Option<String>,
 
-    /// Start arrays with parity that were not stopped cleanly and lack a member, although what is recovered of it may be
-    /// wrong where writes were under way. Takes no members that are out of date, as mdadm's --force does
+    /// Start unclean arrays with parity that lack a member
+    ///
+    /// Arrays that were not stopped cleanly: what is recovered of the member may be wrong where writes were under
+    /// way. Takes no members that are out of date, as mdadm's --force does
     #[arg(short, long)]
     force: bool,
 

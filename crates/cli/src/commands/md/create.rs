@@ -25,7 +25,9 @@ use crate::output;
 /// The copies of a RAID1 or RAID10 are synchronised, and the parity of a RAID4, RAID5 or RAID6 is made, when the
 /// array is first served, unless its members are empty image files or --assume-clean is given.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    override_usage = "ashlar md create [OPTIONS] -l <LEVEL> -n <COUNT> <[NAME] DEVICE>...",
+    after_help = "\
 Exit codes: 0 made, 1 refused or failed, 2 wrong usage.
 
 Examples:
@@ -35,20 +37,25 @@ Examples:
   ashlar md create -l1 -n2 -x1 --bitmap=internal disk0.img disk1.img spare.img
   ashlar md create --level=5 --raid-devices=3 disk0.img disk1.img disk2.img
   ashlar md create -l1 -n2 --dry-run /dev/sda1 /dev/sdb1
-  ashlar md create -l1 -n2 --write-behind disk0.img --write-mostly slow.img")]
+  ashlar md create -l1 -n2 --write-behind disk0.img --write-mostly slow.img"
+)]
 pub(crate) struct Create {
-    /// RAID level: linear, 0, raid0, stripe, 1, raid1, mirror, 4, raid4, 5, raid5, 6, raid6, 10 or raid10
+    /// RAID level: linear, 0, 1, 4, 5, 6 or 10
+    ///
+    /// The words raid0, stripe, raid1, mirror, raid4, raid5, raid6 and raid10 stand for these, too
     #[arg(short, long, value_parser = words::level)]
     level: Level,
 
-    /// Layout: n2, f2, o2 and the like for RAID10 (near, far, offset, and how many copies),
-    /// original or alternate for RAID0; left-symmetric (ls), right-asymmetric (ra), parity-last and the like
-    /// for RAID5 and RAID6 [default: left-symmetric]
+    /// Layout, as n2 of RAID10
+    ///
+    /// n2, f2, o2 and the like for RAID10 (near, far, offset, and how many copies); original or alternate for RAID0; left-symmetric (ls),
+    /// right-asymmetric (ra), parity-last and the like for RAID5 and RAID6 [default: left-symmetric]
     #[arg(short = 'p', long, visible_alias = "parity")]
     layout: Option<String>,
 
-    /// Chunk size in KiB, or with a suffix K, M, G [default: 512K]; with linear, what devices are rounded down to
-    /// [default: 0]
+    /// Chunk size [default: 512K]
+    ///
+    /// In KiB, or with a suffix K, M, G; with linear, what devices are rounded down to [default: 0]
     #[arg(short, long, visible_alias = "rounding", value_name = "SIZE", value_parser = size::size)]
     chunk: Option<Sectors>,
 
@@ -66,7 +73,7 @@ pub(crate) struct Create {
     name: Option<String>,
 
     /// Host to put in front of the name, with metadata 0.90 in the UUID; any for none [default: this host's name]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", hide_short_help = true)]
     homehost: Option<String>,
 
     /// UUID of the array [default: a random one]
@@ -78,7 +85,7 @@ pub(crate) struct Create {
     size: Option<size::Limit>,
 
     /// Start of the data on each device, in KiB or with a suffix (s: sectors)
-    #[arg(long, value_name = "SIZE", value_parser = size::size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::size, hide_short_help = true)]
     data_offset: Option<Sectors>,
 
     /// Assume that the members are already equal; where they are not, reads return either copy
@@ -95,17 +102,21 @@ pub(crate) struct Create {
         .try_map(|word| word.parse::<BitmapChoice>()))]
     bitmap: Option<BitmapChoice>,
 
-    /// Synchronisation after a crash: resync (all copies), bitmap (marked ones; implied by
-    /// --bitmap), or ppl (raid5: by a partial parity log, also if a device is missing then)
+    /// Synchronisation: resync, bitmap or ppl
+    ///
+    /// What is done after a crash: resync (all copies), bitmap (marked ones; implied by --bitmap), or ppl (raid5: by
+    /// a partial parity log, also if a device is missing then)
     #[arg(short = 'k', long, value_name = "POLICY",
         value_parser = PossibleValuesParser::new(["resync", "bitmap", "ppl"])
             .try_map(|word| word.parse::<ConsistencyPolicy>()))]
     consistency_policy: Option<ConsistencyPolicy>,
 
     /// Data per bit of the bitmap, in KiB or with a suffix [default: 64M, less for small arrays]
-    #[arg(long, value_name = "SIZE", value_parser = size::size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::size, hide_short_help = true)]
     bitmap_chunk: Option<Sectors>,
 
+    /// Let write-mostly devices lag behind
+    ///
     /// Acknowledge writes before write-mostly devices have them, up to this number at a time
     #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true, default_missing_value = "256", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WRITE_BEHIND)))]
     write_behind: Option<u32>,
@@ -119,7 +130,7 @@ pub(crate) struct Create {
     force: bool,
 
     /// Taken for mdadm's sake: this never asks
-    #[arg(short = 'R', long, hide_short_help = true)]
+    #[arg(short = 'R', long, hide = true)]
     run: bool,
 
     #[command(flatten)]
@@ -138,8 +149,20 @@ const FAILFAST: &str = "failfast";
 
 impl Args for Devices {
     fn augment_args(command: Command) -> Command {
-        let flag = |name, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
-        let write_mostly = "Read from the devices after this option only if no other is readable";
+        let flag = |name, help, long| {
+            let flag = Arg::new(name).long(name).action(ArgAction::SetTrue);
+            flag.help(help).long_help(long)
+        };
+        let write_mostly = flag(
+            WRITE_MOSTLY,
+            "Read later devices only if necessary",
+            "Read from the devices after this option only if no other is readable",
+        );
+        let failfast = flag(
+            FAILFAST,
+            "Fail later devices at their first error",
+            "Fail the devices after this option at their first error",
+        );
         let devices = Arg::new(DEVICES)
             .value_name("[NAME] DEVICE")
             .required(true)
@@ -149,10 +172,7 @@ impl Args for Devices {
                 "The array, as /dev/md0, md0 or /dev/md/NAME, if wanted; then the devices: image \
                  files, block devices, or the word missing for one that is to come later",
             );
-        command
-            .arg(flag(WRITE_MOSTLY, write_mostly).short('W'))
-            .arg(flag(FAILFAST, "Fail the devices after this option at their first error"))
-            .arg(devices)
+        command.arg(write_mostly.short('W')).arg(failfast).arg(devices)
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -50,7 +50,7 @@ pub(crate) struct GrowCommand {
     #[arg(short, long, value_name = "DISK", requires = "raid_devices")]
     add: Vec<String>,
 
-    /// Assume that the new part is the same on all members
+    /// Assume that the new part is equal on all members
     #[arg(long, requires = "size")]
     assume_clean: bool,
 
@@ -73,15 +73,15 @@ pub(crate) struct GrowCommand {
 #[derive(Args, Debug)]
 struct Reshape {
     /// Refused
-    #[arg(short, long, hide_short_help = true)]
+    #[arg(short, long, hide = true)]
     level: Option<String>,
 
     /// Refused
-    #[arg(short = 'p', long, hide_short_help = true)]
+    #[arg(short = 'p', long, hide = true)]
     layout: Option<String>,
 
     /// Refused
-    #[arg(short, long, hide_short_help = true)]
+    #[arg(short, long, hide = true)]
     chunk: Option<String>,
 }
 

@@ -28,11 +28,12 @@ pub(crate) struct List {
     #[command(flatten)]
     form: Form,
 
-    /// Properties, separated by commas
+    /// Properties, separated by commas [default: name, size, alloc, free, ckpoint, expandsz, frag, cap, dedup, health, altroot]
     #[arg(
         short = 'o',
         value_name = "PROPERTY",
         value_delimiter = ',',
+        hide_default_value = true,
         default_value = "name,size,alloc,free,ckpoint,expandsz,frag,cap,dedup,health,altroot"
     )]
     columns: Vec<String>,

@@ -9,13 +9,14 @@ use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use crate::commands::Daemon;
+use crate::help::GLOBAL;
 
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub(crate) struct PoolArgs {
     /// Import the pool for this command from these disks, or those in a directory, separated by
     /// commas or as repeated options [default: the pool of a running daemon]
-    #[arg(short = 'd', long, value_name = "DISK", value_delimiter = ',')]
+    #[arg(short = 'd', long, value_name = "DISK", value_delimiter = ',', help_heading = GLOBAL)]
     devices: Vec<PathBuf>,
 
     #[command(flatten)]

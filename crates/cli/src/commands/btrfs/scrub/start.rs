@@ -45,17 +45,17 @@ struct CommonOptions {
     limit: u64,
 
     /// Groups of 512 KiB in flight on each device
-    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = scrub::depth)]
+    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = scrub::depth, hide_short_help = true)]
     io_depth: usize,
 
     /// Readahead of the extent and checksum trees: a mode of the kernel's paths (forward is that of
     /// its scrub from 5.17 to 6.3), or scan, which reads the leaves of both in one pass of the head
-    #[arg(long, value_name = "MODE", default_value = Reada::Scan.name(), value_parser = mode())]
+    #[arg(long, value_name = "MODE", default_value = Reada::Scan.name(), value_parser = mode(), hide_short_help = true)]
     readahead: Reada,
 
     /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user,
     /// ~/.local/state/ashlar]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     status_dir: Option<PathBuf>,
 
     #[command(flatten)]
