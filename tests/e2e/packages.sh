@@ -100,6 +100,7 @@ files() {
 	chrooted getent group ashlar >/dev/null || fail "there is no group ashlar"
 	is "what systemd-analyze verify says" "" "$(chrooted systemd-analyze verify ashlar@vol.service ashlar@vol.socket 2>&1)"
 	is "the manual page" /usr/share/man/man1/ashlar.1.gz "$(chrooted man -w ashlar)"
+	is "the manual page of the configuration" /usr/share/man/man5/ashlar-stack.toml.5.gz "$(chrooted man -w ashlar-stack.toml)"
 	text=$(chrooted env MANWIDTH=100 man --warnings ashlar-serve 2>"$W/log")
 	is "what man says of the page" "" "$(cat "$W/log")"
 	grep -q -- --nbd-memory <<<"$text" || fail "the manual page of serve is not complete"
