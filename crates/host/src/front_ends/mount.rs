@@ -55,11 +55,12 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 }
 
 fn cannot_mount(error: MountError) -> Error {
-    let hint = match &error {
-        MountError::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
-            format!("make the directory first: mkdir -p {}", path.display())
-        }
-        _ => "--nbd ADDRESS serves the volumes without a mount".into(),
+    let hint = if let MountError::MountPoint { path, source } = &error
+        && source.kind() == io::ErrorKind::NotFound
+    {
+        format!("make the directory first: mkdir -p {}", path.display())
+    } else {
+        "--nbd ADDRESS serves the volumes without a mount".into()
     };
     Error::plain("cannot mount", error).hint(hint)
 }
