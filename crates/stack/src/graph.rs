@@ -3,10 +3,13 @@
 //! A node may be below several others (an array below each of its members), never below itself.
 //! The graph is printed as `lsblk` prints: once below each parent, with children only the first time.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
-use ashlar_md::ondisk::text::one_line;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+
+mod text;
+
+pub use text::{TEXT_WIDTH, wrapped};
 
 /// A node of a [`Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -23,6 +26,8 @@ pub struct Node {
     pub size_bytes: Option<u64>,
     /// Details, in order.
     pub facts: Vec<(&'static str, String)>,
+    /// What distinguishes it from all others: a UUID, with the key that names it.
+    pub identifier: Option<(&'static str, String)>,
     /// Its defect.
     pub problem: Option<String>,
 }
@@ -31,7 +36,7 @@ impl Node {
     /// A node without facts.
     pub fn new(kind: impl Into<String>, name: impl Into<String>) -> Self {
         let (kind, name) = (kind.into(), name.into());
-        Self { name, kind, size_bytes: None, facts: Vec::new(), problem: None }
+        Self { name, kind, size_bytes: None, facts: Vec::new(), identifier: None, problem: None }
     }
 
     /// Sets the size.
@@ -45,6 +50,13 @@ impl Node {
     #[must_use]
     pub fn fact(mut self, key: &'static str, value: impl fmt::Display) -> Self {
         self.facts.push((key, value.to_string()));
+        self
+    }
+
+    /// Sets the identifier.
+    #[must_use]
+    pub fn identified(mut self, key: &'static str, value: impl fmt::Display) -> Self {
+        self.identifier = Some((key, value.to_string()));
         self
     }
 
@@ -106,62 +118,6 @@ impl Graph {
         self.nodes.push((node, Vec::new()));
         NodeId(self.nodes.len() - 1)
     }
-
-    /// The tree as text: one line per node, columns aligned.
-    pub fn to_text(&self) -> String {
-        let mut lines = Vec::new();
-        let mut seen = vec![false; self.nodes.len()];
-        for root in &self.roots {
-            self.lines(*root, "", None, &mut seen, &mut lines);
-        }
-        let widths = [0, 1, 2].map(|column| {
-            lines.iter().map(|line: &[String; 4]| line[column].chars().count()).max().unwrap_or(0)
-        });
-        let mut out = String::new();
-        for [name, kind, size, more] in &lines {
-            let [n, k, s] = widths;
-            let line = format!("{name:n$}  {size:>s$}  {kind:k$}  {more}");
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-        out
-    }
-
-    /// Appends the lines of a node: name with its branch, kind, size, facts.
-    fn lines(
-        &self,
-        id: NodeId,
-        indent: &str,
-        last: Option<bool>,
-        seen: &mut [bool],
-        out: &mut Vec<[String; 4]>,
-    ) {
-        let (node, children) = &self.nodes[id.0];
-        let (branch, below) = match last {
-            None => ("", ""),
-            Some(false) => ("|-", "| "),
-            Some(true) => ("`-", "  "),
-        };
-        let again = std::mem::replace(&mut seen[id.0], true);
-        let mut more = String::new();
-        if !again {
-            for (key, value) in &node.facts {
-                // Writing to a String cannot fail.
-                let (Ok(()) | Err(fmt::Error)) = write!(more, "{key}={} ", one_line(value));
-            }
-            if let Some(problem) = &node.problem {
-                let (Ok(()) | Err(fmt::Error)) = write!(more, "({})", one_line(problem));
-            }
-        }
-        let size = node.size_bytes.map(human_size).unwrap_or_default();
-        let name = one_line(&node.name);
-        out.push([format!("{indent}{branch}{name}"), node.kind.clone(), size, more]);
-        let indent = format!("{indent}{below}");
-        let children = if again { &[][..] } else { children };
-        for (index, child) in children.iter().enumerate() {
-            self.lines(*child, &indent, Some(index + 1 == children.len()), seen, out);
-        }
-    }
 }
 
 /// A size in the largest binary unit that does not exceed it, as `lsblk` prints it.
@@ -216,7 +172,7 @@ impl Serialize for Subtree<'_> {
         if let Some(size) = node.size_bytes {
             map.serialize_entry("size", &size)?;
         }
-        for (key, value) in &node.facts {
+        for (key, value) in node.facts.iter().chain(&node.identifier) {
             map.serialize_entry(key, value)?;
         }
         if let Some(problem) = &node.problem {
@@ -243,19 +199,6 @@ mod tests {
             .add_below(&[a, b], Node::new("raid1", "md0").sized(63 << 20).fact("state", "clean"));
         graph.add_below(&[md], Node::new("ext4", "ext4"));
         graph
-    }
-
-    #[test]
-    fn a_shared_node_is_printed_below_each_parent_and_its_children_once() {
-        let expected = "\
-a.img      64M  disk   role=0
-`-md0      63M  raid1  state=clean
-  `-ext4        ext4
-b.img      64M  disk   role=1
-`-md0      63M  raid1
-c.img     1.5K  disk   (bad checksum)
-";
-        assert_eq!(mirror().to_text(), expected);
     }
 
     #[test]

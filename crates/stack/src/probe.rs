@@ -3,13 +3,15 @@
 //! A device may have sectors that cannot be read. [`probe`] fails then: what decides that a device is free has to see all of it.
 //! [`probe_readable`] reads the rest, and keeps what is missing ([`Unread`]), for those who can use a device without it.
 
+use std::collections::HashMap;
+
 use ashlar_block::{Gateway, Status};
 use ashlar_md::ondisk::probe::{identify, probe_ranges};
 use ashlar_md::ondisk::{Superblock, SuperblockError, Version};
 use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::ondisk::layout::LABEL_BYTES;
 
-use crate::signature::{Image, RESHAPE_BACKUP, Signature, ZFS_MEMBER, detect};
+use crate::signature::{Identity, Image, RESHAPE_BACKUP, Signature, ZFS_MEMBER, detect, identity};
 use crate::unread::{self, Unread};
 
 /// The md superblock of a device.
@@ -47,6 +49,8 @@ pub struct Contents {
     pub zfs: Option<Box<DeviceLabels>>,
     /// Other signatures. On an md member, they are stale or part of the array's data.
     pub foreign: Vec<Signature>,
+    /// The labels and UUIDs of what has these signatures.
+    pub identities: HashMap<Signature, Identity>,
     /// The probed parts that cannot be read, if there are any.
     pub unread: Option<Unread>,
 }
@@ -149,7 +153,9 @@ pub async fn probe_readable(gateway: &Gateway) -> Result<Contents, Status> {
         DeviceLabels::parse(image.size(), |at| image.bytes(at, LABEL_BYTES)?.first_chunk());
     let zfs = labels.is_any().then(|| Box::new(labels));
     let (md_created, other_md) = (probed.created, probed.others);
-    Ok(Contents { md, md_created, other_md, zfs, foreign: detect(&image), unread })
+    let foreign = detect(&image);
+    let identities = foreign.iter().map(|found| (*found, identity(&image, found))).collect();
+    Ok(Contents { md, md_created, other_md, zfs, foreign, identities, unread })
 }
 
 /// The foreign signatures on a device. Reads only.

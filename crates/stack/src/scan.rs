@@ -15,7 +15,7 @@ use crate::devices::{Device, Kind, Role};
 use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
 use crate::probe::{Contents, Md};
-use crate::signature::{Signature, Usage, ZFS_MEMBER};
+use crate::signature::{Identity, Signature, Usage, ZFS_MEMBER};
 use crate::zpools::{self, LabelledDevice};
 
 /// The graph of `probed` on the host with the system IDs `local`. Nothing is written.
@@ -89,6 +89,11 @@ fn node(stack: &Stack, device: &Device, probe: Option<&DeviceProbe>, notes: &[&s
             node = node.fact("pttype", scheme);
         }
     }
+    if let Some((uuid, group)) = stack.groups.physical_on(&device.name) {
+        node = fact_if_any(node, "vg", group.unwrap_or_default());
+        // An array and a partition have identifiers of their own.
+        node.identifier.get_or_insert_with(|| ("uuid", uuid.to_string()));
+    }
     let problems: Vec<&str> =
         node.problem.as_deref().into_iter().chain(notes.iter().copied()).collect();
     if problems.is_empty() {
@@ -131,29 +136,34 @@ fn add_signatures(
         if device.kind.is_disk() {
             node = node.fact("offset", format_args!("{:#x}", found.offset));
         }
+        if let Some(Identity { label, uuid }) = contents.identities.get(found) {
+            node = fact_if_any(node, "label", label.as_deref().unwrap_or_default());
+            node.identifier = uuid.clone().map(|uuid| ("uuid", uuid));
+        }
         graph.add_below(&[id], node);
     }
 }
 
 fn partition(device: &Device, entry: &Entry) -> Node {
     let mut node = Node::new(device.kind.name(), &device.name).fact("start", entry.start);
-    node = node.fact("parttype", &entry.kind);
-    fact_if_any(node, "partlabel", &entry.name)
+    node = fact_if_any(node, "partlabel", &entry.name).fact("parttype", &entry.kind);
+    node.identifier = entry.uuid.map(|uuid| ("partuuid", uuid.to_string()));
+    node
 }
 
 fn array(name: &str, status: &ArrayStatus) -> Node {
     let node = Node::new(status.level.to_string(), name).sized(status.size.bytes());
+    let working = status.raid_disks.saturating_sub(status.degraded);
     let mut node = fact_if_any(node, "set", &status.set_name)
-        .fact("uuid", MdadmUuid(status.uuid))
-        .fact("metadata", status.version);
+        .fact("devices", format_args!("{working}/{}", status.raid_disks))
+        .identified("uuid", MdadmUuid(status.uuid));
     if let Some(layout) = layout_name(status.level, status.layout) {
         node = node.fact("layout", layout);
     }
     if !status.chunk.is_zero() {
         node = node.fact("chunk", format_args!("{}K", status.chunk.0 / 2));
     }
-    let working = status.raid_disks.saturating_sub(status.degraded);
-    node = node.fact("devices", format_args!("{working}/{}", status.raid_disks));
+    node = node.fact("metadata", status.version);
     if !status.notes.is_empty() {
         node.problem(status.notes.join("; "))
     } else if status.degraded > 0 {
@@ -165,7 +175,7 @@ fn array(name: &str, status: &ArrayStatus) -> Node {
 
 fn failure_node(failure: &Failure) -> Node {
     fact_if_any(Node::new("md", failure.name.device()), "set", &failure.set_name)
-        .fact("uuid", MdadmUuid(failure.uuid))
+        .identified("uuid", MdadmUuid(failure.uuid))
         .problem(&failure.error)
 }
 

@@ -130,6 +130,13 @@ impl VolumeGroups {
         }
     }
 
+    /// The physical volume on the device of this name: its UUID, and the name of its group if that can be read.
+    pub(crate) fn physical_on(&self, device: &str) -> Option<(Uuid, Option<&str>)> {
+        let found = self.physical.iter().find(|physical| physical.device == device)?;
+        let text = found.text.as_ref().ok().and_then(Option::as_ref);
+        Some((found.pv.label.uuid, text.map(|text| text.group.name.as_str())))
+    }
+
     /// Looks for a physical volume at the start of an array's member: it belongs to the array's
     /// contents if the array's data begins there, too.
     pub(crate) async fn look_inside(&mut self, member: &Device, array: uuid::Uuid) {

@@ -49,11 +49,11 @@ pub(crate) fn draw(graph: &mut Graph, labelled: &[LabelledDevice<'_>]) {
 
 fn pool_node(pool: &Pool) -> Node {
     let mut node = Node::new("zpool", &pool.name)
-        .fact("guid", pool.guid)
         .fact("state", pool.state)
         .fact("health", pool.health)
         .fact("txg", pool.uberblock.map_or(pool.txg, |(txg, _)| txg))
-        .fact("version", pool.version);
+        .fact("version", pool.version)
+        .identified("guid", pool.guid);
     if let Some(host) = &pool.hostname {
         node = node.fact("host", host);
     }
@@ -65,7 +65,7 @@ fn pool_node(pool: &Pool) -> Node {
 fn add_vdev(graph: &mut Graph, parent: NodeId, vdev: &Vdev) {
     let mut node = Node::new(vdev.kind.to_string(), &vdev.name);
     if vdev.guid != 0 {
-        node = node.fact("guid", vdev.guid);
+        node = node.identified("guid", vdev.guid);
     }
     if vdev.is_log {
         node = node.fact("log", "yes");

@@ -58,6 +58,14 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
+/// The columns for a text on standard output: those of the terminal, but at least 80; without a terminal `otherwise`.
+pub fn width(otherwise: usize) -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    // A serial line that was told no size has none.
+    if columns == 0 { otherwise } else { columns.max(80) }
+}
+
 /// `text` with control characters escaped, except newlines and tabs: names come from disks and clients, and must not
 /// control the terminal. A name that becomes part of a line is escaped by
 /// [`one_line`], including newlines.

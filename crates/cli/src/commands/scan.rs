@@ -7,6 +7,7 @@ use ashlar_host::disks::{self, Access};
 use ashlar_host::error::Result;
 use ashlar_host::lvm::local_system_ids;
 use ashlar_host::sandbox::Sandbox;
+use ashlar_stack::graph::TEXT_WIDTH;
 use clap::Args;
 
 use crate::output;
@@ -14,7 +15,9 @@ use crate::output;
 /// Show the contents of disks as a tree
 ///
 /// Partitions are shown below their disk, arrays below each of their members, to any depth, and
-/// file systems below their device. Only reads, and takes no lock: disks may be in use.
+/// file systems below their device, with their labels and UUIDs. Only reads, and takes no lock: disks may be
+/// in use. Lines are as wide as the terminal, and at most 100 columns wide in a file or a pipe; programs
+/// read --json.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -37,6 +40,8 @@ impl Scan {
         let opened = disks::open_all(&self.disks, Access::Look)?;
         let local = local_system_ids();
         let reactor = disks::reactor()?;
+        // In the sandbox a terminal cannot be asked.
+        let width = output::width(TEXT_WIDTH);
         sandbox.enter()?;
         let mut graph = reactor.block_on(async {
             let probed = ashlar_stack::assemble::probe_all(opened).await;
@@ -52,7 +57,7 @@ impl Scan {
         if self.json {
             output::print_json(&graph)?
         } else {
-            output::print(&graph.to_text())?
+            output::print(&graph.to_text(width))?
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::lvm::{group, lvm, on, place, values, write};
 use super::lvm_live::{live, rows, serving};
-use super::support::{Daemon, Images, MIB, Nbd, Run, program, run, until};
+use super::support::{Daemon, Images, MIB, Nbd, Run, in_one_line, program, run, until};
 
 /// A reason for which a group is not this host's.
 struct Held {
@@ -84,10 +84,10 @@ fn a_group_that_another_host_may_use_is_named_and_not_served_for_writing_unasked
         let images = with_data(2);
         edit(&images, held.words);
         let before = images.bytes();
-        let scan = images.run(&["scan"], &images.refs()).ok();
+        let scan = in_one_line(&images.run(&["scan"], &images.refs()).ok().out);
         let note = format!("volume group vg {}", held.state);
-        assert_eq!(scan.out.matches(&note).count(), 2, "{scan:?}");
-        assert!(scan.out.contains("another host may be writing to it"), "{scan:?}");
+        assert_eq!(scan.matches(&note).count(), 2, "{scan:?}");
+        assert!(scan.contains("another host may be writing to it"), "{scan:?}");
         let vgs = on(&images, "vgs", &["-o", "vg_attr,vg_systemid,vg_lock_type"]).ok();
         assert!(vgs.err.contains(&format!("WARNING: VG vg {}", held.state)), "{vgs:?}");
         let shown: Vec<&str> = vgs.out.lines().last().unwrap().split_whitespace().collect();
@@ -216,7 +216,7 @@ fn the_system_ids_of_lvm_s_configuration_say_which_groups_are_this_host_s() {
     let source = "global {\n\tsystem_id_source = \"lvmlocal\"\n}\n";
     fs::write(images.path("etc/lvm.conf"), source).unwrap();
     let local = |text: &str| fs::write(images.path("etc/lvmlocal.conf"), text).unwrap();
-    let scan = || run(on_host(&images, &["scan", "d0"])).ok().out;
+    let scan = || in_one_line(&run(on_host(&images, &["scan", "d0"])).ok().out);
     let create = |name: &str| {
         let args = ["lvm", "lvcreate", "--devices", "d0", "-n", name, "-L", "1M", "vg"];
         run(on_host(&images, &args))

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::support::{Daemon, Images, MIB, program_in};
+use super::support::{Daemon, Images, MIB, in_one_line, program_in};
 
 /// Where the first partition begins, and its size.
 const FIRST: (u64, u64) = (MIB, 16 * MIB);
@@ -194,7 +194,7 @@ fn the_backup_of_a_damaged_gpt_is_used_and_this_is_said() {
     write(&images, "d0", 512, &[0; 512]);
     let before = images.bytes();
     let said = "the primary GPT is damaged (no header); the backup is used";
-    let scan = images.run(&["scan"], &images.refs()).ok().out;
+    let scan = in_one_line(&images.run(&["scan"], &images.refs()).ok().out);
     assert!(scan.contains(said) && scan.contains("devices=2/2"), "{scan}");
     let daemon = images.serve(&["--nbd", "unix:nbd"]);
     assert!(daemon.greeting.starts_with("md0: raid1 15M, clean, 2 of 2 devices"));
@@ -212,7 +212,8 @@ fn a_disk_with_a_ruined_table_is_refused_but_can_be_served_whole() {
     images
         .run(&args, &["d1"])
         .fails(1, &["cannot serve: d1: both copies of the GPT are unusable", "hint: use --whole"]);
-    assert!(images.run(&["scan"], &["d1"]).ok().out.contains("both copies of the GPT"));
+    let scan = in_one_line(&images.run(&["scan"], &["d1"]).ok().out);
+    assert!(scan.contains("both copies of the GPT"), "{scan}");
     let daemon = Daemon::start(images.dir.path(), &["--whole", "--nbd", "unix:n", "d1"]);
     assert_eq!(daemon.greeting, "d1: disk 40M\nready\n");
     daemon.end();
@@ -304,6 +305,63 @@ fn an_ordinary_user_may_scan_images_that_can_only_be_read() {
     }
     let scan = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && scan.contains("devices=2/2"), "{scan}{error}");
+}
+
+/// The names, labels and identifiers in the JSON of a scan.
+fn identities(node: &serde_json::Value, found: &mut Vec<String>) {
+    for key in ["name", "label", "set", "vg", "partlabel", "uuid", "partuuid", "map"] {
+        found.extend(node[key].as_str().map(str::to_owned));
+    }
+    for children in [&node["blockdevices"], &node["children"]] {
+        children.as_array().into_iter().flatten().for_each(|child| identities(child, found));
+    }
+}
+
+#[test]
+fn the_widest_scan_has_no_line_beyond_100_columns_and_cuts_nothing() {
+    let images = Images::new(2, 40 * MIB);
+    let name = "--name=an-array-whose-name-has-32-bytes";
+    let members = Images::array(2, FIRST.1, &["--level=1", name]);
+    for (disk, bytes) in images.names.iter().zip(members.bytes()) {
+        let table = "label: gpt\nsize=16M, type=R, name=\"a label of a partition, 36 letters.\"\n";
+        partition(&images, disk, table);
+        write(&images, disk, FIRST.0, &bytes);
+    }
+    let devices = "--devices=d0,d1";
+    let lvm = |args: &[&str]| images.run(&[&["lvm"], args, &[devices]].concat(), &[]).ok();
+    let group = format!("group-{}", "g".repeat(30));
+    lvm(&["vgcreate", "-s", "1M", &group, "/dev/md127"]);
+    lvm(&["lvcreate", "-n", "a-volume-with-a-long-name", "-l", "100%FREE", &group]);
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let volume = mount.join("dev").join(&group).join("a-volume-with-a-long-name");
+    tool("mkfs.ext4", &["-q", "-F", "-L", "label, 16 bytes.", volume.to_str().unwrap()], "");
+    daemon.end();
+
+    let directory = images.path("dev/disk/by-id");
+    fs::create_dir_all(&directory).unwrap();
+    let disk = directory.join("ata-WDC_WD40EFRX-68N32N0_WD-WCC7K0123456");
+    fs::rename(images.path("d1"), &disk).unwrap();
+    let map = "0 + 1\n0 0x1200000 +\n0x1200000 0x100000 -\n0x1300000 0x1500000 +\n";
+    fs::write(directory.join("ata-WDC_WD40EFRX-68N32N0_WD-WCC7K0123456.map"), map).unwrap();
+    let disk = disk.strip_prefix(images.dir.path()).unwrap().to_str().unwrap();
+    let text = images.run(&["scan"], &[disk]).ok().out;
+    let widest = text.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "{text}");
+    assert_eq!(
+        text.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(),
+        ["NAME", "SIZE", "TYPE", "DETAILS"]
+    );
+    let json = images.run(&["scan", "--json"], &[disk]).ok().out;
+    let mut found = Vec::new();
+    identities(&serde_json::from_str(&json).unwrap(), &mut found);
+    // The disk, its map, its partition with label and UUID, the array with name and UUID, the group, its volume, the file system.
+    assert_eq!(found.len(), 13, "{found:?}");
+    for part in found {
+        assert!(text.contains(&part), "{part}: {text}");
+    }
+    for problem in ["(degraded)", "(1M not read by ddrescue)"] {
+        assert!(in_one_line(&text).contains(problem), "{text}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::lvm::{group, on, values};
 use super::lvm_live::serving;
 use super::run::Run;
-use super::support::{Images, MIB, Nbd, program, run};
+use super::support::{Images, MIB, Nbd, in_one_line, program, run};
 
 const SIZE: u64 = 40 * MIB;
 /// The anchor of DDF, and of Intel's metadata, on a disk of that size; DRBD's last block.
@@ -52,7 +52,7 @@ fn a_leg_of_a_mirror_is_named_and_not_served_for_writing_unasked() {
         }
         let before = images.bytes();
         let scan = images.run(&["scan"], &images.refs()).ok();
-        assert_eq!(scan.out.matches(told).count(), 2, "{scan:?}");
+        assert_eq!(in_one_line(&scan.out).matches(told).count(), 2, "{scan:?}");
         let name =
             told.split(&['(', ' '][..]).find(|word| word.contains("_member") || *word == "drbd");
         let wipe = format!("wipefs -a -t {}", name.unwrap());

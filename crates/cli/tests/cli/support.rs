@@ -51,6 +51,11 @@ pub(crate) fn ashlar(args: &[&str]) -> Run {
     ashlar_in(Path::new("/"), args)
 }
 
+/// The words of a scan: details that do not fit into a line continue in the next one, beside branches.
+pub(crate) fn in_one_line(scan: &str) -> String {
+    scan.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().join(" ")
+}
+
 /// A copy of the program in the directory of `images`. A process of its own makes it: a child of another test that inherits a file
 /// that is written here would make the copy busy for a moment.
 pub(crate) fn program_in(images: &Images) -> PathBuf {

@@ -8,6 +8,7 @@
 
 mod boot;
 mod file_systems;
+mod identity;
 mod image;
 mod magics;
 mod raids;
@@ -19,6 +20,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub use identity::{Identity, identity};
 pub use image::Image;
 pub use room::file_system_bytes;
 pub use unraid::UNRAID;

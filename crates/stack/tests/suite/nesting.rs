@@ -370,9 +370,10 @@ fn a_scan_draws_the_whole_tree_and_writes_nothing() {
             gateway: ashlar_sim::SimDisk::over(format!("d{n}"), media.clone()).gateway(),
         };
         let probed = probe_all(media.iter().enumerate().map(disk).collect()).await;
-        let text = scan(&probed, SystemIds::default(), &sim.runtime()).await.to_text();
+        let text = scan(&probed, SystemIds::default(), &sim.runtime()).await.to_text(1000);
         let names: Vec<&str> = text
             .lines()
+            .skip(1)
             .map(|line| line.split("  ").find(|part| !part.is_empty()).unwrap())
             .collect();
         let of_one = ["img", "|-img1", "| `-md0", "`-img2", "`-md1"];

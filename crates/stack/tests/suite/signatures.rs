@@ -5,8 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use ashlar_stack::signature::{Image, detect};
+use ashlar_stack::signature::{Image, detect, identity};
 
+/// Types and offsets.
 type SignatureList = Vec<(String, u64)>;
 
 /// Runs a tool; its absence skips the test (`None`), its failure fails it.
@@ -25,8 +26,8 @@ fn run(tool: &str, args: &[&str]) -> Option<String> {
     }
 }
 
-/// Our signatures, from the ranges that the image asks for.
-fn ours(path: &Path) -> SignatureList {
+/// The ranges that an image asks for.
+fn image(path: &Path) -> Image {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
     let mut image = Image::new(size);
@@ -35,7 +36,12 @@ fn ours(path: &Path) -> SignatureList {
         file.read_exact_at(&mut bytes, range.start).unwrap();
         image.add(range.start, bytes);
     }
-    detect(&image).iter().map(|found| (found.name.to_owned(), found.offset)).collect()
+    image
+}
+
+/// Our signatures.
+fn ours(path: &Path) -> SignatureList {
+    detect(&image(path)).iter().map(|found| (found.name.to_owned(), found.offset)).collect()
 }
 
 /// The signatures that `wipefs` finds.
@@ -102,6 +108,41 @@ fn xfs_and_btrfs_are_found() {
 fn swap_is_found_for_each_page_size() {
     check("swap", 16 * MIB, "mkswap", &[]);
     check("swap", 16 * MIB, "mkswap", &["-p", "65536"]);
+}
+
+#[test]
+fn labels_and_uuids_are_those_of_wipefs() {
+    let luks = ["luksFormat", "-q", "--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
+    let luks = [&luks[..], &["--key-file=/proc/self/exe", "--keyfile-size=32"]].concat();
+    let cases: [(&str, &[&str]); 11] = [
+        ("mkfs.ext4", &["-q", "-F", "-L", "a label of 16 B."]),
+        ("mkfs.ext2", &["-q", "-F"]),
+        ("mkfs.xfs", &["-q", "-f", "-L", "xfs_label_12"]),
+        ("mkfs.btrfs", &["-q", "-f", "-L", "the label of a btrfs"]),
+        ("mkfs.btrfs", &["-q", "-f"]),
+        ("mkswap", &["-L", "swap"]),
+        ("mkfs.vfat", &["-F", "16", "-n", "EFI"]),
+        ("mkfs.vfat", &["-F", "32", "-n", "EFI SYSTEM"]),
+        ("mkfs.vfat", &["-F", "32"]),
+        ("cryptsetup", &[&luks[..], &["--type=luks2", "--label=crypt"]].concat()),
+        ("cryptsetup", &[&luks[..], &["--type=luks1"]].concat()),
+    ];
+    for (tool, args) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let path = blank(dir.path(), 400 * MIB);
+        let name = path.to_str().unwrap();
+        let made = run(tool, &[args, &[name]].concat());
+        let Some(theirs) = made.and_then(|_| run("wipefs", &["--json", name])) else { continue };
+        let json: serde_json::Value = serde_json::from_str(&theirs).unwrap();
+        let theirs = &json["signatures"][0];
+        let image = image(&path);
+        let all = detect(&image);
+        let first = all.iter().find(|found| theirs["type"] == found.name).unwrap();
+        let ours = identity(&image, first);
+        assert_eq!(ours.uuid.as_deref(), theirs["uuid"].as_str(), "{tool} {args:?}");
+        assert_eq!(ours.label.as_deref(), theirs["label"].as_str(), "{tool} {args:?}");
+        assert!(ours.uuid.is_some());
+    }
 }
 
 #[test]

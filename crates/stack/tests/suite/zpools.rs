@@ -63,12 +63,12 @@ fn scanned(media: &[Media]) -> Graph {
 
 /// As scan prints it: names with their branches, types, defects.
 fn tree(graph: &Graph) -> Vec<String> {
-    let text = graph.to_text();
+    let text = graph.to_text(1000);
     let line = |line: &str| {
         let words = line.split_whitespace().filter(|word| !word.contains('=') && *word != "64M");
         words.collect::<Vec<_>>().join(" ")
     };
-    text.lines().map(line).collect()
+    text.lines().skip(1).map(line).collect()
 }
 
 fn json(graph: &Graph) -> Value {
