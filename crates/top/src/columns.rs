@@ -88,7 +88,7 @@ const TABLE: [Facts; 17] = [
     facts(Column::Busy, "busy", "BUSY", 5, 5),
 ];
 
-/// The least and the greatest width of the column of devices.
+/// The least and the greatest width of the column of devices. Between these it has at most a quarter of the terminal, or 20 columns.
 const DEVICE_WIDTH: (usize, usize) = (8, 32);
 
 impl Column {
@@ -219,7 +219,8 @@ fn counted(name: &str) -> (&str, u64) {
 /// The columns that fit into `width` characters, with their widths, if the longest name of a device has `longest`.
 pub(crate) fn fitting(width: usize, longest: usize) -> Vec<(Column, usize)> {
     let (least, most) = DEVICE_WIDTH;
-    let device = longest.clamp(least, most);
+    // Long names leave room for the numbers.
+    let device = longest.clamp(least, (width / 4).clamp(20, most));
     let width_of = |facts: &Facts| if facts.rank == 0 { device } else { facts.width };
     let mut by_rank: Vec<&Facts> = TABLE.iter().collect();
     by_rank.sort_unstable_by_key(|facts| facts.rank);
@@ -237,12 +238,18 @@ pub(crate) fn fitting(width: usize, longest: usize) -> Vec<(Column, usize)> {
     fits.map(|facts| (facts.column, width_of(facts))).collect()
 }
 
-/// `text` in a column of this width.
+/// `text` in a column of this width, with `~` where characters are left out.
 pub(crate) fn cell(column: Column, width: usize, text: &str) -> String {
-    // As many characters as fit; the last one shows that there are more.
-    let short: String = match text.char_indices().nth(width) {
-        Some(_) => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
-        None => text.to_owned(),
+    let letters: Vec<char> = text.chars().collect();
+    let short: String = if letters.len() <= width {
+        text.to_owned()
+    } else if column == Column::Device {
+        // Names of one group begin alike, and differ at the end.
+        let end = (width - 1) / 2;
+        let (begin, end) = (&letters[..width - 1 - end], &letters[letters.len() - end..]);
+        begin.iter().chain(&['~']).chain(end).collect()
+    } else {
+        letters.iter().take(width.saturating_sub(1)).chain(&['~']).collect()
     };
     if column.has_words() { format!("{short:<width$}") } else { format!("{short:>width$}") }
 }

@@ -1,5 +1,6 @@
 //! The live table as cells of a terminal.
 
+use ashlar_stack::graph::wrapped;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -103,15 +104,15 @@ pub(crate) fn draw(
 
 fn help(lines: &mut Lines<'_>, theme: Theme) {
     lines.put("ashlar top: what the devices of a daemon do", theme.of(Tone::Title));
-    for binding in &BINDINGS {
-        lines.put(&format!("{:>6}  {}", binding.names, binding.help), Style::new());
+    for binding in BINDINGS.iter().filter(|binding| !binding.help.is_empty()) {
+        lines.put(&format!("{:>9}  {}", binding.names, binding.help), Style::new());
     }
     let more = [
         "",
         "RD-MB/S, WR-MB/S: millions of bytes in each second. QUEUE: requests under way.",
-        "P50, P99: the time that 50 and 99 of 100 requests did not exceed; > is more than that.",
-        "MERGE: the share that was merged into others. BUSY: the share of the time with requests",
-        "under way, added up over the daemon's threads.",
+        "P50, P99: the time that 50 and 99 of 100 requests did not exceed; > is more.",
+        "MERGE: the share that was merged into others. BUSY: the share of the time with",
+        "requests under way, added up over the daemon's threads.",
     ];
     for line in more {
         lines.put(line, Style::new());
@@ -119,18 +120,20 @@ fn help(lines: &mut Lines<'_>, theme: Theme) {
 }
 
 fn table(lines: &mut Lines<'_>, view: &mut View, interval: &Interval, theme: Theme) -> usize {
+    let width = usize::from(lines.area.width);
     for (tone, text) in head::lines(interval) {
-        if lines.left() <= LEAST_LINES {
-            break;
+        for line in continued(&text, width) {
+            if lines.left() > LEAST_LINES {
+                lines.put(&line, theme.of(tone));
+            }
         }
-        lines.put(&text, theme.of(tone));
     }
     let devices = &interval.devices;
     let rows = view.rows(devices);
     let longest = rows
         .iter()
         .map(|row| row.depth * INDENT + Column::Device.text(&devices[row.index]).chars().count());
-    let columns = fitting(lines.area.width.into(), longest.max().unwrap_or(0));
+    let columns = fitting(width, longest.max().unwrap_or(0));
     let heading = columns.iter().map(|(column, width)| cell(*column, *width, column.heading()));
     let heading = heading.collect::<Vec<_>>().join(" ");
     lines.put(&heading, theme.bar());
@@ -153,6 +156,19 @@ fn table(lines: &mut Lines<'_>, view: &mut View, interval: &Interval, theme: The
         lines.put(&line_of(&devices[row.index], *row, &columns), style);
     }
     height
+}
+
+/// A text in lines of this width: what does not fit follows, indented.
+fn continued(text: &str, width: usize) -> Vec<String> {
+    if text.chars().count() <= width {
+        return vec![text.to_owned()];
+    }
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut lines = wrapped(&words, width.saturating_sub(INDENT));
+    for line in lines.iter_mut().skip(1) {
+        line.insert_str(0, &" ".repeat(INDENT));
+    }
+    lines
 }
 
 /// Shows by which column the table is sorted.
@@ -193,13 +209,18 @@ fn footer(lines: &mut Lines<'_>, view: &View, theme: Theme) {
     if let Some((prompt, text)) = &view.prompt {
         return lines.put(&format!("{}: {text}_", prompt.word()), theme.bar());
     }
-    let labels = BINDINGS.iter().map(|binding| binding.label).filter(|label| !label.is_empty());
-    let mut text = labels.collect::<Vec<_>>().join("  ");
     let mut states = vec![format!("{:.1} s", view.delay.as_secs_f64())];
     states.extend(view.is_paused.then(|| "paused".to_owned()));
     states.extend(view.is_inverted.then(|| "inverted".to_owned()));
     states.extend(view.hides_idle.then(|| "no idle devices".to_owned()));
     states.extend((!view.filter.is_empty()).then(|| format!("filter: {}", view.filter)));
-    text.insert_str(0, &format!("[{}]  ", states.join(", ")));
+    let mut text = format!("[{}]", states.join(", "));
+    // A label that is cut would name another key.
+    for label in BINDINGS.iter().map(|binding| binding.label).filter(|label| !label.is_empty()) {
+        if text.chars().count() + 2 + label.len() <= usize::from(lines.area.width) {
+            text += "  ";
+            text += label;
+        }
+    }
     lines.put(&text, theme.bar());
 }

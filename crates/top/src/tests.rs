@@ -368,6 +368,26 @@ fn the_screen_has_the_daemon_its_defects_its_work_and_its_devices() {
 }
 
 #[test]
+fn on_a_small_terminal_nothing_is_cut_without_a_sign() {
+    let mut tried = Tried::new(80, 24);
+    let sample_at_start = sample(0);
+    let mut sample = with_snapshots(&[("active", 27.88)]);
+    let last = sample.devices.last_mut().unwrap();
+    last.kind = "lvm".to_owned();
+    last.alias = Some("vg/before-the-upgrade-of-2026".to_owned());
+    last.snapshot.as_mut().unwrap().origin = "vg/home-of-all-the-users".to_owned();
+    tried.interval = Interval::between(&sample_at_start, &sample);
+    tried.draw();
+    let lines = tried.lines();
+    let at = lines.iter().position(|line| line.contains("snapshot of")).unwrap();
+    let text = "vg/before-the-upgrade-of-2026: snapshot of vg/home-of-all-the-users, 27.88 %";
+    assert_eq!(lines[at..at + 2], [text, "  of 4M used"]);
+    assert!(lines.iter().any(|line| line.starts_with("vg/before-~e-of-2026 lvm")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("RD-P99")), "{lines:#?}");
+    assert!(lines[23].ends_with("I Invert"), "no part of a label: {}", lines[23]);
+}
+
+#[test]
 fn without_colours_there_are_none() {
     let mut tried = Tried::new(100, 12);
     let coloured = |tried: &Tried| {
@@ -501,10 +521,12 @@ fn every_way_to_quit_works_and_help_is_left_by_any_of_its_keys() {
     for key in quits {
         assert_eq!(Tried::new(80, 24).press(key), Outcome::Quit, "{key:?}");
     }
-    let mut tried = Tried::new(80, 30);
+    let mut tried = Tried::new(80, 24);
     for leaves in [KeyCode::Char('h'), KeyCode::F(1), KeyCode::Esc] {
         tried.key(KeyCode::F(1));
         assert!(tried.lines().iter().any(|line| line.contains("F10 q  quit, as Ctrl-C")));
+        let last = "requests under way, added up over the daemon's threads.";
+        assert!(tried.lines().iter().any(|line| line == last), "the help fits");
         tried.key(leaves);
         assert!(!tried.view.has_help);
     }
