@@ -29,11 +29,13 @@
 
 mod device;
 mod draw;
+mod heading;
 mod latency;
 mod marks;
 mod matching;
 mod page;
 mod scale;
+mod side;
 mod style;
 mod svg;
 #[cfg(test)]
@@ -62,6 +64,16 @@ pub struct Plot {
     start_ns: Option<u64>,
     /// From the first to the last event.
     duration_ns: u64,
+}
+
+/// A line of the tree of devices.
+struct Branch {
+    /// The device.
+    index: usize,
+    /// How many devices it is below.
+    depth: usize,
+    /// The devices above it that are not traced.
+    untraced: Vec<DeviceNumber>,
 }
 
 impl Plot {
@@ -121,15 +133,47 @@ impl Plot {
         all.into_iter().map(|(device, _)| device).collect()
     }
 
-    /// The picture as a file of SVG.
-    pub fn svg(&self) -> String {
+    /// The devices as a tree: each below those that send it I/O, and what is below it only the first time.
+    fn tree(&self) -> Vec<Branch> {
+        let number = |index: usize| &self.devices[index].0;
+        let above = |index: usize| {
+            self.devices[index].1.above.iter().filter(move |it| *it != number(index))
+        };
+        let is_traced = |it: &&DeviceNumber| self.devices.iter().any(|(number, _)| number == *it);
+        let below = |parent: usize| {
+            let all = 0..self.devices.len();
+            all.filter(move |index| above(*index).any(|it| it == number(parent))).rev()
+        };
+        let tops = (0..self.devices.len()).filter(|index| !above(*index).any(|it| is_traced(&it)));
+        let mut left: Vec<(usize, usize)> = tops.rev().map(|index| (index, 0)).collect();
+        let (mut tree, mut seen) = (Vec::new(), vec![false; self.devices.len()]);
+        loop {
+            while let Some((index, depth)) = left.pop() {
+                let mut untraced: Vec<_> =
+                    above(index).filter(|it| !is_traced(it)).copied().collect();
+                untraced.sort_unstable_by_key(|it| it.raw());
+                tree.push(Branch { index, depth, untraced });
+                if !std::mem::replace(&mut seen[index], true) {
+                    left.extend(below(index).map(|index| (index, depth + 1)));
+                }
+            }
+            // Events that say that devices are below each other leave no top.
+            match seen.iter().position(|seen| !seen) {
+                Some(index) => left.push((index, 0)),
+                None => return tree,
+            }
+        }
+    }
+
+    /// The picture as a file of SVG, with facts in its heading: their names and values.
+    pub fn svg(&self, facts: &[(&str, String)]) -> String {
         let mut text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned();
-        text += &svg::picture(self);
+        text += &svg::picture(self, facts);
         text
     }
 
     /// The picture and the numbers as a page of HTML, with the table of files if there are any.
-    pub fn page(&self, files: &[FileRow]) -> String {
-        page::page(self, files)
+    pub fn page(&self, facts: &[(&str, String)], files: &[FileRow]) -> String {
+        page::page(self, facts, files)
     }
 }

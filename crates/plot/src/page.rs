@@ -8,6 +8,7 @@ use crate::Plot;
 use crate::draw::escape;
 use crate::latency::Latencies;
 use crate::scale::{grouped, time};
+use crate::side::QUANTILES;
 use crate::{style, svg};
 
 /// I/O that belongs to a file, or to something else that has a name.
@@ -24,8 +25,8 @@ pub struct FileRow {
 }
 
 /// The page.
-pub(crate) fn page(plot: &Plot, files: &[FileRow]) -> String {
-    let picture = svg::picture(plot);
+pub(crate) fn page(plot: &Plot, facts: &[(&str, String)], files: &[FileRow]) -> String {
+    let picture = svg::picture(plot, facts);
     let totals = plot.summary.totals();
     let names: Vec<_> = totals.iter().map(|it| it.device.as_str()).collect();
     let mut out = format!(
@@ -106,21 +107,15 @@ fn sums(out: &mut String, totals: &[Totals]) {
 }
 
 fn latencies(out: &mut String, plot: &Plot) {
-    let headings = ["device", "", "I/Os", "min", "mean", "p50", "p99", "max"];
+    let headings = ["device", "", "I/Os", "min", "mean", "p50", "p90", "p99", "p99.9", "max"];
     let rows = plot.layers().into_iter().flat_map(|(_, device)| {
         let parts = &device.parts;
         let all = [("Q2C", &parts.q2c), ("Q2D", &parts.q2d), ("D2C", &parts.d2c)];
         let measured = all.into_iter().filter(|(_, it)| it.count() > 0);
         let row = |(kind, it): (&str, &Latencies)| {
             let mut cells = vec![kind.to_owned(), grouped(it.count())];
-            let numbers = [
-                it.min_ns().unwrap_or(0),
-                it.mean_ns(),
-                it.quantile_ns(500),
-                it.quantile_ns(990),
-                it.max_ns(),
-            ];
-            cells.extend(numbers.map(time));
+            cells.extend([it.min_ns().unwrap_or(0), it.mean_ns()].map(time));
+            cells.extend(QUANTILES.map(|(_, thousandths)| time(it.quantile_ns(thousandths))));
             (device.name.clone(), cells)
         };
         measured.map(row).collect::<Vec<_>>()

@@ -12,13 +12,14 @@ text{font:13px system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2328}\
 .l{fill:none;stroke-width:1.5;stroke-linejoin:round}\
 .read{stroke:#0969da}.write{stroke:#bc4c00}.discard{stroke:#1a7f37}\
 .merge{stroke:#59636e;stroke-dasharray:3 2}.late{stroke:#6639ba}\
-.p99{stroke-dasharray:5 2}.max{stroke-dasharray:1 3;stroke-linecap:round}\
+.c{font:12px ui-monospace,'DejaVu Sans Mono',monospace}.branch{stroke:#59636e;fill:none}\
+.h1{stroke-opacity:.3}.h2{stroke-opacity:.5}.h3{stroke-opacity:.75}.swatch{fill:none;stroke-width:10}\
 .q2d{stroke-dasharray:1 3;stroke-linecap:round}.d2c{stroke-dasharray:5 2}\
 .mark{fill:none;stroke-width:1}\
 .flush{stroke:#a21caf;stroke-width:1.5;fill:none}\
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.d{fill:#9198a1}.paper{fill:#0d1117}\
 .grid{stroke:#30363d}.read{stroke:#58a6ff}.write{stroke:#f0883e}.discard{stroke:#3fb950}\
-.merge{stroke:#9198a1}.late{stroke:#b794f6}.flush{stroke:#e275f0}}";
+.merge,.branch{stroke:#9198a1}.late{stroke:#b794f6}.flush{stroke:#e275f0}}";
 
 /// The style of the page around it.
 pub(crate) const PAGE: &str = "\

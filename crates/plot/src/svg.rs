@@ -1,39 +1,37 @@
-//! The picture: for each device a band of charts over one axis of time, and its latencies beside them.
+//! The picture: for each device a band of charts over one axis of time.
 
 use std::ops::Range;
 
 use crate::Plot;
 use crate::device::{Column, DISCARD, Depth, Device, READ, WRITE};
 use crate::draw::{Canvas, Steps, at, escape};
-use crate::latency::Latencies;
+use crate::heading::heading;
 use crate::scale::{self, byte_unit, round_up, short, ticks, time_unit};
+use crate::side::{Decades, power, side};
 use crate::style;
 
-/// The whole picture, and the charts over time in it.
-const WIDTH: f64 = 960.0;
+/// The whole picture.
+pub(crate) const WIDTH: f64 = 960.0;
+/// The charts over time.
 const LEFT: f64 = 66.0;
 const RIGHT: f64 = 620.0;
-/// The charts beside them.
-const SIDE_LEFT: f64 = 694.0;
-const SIDE_RIGHT: f64 = 926.0;
-/// Where the first band begins.
-const TOP: f64 = 74.0;
 /// From the bottom of a chart to the top of the next, where its heading is.
 const GAP: f64 = 28.0;
 
 /// The names and classes of the kinds of I/O.
-const KINDS: [(&str, &str); 3] = [("read", "read"), ("write", "write"), ("discard", "discard")];
+pub(crate) const KINDS: [(&str, &str); 3] =
+    [("read", "read"), ("write", "write"), ("discard", "discard")];
 
 /// A chart: its place, and what its height means.
-struct Chart {
-    top: f64,
-    bottom: f64,
-    low: f64,
-    high: f64,
+pub(crate) struct Chart {
+    pub(crate) top: f64,
+    pub(crate) bottom: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 impl Chart {
-    fn y(&self, value: f64) -> f64 {
+    pub(crate) fn y(&self, value: f64) -> f64 {
         let part = (value.clamp(self.low, self.high) - self.low) / (self.high - self.low);
         self.bottom - part * (self.bottom - self.top)
     }
@@ -52,6 +50,11 @@ impl Times {
         LEFT + (ns / self.duration_ns).min(1.0) * (RIGHT - LEFT)
     }
 
+    /// How wide a column is.
+    fn column_width(&self) -> f64 {
+        (self.column_ns / self.duration_ns * (RIGHT - LEFT)).min(RIGHT - LEFT)
+    }
+
     fn column(&self, index: u16) -> Range<f64> {
         let from = f64::from(index) * self.column_ns;
         self.x(from)..self.x(from + self.column_ns)
@@ -59,7 +62,7 @@ impl Times {
 }
 
 /// The picture as an element.
-pub(crate) fn picture(plot: &Plot) -> String {
+pub(crate) fn picture(plot: &Plot, facts: &[(&str, String)]) -> String {
     let times = Times {
         column_ns: (1_u64 << plot.shift) as f64,
         duration_ns: plot.duration_ns.max(1) as f64,
@@ -67,18 +70,16 @@ pub(crate) fn picture(plot: &Plot) -> String {
     };
     let mut canvas = Canvas::default();
     let layers = plot.layers();
-    let mut y = TOP;
+    let mut y = heading(&mut canvas, plot, facts);
     for (number, device) in &layers {
         canvas.open(&format!("{} ({number})", device.name));
-        canvas.text((12.0, y + 14.0), "b", &device.name);
-        canvas.text((RIGHT, y + 14.0), "d e", &totals(device));
+        canvas.text((12.0, y + 14.0), "b", &format!("{} ({number})", device.name));
+        canvas.text((WIDTH - 12.0, y + 14.0), "d e", &totals(device));
         y = band(&mut canvas, &times, device, y + 24.0);
         canvas.close();
     }
-    let lost: u64 = plot.summary.totals().iter().map(|totals| totals.lost).sum();
-    heading(&mut canvas, plot, lost);
     let names: Vec<_> = layers.iter().map(|(_, device)| device.name.as_str()).collect();
-    let height = at(y.max(TOP + 20.0));
+    let height = at(y);
     let description = format!(
         "Offsets, throughput, completions, latencies and queue depth over {}. {}",
         scale::time(plot.duration_ns),
@@ -102,45 +103,20 @@ pub(crate) fn picture(plot: &Plot) -> String {
 
 /// What a device did, in words.
 fn totals(device: &Device) -> String {
-    let kinds = device.done.iter().zip(["read", "written", "discarded"]);
+    let counted = |count: u64, one: &str, many: &str| {
+        format!("{} {}", scale::grouped(count), if count == 1 { one } else { many })
+    };
+    let words = [("read", "reads"), ("write", "writes"), ("discard", "discards")];
+    let kinds = device.done.iter().zip(words).filter(|(amount, _)| amount.count > 0);
     let mut all: Vec<String> = kinds
-        .filter(|(amount, _)| amount.count > 0)
-        .map(|(amount, verb)| {
-            format!("{} {verb} by {}", scale::bytes(amount.bytes), scale::grouped(amount.count))
+        .map(|(amount, (one, many))| {
+            format!("{} in {}", scale::bytes(amount.bytes), counted(amount.count, one, many))
         })
         .collect();
-    for (count, what) in [(device.flushes, "flushes"), (device.merges, "merges")] {
-        if count > 0 {
-            all.push(format!("{} {what}", scale::grouped(count)));
-        }
-    }
+    let others = [(device.flushes, "flush", "flushes"), (device.merges, "merge", "merges")];
+    let others = others.into_iter().filter(|(count, ..)| *count > 0);
+    all.extend(others.map(|(count, one, many)| counted(count, one, many)));
     if all.is_empty() { "nothing completed".to_owned() } else { all.join(", ") }
-}
-
-fn heading(canvas: &mut Canvas, plot: &Plot, lost: u64) {
-    canvas.text((12.0, 28.0), "h", "I/O over time");
-    let mut words = format!("{} traced", scale::time(plot.duration_ns));
-    if lost > 0 {
-        words += &format!(", {} events lost", scale::grouped(lost));
-    }
-    let hidden = plot.summary.totals().len().saturating_sub(plot.devices.len());
-    if hidden > 0 {
-        words += &format!(", {hidden} more devices");
-    }
-    canvas.text((WIDTH - 12.0, 28.0), "d e", &words);
-    let mut x = 12.0;
-    let all = KINDS.iter().map(|(name, class)| (*name, format!("l {class}")));
-    let others = [("merge", "l merge".to_owned()), ("flush", "flush".to_owned())];
-    for (name, class) in all.chain(others) {
-        let y = 49.0;
-        let path = match name {
-            "flush" => format!("M{} {}v9", at(x + 10.0), at(y - 5.0)),
-            _ => format!("M{} {}h20", at(x), at(y)),
-        };
-        canvas.path(&class, &path);
-        canvas.text((x + 26.0, y + 4.5), "", name);
-        x += 40.0 + 8.0 * name.len() as f64 + 12.0;
-    }
 }
 
 /// The charts of a device; returns where they end.
@@ -152,7 +128,7 @@ fn band(canvas: &mut Canvas, times: &Times, device: &Device, top: f64) -> f64 {
         y += height + GAP;
         (top, top + height)
     };
-    let charts = [112.0, 52.0, 52.0, 64.0, 40.0].map(&mut next);
+    let charts = [112.0, 52.0, 52.0, 84.0, 40.0].map(&mut next);
     time_axis(canvas, times, &charts);
     let [first, second, third, fourth, last] = charts;
     offsets(canvas, times, device, first);
@@ -161,7 +137,7 @@ fn band(canvas: &mut Canvas, times: &Times, device: &Device, top: f64) -> f64 {
     latencies(canvas, times, device, fourth);
     depth(canvas, times, &columns, last, device);
     side(canvas, device, first);
-    last.1 + 40.0
+    last.1 + 62.0
 }
 
 /// All columns up to the last of the trace; one without events has the depths at the end of the
@@ -207,11 +183,10 @@ fn offsets(canvas: &mut Canvas, times: &Times, device: &Device, (top, bottom): (
     };
     let labels: Vec<_> =
         steps.iter().map(|value| (value * size, format!("{value:.digits$}"))).collect();
-    frame(canvas, &chart, &format!("offset, {name}"), &labels);
+    frame(canvas, &chart, &format!("offset on the device, {name}: where I/O was queued"), &labels);
     let row = (bottom - top) / ((high - low) / (device.marks.row_sectors() as f64 * 512.0));
-    let column = (times.column_ns / times.duration_ns * (RIGHT - LEFT)).min(RIGHT - LEFT);
     // In units of columns and rows the numbers are short: there are many of them.
-    canvas.scale((LEFT, bottom), (column, -row));
+    canvas.scale((LEFT, bottom), (times.column_width(), -row));
     for kind in [DISCARD, READ, WRITE] {
         let (mut path, mut pen) = (String::new(), (0, 0));
         for (index, column, count) in device.marks.runs(kind) {
@@ -274,7 +249,7 @@ fn rates(canvas: &mut Canvas, times: &Times, columns: &[Column], (top, bottom): 
     let high = round_up(most / size);
     let chart = Chart { top, bottom, low: 0.0, high };
     let labels = [0.0, high / 2.0, high].map(|value| (value, short(value)));
-    frame(canvas, &chart, &format!("throughput, {name}/s"), &labels);
+    frame(canvas, &chart, &format!("throughput, {name} per second"), &labels);
     kinds(canvas, times, &chart, columns, |column, kind| rate(column, kind) / size);
 }
 
@@ -292,8 +267,11 @@ fn completions(
     let high = round_up(most);
     let chart = Chart { top, bottom, low: 0.0, high };
     let labels = [0.0, high / 2.0, high].map(|value| (value, scale::count(value)));
-    let what =
-        if has_merges { "completions and merges per second" } else { "completions per second" };
+    let what = if has_merges {
+        "I/Os completed, and merged, per second"
+    } else {
+        "I/Os completed per second"
+    };
     frame(canvas, &chart, what, &labels);
     if has_merges {
         line(canvas, times, &chart, columns, "merge", merges);
@@ -301,51 +279,54 @@ fn completions(
     kinds(canvas, times, &chart, columns, rate);
 }
 
-/// The powers of ten around all durations, as exponents.
-fn decades<'a>(all: impl Iterator<Item = &'a Latencies>) -> (f64, f64) {
-    let (mut low, mut high) = (u64::MAX, 0);
-    for it in all {
-        low = low.min(it.min_ns().unwrap_or(u64::MAX));
-        high = high.max(it.max_ns());
-    }
-    if low > high {
-        return (3.0, 6.0);
-    }
-    let (low, high) = (low.max(1) as f64, high.max(1) as f64);
-    let (from, to) = (low.log10().floor(), high.log10().ceil());
-    (from, to.max(from + 1.0))
-}
-
-/// The label of a power of ten of nanoseconds.
-fn power(exponent: f64) -> String {
-    scale::time(10_f64.powf(exponent) as u64)
-}
-
+/// The distribution of the latencies of each column, as marks that are darker where there are more.
 fn latencies(canvas: &mut Canvas, times: &Times, device: &Device, (top, bottom): (f64, f64)) {
-    let measured = || device.columns.values().filter_map(|column| column.q2c.as_ref());
-    let (low, high) = decades(measured());
-    let chart = Chart { top, bottom, low, high };
-    let step = if high - low > 4.0 { 2 } else { 1 };
-    let exponents = (low as i32..=high as i32).step_by(step).map(f64::from);
+    let measured =
+        || device.columns.iter().filter_map(|(at, column)| Some((*at, column.q2c.as_ref()?)));
+    let decades = Decades::of(measured().map(|(_, it)| it));
+    let (from, to) = decades.octaves();
+    let per_octave = 2_f64.log10();
+    let chart =
+        Chart { top, bottom, low: f64::from(from) * per_octave, high: f64::from(to) * per_octave };
+    let step = if decades.high - decades.low > 4.0 { 2 } else { 1 };
+    let exponents = (decades.low as i32..=decades.high as i32).step_by(step).map(f64::from);
     let labels: Vec<_> = exponents.map(|exponent| (exponent, power(exponent))).collect();
-    frame(canvas, &chart, "latency, from queued to completed (Q2C)", &labels);
-    let mut x = RIGHT - 168.0;
-    let quantiles =
-        [("max", "l late max", 1000), ("p99", "l late p99", 990), ("p50", "l late", 500)];
-    for (name, class, thousandths) in quantiles {
-        canvas.path(class, &format!("M{} {}h20", at(x), at(top - 11.0)));
-        canvas.text((x + 24.0, top - 7.0), "d", name);
-        x += 58.0;
-        let mut steps = Steps::default();
-        for (index, column) in &device.columns {
-            if let Some(q2c) = &column.q2c {
-                let place = times.column(*index);
-                let y = chart.y((q2c.quantile_ns(thousandths).max(1) as f64).log10());
-                steps.add(place.start, place.end, y);
+    frame(
+        canvas,
+        &chart,
+        "latency, logarithmic: from queued to completed (Q2C), of the I/O that ended",
+        &labels,
+    );
+    let cells: Vec<(u16, Vec<u64>)> =
+        measured().map(|(at, it)| (at, it.half_octaves(from, to))).collect();
+    let most = cells.iter().flat_map(|(_, counts)| counts).copied().max().unwrap_or(0);
+    let row = (bottom - top) / f64::from(2 * (to - from));
+    canvas.scale((LEFT, bottom), (times.column_width(), -row));
+    for level in 1..=LEVELS {
+        let (mut path, mut pen) = (String::new(), (0, 0));
+        for index in 0..2 * (to - from) as usize {
+            for (at, _) in cells.iter().filter(|(_, counts)| darkness(counts[index], most) == level)
+            {
+                let (x, y) = (i64::from(*at), index as i64);
+                path += &format!("m{} {}h1", x - pen.0, y - pen.1);
+                pen = (x + 1, y);
             }
         }
-        canvas.path(class, &steps.path());
+        canvas.path(&format!("mark late h{level}"), &path);
     }
+    canvas.close();
+}
+
+/// The levels of darkness.
+const LEVELS: u32 = 4;
+
+/// How dark a mark is that stands for `count` of at most `most` I/Os: 0 for nothing, by the logarithm.
+fn darkness(count: u64, most: u64) -> u32 {
+    if count == 0 || most <= 1 {
+        return if count == 0 { 0 } else { LEVELS };
+    }
+    let part = (count as f64).ln() / (most as f64).ln();
+    1 + (part * f64::from(LEVELS - 1)).round() as u32
 }
 
 fn depth(
@@ -361,8 +342,8 @@ fn depth(
     let chart = Chart { top, bottom, low: 0.0, high };
     let labels = [0.0, high].map(|value| (value, scale::count(value)));
     let what = match device.has_driver {
-        true => "requests at the driver, at most",
-        false => "I/O under way, at most",
+        true => "queue depth: the most requests that the driver had at once",
+        false => "queue depth: the most I/Os under way at once",
     };
     frame(canvas, &chart, what, &labels);
     line(canvas, times, &chart, columns, "late", |column| f64::from(column.depths[which].most));
@@ -381,77 +362,6 @@ fn time_axis(canvas: &mut Canvas, times: &Times, charts: &[(f64, f64)]) {
         canvas.text((x, bottom + 18.0), "n m", &short(value));
     }
     canvas.path("grid", &grid);
-    canvas.text((RIGHT + 12.0, bottom + 18.0), "d", name);
-}
-
-/// The distribution of the latencies, and their numbers.
-fn side(canvas: &mut Canvas, device: &Device, (top, bottom): (f64, f64)) {
-    let parts = &device.parts;
-    let rows = [
-        ("Q2C", "l late", &parts.q2c),
-        ("Q2D", "l late q2d", &parts.q2d),
-        ("D2C", "l late d2c", &parts.d2c),
-    ];
-    let shown: Vec<_> = rows.into_iter().filter(|(_, _, it)| it.count() > 0).collect();
-    canvas.text((SIDE_LEFT, top - 7.0), "d", "share of I/O by latency, %");
-    let (low, high) = decades(shown.iter().map(|(_, _, it)| *it));
-    // Halves of octaves, two beyond each end.
-    let octave = |exponent: f64| exponent / 2_f64.log10();
-    let (from, to) = (octave(low).floor() as u32, (octave(high).ceil() as u32).clamp(1, 41));
-    let x = |octaves: f64| {
-        let part = (octaves - octave(low)) / (octave(high) - octave(low));
-        SIDE_LEFT + part.clamp(0.0, 1.0) * (SIDE_RIGHT - SIDE_LEFT)
-    };
-    let shares: Vec<Vec<f64>> = shown
-        .iter()
-        .map(|(_, _, it)| {
-            let all = it.half_octaves(from, to.max(from + 1));
-            all.iter().map(|count| 100.0 * *count as f64 / it.count() as f64).collect()
-        })
-        .collect();
-    let most = shares.iter().flatten().copied().fold(0.0, f64::max);
-    let chart = Chart { top, bottom, low: 0.0, high: round_up(most).min(100.0) };
-    let mut grid = format!("M{} {}H{}", at(SIDE_LEFT), at(bottom), at(SIDE_RIGHT));
-    for value in [chart.high / 2.0, chart.high] {
-        let y = chart.y(value);
-        grid += &format!("M{} {}H{}", at(SIDE_LEFT), at(y), at(SIDE_RIGHT));
-        canvas.text((SIDE_LEFT - 5.0, y + 4.5), "n e", &short(value));
-    }
-    let step = ((high - low) as usize).div_ceil(4).max(1);
-    for exponent in (low as i32..=high as i32).step_by(step) {
-        let place = x(octave(f64::from(exponent)));
-        grid += &format!("M{} {}V{}", at(place), at(top), at(bottom + 4.0));
-        canvas.text((place, bottom + 18.0), "n m", &power(f64::from(exponent)));
-    }
-    canvas.path("grid", &grid);
-    for ((_, class, _), shares) in shown.iter().zip(&shares) {
-        let mut steps = Steps::default();
-        for (index, share) in (0..).zip(shares) {
-            let left = f64::from(from) + f64::from(index) / 2.0;
-            steps.add(x(left), x(left + 0.5), chart.y(*share));
-        }
-        canvas.path(class, &steps.path());
-    }
-    let columns = [SIDE_LEFT + 86.0, SIDE_LEFT + 140.0, SIDE_LEFT + 197.0, WIDTH - 12.0];
-    let mut y = bottom + 52.0;
-    for (x, heading) in columns.iter().zip(["mean", "p50", "p99", "max"]) {
-        canvas.text((*x, y), "d e", heading);
-    }
-    for (name, class, it) in &shown {
-        y += 20.0;
-        canvas.path(class, &format!("M{} {}h20", at(SIDE_LEFT - 26.0), at(y - 4.5)));
-        canvas.text((SIDE_LEFT, y), "", name);
-        let numbers = [it.mean_ns(), it.quantile_ns(500), it.quantile_ns(990), it.max_ns()];
-        for (x, ns) in columns.iter().zip(numbers) {
-            canvas.text((*x, y), "n e", &compact(ns));
-        }
-    }
-}
-
-/// A duration with two or three digits: there are four in a row.
-fn compact(ns: u64) -> String {
-    let (name, size) = time_unit(ns as f64);
-    let value = ns as f64 / size;
-    let digits = usize::from(value < 10.0 && size > 1.0);
-    format!("{value:.digits$} {name}")
+    let title = format!("time since the first event, {name}");
+    canvas.text(((LEFT + RIGHT) / 2.0, bottom + 35.0), "d m", &title);
 }

@@ -172,10 +172,10 @@ fn a_long_trace_makes_a_picture_of_bounded_size() {
         plot.add(&Record { device, action: Action::Complete, time_ns: n * 1000 + 500, ..it });
     }
     assert_eq!(plot.devices.len(), DEVICES_MAX);
-    let size = plot.svg().len();
+    let size = plot.svg(&[]).len();
     assert!(size < 150_000 * DEVICES_MAX, "{size}");
-    assert!(plot.svg().contains(", 8 more devices"));
-    assert!(plot.page(&[]).contains("<td class=\"name\">d19 (9:19)</td>"));
+    assert!(plot.svg(&[]).contains(", 8 more devices"));
+    assert!(plot.page(&[], &[]).contains("<td class=\"name\">d19 (9:19)</td>"));
 }
 
 #[test]
@@ -191,10 +191,25 @@ fn a_device_is_below_those_that_send_it_io() {
     }
     let order: Vec<_> = plot.layers().iter().map(|(_, device)| device.name.clone()).collect();
     assert_eq!(order, ["high", "other", "middle", "low"]);
+    let tree = |plot: &Plot| -> Vec<String> {
+        let branch = |it: &Branch| {
+            let untraced: Vec<_> = it.untraced.iter().map(ToString::to_string).collect();
+            format!("{}{} {untraced:?}", " ".repeat(it.depth), plot.devices[it.index].1.name)
+        };
+        plot.tree().iter().map(branch).collect()
+    };
+    let low = ["high []", " low []", " middle []", "  low []", "other []"];
+    assert_eq!(tree(&plot), low);
+    // One of a device that is not traced.
+    let payload = Payload::Remap { from: number(9), to: number(3), sector: 0 };
+    plot.add(&Record { device: number(3), payload, ..record(Action::Remap, 0, 0, 8, 5) });
+    assert_eq!(tree(&plot)[4], "other [\"9:9\"]");
     // Even if each says that the other is above.
     let payload = Payload::Remap { from: number(0), to: number(2), sector: 0 };
     plot.add(&Record { device: number(2), payload, ..record(Action::Remap, 0, 0, 8, 5) });
     assert_eq!(plot.layers().len(), 4);
+    let all: BTreeSet<usize> = plot.tree().iter().map(|branch| branch.index).collect();
+    assert_eq!(all.len(), 4);
 }
 
 #[test]
@@ -206,15 +221,45 @@ fn lost_events_are_no_latencies() {
     }
     let found = &plot.devices[0].1.parts.q2c;
     assert_eq!((found.count(), found.max_ns()), (1, 10));
-    assert!(plot.svg().contains(", 1 events lost"));
+    assert!(plot.svg(&[]).contains(", 1 events lost"));
+}
+
+#[test]
+fn the_heading_says_what_the_reader_needs() {
+    let mut plot = Plot::new(vec![(DEVICE, "md0".to_owned())]);
+    for (n, time_ns) in (0..1000).zip((10..).step_by(100)) {
+        plot.add(&record(Action::Queue, 0, 8 * n, 8, time_ns));
+        plot.add(&record(Action::Complete, 0, 8 * n, 8, time_ns + 1000 * n));
+    }
+    let facts = [("Date", "2026-11-24 08:27:45 UTC".to_owned()), ("Host", "nas".to_owned())];
+    for text in [plot.svg(&facts), plot.page(&facts, &[])] {
+        for (name, value) in &facts {
+            assert!(text.contains(&format!(">{name}</text>")), "{text}");
+            assert!(text.contains(&format!(">{value}</text>")), "{text}");
+        }
+        for part in [
+            ">I/O of md0</text>",
+            ">md0 (9:0)</text>",
+            ">1.1 ms, 2,000 events</text>",
+            "time since the first event, ms<",
+            "in steps of 8.19 \u{b5}s.<",
+            ">p99.9</text>",
+            ">1,000</text>",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+    // A percentile is a number of the table, and not a line over the marks.
+    assert!(!plot.svg(&[]).contains("late p99"));
 }
 
 #[test]
 fn names_and_empty_traces_do_no_harm() {
     let name = "<script>&\"'\u{1}".to_owned();
     let plot = Plot::new(vec![(DEVICE, name.clone())]);
-    let row = FileRow { name, count: 1, read_bytes: 2, written_bytes: 3 };
-    for text in [plot.svg(), plot.page(&[row])] {
+    let row = FileRow { name: name.clone(), count: 1, read_bytes: 2, written_bytes: 3 };
+    let facts = [("Command", name)];
+    for text in [plot.svg(&facts), plot.page(&facts, &[row])] {
         assert!(!text.contains("<script") && !text.contains('\u{1}'), "{text}");
         assert!(text.contains("&lt;script&gt;&amp;&quot;&#39;\u{fffd}"), "{text}");
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");

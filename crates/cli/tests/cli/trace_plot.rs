@@ -56,6 +56,17 @@ fn the_numbers_of_a_picture_are_those_of_blkparse_and_btt() {
     let sums = ashlar_in(images.dir.path(), &["trace", "-i", "t", "--plot", "t.html"]).ok().out;
     assert!(!sums.contains(" Q "), "{sums}");
     let page = fs::read_to_string(images.path("t.html")).unwrap();
+    let (command, unknown) =
+        (">ashlar trace -i t --plot t.html<", ">not in the files of the trace<");
+    for part in [command, " UTC</text>", unknown] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let picture = fs::read_to_string(images.path("live.svg")).unwrap();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for part in [&format!(">{host}, Linux ")[..], " UTC</text>", "--plot live.svg md0 d0 d1</text>"]
+    {
+        assert!(picture.contains(part), "{part}: {picture}");
+    }
     let rows = rows(&page);
     let mut compared = 0;
     for device in ["md0", "d0", "d1"] {
@@ -89,7 +100,7 @@ fn the_numbers_of_a_picture_are_those_of_blkparse_and_btt() {
             let is = |row: &&Vec<String>| row[0] == device && row[1] == *part;
             let ours = rows.iter().find(is).unwrap_or_else(|| panic!("{part}: {page}"));
             assert_eq!(ours[2].parse::<f64>().unwrap(), theirs[3], "{part}: {ours:?} {times}");
-            for (at, seconds) in [(3, theirs[0]), (4, theirs[1]), (7, theirs[2])] {
+            for (at, seconds) in [(3, theirs[0]), (4, theirs[1]), (9, theirs[2])] {
                 let (number, unit) = ours[at].split_once(' ').unwrap();
                 let unit = match unit {
                     "ns" => 1e-9,

@@ -43,6 +43,14 @@ fn who() -> ThreadIdentity {
     ThreadIdentity { pid, name: name.to_string_lossy().into_owned() }
 }
 
+/// This host's name and its kernel: `nas, Linux 6.12.57 x86_64`.
+pub fn host_and_kernel() -> String {
+    let system = rustix::system::uname();
+    let parts = [system.nodename(), system.sysname(), system.release(), system.machine()];
+    let [name, kernel, release, machine] = parts.map(|part| part.to_string_lossy());
+    format!("{name}, {kernel} {release} {machine}")
+}
+
 const HOST: Host = Host { clock: now_ns, wall_clock, who };
 
 /// Whether a call asks for a trace stream.

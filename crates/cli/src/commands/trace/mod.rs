@@ -17,7 +17,9 @@ use ashlar_engine::sleep;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface;
-use ashlar_host::trace::{NamesOnDisk, TraceFiles, recorded_devices, recorded_items};
+use ashlar_host::trace::{
+    NamesOnDisk, TraceFiles, host_and_kernel, recorded_devices, recorded_items,
+};
 use ashlar_stack::trace::Categories;
 use ashlar_stack::trace::binary::{Item, PlacedItem};
 use ashlar_terminal::bulk::BulkError;
@@ -42,7 +44,8 @@ use printer::Printer;
 /// like blkparse(1). Tracing never delays I/O: events that arrive too fast are lost, and counted.
 ///
 /// With --plot it draws a picture instead of the lines: for each device offsets, throughput,
-/// completions and merges, latencies and queue depth over time, and how latencies are spread. With
+/// completions and merges, latencies and queue depth over time, how latencies are spread, and their
+/// percentiles. The heading says when, on which host and by which command the trace was made. With
 /// --files it names the files of a btrfs behind each I/O on the devices of that file system: those of
 /// now, not of the time of the I/O.
 #[derive(Args, Debug)]
@@ -127,14 +130,14 @@ type Step = std::result::Result<(), BulkError>;
 impl Output {
     async fn put(&mut self, item: &Item) -> Step {
         let mut occupants = Vec::new();
-        if let Item::Event(record) = item {
-            if let Some((names, sums)) = &mut self.names {
-                occupants = names.of(record).await;
-                sums.add(record, &occupants);
-            }
-            if let Some(picture) = &mut self.picture {
-                picture.add(record);
-            }
+        if let Item::Event(record) = item
+            && let Some((names, sums)) = &mut self.names
+        {
+            occupants = names.of(record).await;
+            sums.add(record, &occupants);
+        }
+        if let Some(picture) = &mut self.picture {
+            picture.add(item);
         }
         match &mut self.printer {
             Some(printer) if self.has_lines => printer.put(item, &occupants)?,
@@ -241,7 +244,9 @@ impl Trace {
             [] => None,
             disks => Some(NamesOnDisk::open(disks.to_vec(), access, &devices).await?),
         };
-        let picture = self.plot.as_ref().map(|path| Picture::new(path, devices.clone()));
+        // Files do not say on which host they were made.
+        let host = || self.input.is_none().then(host_and_kernel);
+        let picture = self.plot.as_ref().map(|path| Picture::new(path, devices.clone(), host()));
         let picture = picture.transpose()?;
         let to_pipe = self.output.as_deref() == Some(Path::new("-"));
         let base = self.output.as_deref().filter(|_| !to_pipe);
