@@ -13,6 +13,8 @@ mod members;
 mod moving;
 pub mod names;
 mod physical;
+#[cfg(test)]
+mod power_cuts;
 mod regrouping;
 mod resizing;
 mod session;

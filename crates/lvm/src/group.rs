@@ -3,14 +3,16 @@
 //! Each physical volume may have another version of its group's text: among all texts of one group
 //! UUID, the one with the highest sequence number is current. Volumes with an older text are stale,
 //! after a crash or an absence; volumes that were not given are missing. Groups are distinguished
-//! by UUID; two groups may have the same name.
+//! by UUID; two groups may have the same name. Where the power failed while physical volumes moved between two groups, they have moved
+//! ([`crate::interrupted`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::interrupted::{has_moved, rest};
 use crate::metadata::{Metadata, MetadataError, PvFlag, VgFlag};
 use crate::pv::PvOnDisk;
 use crate::uuid::Uuid;
@@ -18,13 +20,15 @@ use crate::uuid::Uuid;
 /// A volume group, and its members among the given physical volumes.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The newest text.
+    /// The newest text; without the physical volumes that another group has taken.
     pub metadata: Arc<Metadata>,
     /// For each physical volume of the group, in order: its index among the given ones, or that it is missing.
     pub members: Vec<MemberState>,
     /// Given physical volumes whose text says that they belong to the group, although the newest
     /// text no longer lists them.
     pub outdated: Vec<usize>,
+    /// Whether its newest text still lists physical volumes that another group has taken. The next commit completes this.
+    pub has_given: bool,
 }
 
 /// A physical volume of a group.
@@ -197,8 +201,9 @@ pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> GroupSurvey {
         }
     }
     let mut in_a_group = vec![false; pvs.len()];
-    for (_, metadata) in newest {
-        let group = gather(Arc::clone(metadata), &by_uuid, &own, &mut in_a_group);
+    let newest = newest.into_values().map(|metadata| (Arc::clone(metadata), false)).collect();
+    for (metadata, has_given) in complete_moves(newest, pvs, &by_uuid, &mut own) {
+        let group = gather(metadata, has_given, &by_uuid, &own, &mut in_a_group);
         found.groups.push(group);
     }
     for (index, (pv, _)) in pvs.iter().enumerate() {
@@ -216,8 +221,47 @@ pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> GroupSurvey {
     found
 }
 
+/// Completes interrupted moves of physical volumes between two groups: in `own`, and in the texts, which say whether they lost some.
+fn complete_moves(
+    mut texts: Vec<(Arc<Metadata>, bool)>,
+    pvs: &[(&PvOnDisk, &Text)],
+    by_uuid: &HashMap<Uuid, usize>,
+    own: &mut [Option<(Uuid, u32)>],
+) -> Vec<(Arc<Metadata>, bool)> {
+    let mut first: HashMap<Uuid, usize> = HashMap::new();
+    let mut both = BTreeSet::new();
+    for (at, (metadata, _)) in texts.iter().enumerate() {
+        let group = &metadata.group;
+        for pv in &group.pvs {
+            let other = *first.entry(pv.id).or_insert(at);
+            if other != at {
+                both.extend([(other, at), (at, other)]);
+            }
+            let Some(&index) = by_uuid.get(&pv.id) else { continue };
+            let Ok(Some(text)) = pvs[index].1 else { continue };
+            if text.group.id != group.id && has_moved(&pv.id, text, metadata) {
+                // Older than every text of its new group.
+                own[index] = Some((group.id, 0));
+            }
+        }
+    }
+    for (from, to) in both {
+        let (giver, taker) = (&texts[from].0, &texts[to].0);
+        let group_of = |pv: &Uuid| Some(own[*by_uuid.get(pv)?]?.0);
+        let owns = |pv: &Uuid| group_of(pv).map(|id| id == taker.group.id);
+        if let Some(group) = rest(giver, taker, owns) {
+            let mut left = Metadata::clone(giver);
+            left.group = group;
+            texts[from] = (Arc::new(left), true);
+        }
+    }
+    texts.retain(|(metadata, has_given)| !has_given || !metadata.group.pvs.is_empty());
+    texts
+}
+
 fn gather(
     metadata: Arc<Metadata>,
+    has_given: bool,
     by_uuid: &HashMap<Uuid, usize>,
     own: &[Option<(Uuid, u32)>],
     in_a_group: &mut [bool],
@@ -252,5 +296,5 @@ fn gather(
             outdated.push(index);
         }
     }
-    Group { metadata, members, outdated }
+    Group { metadata, members, outdated, has_given }
 }

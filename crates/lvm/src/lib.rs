@@ -35,6 +35,7 @@ pub mod command;
 pub mod commit;
 pub mod format;
 pub mod group;
+mod interrupted;
 pub mod metadata;
 pub mod moving;
 pub mod ondisk;

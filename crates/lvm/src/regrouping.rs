@@ -14,6 +14,11 @@ impl VolumeGroup {
     /// A logical volume has extents on both sides, or cannot be moved: see [`ChangeError`].
     pub fn split(&self, moved: &[bool]) -> Result<(Self, Self)> {
         self.may_regroup()?;
+        self.parts(moved)
+    }
+
+    /// The same, of a group that may be in any state.
+    pub(crate) fn parts(&self, moved: &[bool]) -> Result<(Self, Self)> {
         let goes = |pv: usize| moved.get(pv).copied().unwrap_or(false);
         let sides = self.sides(&goes)?;
         let side = |wanted: bool| {

@@ -67,10 +67,14 @@ fn a_split_that_was_cut_off_is_completed() {
     on(&images, "vgsplit", &["vg", "new", "d1", "d2"]).ok();
     // As if the old group had not been written.
     fs::write(images.path("d0"), old).unwrap();
-    let missing = |name| values(&images, "vgs", "vg_missing_pv_count", &[name]).remove(0);
-    assert_eq!((missing("vg"), missing("new")), ("2".to_owned(), "0".to_owned()));
-    on(&images, "vgreduce", &["--removemissing", "vg"]).fails(5, &["vg/gone"]);
-    on(&images, "vgreduce", &["--removemissing", "--force", "vg"]).ok();
+    assert_eq!(values(&images, "vgs", "vg_name,vg_missing_pv_count", &[]), ["new 0", "vg 0"]);
+    assert_eq!(contents(&images), SPLIT);
+    on(&images, "vgsplit", &["vg", "new", "d1", "d2"]).fails(5, &["\"d1\" not found"]);
+    let unfinished = "still lists physical volumes that went to another group";
+    let run = on(&images, "vgck", &["--updatemetadata", "vg"]).ok();
+    assert!(run.err.contains(unfinished), "{}", run.err);
+    let run = on(&images, "vgs", &[]).ok();
+    assert!(!run.err.contains(unfinished), "{}", run.err);
     assert_eq!(contents(&images), SPLIT);
 }
 

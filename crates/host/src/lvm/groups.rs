@@ -70,7 +70,8 @@ impl Groups {
         for ServedGroup { text, members, volumes } in reply.groups {
             let metadata = Metadata::parse(text.as_bytes()).map_err(|error| failed(&error))?;
             let metadata = Arc::new(metadata);
-            groups.push((Group { metadata, members, outdated: Vec::new() }, volumes));
+            let (outdated, has_given) = (Vec::new(), false);
+            groups.push((Group { metadata, members, outdated, has_given }, volumes));
         }
         Ok(Self::new(physical, groups))
     }

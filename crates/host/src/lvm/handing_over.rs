@@ -27,8 +27,7 @@ impl Session {
     /// # Errors
     /// As for [`Self::export_group`].
     pub async fn import_group(&mut self, name: &str, archives: &Archives) -> Result<()> {
-        let found = self.group(name)?;
-        match found.metadata.group.held_elsewhere(&self.local) {
+        match self.group(name)?.metadata.group.held_elsewhere(&self.local) {
             Some(HeldElsewhere::Exported(_)) => {}
             Some(held) => return Err(Error::failed(&held).hint(held.way_out())),
             None => {
@@ -36,6 +35,19 @@ impl Session {
                 return Err(Error::failed(text));
             }
         }
+        // The mark may be what shows that it took physical volumes of another group, whose text still lists them: that is completed first.
+        let given = self.found.groups.iter().filter(|group| group.has_given);
+        let given: Vec<String> = given.map(|group| group.metadata.group.id.to_string()).collect();
+        if !given.is_empty() {
+            let found = self.group(name)?;
+            let draft = self.draft_with(found, self.all_members(found)?).await?;
+            self.commit(draft, &[], archives).await?;
+        }
+        for giver in given {
+            let draft = self.draft(&giver).await?;
+            self.commit(draft, &[], archives).await?;
+        }
+        let found = self.group(name)?;
         let mut draft = self.draft_with(found, self.all_members(found)?).await?;
         let failed = |error| Error::new("Cannot import VG", name, error);
         draft.group.import().map_err(failed)?;
@@ -57,7 +69,7 @@ impl Session {
         let found = self.group(name)?;
         self.refuse_held(&found.metadata.group)?;
         let usable: Vec<bool> = found.members.iter().map(|it| it.usable().is_some()).collect();
-        if found.is_complete() {
+        if found.is_complete() && !found.has_given {
             return Ok(vec![format!("  Volume group \"{name}\" is already consistent.")]);
         }
         let present = found.members.iter().filter_map(|member| member.usable()).collect();

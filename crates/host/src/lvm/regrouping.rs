@@ -1,7 +1,8 @@
 //! `vgsplit` and `vgmerge`: physical volumes that go from one group to another, with the logical volumes on them.
 //!
-//! Two groups change, one after the other. In between, the group that is written first is exported: a physical volume without a metadata
-//! area belongs to every group that lists it, and no host is to use it in two groups. After a crash, `vgimport` removes the mark.
+//! Two groups change, one after the other. In between, the group that is written first is exported, so that no host uses a physical volume
+//! in two groups. After a crash the physical volumes have moved if one of them has the new text ([`ashlar_lvm::group`]); then the next
+//! change of the groups completes the move.
 
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::metadata::is_valid_name;
@@ -39,6 +40,18 @@ impl Session {
         if name == to {
             return Err(Error::failed(format_args!("Duplicate volume group name \"{to}\"")));
         }
+        let exists = self.found.groups.iter().any(|group| group.metadata.group.name == to);
+        let mut into = match exists {
+            true => self.draft(to).await?,
+            false if !is_valid_name(to) => {
+                let why = format!("\"{to}\" is not a name for a volume group");
+                return Err(failed(&why));
+            }
+            false => {
+                let group = VolumeGroup::new(to, new_uuid(), from.group.extent_size);
+                Draft::of(None, group, Vec::new())
+            }
+        };
         let goes = match moved {
             Moved::Volume(volume) => from.group.needed_by(volume).ok_or_else(|| {
                 let text = format!("Failed to find logical volume \"{name}/{volume}\"");
@@ -67,18 +80,6 @@ impl Session {
                 "vgrename gives the whole group another name, vgmerge merges it into another group";
             return Err(failed(&"no physical volume would be left").hint(hint));
         }
-        let exists = self.found.groups.iter().any(|group| group.metadata.group.name == to);
-        let mut into = match exists {
-            true => self.draft(to).await?,
-            false if !is_valid_name(to) => {
-                let why = format!("\"{to}\" is not a name for a volume group");
-                return Err(failed(&why));
-            }
-            false => {
-                let group = VolumeGroup::new(to, new_uuid(), from.group.extent_size);
-                Draft::of(None, group, Vec::new())
-            }
-        };
         let (rest, part) = from.group.split(&goes).map_err(|error| failed(&error))?;
         into.group.merge(part).map_err(|error| failed(&error))?;
         let members = std::mem::take(&mut from.members);
@@ -91,8 +92,7 @@ impl Session {
         archives.before(self.group(&name).ok().map(|group| &*group.metadata))?;
         self.write_both(into, from, to, archives).await.map_err(|error| {
             error.hint(format_args!(
-                "if {to} has the physical volumes now, vgimport {to} and then a forced vgreduce --removemissing {name} \
-                 complete what was begun"
+                "if {to} has the physical volumes now, vgimport {to} completes what was begun"
             ))
         })?;
         Ok(exists)
@@ -107,7 +107,7 @@ impl Session {
         archives: &Archives,
     ) -> Result<()> {
         let failed = |error| Error::new("Cannot change VG", to, error);
-        first.group.export().map_err(failed)?;
+        first.group.receive();
         self.commit(first, &[], archives).await?;
         self.commit(second, &[], archives).await?;
         let found = self.group(to)?;

@@ -176,7 +176,7 @@ async fn leaves(
 }
 
 impl Session {
-    async fn new(
+    pub(super) async fn new(
         disks: Vec<Disk>,
         read_only: bool,
         local: SystemIds,
@@ -253,6 +253,12 @@ impl Session {
             let name = &group.metadata.group.name;
             for id in group.missing() {
                 self.dialogue.warn(&format_args!("VG {name} is missing PV {id}"));
+            }
+            if group.has_given {
+                let text = "still lists physical volumes that went to another group";
+                self.dialogue.warn(&format_args!(
+                    "VG {name} {text}: vgck --updatemetadata completes the move"
+                ));
             }
             for index in &group.outdated {
                 let text = "it was removed from the group";

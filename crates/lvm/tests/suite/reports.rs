@@ -40,7 +40,8 @@ fn inventory(change: impl FnOnce(&mut Metadata), states: &[(&str, bool, &str)]) 
     let members = (0..physical.len()).map(MemberState::Present).collect();
     let other = "ckAypx-20JM-PTHM-XcK9-oKvV-gIu9-X2BF8w".parse().unwrap();
     physical.push(present('z', other));
-    let group = Group { metadata: Arc::new(metadata), members, outdated: Vec::new() };
+    let metadata = Arc::new(metadata);
+    let group = Group { metadata, members, outdated: Vec::new(), has_given: false };
     let state = |(name, is_open, status): &(&str, bool, &str)| {
         ((*name).to_owned(), LvState { is_open: *is_open, status: (*status).to_owned() })
     };
