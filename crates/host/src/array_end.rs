@@ -1,4 +1,5 @@
-//! Stops one array while the daemon runs: `clear` and `inactive` written to its `array_state`, as by `mdadm --stop`.
+//! Stops one array while the daemon runs: `clear` and `inactive` written to its `array_state`, as by `mdadm --stop`; or its writes:
+//! `readonly` and `read-auto`, as by `mdadm --readonly`. As in the kernel, neither happens while the array is in use.
 //!
 //! Any thread may write attributes; arrays stop on the main one, within the turn of the writer: no device is built on
 //! the array meanwhile, and the daemon's shutdown waits for the array's.
@@ -38,7 +39,7 @@ impl ArrayEnd {
         }));
     }
 
-    /// Stops the array called `name`, on the thread that stops arrays.
+    /// Stops the array called `name`, or its writes, on the thread that stops arrays.
     ///
     /// # Errors
     /// It is in use, or could not be marked clean.
@@ -48,14 +49,20 @@ impl ArrayEnd {
         how: End,
         mut turn: Turn,
     ) -> Result<(), AttributeError> {
+        let what = match how {
+            End::Clear | End::Inactive => "be stopped",
+            End::Writes(_) => "become read-only",
+        };
         let busy = |why: &dyn std::fmt::Display| {
-            AttributeError::Busy(format!("{name} cannot be stopped: {why}"))
+            AttributeError::Busy(format!("{name} cannot {what}: {why}"))
         };
         let Clients { devices: all, arrays, .. } = &*self.clients;
         if let Some(waiting) = arrays.find_waiting(name) {
-            // The end of the turn closes the disks.
-            if how == End::Clear {
-                turn.release(&waiting.name);
+            match how {
+                // The end of the turn closes the disks.
+                End::Clear => turn.release(&waiting.name),
+                End::Inactive => {}
+                End::Writes(_) => return Err(AttributeError::NotFound),
             }
             return Ok(());
         }
@@ -68,6 +75,14 @@ impl ArrayEnd {
             }
         }
         drop(devices);
+        if let End::Writes(word) = how {
+            let volume = arrays.find(name).ok_or(AttributeError::NotFound)?;
+            // Whoever opens it from then on finds it read-only.
+            let closed = self.clients.shut(name, name).await.map_err(|why| busy(&why))?;
+            let set = volume.view.set_state(&turn, word).await;
+            closed.reopen();
+            return Ok(set?);
+        }
         let volume = arrays.take_out(name).ok_or(AttributeError::NotFound)?;
         let hidden = match self.clients.hide(is_meant, name).await {
             Ok(hidden) => hidden,

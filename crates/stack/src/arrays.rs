@@ -89,16 +89,18 @@ impl WaitingArray {
     }
 }
 
-/// What happens to the members of an array that a user ends.
+/// What ends of an array that nothing uses, by the word that a user writes to its `array_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// They are released (`array_state` is set to `clear`).
+    /// The array: its members are released (`clear`).
     Clear,
-    /// They wait to be an array again (`inactive`).
+    /// The array: its members wait to be one again (`inactive`).
     Inactive,
+    /// Its writes (`readonly`, or `read-auto`: until the next one).
+    Writes(&'static str),
 }
 
-/// Ends the array of this name, which runs or waits, if nothing uses it.
+/// Ends the array of this name, which runs or waits, or its writes, if nothing uses it.
 pub type Ender =
     dyn Fn(&str, End, Turn) -> LocalFuture<'static, Result<(), AttributeError>> + Send + Sync;
 
@@ -148,7 +150,7 @@ impl Arrays {
         self.ender.get_or_init(|| ender);
     }
 
-    /// Ends the array called `name`.
+    /// Ends the array called `name`, or its writes.
     ///
     /// # Errors
     /// The array is in use, or there is no function that ends arrays.

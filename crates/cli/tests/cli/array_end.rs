@@ -68,9 +68,18 @@ fn a_client_of_an_array_keeps_it_from_ending() {
     let held = ["md0 cannot be stopped: 'md0' is open"];
     set(&daemon, "clear").fails(1, &held);
     set(&daemon, "inactive").fails(1, &held);
+    for word in ["readonly", "read-auto"] {
+        set(&daemon, word).fails(1, &["md0 cannot become read-only: 'md0' is open"]);
+    }
     client.write(0, &[7; 4096]);
     assert_eq!(client.reply(), 0, "it is served on");
     drop(client);
+    set(&daemon, "readonly").ok();
+    // It is no matter to one that is read-only already, and its clients know.
+    let reader = Nbd::open(&images.path("nbd"), "md0");
+    set(&daemon, "readonly").ok();
+    drop(reader);
+    set(&daemon, "active").ok();
     images.run(&["md", "assemble"], &["d0", "d1"]).fails(1, &["d0"]);
     set(&daemon, "clear").ok();
     assert_eq!(data(&images, "d1"), (true, vec![7; 4096]));
@@ -92,7 +101,7 @@ fn a_mount_follows_an_array_that_ends_and_is_told_that_it_is_busy() {
     let daemon = Daemon::start(images.dir.path(), &["--mount", "mnt", "d0", "d1", "m0", "m1"]);
     let volume = File::options().read(true).write(true).open(mount.join("dev/md0")).unwrap();
     volume.write_all_at(&[7; 4096], 0).unwrap();
-    for word in ["clear", "inactive\n"] {
+    for word in ["clear", "inactive\n", "readonly"] {
         let busy = fs::write(mount.join(STATE), word).unwrap_err();
         assert_eq!(busy.raw_os_error(), Some(16), "{word}");
     }

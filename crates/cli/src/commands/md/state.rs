@@ -35,8 +35,8 @@ impl ArrayArgs {
 
 /// Make running arrays read-only, as mdadm --readonly does
 ///
-/// Their superblocks are marked clean, syncs stop, and writes fail from then on, also those of clients that have an array open:
-/// unmount it first. The array_state becomes readonly.
+/// Their superblocks are marked clean, syncs stop, and writes fail from then on. The array_state becomes readonly. Refused while an array is
+/// in use, as in the kernel: unmount it and disconnect its NBD clients first.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.

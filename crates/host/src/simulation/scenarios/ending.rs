@@ -146,6 +146,8 @@ fn an_array_that_a_volume_group_is_made_of_does_not_end() {
             let why = "md5 cannot be stopped: md5 is part of a volume group";
             scene.set_refused(array, word, why).await;
         }
+        let why = "md5 cannot become read-only: md5 is part of a volume group";
+        scene.set_refused(array, "readonly", why).await;
         // After the last write it says so for a moment.
         let state = scene.get(array).await;
         assert!(state == "clean" || state == "active", "{state}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ashlar_md::ManageError;
+use ashlar_md::{ArrayState, ManageError};
 
 use crate::arrays::{Arrays, End};
 use crate::attributes::{AttributeError, Row, Tree};
@@ -23,6 +23,12 @@ impl NamedArray {
             ("clear", _) => self.arrays.end(&self.name, End::Clear, turn).await,
             ("inactive", Some(_)) => self.arrays.end(&self.name, End::Inactive, turn).await,
             ("inactive", None) => Ok(()),
+            ("readonly", Some(view)) if view.state() != ArrayState::ReadOnly => {
+                self.arrays.end(&self.name, End::Writes("readonly"), turn).await
+            }
+            ("read-auto", Some(view)) if !is_only_read(view.state()) => {
+                self.arrays.end(&self.name, End::Writes("read-auto"), turn).await
+            }
             (_, Some(view)) => Ok(view.set_state(&turn, word).await?),
             (_, None) => {
                 let (array, word) = (self.name.clone(), word.to_owned());
@@ -30,6 +36,10 @@ impl NamedArray {
             }
         }
     }
+}
+
+fn is_only_read(state: ArrayState) -> bool {
+    matches!(state, ArrayState::ReadOnly | ArrayState::ReadAuto)
 }
 
 const ROWS: &[Row<NamedArray>] = &[Row::change(
