@@ -12,6 +12,7 @@
 #   A-fio-Q        fio writes at random and verifies, over A; the other reads the same
 #   A-datasets     A resizes, snapshots, clones, promotes, renames and rolls back; the other sees that bit for bit and undoes it
 #   A-properties-Q A sets all properties; the other sees the same values, sources and limits, and inherits them again
+#   ashlar-devices    ashlar in the guest and the kernel change one pool on block devices: create, add, attach, replace, detach, labelclear
 #   ashlar-leaves-Q   volumes are suspended, and the pool exported, while they are written
 #   A-segments-Q   requests of many small unaligned segments, on blocks of 16 KiB, over A; the other reads the same
 #   A-ext4-Q, A-lvm-Q, A-thin-Q   a file system, LVM with a snapshot, a thin pool on a volume over A; the other continues
@@ -66,6 +67,7 @@ cases() {
 			done
 		done
 	done
+	echo "ashlar-devices devices ashlar stripe 1 6 +"
 	# Not those that the kernel makes: 2.1 does not know what they are made with.
 	echo "ashlar-2.1-made-mirror exchange ashlar mirror 1 2 -"
 	echo "ashlar-2.1-dies-q1 dies ashlar stripe 1 1 +"
@@ -272,6 +274,15 @@ properties() {
 	step "zdb" clean
 	step "$first compares" "$first" compare
 }
+on_devices() {
+	local list=() disk
+	for disk in "${disks[@]}"; do list+=(--disk "$disk"); done
+	"$oracle/qemu-run" --timeout 400 --mem 1536M --log "$WORK/klog" "${list[@]}" "$here/zpool-devices-guest.sh" "$ASHLAR" >"$WORK/guest" 2>&1
+	tail -n 1 "$WORK/guest" | grep -qx pass && return
+	cat "$WORK/guest"
+	return 1
+}
+devices() { step "ashlar and the kernel, in turn" on_devices; }
 leaves() {
 	step "ashlar makes" ashlar make
 	step "ashlar leaves" ashlar leaves
