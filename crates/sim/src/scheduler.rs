@@ -8,6 +8,8 @@
 //! If none is possible before the main future has ended, it will never end: that is a deadlock (a
 //! lost wake-up or completion), and the simulation panics naming the seed.
 
+mod tasks;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,6 +23,7 @@ use std::time::Duration;
 use ashlar_block::{LocalFuture, RequestId, Runtime, clock, plug};
 use async_task::{Runnable, Task};
 
+pub use self::tasks::{JoinHandle, SimRuntime, start};
 use crate::media::Media;
 use crate::rng::{Rng, mix};
 
@@ -30,8 +33,6 @@ const MAX_STEPS_AT_ONE_TIME: u64 = 20_000_000;
 const DEFAULT_LIMIT: Duration = Duration::from_secs(100 * 86_400);
 /// Within this time a disk that was silent answers all that it held.
 const MAX_LATE_NS: u64 = 10_000_000;
-/// The wall clock when a simulation begins: 2025-01-01 UTC.
-const EPOCH: Duration = Duration::from_secs(1_735_689_600);
 
 /// An event at a given time: the end of a command.
 pub(crate) trait Event {
@@ -519,98 +520,4 @@ pub enum Standing {
 /// When no simulation runs.
 pub fn stand_still(duration: Duration, who: Standing) {
     current().stand_still(duration, who);
-}
-
-/// The runtime of the simulation on the current thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SimRuntime;
-
-impl Runtime for SimRuntime {
-    fn now_ns(&self) -> u64 {
-        current().now_ns()
-    }
-
-    fn wall_clock(&self) -> Duration {
-        EPOCH + Duration::from_nanos(current().now_ns())
-    }
-
-    fn sleep(&self, duration: Duration) -> LocalFuture<'static, ()> {
-        let core = current();
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let at_ns = core.now_ns().saturating_add(nanos);
-        Box::pin(Sleep { key: (at_ns, core.next_id()), core, registered: false })
-    }
-
-    fn spawn(&self, task: LocalFuture<'static, ()>) {
-        current().spawn(task);
-    }
-}
-
-struct Sleep {
-    core: Rc<SchedulerCore>,
-    key: (u64, u64),
-    registered: bool,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut due = self.core.due.borrow_mut();
-        // Registered and no longer in the map: fired.
-        if self.registered && !due.contains_key(&self.key) {
-            return Poll::Ready(());
-        }
-        // A waker may own a task that owns a sleep, so drop it without a borrow held.
-        let old = due.insert(self.key, DueAction::Wake(cx.waker().clone()));
-        drop(due);
-        drop(old);
-        self.registered = true;
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        let due = self.core.due.borrow_mut().remove(&self.key);
-        drop(due);
-    }
-}
-
-/// Starts a task of the current simulation whose result can be awaited; it continues if the handle
-/// is dropped.
-pub fn start<T: 'static>(task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-    let slot = Rc::new(Slot { value: Cell::new(None), waker: Cell::new(None) });
-    let join = JoinHandle { slot: Rc::clone(&slot) };
-    current().spawn(Box::pin(async move {
-        slot.value.set(Some(task.await));
-        if let Some(waker) = slot.waker.take() {
-            waker.wake();
-        }
-    }));
-    join
-}
-
-struct Slot<T> {
-    value: Cell<Option<T>>,
-    waker: Cell<Option<Waker>>,
-}
-
-/// Returns the task's result.
-pub struct JoinHandle<T> {
-    slot: Rc<Slot<T>>,
-}
-
-impl<T> Future for JoinHandle<T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        match self.slot.value.take() {
-            Some(value) => Poll::Ready(value),
-            None => {
-                self.slot.waker.set(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        }
-    }
 }
