@@ -4,13 +4,14 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use ashlar_block::Sectors;
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember, create};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use uuid::Uuid;
 
-use super::support::{Daemon, Images, MIB, Nbd, program};
+use super::support::{Daemon, Images, MIB, Nbd, program, until};
 
 /// The members d0, d1 and d2 of a RAID5 with chunks of 64 KiB.
 fn raid5(is_clean: bool) -> Images {
@@ -129,6 +130,19 @@ fn an_array_whose_parity_may_be_wrong_needs_force_without_a_member() {
     let none = daemon.client(&["md", "suspect", "md0"]).ok();
     assert_eq!(none.out, "");
     drop(daemon);
+}
+
+#[test]
+fn what_may_be_wrong_is_known_until_the_resync_after_a_recovery() {
+    let images = raid5(false);
+    std::fs::write(images.path("d0"), vec![0; 4 * MIB as usize]).unwrap();
+    let daemon = Daemon::start(images.dir.path(), &["--run", "--force", "d1", "d2"]);
+    let suspects = || daemon.client(&["md", "suspect", "md0"]);
+    assert_eq!(suspects().code, Some(1));
+    daemon.client(&["md", "add", "md0", "d0"]).ok();
+    until(Duration::from_secs(20), "the list stays", || suspects().code == Some(0));
+    let log = daemon.end();
+    assert!(log.contains("recovers data that may be wrong"), "{log}");
 }
 
 #[test]

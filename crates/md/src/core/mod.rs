@@ -198,6 +198,11 @@ impl Core {
             && self.bitmap().is_none_or(|bitmap| bitmap.may_differ(range))
     }
 
+    /// Whether what is recovered from parity may be wrong, and is used: the user has forced the array's start.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.forced
+    }
+
     /// The ranges of the array in whose rows parity may not fit, although it is used: what is recovered there may be wrong.
     pub(crate) fn suspects(&self) -> Vec<Range<Sector>> {
         let (from, end) = (self.resync_offset.get().as_end(), self.sync_end());

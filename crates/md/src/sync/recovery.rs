@@ -69,6 +69,13 @@ impl Engine {
             let purpose = target.purpose();
             info!(array = self.core.name(), member, slot, ?purpose, "recovery");
         }
+        let suspects = self.core.suspects();
+        if self.core.is_forced() && !suspects.is_empty() {
+            // The resync that follows makes the parity of what was recovered, and leaves no trace of this.
+            let sectors: u64 = suspects.iter().map(|range| (range.end - range.start).0).sum();
+            let text = "recovers data that may be wrong: ashlar md suspect lists where, until the resync that follows has ended";
+            warn!(array = self.core.name(), sectors, "{text}");
+        }
         let ended = self.drive(&job).await;
         let result = match ended {
             SyncEnd::Complete => job.complete().await,

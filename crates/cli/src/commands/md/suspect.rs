@@ -17,6 +17,9 @@ use crate::output;
 /// the blocks that ashlar recovers in these rows may be wrong; only --force serves such an array. Prints the first byte and the length in bytes
 /// of each range, so that a file system with checksums can judge the blocks there. With a write-intent bitmap the ranges are the chunks
 /// that were being written; without one they are everything behind the end of the last resync.
+///
+/// The list follows from the superblocks and the bitmap. Once a disk was added, the missing member's data are recovered, and a resync makes parity
+/// fit them: then the list is empty, but what was recovered wrong stays wrong, and nothing says where. Save the list before you add a disk.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 nothing is suspect, 1 some ranges are, or it failed.
