@@ -75,7 +75,7 @@ fn a_client_of_an_array_keeps_it_from_ending() {
     assert_eq!(client.reply(), 0, "it is served on");
     drop(client);
     set(&daemon, "readonly").ok();
-    // It is no matter to one that is read-only already, and its clients know.
+    // An array that is read-only already stays so, whoever has it open.
     let reader = Nbd::open(&images.path("nbd"), "md0");
     set(&daemon, "readonly").ok();
     drop(reader);
