@@ -102,12 +102,17 @@ impl Personality {
                 geometry.map(Self::Raid10).map_err(Into::into)
             }
             Level::Raid1 => Ok(Self::Raid1 { disks, size: sb.size }),
-            level => match parity_level(level) {
+            Level::Raid4
+            | Level::Raid5
+            | Level::Raid6
+            | Level::Multipath
+            | Level::Faulty
+            | Level::Other(_) => match parity_level(sb.level) {
                 Some(level) => {
                     let geometry = raid5::Geometry::new(level, sb.layout, disks, sb.chunk, sb.size);
                     geometry.map(Self::Parity).map_err(Into::into)
                 }
-                None => Err(PersonalityError::Level(level)),
+                None => Err(PersonalityError::Level(sb.level)),
             },
         };
         Ok(made?)
