@@ -40,18 +40,17 @@ pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
 /// # Errors
 /// The first such file.
 pub(crate) fn check_backups(probed: &[ProbedDisk], backups: &[PathBuf]) -> Result<()> {
-    let named = probed.iter().filter(|disk| backups.contains(&disk.disk.path));
-    for ProbedDisk { disk, contents } in named.filter(|disk| !disk.is_reshape_backup()) {
-        let why = match contents {
-            Ok(_) => "it does not begin with the header that mdadm writes".to_owned(),
-            Err(status) => format!("it cannot be read: {status}"),
-        };
-        let error = Error::new("cannot use as backup file", disk.path.display(), why);
-        return Err(error.hint(
-            "name the file that mdadm --grow was given as --backup-file, or leave the option out",
-        ));
-    }
-    Ok(())
+    let is_wrong =
+        |disk: &&ProbedDisk| backups.contains(&disk.disk.path) && !disk.is_reshape_backup();
+    let Some(ProbedDisk { disk, contents }) = probed.iter().find(is_wrong) else { return Ok(()) };
+    let why = match contents {
+        Ok(_) => "it does not begin with the header that mdadm writes".to_owned(),
+        Err(status) => format!("it cannot be read: {status}"),
+    };
+    let error = Error::new("cannot use as backup file", disk.path.display(), why);
+    Err(error.hint(
+        "name the file that mdadm --grow was given as --backup-file, or leave the option out",
+    ))
 }
 
 /// The refusal to write to a device that another program writes to.

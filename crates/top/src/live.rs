@@ -24,7 +24,7 @@ enum Message {
     Key(KeyEvent),
     /// The terminal has another size.
     Resized,
-    Sample(Result<Sample>),
+    Sample(Result<Box<Sample>>),
     /// The terminal cannot be read.
     Unreadable(io::Error),
     Signal,
@@ -131,7 +131,7 @@ fn take_samples(
             Ok(other) => delay = other,
             Err(RecvTimeoutError::Timeout) => {
                 last = Instant::now();
-                let sample = client.sample();
+                let sample = client.sample().map(Box::new);
                 let is_last = sample.is_err();
                 if sender.send(Message::Sample(sample)).is_err() || is_last {
                     return;
@@ -174,7 +174,7 @@ fn show(
             Ok(Message::Sample(Ok(_))) if view.is_paused => {}
             Ok(Message::Sample(Ok(sample))) => {
                 interval = Some(Interval::between(&last, &sample));
-                last = sample;
+                last = *sample;
             }
             Ok(Message::Sample(Err(error))) => {
                 return Err(error.hint("has the daemon ended? its log says why"));

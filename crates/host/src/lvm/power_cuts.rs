@@ -55,6 +55,9 @@ impl Dialogue for Agrees {
     }
 }
 
+/// A physical volume, its first extent and their number.
+type Run = (Uuid, u32, u32);
+
 /// What a user sees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Seen {
@@ -64,7 +67,7 @@ struct Seen {
     /// Physical volumes without a group, with their sizes.
     free: BTreeSet<(String, u64)>,
     /// Each logical volume: its group, and the extents of physical volumes that it has.
-    volumes: BTreeMap<String, (String, Vec<(Uuid, u32, u32)>)>,
+    volumes: BTreeMap<String, (String, Vec<Run>)>,
 }
 
 fn path(disk: usize) -> String {
@@ -336,7 +339,7 @@ fn other_changes_of_physical_volumes_happen_or_do_not() {
         let work = async |session: &mut Session| {
             session.change_members(group, &change, &archives()).await.map(drop)
         };
-        cut_everywhere(None, &empty, work);
+        cut_everywhere(None, empty, work);
     }
     let extend = Membership::Extend { physical: vec![path(5)], layout: LAYOUT };
     let extend = async |session: &mut Session| {

@@ -38,7 +38,7 @@ pub(crate) struct Ls {
     #[command(flatten)]
     top: SubvolumeArgs,
 
-    /// Also print type, mode, links, owner, group, size and time of change
+    /// Also print details: type, mode, links, owner, group, size and time of change
     #[arg(short, long)]
     long: bool,
 

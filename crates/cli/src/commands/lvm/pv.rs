@@ -29,7 +29,9 @@ pub(crate) struct Pvcreate {
     #[command(flatten)]
     disks: Devices,
 
-    /// Overwrite the contents of the disks; twice: even a physical volume of a group
+    /// Overwrite the contents of the disks
+    ///
+    /// Given twice, even a physical volume of a group
     #[arg(short, long, action = ArgAction::Count)]
     force: u8,
 
@@ -84,7 +86,9 @@ pub(crate) struct Pvremove {
     #[command(flatten)]
     disks: Devices,
 
-    /// Twice: even from a physical volume of a group, which will then miss it
+    /// Given twice: even a physical volume of a group
+    ///
+    /// The group will then miss it
     #[arg(short, long, action = ArgAction::Count)]
     force: u8,
 

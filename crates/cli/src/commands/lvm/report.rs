@@ -47,12 +47,13 @@ pub(super) struct Look {
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
 
-    /// Also with --separator, columns have a fixed width
+    /// Keep columns aligned with --separator
     #[arg(long)]
     aligned: bool,
 
-    /// The unit of sizes: r or h (the largest that fits, with < if rounded up, or without), b, s, k, m, g,
-    /// t, p, e; in upper case powers of 1000
+    /// Unit of sizes: r, h, b, s, k, m, g, t, p or e
+    ///
+    /// With r and h the largest that fits, r with < if rounded up; in upper case powers of 1000
     #[arg(long, value_name = "UNIT", default_value = "r")]
     units: Units,
 

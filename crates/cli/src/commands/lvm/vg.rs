@@ -130,7 +130,9 @@ pub(crate) struct Vgreduce {
     #[arg(long, conflicts_with_all = ["all", "names"])]
     removemissing: bool,
 
-    /// With --removemissing: also remove the logical volumes that have extents there, with what is left of their data
+    /// With --removemissing: also remove damaged volumes
+    ///
+    /// These are the logical volumes that have extents there, with what is left of their data
     #[arg(short, long, requires = "removemissing")]
     force: bool,
 

@@ -35,7 +35,7 @@ pub(crate) struct Action {
     /// The array: md0, /dev/md0 or /dev/md/NAME
     array: ArrayName,
 
-    /// What to do
+    /// What to do: check, repair, idle, frozen, resync or recover
     #[arg(value_parser = ["check", "repair", "idle", "frozen", "resync", "recover"])]
     action: String,
 

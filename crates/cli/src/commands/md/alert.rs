@@ -22,7 +22,9 @@ pub(super) struct AlertArgs {
     #[arg(short, long, visible_alias = "alert", value_name = "PROGRAM")]
     program: Option<PathBuf>,
 
-    /// Send mail about Fail, FailSpare, DegradedArray and TestMessage, by sendmail
+    /// Send mail about failures
+    ///
+    /// About the events Fail, FailSpare, DegradedArray and TestMessage, by sendmail
     #[arg(short, long, value_name = "ADDRESS", value_parser = address)]
     mail: Option<String>,
 

@@ -65,7 +65,9 @@ pub(crate) struct Add {
     /// The pool
     pool: String,
 
-    /// Disks, with mirror, raidz, raidz2, raidz3 or log before the disks that it applies to
+    /// Disks, and words such as mirror before them
+    ///
+    /// The words mirror, raidz, raidz2, raidz3 and log apply to the disks behind them
     #[arg(value_name = "VDEV", required = true)]
     vdevs: Vec<String>,
 

@@ -40,7 +40,9 @@ struct CommonOptions {
     #[arg(short, long)]
     readonly: bool,
 
-    /// Read limit of each device in bytes per second, with K, M, G or T; 0 means no limit
+    /// Read limit of each device in bytes per second
+    ///
+    /// With K, M, G or T; 0 means no limit
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = ashlar_host::size::bytes)]
     limit: u64,
 
