@@ -26,12 +26,13 @@ unknown.
 
 Examples:
   ashlar md detail md0
+  ashlar md detail /dev/md0 /dev/md/home
   ashlar md detail --test md0 >/dev/null || echo look after it
   ashlar md detail disk*.img
   ashlar md detail --scan >>mdadm.conf
   ashlar md detail --export md0")]
 pub(crate) struct DetailCommand {
-    /// A running array's name, or the members of arrays or disks with partitions that are
+    /// Names of running arrays, or the members of arrays or disks with partitions that are
     #[arg(required_unless_present = "scan", value_name = "NAME|DEVICE")]
     what: Vec<PathBuf>,
 
@@ -122,14 +123,18 @@ impl DetailCommand {
         if self.what.is_empty() {
             return Ok((self.scanned()?, Vec::new()));
         }
-        if let Some(name) = running_name(&self.what) {
-            let found = self.daemon.connect().and_then(|mut client| client.detail(name.as_str()));
-            let mut detail = found.map_err(|error| self.neither(error))?;
+        if let Some(names) = running_names(&self.what) {
+            let found = self.daemon.connect().and_then(|mut client| {
+                names.iter().map(|name| client.detail(name.as_str())).collect::<Result<Vec<_>>>()
+            });
+            let mut details = found.map_err(|error| self.neither(error))?;
             if self.brief || self.scan {
-                // The name that the user gave.
-                detail.device = format!("/dev/{}", name.as_str());
+                for (detail, name) in details.iter_mut().zip(&names) {
+                    // The name that the user gave.
+                    detail.device = format!("/dev/{}", name.as_str());
+                }
             }
-            return Ok((vec![detail], Vec::new()));
+            return Ok((details, Vec::new()));
         }
         let sandbox = Sandbox::of(&self.what);
         let mut found = disks::reactor()?.block_on(arrays_on(&self.what, sandbox))?;
@@ -158,8 +163,12 @@ fn health(detail: &Detail) -> u8 {
     if detail.state == INACTIVE { UNUSABLE } else { u8::from(!complete) }
 }
 
-/// The array name, if the argument is one and not a file.
-fn running_name(what: &[PathBuf]) -> Option<ArrayName> {
-    let [one] = what else { return None };
-    ArrayName::of_running(one.to_str()?)
+/// The arrays' names, if all arguments are such and no files. Of several, each must look like one: md0, /dev/md0 or /dev/md/NAME.
+fn running_names(what: &[PathBuf]) -> Option<Vec<ArrayName>> {
+    let is_alone = what.len() == 1;
+    let name = |one: &PathBuf| {
+        let text = one.to_str().filter(|text| is_alone || !ArrayName::is_plain(text))?;
+        ArrayName::of_running(text)
+    };
+    what.iter().map(name).collect()
 }

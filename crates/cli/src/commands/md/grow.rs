@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ashlar_host::client::Client;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::{interface, size};
 use ashlar_stack::graph::human_size;
@@ -54,7 +55,8 @@ pub(crate) struct GrowCommand {
     #[arg(long, requires = "size")]
     assume_clean: bool,
 
-    /// Shrink the array; data beyond the new end are lost. Or leave a raid1 with a single device
+    /// Shrink the array; data beyond the new end are lost. Or leave a raid1 with a single device, or with
+    /// fewer disks than devices
     #[arg(short, long)]
     force: bool,
 
@@ -92,13 +94,38 @@ impl Reshape {
         let Some((option, _)) = all.iter().find(|(_, value)| value.is_some()) else {
             return Ok(());
         };
-        let why = "this needs a reshape, which ashlar does not do; nothing was changed";
-        let error = Error::new("cannot grow", array.as_str(), format_args!("{option}: {why}"));
-        Err(error.hint("stop the array, and let mdadm and the kernel reshape it"))
+        Err(no_reshape(array, option))
     }
 }
 
+fn no_reshape(array: &ArrayName, option: &str) -> Error {
+    let why = "this needs a reshape, which ashlar does not do; nothing was changed";
+    let error = Error::new("cannot grow", array.as_str(), format_args!("{option}: {why}"));
+    error.hint("stop the array, and let mdadm and the kernel reshape it")
+}
+
 impl GrowCommand {
+    /// Refuses what must not add disks first: a reshape, and more devices than there are spares for, as mdadm does.
+    fn check_devices(&self, client: &mut Client, count: usize) -> Result<()> {
+        let detail = client.detail(self.array.as_str())?;
+        if detail.level != "raid1" {
+            let is_reshape = count != detail.raid_devices && !self.add.is_empty();
+            return if is_reshape {
+                Err(no_reshape(&self.array, "--raid-devices"))
+            } else {
+                Ok(())
+            };
+        }
+        let more = count.saturating_sub(detail.raid_devices);
+        let spares = detail.spare_devices + self.add.len();
+        if self.force || more <= spares {
+            return Ok(());
+        }
+        let why = format!("{more} more devices need as many spares, and there are {spares}");
+        let error = Error::new("cannot grow", self.array.as_str(), why);
+        Err(error.hint("--add DISK adds a spare first; with --force the array is degraded"))
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         self.reshape.check(&self.array)?;
         let size = self.size.map(|limit| match limit.0 {
@@ -109,6 +136,9 @@ impl GrowCommand {
         if self.raid_devices == Some(1) && !self.force {
             let error = Error::usage("an array of a single device has no copies");
             return Err(error.hint("use --force to make it one"));
+        }
+        if let Some(count) = self.raid_devices {
+            self.check_devices(&mut client, count)?;
         }
         for disk in &self.add {
             let add = interface::ManageAction::Add;

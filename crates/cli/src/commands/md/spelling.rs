@@ -68,9 +68,19 @@ fn translate(mut words: Vec<OsString>) -> Vec<OsString> {
     words.retain(|word| word != "--misc");
     let is_before = |word: &&OsString| word.to_str().is_some_and(|text| BEFORE.contains(&text));
     let first = words.iter().take_while(is_before).count();
-    let Some(word) = words.get(first).and_then(|word| word.to_str()).map(str::to_owned) else {
+    let Some(mut word) = words.get(first).and_then(|word| word.to_str()).map(str::to_owned) else {
         return words;
     };
+    // Before --detail and --examine, mdadm's --query says nothing more.
+    let is_look =
+        |word: &OsString| ["-D", "--detail", "-E", "--examine"].iter().any(|look| word == look);
+    if (word == "-Q" || word == "--query") && words.get(first + 1).is_some_and(is_look) {
+        words.remove(first);
+        return translate(words);
+    }
+    if let Some(look @ ("D" | "E")) = word.strip_prefix("-Q") {
+        word = format!("-{look}");
+    }
     let (before, behind) = (words[..first].to_vec(), words[first + 1..].to_vec());
     let given = |ours: &[&str]| ours.iter().map(OsString::from).chain(before).collect::<Vec<_>>();
     if let Some(name) = word.strip_prefix("--") {
@@ -156,6 +166,9 @@ mod tests {
             ("ashlar md -IRs", "ashlar md incremental -Rs"),
             ("ashlar md -Q a md0", "ashlar md query a md0"),
             ("ashlar md --query a", "ashlar md query a"),
+            ("ashlar md -Q --detail md0", "ashlar md detail md0"),
+            ("ashlar md --query -E a", "ashlar md examine a"),
+            ("ashlar md -QD md0", "ashlar md detail md0"),
             ("ashlar md --misc --zero-superblock a b", "ashlar md zero-superblock a b"),
             ("ashlar md --zero-superblock --force a", "ashlar md zero-superblock --force a"),
             ("ashlar md -o /dev/md0", "ashlar md readonly /dev/md0"),

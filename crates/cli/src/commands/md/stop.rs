@@ -45,6 +45,9 @@ impl Stop {
             return Ok(ExitCode::SUCCESS);
         }
         client.stop_unused(tell)?;
+        if let Some(array) = &self.array {
+            output::tell(&format!("stopped /dev/{}\n", array.as_str()))?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
