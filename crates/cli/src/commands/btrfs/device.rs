@@ -68,6 +68,7 @@ impl Stats {
 
 /// Print what each device is used for, as btrfs device usage does
 #[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 

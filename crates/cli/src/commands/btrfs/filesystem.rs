@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ashlar_btrfs::files::Name;
 use ashlar_btrfs::inspect;
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
@@ -16,6 +17,7 @@ pub(crate) enum Filesystem {
     Show(Show),
     Df(Df),
     Usage(Usage),
+    Label(Label),
 }
 
 impl Filesystem {
@@ -24,6 +26,7 @@ impl Filesystem {
             Self::Show(command) => command.run(),
             Self::Df(command) => command.run(),
             Self::Usage(command) => command.run(),
+            Self::Label(command) => command.run(),
         }
     }
 }
@@ -61,6 +64,7 @@ impl Show {
 ///
 /// GlobalReserve is the metadata reserve that a kernel has after a mount.
 #[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 
@@ -83,6 +87,7 @@ impl Df {
 /// Two lines give a kernel's values for the mounted file system: the free space that df shows, and
 /// the reserve for metadata.
 #[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 
@@ -97,5 +102,27 @@ pub(crate) struct Usage {
 impl Usage {
     fn run(self) -> Result<ExitCode> {
         self.of.printed(async |fs, form, out| inspect::usage(fs, form, out).await)
+    }
+}
+
+/// Print the label of a file system, as btrfs filesystem label does
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar btrfs filesystem label disk*.img")]
+pub(crate) struct Label {
+    #[command(flatten)]
+    chosen: FileSystemArgs,
+}
+
+impl Label {
+    fn run(mut self) -> Result<ExitCode> {
+        self.chosen.how.degraded = true;
+        with(&self.chosen, async |fs| {
+            output::print(&format!("{}\n", Name(fs.superblock().label().to_vec())))?;
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }

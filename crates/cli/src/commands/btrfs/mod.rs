@@ -35,6 +35,7 @@ use volumes::FileSystemArgs;
 /// DEVICEs are the disks or image files of one file system, or those of the arrays, partitions and
 /// volume groups below it, which are assembled first. Only scrub and rescue write to them.
 #[derive(Subcommand, Debug)]
+#[command(infer_subcommands = true)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
 
@@ -111,6 +112,15 @@ struct SizeArgs {
     /// Print sizes in bytes
     #[arg(short = 'b', long)]
     raw: bool,
+
+    /// Print sizes with binary units, as is done anyway
+    #[arg(short = 'h', long, conflicts_with = "raw")]
+    human_readable: bool,
+
+    // For btrfs-progs, -h is not help.
+    /// Print help
+    #[arg(long, action = clap::ArgAction::HelpLong)]
+    help: Option<bool>,
 }
 
 impl SizeArgs {
