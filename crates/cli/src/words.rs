@@ -35,6 +35,9 @@ pub(crate) fn advice(scope: &str, word: &str) -> Option<&'static str> {
 /// The error for a word that the parser does not know, if there is a better one than the parser's; otherwise the parser's, without
 /// the offer of what is hidden.
 pub(crate) fn explained(mut error: clap::Error, args: &[OsString]) -> Result<Error, clap::Error> {
+    if let Some(explained) = missing(&error, args) {
+        return Ok(explained);
+    }
     let (kind, tip, what) = if error.kind() == ErrorKind::InvalidSubcommand {
         (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand, "command")
     } else if error.kind() == ErrorKind::UnknownArgument {
@@ -65,6 +68,20 @@ pub(crate) fn explained(mut error: clap::Error, args: &[OsString]) -> Result<Err
         error.remove(tip);
     }
     Err(error)
+}
+
+/// The error for a required argument that is missing, if the table has the reason why there is no other way.
+fn missing(error: &clap::Error, args: &[OsString]) -> Option<Error> {
+    let missing = error.get(ContextKind::InvalidArg);
+    let Some(ContextValue::Strings(missing)) =
+        missing.filter(|_| error.kind() == ErrorKind::MissingRequiredArgument)
+    else {
+        return None;
+    };
+    let root = Cli::command();
+    let (scope, _) = place(&root, args, "");
+    let found = missing.iter().find_map(|one| Some((one, advice(&scope, one)?)))?;
+    Some(Error::usage(format_args!("{} is missing: ashlar {scope}", found.0)).hint(found.1))
 }
 
 /// The command that the words before `word` lead to, and its name without the program's.

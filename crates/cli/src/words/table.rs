@@ -27,10 +27,16 @@ const SHOW: &str = "type ashlar scan DISK... for disks, ashlar status for a runn
 const SCRUB: &str = "type ashlar md action ARRAY check, ashlar btrfs scrub start DISK... or ashlar zpool scrub POOL";
 const FILE_BITMAP: &str = "ashlar has bitmaps beside the superblocks, and none in files: ashlar md grow ARRAY --bitmap=internal adds one";
 const NO_DEVICES: &str = "ashlar makes no devices in /dev: ashlar serve DISK... --mount DIR serves arrays as files in DIR/dev";
+/// What LVM makes, and ashlar reads.
+const OTHER_VOLUMES: &str = "ashlar makes linear and striped volumes and snapshots with a size; it reads the RAID and thin volumes of LVM, \
+     and an array of md below a physical volume has its copies: ashlar md create";
+/// What keeps the properties of a volume.
+const PROPERTIES: &str = "ashlar changes tags and activation: LVM changes this property, once ashlar stop has ended the daemon";
+const NO_LOCKS: &str = "ashlar does not share groups with other hosts: ashlar lvm vgexport and vgimport hand a group over";
 const SERVICE: &str =
     "run it in the background of a shell, or as a service: systemd-run ashlar md monitor";
 
-/// The table. An option holds for the commands below, too.
+/// The table. An option holds for the commands below, too. What is required and missing stands as in the parser's usage: `-V <SIZE>`.
 pub(super) const TABLE: &[(&str, Answers)] = &[
     ("", TOP),
     ("md", MD),
@@ -38,15 +44,27 @@ pub(super) const TABLE: &[(&str, Answers)] = &[
     ("md create", CREATE),
     ("md grow", GROW),
     ("md monitor", MONITOR),
+    ("lvm", LVM),
+    ("lvm lvchange", LVM_CHANGES),
+    ("lvm lvconvert", LVM_LVCONVERT),
+    ("lvm lvcreate", LVM_LVCREATE),
+    ("lvm pvcreate", LVM_PVCREATE),
+    ("lvm pvscan", LVM_PVSCAN),
+    ("lvm vgchange", LVM_CHANGES),
     ("btrfs", BTRFS),
     ("btrfs check", BTRFS_CHECK),
     ("btrfs device", BTRFS_DEVICE),
     ("btrfs filesystem", BTRFS_FILESYSTEM),
+    ("btrfs filesystem usage", BTRFS_USAGE),
     ("btrfs inspect", BTRFS_INSPECT),
     ("btrfs rescue", BTRFS_RESCUE),
     ("btrfs subvolume", BTRFS_SUBVOLUME),
+    ("btrfs filesystem show", BTRFS_SHOW),
     ("zpool", ZPOOL),
     ("zvol", ZVOL),
+    ("zvol create", ZVOL_CREATE),
+    ("zvol destroy", ZVOL_DESTROY),
+    ("zvol rename", ZVOL_RENAME),
 ];
 
 const TOP: Answers = &[
@@ -250,16 +268,68 @@ const MONITOR: Answers = &[
     (&["--no-sharing"], "spares are not moved between arrays, and each monitor runs alone"),
 ];
 
+const LVM: Answers = &[
+    (&["--shared", "--lock-type", "--lock-start", "--lock-stop"], NO_LOCKS),
+    (&["--metadataprofile"], "ashlar has no profiles: give their settings as options"),
+];
+
+const LVM_CHANGES: Answers = &[
+    (&["--refresh"], "there is nothing to load again: a daemon loads each change at once"),
+    (&["--permission", "-p", "--alloc", "--readahead", "-r", "--persistent", "-M"], PROPERTIES),
+    (&["--setautoactivation", "--setactivationskip", "-k", "--zero", "-Z"], PROPERTIES),
+    (&["--logicalvolume", "-l", "--maxphysicalvolumes", "--resizeable", "-x"], PROPERTIES),
+    (&["--uuid", "-u", "--systemid", "--physicalextentsize", "-s"], PROPERTIES),
+    (
+        &["--syncaction"],
+        "LVM checks its RAID volumes itself: ashlar only reads them; an array of md: ashlar md action ARRAY check",
+    ),
+    (&["--discards", "--errorwhenfull", "--cachemode", "--cachepolicy"], OTHER_VOLUMES),
+];
+
+const LVM_LVCONVERT: Answers = &[
+    (&["--type", "--mirrors", "-m", "--thinpool", "-T", "--thin", "--cachepool"], OTHER_VOLUMES),
+    (&["--cache", "-H", "--cachevol", "--splitcache", "--uncache", "--vdopool"], OTHER_VOLUMES),
+    (&["--repair", "--replace", "--mirrorlog", "--swapmetadata", "--poolmetadata"], OTHER_VOLUMES),
+    (&["--splitmirrors", "--trackchanges", "--mergemirrors", "--mergethin"], OTHER_VOLUMES),
+    (
+        &["--splitsnapshot", "--snapshot", "-s", "--mergesnapshot"],
+        "type ashlar lvm lvconvert --merge VG/SNAPSHOT, or to discard it ashlar lvm lvremove VG/SNAPSHOT",
+    ),
+];
+
+const LVM_LVCREATE: Answers = &[
+    (&["--type", "--mirrors", "-m", "--mirrorlog", "--nosync", "--regionsize"], OTHER_VOLUMES),
+    (&["--thin", "-T", "--thinpool", "--virtualsize", "-V", "--poolmetadatasize"], OTHER_VOLUMES),
+    (&["--cache", "-H", "--cachepool", "--cachevol", "--cachemode", "--vdo"], OTHER_VOLUMES),
+    (&["--contiguous", "-C"], "type ashlar lvm lvcreate --alloc contiguous"),
+    (&["--version"], "type ashlar --version"),
+    (
+        &["--setactivationskip", "-k", "--setautoactivation", "--ignoreactivationskip", "-K"],
+        "ashlar serve has all volumes active; later ashlar lvm lvchange -a n VG/LV has one inactive",
+    ),
+    (
+        &["--readahead", "-r", "--persistent", "-M", "--minor", "-j"],
+        "it is for the kernel's device mapper, which ashlar does not use",
+    ),
+];
+
+const LVM_PVCREATE: Answers = &[(
+    &["--dataalignmentoffset"],
+    "type ashlar lvm pvcreate --dataalignment SIZE: the first extent begins at a multiple of it",
+)];
+
+const LVM_PVSCAN: Answers = &[(
+    &["--cache", "--activate", "-a", "--listvg", "--listlvs", "--vgonline", "--udevoutput"],
+    "ashlar keeps no cache of devices: ashlar lvm pvscan --devices DISK,... reads disks, and ashlar serve DISK... activates what is on them",
+)];
+
 const BTRFS: Answers = &[
     (&["balance", "quota", "qgroup", "send", "receive", "replace", "property", "reflink"], MOUNTED),
     (&["mount", "snapshot", "create", "defragment", "resize", "label", "sync"], MOUNTED),
     (&["fsck"], "type ashlar btrfs check DISK..."),
     (&["convert", "tune", "mkfs", "map-logical"], PROGS),
     (&["super-recover"], "type ashlar btrfs rescue super-recover DISK..."),
-    (
-        &["ins", "dump-super", "dump-tree"],
-        "type ashlar btrfs inspect super, or ashlar btrfs inspect tree",
-    ),
+    (&["dump-super", "dump-tree"], "type ashlar btrfs inspect super, or ashlar btrfs inspect tree"),
     (
         &["df", "usage"],
         "type ashlar btrfs filesystem df DISK..., or ashlar btrfs filesystem usage DISK...",
@@ -299,6 +369,10 @@ const BTRFS_RESCUE: Answers = &[
 ];
 
 const BTRFS_DEVICE: Answers = &[
+    (
+        &["-z", "--reset"],
+        "ashlar does not change the counters: btrfs device stats -z does, where the file system is mounted",
+    ),
     (&["add", "delete", "remove", "replace"], MOUNTED),
     (
         &["scan", "ready"],
@@ -306,13 +380,19 @@ const BTRFS_DEVICE: Answers = &[
     ),
 ];
 
+const BTRFS_USAGE: Answers = &[(
+    &["-T", "--tabular"],
+    "type ashlar btrfs device usage DISK..., or without it ashlar btrfs filesystem usage DISK...",
+)];
+
+const BTRFS_SHOW: Answers = &[(
+    &["<DEVICE>...", "--all-devices", "-d", "--mounted", "-m"],
+    "ashlar looks only at disks that are named: type ashlar btrfs filesystem show DISK...",
+)];
+
 const BTRFS_FILESYSTEM: Answers = &[
     (&["du"], "type ashlar btrfs ls -l PATH DISK..."),
     (&["defragment", "resize", "sync", "mkswapfile", "balance", "commit-stats"], MOUNTED),
-    (
-        &["label"],
-        "type ashlar btrfs filesystem show DISK... to see it; to set it, it needs a mounted file system, or btrfs filesystem label DISK NAME of btrfs-progs",
-    ),
 ];
 
 const BTRFS_INSPECT: Answers = &[
@@ -339,6 +419,16 @@ const ZPOOL: Answers = &[
     (&["wait"], "type ashlar zpool scrub --wait POOL"),
     (&["snapshot"], "type ashlar zvol snapshot POOL/VOLUME@NAME"),
     (&["version"], "type ashlar zpool status, which names the release of OpenZFS"),
+];
+
+const ZVOL_CREATE: Answers = &[(&["-V <SIZE>"], DATASETS)];
+
+const ZVOL_RENAME: Answers =
+    &[(&["-p", "-u", "-f"], "the parent must exist, and volumes are not mounted: omit it")];
+
+const ZVOL_DESTROY: Answers = &[
+    (&["-R"], "type ashlar zvol list -o name,origin to see its clones, and destroy these first"),
+    (&["-f"], "nothing is forced: a volume that is in use is not destroyed"),
 ];
 
 const ZVOL: Answers = &[
