@@ -25,6 +25,7 @@ mod generated;
 mod hints;
 mod in_use;
 mod incremental;
+mod invocations;
 mod jobs;
 mod lvm;
 mod lvm_held;
