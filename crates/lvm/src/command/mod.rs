@@ -179,7 +179,10 @@ pub enum CommandError {
         volume: String,
     },
     /// The physical volume is not in the group.
-    #[error("Physical volume \"{path}\" not found in volume group \"{group}\"")]
+    #[error(
+        "Physical volume \"{path}\" not found in volume group \"{group}\"{}",
+        about_ranges(path)
+    )]
     NoPhysical {
         /// Its path.
         path: String,
@@ -353,6 +356,18 @@ impl Command {
             Self::Tag(change) => change.apply(group, physical),
             Self::Allocatable(change) => change.apply(group, physical),
         }
+    }
+}
+
+/// What to say of a path that is not found, and ends with a range of extents.
+fn about_ranges(path: &str) -> &'static str {
+    let has_ranges = path.rsplit_once(':').is_some_and(|(_, last)| {
+        last.contains(['-', '+']) && last.starts_with(|first: char| first.is_ascii_digit())
+    });
+    if has_ranges {
+        ": only pvmove takes ranges of extents, name the physical volume alone"
+    } else {
+        ""
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) struct Pvdisplay {
 #[command(after_help = "\
 Examples:
   ashlar lvm vgdisplay --devices a.img,b.img
+  ashlar lvm vgdisplay -v vg
   ashlar lvm vgdisplay --devices a.img,b.img --short vg")]
 pub(crate) struct Vgdisplay {
     #[command(flatten)]
@@ -150,7 +151,11 @@ impl Vgdisplay {
         if self.columns {
             return self.vgs.run();
         }
-        let form = form(self.colon, self.short, false);
+        // As for LVM, --verbose means the volumes, too.
+        let form = match !self.colon && !self.short && output::is_verbose() {
+            true => Form::Whole,
+            false => form(self.colon, self.short, false),
+        };
         self.vgs.look.display(&VGS, form, || self.vgs.rows())
     }
 }

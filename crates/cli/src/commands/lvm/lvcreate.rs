@@ -18,6 +18,8 @@ use super::{ChangeOptions, Devices};
 /// Zeroes the first 4 KiB of a new volume, so that old signatures on the disk do not reappear
 /// there.
 #[derive(Args, Debug)]
+// For LVM, -V is the size of a thin volume.
+#[command(disable_version_flag = true)]
 #[command(
     override_usage = "ashlar lvm lvcreate [OPTIONS] <-L <SIZE>|-l <COUNT>> <VG[/LV]> [PV]...",
     after_help = "\

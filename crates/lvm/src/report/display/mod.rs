@@ -22,6 +22,8 @@ pub enum Form {
         /// Whether extents are shown.
         maps: bool,
     },
+    /// A group as [`Self::Long`], with its volumes and physical volumes; of others the same as that.
+    Whole,
     /// One line.
     Short,
     /// One line with colons between numbers.
@@ -38,6 +40,7 @@ impl Display for PvRow {
     fn display(&self, form: Form, units: &Units) -> String {
         match form {
             Form::Long { maps } => pv::long(self, units, maps),
+            Form::Whole => pv::long(self, units, false),
             Form::Short => pv::short(self, units),
             Form::Colons => pv::colons(self, units),
         }
@@ -48,6 +51,7 @@ impl Display for VgRow {
     fn display(&self, form: Form, units: &Units) -> String {
         match form {
             Form::Long { .. } => vg::long(self, units),
+            Form::Whole => vg::whole(self, units),
             Form::Short => vg::short(self, units),
             Form::Colons => vg::colons(self),
         }
@@ -58,6 +62,7 @@ impl Display for LvRow {
     fn display(&self, form: Form, units: &Units) -> String {
         match form {
             Form::Long { maps } => lv::long(self, units, maps),
+            Form::Whole => lv::long(self, units, false),
             // There is no short form of volumes.
             Form::Short | Form::Colons => lv::colons(self),
         }

@@ -1,6 +1,6 @@
 //! The display of groups.
 
-use super::{EMPTY, Lines};
+use super::{EMPTY, Lines, lv};
 use crate::metadata::VgFlag;
 use crate::report::{Units, VgRow};
 
@@ -60,6 +60,22 @@ pub(super) fn long(row: &VgRow, units: &Units) -> String {
     lines.add("Free  PE / Size", format_args!("{free} / {}", size(free)));
     lines.add("VG UUID", group.id);
     lines.text + EMPTY
+}
+
+/// A group, its volumes, and its physical volumes.
+pub(super) fn whole(row: &VgRow, units: &Units) -> String {
+    let volumes: String = row.0.lvs(false).map(|row| lv::long(&row, units, false)).collect();
+    let mut lines = Lines::new("Physical volumes", 22);
+    for pv in row.0.pvs() {
+        let is_allocatable = pv.member().is_some_and(|pv| pv.is_allocatable());
+        lines.add("PV Name", format_args!("{}     ", pv.device()));
+        lines.add("PV UUID", pv.uuid());
+        lines.add("PV Status", if is_allocatable { "allocatable" } else { "NOT allocatable" });
+        let numbers = format_args!("{} / {}", pv.extents(), pv.free_extents());
+        lines.add("Total PE / Free PE", numbers);
+        lines.text += EMPTY;
+    }
+    format!("{}{volumes}{}", long(row, units), lines.text)
 }
 
 pub(super) fn short(row: &VgRow, units: &Units) -> String {
