@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::{ImportMode, only_pool_of, pool_of};
-use ashlar_zfs::protocol::Command;
+use ashlar_host::pools::{ImportMode, only_pool_of, pool_of, pool_of_snapshot};
+use ashlar_zfs::protocol::{Command, Dataset};
 use clap::Args;
 
 use super::property;
@@ -96,6 +96,10 @@ Examples:
   ashlar zvol rename tank/vol tank/old
   ashlar zvol rename tank/vol@a tank/vol@b")]
 pub(crate) struct Rename {
+    /// Of a snapshot: rename those of its name of everything below its volume, too, one after the other
+    #[arg(short = 'r')]
+    recursive: bool,
+
     /// The current name
     from: String,
 
@@ -113,7 +117,47 @@ impl Rename {
             (Some((volume, _)), Some(snapshot)) => format!("{volume}@{snapshot}"),
             (_, Some(_)) | (_, None) => self.to.clone(),
         };
+        if self.recursive {
+            return self.rename_all(&to);
+        }
         self.place.change(&self.from, Command::Rename { from: self.from.clone(), to })
+    }
+
+    /// Renames the snapshots of this name at and below a volume. Nothing is renamed if one of the new names is in use.
+    fn rename_all(&self, to: &str) -> Result<ExitCode> {
+        let pool = pool_of_snapshot(&self.from)?;
+        let (volume, old) = self.from.split_once('@').unwrap_or((self.from.as_str(), ""));
+        let new = match to.split_once('@') {
+            Some((of, new)) if of == volume => new,
+            Some(_) | None => {
+                return Err(Error::usage("a snapshot stays one of its volume").hint("@NAME"));
+            }
+        };
+        self.place.with(Some(pool), ImportMode::WRITE, |session| {
+            let found = session.datasets(volume)?;
+            let names = |wanted: &str| -> Vec<String> {
+                let of = |dataset: &Dataset| {
+                    let (of, name) = dataset.name.split_once('@')?;
+                    (name == wanted).then(|| of.to_owned())
+                };
+                found.iter().filter_map(of).collect()
+            };
+            let volumes = names(old);
+            let used = names(new);
+            if let Some(of) = volumes.iter().find(|of| used.contains(of)) {
+                let text = format!("cannot rename to '{of}@{new}': dataset already exists");
+                return Err(Error::failed(text));
+            }
+            if volumes.is_empty() {
+                let text = format!("cannot open '{}': dataset does not exist", self.from);
+                return Err(Error::failed(text));
+            }
+            volumes.iter().try_for_each(|of| {
+                let (from, to) = (format!("{of}@{old}"), format!("{of}@{new}"));
+                session.run(pool, Command::Rename { from, to })
+            })
+        })?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -129,7 +173,7 @@ Examples:
   ashlar zvol destroy -nv -r tank/vol
   ashlar zvol destroy -r tank/vol")]
 pub(crate) struct Destroy {
-    /// Also everything below it: snapshots
+    /// Also everything below it: snapshots; of a snapshot, those of its name below its volume
     #[arg(short = 'r')]
     recursive: bool,
 
@@ -147,7 +191,9 @@ pub(crate) struct Destroy {
 impl Destroy {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let Self { name, recursive, dry_run, place } = self;
-        if !dry_run {
+        let (volume, is_snapshot) = (name.split('@').next().unwrap_or(&name), name.contains('@'));
+        let is_single = !(recursive && is_snapshot);
+        if is_single && !dry_run {
             return place.change(&name.clone(), Command::Destroy { name, recursive });
         }
         let pool = pool_of(&name);
@@ -157,7 +203,30 @@ impl Destroy {
                 refused("operation does not apply to pools").hint("type ashlar zpool destroy")
             );
         }
-        let found = place.with(Some(pool), ImportMode::READ, |session| session.datasets(&name))?;
+        // A snapshot is among those of its volume; with -r, it stands for those of this name below the volume, too.
+        let end = &name[volume.len()..];
+        let is_meant = |dataset: &Dataset| match recursive {
+            true => dataset.name.ends_with(end),
+            false => !is_snapshot || dataset.name == name,
+        };
+        let mode = if dry_run { ImportMode::READ } else { ImportMode::WRITE };
+        let found = place.with(Some(pool), mode, |session| {
+            let mut found = session.datasets(volume)?;
+            found.retain(is_meant);
+            if found.is_empty() {
+                return Err(refused(
+                    "could not find any snapshots to destroy; check snapshot names.",
+                ));
+            }
+            for dataset in found.iter().filter(|_| !dry_run) {
+                let name = dataset.name.clone();
+                session.run(pool, Command::Destroy { name, recursive: false })?;
+            }
+            Ok(found)
+        })?;
+        if !dry_run {
+            return Ok(ExitCode::SUCCESS);
+        }
         let names: Vec<&str> = found.iter().map(|dataset| dataset.name.as_str()).collect();
         if let (false, [_, below @ ..]) = (recursive, &names[..])
             && !below.is_empty()

@@ -30,6 +30,17 @@ pub(crate) struct Get {
     #[arg(short = 'r')]
     recursive: bool,
 
+    /// Only values from there, separated by commas: local, default, inherited, received, temporary or
+    /// none
+    #[arg(
+        short = 's',
+        value_name = "SOURCE",
+        value_delimiter = ',',
+        conflicts_with = "json",
+        value_parser = ["local", "default", "inherited", "received", "temporary", "none"]
+    )]
+    sources: Vec<String>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -85,6 +96,12 @@ impl Get {
                 Row { name: &dataset.name, property: name, value, source }
             }));
         }
+        // "inherited from tank" is inherited; what has no source has a dash.
+        let kind = |row: &Row<'_>| match row.source.split(' ').next() {
+            Some("-") | None => "none".to_owned(),
+            Some(source) => source.to_owned(),
+        };
+        rows.retain(|row| self.sources.is_empty() || self.sources.contains(&kind(row)));
         output::print(&self.layout.table(&rows, dataset_value))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -1,5 +1,6 @@
 //! `ashlar zvol list`.
 
+use std::cmp::Ordering;
 use std::process::ExitCode;
 
 use ashlar_host::error::Result;
@@ -12,6 +13,14 @@ use crate::commands::zpool::form::{Form, columns, invalid_property};
 use crate::commands::zpool::place::PoolArgs;
 use crate::output;
 
+/// The order of two values: numbers by their size, others as texts.
+fn compare(one: &str, other: &str) -> Ordering {
+    match (one.parse::<u64>(), other.parse::<u64>()) {
+        (Ok(one), Ok(other)) => one.cmp(&other),
+        _ => one.cmp(other),
+    }
+}
+
 /// Show volumes, a line each
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -19,7 +28,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Examples:
   ashlar zvol list
-  ashlar zvol list -t snapshot tank/vol
+  ashlar zvol list -t snapshot -s creation tank/vol
   ashlar zvol list -H -p -o name,volsize,compressratio")]
 pub(crate) struct List {
     #[command(flatten)]
@@ -44,6 +53,18 @@ pub(crate) struct List {
     )]
     kinds: Vec<String>,
 
+    /// Sort by this property, ascending (may be repeated: the first counts most) [default: by name]
+    #[arg(short = 's', value_name = "PROPERTY", conflicts_with = "descending")]
+    ascending: Vec<String>,
+
+    /// Sort by this property, descending (may be repeated)
+    #[arg(short = 'S', value_name = "PROPERTY")]
+    descending: Vec<String>,
+
+    /// Taken for zfs's sake: what is below a name is shown anyway
+    #[arg(short = 'r', hide = true)]
+    recursive: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,7 +81,7 @@ impl List {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let is_wanted = |dataset: &Dataset| self.kinds.iter().any(|kind| is_kind(dataset, kind));
         let only = only_pool_of(&self.names);
-        let datasets = self.place.with(only, ImportMode::READ, |session| {
+        let mut datasets = self.place.with(only, ImportMode::READ, |session| {
             let roots = if self.names.is_empty() { session.pools()? } else { self.names.clone() };
             let mut all: Vec<Dataset> = Vec::new();
             for root in roots {
@@ -75,6 +96,19 @@ impl List {
             }
             Ok(all)
         })?;
+        let keys = if self.descending.is_empty() { &self.ascending } else { &self.descending };
+        for key in keys {
+            if !has_column(&datasets, key) {
+                return Err(invalid_property(key));
+            }
+        }
+        // Stable sorts, the least key first.
+        for key in keys.iter().rev() {
+            datasets.sort_by(|one, other| {
+                let order = compare(&dataset_cell(one, key, true), &dataset_cell(other, key, true));
+                if self.descending.is_empty() { order } else { order.reverse() }
+            });
+        }
         if self.json {
             return output::print_json(&datasets).map(|()| ExitCode::SUCCESS);
         }

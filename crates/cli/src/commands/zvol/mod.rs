@@ -35,6 +35,7 @@ pub(crate) enum Zvol {
     Inherit(change::Inherit),
     Rename(change::Rename),
     Destroy(change::Destroy),
+    #[command(visible_alias = "snap")]
     Snapshot(snapshots::Snapshot),
     Clone(snapshots::Clone),
     Rollback(snapshots::Rollback),
