@@ -3,8 +3,9 @@
 //! `cli -> top -> terminal -> host -> {export, sandbox, stack} -> {lvm -> dm, md, btrfs, zfs} -> block`; `engine` and `sim` are beside `block`. The layers
 //! that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
-use super::lex::{closing, find_word, is_identifier, line_of, without_tests};
+use super::lex::{line_of, without_tests};
 use super::{File, Finding, Tree};
+use crate::mentions::mentions;
 
 /// The crates that each crate may depend on. Dev-dependencies are not restricted: tests may put any device under a layer.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -15,7 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sim", &["block"]),
     ("md", &["block", "parity"]),
     ("dm", &["block"]),
-    ("lvm", &["block", "dm", "md"]),
+    ("lvm", &["block", "dm"]),
     ("btrfs", &["block", "parity"]),
     ("zfs", &["block", "engine"]),
     ("nbd", &["block", "engine"]),
@@ -153,12 +154,13 @@ fn manifest_name(path: &str) -> Option<&str> {
     path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|name| !name.contains('/'))
 }
 
-fn our_crate(dependency: &str) -> Option<&str> {
+/// The short name of a package of this repository: `md` for `ashlar-md`.
+pub(crate) fn our_crate(dependency: &str) -> Option<&str> {
     if dependency == "ashlar" { Some("cli") } else { dependency.strip_prefix("ashlar-") }
 }
 
 /// The dependencies that are linked into the shipped program: (line, package).
-fn normal_dependencies(manifest: &str) -> Vec<(usize, String)> {
+pub(crate) fn normal_dependencies(manifest: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut inside = false;
     for (index, line) in manifest.lines().enumerate() {
@@ -184,53 +186,9 @@ fn normal_dependencies(manifest: &str) -> Vec<(usize, String)> {
 
 /// Every path below `std`, with grouped uses expanded: (line, path without `std::`).
 fn std_paths(code: &str) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    let mut from = 0;
-    while let Some(at) = find_word(code, "std", from) {
-        from = at + "std".len();
-        if let Some(rest) = code[from..].strip_prefix("::") {
-            let mut leaves = Vec::new();
-            take_apart(rest, "", &mut leaves);
-            found.extend(leaves.into_iter().map(|leaf| (line_of(code, at), leaf)));
-        }
-    }
-    found
-}
-
-/// Follows the path, or each path of a braced group, at the start of `rest`.
-fn take_apart(rest: &str, prefix: &str, leaves: &mut Vec<String>) {
-    let rest = rest.trim_start();
-    if rest.starts_with('{') {
-        let group = &rest[1..closing(rest, 0).max(1)];
-        let mut start = 0;
-        while start < group.len() {
-            take_apart(&group[start..], prefix, leaves);
-            start += item_end(&group[start..]) + 1;
-        }
-        return;
-    }
-    let length = rest.bytes().take_while(|byte| is_identifier(*byte)).count();
-    let path = format!("{prefix}{}", &rest[..length]);
-    match rest[length..].strip_prefix("::") {
-        Some(deeper) if !deeper.starts_with(['<', '*']) => {
-            take_apart(deeper, &format!("{path}::"), leaves)
-        }
-        Some(_) | None => leaves.push(path),
-    }
-}
-
-/// The end of the first item of a comma-separated list.
-fn item_end(list: &str) -> usize {
-    let mut depth = 0usize;
-    for (at, byte) in list.bytes().enumerate() {
-        match byte {
-            b'{' => depth += 1,
-            b'}' => depth = depth.saturating_sub(1),
-            b',' if depth == 0 => return at,
-            _ => {}
-        }
-    }
-    list.len()
+    let all = mentions(code).into_iter().filter(|mention| mention.path[0] == "std");
+    let below = all.map(|mention| (line_of(code, mention.at), mention.path[1..].join("::")));
+    below.filter(|(_, path)| !path.is_empty()).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Just enough of Rust's lexical grammar to distinguish code from comments and literals.
 
+use std::ops::Range;
+
 /// `text` with every comment and the inside of every string and character literal replaced by blanks. Newlines and byte
 /// offsets are unchanged.
 pub(crate) fn code_only(text: &str) -> String {
@@ -81,9 +83,22 @@ pub(crate) fn closing(code: &str, open: usize) -> usize {
 /// `code` with every item under a `#[cfg(...test...)]` blanked.
 pub(crate) fn without_tests(code: &str) -> String {
     let mut kept = code.as_bytes().to_vec();
+    for item in test_items(code) {
+        for byte in &mut kept[item] {
+            if *byte != b'\n' {
+                *byte = b' ';
+            }
+        }
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+/// Where the items under a `#[cfg(...test...)]` are, without the bracket or semicolon at their end.
+pub(crate) fn test_items(code: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
     let mut from = 0;
-    while let Some(found) = code[from..].find("#[cfg(") {
-        let start = from + found;
+    while let Some(at) = code[from..].find("#[cfg(") {
+        let start = from + at;
         let attribute_end = closing(code, start + 1);
         let is_test = find_word(&code[start..attribute_end], "test", 0).is_some()
             && find_word(&code[start..attribute_end], "not", 0).is_none();
@@ -93,14 +108,10 @@ pub(crate) fn without_tests(code: &str) -> String {
                 code[attribute_end..].find(['{', ';']).map_or(code.len(), |i| attribute_end + i);
             from =
                 if code.as_bytes().get(body) == Some(&b'{') { closing(code, body) } else { body };
-            for byte in &mut kept[start..from] {
-                if *byte != b'\n' {
-                    *byte = b' ';
-                }
-            }
+            found.push(start..from);
         }
     }
-    String::from_utf8_lossy(&kept).into_owned()
+    found
 }
 
 pub(crate) fn is_identifier(byte: u8) -> bool {

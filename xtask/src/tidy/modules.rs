@@ -15,7 +15,8 @@ pub(crate) fn reachable(tree: &Tree) -> Vec<Finding> {
         if let Some(file) = tree.get(&path)
             && reached.insert(path.clone())
         {
-            waiting.extend(children(file, is_root(tree, &path)));
+            let children = children(file, is_root(tree, &path));
+            waiting.extend(children.into_iter().map(|child| child.path));
         }
     }
     let lost = tree.rust().filter(|file| !reached.contains(&file.path));
@@ -24,7 +25,7 @@ pub(crate) fn reachable(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Whether cargo compiles this file as a root.
-fn is_root(tree: &Tree, path: &str) -> bool {
+pub(crate) fn is_root(tree: &Tree, path: &str) -> bool {
     let Some((package, inside)) = split_package(tree, path) else {
         return false;
     };
@@ -51,8 +52,15 @@ fn split_package<'a>(tree: &Tree, path: &'a str) -> Option<(&'a str, &'a str)> {
         .find(|(folder, _)| tree.get(&format!("{folder}Cargo.toml")).is_some())
 }
 
+/// A file that another one may declare.
+pub(crate) struct Child {
+    pub(crate) path: String,
+    /// The name of its module, counted from that of the declaring file: `a::b`. Empty for an `include!`.
+    pub(crate) module: String,
+}
+
 /// The files that the `mod` items and `include!`s of `file` may refer to.
-fn children(file: &File, root: bool) -> Vec<String> {
+pub(crate) fn children(file: &File, root: bool) -> Vec<Child> {
     let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
     let own = if root || name == "mod.rs" {
         folder.to_owned()
@@ -72,7 +80,8 @@ fn children(file: &File, root: bool) -> Vec<String> {
             _ => {}
         }
         if file.code[at..].starts_with("include!(") {
-            found.extend(quoted(file, at).map(|name| join(folder, &name)));
+            let included = quoted(file, at).map(|name| join(folder, &name));
+            found.extend(included.map(|path| Child { path, module: String::new() }));
         }
         let is_mod = file.code[at..].starts_with("mod ")
             && at.checked_sub(1).is_none_or(|before| !is_identifier(bytes[before]));
@@ -90,15 +99,18 @@ fn children(file: &File, root: bool) -> Vec<String> {
             scopes.push(Some(module.to_owned()));
         } else if after.starts_with(';') {
             let inner: Vec<&str> = scopes.iter().flatten().map(String::as_str).collect();
+            let inner = || inner.iter().copied();
             let folder_of_child =
-                [own.as_str()].into_iter().chain(inner).collect::<Vec<_>>().join("/");
-            match explicit.take() {
-                Some(name) => found.push(join(folder, &name)),
-                None => {
-                    found.push(format!("{folder_of_child}/{module}.rs"));
-                    found.push(format!("{folder_of_child}/{module}/mod.rs"));
-                }
-            }
+                [own.as_str()].into_iter().chain(inner()).collect::<Vec<_>>().join("/");
+            let paths = match explicit.take() {
+                Some(name) => vec![join(folder, &name)],
+                None => vec![
+                    format!("{folder_of_child}/{module}.rs"),
+                    format!("{folder_of_child}/{module}/mod.rs"),
+                ],
+            };
+            let module = inner().chain([module]).collect::<Vec<_>>().join("::");
+            found.extend(paths.into_iter().map(|path| Child { path, module: module.clone() }));
         }
     }
     found
