@@ -99,7 +99,7 @@ fn page(rooms: &[Room]) -> String {
     let mut page = String::from(
         "# The house\n\nDrawn from the code by `cargo xtask house --write`; `cargo xtask tidy` compares it with the code. \
          Lines are rounded and not compared.\n\
-         [ARCHITECTURE.md](../ARCHITECTURE.md) says what each room is for.\n\n\
+         [ARCHITECTURE.md](../ARCHITECTURE.md) says what each room is for, [decisions/0009](decisions/0009-house.md) how the house shall look.\n\n\
          ![Crates and their arrows](pictures/house.svg)\n\n\
          An arrow that follows from others is not drawn. Arrows of tests do not count here and below.\n\n\
          ## Rooms\n\n\
