@@ -7,7 +7,10 @@ pub(crate) const DESCRIPTION: &str = "\
 interface io.ashlar.Control
 
 # An NBD client of a volume: an IP address, or process and a number. One in its handshake is not listed.
-type NbdClient (peer: string, connections: int)
+type NbdClient (
+  peer: string,
+  connections: int
+)
 
 # A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are
 # listed even if they hold others.

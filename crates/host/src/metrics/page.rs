@@ -161,6 +161,12 @@ pub(super) fn encode_all<T: Subject>(
             continue;
         }
         let mut metric = encoder.encode_descriptor(row.name, row.help, None, row.kind)?;
+        if let [(labels, value)] = samples.as_slice()
+            && labels.is_empty()
+        {
+            value.encode(metric)?;
+            continue;
+        }
         for (labels, value) in &samples {
             value.encode(metric.encode_family(labels)?)?;
         }

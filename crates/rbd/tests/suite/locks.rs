@@ -96,7 +96,12 @@ fn the_lock_of_a_dead_client_is_waited_for() {
 #[test]
 fn a_disk_whose_lock_was_broken_is_gone_until_it_is_opened_again() {
     let cluster = Cluster::shared();
-    let uri = cluster.image("fenced", "8M");
+    // The cluster will refuse the connection, which this process has one of for each configuration: other tests need theirs.
+    let conf = cluster.conf().with_file_name("alone.conf");
+    std::fs::copy(cluster.conf(), &conf).unwrap();
+    let shared = cluster.image("fenced", "8M");
+    let uri = shared.replace("/ceph.conf", "/alone.conf");
+    assert!(uri != shared && conf.exists());
     run(async {
         let disk = open(&uri);
         write(&disk, 0, 1).await.unwrap();
