@@ -69,6 +69,13 @@ impl Extents {
         }
     }
 
+    /// Adds the parts of an answer that starts at the end of this one, up to `last`.
+    pub fn append(&mut self, next: &Self, last: Sector) {
+        for (end, state) in &next.list {
+            self.extend_to((*end).min(last), *state);
+        }
+    }
+
     /// Whether no part of another state can be added.
     pub fn is_full(&self) -> bool {
         self.list.len() >= Self::MAX

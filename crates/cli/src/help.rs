@@ -1,6 +1,6 @@
-//! How help reads, all of it from the one tree of commands: `-h` on a screen, `--help` in full, and the texts of the manual pages.
+//! The texts of help, made from the one tree of commands: `-h` on a screen, `--help` in full, and the manual pages.
 //!
-//! The text of an option is written once, in full. `-h` has the clauses of it that fit on the option's line; where even the first
+//! The text of an option is written once, in full. `-h` shows as many of its clauses as fit on the option's line; where even the first
 //! does not fit, the text has two paragraphs, of which the first is the short one.
 
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ fn names(text: &str, value: &str) -> bool {
     text.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == value)
 }
 
-/// The longest beginning of `text` that has at most `room` columns and ends with a sentence or a clause; all of it if no clause fits.
+/// The longest beginning of `text` that has at most `room` columns and ends with a sentence or a clause; the whole text if no clause fits.
 fn clause(text: &str, room: usize) -> &str {
     let fits = |text: &&str| {
         let is_closed = [('(', ')'), ('[', ']')]

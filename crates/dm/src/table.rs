@@ -213,11 +213,7 @@ impl Table {
             let piece = self.piece(at).ok_or(Status::Io)?;
             let to = end.min(piece.end);
             let found = piece.target.extents((at - piece.start).as_end(), to - at).await?;
-            let mut known = at;
-            for part in found.iter() {
-                known += part.len;
-                extents.extend_to(known.min(to), part.state);
-            }
+            extents.append(&found.moved_to(at), to);
             if extents.end() < to {
                 // The target answered for less, or there is no room.
                 break;

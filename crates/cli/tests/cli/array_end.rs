@@ -75,7 +75,7 @@ fn a_client_of_an_array_keeps_it_from_ending() {
     assert_eq!(client.reply(), 0, "it is served on");
     drop(client);
     set(&daemon, "readonly").ok();
-    // An array that is read-only already stays so, whoever has it open.
+    // `readonly` succeeds on an array that is read-only already, also while a client has it open.
     let reader = Nbd::open(&images.path("nbd"), "md0");
     set(&daemon, "readonly").ok();
     drop(reader);

@@ -27,7 +27,7 @@ enum Verdict {
     Refused,
 }
 
-/// A line that someone types, and what must come of it.
+/// A command line, and the exit code and output that it must have.
 #[derive(Debug)]
 struct Row {
     line: &'static str,

@@ -225,8 +225,8 @@ impl Snapshot {
         Some(geometry.chunk_of(at)..geometry.chunk_of(Sector(end - 1)) + 1)
     }
 
-    /// Where the snapshot has no copies of a range, and so shows the origin: all states there, which says nothing of it, and none of
-    /// the rest.
+    /// The chunks of a range, with all states where the snapshot has no copy, and so shows the origin, and no state where it has
+    /// one. Combined with an answer about the origin it hides what the copies replace.
     pub(super) fn uncopied(&self, geometry: Geometry, at: Sector, len: Sectors) -> Extents {
         let (mut extents, end) = (Extents::new(at), at + len);
         let chunks = geometry.chunk_of(at)..geometry.chunk_of(end - Sectors(1)) + 1;
@@ -254,8 +254,8 @@ impl Snapshot {
         Ok(below.and(&before).and(&self.uncopied(geometry, at, len)))
     }
 
-    /// Where a range of the origin has not changed since the snapshot was taken, and the snapshot has not either: all states there. It is
-    /// nowhere known if the snapshot keeps no account of it any more.
+    /// Where neither a range of the origin nor the snapshot has changed since the snapshot was taken: all states there. An invalid,
+    /// merged or inactive snapshot records no changes, so all counts as changed.
     pub(super) fn unchanged(&self, at: Sector, len: Sectors) -> Extents {
         let all_changed = || Extents::data(at, len);
         let Some(LoadedState { geometry, .. }) = self.loaded.get() else { return all_changed() };

@@ -112,7 +112,7 @@ impl Nbd {
         Ok(this)
     }
 
-    /// What there is to report of it.
+    /// The addresses, limits and clients of the servers, for status and metrics.
     pub(crate) fn report(&self, placement: Arc<Placement>, config: &Config) -> NbdReport {
         let servers = lock(&self.servers);
         NbdReport {
@@ -165,8 +165,11 @@ impl FrontEnd for Nbd {
         }
         let export = Export::new(name, Arc::clone(volume)).map_err(|error| error.to_string())?;
         let (devices, of) = (Weak::clone(&self.devices), device.name.clone());
-        let changes = move || devices.upgrade().map(|all| change_maps(&all, &of));
-        let export = export.with_changes(ChangeMaps::new(move || changes().unwrap_or_default()));
+        let changes = move || match devices.upgrade() {
+            Some(devices) => change_maps(&devices, &of),
+            None => Vec::new(),
+        };
+        let export = export.with_changes(ChangeMaps::new(changes));
         self.exports.add(export).map_err(|error| error.to_string())?;
         let new = ExportedVolume { name: name.to_owned(), volume: Arc::downgrade(volume) };
         exported.insert(device.name.clone(), new);
@@ -219,7 +222,10 @@ fn change_maps(devices: &Devices, of: &str) -> Vec<ChangeMap> {
         ChangeMap::new(name, move |at, len| {
             let same = since.same(at, len);
             // What both share with the origin they share with each other.
-            own.as_ref().map_or(same.clone(), |own| same.and(&own.same(at, len)))
+            match &own {
+                Some(own) => same.and(&own.same(at, len)),
+                None => same,
+            }
         })
     };
     family.into_iter().map(map).collect()

@@ -20,7 +20,7 @@ const GAPS: usize = 6;
 struct Row {
     /// The name, with its branch.
     name: String,
-    /// What further lines of the row have instead of it: the branches of the rows below.
+    /// Stands in place of the name on further lines of the row: the branches of the rows below.
     branches: String,
     size: String,
     kind: String,

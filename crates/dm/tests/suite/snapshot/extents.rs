@@ -69,9 +69,13 @@ async fn sectors(gateway: &Gateway) -> Vec<[u8; 512]> {
 /// Asks until `is_over`; what is said to be zero must be.
 async fn ask(gateway: &Gateway, shown: &[[u8; 512]], rng: &mut Rng, is_over: &Cell<bool>) {
     while !is_over.get() {
-        for at in known(gateway, rng).await {
-            assert!(shown[at as usize] == [0; 512], "sector {at} is not zero");
-        }
+        ask_once(gateway, shown, rng).await;
+    }
+}
+
+async fn ask_once(gateway: &Gateway, shown: &[[u8; 512]], rng: &mut Rng) {
+    for at in known(gateway, rng).await {
+        assert!(shown[at as usize] == [0; 512], "sector {at} is not zero");
     }
 }
 
@@ -119,9 +123,7 @@ fn zeroes_of_a_merged_device_are_zeroes_while_it_is_merged() {
             let (mut one, mut two) = (rng.fork(), rng.fork());
             let merged = async {
                 while status(&merge) != "16/4000 16" {
-                    for at in known(&gateway, &mut one).await {
-                        assert!(shown[at as usize] == [0; 512], "sector {at} is not zero");
-                    }
+                    ask_once(&gateway, &shown, &mut one).await;
                 }
                 is_over.set(true);
             };

@@ -31,7 +31,7 @@ impl Mirrored {
             let copy = self.best_copy(at, len, None)?;
             (!copy.rdev.is_write_mostly()).then_some(copy)
         };
-        // Each member has the whole range, or about as much of it as there are members for one copy.
+        // Each member of a RAID 1 has the whole range, of a RAID 10 its share.
         let devices = match self.core.personality() {
             Personality::Raid10(geometry) => geometry.disks() / usize::from(geometry.layout().near),
             Personality::Linear { .. }

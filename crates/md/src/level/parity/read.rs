@@ -27,7 +27,7 @@ impl Parity {
         self.core.members.both(slot).find(|(_, rdev)| rdev.can_read(at, len))
     }
 
-    /// What is known of a range: what the members know that hold its data. What a member lacks is data, as if it were written.
+    /// What is known of a range: what the members know that hold its data. What a member lacks counts as data.
     pub(super) async fn extents(&self, at: Sector, len: Sectors) -> Result<Extents, Status> {
         let _pass = self.core.barrier.wait_read(at, len).await;
         let source = |at, len| {
