@@ -108,7 +108,7 @@ fn main() -> Outcome {
     let mut args = std::env::args().skip(1).peekable();
     // The process of a pool, which this one has started.
     if args.next_if(|arg| arg == "zfs-worker").is_some() {
-        ashlar_zfs::worker::main();
+        ashlar_zfs::worker::main(None);
     }
     if args.next_if(|arg| arg == "--json").is_some() {
         report::write_json(args.next().ok_or_else(usage)?.into());

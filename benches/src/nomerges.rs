@@ -127,7 +127,7 @@ impl ZvolSite {
             force: false,
             wiped: Vec::new(),
         };
-        let pool = block_on(Pool::start(name, create, Vec::new(), Arc::default()))?;
+        let pool = block_on(Pool::start(name, create, Vec::new(), Arc::default(), None))?;
         let volume = Command::CreateVolume {
             name: format!("{name}/v"),
             volsize_bytes: SPAN,

@@ -32,10 +32,12 @@ zpool() { "${program[@]}" zpool "$1" --control "$control" "${@:2}"; }
 
 # serve [OPTION]...
 serve() {
-	local _
+	local _ outside=()
+	# Workers in a sandbox, and outside.
+	if [ "$queue" = 1 ]; then outside=(--no-sandbox); fi
 	mkdir -p "$mount"
 	: >"$WORK/log" # or the last one's is looked at, if the new one is slow
-	"${program[@]}" serve --no-sandbox "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
+	"${program[@]}" serve "${outside[@]}" "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
 		--set "sys/module/zfs/parameters/zvol_use_blk_mq=$queue" "$@" >"$WORK/log" 2>&1 </dev/null &
 	echo $! >"$WORK/pid"
 	for _ in $(seq 600); do

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::future::{Future, ready};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{self, Context, Poll, Waker};
@@ -62,6 +64,15 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// requests; layers ask their lower devices.
     fn holds_changes(&self) -> bool {
         self.disk().holds_changes()
+    }
+
+    /// The open file or device of this machine that holds the data, for a process that uses it in this one's place. It shares the
+    /// claim and the lock; an image is accessed through the page cache from now on, also here.
+    ///
+    /// # Errors
+    /// Unsupported: the data are elsewhere. Otherwise those of dup(2) and fcntl(2).
+    fn lend(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Releases the device's system resources, such as an open file with its claim and its lock, although there are references to

@@ -9,6 +9,8 @@
 //! Errors keep their status. The gateway waits for all started pieces of a split bio, reports
 //! the first error, and starts no further piece after an error.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -94,6 +96,14 @@ impl Gateway {
     /// [`BlockDevice::holds_changes`].
     pub fn holds_changes(&self) -> bool {
         self.device.holds_changes()
+    }
+
+    /// The open file that holds the device's data; see [`BlockDevice::lend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lend(&self) -> io::Result<OwnedFd> {
+        self.device.lend()
     }
 
     /// Has the device release its system resources; see [`BlockDevice::release`].

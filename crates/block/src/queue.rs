@@ -1,6 +1,8 @@
 //! The queue in front of a driver: merges bios into requests and bounds those in flight.
 
 use std::future::ready;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -53,6 +55,14 @@ pub trait Driver: Send + Sync + 'static {
     /// The device failed: nothing is known.
     fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
         Box::pin(ready(Ok(Extents::data(at, len))))
+    }
+
+    /// The open file that holds the data; see [`BlockDevice::lend`].
+    ///
+    /// # Errors
+    /// As there.
+    fn lend(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Releases the driver's system resources; see [`BlockDevice::release`].
@@ -192,6 +202,10 @@ impl<D: Driver> BlockDevice for Queue<D> {
                 Either::Right(_) => Err(Status::Timeout),
             }
         })
+    }
+
+    fn lend(&self) -> io::Result<OwnedFd> {
+        self.inner.driver.lend()
     }
 
     fn release(&self) {

@@ -82,7 +82,11 @@ pub(crate) enum Command {
     Man(commands::man::Man),
     /// Have a ZFS pool, for the process that started this one
     #[command(hide = true)]
-    ZfsWorker,
+    ZfsWorker {
+        /// Enter a sandbox before the first command
+        #[arg(long)]
+        confined: bool,
+    },
     #[command(hide = true)]
     CleanupHelper(commands::cleanup_helper::Keep),
 }
@@ -98,7 +102,7 @@ impl Command {
             | Self::Btrfs(_)
             | Self::Zpool(_)
             | Self::Zvol(_)
-            | Self::ZfsWorker
+            | Self::ZfsWorker { .. }
             | Self::CleanupHelper(_)
             | Self::Status(_)
             | Self::Jobs(_)
@@ -138,7 +142,9 @@ impl Command {
             Self::Btrfs(command) => command.run(),
             Self::Zpool(command) => command.run(),
             Self::Zvol(command) => command.run(),
-            Self::ZfsWorker => ashlar_zfs::worker::main(),
+            Self::ZfsWorker { confined } => {
+                ashlar_zfs::worker::main(confined.then_some(ashlar_host::sandbox::enter_as_worker))
+            }
             Self::CleanupHelper(command) => command.run(),
             Self::Status(command) => command.run(),
             #[cfg(feature = "top")]

@@ -66,6 +66,7 @@ pub mod ram;
 mod reactor;
 mod ring;
 mod runtime;
+pub mod shared_file;
 pub mod signal;
 pub mod slabs;
 pub mod socket_file;

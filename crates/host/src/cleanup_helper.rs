@@ -1,11 +1,13 @@
-//! The cleanup helper: a small process beside a daemon, which ends the daemon's mount and removes its sockets' files.
+//! The cleanup helper: a small process beside a daemon, which ends the daemon's mount, removes its sockets' files, and starts the
+//! workers of ZFS pools.
 //!
 //! # Theory
 //!
-//! A daemon in its sandbox can neither unmount nor remove files. It starts the cleanup helper before it enters the sandbox,
-//! passes the mount and the files on its command line, and sends requests later, as words of three bytes on a pair of sockets: a
-//! letter and a number. The command line fixes what the cleanup helper can do, so a compromised daemon can end its own mount and
-//! remove its own sockets' files, and nothing else.
+//! A daemon in its sandbox can neither unmount, nor remove files, nor start a process. It starts the cleanup helper before it
+//! enters the sandbox, passes the mount and the files on its command line, and sends requests later, as words of three bytes on a
+//! pair of sockets: a letter and a number. The command line fixes what the cleanup helper can do, so a compromised daemon can end
+//! its own mount, remove its own sockets' files, and start workers, and nothing else. A worker enters a sandbox of its own before it
+//! receives its first command: it has no right that the daemon lacks.
 //!
 //! | word | what the cleanup helper does |
 //! |---|---|
@@ -13,8 +15,9 @@
 //! | `d` | detaches the mount, even when it is in use |
 //! | `w` | reports what uses the mount |
 //! | `r`, number | removes the file of a socket, unless another file has taken its place |
+//! | `z` | starts a worker with the three descriptors that come with it |
 //!
-//! The cleanup helper ends when the daemon's end of the pair closes. It does nothing then: after `kill -9` the mount stays, and
+//! The cleanup helper ends when the daemon's end of the pair closes, and leaves workers to export their pools. It does nothing then: after `kill -9` the mount stays, and
 //! fails all requests. If it were detached, its users would write into the directory below it without an error. The next daemon
 //! removes both mount and sockets. The cleanup helper has its own process group and blocks the signals that end a daemon, has no
 //! descriptor but its socket, and holds no directory.
@@ -22,8 +25,9 @@
 //! If the cleanup helper has ended, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -34,9 +38,12 @@ use ashlar_engine::process::pass_on_nothing;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::socket_file::{self, Identity};
 use ashlar_export::fuse::mount::{MountError, MountPlace};
+use ashlar_zfs::client::{Launcher, WorkerEnds};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    socketpair,
 };
 use rustix::stdio::stdin;
 
@@ -57,6 +64,13 @@ const UNMOUNT: u8 = b'u';
 const DETACH: u8 = b'd';
 const USERS: u8 = b'w';
 const REMOVE: u8 = b'r';
+const START_WORKER: u8 = b'z';
+
+/// The environment variables that the cleanup helper and its workers need: where programs and libraries are, which libzpool to
+/// load, and this host's ID in pools.
+const ENVIRONMENT: [&str; 4] = ["PATH", "LD_LIBRARY_PATH", ashlar_zfs::ffi::LIBRARY, "ZFS_HOSTID"];
+/// The most workers that a cleanup helper starts: far more than pools fit into the memory of a machine.
+const MAX_WORKERS: u32 = 1024;
 
 /// The first byte of replies.
 const DONE: u8 = 0;
@@ -117,7 +131,7 @@ impl CleanupTasks {
         Some(Self { mount, files: files.chunks(3).map(file).collect::<Option<_>>()? })
     }
 
-    /// The reply to a word.
+    /// The reply to a word that comes without descriptors.
     fn obey(&self, word: &[u8]) -> Vec<u8> {
         let done = match (word, &self.mount) {
             ([UNMOUNT, _, _], Some(mount)) => mount.end(false),
@@ -159,6 +173,7 @@ pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
     signal::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).map_err(failed)?;
     rustix::thread::set_name(c"ashlar-cleanup").map_err(|errno| failed(errno.into()))?;
     let mut said = reply(DONE, "");
+    let mut started = 0;
     loop {
         match send(stdin(), &said, SendFlags::NOSIGNAL) {
             Ok(_) => {}
@@ -166,15 +181,48 @@ pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
             Err(errno) => return Err(failed(errno.into())),
         }
         let mut word = [0; 4];
-        match recv(stdin(), &mut word[..], RecvFlags::empty()) {
-            Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
-            Ok((_, len)) => said = tasks.obey(word.get(..len).unwrap_or_default()),
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut word)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let len = match recvmsg(stdin(), &mut parts, &mut ancillary, flags) {
+            Ok(received) if received.bytes == 0 => return Ok(ExitCode::SUCCESS),
+            Ok(received) => received.bytes,
+            Err(Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
             Err(errno) => return Err(failed(errno.into())),
-        }
+        };
+        let passed: Vec<OwnedFd> = ancillary
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(passed) => Some(passed),
+                RecvAncillaryMessage::ScmCredentials(_) | _ => None,
+            })
+            .flatten()
+            .collect();
+        let word = word.get(..len).unwrap_or_default();
+        said = match <[OwnedFd; 3]>::try_from(passed) {
+            Ok([control, words, watch]) if word.first() == Some(&START_WORKER) => {
+                started += 1;
+                start_worker(WorkerEnds { control, words, watch }, started)
+            }
+            Ok(_) | Err(_) => tasks.obey(word),
+        };
+    }
+}
+
+/// The reply to the word for a worker.
+fn start_worker(ends: WorkerEnds, started: u32) -> Vec<u8> {
+    if started > MAX_WORKERS {
+        return reply(FAILED, "too many workers were started");
+    }
+    match ends.spawn() {
+        Ok(pid) => reply(DONE, &pid.to_string()),
+        Err(error) => reply(FAILED, &error.to_string()),
     }
 }
 
 /// The cleanup helper, as the daemon sees it.
+#[derive(Debug)]
 pub(crate) struct CleanupHelper {
     tasks: CleanupTasks,
     /// `None` once it has ended.
@@ -197,8 +245,8 @@ impl CleanupHelper {
         pass_on_nothing().map_err(failed)?;
         let mut helper = Command::new("/proc/self/exe");
         helper.arg0("ashlar-cleanup").arg(COMMAND).args(tasks.words());
-        // It needs none but the helper's place.
-        helper.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        helper.env_clear().envs(kept);
         helper.current_dir("/").process_group(0);
         helper.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = helper.spawn().map_err(failed)?;
@@ -283,8 +331,20 @@ impl CleanupHelper {
 
     /// The reply to a word; `None` if the cleanup helper has ended.
     fn ask(&self, word: Word) -> Option<Vec<u8>> {
+        self.ask_with(word, &[])
+    }
+
+    /// As [`Self::ask`], with descriptors.
+    fn ask_with(&self, word: Word, descriptors: &[BorrowedFd<'_>]) -> Option<Vec<u8>> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = send(socket.as_ref()?, &word, SendFlags::NOSIGNAL);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors))
+        {
+            return None;
+        }
+        let parts = [IoSlice::new(&word)];
+        let said = sendmsg(socket.as_ref()?, &parts, &mut ancillary, SendFlags::NOSIGNAL);
         let said = said.map_err(io::Error::from).and_then(|_| {
             let heard = socket.as_ref().map(|socket| hear(socket, PATIENCE));
             heard.transpose().map(Option::flatten)
@@ -297,6 +357,20 @@ impl CleanupHelper {
         // A late reply would be taken for that to another word.
         *socket = None;
         None
+    }
+}
+
+impl Launcher for CleanupHelper {
+    fn launch(&self, ends: WorkerEnds) -> io::Result<u32> {
+        let WorkerEnds { control, words, watch } = &ends;
+        let said =
+            self.ask_with(word(START_WORKER, 0), &[control.as_fd(), words.as_fd(), watch.as_fd()]);
+        let said = said.ok_or_else(|| io::Error::other("the cleanup helper has ended"))?;
+        let text = String::from_utf8_lossy(said.get(1..).unwrap_or_default());
+        match (said.first(), text.parse()) {
+            (Some(&DONE), Ok(pid)) => Ok(pid),
+            _ => Err(io::Error::other(text.into_owned())),
+        }
     }
 }
 

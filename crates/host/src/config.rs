@@ -206,7 +206,7 @@ impl Config {
         }
         let parameters = Arc::new(parameters);
         let (force, missing_log) = (self.force, self.missing_log);
-        Ok(pools::Options { parameters, force, missing_log, is_confined: false })
+        Ok(pools::Options { parameters, force, missing_log, launcher: None })
     }
 }
 

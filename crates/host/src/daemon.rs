@@ -44,8 +44,8 @@ use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble,
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::outsiders::{DeviceClass, RefusedOutsider};
-use ashlar_stack::pools;
 use ashlar_stack::turn::Turns;
+use ashlar_zfs::client::Launcher;
 use futures_util::future::select;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -153,7 +153,7 @@ pub fn serve(
     if !confinement.is_on() {
         ending.listen().map_err(deaf)?;
     }
-    let pools = pools::Options { is_confined: confinement.is_on(), ..config.pools()? };
+    let mut pools = config.pools()?;
     let others = config.others();
     let access = config.check_surroundings()?;
     let (disks, absent) = absent::open(config)?;
@@ -161,8 +161,9 @@ pub fn serve(
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let disks = disks.into_iter().map(|disk| models.wrap(disk)).collect();
     let mut places = Places::make(config, &access)?;
-    if let Some(helper) = places.keep()? {
+    if let Some(helper) = places.keep(confinement.is_on())? {
         ending.cleaned_up_by(&helper);
+        pools.launcher = confinement.is_on().then_some(helper as Arc<dyn Launcher>);
     }
     notify::connect();
     // Inside, the limits of control groups cannot be read.

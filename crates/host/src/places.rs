@@ -43,11 +43,12 @@ impl Places {
         Ok(Self { mount: mount.transpose()?, control, metrics, nbd, budget })
     }
 
-    /// Starts the process that ends the mount and removes the sockets' files from now on; `None` without mount and files.
+    /// Starts the process that ends the mount and removes the sockets' files from now on, and starts workers for a daemon in its
+    /// sandbox; `None` for a daemon outside without mount and files.
     ///
     /// # Errors
     /// It cannot be started.
-    pub(crate) fn keep(&mut self) -> Result<Option<Arc<CleanupHelper>>> {
+    pub(crate) fn keep(&mut self, is_confined: bool) -> Result<Option<Arc<CleanupHelper>>> {
         let mount = self.mount.as_ref().and_then(WaitingMount::place).cloned();
         let mut tasks = CleanupTasks { mount, files: Vec::new() };
         for file in self.files() {
@@ -56,7 +57,7 @@ impl Places {
             let failed = |why| Error::new("cannot find", file.path().display(), why);
             tasks.files.push((path.map_err(failed)?, file.identity()));
         }
-        if tasks.is_empty() {
+        if tasks.is_empty() && !is_confined {
             return Ok(None);
         }
         let files = tasks.files.clone();

@@ -14,6 +14,18 @@ use crate::error::{Error, Result};
 /// The least memory in the sandbox, bytes: less is not enough to start in, since threads reserve address space.
 pub(crate) const LEAST_MEMORY: u64 = 1 << 30;
 
+/// What libzpool opens when it starts: random numbers, the host's ID, the numbers of processors and pages of memory.
+const WORKER_READS: [&str; 6] = [
+    "/dev/random",
+    "/dev/urandom",
+    "/etc/hostid",
+    "/proc/sys/kernel/spl/hostid",
+    "/proc/meminfo",
+    "/sys/devices/system/cpu",
+];
+/// The address space that a worker may reserve without using it, bytes: its slabs take 64 GiB for each of some fifty sizes.
+const WORKER_RESERVED: u64 = 8 << 40;
+
 static SWITCHED_OFF: AtomicBool = AtomicBool::new(false);
 static INSIDE: AtomicBool = AtomicBool::new(false);
 
@@ -122,4 +134,24 @@ impl Sandbox {
         tracing::debug!("in the sandbox");
         Ok(())
     }
+}
+
+/// Puts a worker of a ZFS pool into its sandbox, permanently: it has loaded its library, and reads what this needs later. Its
+/// disks, and memory for data, come to it as open files.
+///
+/// # Errors
+/// The kernel refused a step, as text: the worker must not continue.
+pub fn enter_as_worker() -> std::result::Result<(), String> {
+    let mut policy = Policy::new().sockets(Sockets::Served);
+    for path in WORKER_READS.iter().filter(|path| Path::new(path).exists()) {
+        policy = policy.read_below(path);
+    }
+    let limit = available_bytes().map(|bytes| {
+        let most = bytes.max(LEAST_MEMORY).saturating_add(WORKER_RESERVED);
+        MemoryLimit { own_bytes: most, address_space_bytes: most }
+    });
+    policy
+        .memory(limit)
+        .enter()
+        .map_err(|why| format!("cannot enter the sandbox of a worker: {why}"))
 }

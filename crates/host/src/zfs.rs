@@ -178,6 +178,7 @@ impl Service {
             | Command::Open { .. }
             | Command::Reopen { .. }
             | Command::Close { .. }
+            | Command::Window { .. }
             | Command::Attach { .. }
             | Command::WritePlainly { .. } => return Err(Reply::invalid_parameter("command")),
         };

@@ -340,6 +340,10 @@ fn rules(policy: &Policy) -> Compiled<Rules> {
         // To the peer only: a datagram socket that was connected before, a service manager's, could send to any path.
         let peer = SeccompRule::new(vec![null(4)?])?;
         rules.insert(libc::SYS_sendto, vec![peer]);
+        // Both ends are this process's, and such a socket has no other peer.
+        let pair =
+            [equal(0, libc::AF_UNIX as u64)?, masked(1, SOCKET_TYPE, libc::SOCK_SEQPACKET as u64)?];
+        rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(pair.to_vec())?]);
     }
     if policy.changes && !policy.times {
         // Of an open file: landlock does not check the calls by path.

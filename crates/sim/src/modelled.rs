@@ -6,6 +6,8 @@
 //! merges and issues what the modelled device would see, whatever lies below. It may have sectors that cannot be read; they
 //! can be written, but stay unreadable.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -109,6 +111,11 @@ impl Driver for ModelledDriver {
             }
             rq.complete(result);
         }));
+    }
+
+    /// The other process does not see the model.
+    fn lend(&self) -> io::Result<OwnedFd> {
+        self.lower.lend()
     }
 
     /// Nothing else uses the device below.

@@ -22,7 +22,7 @@ use crate::names::{ArrayName, Names, wanted_name};
 use crate::outsiders::{DeviceClass, Outsider, RefusedOutsider};
 use crate::owners;
 use crate::partitions::{Partition, Table};
-use crate::pool_members::{Members as PoolMembers, lower_disk};
+use crate::pool_members::Members as PoolMembers;
 use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md};
 use crate::view::ArrayView;
@@ -371,28 +371,11 @@ impl Builder {
             let why = format!("was removed from the ZFS pool {pool}, or never completely added");
             return self.note(&device.name, why);
         }
-        let added = match self.options.pools.as_ref().is_some_and(|pools| pools.is_confined) {
-            true => lower_disk(device, &self.devices).map(|_| {
-                let name = member.pool_name.clone();
-                self.refuse_in_sandbox(name, &device.name);
-            }),
-            false => self.pool_members.add(device, depth, labels, &self.devices),
-        };
-        match added {
+        let is_confined = self.options.pools.as_ref().is_some_and(|pools| pools.launcher.is_some());
+        match self.pool_members.add(device, depth, labels, &self.devices, is_confined) {
             Ok(()) => self.devices.set_role(&device.name, Role::PoolMember),
             Err(why) => self.note(&device.name, why),
         }
-    }
-
-    /// Refuses a pool that `device` is a member of: in the sandbox the daemon can neither open a disk again nor start a process.
-    fn refuse_in_sandbox(&mut self, name: String, device: &str) {
-        if let Some(refused) = self.refused_pools.iter_mut().find(|refused| refused.name == name) {
-            return refused.below.push(device.to_owned());
-        }
-        let why = format!("{name}: the daemon cannot start a process for a pool in its sandbox");
-        let hint = "import it with ashlar serve --no-sandbox, or serve its disks as they are with ashlar serve --whole".to_owned();
-        let below = vec![device.to_owned()];
-        self.refused_pools.push(RefusedPool { name, why, hint: Some(hint), below });
     }
 
     fn add_partitions(&mut self, device: &Device, table: Table, depth: usize) {

@@ -2,7 +2,7 @@
 //!
 //! A disk that the user named has a path. A partition of a disk has none, unless the kernel made a
 //! device for it; the worker opens it as a part of its disk. A device inside other devices exists
-//! only in this process.
+//! only in this process. A worker in a sandbox opens nothing, and gets all members as open files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -124,20 +124,32 @@ pub(crate) fn lower_disk(
     Ok((lower, len.map(|len| (start, len))))
 }
 
-/// The place where a worker can open a device.
+/// The place where a worker can open a device; a worker in a sandbox gets the open disk.
 ///
 /// # Errors
 /// The device cannot be opened: the reason.
-fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
+fn place(device: &Device, devices: &Devices, is_confined: bool) -> Result<Place, String> {
     let failed = |error| format!("cannot be opened by a worker: {error}");
     let (lower, part_of) = lower_disk(device, devices)?;
     let disk = std::fs::canonicalize(&lower.path).map_err(failed)?;
-    let Some((start, len)) = part_of else {
-        return Ok(Place { path: disk.display().to_string(), part: None });
+    let path = match part_of {
+        None => disk.display().to_string(),
+        Some(_) => {
+            let name = Path::new(&device.path).file_name().unwrap_or_default();
+            disk.with_file_name(name).display().to_string()
+        }
     };
-    let name = Path::new(&device.path).file_name().unwrap_or_default();
-    let path = disk.with_file_name(name).display().to_string();
-    part(path, &disk, start, len).map_err(failed)
+    match part_of {
+        _ if is_confined => {
+            let file = lower.gateway().lend().map_err(failed)?;
+            let start_bytes = part_of.map_or(0, |(start, _)| start.bytes());
+            let len_bytes = part_of.map(|(_, len)| len.bytes());
+            let part = DiskPart::of(PathBuf::from(&path), file, start_bytes, len_bytes);
+            Ok(Place { path, part: Some(part) })
+        }
+        Some((start, len)) => part(path, &disk, start, len).map_err(failed),
+        None => Ok(Place { path, part: None }),
+    }
 }
 
 /// A present member of a pool.
@@ -211,8 +223,9 @@ impl Members {
         depth: usize,
         labels: &DeviceLabels,
         devices: &Devices,
+        is_confined: bool,
     ) -> Result<(), String> {
-        let place = place(device, devices)?;
+        let place = place(device, devices, is_confined)?;
         let (device, labels) = (device.name.clone(), Box::new(labels.clone()));
         self.all.push(Member { device, place, depth, labels });
         Ok(())

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use ashlar_block::BlockDevice;
 use ashlar_zfs::client::pool::VisibleDataset;
 use ashlar_zfs::client::zvol::MINORS;
-use ashlar_zfs::client::{CallError, Parameters, Pool, Zvol};
+use ashlar_zfs::client::{CallError, Launcher, Parameters, Pool, Zvol};
 use ashlar_zfs::ondisk::config::Health;
 use ashlar_zfs::protocol::Command;
 use futures_util::lock::Mutex as AsyncMutex;
@@ -31,8 +31,8 @@ pub struct Options {
     pub force: bool,
     /// Also import pools for writing whose log devices are missing: what was only in the log is lost.
     pub missing_log: bool,
-    /// Whether this process is in a sandbox, in which it can start no worker: every pool is refused.
-    pub is_confined: bool,
+    /// Starts the workers of a process in a sandbox, in sandboxes of their own.
+    pub launcher: Option<Arc<dyn Launcher>>,
 }
 
 /// A pool that was not imported.
@@ -133,7 +133,8 @@ impl Pools {
         let force = options.force;
         let import = Command::ImportPool { config, name: None, read_only, force, missing_log };
         let parts = ready.parts.clone();
-        let pool = Pool::start(&name, import, parts, Arc::clone(&self.parameters)).await;
+        let (parameters, launcher) = (Arc::clone(&self.parameters), options.launcher.as_ref());
+        let pool = Pool::start(&name, import, parts, parameters, launcher).await;
         let pool = pool.map_err(|error| refused(error.to_string(), error.hint()))?;
         let (below, health) = (ready.below.clone(), ready.health().min(Health::Degraded));
         let turn = AsyncMutex::new(());

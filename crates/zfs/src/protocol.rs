@@ -62,8 +62,8 @@ pub enum Command {
         path: PathBuf,
         /// Where the part begins.
         offset_bytes: u64,
-        /// Its length.
-        size_bytes: u64,
+        /// Its length; otherwise it ends with the file.
+        size_bytes: Option<u64>,
         /// The pool will be imported read-only.
         read_only: bool,
     },
@@ -221,10 +221,23 @@ pub enum Command {
         /// Its number.
         volume: u32,
     },
+    /// Passes a window (one file descriptor): memory that daemon and worker share for the data of a channel, which is attached
+    /// next. A worker in a sandbox moves data only through windows.
+    Window {
+        /// Its number.
+        window: u32,
+        /// Its address in the daemon's memory.
+        address: u64,
+        /// Its length.
+        len_bytes: u64,
+    },
     /// Adds a data channel (one file descriptor) to an open volume.
     Attach {
         /// Its number.
         volume: u32,
+        /// The window for its data; otherwise they are in the daemon's own memory.
+        #[serde(default)]
+        window: Option<u32>,
     },
     /// Overwrites an open volume in a plain loop of libzpool's own calls, as a baseline for I/O; its data is lost.
     /// Answered by [`Reply::Took`].

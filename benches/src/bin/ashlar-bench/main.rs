@@ -75,7 +75,7 @@ impl Command {
             Self::BtrfsScrub(command) => command.run(),
             Self::Zvol(command) => command.run(),
             Self::Man(command) => command.run(),
-            Self::ZfsWorker => ashlar_zfs::worker::main(),
+            Self::ZfsWorker => ashlar_zfs::worker::main(None),
         }
     }
 }

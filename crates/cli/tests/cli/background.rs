@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::support::{Images, MIB, Nbd, Run, program, until};
-use super::zvol::{WITH_POOLS, has_libzpool, pool};
+use super::zvol::{has_libzpool, pool};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -261,7 +261,7 @@ fn a_pool_is_served_in_the_background_too() {
         return;
     }
     let images = pool();
-    let served = run(serve(&images, &[&[WITH_POOLS], &images.refs()[..]].concat())).ok();
+    let served = run(serve(&images, &[&[], &images.refs()[..]].concat())).ok();
     assert!(served.out.starts_with("tank: zpool") && served.out.ends_with("ready\n"), "{served:?}");
     let daemon = Process::of(&images);
     let status = images.run(&["status", "--json", "--control", "control"], &[]).ok().out;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::support::{Daemon, Images, MIB, Nbd, Run, until};
-use super::zvol::{WITH_POOLS, has_libzpool, pool};
+use super::zvol::{has_libzpool, pool};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -112,7 +112,7 @@ fn a_scrub_of_a_pool_is_paused_and_cancelled() {
     }
     let images = pool();
     super::zvol::on(&images, &["zvol", "create", "-V", "64M", "tank/vol"]).ok();
-    let slow = [WITH_POOLS, "--nbd", "unix:nbd", "--model", "d0=custom:read=20ms"];
+    let slow = ["--nbd", "unix:nbd", "--model", "d0=custom:read=20ms"];
     let daemon = images.serve(&slow);
     let mut volume = Nbd::open(&images.path("nbd"), "zvol/tank/vol");
     for at in 0..64 {

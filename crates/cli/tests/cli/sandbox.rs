@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use tempfile::TempDir;
 
 use super::btrfs_get::made;
@@ -166,4 +167,42 @@ fn the_log_says_whether_there_is_a_sandbox_and_why_not() {
     assert!(log(&["--no-sandbox", "scan", "d0"]).contains("no sandbox: --no-sandbox"));
     let of_network = log(&["scan", "nbd+unix:///?socket=/nonexistent"]);
     assert!(of_network.contains("no sandbox: the disk"), "{of_network}");
+}
+
+/// The worker of a pool in its sandbox. It writes its first byte when its control channel says what it does not understand.
+#[test]
+fn a_worker_of_a_pool_that_is_taken_over_reaches_nothing() {
+    let attacked = |args: &[&str]| {
+        let (dir, place) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        for name in ["other", "victim", "moved", "by-ring"] {
+            File::create(place.path().join(name)).unwrap().set_len(MIB).unwrap();
+        }
+        let _listener = UnixListener::bind(place.path().join("sock")).unwrap();
+        let report = dir.path().join("report");
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let mut command = program();
+        command.arg("zfs-worker").args(args).stdin(Stdio::from(theirs));
+        command.env("LD_PRELOAD", library()).env("ATTACK_REPORT", &report);
+        let child = command
+            .env("ATTACK_DIR", place.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        send(&ours, b"?", SendFlags::empty()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = fs::read_to_string(&report).unwrap_or_else(|_| panic!("{output:?}"));
+        assert!(text.ends_with("end\n"), "{text}: {output:?}");
+        text.lines()
+            .filter_map(|line| line.strip_suffix(" ok"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(attacked(&["--confined"]), Vec::<String>::new());
+    let outside = attacked(&[]);
+    for name in ["open-write", "execve", "socket-inet", "kill-parent"] {
+        assert!(outside.iter().any(|it| it == name), "{name}: {outside:?}");
+    }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use super::support::{Daemon, Images, MIB, Nbd, Run, as_user, program, run};
-use super::zvol::{WITH_POOLS, has_libzpool, pool};
+use super::zvol::{has_libzpool, pool};
 
 #[test]
 fn an_array_of_version_0_90_has_the_number_it_was_made_with() {
@@ -169,7 +169,7 @@ fn a_pool_without_volumes_says_that_nothing_is_served() {
         return;
     }
     let images = pool();
-    let daemon = images.serve(&[WITH_POOLS]);
+    let daemon = images.serve(&[]);
     let lines: Vec<&str> = daemon.greeting.lines().collect();
     assert!(lines[0].starts_with("tank: zpool of 2 devices, by OpenZFS"), "{lines:?}");
     assert!(lines[0].ends_with(", without volumes"), "{lines:?}");
@@ -185,7 +185,7 @@ fn half_a_mirrored_pool_is_called_degraded() {
     let images = pool();
     let scan = images.run(&["scan"], &["d0"]).ok().out;
     assert!(scan.lines().any(|line| line.contains("tank") && line.contains("(degraded")), "{scan}");
-    let daemon = Daemon::start(images.dir.path(), &[WITH_POOLS, "d0"]);
+    let daemon = Daemon::start(images.dir.path(), &["d0"]);
     let first = daemon.greeting.lines().next().unwrap();
     assert!(first.starts_with("tank: zpool of 1 devices, degraded, by OpenZFS"), "{first}");
     daemon.end();

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use super::support::{Daemon, Images, MIB};
-use super::zvol::{WITH_POOLS, has_libzpool};
+use super::zvol::has_libzpool;
 
 /// The types of the signatures that `wipefs(8)` finds, each once.
 fn wipefs(images: &Images, name: &str) -> Vec<String> {
@@ -155,7 +155,7 @@ fn a_pool_made_of_the_members_of_an_array_is_served_and_the_array_is_gone() {
     let images = Images::array(2, 256 * MIB, &["-l1"]);
     images.run(&["zpool", "create", "tank", "mirror"], &images.refs()).fails(1, &["--force"]);
     images.run(&["zpool", "create", "-f", "tank", "mirror"], &images.refs()).ok();
-    let daemon = images.serve(&[WITH_POOLS, "-R"]);
+    let daemon = images.serve(&["-R"]);
     assert!(daemon.greeting.starts_with("tank: zpool of 2 devices"), "{}", daemon.greeting);
     daemon.end();
 }
@@ -188,7 +188,7 @@ fn disks_with_two_owners_are_not_written_to_until_one_of_them_is_gone() {
     for disk in images.refs() {
         tool("wipefs", &["-q", "-a", "-t", "linux_raid_member"], &images, disk);
     }
-    let daemon = images.serve(&[WITH_POOLS]);
+    let daemon = images.serve(&[]);
     assert!(daemon.greeting.starts_with("tank: zpool of 2 devices"), "{}", daemon.greeting);
     daemon.end();
 }

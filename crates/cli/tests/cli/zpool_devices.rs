@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::support::{Daemon, Images, MIB};
-use super::zvol::{WITH_POOLS, has_libzpool, on, zdb_agrees};
+use super::zvol::{has_libzpool, on, zdb_agrees};
 
 /// The lines of the vdevs that `zpool status` prints of the pool on these disks.
 fn vdevs(images: &Images, disks: &str) -> String {
@@ -51,7 +51,7 @@ fn disks_are_attached_replaced_switched_and_detached() {
     here(&["clear", "tank"]).ok();
     here(&["clear", "tank", "d3"]).fails(1, &["no such device in pool"]);
     // A daemon does the same to a pool that it serves, but takes no new disks.
-    let daemon = Daemon::start(images.dir.path(), &[WITH_POOLS, "d0", "d2"]);
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d2"]);
     daemon.client(&["zpool", "offline", "tank", "d2"]).ok();
     let status = daemon.client(&["zpool", "status", "tank"]).ok().out;
     assert!(status.contains("OFFLINE"), "{status}");

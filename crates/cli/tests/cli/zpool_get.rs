@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::support::{Images, MIB};
-use super::zvol::{WITH_POOLS, has_libzpool, on};
+use super::zvol::{has_libzpool, on};
 
 /// The settings passed to `zpool create` that differ from the defaults.
 const SETTINGS: [&str; 8] = [
@@ -113,7 +113,7 @@ fn a_served_pool_tells_the_same_as_its_disks() {
         all.map(|fields| fields.join(" ")).collect::<Vec<String>>()
     };
     let offline = on(&images, &["zpool", "get", "-Hp", "all"]).ok().out;
-    let daemon = images.serve(&[WITH_POOLS]);
+    let daemon = images.serve(&[]);
     let served = daemon.client(&["zpool", "get", "-Hp", "all", "tank"]).ok().out;
     assert_eq!(steady(&served), steady(&offline));
     let exact = daemon.client(&["zpool", "get", "-Hp", "-o", "value", "size,alloc,free"]).ok().out;

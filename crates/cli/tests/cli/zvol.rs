@@ -55,14 +55,6 @@ pub(crate) fn mounted(images: &Images, args: &[&str]) -> Daemon {
     images.serve(&[&["--mount", "mnt"], args].concat())
 }
 
-/// What a daemon that serves pools must be told: it starts a process for each, which it cannot in its sandbox.
-pub(crate) const WITH_POOLS: &str = "--no-sandbox";
-
-/// As [`mounted`], with pools.
-pub(crate) fn mounted_pool(images: &Images, args: &[&str]) -> Daemon {
-    mounted(images, &[&[WITH_POOLS], args].concat())
-}
-
 pub(crate) fn has_fuse(test: &str) -> bool {
     let found = fs::metadata("/dev/fuse").is_ok();
     if !found {
@@ -163,7 +155,7 @@ fn volumes_are_served_by_their_names_and_follow_what_is_done() {
     }
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &[]);
     assert!(daemon.greeting.contains("tank: zpool of 2 devices"), "{}", daemon.greeting);
     assert!(daemon.greeting.contains("zvol/tank/vol: zvol 16M"), "{}", daemon.greeting);
     let volume = images.path("mnt/dev/zvol/tank/vol");
@@ -238,7 +230,7 @@ fn the_queue_is_set_for_each_volume_while_it_is_used() {
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "-b", "16K", "tank/vol"]).ok();
     let parameter = "sys/module/zfs/parameters/zvol_use_blk_mq=1";
-    let daemon = mounted_pool(&images, &["--set", parameter]);
+    let daemon = mounted(&images, &["--set", parameter]);
     let get = |path: &str| daemon.client(&["get", path]).ok().out.trim().to_owned();
     assert_eq!(get("sys/block/zd0/zvol/name"), "tank/vol");
     assert_eq!(get("sys/block/zd0/zvol/use_blk_mq"), "1");
@@ -277,7 +269,7 @@ fn a_pools_process_that_dies_takes_nothing_with_it() {
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
     File::create(images.path("plain")).unwrap().set_len(MIB).unwrap();
-    let daemon = mounted_pool(&images, &["plain"]);
+    let daemon = mounted(&images, &["plain"]);
     let volume = OpenOptions::new()
         .read(true)
         .write(true)
@@ -308,7 +300,7 @@ fn a_pools_process_that_dies_takes_nothing_with_it() {
     daemon.signal("TERM");
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1), "the pool was not exported: {log}");
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &[]);
     let volume = File::open(images.path("mnt/dev/zvol/tank/vol")).unwrap();
     let mut back = vec![0; 1 << 20];
     volume.read_exact_at(&mut back, MIB).unwrap();
@@ -326,7 +318,7 @@ fn a_pool_that_is_only_read_is_not_changed() {
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
     let before = images.bytes();
-    let daemon = mounted_pool(&images, &["--read-only"]);
+    let daemon = mounted(&images, &["--read-only"]);
     let path = images.path("mnt/dev/zvol/tank/vol");
     assert!(OpenOptions::new().write(true).open(&path).is_err());
     let mut block = [1; 4096];
@@ -348,7 +340,7 @@ fn a_volume_stays_the_device_that_it_is() {
     on(&images, &["zvol", "create", "-V", "1M", "tank/other"]).ok();
     // A disk with a volume's device name.
     File::create(images.path("zd0")).unwrap().set_len(MIB).unwrap();
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &[]);
     let volume = images.path("mnt/dev/zvol/tank/vol");
     OpenOptions::new()
         .write(true)
@@ -357,7 +349,7 @@ fn a_volume_stays_the_device_that_it_is() {
         .write_all_at(&boot_sector(&[(2048, 4096)]), 0)
         .unwrap();
     daemon.end();
-    let daemon = mounted_pool(&images, &["zd0"]);
+    let daemon = mounted(&images, &["zd0"]);
     assert!(daemon.greeting.contains("zd0: disk 1M\n"), "{}", daemon.greeting);
     let get = |path: &str| daemon.client(&["get", path]).ok().out.trim().to_owned();
     let names = ["zd16", "zd32"].map(|zd| get(&format!("sys/block/{zd}/zvol/name")));
@@ -407,7 +399,7 @@ fn readonly_takes_effect_at_once() {
     }
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &[]);
     let path = images.path("mnt/dev/zvol/tank/vol");
     let volume = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     volume.write_all_at(b"before", 0).unwrap();
@@ -470,7 +462,7 @@ fn thousands_of_snapshots_are_listed() {
     const VOLUMES: usize = 100;
     const ROUNDS: usize = 30;
     let images = pool();
-    let daemon = images.serve(&[WITH_POOLS, "--nbd", "unix:nbd"]);
+    let daemon = images.serve(&["--nbd", "unix:nbd"]);
     for volume in 0..VOLUMES {
         let name = format!("tank/v{volume}");
         daemon.client(&["zvol", "create", "-s", "-V", "1M", &name]).ok();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::support::{Daemon, Images, MIB};
-use super::zvol::{WITH_POOLS, has_fuse, has_libzpool, on, pool, zdb_agrees};
+use super::zvol::{has_fuse, has_libzpool, on, pool, zdb_agrees};
 
 /// Serves the pool and an array on the images `m0` and `m1`. The I/O of the pool's process can be made to fail.
 fn served_with_an_array(images: &Images) -> Daemon {
@@ -18,7 +18,7 @@ fn served_with_an_array(images: &Images) -> Daemon {
     let create = ["md", "create", "--homehost=any", "--level=1", "--raid-devices=2", "md0"];
     images.run(&[&create[..], &["--assume-clean"]].concat(), &["m0", "m1"]).ok();
     fs::create_dir_all(images.path("mnt")).unwrap();
-    images.serve(&[WITH_POOLS, "--mount", "mnt", "m0", "m1"])
+    images.serve(&["--mount", "mnt", "m0", "m1"])
 }
 
 /// The process of the daemon's only pool.
@@ -96,7 +96,7 @@ fn a_suspended_pool_keeps_nothing_from_ending() {
     }
     array_is_clean(&images);
     // Flushed data is there.
-    let daemon = images.serve(&[WITH_POOLS, "--mount", "mnt"]);
+    let daemon = images.serve(&["--mount", "mnt"]);
     let mut back = vec![0; 1 << 20];
     let volume = File::open(&path).unwrap();
     volume.read_exact_at(&mut back, MIB).unwrap();

@@ -4,10 +4,10 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use super::support::MIB;
-use super::zvol::{has_fuse, has_libzpool, mounted_pool, on, pool, zdb_agrees};
+use super::zvol::{has_fuse, has_libzpool, mounted, on, pool, zdb_agrees};
 use super::zvol_failing::worker;
 
-/// The worker reads written data from its mapping of the daemon's buffers, so some pages of the mapping are resident.
+/// A worker outside of the sandbox reads written data from its mapping of the daemon's buffers, so some pages of the mapping are resident.
 /// The mapping is read-only.
 #[test]
 fn a_pools_process_reads_the_daemons_buffers_and_cannot_write_them() {
@@ -16,7 +16,7 @@ fn a_pools_process_reads_the_daemons_buffers_and_cannot_write_them() {
     }
     let images = pool();
     on(&images, &["zvol", "create", "-V", "64M", "tank/vol"]).ok();
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &["--no-sandbox"]);
     let path = images.path("mnt/dev/zvol/tank/vol");
     let volume = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let data: Vec<u8> = (0..8 * MIB).map(|at| (at / 4096 + at % 251) as u8).collect();

@@ -13,7 +13,8 @@ mod request;
 mod sysfs;
 
 use std::future::ready;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -25,6 +26,7 @@ use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
 use ashlar_block::sync::sharded_arc::ShardedArc;
 use ashlar_block::units::{Sector, Sectors};
+use rustix::fs::OFlags;
 
 pub use holders::{Process, device_writer};
 pub use ioctl::loop_backing_file;
@@ -124,6 +126,15 @@ impl Driver for FileDriver {
     fn read_memory(&self, len: usize) -> ReadMemory {
         let fixed = self.shared.direct.and_then(|_| reactor::current().take_fixed(len));
         fixed.map_or(ReadMemory::Queue, ReadMemory::Driver)
+    }
+
+    fn lend(&self) -> io::Result<OwnedFd> {
+        let fd = self.shared.file.fd().try_clone()?;
+        if self.shared.kind == Kind::Image {
+            let flags = rustix::fs::fcntl_getfl(&fd)?;
+            rustix::fs::fcntl_setfl(&fd, flags - OFlags::DIRECT)?;
+        }
+        Ok(fd)
     }
 
     /// Holes of an image, by lseek(2). A device tells nothing.

@@ -218,7 +218,8 @@ impl NewPool {
             force: self.0.force,
             wiped: self.0.wiped,
         };
-        let started = Pool::start(&name, create, Vec::new(), Arc::<Parameters>::default()).await;
+        let started =
+            Pool::start(&name, create, Vec::new(), Arc::<Parameters>::default(), None).await;
         let pool = started.map_err(|error| not_had(&error))?;
         let exported = pool.export().await.map_err(|error| refused(&error));
         drop(self.0.disks);

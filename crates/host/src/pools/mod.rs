@@ -235,7 +235,7 @@ impl Session {
             }
             let mut pools: Vec<Pool> = Vec::new();
             for (name, (import, parts)) in imports {
-                match Pool::start(&name, import, parts, Arc::default()).await {
+                match Pool::start(&name, import, parts, Arc::default(), None).await {
                     Ok(pool) => pools.push(pool),
                     Err(error) => {
                         // All or none.

@@ -1,7 +1,9 @@
 //! An image without what ddrescue has not read of its disk.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ashlar_block::{
@@ -121,6 +123,11 @@ impl BlockDevice for RescuedDevice {
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.lower.copies(at, len)
+    }
+
+    /// Its user finds out by checksums what was not read.
+    fn lend(&self) -> io::Result<OwnedFd> {
+        self.lower.lend()
     }
 
     /// A hole in the image does not stand for zeroes where the disk was not read.

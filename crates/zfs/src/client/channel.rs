@@ -8,10 +8,12 @@
 //!
 //! The queue's `nr_requests` bounds the waiting requests. A task of the channel sends them after
 //! the tasks that were runnable: requests submitted at the same time go in one packet, if they fit.
+//! To a worker in a sandbox their data go through this thread's [`Window`], and wait for room there.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use slab::Slab;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::driver::{Opening, Volume};
+use super::window::{Room, Window};
 use crate::protocol::{
     Command, Completion, FUA, MAX_SUBMISSION_BYTES, RemoteSegment, Submission, op,
 };
@@ -60,6 +63,8 @@ struct SentRequest {
     request: Request,
     /// Its completion carries this tag: it identifies a late completion for a former request of the slot.
     tag: u64,
+    /// The room of its data, if they go through a window.
+    room: Option<Room>,
 }
 
 struct State {
@@ -79,13 +84,18 @@ struct Batch {
     keys: Vec<usize>,
 }
 
-/// The socket has no room for a packet now.
-struct NoRoom;
+/// What has no room for a request now.
+enum NoRoom {
+    Socket,
+    Window(Rc<Window>),
+}
 
 /// See the module text.
 pub(super) struct Channel {
     volume: Arc<Volume>,
     opening: Opening,
+    /// `None`: the worker reaches the memory of requests.
+    window: OnceCell<Rc<Window>>,
     state: RefCell<State>,
 }
 
@@ -113,7 +123,7 @@ impl Channel {
             sent: 0,
         };
         let (volume, state) = (Arc::clone(volume), RefCell::new(state));
-        let this = Rc::new(Self { volume, opening, state });
+        let this = Rc::new(Self { volume, opening, window: OnceCell::new(), state });
         let channel = Rc::clone(&this);
         spawn(async move {
             // However the task ends, the guard fails the waiting requests.
@@ -150,8 +160,19 @@ impl Channel {
     }
 
     async fn attach_to_worker(&self, theirs: OwnedFd) -> Result<(), String> {
-        let command = Command::Attach { volume: self.opening.number };
-        match self.volume.worker.call_with(command, theirs).await {
+        let worker = &self.volume.worker;
+        let mut number = None;
+        if worker.is_confined() {
+            let failed = |error: io::Error| format!("no memory to share with the worker: {error}");
+            let window = Window::of(worker).map_err(failed)?;
+            let (command, file, window_number) = window.command().map_err(failed)?;
+            // A channel connects once.
+            let (Ok(()) | Err(_)) = self.window.set(window);
+            worker.call_with(command, file).await.map_err(|error| error.to_string())?;
+            number = Some(window_number);
+        }
+        let command = Command::Attach { volume: self.opening.number, window: number };
+        match worker.call_with(command, theirs).await {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
@@ -182,9 +203,14 @@ impl Channel {
                 Poll::Ready(())
             })
             .await;
-            while let Err(NoRoom) = self.send_packet(fd, &mut batch) {
-                // An error shows up again at the next send.
-                let (Ok(()) | Err(_)) = fd.writable().await;
+            while let Err(full) = self.send_packet(fd, &mut batch) {
+                match full {
+                    // An error shows up again at the next send.
+                    NoRoom::Socket => {
+                        let (Ok(()) | Err(_)) = fd.writable().await;
+                    }
+                    NoRoom::Window(window) => window.room_given().await,
+                }
             }
         }
     }
@@ -197,18 +223,37 @@ impl Channel {
         let mut state = self.state.borrow_mut();
         let State { in_flight, waiting, sent, .. } = &mut *state;
         while let Some(request) = waiting.pop_front() {
+            let window = self.window.get().filter(|_| request.op().has_data());
+            let room = match window.map(|window| window.enter(&request)) {
+                Some(None) => {
+                    waiting.push_front(request);
+                    break;
+                }
+                room => room.flatten(),
+            };
             let before = packet.len();
             let entry = in_flight.vacant_entry();
             let tag = u64::from(*sent) << 32 | entry.key() as u64;
-            add_to_packet(packet, &request, tag);
+            match (window, &room) {
+                (Some(window), Some(room)) => {
+                    add_to_packet(packet, &request, tag, [window.segment(room)].into_iter());
+                }
+                _ => add_to_packet(packet, &request, tag, own_segments(&request)),
+            }
             if before > 0 && packet.len() > MAX_SUBMISSION_BYTES {
                 packet.truncate(before);
+                if let (Some(window), Some(room)) = (window, room) {
+                    window.leave(room);
+                }
                 waiting.push_front(request);
                 break;
             }
             *sent = sent.wrapping_add(1);
             keys.push(entry.key());
-            entry.insert(SentRequest { request, tag });
+            entry.insert(SentRequest { request, tag, room });
+        }
+        if let (true, Some(window)) = (keys.is_empty(), self.window.get()) {
+            return Err(NoRoom::Window(Rc::clone(window)));
         }
         let Err(errno) =
             retry_on_intr(|| send(fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
@@ -216,10 +261,14 @@ impl Channel {
             return Ok(());
         };
         // A packet is sent as a whole: the worker has not seen any of these.
-        let back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
+        let back = keys.iter().rev().map(|key| {
+            let SentRequest { request, room, .. } = in_flight.remove(*key);
+            self.leave(room);
+            request
+        });
         if matches!(errno, Errno::AGAIN | Errno::NOBUFS) {
             back.for_each(|request| waiting.push_front(request));
-            return Err(NoRoom);
+            return Err(NoRoom::Socket);
         }
         let failed: Vec<Request> = back.collect();
         // Completing a request may submit another.
@@ -275,14 +324,26 @@ impl Channel {
         if state.in_flight.get(key).is_none_or(|in_flight| in_flight.tag != tag) {
             return tracing::error!(tag, "a worker ended a request that it was not given");
         }
-        let SentRequest { request, .. } = state.in_flight.remove(key);
+        let SentRequest { request, room, .. } = state.in_flight.remove(key);
         // Completing a request may submit another.
         drop(state);
         let result = match errno {
             0 => Ok(()),
             errno => Err(Status::from_errno(errno)),
         };
+        if let (Some(window), Some(room), Ok(())) = (self.window.get(), &room, result)
+            && request.op() == Op::Read
+        {
+            window.read(&request, room);
+        }
+        self.leave(room);
         self.end(request, result);
+    }
+
+    fn leave(&self, room: Option<Room>) {
+        if let (Some(window), Some(room)) = (self.window.get(), room) {
+            window.leave(room);
+        }
     }
 
     fn end(&self, request: Request, result: BioResult) {
@@ -305,7 +366,8 @@ impl Channel {
         {
             drop(removed);
         }
-        for (_, SentRequest { request, .. }) in in_flight {
+        for (_, SentRequest { request, room, .. }) in in_flight {
+            self.leave(room);
             self.end(request, Err(Status::Io));
         }
         for request in waiting {
@@ -368,15 +430,27 @@ fn code(op: Op) -> u8 {
     }
 }
 
-/// Adds a request and its segments to a packet.
-fn add_to_packet(packet: &mut Vec<u8>, request: &Request, tag: u64) {
+/// The segments of a request, in the memory of this process.
+fn own_segments(request: &Request) -> impl Iterator<Item = RemoteSegment> {
+    request.segments().map(|segment| RemoteSegment {
+        address: segment.as_ptr() as u64,
+        len_bytes: segment.len() as u64,
+    })
+}
+
+/// Adds a request and its segments, if it moves data, to a packet.
+fn add_to_packet(
+    packet: &mut Vec<u8>,
+    request: &Request,
+    tag: u64,
+    list: impl Iterator<Item = RemoteSegment>,
+) {
     let at = packet.len();
     packet.resize(at + size_of::<Submission>(), 0);
     let mut segments = 0;
     if request.op().has_data() {
         let mut last: Option<RemoteSegment> = None;
-        for segment in request.segments() {
-            let (address, len_bytes) = (segment.as_ptr() as u64, segment.len() as u64);
+        for RemoteSegment { address, len_bytes } in list {
             match &mut last {
                 // Merge segments that are adjacent in memory.
                 Some(last) if last.address + last.len_bytes == address => {

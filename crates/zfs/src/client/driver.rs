@@ -23,6 +23,9 @@ use crate::protocol::{MAX_SEGMENTS, OpenedVolume};
 /// Maximum that a transaction may touch (`DMU_MAX_ACCESS`, `include/sys/dmu.h`).
 const DMU_MAX_ACCESS_BYTES: u32 = 64 << 20;
 
+/// The longest request.
+pub(super) const MAX_REQUEST_BYTES: u32 = DMU_MAX_ACCESS_BYTES / 4;
+
 /// One opening of a volume in the worker. Each channel belongs to one opening: late events of an
 /// earlier opening cannot affect a new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -137,7 +140,7 @@ pub(super) fn limits(opened: &OpenedVolume, max_discard_blocks: u64) -> Limits {
         physical_block_bytes: block,
         io_min_bytes: block,
         io_opt_bytes: DMU_MAX_ACCESS_BYTES / 2,
-        max_hw_sectors: Sectors::from_bytes_floor((DMU_MAX_ACCESS_BYTES / 4).into()),
+        max_hw_sectors: Sectors::from_bytes_floor(MAX_REQUEST_BYTES.into()),
         max_segments: MAX_SEGMENTS as u32,
         dma_alignment_bytes: 1,
         max_hw_discard: max_discard,

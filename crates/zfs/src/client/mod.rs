@@ -21,6 +21,10 @@
 //! The worker reads this process's buffers, which are in memory shared with it ([`memory`]). It writes
 //! the data of read requests there with the permissions of a process of the same user; where Yama
 //! restricts this to ancestors, this process has permitted its descendants.
+//!
+//! A process in a sandbox cannot start a worker, and must not start one outside. A [`Launcher`] that it has started before
+//! starts workers in sandboxes of their own. They reach nothing of this process: data go through a [`window`], with one more
+//! copy, and disks are passed as open files.
 
 mod channel;
 pub mod driver;
@@ -29,6 +33,7 @@ mod memory;
 pub mod parameters;
 pub mod part;
 pub mod pool;
+mod window;
 mod worker;
 pub mod zvol;
 
@@ -37,7 +42,7 @@ pub use driver::ZvolDriver;
 pub use parameters::{Parameter, Parameters};
 pub use part::DiskPart;
 pub use pool::{Pool, PoolError};
-pub use worker::{CallError, Worker};
+pub use worker::{CallError, Launcher, Worker, WorkerEnds};
 pub use zvol::Zvol;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Disks of a pool that are parts of files: partitions of images.
+//! Disks of a pool that its worker gets as open files: partitions of images, and all disks of a worker in a sandbox.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +20,8 @@ pub struct DiskPart {
     pub path: PathBuf,
     file: Arc<OwnedFd>,
     offset_bytes: u64,
-    size_bytes: u64,
+    /// `None`: up to the end of the file.
+    size_bytes: Option<u64>,
 }
 
 impl DiskPart {
@@ -30,7 +31,12 @@ impl DiskPart {
     /// Those of open(2).
     pub fn new(path: PathBuf, file: &Path, offset_bytes: u64, size_bytes: u64) -> io::Result<Self> {
         let file = opened(file)?;
-        Ok(Self { path, file, offset_bytes, size_bytes })
+        Ok(Self { path, file, offset_bytes, size_bytes: Some(size_bytes) })
+    }
+
+    /// An open file or device, or a part of it: from an offset, up to its end or of this size.
+    pub fn of(path: PathBuf, file: OwnedFd, offset_bytes: u64, size_bytes: Option<u64>) -> Self {
+        Self { path, file: Arc::new(file), offset_bytes, size_bytes }
     }
 
     /// The command that tells a worker about the part, with its descriptor.

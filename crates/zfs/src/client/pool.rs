@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::memory;
 use super::parameters::Parameters;
 use super::part::DiskPart;
-use super::worker::{CallError, CallResult, Worker, not_asked};
+use super::worker::{CallError, CallResult, Launcher, Worker, not_asked};
 use super::zvol::Zvol;
 use crate::protocol::{Command, Dataset, PoolStatus, Reply};
 
@@ -71,7 +71,8 @@ pub struct Pool {
 
 impl Pool {
     /// Starts a worker that creates or imports a pool: `command` is [`Command::CreatePool`] or
-    /// [`Command::ImportPool`]. `parts` are the members that are parts of files.
+    /// [`Command::ImportPool`]. `parts` are the members that are parts of files, and with `launcher`, which starts the worker
+    /// in a sandbox, all members.
     ///
     /// # Errors
     /// [`PoolError`]; the worker has exited then.
@@ -80,17 +81,25 @@ impl Pool {
         command: Command,
         parts: Vec<DiskPart>,
         parameters: Arc<Parameters>,
+        launcher: Option<&Arc<dyn Launcher>>,
     ) -> Result<Self, PoolError> {
         let read_only = matches!(command, Command::ImportPool { read_only: true, .. });
         let told: io::Result<Vec<_>> = parts.iter().map(|part| part.command(read_only)).collect();
         let told = told?;
-        let worker = Arc::new(Worker::spawn()?);
+        let worker = Arc::new(match launcher.cloned() {
+            None => Worker::spawn()?,
+            Some(launcher) => {
+                let launched = blocking::run(move || Worker::launched_by(&*launcher)).await;
+                launched.map_err(|_| io::Error::from(io::ErrorKind::Interrupted))??
+            }
+        });
         let started = async {
             let start = Command::Start { parameters: parameters.of_worker() };
             let Reply::Started { release } = worker.call(start).await? else {
                 return Err(not_asked());
             };
-            if let Some((share, file)) = memory::share()
+            if !worker.is_confined()
+                && let Some((share, file)) = memory::share()
                 && let Err(error) = worker.call_with(share, file).await
             {
                 tracing::warn!(%error, "a worker does not map our memory: writes take longer");

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command as Process;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use futures_util::future::join_all;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Parameters, Worker, Zvol};
+use super::{Launcher, Parameters, Worker, WorkerEnds, Zvol};
 use crate::control;
 use crate::protocol::{
     Command, Completion, MAX_SUBMISSION_BYTES, OpenedVolume, Refusal, RemoteSegment, Reply,
@@ -104,15 +104,58 @@ fn play_packet(
     Ok(())
 }
 
+/// How a worker reaches the data of requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// In the memory of this process.
+    All,
+    /// In windows.
+    Windows,
+}
+
+/// "Starts" workers that tests play.
+#[derive(Debug)]
+struct Stage(Mutex<mpsc::Sender<WorkerEnds>>);
+
+impl Launcher for Stage {
+    fn launch(&self, ends: WorkerEnds) -> io::Result<u32> {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        self.0.lock().unwrap().send(ends).unwrap();
+        Ok(LAST.fetch_add(1, SeqCst))
+    }
+}
+
+/// A launched worker that a test plays, with the test's ends.
+fn launched() -> (Worker, WorkerEnds) {
+    let (sender, ends) = mpsc::channel();
+    let worker = Worker::launched_by(&Stage(Mutex::new(sender))).unwrap();
+    (worker, ends.recv().unwrap())
+}
+
 /// A fake worker that knows volume 7, and accepts channels for it.
-fn play(play: &Arc<Play>) -> Arc<Worker> {
+fn play(play: &Arc<Play>, reach: Reach) -> Arc<Worker> {
     play.volume.lock().unwrap().resize(VOLUME_BYTES, 0);
-    let (worker, theirs) = Worker::played_by(Process::new("sleep").arg("60"));
+    let (worker, theirs, others) = match reach {
+        Reach::All => {
+            let (worker, theirs) = Worker::played_by(Process::new("sleep").arg("60"));
+            (worker, theirs, None)
+        }
+        Reach::Windows => {
+            let (worker, WorkerEnds { control, words, watch }) = launched();
+            (worker, control, Some((words, watch)))
+        }
+    };
     let play = Arc::clone(play);
     thread::spawn(move || {
+        let _others = others;
+        let mut windows = Vec::new();
         while let Some(message) = control::receive(&theirs).unwrap() {
             let command: Command = serde_json::from_slice(&message.bytes).unwrap();
-            let reply: Result<Reply, Refusal> = if command == (Command::Attach { volume: 7 }) {
+            let reply: Result<Reply, Refusal> = if let Command::Window { window, .. } = command {
+                windows.push(window);
+                Ok(Reply::Done)
+            } else if command == (Command::Attach { volume: 7, window: windows.last().copied() }) {
+                assert_eq!(windows.pop().is_some(), reach == Reach::Windows);
                 let (play, channel) = (Arc::clone(&play), message.descriptor.unwrap());
                 play.channels.fetch_add(1, SeqCst);
                 thread::spawn(move || serve(&play, &channel));
@@ -139,8 +182,13 @@ fn zvol(worker: &Arc<Worker>, number: u32) -> Arc<Zvol> {
 
 #[test]
 fn what_is_written_is_read_back() {
+    written_is_read_back(Reach::All);
+    written_is_read_back(Reach::Windows);
+}
+
+fn written_is_read_back(reach: Reach) {
     let played = Arc::new(Play::default());
-    let worker = play(&played);
+    let worker = play(&played, reach);
     let gateway = Gateway::new(zvol(&worker, 7));
     Reactor::new(Default::default()).unwrap().block_on(async {
         let mut data =
@@ -161,8 +209,13 @@ fn what_is_written_is_read_back() {
 /// More requests than fit in the socket, from two threads: all complete, and each thread has its channel.
 #[test]
 fn back_pressure_loses_nothing() {
+    pressed_back(Reach::All);
+    pressed_back(Reach::Windows);
+}
+
+fn pressed_back(reach: Reach) {
     let played = Arc::new(Play::default());
-    let worker = play(&played);
+    let worker = play(&played, reach);
     let zvol = zvol(&worker, 7);
     zvol.disk().set_nr_requests(65536).unwrap();
     let engine = Engine::start(2).unwrap();
@@ -214,7 +267,7 @@ fn back_pressure_loses_nothing() {
 #[test]
 fn bios_are_merged_into_requests_of_so_many_blocks() {
     let played = Arc::new(Play::default());
-    let worker = play(&played);
+    let worker = play(&played, Reach::All);
     let zvol = zvol(&worker, 7);
     zvol.set_use_blk_mq(true);
     let gateway = Gateway::new(Arc::clone(&zvol) as _);
@@ -256,6 +309,48 @@ fn bios_are_merged_into_requests_of_so_many_blocks() {
     worker.kill();
 }
 
+/// More data than fit into a window: the requests wait for each other, and each gets its own.
+#[test]
+fn requests_wait_for_room_in_the_window() {
+    let played = Arc::new(Play::default());
+    let worker = play(&played, Reach::Windows);
+    let zvol = zvol(&worker, 7);
+    for (at, byte) in played.volume.lock().unwrap().iter_mut().enumerate() {
+        *byte = (at / 512) as u8;
+    }
+    let gateway = Gateway::new(Arc::clone(&zvol) as _);
+    // The sector that is bad begins at half of the volume.
+    let (count, sectors) = (40, 4000);
+    Reactor::new(Default::default()).unwrap().block_on(async {
+        let mut buffers: Vec<Buffer> = (0..count).map(|_| Buffer::zeroed(sectors * 512)).collect();
+        let reads = buffers
+            .iter_mut()
+            .zip(0..)
+            .map(|(data, at)| gateway.submit(Bio::read_into(Sector(at), data)));
+        assert!(join_all(reads).await.into_iter().all(|result| result.is_ok()));
+        for (first, buffer) in buffers.iter().enumerate() {
+            for (at, sector) in buffer.as_slice().chunks(512).enumerate() {
+                assert!(sector.iter().all(|byte| *byte == (first + at) as u8), "{first} {at}");
+            }
+        }
+    });
+    assert_eq!(played.requests.load(SeqCst), count as usize);
+    worker.kill();
+}
+
+/// It asks its launcher to kill it, and learns from it how it ended.
+#[test]
+fn a_launched_worker_is_killed_and_its_end_is_told() {
+    let (worker, WorkerEnds { control, words, watch }) = launched();
+    worker.kill();
+    let mut asked = [0; 4];
+    assert!(matches!(recv(&watch, &mut asked[..], RecvFlags::empty()), Ok((1, _))));
+    send(&watch, &9_i32.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+    drop((control, words));
+    worker.stop();
+    assert_eq!(worker.end().as_deref(), Some("by signal 9"));
+}
+
 /// When the data channel ends, all I/O in flight fails, and all later I/O.
 #[test]
 fn a_dead_worker_fails_all_io() {
@@ -289,7 +384,7 @@ fn a_dead_worker_fails_all_io() {
 #[test]
 fn a_volume_that_the_worker_does_not_know_fails() {
     let played = Arc::new(Play::default());
-    let worker = play(&played);
+    let worker = play(&played, Reach::All);
     let zvol = zvol(&worker, 8);
     let gateway = Gateway::new(Arc::clone(&zvol) as _);
     Reactor::new(Default::default()).unwrap().block_on(async {
@@ -307,8 +402,13 @@ fn a_volume_that_the_worker_does_not_know_fails() {
 /// A reactor that ends waits for the worker: the memory of requests in flight must not be reused.
 #[test]
 fn the_end_of_a_thread_waits_for_its_requests() {
+    thread_ends(Reach::All);
+    thread_ends(Reach::Windows);
+}
+
+fn thread_ends(reach: Reach) {
     let played = Arc::new(Play::default());
-    let worker = play(&played);
+    let worker = play(&played, reach);
     let gateway = Gateway::new(zvol(&worker, 7));
     played.hold(true);
     let playing = Arc::clone(&played);

@@ -1,7 +1,8 @@
 //! A worker process: starting, calling, and waiting for it.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, PipeReader};
+use std::fmt;
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command as Process, ExitStatus, Stdio};
@@ -10,7 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ashlar_engine::oneshot::{self, Receiver, Sender};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
 use rustix::process::{
     PTracer, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_ptracer,
 };
@@ -21,6 +26,8 @@ use crate::protocol::{Command, Refusal, Reply};
 
 /// The subcommand that makes this program a worker.
 pub(super) const VERB: &str = "zfs-worker";
+/// The option of it that puts the worker into its sandbox.
+const CONFINED: &str = "--confined";
 /// Number of lines kept of a worker's output.
 const LAST_WORDS: usize = 20;
 /// Time limit for an idle worker to exit.
@@ -101,11 +108,92 @@ impl WatchState {
     }
 }
 
+/// What a worker gets from the process that uses it.
+#[derive(Debug)]
+pub struct WorkerEnds {
+    /// The control channel: its standard input.
+    pub control: OwnedFd,
+    /// Its standard output and error.
+    pub words: OwnedFd,
+    /// Who starts it reports its end there, and kills it when something is received: see [`WorkerEnds::watch`].
+    pub watch: OwnedFd,
+}
+
+/// Starts workers for a process that cannot: one in a sandbox. They are in a sandbox of their own, and move data through
+/// windows.
+pub trait Launcher: fmt::Debug + Send + Sync {
+    /// Starts a worker, returns its number, and blocks until then.
+    ///
+    /// # Errors
+    /// It was not started.
+    fn launch(&self, ends: WorkerEnds) -> io::Result<u32>;
+}
+
+impl WorkerEnds {
+    /// Starts this program as a worker in its sandbox, in the launcher's process; a thread reports the worker's end, and kills it
+    /// when the other side asks for that. Returns its number.
+    ///
+    /// # Errors
+    /// Those of fork(2), execve(2), pidfd_open(2).
+    pub fn spawn(self) -> io::Result<u32> {
+        let Self { control, words, watch } = self;
+        let mut process = Process::new("/proc/self/exe");
+        process
+            .arg0("ashlar")
+            .args([VERB, CONFINED])
+            .stdin(Stdio::from(control))
+            .stdout(words.try_clone()?)
+            .stderr(words)
+            .process_group(0);
+        let mut child = process.spawn()?;
+        // Our copies of its ends: the other side waits until nobody has them.
+        drop(process);
+        let pid = child.id();
+        let watching = pidfd_of(&mut child).and_then(|process| {
+            thread::Builder::new()
+                .name("ashlar-watch".to_owned())
+                .spawn(move || Self::watch(child, &process, &watch))
+        });
+        watching.map(|_| pid)
+    }
+
+    /// Waits for the end of a worker, and sends its status: a number as of waitpid(2), in native order. A packet from the other
+    /// side kills the worker; without another side it ends by itself, because its control channel has ended too.
+    fn watch(mut child: Child, process: &OwnedFd, watch: &OwnedFd) {
+        loop {
+            let mut both = [PollFd::new(process, PollFlags::IN), PollFd::new(watch, PollFlags::IN)];
+            if let Err(Errno::INTR) = poll(&mut both, None) {
+                continue;
+            }
+            let is_asked = !both[1].revents().is_empty();
+            if is_asked && matches!(recv(watch, &mut [0; 1], RecvFlags::DONTWAIT), Ok((1, _))) {
+                let (Ok(()) | Err(_)) = child.kill();
+            }
+            if is_asked || !both[0].revents().is_empty() {
+                break;
+            }
+        }
+        if let Ok(status) = child.wait() {
+            // The other side may have ended.
+            let (Ok(_) | Err(_)) =
+                send(watch, &status.into_raw().to_ne_bytes(), SendFlags::NOSIGNAL);
+        }
+    }
+}
+
+/// How this process ends a worker, and learns of its end.
+enum Handle {
+    /// A child of this process.
+    Child(OwnedFd),
+    /// The other side of [`WorkerEnds::watch`].
+    Launched(OwnedFd),
+}
+
 /// A worker process.
 pub struct Worker {
     calls: Mutex<Option<mpsc::Sender<Call>>>,
     watched: Arc<WatchState>,
-    process: OwnedFd,
+    handle: Handle,
     pid: u32,
 }
 
@@ -137,28 +225,63 @@ impl Worker {
         Self::watch(process.spawn()?, words, ours)
     }
 
-    fn watch(mut child: Child, words: PipeReader, socket: OwnedFd) -> io::Result<Self> {
-        let pid = child.id();
-        let raw = rustix::process::Pid::from_child(&child);
-        let process = match pidfd_open(raw, PidfdFlags::empty()) {
-            Ok(process) => process,
-            Err(errno) => {
-                child.kill()?;
-                child.wait()?;
-                return Err(errno.into());
+    /// Has `launcher` start a worker. Blocks.
+    ///
+    /// # Errors
+    /// Those of the launcher, of socketpair(2) and pipe(2).
+    pub fn launched_by(launcher: &dyn Launcher) -> io::Result<Self> {
+        let pair =
+            || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let ((socket, control), (watching, watch)) = (pair()?, pair()?);
+        let (words, out): (PipeReader, PipeWriter) = io::pipe()?;
+        let pid = launcher.launch(WorkerEnds { control, words: out.into(), watch })?;
+        let heard = watching.try_clone()?;
+        let end = move || {
+            let mut status = [0; size_of::<i32>()];
+            match recv(&heard, &mut status[..], RecvFlags::empty()) {
+                Ok((_, len)) if len == status.len() => {
+                    told(ExitStatus::from_raw(i32::from_ne_bytes(status)))
+                }
+                Ok(_) => "and the cleanup helper, which would know how".to_owned(),
+                Err(errno) => errno.to_string(),
             }
         };
+        Self::with(Handle::Launched(watching), pid, (words, end), socket)
+    }
+
+    fn watch(mut child: Child, words: PipeReader, socket: OwnedFd) -> io::Result<Self> {
+        let pid = child.id();
+        let process = pidfd_of(&mut child)?;
+        let end = move || match child.wait() {
+            Ok(status) => told(status),
+            Err(error) => error.to_string(),
+        };
+        Self::with(Handle::Child(process), pid, (words, end), socket)
+    }
+
+    /// A worker with this output, and a function that waits for its end and says how it ended.
+    fn with(
+        handle: Handle,
+        pid: u32,
+        (words, end): (PipeReader, impl FnOnce() -> String + Send + 'static),
+        socket: OwnedFd,
+    ) -> io::Result<Self> {
         let watched = Arc::new(WatchState::default());
         let watching = Arc::clone(&watched);
         thread::Builder::new()
             .name("ashlar-zfs-log".to_owned())
-            .spawn(move || listen(child, words, &watching))?;
+            .spawn(move || listen(pid, words, end, &watching))?;
         let (calls, receiver) = mpsc::channel();
         let answering = Arc::clone(&watched);
         thread::Builder::new()
             .name("ashlar-zfs-call".to_owned())
             .spawn(move || answer(&receiver, &socket, &answering))?;
-        Ok(Self { calls: Mutex::new(Some(calls)), watched, process, pid })
+        Ok(Self { calls: Mutex::new(Some(calls)), watched, handle, pid })
+    }
+
+    /// Whether it is in a sandbox: it cannot reach the memory of this process.
+    pub(super) fn is_confined(&self) -> bool {
+        matches!(self.handle, Handle::Launched(_))
     }
 
     /// The process's number.
@@ -239,7 +362,13 @@ impl Worker {
 
     /// Kills it.
     pub fn kill(&self) {
-        if let Err(errno) = pidfd_send_signal(&self.process, Signal::KILL) {
+        let killed = match &self.handle {
+            Handle::Child(process) => pidfd_send_signal(process, Signal::KILL),
+            Handle::Launched(watching) => {
+                send(watching, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(|_| ())
+            }
+        };
+        if let Err(errno) = killed {
             tracing::debug!(%errno, pid = self.pid, "killing a worker");
         }
     }
@@ -285,8 +414,7 @@ fn exchange(
 }
 
 /// Logs the worker's output until it exits, and stores how it exited.
-fn listen(mut child: Child, words: PipeReader, watched: &WatchState) {
-    let pid = child.id();
+fn listen(pid: u32, words: PipeReader, end: impl FnOnce() -> String, watched: &WatchState) {
     let mut words = BufReader::new(words);
     let mut line = Vec::new();
     loop {
@@ -310,12 +438,19 @@ fn listen(mut child: Child, words: PipeReader, watched: &WatchState) {
         }
         state.last_words.push_back(text);
     }
-    let end = match child.wait() {
-        Ok(status) => told(status),
-        Err(error) => error.to_string(),
-    };
+    let end = end();
     watched.lock().end = Some(end);
     watched.ended.notify_all();
+}
+
+/// A descriptor of a child, which is killed if there is none.
+fn pidfd_of(child: &mut Child) -> io::Result<OwnedFd> {
+    let opened = pidfd_open(rustix::process::Pid::from_child(child), PidfdFlags::empty());
+    if opened.is_err() {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(opened?)
 }
 
 fn told(status: ExitStatus) -> String {

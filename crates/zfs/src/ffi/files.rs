@@ -19,16 +19,26 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 /// A part of a file that is a vdev.
 struct FilePart {
     file: OwnedFd,
     offset_bytes: u64,
-    size_bytes: u64,
+    /// `None`: up to the end of the file.
+    size_bytes: Option<u64>,
+}
+
+/// Whether files are used by the descriptors of parts, because this process cannot open files.
+static ARE_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Uses each part by its descriptor, whose open file the daemon uses too, and does not open it again.
+pub(crate) fn share_descriptions() {
+    ARE_SHARED.store(true, Ordering::Relaxed);
 }
 
 /// By path in the pool's configuration.
@@ -40,7 +50,7 @@ fn parts() -> MutexGuard<'static, BTreeMap<PathBuf, FilePart>> {
 }
 
 /// Makes the path stand for a part of a file, until the process exits.
-pub(crate) fn add_part(path: &Path, file: OwnedFd, offset_bytes: u64, size_bytes: u64) {
+pub(crate) fn add_part(path: &Path, file: OwnedFd, offset_bytes: u64, size_bytes: Option<u64>) {
     parts().insert(path.to_owned(), FilePart { file, offset_bytes, size_bytes });
 }
 
@@ -84,26 +94,24 @@ struct Extent {
 impl VdevFile {
     /// Opens an existing file. Only a cache file would have to be created, and no pool here has one.
     fn open(path: &Path, flags: OFlags) -> Result<Box<Self>, Errno> {
-        let part = match parts().get(path) {
-            // Opened again to get a separate open file description: the other has the lock, and other flags.
+        let (mut offset_bytes, mut size_bytes) = (0, None);
+        let file = match parts().get(path) {
             Some(part) => {
-                let path = PathBuf::from(format!("/proc/self/fd/{}", part.file.as_raw_fd()));
-                Some((path, part.offset_bytes, part.size_bytes))
+                (offset_bytes, size_bytes) = (part.offset_bytes, part.size_bytes);
+                if ARE_SHARED.load(Ordering::Relaxed) {
+                    part.file.try_clone().map_err(|error| of(&error))?
+                } else {
+                    // Opened again to get a separate open file description: the other has the lock, and other flags.
+                    let path = PathBuf::from(format!("/proc/self/fd/{}", part.file.as_raw_fd()));
+                    open_file(&path, flags)?
+                }
             }
-            None => None,
+            None => open_file(path, flags)?,
         };
-        let path = part.as_ref().map_or(path, |(path, ..)| path);
-        let about = rustix::fs::stat(path)?;
-        let is_device = FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice;
-        let direct = if is_device { OFlags::DIRECT } else { OFlags::empty() };
-        let flags = flags.difference(OFlags::CREATE) | direct | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, flags, Mode::empty())?;
-        let align_bytes = match is_device {
+        let align_bytes = match is_device(&rustix::fs::fstat(&file)?) {
             true => rustix::fs::ioctl_blksszget(&file)?.max(1) as usize,
             false => 1,
         };
-        let (offset_bytes, size_bytes) =
-            part.map_or((0, None), |(_, offset, size)| (offset, Some(size)));
         let f_fd = file.as_raw_fd();
         Ok(Box::new(Self { f_fd, f_dump_fd: -1, file, offset_bytes, size_bytes, align_bytes }))
     }
@@ -245,8 +253,24 @@ impl Drop for Buffer {
     }
 }
 
+fn is_device(about: &Stat) -> bool {
+    FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice
+}
+
+/// Opens a file through the page cache, a device directly.
+fn open_file(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let is_device = is_device(&rustix::fs::stat(path)?);
+    let direct = if is_device { OFlags::DIRECT } else { OFlags::empty() };
+    let flags = flags.difference(OFlags::CREATE) | direct | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
 fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+    of(&std::io::Error::last_os_error())
 }
 
 /// The return value of a function of the library: 0 or an errno.

@@ -1,8 +1,8 @@
 //! The one copy of the data: between the segments of a request, in the client process's memory, and
 //! buffers here.
 //!
-//! Written data is copied from the memory that the client process shares ([`SharedMemory`]). Read data,
-//! and data in memory that is not shared, is moved by the kernel (process_vm_writev(2),
+//! Written data is copied from the memory that the client process shares ([`SharedMemory`]), and all data of a client that
+//! passes windows is copied from and to these. Other read data, and data in memory that is not shared, is moved by the kernel (process_vm_writev(2),
 //! process_vm_readv(2)): a call takes [`IOV_MAX`] ranges of each side and moves as much as the
 //! shorter side holds. Each list is walked once, whatever its length: the time of a request is
 //! linear in its segments and its buffers.
@@ -25,10 +25,16 @@ const IOV_MAX: usize = 1024;
 /// system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    pid: libc::pid_t,
-    is_parent: bool,
+    /// `None`: its data are in shared memory only.
+    process: Option<Process>,
     /// Its memory that is mapped here.
     shared: Option<SharedMemory>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Process {
+    pid: libc::pid_t,
+    is_parent: bool,
 }
 
 impl Peer {
@@ -38,22 +44,30 @@ impl Peer {
     /// # Errors
     /// ESRCH: it is neither.
     pub fn process(pid: i32) -> Result<Self, Errno> {
-        let is_parent = pid != Self::this().pid;
-        let peer = Self { pid, is_parent, shared: None };
-        peer.check()?;
-        Ok(peer)
+        let is_parent = pid != std::process::id().cast_signed();
+        let process = Process { pid, is_parent };
+        process.check()?;
+        Ok(Self { process: Some(process), shared: None })
     }
 
     /// This process.
     pub fn this() -> Self {
-        Self { pid: std::process::id().cast_signed(), is_parent: false, shared: None }
+        let pid = std::process::id().cast_signed();
+        Self { process: Some(Process { pid, is_parent: false }), shared: None }
+    }
+
+    /// A process whose data are in this memory, and nowhere else.
+    pub fn behind(window: SharedMemory) -> Self {
+        Self { process: None, shared: Some(window) }
     }
 
     /// This peer, with the memory that it shares.
     pub fn with_shared(self, shared: Option<SharedMemory>) -> Self {
         Self { shared, ..self }
     }
+}
 
+impl Process {
     /// Checks that it is still the same process.
     fn check(self) -> Result<(), Errno> {
         if self.is_parent && std::os::unix::process::parent_id().cast_signed() != self.pid {
@@ -148,30 +162,33 @@ impl Segments {
         local: &mut LocalRanges<'_>,
         direction: Direction,
     ) -> Result<(), ShortCopy> {
-        if direction == Direction::FromPeer
-            && let Some(shared) = self.peer.shared
+        if let Some(shared) = self.peer.shared
+            && (direction == Direction::FromPeer || shared.is_writable())
         {
             let find = |range: &libc::iovec| {
                 shared.find(range.iov_base.addr() as u64, range.iov_len as u64)
             };
             if self.ranges.rest().iter().all(|range| find(range).is_some()) {
-                return self.copy(local, find);
+                return self.copy(local, direction, find);
             }
         }
+        let Some(peer) = self.peer.process else {
+            return Err(ShortCopy { moved_bytes: 0, errno: Errno::FAULT });
+        };
         let mut moved_bytes = 0;
         while local.left_bytes > 0 {
             let refused = |errno| ShortCopy { moved_bytes, errno };
             match direction {
                 Direction::FromPeer => {}
-                Direction::ToPeer => self.peer.check().map_err(refused)?,
+                Direction::ToPeer => peer.check().map_err(refused)?,
             }
             let (ours, theirs) = (local.ranges.window(), self.ranges.window());
             // SAFETY: the local ranges are exclusively borrowed memory for the lifetime of `local`;
             // the kernel checks the peer's. The peer may be this process (tests): then its segments
             // are memory that the request's caller shares for it.
-            let done = unsafe { call(direction, self.peer.pid, ours, theirs) };
+            let done = unsafe { call(direction, peer.pid, ours, theirs) };
             match direction {
-                Direction::FromPeer => self.peer.check().map_err(refused)?,
+                Direction::FromPeer => peer.check().map_err(refused)?,
                 Direction::ToPeer => {}
             }
             let failure = match usize::try_from(done) {
@@ -192,11 +209,12 @@ impl Segments {
         Ok(())
     }
 
-    /// Copies from shared memory; `find` returns the address of a range.
+    /// Copies from or to shared memory; `find` returns the address of a range.
     fn copy(
         &mut self,
         local: &mut LocalRanges<'_>,
-        find: impl Fn(&libc::iovec) -> Option<*const u8>,
+        direction: Direction,
+        find: impl Fn(&libc::iovec) -> Option<*mut u8>,
     ) -> Result<(), ShortCopy> {
         let mut moved_bytes = 0;
         while local.left_bytes > 0 {
@@ -204,15 +222,20 @@ impl Segments {
             let (Some(theirs), Some(ours)) = ends else {
                 return Err(ShortCopy { moved_bytes, errno: Errno::FAULT });
             };
-            let Some(from) = find(theirs) else {
+            let Some(shared) = find(theirs) else {
                 return Err(ShortCopy { moved_bytes, errno: Errno::FAULT });
             };
             let bytes = theirs.iov_len.min(ours.iov_len);
-            // SAFETY: the memory is mapped for reading; the local range is exclusively borrowed
-            // memory for the lifetime of `local`, outside of that mapping. The lender leaves the
-            // bytes unchanged until the request has ended; if it does not, the result is a mixture
-            // of both, as for a device that is written from a changing buffer.
-            unsafe { std::ptr::copy_nonoverlapping(from, ours.iov_base.cast::<u8>(), bytes) };
+            let local_bytes = ours.iov_base.cast::<u8>();
+            let (from, to) = match direction {
+                Direction::FromPeer => (shared, local_bytes),
+                Direction::ToPeer => (local_bytes, shared),
+            };
+            // SAFETY: the shared memory is mapped for reading, and for writing if it is written; the local range is
+            // exclusively borrowed memory for the lifetime of `local`, outside of that mapping. The
+            // lender neither changes nor reads the bytes until the request has ended; if it does, the
+            // result is a mixture of both, as for a device that is written from a changing buffer.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
             local.ranges.advance(bytes);
             local.left_bytes -= bytes as u64;
             self.ranges.advance(bytes);
@@ -279,8 +302,10 @@ impl LocalRanges<'_> {
 mod tests {
     use std::ptr::NonNull;
 
+    use ashlar_engine::shared_file::SharedFile;
     use ashlar_engine::slabs::Slabs;
 
+    use super::super::shared_memory::Window;
     use super::*;
 
     fn segments_of(memory: &mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<RemoteSegment> {
@@ -387,11 +412,12 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert_eq!(Peer::process(child.id().cast_signed()), Err(Errno::SRCH));
         let parent = std::os::unix::process::parent_id().cast_signed();
-        assert_eq!(Peer::process(parent), Ok(Peer { pid: parent, is_parent: true, shared: None }));
+        let of = |pid| Peer { process: Some(Process { pid, is_parent: true }), shared: None };
+        assert_eq!(Peer::process(parent), Ok(of(parent)));
         assert_eq!(Peer::process(std::process::id().cast_signed()), Ok(Peer::this()));
 
         // As if the parent had exited, and the child had its PID now.
-        let gone = Peer { pid: child.id().cast_signed(), is_parent: true, shared: None };
+        let gone = of(child.id().cast_signed());
         let mut ours = [0_u8; 512];
         for direction in [Direction::FromPeer, Direction::ToPeer] {
             let mut local = LocalRanges::default();
@@ -403,5 +429,43 @@ mod tests {
         }
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Data go both ways through a window, and nowhere else.
+    #[test]
+    fn a_peer_behind_a_window_is_reached_through_it_only() {
+        const LEN: usize = 64 << 10;
+        let SharedFile { memory, file, address } = SharedFile::new(LEN).unwrap();
+        let window = Window::map(&file, address, LEN as u64).unwrap();
+        let peer = Peer::behind(window.memory());
+        let moved = |address: u64, ours: &mut [u8], direction| {
+            let mut local = LocalRanges::default();
+            // SAFETY: memory that lives longer and is not used until the transfer has ended.
+            unsafe { local.push(ours.as_mut_ptr(), ours.len()) };
+            let segment = RemoteSegment { address, len_bytes: ours.len() as u64 };
+            Segments::new(peer, [segment]).transfer(&mut local, direction)
+        };
+        let theirs = memory.segment(4096..4096 + 777).unwrap();
+        theirs.copy_from(&[5; 777]);
+        let mut ours = [0; 777];
+        assert_eq!(moved(address + 4096, &mut ours, Direction::FromPeer), Ok(()));
+        assert_eq!(ours, [5; 777]);
+        ours.fill(9);
+        assert_eq!(moved(address + 4096, &mut ours, Direction::ToPeer), Ok(()));
+        let mut seen = [0; 777];
+        theirs.copy_to(&mut seen);
+        assert_eq!(seen, [9; 777]);
+        let nothing = ShortCopy { moved_bytes: 0, errno: Errno::FAULT };
+        let outside = [0, address - 1, address + LEN as u64 - 776, ours.as_ptr() as u64];
+        for (address, direction) in outside
+            .into_iter()
+            .flat_map(|address| [(address, Direction::FromPeer), (address, Direction::ToPeer)])
+        {
+            assert_eq!(moved(address, &mut ours, direction), Err(nothing), "{address:#x}");
+        }
+        // Memory whose file the other side could shorten would end this process.
+        let plain = rustix::fs::memfd_create(c"plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&plain, LEN as u64).unwrap();
+        assert_eq!(Window::map(&plain, address, LEN as u64).unwrap_err(), Errno::PERM);
     }
 }

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::taskq::{Task, TaskQueues};
 use crate::protocol::{Completion, FUA, MAX_SEGMENTS, RemoteSegment, Submission, op};
-use crate::zvol::{Peer, Segments, SharedMemory, Volume};
+use crate::zvol::{Peer, Segments, SharedMemory, Volume, Window};
 
 /// Maximum of running requests per channel; no more are received until one ends.
 const MAX_IN_FLIGHT: u32 = 1024;
@@ -25,6 +25,17 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The task queues of a worker.
 pub type Queues = TaskQueues<Request>;
+
+/// Where the segments of a channel's requests are.
+pub enum RequestMemory {
+    /// In the process that created the channel's socket pair: this process or its parent.
+    OfPeer {
+        /// The part that it shares.
+        shared: Option<SharedMemory>,
+    },
+    /// In a window.
+    Window(Window),
+}
 
 /// A volume with its data channels.
 pub struct Server {
@@ -45,18 +56,24 @@ impl Server {
         &self.volume
     }
 
-    /// Serves requests from `socket` until its other end is closed. The segments are in the memory
-    /// of the process that created the socket pair; `shared` is the part that it shares.
+    /// Serves requests from `socket` until its other end is closed. The segments are in `memory`.
     ///
     /// # Errors
     /// A thread cannot be started, the socket is of the wrong kind, or it was created by neither
     /// this process nor its parent.
-    pub fn attach(&mut self, socket: OwnedFd, shared: Option<SharedMemory>) -> std::io::Result<()> {
+    pub fn attach(&mut self, socket: OwnedFd, memory: RequestMemory) -> std::io::Result<()> {
         self.channels.retain(|channel| !channel.is_finished());
-        let peer = sockopt::socket_peercred(&socket)?;
+        let (peer, window) = match memory {
+            RequestMemory::OfPeer { shared } => {
+                let pid = sockopt::socket_peercred(&socket)?.pid;
+                (Peer::process(pid.as_raw_nonzero().get())?.with_shared(shared), None)
+            }
+            RequestMemory::Window(window) => (Peer::behind(window.memory()), Some(window)),
+        };
         let shared = Arc::new(ChannelState {
             volume: Arc::clone(&self.volume),
-            peer: Peer::process(peer.pid.as_raw_nonzero().get())?.with_shared(shared),
+            peer,
+            _window: window,
             hardware_queue: self.attached % self.queues.hardware_queues(),
             socket,
             in_flight: RunningCount::default(),
@@ -86,6 +103,8 @@ struct Channel {
 struct ChannelState {
     volume: Arc<Volume>,
     peer: Peer,
+    /// Mapped until the last request has ended.
+    _window: Option<Window>,
     hardware_queue: u32,
     socket: OwnedFd,
     in_flight: RunningCount,

@@ -7,14 +7,16 @@ use rustix::io::Errno;
 use super::volumes::{Resizer, Volumes, refused as not_opened};
 use crate::dataset::{self, NewVolume};
 use crate::ffi::kernel::{ParameterError, StartError, Zfs};
-use crate::ffi::{Library, files};
+use crate::ffi::{Library, LoadError, files};
 use crate::pool::{self, Import, Locks, NewLeaf, NewPool};
 use crate::protocol::{Command, PoolStatus, Refusal, Reply};
-use crate::zvol::SharedMemory;
+use crate::zvol::{SharedMemory, Window};
 
 /// A worker's state: empty, with libzpool, or with libzpool and a pool.
 #[derive(Default)]
 pub(super) struct Worker {
+    /// The result of loading libzpool before the first command.
+    loaded: Option<Result<Library, LoadError>>,
     started: Option<StartedLibrary>,
 }
 
@@ -30,6 +32,11 @@ struct StartedLibrary {
 }
 
 impl Worker {
+    /// Loads libzpool now. [`Command::Start`] reports a failure.
+    pub(super) fn load(&mut self) {
+        self.loaded = Some(Library::open());
+    }
+
     /// Executes a command.
     ///
     /// # Errors
@@ -39,13 +46,14 @@ impl Worker {
         command: Command,
         descriptor: Option<OwnedFd>,
     ) -> Result<Reply, Refusal> {
-        match (command, &mut self.started) {
+        let Self { loaded, started } = self;
+        match (command, started) {
             (Command::Start { .. }, Some(_)) => {
                 Err(Refusal::invalid("the worker is started already"))
             }
             (Command::Start { parameters }, started @ None) => {
                 let (own, parameters) = super::parameters::split(parameters);
-                let library = Library::open().map_err(|error| {
+                let library = loaded.take().unwrap_or_else(Library::open).map_err(|error| {
                     let hint = error.hint();
                     Refusal::new("cannot start ZFS", error, Errno::NOENT).with_hint(hint)
                 })?;
@@ -118,6 +126,7 @@ fn wants(command: &Command) -> PoolRequirement {
         | Command::Part { .. }
         | Command::ImportPool { .. }
         | Command::PoolStatus
+        | Command::Window { .. }
         | Command::Attach { .. } => PoolRequirement::Nothing,
         Command::ExportPool
         | Command::List { .. }
@@ -345,10 +354,18 @@ impl StartedLibrary {
                 return Ok(Reply::Opened(self.volumes.reopen(volume)?));
             }
             Command::Close { volume } => self.volumes.close(volume)?,
-            Command::Attach { volume } => {
+            Command::Window { window, address, len_bytes } => {
+                let Some(file) = descriptor else {
+                    return Err(Refusal::invalid("a window of no file"));
+                };
+                let refused = |errno| Refusal::new("cannot map a window", errno, errno);
+                let mapped = Window::map(file, address, len_bytes).map_err(refused)?;
+                self.volumes.add_window(window, mapped);
+            }
+            Command::Attach { volume, window } => {
                 let channel = descriptor
                     .ok_or_else(|| Refusal::invalid("no data channel came with the command"))?;
-                self.volumes.attach(volume, channel)?;
+                self.volumes.attach(volume, channel, window)?;
             }
             Command::WritePlainly { name, write_bytes } => {
                 let nanoseconds = self.volumes.write_plainly(&name, write_bytes)?;

@@ -16,16 +16,27 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 use crate::control;
-use crate::ffi::{heap, process};
+use crate::ffi::{files, heap, process};
 use crate::protocol::{Command, Refusal};
 
 use commands::Worker;
 
 /// Runs a worker until the process exits.
-pub fn main() -> ! {
+///
+/// With `confine` it loads libzpool, calls that, and only then receives its first command: it moves data through windows,
+/// and uses its disks by the descriptors that come with [`Command::Part`].
+pub fn main(confine: Option<fn() -> Result<(), String>>) -> ! {
     process::ignore_endings();
     heap::keep_freed();
     let mut worker = Worker::default();
+    if let Some(confine) = confine {
+        worker.load();
+        files::share_descriptions();
+        if let Err(error) = confine() {
+            let (Ok(()) | Err(_)) = writeln!(io::stderr(), "{error}");
+            process::end(false)
+        }
+    }
     // Acknowledged data is kept even if the channel can no longer be read.
     let served = serve(&mut worker).map_err(|error| error.to_string());
     let ended = worker.end().and(served);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::channel::{Queues, Server};
+use super::channel::{Queues, RequestMemory, Server};
 use super::taskq::Parameters;
 use crate::dataset::Resize;
 use crate::ffi::Library;
 use crate::ffi::kernel::Zfs;
 use crate::protocol::{OpenedVolume, Refusal};
-use crate::zvol::{OpenError, SharedMemory, Volume};
+use crate::zvol::{OpenError, SharedMemory, Volume, Window};
 
 /// Open volumes by number, and the threads for their I/O.
 pub(super) struct Volumes {
@@ -22,6 +22,8 @@ pub(super) struct Volumes {
     queues: Arc<Queues>,
     /// The shared memory of the daemon.
     shared: Option<SharedMemory>,
+    /// Windows of channels that are not attached yet, by number.
+    windows: BTreeMap<u32, Window>,
 }
 
 struct OpenVolume {
@@ -36,12 +38,18 @@ impl Volumes {
     /// A thread cannot be started.
     pub(super) fn new(parameters: Parameters) -> Result<Self, Refusal> {
         let queues = Arc::new(start(&parameters)?);
-        Ok(Self { open: BTreeMap::new(), next: 0, parameters, queues, shared: None })
+        let (open, windows) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { open, next: 0, parameters, queues, shared: None, windows })
     }
 
     /// Sets the shared memory that channels attached later read from.
     pub(super) fn share(&mut self, shared: SharedMemory) {
         self.shared = Some(shared);
+    }
+
+    /// Keeps a window for the channel that will be attached with it.
+    pub(super) fn add_window(&mut self, number: u32, window: Window) {
+        self.windows.insert(number, window);
     }
 
     /// Changes a parameter of the task queues; `false` if `name` is not one. `zvol_request_sync`
@@ -112,13 +120,25 @@ impl Volumes {
         Ok(opened(volume, server.volume()))
     }
 
-    /// Serves requests for a volume from a channel.
+    /// Serves requests for a volume from a channel, whose data are in the window with this number, or in the daemon's memory.
     ///
     /// # Errors
-    /// There is no such volume, or the channel is invalid.
-    pub(super) fn attach(&mut self, volume: u32, channel: OwnedFd) -> Result<(), Refusal> {
+    /// There is no such volume or window, or the channel is invalid.
+    pub(super) fn attach(
+        &mut self,
+        volume: u32,
+        channel: OwnedFd,
+        window: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let memory = match window {
+            None => RequestMemory::OfPeer { shared: self.shared },
+            Some(number) => match self.windows.remove(&number) {
+                Some(window) => RequestMemory::Window(window),
+                None => return Err(Refusal::invalid(format!("there is no window {number}"))),
+            },
+        };
         let open = self.open.get_mut(&volume).ok_or_else(|| not_open(volume))?;
-        open.server.attach(channel, self.shared).map_err(|error| {
+        open.server.attach(channel, memory).map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             Refusal::new(format_args!("cannot attach to '{}'", open.name), error, errno)
         })

@@ -35,7 +35,7 @@ use range::RangeLocks;
 
 pub use crate::ffi::memory::{Peer, Segments};
 pub use crate::ffi::replay::ReplayError;
-pub use crate::ffi::shared_memory::SharedMemory;
+pub use crate::ffi::shared_memory::{SharedMemory, Window};
 
 /// Bytes read ahead at both ends of a volume when it is opened: `zvol_prefetch_bytes`. Partition
 /// tables and signatures are there.

@@ -40,6 +40,7 @@ fn empty_pool(name: &str, file: &Path) -> Option<ImportConfig> {
 }
 
 fn part(path: &Path, offset_bytes: u64, size_bytes: u64) -> Command {
+    let size_bytes = Some(size_bytes);
     Command::Part { path: path.to_owned(), offset_bytes, size_bytes, read_only: false }
 }
 

@@ -383,7 +383,7 @@ fn what_makes_no_sense_to_a_worker_is_refused() {
     worker.create_pool("tank", disks.single());
     assert_eq!(worker.refused(Command::Close { volume: 7 }).message, "volume 7 is not open");
     assert_eq!(
-        worker.refused(Command::Attach { volume: 7 }).message,
+        worker.refused(Command::Attach { volume: 7, window: None }).message,
         "no data channel came with the command"
     );
     let refusal = worker.refused(Command::Open { name: "tank".to_owned(), read_only: false });

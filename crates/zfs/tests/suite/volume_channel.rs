@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::pool::io::{Random, assert_same, assert_volume, cut, read};
 use crate::pool::{Directory, NewVolume, VanishingMemory, Zpool, assert_clean, zpool};
 use ashlar_zfs::protocol::{Completion, FUA, RemoteSegment, Submission, op};
-use ashlar_zfs::worker::channel::{Queues, Server};
+use ashlar_zfs::worker::channel::{Queues, RequestMemory, Server};
 use ashlar_zfs::worker::taskq::{Parameters, TaskQueues};
 use ashlar_zfs::zvol::Volume;
 use rustix::io::Errno;
@@ -74,7 +74,7 @@ fn requests_of_both_shapes_come_out_right() {
     let mut server = serve(zpool, &directory, "shapes", &queues);
     let channels: [OwnedFd; 2] = std::array::from_fn(|_| {
         let (ours, theirs) = pair();
-        server.attach(theirs, None).unwrap();
+        server.attach(theirs, RequestMemory::OfPeer { shared: None }).unwrap();
         ours
     });
     for is_synchronous in [false, true] {
@@ -154,7 +154,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     let queues = Arc::new(TaskQueues::start(&Parameters::default()).unwrap());
     let mut server = serve(zpool, &directory, "hostile", &queues);
     let (ours, theirs) = pair();
-    server.attach(theirs, None).unwrap();
+    server.attach(theirs, RequestMemory::OfPeer { shared: None }).unwrap();
     let mut memory = [1_u8; 1024];
     let list = cut(&mut memory, None);
     let invalid = Errno::INVAL.raw_os_error();
@@ -199,7 +199,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     // A packet that is not a request at all closes the channel, not the volume.
     send(&ours, &[0; 9], SendFlags::empty()).unwrap();
     let (ours, theirs) = pair();
-    server.attach(theirs, None).unwrap();
+    server.attach(theirs, RequestMemory::OfPeer { shared: None }).unwrap();
     submit(&ours, request(7, op::FLUSH, 0, 0), &[]);
     assert_eq!(complete(&ours), Some((7, 0)));
     server.close();
@@ -215,7 +215,7 @@ fn closing_waits_for_what_runs() {
     let queues = Arc::new(TaskQueues::start(&Parameters::default()).unwrap());
     let mut server = serve(zpool, &directory, "closing", &queues);
     let (ours, theirs) = pair();
-    server.attach(theirs, None).unwrap();
+    server.attach(theirs, RequestMemory::OfPeer { shared: None }).unwrap();
     let mut data = vec![0; MIB as usize];
     Random::new(8).fill(&mut data);
     let list = cut(&mut data, None);
@@ -247,7 +247,7 @@ fn a_client_that_dies_takes_nothing_with_it() {
     let queues = Arc::new(TaskQueues::start(&Parameters::default()).unwrap());
     let mut server = serve(zpool, &directory, "dying", &queues);
     let (ours, theirs) = pair();
-    server.attach(theirs, None).unwrap();
+    server.attach(theirs, RequestMemory::OfPeer { shared: None }).unwrap();
     let mut oracle = vec![0; VOLSIZE_BYTES as usize];
     Random::new(9).fill(&mut oracle);
     for (at, piece) in oracle.chunks_mut(MIB as usize).enumerate() {

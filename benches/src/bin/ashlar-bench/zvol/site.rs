@@ -249,7 +249,7 @@ async fn start(
     parts: Vec<DiskPart>,
     tunables: &[(String, u64)],
 ) -> Result<Pool> {
-    let pool = Pool::start(name, command, parts, Arc::default()).await;
+    let pool = Pool::start(name, command, parts, Arc::default(), None).await;
     let pool = pool.map_err(|error| not_had(&error))?;
     for (name, value) in tunables {
         let set = Command::SetParameter { name: name.clone(), value: *value };

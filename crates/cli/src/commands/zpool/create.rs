@@ -14,7 +14,7 @@ use crate::output;
 /// Make a pool of disks
 ///
 /// The pool's data are distributed over all disks, mirrors and raidz groups; log before a disk or
-/// mirror dedicates it to the intent log. The new pool is exported: `ashlar serve --no-sandbox` imports it.
+/// mirror dedicates it to the intent log. The new pool is exported: `ashlar serve` imports it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 made, 1 failed, 2 wrong usage.

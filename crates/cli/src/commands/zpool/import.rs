@@ -16,7 +16,7 @@ use crate::output;
 ///
 /// Without a pool, only reads labels. With a pool, imports and exports it: its intent log is kept
 /// for the next opening of its volumes, and the pool then belongs to this host. To use its volumes,
-/// serve its disks: `ashlar serve --no-sandbox`.
+/// serve its disks: `ashlar serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.

@@ -33,7 +33,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 Examples:
   ashlar zpool create tank mirror a.img b.img
   ashlar zpool import -d a.img,b.img
-  ashlar serve --no-sandbox a.img b.img --mount /mnt/volumes
+  ashlar serve a.img b.img --mount /mnt/volumes
   ashlar zpool status tank
   ashlar zpool get all tank
   ashlar zpool scrub -w tank")]

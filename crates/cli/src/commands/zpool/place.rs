@@ -63,7 +63,7 @@ impl PoolArgs {
     ) -> Result<T> {
         if self.devices.is_empty() {
             let client = self.daemon.connect().map_err(|error| {
-                error.hint("name its disks with --devices, or start a daemon with ashlar serve --no-sandbox")
+                error.hint("name its disks with --devices, or start a daemon with ashlar serve")
             })?;
             return work(&mut Session::Daemon(client));
         }

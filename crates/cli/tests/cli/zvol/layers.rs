@@ -3,8 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
-use super::{has_fuse, has_libzpool, mounted_pool, on, pool, zdb_agrees};
-use crate::support::{Images, MIB};
+use super::{has_fuse, has_libzpool, mounted, on, pool, zdb_agrees};
+use crate::support::{Images, MIB, Nbd};
+use serde_json::Value;
 
 /// A volume contains a volume group, whose volume is served like any other; at the end the pool waits for it.
 #[test]
@@ -21,20 +22,20 @@ fn what_is_on_a_volume_is_served_too() {
     images
         .run(&["lvm", "lvcreate", "-A", "n", "-n", "lv", "-L", "16M", "vg", "--devices"], &["pv"])
         .ok();
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &[]);
     let pv = OpenOptions::new().write(true).open(images.path("mnt/dev/zvol/tank/pv")).unwrap();
     pv.write_all_at(&fs::read(&disk).unwrap(), 0).unwrap();
     pv.sync_all().unwrap();
     drop(pv);
     daemon.end();
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &[]);
     assert!(daemon.greeting.contains("vg/lv: lvm 16M"), "{}", daemon.greeting);
     let lv = OpenOptions::new().read(true).write(true).open(images.path("mnt/dev/vg/lv")).unwrap();
     lv.write_all_at(b"through all layers", 4096).unwrap();
     drop(lv);
     daemon.client(&["zpool", "export", "tank"]).fails(1, &["pool is busy", "is made of 'tank/pv'"]);
     daemon.end();
-    let daemon = mounted_pool(&images, &[]);
+    let daemon = mounted(&images, &[]);
     let mut back = [0; 18];
     File::open(images.path("mnt/dev/vg/lv")).unwrap().read_exact_at(&mut back, 4096).unwrap();
     assert_eq!(&back, b"through all layers");
@@ -77,7 +78,7 @@ fn pools_on_partitions_of_an_image_are_served() {
     let list = on(&disk, &["zvol", "list", "-H", "-o", "name"]).ok().out;
     assert_eq!(list, "boot/vol\ntank/vol\n");
     for round in 0..2 {
-        let daemon = mounted_pool(&disk, &[]);
+        let daemon = mounted(&disk, &[]);
         let status = daemon.client(&["zpool", "status", "tank"]).ok().out;
         assert!(status.contains("/d0p2 "), "{status}");
         for pool in ["boot", "tank"] {
@@ -104,15 +105,16 @@ fn pools_on_partitions_of_an_image_are_served() {
     zdb_agrees(&made);
 }
 
-/// Whatever is on its disks, a daemon enters its sandbox unless its user says otherwise: where OpenZFS makes a pool, and elsewhere.
+/// Whatever is on its disks, a daemon enters its sandbox unless its user says otherwise, and the worker of a pool one of its own.
 #[test]
-fn a_pool_that_is_found_in_the_sandbox_is_refused_and_served_without() {
+fn a_pool_is_parsed_in_a_sandbox_unless_the_user_says_otherwise() {
     const SIZE: u64 = 64 * MIB;
     if !has_libzpool("a pool in the sandbox") {
         return;
     }
     let made = Images::new(1, SIZE);
     made.run(&["zpool", "create", "tank"], &["d0"]).ok();
+    on(&made, &["zvol", "create", "-V", "8M", "tank/vol"]).ok();
     let pool = fs::read(made.path("d0")).unwrap();
     for place in [0, 4 * MIB] {
         let disk = Images::new(1, SIZE + 2 * place);
@@ -122,19 +124,28 @@ fn a_pool_that_is_found_in_the_sandbox_is_refused_and_served_without() {
             let table = [((place / 512) as u32, (SIZE / 512) as u32)];
             image.write_all_at(&boot_sector(&table), 0).unwrap();
         }
-        let before = disk.bytes();
-        let refused = disk.run(&["serve", "--control", "control"], &["d0"]);
-        refused.fails(
-            1,
-            &[
-                "cannot serve a pool",
-                "in its sandbox",
-                "hint: import it with ashlar serve --no-sandbox",
-            ],
-        );
-        assert_eq!(disk.bytes(), before);
-        let daemon = disk.serve(&["--no-sandbox"]);
-        assert!(daemon.greeting.contains("tank: zpool of 1 device"), "{}", daemon.greeting);
-        daemon.end();
+        let ways = [
+            (&[][..], "sandbox: on\n", "Seccomp:\t2\n"),
+            (&["--no-sandbox"], "sandbox: off", "Seccomp:\t0\n"),
+        ];
+        for (number, (args, said, seccomp)) in (1..).zip(ways) {
+            let daemon = disk.serve(&[args, &["--nbd", "unix:nbd"]].concat());
+            assert!(daemon.greeting.contains("tank: zpool of 1 device"), "{}", daemon.greeting);
+            let status = daemon.client(&["status"]).ok().out;
+            assert!(status.contains(said), "{status}");
+            let status = daemon.client(&["status", "--json"]).ok().out;
+            let status: Value = serde_json::from_str(&status).unwrap();
+            let worker = &status["pools"][0]["pid"];
+            let about = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+            assert!(about.contains(seccomp), "{about}");
+            let mut client = Nbd::open(&disk.path("nbd"), "zvol/tank/vol");
+            let before = vec![number - 1; 3 * 4096];
+            assert_eq!(client.read_at(4096, 3 * 4096), before);
+            client.write_at(4096, &vec![number; 3 * 4096]);
+            client.flush();
+            assert_eq!(client.read_at(4096, 3 * 4096), vec![number; 3 * 4096]);
+            drop(client);
+            daemon.end();
+        }
     }
 }

@@ -29,7 +29,7 @@ const WORKER: &str = "ASHLAR_ZFS_TEST_WORKER";
 /// Runs the worker, if this process must be one. Each test program has a test that calls it.
 pub(crate) fn serve_as_worker() {
     if std::env::var_os(WORKER).is_some() {
-        ashlar_zfs::worker::main();
+        ashlar_zfs::worker::main(None);
     }
 }
 
@@ -250,7 +250,8 @@ fn submit(
 ) -> i32 {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let attached = worker.call_with(Command::Attach { volume: volume.volume }, Some(theirs));
+    let attached =
+        worker.call_with(Command::Attach { volume: volume.volume, window: None }, Some(theirs));
     assert_eq!(attached, Ok(Reply::Done));
     let len_bytes = data.len() as u64;
     let submission =
