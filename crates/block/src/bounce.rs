@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::bio::{Flags, Segments};
 use crate::buffer::{BUFFER_ALIGN, Buffer, shared};
-use crate::queue::ReadMemory;
+use crate::dispatch::ReadMemory;
 use crate::request::{QueuedBio, ReadTarget, Request};
 use crate::status::Status;
 

@@ -34,7 +34,6 @@ use std::task::{Poll, Waker};
 use smallvec::SmallVec;
 
 use crate::bio::{Flags, Op};
-use crate::plug::Dispatch;
 use crate::status::{BioResult, Status};
 use crate::sync::lock;
 
@@ -178,16 +177,15 @@ pub(crate) fn loses(op: Op, status: Status) -> bool {
 
 /// A command in flight that may lose the cache. Dropped without a result, it has.
 pub(crate) struct CacheLossGuard {
-    queue: Arc<dyn Dispatch>,
+    cache: Arc<Cache>,
     number: u64,
     loses: bool,
 }
 
 impl CacheLossGuard {
-    /// Issues such a command to `queue`.
-    pub(crate) fn new(queue: Arc<dyn Dispatch>) -> Self {
-        let number = queue.disk().cache().begin();
-        Self { queue, number, loses: true }
+    /// Issues such a command to the device of `cache`.
+    pub(crate) fn new(cache: &Arc<Cache>) -> Self {
+        Self { cache: Arc::clone(cache), number: cache.begin(), loses: true }
     }
 
     /// Ends the command.
@@ -198,7 +196,7 @@ impl CacheLossGuard {
 
 impl Drop for CacheLossGuard {
     fn drop(&mut self) {
-        self.queue.disk().cache().end(self.number, self.loses);
+        self.cache.end(self.number, self.loses);
     }
 }
 

@@ -13,13 +13,11 @@ use crate::bio::Bio;
 use crate::bio::CopyNumber;
 use crate::disk::Disk;
 use crate::extent::Extents;
+pub use crate::future::LocalFuture;
 use crate::stats::Account;
 use crate::status::{BioResult, Status};
 use crate::sync::uncancellable::Uncancellable;
 use crate::units::{Sector, Sectors};
-
-/// A future that stays on its reactor's thread.
-pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A block device: a driver with its queue, or a layer over other devices.
 ///

@@ -2,21 +2,21 @@
 //! (the kernel's `gendisk` and its `request_queue`'s settings).
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
 };
+use std::sync::{Arc, OnceLock};
 
 use thiserror::Error;
 
 use crate::bio::Flags;
 use crate::cache::Cache;
+use crate::fast_zeroes::FastZeroes;
 use crate::limits::{Features, Limits};
 use crate::presence::{Life, Presence};
 use crate::stats::Stats;
 use crate::units::Sectors;
-use crate::zeroes::FastZeroes;
 
 /// Which merges a queue tries (`/sys/block/*/queue/nomerges`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,7 +164,7 @@ pub struct Disk {
     read_only: AtomicBool,
     shared: AtomicBool,
     stats: Stats,
-    cache: Cache,
+    cache: Arc<Cache>,
     life: Life,
     fast_zeroes: FastZeroes,
     watcher: OnceLock<Watcher>,
@@ -213,7 +213,7 @@ impl Disk {
             read_only: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             stats: Stats::default(),
-            cache: Cache::default(),
+            cache: Arc::default(),
             life: Life::default(),
             fast_zeroes: FastZeroes::default(),
             watcher: OnceLock::new(),
@@ -344,7 +344,7 @@ impl Disk {
         &self.stats
     }
 
-    pub(crate) fn cache(&self) -> &Cache {
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 

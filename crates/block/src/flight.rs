@@ -34,8 +34,6 @@
 
 use std::mem;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
 
 use slab::Slab;
 use smallvec::SmallVec;
@@ -43,13 +41,10 @@ use smallvec::SmallVec;
 use crate::bio::Op;
 use crate::bounce::Memory;
 use crate::cache::CacheLossGuard;
-use crate::clock;
 use crate::device::Completion;
 use crate::patience::step_ns;
-use crate::plug;
 use crate::presence::Footprint;
 use crate::request::{ReadTarget, Request};
-use crate::runtime::Runtime;
 use crate::units::Sectors;
 
 /// How long the timer waits for completions that have arrived before a deadline counts as missed, in ns.
@@ -286,7 +281,7 @@ impl Flights {
 
     /// The timer with that number has woken. Returns what the thread has lived, and how long to wait before the deadlines until then
     /// count as missed, if there are any; `None` if another timer has taken its place.
-    fn wake(&mut self, number: u64, now_ns: u64) -> Option<(u64, Option<u64>)> {
+    pub(crate) fn wake(&mut self, number: u64, now_ns: u64) -> Option<(u64, Option<u64>)> {
         if self.timer.number != number {
             return None;
         }
@@ -303,7 +298,7 @@ impl Flights {
     }
 
     /// How long the timer with that number sleeps next; `None` if it is needed no longer.
-    fn next_step(&mut self, number: u64, now_ns: u64) -> Option<u64> {
+    pub(crate) fn next_step(&mut self, number: u64, now_ns: u64) -> Option<u64> {
         if self.timer.number != number {
             return None;
         }
@@ -322,45 +317,9 @@ impl Flights {
     }
 
     /// The timer with that number does not run any more.
-    fn stopped(&mut self, number: u64) {
+    pub(crate) fn stopped(&mut self, number: u64) {
         if self.timer.number == number {
             self.timer.stop();
         }
     }
-}
-
-/// The timer of a thread for a queue.
-struct Watch {
-    queue: usize,
-    number: u64,
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        plug::with_flights(self.queue, |flights| flights.stopped(self.number));
-    }
-}
-
-/// Sets the timer of the current thread for a queue. It does not keep the queue.
-pub(crate) fn set_timer(queue: usize, (number, at_ns): (u64, u64), runtime: &Arc<dyn Runtime>) {
-    let (watch, sleeper) = (Watch { queue, number }, Arc::clone(runtime));
-    runtime.spawn(Box::pin(async move {
-        // All of it, so that it is dropped with the task.
-        let watch = watch;
-        let (queue, number) = (watch.queue, watch.number);
-        let sleep = |ns| sleeper.sleep(Duration::from_nanos(ns));
-        let mut next = Some(at_ns.saturating_sub(clock::now_ns()));
-        while let Some(ns) = next {
-            sleep(ns).await;
-            let now_ns = clock::now_ns();
-            let woken = plug::with_flights(queue, |it| it.wake(number, now_ns)).flatten();
-            let Some((due_ns, grace_ns)) = woken else { return };
-            if let Some(ns) = grace_ns {
-                sleep(ns).await;
-                plug::expire(queue, due_ns);
-            }
-            let now_ns = clock::now_ns();
-            next = plug::with_flights(queue, |it| it.next_step(number, now_ns)).flatten();
-        }
-    }));
 }

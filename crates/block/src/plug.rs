@@ -26,11 +26,12 @@
 //! Lock order: a context is borrowed only for its own bookkeeping, never while a driver or a waker
 //! is called, since both may reenter this module.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+mod context;
+
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::{info, warn};
 
@@ -40,137 +41,21 @@ use crate::buffer::Segment;
 use crate::cache::{self, CacheLossGuard};
 use crate::clock;
 use crate::device::Completion;
-use crate::disk::{Disk, DiskEvent, Nomerges};
-use crate::flight::{self, Flight, Flights, Slot};
+use crate::disk::DiskEvent;
+use crate::dispatch::Dispatch;
+use crate::flight::{Flight, Slot};
 use crate::limits::Features;
-use crate::merge::{Merge, merge, try_merge};
 use crate::presence::is_absence;
-use crate::queue::ReadMemory;
 use crate::request::{QueuedBio, ReadTarget, Request, RequestId};
 use crate::runtime::Runtime;
 use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
 
-/// Most requests on a plug list (the kernel's `BLK_MAX_REQUEST_COUNT`).
-pub const MAX_PLUGGED: usize = 32;
-/// A last request of this size flushes the plug (the kernel's `BLK_PLUG_FLUSH_SIZE`). Unlike in the kernel, a read or write of this
-/// size is a request of its own: the first of several would wait for the last, and a device that works on several at once has one.
-pub const FLUSH_BYTES: u64 = 128 << 10;
+use context::{CONTEXTS, NextRequest, with_flights};
+pub use context::{FLUSH_BYTES, MAX_PLUGGED};
+
 /// This many bios in a row without a merge flush the plug.
 pub const MAX_MISSES: usize = 4;
-/// Number of newest requests that a bio is compared with under `nomerges` 0.
-const MERGE_SCAN: usize = 8;
-
-/// The plug's interface to a queue.
-pub(crate) trait Dispatch: Send + Sync {
-    fn disk(&self) -> &Disk;
-    fn issue(&self, rq: Request);
-    fn commit(&self);
-    fn abort(&self, id: RequestId);
-    fn read_memory(&self, len: usize) -> ReadMemory;
-    fn let_go(&self, id: RequestId) -> bool;
-    /// How long a request may take; `None` on a queue without a deadline.
-    fn timeout_ns(&self, op: Op) -> Option<u64>;
-    /// What runs the timers of the deadlines.
-    fn runtime(&self) -> Option<&Arc<dyn Runtime>>;
-}
-
-#[derive(Default)]
-struct Context {
-    /// The queue, held while the context has requests of it.
-    queue: Option<Arc<dyn Dispatch>>,
-    plugged: VecDeque<Request>,
-    waiting: VecDeque<Request>,
-    in_flight: usize,
-    flights: Flights,
-    misses: usize,
-    /// A loop that issues waiting requests is already on the stack.
-    draining: bool,
-}
-
-#[derive(Default)]
-struct Contexts {
-    by_queue: Vec<Context>,
-    /// Queues with requests on the plug list.
-    plugged: Vec<usize>,
-}
-
-thread_local! {
-    static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts::default());
-}
-
-impl Contexts {
-    fn get(&mut self, queue: usize) -> &mut Context {
-        if self.by_queue.len() <= queue {
-            self.by_queue.resize_with(queue + 1, Context::default);
-        }
-        &mut self.by_queue[queue]
-    }
-}
-
-/// A request that waits, and whether it is issued.
-enum NextRequest {
-    Issue(Request),
-    /// It fails because of overdue requests that the driver has not completed.
-    Refuse(Request),
-}
-
-impl Context {
-    /// The next request, if one may leave the list of those that wait.
-    fn next(&mut self, disk: &Disk) -> Option<NextRequest> {
-        let rq = self.waiting.front()?;
-        let full = self.flights.is_full(rq);
-        if full || self.in_flight >= disk.nr_requests() as usize {
-            let no_memory = full && self.flights.are_reads_overdue();
-            let stuck = no_memory || self.flights.overdue() == self.in_flight;
-            return if stuck { self.waiting.pop_front().map(NextRequest::Refuse) } else { None };
-        }
-        let rq = self.waiting.pop_front()?;
-        if disk.life().refuses(|| rq.footprint(disk.limits())) {
-            return Some(NextRequest::Refuse(rq));
-        }
-        self.in_flight += 1;
-        Some(NextRequest::Issue(rq))
-    }
-
-    fn release_if_idle(&mut self) -> Option<Arc<dyn Dispatch>> {
-        let idle = self.in_flight == 0 && self.plugged.is_empty() && self.waiting.is_empty();
-        if idle { self.queue.take() } else { None }
-    }
-
-    /// Merges `queued` into a request on the plug list, or into a waiting one.
-    fn try_merge(&mut self, disk: &Disk, queued: QueuedBio) -> Result<(), QueuedBio> {
-        if queued.bio.op.has_data() && queued.bio.len.bytes() >= FLUSH_BYTES {
-            return Err(queued);
-        }
-        let scan = match disk.nomerges() {
-            Nomerges::None => return Err(queued),
-            Nomerges::LastOnly => 1,
-            Nomerges::All => MERGE_SCAN,
-        };
-        let (max, max_discard) = (disk.max_merged(), disk.max_discard());
-        let newest = self.plugged.iter_mut().rev().take(scan);
-        let waiting = self.waiting.iter_mut().rev().take(if scan > 1 { scan } else { 0 });
-        for rq in newest.chain(waiting) {
-            if let Some(how) = try_merge(rq, &queued.bio, disk.limits(), max, max_discard) {
-                let action = match how {
-                    Merge::Back | Merge::Discard => Action::BackMerge,
-                    Merge::Front => Action::FrontMerge,
-                };
-                trace::bio(disk, action, &queued.bio);
-                disk.stats().merged(queued.bio.op, 1);
-                merge(rq, queued, how);
-                return Ok(());
-            }
-        }
-        Err(queued)
-    }
-
-    fn must_flush(&self) -> bool {
-        self.plugged.len() >= MAX_PLUGGED
-            || self.plugged.back().is_some_and(|rq| rq.len().bytes() >= FLUSH_BYTES)
-    }
-}
 
 /// Adds a bio to the current thread's plug for queue number `id`.
 pub(crate) fn add(id: usize, queue: &Arc<impl Dispatch + 'static>, bio: Bio) -> Rc<Completion> {
@@ -312,7 +197,7 @@ fn drain(id: usize) {
         (context.flights.wanted_timer(), context.release_if_idle())
     });
     if let (Some(timer), Some(runtime)) = (timer, queue.runtime()) {
-        flight::set_timer(id, timer, runtime);
+        set_timer(id, timer, runtime);
     }
     drop(released);
 }
@@ -322,7 +207,7 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
     let op = rq.op();
     let at_risk = cache::is_at_risk(op, rq.flags());
     if at_risk && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
-        rq.0.loss_guard = Some(CacheLossGuard::new(Arc::clone(queue)));
+        rq.0.loss_guard = Some(CacheLossGuard::new(queue.disk().cache()));
     }
     let Some(timeout_ns) = queue.timeout_ns(op) else { return Some(rq) };
     let memory = match op {
@@ -351,16 +236,6 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
     Some(rq)
 }
 
-/// The requests of the current thread with the driver of a queue; `None` while the thread ends.
-pub(crate) fn with_flights<T>(id: usize, use_them: impl FnOnce(&mut Flights) -> T) -> Option<T> {
-    CONTEXTS.try_with(|contexts| use_them(&mut contexts.borrow_mut().get(id).flights)).ok()
-}
-
-/// Whether the deadline of a request of the current thread has passed.
-pub(crate) fn is_overdue(id: RequestId) -> bool {
-    with_flights(id.queue, |flights| flights.is_overdue(id.tag)).unwrap_or(true)
-}
-
 /// Ends bios for their submitters.
 fn end_bios(bios: impl IntoIterator<Item = QueuedBio>, result: BioResult) {
     for QueuedBio { bio, completion } in bios {
@@ -370,8 +245,44 @@ fn end_bios(bios: impl IntoIterator<Item = QueuedBio>, result: BioResult) {
     }
 }
 
+/// The timer of a thread for a queue.
+struct Watch {
+    queue: usize,
+    number: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        with_flights(self.queue, |flights| flights.stopped(self.number));
+    }
+}
+
+/// Sets the timer of the current thread for a queue. It does not keep the queue.
+fn set_timer(queue: usize, (number, at_ns): (u64, u64), runtime: &Arc<dyn Runtime>) {
+    let (watch, sleeper) = (Watch { queue, number }, Arc::clone(runtime));
+    runtime.spawn(Box::pin(async move {
+        // All of it, so that it is dropped with the task.
+        let watch = watch;
+        let (queue, number) = (watch.queue, watch.number);
+        let sleep = |ns| sleeper.sleep(Duration::from_nanos(ns));
+        let mut next = Some(at_ns.saturating_sub(clock::now_ns()));
+        while let Some(ns) = next {
+            sleep(ns).await;
+            let now_ns = clock::now_ns();
+            let woken = with_flights(queue, |it| it.wake(number, now_ns)).flatten();
+            let Some((due_ns, grace_ns)) = woken else { return };
+            if let Some(ns) = grace_ns {
+                sleep(ns).await;
+                expire(queue, due_ns);
+            }
+            let now_ns = clock::now_ns();
+            next = with_flights(queue, |it| it.next_step(number, now_ns)).flatten();
+        }
+    }));
+}
+
 /// Ends the current thread's requests whose deadlines have passed at `due_ns`, for their submitters.
-pub(crate) fn expire(id: usize, due_ns: u64) {
+fn expire(id: usize, due_ns: u64) {
     let due = CONTEXTS.with_borrow_mut(|contexts| {
         let context = contexts.get(id);
         Some((Arc::clone(context.queue.as_ref()?), context.flights.lent_reads(due_ns)))
@@ -414,7 +325,7 @@ pub(crate) fn expire(id: usize, due_ns: u64) {
 }
 
 /// Ends an issued request.
-pub(crate) fn complete(rq: &mut Request, result: BioResult) {
+fn complete(rq: &mut Request, result: BioResult) {
     let id = rq.0.queue;
     let mut bios = mem::take(&mut rq.0.bios);
     let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
@@ -522,4 +433,29 @@ fn after(id: usize) {
         if context.draining { None } else { context.release_if_idle() }
     });
     drop(released);
+}
+
+impl Request {
+    /// Whether its deadline has passed: a driver that would have to try again need not.
+    pub fn is_overdue(&self) -> bool {
+        let is_overdue =
+            |id: RequestId| with_flights(id.queue, |flights| flights.is_overdue(id.tag));
+        self.id().is_some_and(|id| is_overdue(id).unwrap_or(true))
+    }
+
+    /// Ends the request. If its deadline has passed, its submitters already got the timeout: this only returns the memory.
+    ///
+    /// When a request of several bios fails, its bios are retried one by one, so that a bad sector
+    /// fails only the bio that contains it, not its neighbours.
+    pub fn complete(mut self, result: BioResult) {
+        complete(&mut self, result);
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.0.bios.is_empty() {
+            complete(self, Err(Status::Io));
+        }
+    }
 }

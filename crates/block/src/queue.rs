@@ -11,12 +11,13 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use crate::bio::{Bio, Op};
-use crate::buffer::Segment;
 use crate::device::{BlockDevice, IoFuture, LocalFuture};
 use crate::disk::{DEFAULT_IO_TIMEOUT_MS, Disk};
+use crate::dispatch::Dispatch;
+pub use crate::dispatch::ReadMemory;
 use crate::extent::Extents;
 use crate::patience;
-use crate::plug::{self, Dispatch};
+use crate::plug;
 use crate::request::{Request, RequestId};
 use crate::runtime::Runtime;
 use crate::status::Status;
@@ -72,16 +73,6 @@ pub trait Driver: Send + Sync + 'static {
     fn is_slow(&self, op: Op) -> bool {
         matches!(op, Op::Discard | Op::WriteZeroes)
     }
-}
-
-/// Where a queue with a deadline puts the data of a read. After the deadline the submitters may reuse their memory.
-pub enum ReadMemory {
-    /// To memory of the queue, from which they are copied.
-    Queue,
-    /// To this memory of the driver, of the read's length, which it reads into faster than into other memory; also copied.
-    Driver(Segment),
-    /// To the submitters' memory: the driver can [release](Driver::let_go) it.
-    Submitters,
 }
 
 /// The factor of the deadline for slow operations.

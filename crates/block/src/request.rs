@@ -1,4 +1,4 @@
-//! The request: one or more contiguous bios on their way to a driver as one I/O.
+//! The request: one or more contiguous bios on their way to a driver as one I/O. Data only; `plug.rs` ends it.
 
 use std::rc::Rc;
 
@@ -9,9 +9,7 @@ use crate::buffer::Segment;
 use crate::cache::CacheLossGuard;
 use crate::device::Completion;
 use crate::limits::Limits;
-use crate::plug;
 use crate::presence::Footprint;
-use crate::status::{BioResult, Status};
 use crate::units::{Sector, Sectors};
 
 /// A bio in a request, and where its result goes.
@@ -82,11 +80,6 @@ impl Request {
     /// Its identity while the driver has it; `None` on a queue without a deadline.
     pub fn id(&self) -> Option<RequestId> {
         Some(RequestId { queue: self.0.queue, tag: self.0.tag? })
-    }
-
-    /// Whether its deadline has passed: a driver that would have to try again need not.
-    pub fn is_overdue(&self) -> bool {
-        self.id().is_some_and(plug::is_overdue)
     }
 
     pub(crate) fn footprint(&self, limits: &Limits) -> Footprint {
@@ -178,21 +171,5 @@ impl Request {
     /// The ranges, one for each bio. Only relevant for discards; other requests are contiguous.
     pub fn ranges(&self) -> impl Iterator<Item = (Sector, Sectors)> {
         self.0.bios.iter().map(|b| (b.bio.sector, b.bio.len))
-    }
-
-    /// Ends the request. If its deadline has passed, its submitters already got the timeout: this only returns the memory.
-    ///
-    /// When a request of several bios fails, its bios are retried one by one, so that a bad sector
-    /// fails only the bio that contains it, not its neighbours.
-    pub fn complete(mut self, result: BioResult) {
-        plug::complete(&mut self, result);
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        if !self.0.bios.is_empty() {
-            plug::complete(self, Err(Status::Io));
-        }
     }
 }

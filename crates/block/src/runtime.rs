@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::device::LocalFuture;
+use crate::future::LocalFuture;
 
 /// The reactor of the current thread, or the simulator.
 ///

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 use tracing::debug;
 
-use crate::device::LocalFuture;
+use crate::future::LocalFuture;
 use crate::runtime::Runtime;
 use crate::status::Status;
 
