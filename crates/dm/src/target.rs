@@ -8,6 +8,7 @@ pub mod log_writes;
 mod lower;
 pub mod mirror;
 pub mod striped;
+mod types;
 pub mod zero;
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use ashlar_block::{
 };
 use thiserror::Error;
 
-use crate::snapshot::{Changes, MergeTarget, OriginTarget, Origins, SnapshotTarget};
+use crate::snapshot::{Changes, Origins};
 
 pub use arguments::{Arguments, TargetError};
 pub use delay::Delay;
@@ -28,6 +29,8 @@ pub use log_writes::LogWrites;
 pub use lower::Lower;
 pub use mirror::Mirror;
 pub use striped::Striped;
+pub(crate) use types::construct;
+pub use types::type_names;
 pub use zero::Zero;
 
 /// The devices available to tables.
@@ -179,40 +182,4 @@ pub(crate) trait TableTarget: Target + Sized {
 
     /// Constructs the target.
     async fn construct(parameters: TargetParameters<'_>) -> Result<Self, TargetError>;
-}
-
-type TargetFuture<'a> = LocalFuture<'a, Result<Box<dyn Target>, TargetError>>;
-type Constructor = for<'a> fn(TargetParameters<'a>) -> TargetFuture<'a>;
-
-fn make<T: TableTarget>(parameters: TargetParameters<'_>) -> TargetFuture<'_> {
-    Box::pin(async move { Ok(Box::new(T::construct(parameters).await?) as Box<dyn Target>) })
-}
-
-/// Every type of target.
-const TYPES: &[(&str, Constructor)] = &[
-    (Delay::NAME, make::<Delay>),
-    (zero::Error::NAME, make::<zero::Error>),
-    (Flakey::NAME, make::<Flakey>),
-    (Linear::NAME, make::<Linear>),
-    (LogWrites::NAME, make::<LogWrites>),
-    (MergeTarget::NAME, make::<MergeTarget>),
-    (Mirror::NAME, make::<Mirror>),
-    (OriginTarget::NAME, make::<OriginTarget>),
-    (SnapshotTarget::NAME, make::<SnapshotTarget>),
-    (Striped::NAME, make::<Striped>),
-    (Zero::NAME, make::<Zero>),
-];
-
-/// The available types.
-pub fn type_names() -> impl Iterator<Item = &'static str> {
-    TYPES.iter().map(|(name, _)| *name)
-}
-
-/// Constructs the target of a line, if the type exists.
-pub(crate) fn construct<'a>(
-    kind: &str,
-    parameters: TargetParameters<'a>,
-) -> Option<TargetFuture<'a>> {
-    let (_, make) = TYPES.iter().find(|(name, _)| *name == kind)?;
-    Some(make(parameters))
 }

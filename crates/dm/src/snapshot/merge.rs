@@ -22,7 +22,7 @@
 //!
 //! A batch ends with its area: then one write in place removes it.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
 use ashlar_block::sync::{lock, until};
@@ -36,13 +36,12 @@ use tracing::{error, info};
 use super::canary::{Rule, broken};
 use super::exceptions::Window;
 use super::ondisk::Geometry;
-use super::origin::Origin;
+use super::origin::{Claim, Origin};
 use super::state::{LoadedState, Snapshot, remap};
 use super::store::{ListEnd, Run};
 use super::target::{Member, TrackedChunk};
 use crate::copy::{copy, pieces};
 use crate::target::{MessageError, Reply, TableTarget, Target, TargetError, TargetParameters};
-use crate::task::Task;
 
 /// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
 /// small part of the time.
@@ -50,66 +49,6 @@ const MOST_RUNS: usize = 64;
 /// Maximum of sectors in a batch; a chunk may be larger. All of it is in memory at a time, and writes to it wait as long as it
 /// takes to copy it.
 const MOST: Sectors = Sectors(8192);
-
-/// The state of a snapshot's merge.
-#[derive(Default)]
-pub(super) struct Merge {
-    /// Whether there is a [`Claim`].
-    claimed: AtomicBool,
-    merging: AtomicBool,
-    /// [`Task::changed`] is notified when other chunks are closed, or a write to one of them ends, too.
-    pub(super) task: Task,
-    failed: AtomicBool,
-    /// The list on disk is unknown: the batch stays closed.
-    stuck: AtomicBool,
-}
-
-impl Merge {
-    /// Whether the snapshot is being merged: then the origin makes no more exceptions in it.
-    pub(super) fn is_merging(&self) -> bool {
-        self.merging.load(SeqCst)
-    }
-
-    /// Whether the snapshot is being merged, or will be when a loaded table becomes live.
-    pub(super) fn is_claimed(&self) -> bool {
-        self.claimed.load(SeqCst) || self.is_merging()
-    }
-
-    /// Permanent: exceptions made later would have older data than the writes.
-    pub(super) fn begin(&self) {
-        self.merging.store(true, SeqCst);
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed.load(SeqCst)
-    }
-
-    /// Waits while the merge is paused; false if its task must end.
-    async fn goes_on(&self) -> bool {
-        until(&self.task.changed, || !self.task.is_paused() || !self.task.goes_on()).await;
-        self.task.goes_on()
-    }
-}
-
-/// The right to merge a snapshot: one target holds it, from before its resume until its suspension.
-/// Nothing changes until the merge begins, so a table that does not become live leaves no trace;
-/// and no target suspends another target's merge.
-pub(super) struct Claim(Arc<Snapshot>);
-
-impl Claim {
-    /// Takes the right, if it is free. [`Origin::claim_merge`] checks the origin's other snapshots.
-    pub(super) fn take(snapshot: &Arc<Snapshot>) -> Option<Self> {
-        let free = !snapshot.merge.claimed.swap(true, SeqCst);
-        free.then(|| Self(Arc::clone(snapshot)))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.0.merge.task.end();
-        self.0.merge.claimed.store(false, SeqCst);
-    }
-}
 
 /// Merges until nothing is left, the task is stopped, or an error occurs.
 async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {

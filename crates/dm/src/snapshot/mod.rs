@@ -15,8 +15,10 @@
 //! | `exceptions`, `runs` | the state of each chunk, in memory; a compact map of chunks |
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
 //! | `status` | what is said of it: the space that it uses, or that it is invalid |
-//! | `origin`, `target`, `merge` | the three targets |
-//! | `task` | whether the task of a merge runs |
+//! | `merge_state` | how far its merge is |
+//! | `origin` | the snapshots of each device: what a change of it waits for |
+//! | `changes` | where a snapshot differs from its origin |
+//! | `origin_target`, `target`, `merge` | the three targets |
 //!
 //! docs/internals/dm-snapshot.md describes the order of durable writes for each operation, and the
 //! state after a crash between any two of them. docs/formats/dm-snapshot.md describes the format.
@@ -27,21 +29,24 @@
 //! changes in flight. Whether the moment suits a file system is the caller's responsibility.
 
 pub mod canary;
+mod changes;
 mod exceptions;
 pub mod load;
 mod merge;
+mod merge_state;
 pub mod ondisk;
 mod origin;
+mod origin_target;
 mod runs;
 mod state;
 mod status;
 mod store;
 mod target;
 
+pub use changes::Changes;
 pub use load::{StoreError, Summary, examine};
 pub(crate) use merge::MergeTarget;
-pub(crate) use origin::OriginTarget;
 pub use origin::Origins;
+pub(crate) use origin_target::OriginTarget;
 pub use status::{NoSnapshotStatus, Status, StatusLine, Usage};
-pub use target::Changes;
 pub(crate) use target::SnapshotTarget;

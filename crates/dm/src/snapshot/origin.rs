@@ -1,25 +1,18 @@
-//! Origins: the snapshots of each device, and `snapshot-origin DEVICE`, the target for writing to it.
+//! Origins: the snapshots of each device.
 //!
 //! A write waits until every snapshot has copies of all chunks that it touches. It is not split:
 //! the exceptions of all its chunks are made at the same time, and the write goes down unchanged.
-//! Reads pass.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use ashlar_block::sync::gate::{Gate, GateEntry};
 use ashlar_block::sync::lock;
-use ashlar_block::{
-    Bio, BioResult, Extents, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
-    Status,
-};
+use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Sector, Sectors, Status};
 use event_listener::{Event, EventListener};
 
 use super::canary::{Rule, broken};
 use super::exceptions::PendingException;
-use super::merge::Claim;
 use super::state::{Persistence, Snapshot};
-use crate::target::{TableTarget, Target, TargetError, TargetParameters};
-use crate::text::QuotedArgument;
 
 /// All devices with snapshots: one instance for all tables with the same devices.
 #[derive(Default)]
@@ -189,62 +182,21 @@ impl Origin {
     }
 }
 
-/// `snapshot-origin DEVICE`.
-pub(crate) struct OriginTarget {
-    name: String,
-    origin: Arc<Origin>,
-}
+/// The right to merge a snapshot: one target holds it, from before its resume until its suspension.
+/// Nothing changes until the merge begins, so a table that does not become live leaves no trace;
+/// and no target suspends another target's merge.
+pub(super) struct Claim(Arc<Snapshot>);
 
-impl TableTarget for OriginTarget {
-    const NAME: &'static str = "snapshot-origin";
-
-    async fn construct(mut parameters: TargetParameters<'_>) -> Result<Self, TargetError> {
-        let name = parameters.args.word("the origin")?.to_owned();
-        parameters.args.end()?;
-        let device = parameters.context.devices.find(&name);
-        let device = device.ok_or_else(|| TargetError::NoDevice(name.clone()))?;
-        let (size, start) = (device.capacity(), Sector::ZERO);
-        if size < parameters.len {
-            return Err(TargetError::TooSmall { name, size, start, len: parameters.len });
-        }
-        let origin = parameters.context.origins.of(&device);
-        Ok(Self { name, origin })
+impl Claim {
+    /// Takes the right, if it is free. [`Origin::claim_merge`] checks the origin's other snapshots.
+    fn take(snapshot: &Arc<Snapshot>) -> Option<Self> {
+        snapshot.merge.claim().then(|| Self(Arc::clone(snapshot)))
     }
 }
 
-impl Target for OriginTarget {
-    fn type_name(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn arguments(&self) -> String {
-        QuotedArgument(&self.name).to_string()
-    }
-
-    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
-        seen(&self.origin.device);
-    }
-
-    fn stack_limits(&self, limits: &mut Limits) {
-        limits.stack(self.origin.device.disk().limits(), Sector::ZERO);
-        // As in the kernel: a discard would copy unneeded data to a device with little room.
-        limits.max_hw_discard = Sectors::ZERO;
-        limits.max_write_zeroes = Sectors::ZERO;
-    }
-
-    fn copies(&self, at: Sector, len: Sectors) -> u16 {
-        self.origin.device.copies(at, len)
-    }
-
-    fn extents(&self, at: Sector, len: Sectors) -> LocalFuture<'_, Result<Extents, Status>> {
-        Box::pin(self.origin.device.extents(at, len))
-    }
-
-    fn submit(&self, bio: Bio) -> IoFuture<'_> {
-        match bio.op {
-            Op::Read | Op::Flush => self.origin.device.submit(bio),
-            Op::Write | Op::WriteZeroes => self.origin.submit(bio),
-            Op::Discard => IoFuture::failed(Status::NotSupported),
-        }
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.merge.task.end();
+        self.0.merge.release();
     }
 }

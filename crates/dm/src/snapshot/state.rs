@@ -26,7 +26,7 @@ use tracing::{debug, error, warn};
 use super::canary::{Rule, broken};
 use super::exceptions::{Exceptions, PendingException};
 use super::load::{self, CowContents, StoreError};
-use super::merge::Merge;
+use super::merge_state::Merge;
 use super::ondisk::Geometry;
 use super::store::{Area, Batch, Run, Store};
 use crate::copy::{PIECE, copy};

@@ -7,7 +7,7 @@
 //! A merging snapshot must no longer be used: its I/O fails, as in the kernel, where the source
 //! of a handover is invalid. A write would be lost when its run is removed.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use ashlar_block::sync::gate::Pass;
 use ashlar_block::sync::lock;
@@ -18,6 +18,7 @@ use ashlar_block::{
 use tracing::error;
 
 use super::canary::{Rule, broken};
+use super::changes::Changes;
 use super::load::StoreError;
 use super::ondisk::ChunkSizeError;
 use super::origin::Origin;
@@ -201,22 +202,6 @@ impl Member {
 
 /// See the module text.
 pub(crate) struct SnapshotTarget(Member);
-
-/// Where a snapshot and its origin may differ. It keeps nothing in use.
-#[derive(Clone, Debug)]
-pub struct Changes(Weak<Snapshot>);
-
-impl Changes {
-    /// Where the snapshot and its origin hold the same in a range: [all states](ashlar_block::ExtentState::all) there. Elsewhere the origin was
-    /// written since the snapshot was taken, or the snapshot itself; everywhere, if the snapshot is invalid, merged or removed. The
-    /// answer may be for less than the range.
-    pub fn same(&self, at: Sector, len: Sectors) -> Extents {
-        match self.0.upgrade() {
-            Some(snapshot) => snapshot.unchanged(at, len),
-            None => Extents::data(at, len),
-        }
-    }
-}
 
 /// Keeps the origin's chunk unchanged during a read, or a copy in its place during a write.
 pub(super) struct TrackedChunk<'a> {
@@ -410,7 +395,7 @@ impl Target for SnapshotTarget {
     }
 
     fn changes(&self) -> Option<Changes> {
-        Some(Changes(Arc::downgrade(&self.0.snapshot)))
+        Some(Changes::of(&self.0.snapshot))
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

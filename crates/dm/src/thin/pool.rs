@@ -9,7 +9,6 @@ use super::node::{Bounds, Tree};
 use super::ondisk::{BLOCK, DiskDetails};
 use super::store::{Descent, End, Store, read_block};
 use super::superblock::Superblock;
-use super::target::Thin;
 
 /// How to open a pool.
 #[derive(Clone, Copy, Debug)]
@@ -156,19 +155,8 @@ impl ThinPool {
         Ok(())
     }
 
-    /// Device `id` as the target of a piece of `len` sectors. Unmapped blocks read as zeroes.
-    ///
-    /// # Errors
-    /// There is no such device, or the metadata cannot be read or is damaged.
-    pub async fn volume(self: &Arc<Self>, id: u32, len: Sectors) -> Result<Thin, ThinError> {
-        if self.details(id).await?.is_none() {
-            return Err(self.no_device(id));
-        }
-        Ok(Thin::new(self.clone(), id, self.root(id).await?, len))
-    }
-
     /// The root of the mappings of device `id`.
-    async fn root(&self, id: u32) -> Result<u64, ThinError> {
+    pub(super) async fn root(&self, id: u32) -> Result<u64, ThinError> {
         let descent = Descent::new(Tree::Devices, self.superblock.devices, id.into());
         let root = self.store.find(descent, |node, end| match end {
             End::At(index) => node.values().get(index).copied(),
@@ -177,7 +165,7 @@ impl ThinPool {
         root.await?.ok_or_else(|| self.no_device(id))
     }
 
-    fn no_device(&self, id: u32) -> ThinError {
+    pub(super) fn no_device(&self, id: u32) -> ThinError {
         ThinError::NoDevice { device: self.store.device().to_owned(), id }
     }
 }

@@ -39,11 +39,21 @@ struct Run {
     len: u64,
 }
 
-impl Thin {
-    pub(super) fn new(pool: Arc<ThinPool>, id: u32, root: u64, len: Sectors) -> Self {
-        Self { pool, id, root, len, origin: None }
+impl ThinPool {
+    /// Device `id` as the target of a piece of `len` sectors. Unmapped blocks read as zeroes.
+    ///
+    /// # Errors
+    /// There is no such device, or the metadata cannot be read or is damaged.
+    pub async fn volume(self: &Arc<Self>, id: u32, len: Sectors) -> Result<Thin, ThinError> {
+        if self.details(id).await?.is_none() {
+            return Err(self.no_device(id));
+        }
+        let root = self.root(id).await?;
+        Ok(Thin { pool: Arc::clone(self), id, root, len, origin: None })
     }
+}
 
+impl Thin {
     /// Reads unmapped blocks from `origin`, which tables name `name`: an external origin. Beyond
     /// its end, they read as zeroes.
     #[must_use]
