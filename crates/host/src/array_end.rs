@@ -8,10 +8,9 @@ use std::sync::{Arc, Weak};
 
 use ashlar_block::LocalFuture;
 use ashlar_engine::{Handle, ReceiveError};
-use ashlar_stack::arrays::{End, Volume};
+use ashlar_stack::arrays::{End, Turn, Volume};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::devices::{Device, Role};
-use ashlar_stack::turn::Turn;
 
 use crate::clients::Clients;
 use crate::incremental::log_notes;

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ashlar_stack::turn::{NoTurn, Turn};
+use ashlar_stack::incremental::Turn;
+use ashlar_stack::turn::NoTurn;
 use ashlar_stack::volume_groups::{MergeIdentity, MovingState, ServedMerge, ServedMove};
 
 use crate::groups::apply;

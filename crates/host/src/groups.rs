@@ -7,7 +7,7 @@ use std::path::Path;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
-use ashlar_stack::turn::Turn;
+use ashlar_stack::incremental::Turn;
 use ashlar_stack::volume_groups::{Change, ChangeResult, Request};
 use serde_json::Value;
 

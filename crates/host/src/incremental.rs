@@ -10,9 +10,8 @@ use ashlar_md::{AddOptions, ManageError};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Note;
 use ashlar_stack::attributes::AttributeError;
-use ashlar_stack::incremental::AttachOutcome;
+use ashlar_stack::incremental::{AttachOutcome, Turn};
 use ashlar_stack::probe::Md;
-use ashlar_stack::turn::Turn;
 use serde_json::Value;
 use uuid::Uuid;
 

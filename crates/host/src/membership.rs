@@ -10,8 +10,8 @@ use ashlar_lvm::command::{Command, Effect, LayoutOptions, Membership, NewGroup, 
 use ashlar_lvm::format::{Layout, plan};
 use ashlar_lvm::{VolumeGroup, read_pv};
 use ashlar_stack::devices::{Device, Role};
+use ashlar_stack::incremental::Turn;
 use ashlar_stack::probe::probe;
-use ashlar_stack::turn::Turn;
 use ashlar_stack::volume_groups::{PlannedResize, Request, new_member};
 use serde_json::Value;
 

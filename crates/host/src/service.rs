@@ -8,7 +8,7 @@ use std::time::Instant;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::Attributes;
-use ashlar_stack::turn::{Turn, Turns};
+use ashlar_stack::incremental::{Turn, Turns};
 use serde_json::json;
 
 use crate::claimed::Identities;

@@ -13,8 +13,9 @@ use uuid::Uuid;
 
 use crate::attributes::AttributeError;
 use crate::canary::{Rule, broken};
+use crate::findings::Note;
 use crate::names::ArrayName;
-use crate::turn::Turn;
+use crate::turn::{self, Settles};
 use crate::view::ArrayView;
 
 /// A running array.
@@ -99,6 +100,29 @@ pub enum End {
     /// Its writes (`readonly`, or `read-auto`: until the next one).
     Writes(&'static str),
 }
+
+/// What the end of an array does with what the stack collects: the arrays that wait.
+pub trait Collects: Settles {
+    /// Forgets a waiting or stopped array and its name. Its disks are closed at the end of the turn.
+    fn release(&mut self, name: &ArrayName);
+
+    /// Makes a stopped array, which was removed from the stack, a waiting one, with the members that can be read. False
+    /// if no member can be read.
+    fn keep_stopped<'a>(
+        &'a mut self,
+        name: &'a ArrayName,
+        array: &'a ArrayView,
+    ) -> LocalFuture<'a, bool>;
+
+    /// The messages about new arrays since the last call.
+    fn take_notes(&mut self) -> Vec<Note>;
+}
+
+/// The turn within which an array ends or an attribute changes the stack.
+pub type Turn = turn::Turn<dyn Collects>;
+
+/// Where attributes get their turns.
+pub(crate) type TurnSource = turn::TurnSource<dyn Collects>;
 
 /// Ends the array of this name, which runs or waits, or its writes, if nothing uses it.
 pub type Ender =

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ashlar_block::{Runtime, Sectors};
+use ashlar_block::{LocalFuture, Runtime, Sectors};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_lvm::metadata::Header;
@@ -19,11 +19,13 @@ use ashlar_md::{AssembleError, Candidate, probe};
 use event_listener::EventListener;
 use uuid::Uuid;
 
-use crate::arrays::{Volume, WaitingArray};
+use crate::arrays::{Collects, Volume, WaitingArray};
 use crate::assemble::{Failure, Note, Options, Stack};
+use crate::attributes::Attributes;
 use crate::builder::Builder;
 use crate::devices::Claim;
 use crate::names::{ArrayName, wanted_name};
+use crate::turn::{self, Settles};
 use crate::view::ArrayView;
 use crate::volume_groups::{
     Activation, Change, ChangeResult, CopyControl, MergeIdentity, PlannedResize, Request,
@@ -54,6 +56,12 @@ pub struct Collector {
     waiting: BTreeMap<Uuid, (ArrayName, Vec<Candidate>)>,
 }
 
+/// The turns of a stack: of its collector.
+pub type Turns = turn::Turns<Collector>;
+
+/// The right to change the stack.
+pub type Turn = turn::Turn<Collector>;
+
 /// Whether more members may help: `Some(Some(n))` if the `n` in-sync members are too few.
 fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
     match error {
@@ -83,6 +91,78 @@ pub fn may_wait(error: &AssembleError) -> bool {
     lacks_members(error).is_some()
 }
 
+impl Turns {
+    /// The turns of the stack whose later members `collector` collects and whose attributes are `attributes`: from now on those
+    /// can be written that change the stack. No change begins once `is_over` returns true.
+    pub fn new(
+        collector: Collector,
+        attributes: &Arc<Attributes>,
+        is_over: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let runtime = Arc::clone(&collector.builder.runtime);
+        let changed = Arc::clone(attributes);
+        let this = Arc::new(Self::of(collector, move || changed.release_old(), is_over, runtime));
+        let turns = Arc::downgrade(&this);
+        // The attributes do not keep the stack alive.
+        attributes.turns().set(move || Some(turns.upgrade()?.narrowed::<dyn Collects>(|it| it)));
+        this
+    }
+}
+
+impl Settles for Collector {
+    /// Records in the registry which array has each disk. A member that an array dropped meanwhile has no owner then.
+    fn settle(&self) {
+        self.builder.settle();
+    }
+}
+
+impl Collects for Collector {
+    fn release(&mut self, name: &ArrayName) {
+        self.builder.names.take_back(name);
+        let found = self.waiting.iter().find(|(_, (other, _))| other == name);
+        if let Some(uuid) = found.map(|(uuid, _)| *uuid) {
+            self.builder.arrays.forget(uuid);
+            self.waiting.remove(&uuid);
+        }
+    }
+
+    fn keep_stopped<'a>(
+        &'a mut self,
+        name: &'a ArrayName,
+        array: &'a ArrayView,
+    ) -> LocalFuture<'a, bool> {
+        Box::pin(async move {
+            let uuid = array.status().uuid;
+            let mut members = Vec::new();
+            for (_, rdev) in array.members().iter() {
+                match probe(rdev.gateway()).await {
+                    Ok(Some(sb)) if sb.set_uuid == uuid => {
+                        let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());
+                        members.push(Candidate { gateway, path, sb });
+                    }
+                    Ok(_) | Err(_) => {
+                        let device = self.builder.devices.name(rdev.path());
+                        let device = device.unwrap_or_else(|| rdev.path().to_owned());
+                        let text =
+                            format!("left out of {}: no superblock can be read", name.path());
+                        self.builder.notes.push(Note::new(&self.builder.devices, device, text));
+                    }
+                }
+            }
+            if members.is_empty() {
+                self.release(name);
+                return false;
+            }
+            self.keep(uuid, name.clone(), members);
+            true
+        })
+    }
+
+    fn take_notes(&mut self) -> Vec<Note> {
+        self.take_notes()
+    }
+}
+
 impl Collector {
     /// A collector for later members of `stack`. Arrays that only lacked members are no longer
     /// failures: they wait. `options` apply to arrays that start later.
@@ -108,15 +188,6 @@ impl Collector {
         }
         this.settle();
         this
-    }
-
-    pub(crate) fn runtime(&self) -> &Arc<dyn Runtime> {
-        &self.builder.runtime
-    }
-
-    /// Records in the registry which array has each disk. A member that an array dropped meanwhile has no owner then.
-    pub(crate) fn settle(&self) {
-        self.builder.settle();
     }
 
     /// The messages about new arrays since the last call.
@@ -419,43 +490,6 @@ impl Collector {
             results.push(started.map_err(|error| StartFailure { name, error }));
         }
         results
-    }
-
-    /// Makes a stopped array, which was removed from the stack, a waiting one, with the members that can be read. False
-    /// if no member can be read.
-    pub async fn keep_stopped(&mut self, name: &ArrayName, array: &ArrayView) -> bool {
-        let uuid = array.status().uuid;
-        let mut members = Vec::new();
-        for (_, rdev) in array.members().iter() {
-            match probe(rdev.gateway()).await {
-                Ok(Some(sb)) if sb.set_uuid == uuid => {
-                    let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());
-                    members.push(Candidate { gateway, path, sb });
-                }
-                Ok(_) | Err(_) => {
-                    let device = self.builder.devices.name(rdev.path());
-                    let device = device.unwrap_or_else(|| rdev.path().to_owned());
-                    let text = format!("left out of {}: no superblock can be read", name.path());
-                    self.builder.notes.push(Note::new(&self.builder.devices, device, text));
-                }
-            }
-        }
-        if members.is_empty() {
-            self.release(name);
-            return false;
-        }
-        self.keep(uuid, name.clone(), members);
-        true
-    }
-
-    /// Forgets a waiting or stopped array and its name. Its disks are closed at the end of the turn.
-    pub fn release(&mut self, name: &ArrayName) {
-        self.builder.names.take_back(name);
-        let found = self.waiting.iter().find(|(_, (other, _))| other == name);
-        if let Some(uuid) = found.map(|(uuid, _)| *uuid) {
-            self.builder.arrays.forget(uuid);
-            self.waiting.remove(&uuid);
-        }
     }
 
     /// Removes the member at `path` from a waiting array; returns the name of that array.

@@ -3,16 +3,17 @@
 //! Whoever changes which arrays run, which disks are their members, what shape they have, or what a volume group is made of
 //! holds the [`Turn`] of the stack, from its first check to its last write. What changes them takes the turn, so that a caller
 //! without it does not compile: the changes of an [`ArrayView`](crate::view::ArrayView), a
-//! [`Claim`](crate::devices::Claim), and all of the [`Collector`], which has the waiting arrays and the volume groups.
+//! [`Claim`](crate::devices::Claim), and all of the [`Collector`](crate::incremental::Collector), which has the waiting arrays and the
+//! volume groups. A turn is of any `T`, so that these may name it: the registry and the arrays are below the collector.
 //!
 //! Invariants: what a change has checked holds until its end, apart from failures of devices; after each change the registry says
-//! of each disk which array has it ([`Collector::settle`]).
+//! of each disk which array has it ([`Settles`]).
 //!
 //! Not under a turn are failures of members, which arrays record themselves, syncs and their speeds, and the datasets of pools:
 //! each pool has a turn of its own.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ashlar_block::Runtime;
@@ -20,9 +21,8 @@ use futures_util::future::{Either, select};
 use futures_util::lock::{Mutex, MutexGuard, OwnedMutexGuard};
 use thiserror::Error;
 
-use crate::attributes::{AttributeError, Attributes};
+use crate::attributes::AttributeError;
 use crate::canary::{Rule, broken};
-use crate::incremental::Collector;
 
 /// How long a change waits for the others.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,106 +47,130 @@ impl From<NoTurn> for AttributeError {
     }
 }
 
+/// What only one change at a time may use.
+pub trait Settles: Send {
+    /// Makes the registry agree with what has changed: at the end of each turn.
+    fn settle(&self);
+}
+
 /// Gives the turns of one stack.
-pub struct Turns {
-    collector: Arc<Mutex<Collector>>,
-    attributes: Arc<Attributes>,
+pub struct Turns<T: ?Sized> {
+    value: Arc<Mutex<T>>,
+    rules: Arc<Rules>,
+}
+
+/// What holds for all turns of a stack.
+struct Rules {
+    /// Called at the end of each turn, after what it changed was settled.
+    after: Box<dyn Fn() + Send + Sync>,
     /// Whether no change may begin any more.
     is_over: Box<dyn Fn() -> bool + Send + Sync>,
     runtime: Arc<dyn Runtime>,
 }
 
-impl Turns {
-    /// The turns of the stack whose later members `collector` collects and whose attributes are `attributes`: from now on those
-    /// can be written that change the stack. No change begins once `is_over` returns true.
-    pub fn new(
-        collector: Collector,
-        attributes: &Arc<Attributes>,
+impl<T: Settles> Turns<T> {
+    /// Turns of `value`. `after` is called at the end of each; no turn begins once `is_over` returns true.
+    pub(crate) fn of(
+        value: T,
+        after: impl Fn() + Send + Sync + 'static,
         is_over: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Arc<Self> {
-        let this = Arc::new(Self {
-            runtime: Arc::clone(collector.runtime()),
-            collector: Arc::new(Mutex::new(collector)),
-            attributes: Arc::clone(attributes),
-            is_over: Box::new(is_over),
-        });
-        attributes.turns().set(&this);
-        this
+        runtime: Arc<dyn Runtime>,
+    ) -> Self {
+        let rules = Rules { after: Box::new(after), is_over: Box::new(is_over), runtime };
+        Self { value: Arc::new(Mutex::new(value)), rules: Arc::new(rules) }
+    }
+}
+
+impl<T: Settles + ?Sized> Turns<T> {
+    /// The same turns, for whoever knows less of what they are of.
+    pub(crate) fn narrowed<U: Settles + ?Sized>(
+        &self,
+        narrow: impl FnOnce(Arc<Mutex<T>>) -> Arc<Mutex<U>>,
+    ) -> Turns<U> {
+        Turns { value: narrow(Arc::clone(&self.value)), rules: Arc::clone(&self.rules) }
     }
 
     /// Waits until no other change is under way.
     ///
     /// # Errors
     /// [`NoTurn::Ending`] or [`NoTurn::Busy`].
-    pub async fn take(&self) -> Result<Turn, NoTurn> {
-        let locked = Arc::clone(&self.collector).lock_owned();
-        let collector = match select(locked, self.runtime.sleep(PATIENCE)).await {
-            Either::Left((collector, _)) => collector,
+    pub async fn take(&self) -> Result<Turn<T>, NoTurn> {
+        let locked = Arc::clone(&self.value).lock_owned();
+        let value = match select(locked, self.rules.runtime.sleep(PATIENCE)).await {
+            Either::Left((value, _)) => value,
             Either::Right(((), _)) => return Err(NoTurn::Busy),
         };
-        if (self.is_over)() && !broken(Rule::EndComesLast) {
+        if (self.rules.is_over)() && !broken(Rule::EndComesLast) {
             return Err(NoTurn::Ending);
         }
-        Ok(Turn { collector, attributes: Arc::clone(&self.attributes) })
+        Ok(Turn { value, rules: Arc::clone(&self.rules) })
     }
 
-    /// Looks at waiting arrays and groups between two changes.
-    pub async fn look(&self) -> impl Deref<Target = Collector> {
-        struct Look<'a>(MutexGuard<'a, Collector>);
-        impl Deref for Look<'_> {
-            type Target = Collector;
-            fn deref(&self) -> &Collector {
+    /// Looks at the value between two changes.
+    pub async fn look(&self) -> impl Deref<Target = T> {
+        struct Look<'a, T: ?Sized>(MutexGuard<'a, T>);
+        impl<T: ?Sized> Deref for Look<'_, T> {
+            type Target = T;
+            fn deref(&self) -> &T {
                 &self.0
             }
         }
-        Look(self.collector.lock().await)
+        Look(self.value.lock().await)
     }
 }
 
 /// The right to change the stack: there is one at a time.
-pub struct Turn {
-    collector: OwnedMutexGuard<Collector>,
-    attributes: Arc<Attributes>,
+pub struct Turn<T: Settles + ?Sized> {
+    value: OwnedMutexGuard<T>,
+    rules: Arc<Rules>,
 }
 
-impl Deref for Turn {
-    type Target = Collector;
+impl<T: Settles + ?Sized> Deref for Turn<T> {
+    type Target = T;
 
-    fn deref(&self) -> &Collector {
-        &self.collector
+    fn deref(&self) -> &T {
+        &self.value
     }
 }
 
-impl DerefMut for Turn {
-    fn deref_mut(&mut self) -> &mut Collector {
-        &mut self.collector
+impl<T: Settles + ?Sized> DerefMut for Turn<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
     }
 }
 
-impl Drop for Turn {
+impl<T: Settles + ?Sized> Drop for Turn<T> {
     fn drop(&mut self) {
         if !broken(Rule::RegistryIsSettled) {
-            self.collector.settle();
+            self.value.settle();
         }
-        self.attributes.release_old();
+        (self.rules.after)();
     }
 }
 
-/// Where the turns of a stack will come from, once it is served.
-#[derive(Default)]
-pub(crate) struct TurnSource(OnceLock<Weak<Turns>>);
+type GetTurns<T> = dyn Fn() -> Option<Turns<T>> + Send + Sync;
 
-impl TurnSource {
-    fn set(&self, turns: &Arc<Turns>) {
-        self.0.get_or_init(|| Arc::downgrade(turns));
+/// Where the turns of a stack will come from, once it is served.
+pub(crate) struct TurnSource<T: ?Sized>(OnceLock<Box<GetTurns<T>>>);
+
+impl<T: ?Sized> Default for TurnSource<T> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<T: Settles + ?Sized> TurnSource<T> {
+    /// `turns` returns nothing once the stack is served no more. Later calls have no effect.
+    pub(crate) fn set(&self, turns: impl Fn() -> Option<Turns<T>> + Send + Sync + 'static) {
+        self.0.get_or_init(|| Box::new(turns));
     }
 
     /// See [`Turns::take`].
     ///
     /// # Errors
     /// [`NoTurn`].
-    pub(crate) async fn take(&self) -> Result<Turn, NoTurn> {
+    pub(crate) async fn take(&self) -> Result<Turn<T>, NoTurn> {
         let turns = self.0.get().ok_or(NoTurn::NotServed)?;
-        turns.upgrade().ok_or(NoTurn::Ending)?.take().await
+        turns().ok_or(NoTurn::Ending)?.take().await
     }
 }

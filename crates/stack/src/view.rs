@@ -18,7 +18,7 @@ use ashlar_md::{
 use crate::canary::{Rule, broken};
 use crate::devices::{Claim, Devices};
 use crate::progress::Progress;
-use crate::turn::Turn;
+use crate::turn::{Settles, Turn};
 
 /// An array's bitmap.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -229,7 +229,7 @@ impl ArrayView {
     /// Adds a disk, as a spare or to its former slot. The claim lasts if it was added.
     pub async fn add(
         &self,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         claim: &mut Claim,
         options: AddOptions,
     ) -> Result<AddOutcome, ManageError> {
@@ -244,7 +244,7 @@ impl ArrayView {
     /// The same for a disk with foreign signatures in the byte ranges `wiped`.
     pub async fn add_over(
         &self,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         claim: &mut Claim,
         options: AddOptions,
         wiped: Vec<std::ops::Range<u64>>,
@@ -258,7 +258,7 @@ impl ArrayView {
     /// Puts a former member back into its slot, or the `failed` one that has not been removed. The claim lasts if it is back.
     pub async fn re_add(
         &self,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         claim: &mut Claim,
         sb: Box<Superblock>,
         options: AddOptions,
@@ -275,24 +275,36 @@ impl ArrayView {
     }
 
     /// Puts a member back that was lost, unless a user has failed or removed it since.
-    pub async fn re_add_lost(&self, _: &Turn, index: Index) -> Result<Index, ManageError> {
+    pub async fn re_add_lost(
+        &self,
+        _: &Turn<impl Settles + ?Sized>,
+        index: Index,
+    ) -> Result<Index, ManageError> {
         self.array.re_add_lost(index).await
     }
 
     /// Fails a member.
-    pub async fn fail(&self, _: &Turn, index: Index) -> Result<(), ManageError> {
+    pub async fn fail(
+        &self,
+        _: &Turn<impl Settles + ?Sized>,
+        index: Index,
+    ) -> Result<(), ManageError> {
         self.array.fail(index).await
     }
 
     /// Removes a member that has failed, or a spare.
-    pub async fn remove(&self, _: &Turn, index: Index) -> Result<(), ManageError> {
+    pub async fn remove(
+        &self,
+        _: &Turn<impl Settles + ?Sized>,
+        index: Index,
+    ) -> Result<(), ManageError> {
         self.array.remove(index).await
     }
 
     /// Has a spare replace a member that works.
     pub async fn replace(
         &self,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         index: Index,
         with: Option<Index>,
     ) -> Result<(), ManageError> {
@@ -302,7 +314,7 @@ impl ArrayView {
     /// Does what the kernel does when the word is written to the member's `state`.
     pub async fn set_member_state(
         &self,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         index: Index,
         word: &str,
     ) -> Result<(), ManageError> {
@@ -310,24 +322,36 @@ impl ArrayView {
     }
 
     /// Does what the kernel does when the word is written to `array_state`, apart from those that end the array.
-    pub async fn set_state(&self, _: &Turn, word: &str) -> Result<(), ManageError> {
+    pub async fn set_state(
+        &self,
+        _: &Turn<impl Settles + ?Sized>,
+        word: &str,
+    ) -> Result<(), ManageError> {
         self.array.set_state(word).await
     }
 
     /// Adds, replaces or removes the bitmap.
-    pub async fn set_bitmap(&self, _: &Turn, wanted: NewBitmap) -> Result<(), ManageError> {
+    pub async fn set_bitmap(
+        &self,
+        _: &Turn<impl Settles + ?Sized>,
+        wanted: NewBitmap,
+    ) -> Result<(), ManageError> {
         self.array.set_bitmap(wanted).await
     }
 
     /// Changes the number of slots.
-    pub async fn grow_devices(&self, _: &Turn, wanted: usize) -> Result<(), ManageError> {
+    pub async fn grow_devices(
+        &self,
+        _: &Turn<impl Settles + ?Sized>,
+        wanted: usize,
+    ) -> Result<(), ManageError> {
         self.array.grow_devices(wanted).await
     }
 
     /// Changes what the array uses of each member.
     pub async fn grow_size(
         &self,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         size: Option<Sectors>,
         options: GrowOptions,
     ) -> Result<Sectors, ManageError> {
@@ -335,7 +359,7 @@ impl ArrayView {
     }
 
     /// Stops the array.
-    pub async fn stop(&self, _: &Turn) -> BioResult {
+    pub async fn stop(&self, _: &Turn<impl Settles + ?Sized>) -> BioResult {
         self.array.stop().await
     }
 }

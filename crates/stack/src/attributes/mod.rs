@@ -30,7 +30,7 @@ use thiserror::Error;
 pub(crate) use stack_source::StackSource;
 pub(crate) use tree::Tree;
 
-use crate::turn::{Turn, TurnSource};
+use crate::arrays::{Turn, TurnSource};
 
 /// Why an attribute could not be read or written.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ashlar_block::{ByteVolume, LocalFuture};
 
 use super::{AttributeError, NodeKind, Row, Setter};
-use crate::turn::TurnSource;
+use crate::arrays::TurnSource;
 
 /// The future result of a write.
 pub(super) type WriteFuture = LocalFuture<'static, Result<(), AttributeError>>;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Device, Devices, Role, disk};
 use crate::canary::{self, broken};
-use crate::turn::Turn;
+use crate::turn::{Settles, Turn};
 
 impl Devices {
     /// Claims the device called `name` for a use; no change claims it again before the claim ends.
@@ -17,7 +17,7 @@ impl Devices {
     /// Its present use, or nothing if there is no such device.
     pub fn claim(
         self: &Arc<Self>,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         name: &str,
         role: Role,
     ) -> Result<Claim, Option<Role>> {
@@ -42,7 +42,7 @@ impl Devices {
     /// The present use of the device with that path.
     pub fn claim_new(
         self: &Arc<Self>,
-        _: &Turn,
+        _: &Turn<impl Settles + ?Sized>,
         path: &str,
         gateway: Gateway,
         role: Role,

@@ -10,8 +10,7 @@ use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim, SimDisk, Snapshot};
 use ashlar_stack::assemble::{Disk, Options, Others, Stack, probe_all};
 use ashlar_stack::devices::Role;
-use ashlar_stack::incremental::{AttachOutcome, Collector};
-use ashlar_stack::turn::Turns;
+use ashlar_stack::incremental::{AttachOutcome, Collector, Turns};
 
 use crate::common::{boot, device, media, mirror, notes, plain, role, volumes, write_mbr};
 use crate::volume_groups::{GroupRig, names, read, write};

@@ -12,9 +12,8 @@ use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
 use ashlar_stack::assemble::{Disk, Options, Stack, probe_all};
 use ashlar_stack::devices::Role;
-use ashlar_stack::incremental::{AttachOutcome, Collector};
+use ashlar_stack::incremental::{AttachOutcome, Collector, Turns};
 use ashlar_stack::scan::scan;
-use ashlar_stack::turn::Turns;
 
 use crate::common::{
     MIB, boot, device, media, mirror, notes, old_mirror, plain, role, run, volumes, write_mbr,

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use ashlar_md::{ArrayState, ManageError};
 
-use crate::arrays::{Arrays, End};
+use crate::arrays::{Arrays, End, Turn};
 use crate::attributes::{AttributeError, Row, Tree};
 use crate::detail::INACTIVE;
-use crate::turn::Turn;
 use crate::view::ArrayView;
 
 /// An array by name, with its view if it is running.
