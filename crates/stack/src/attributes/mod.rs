@@ -14,8 +14,10 @@
 //! reply to the writer.
 
 pub mod block;
+mod error;
 pub mod md;
 pub mod mdstat;
+mod row;
 
 mod stack_source;
 mod tree;
@@ -23,159 +25,15 @@ pub mod zfs;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ashlar_block::disk::SettingError;
-use ashlar_block::{ByteVolume, LocalFuture};
-use thiserror::Error;
+use ashlar_block::LocalFuture;
 
+pub use error::AttributeError;
+pub use row::NodeKind;
+pub(crate) use row::{Row, Setter, number};
 pub(crate) use stack_source::StackSource;
 pub(crate) use tree::Tree;
 
-use crate::arrays::{Turn, TurnSource};
-
-/// Why an attribute could not be read or written.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum AttributeError {
-    /// There is nothing at that path.
-    #[error("no such attribute")]
-    NotFound,
-    /// A directory has no value.
-    #[error("is a directory")]
-    IsDirectory,
-    /// A volume's data is not an attribute.
-    #[error("is a volume, not an attribute")]
-    IsVolume,
-    /// It can only be written.
-    #[error("cannot be read")]
-    NotReadable,
-    /// It can only be read.
-    #[error("cannot be written")]
-    NotWritable,
-    /// The value is not valid for this attribute.
-    #[error("{0}")]
-    Invalid(String),
-    /// Not possible now.
-    #[error("{0}")]
-    Busy(String),
-}
-
-impl AttributeError {
-    /// The errno that sysfs returns in the same case (positive).
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::NotFound => 2,
-            Self::IsDirectory => 21,
-            Self::NotReadable | Self::NotWritable => 13,
-            Self::Invalid(_) | Self::IsVolume => 22,
-            Self::Busy(_) => 16,
-        }
-    }
-}
-
-impl From<SettingError> for AttributeError {
-    fn from(error: SettingError) -> Self {
-        Self::Invalid(error.to_string())
-    }
-}
-
-/// Parses the value of an attribute as the kernel's `kstrtou64` with base 10 does.
-pub(crate) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, AttributeError> {
-    let digits = text.strip_prefix('+').unwrap_or(text);
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let value: Option<u64> = digits.parse().ok().filter(|_| plain);
-    let value =
-        value.ok_or_else(|| AttributeError::Invalid(format!("`{text}` is not a number")))?;
-    T::try_from(value).map_err(|_| AttributeError::Invalid(format!("{value} is too large")))
-}
-
-/// Sets a value of a `T`, at once.
-pub(crate) type ImmediateSetter<T> = fn(&T, &str) -> Result<(), AttributeError>;
-
-/// Sets a value of a `T`; may take a while.
-pub(crate) type DeferredSetter<T> =
-    for<'a> fn(&'a T, &'a str) -> LocalFuture<'a, Result<(), AttributeError>>;
-
-/// Changes the stack, within a turn.
-pub(crate) type Changer<T> =
-    for<'a> fn(&'a T, &'a str, Turn) -> LocalFuture<'a, Result<(), AttributeError>>;
-
-/// How a value is set. The caller has removed the final newline.
-pub(crate) enum Setter<T> {
-    Now(ImmediateSetter<T>),
-    Later(DeferredSetter<T>),
-    Change(Changer<T>),
-}
-
-// Derived impls would require `T: Clone` and `T: Copy`.
-impl<T> Clone for Setter<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Setter<T> {}
-
-/// A row of the table of `T`'s attributes.
-pub(crate) struct Row<T> {
-    /// The path below the directory of the `T`.
-    pub(crate) name: &'static str,
-    /// The text, with or without the final newline.
-    pub(crate) get: Option<fn(&T) -> String>,
-    /// Sets the value.
-    pub(crate) set: Option<Setter<T>>,
-}
-
-impl<T> Row<T> {
-    /// A row that can be read.
-    pub(crate) const fn ro(name: &'static str, get: fn(&T) -> String) -> Self {
-        Self { name, get: Some(get), set: None }
-    }
-
-    /// A row that can be read and written.
-    pub(crate) const fn rw(
-        name: &'static str,
-        get: fn(&T) -> String,
-        set: ImmediateSetter<T>,
-    ) -> Self {
-        Self { name, get: Some(get), set: Some(Setter::Now(set)) }
-    }
-
-    /// A row that can be read and written, where writing takes a while.
-    pub(crate) const fn act(
-        name: &'static str,
-        get: fn(&T) -> String,
-        set: DeferredSetter<T>,
-    ) -> Self {
-        Self { name, get: Some(get), set: Some(Setter::Later(set)) }
-    }
-
-    /// A row that can be read, and whose writing changes the stack.
-    pub(crate) const fn change(name: &'static str, get: fn(&T) -> String, set: Changer<T>) -> Self {
-        Self { name, get: Some(get), set: Some(Setter::Change(set)) }
-    }
-
-    /// A row that can only be written.
-    pub(crate) const fn wo(name: &'static str, set: DeferredSetter<T>) -> Self {
-        Self { name, get: None, set: Some(Setter::Later(set)) }
-    }
-}
-
-/// The kind of node at a path.
-#[derive(Clone)]
-pub enum NodeKind {
-    /// A directory.
-    Directory,
-    /// A symlink to this target.
-    Symlink(String),
-    /// An attribute, and how it may be accessed.
-    Attribute {
-        /// Whether it can be read.
-        readable: bool,
-        /// Whether it can be written.
-        writable: bool,
-    },
-    /// A volume.
-    Volume(Arc<ByteVolume>),
-}
+use crate::arrays::TurnSource;
 
 /// The source of a tree of attributes.
 pub(crate) trait Source: Send + Sync + 'static {
