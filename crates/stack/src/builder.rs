@@ -3,6 +3,7 @@
 
 mod doubt;
 mod groups;
+mod members;
 mod remains;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -27,7 +28,7 @@ use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, Md};
 use crate::view::ArrayView;
 use crate::volume_groups::{RefusedGroup, RefusedVolume, VolumeGroups};
-use doubt::Members;
+use members::Members;
 
 /// Devices nested deeper than this are not probed; the disks are level 0.
 pub(crate) const MAX_DEPTH: usize = 16;

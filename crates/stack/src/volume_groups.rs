@@ -7,14 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ashlar_block::Runtime;
 use ashlar_lvm::activate;
 use ashlar_lvm::group::{self, Group, MemberState};
 use ashlar_lvm::metadata::HeldElsewhere;
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
-use crate::devices::{Device, Devices};
-use crate::findings::Others;
+use crate::devices::Device;
 
 mod activation;
 mod active;
@@ -26,20 +24,23 @@ mod held;
 mod members;
 mod merges;
 mod moves;
+mod planned;
 mod put_off;
 mod report;
 mod restored;
+mod site;
 
 pub use activation::{Activation, Activations};
 use active::{Active, LiveDevice, Numbers};
-pub use change::{Change, ChangeResult, Request};
 pub use copying::CopyControl;
 pub use filling::ServedSnapshot;
 pub use held::RefusedGroup;
 pub use members::{PlannedResize, new_member};
 pub use merges::{MergeIdentity, ServedMerge, left_to_merge};
 pub use moves::{MirrorProgress, MovingState, ServedMove, mirror_progress};
+pub use planned::{Change, ChangeResult, Request};
 pub use report::{ServedGroup, ServedPhysical, ServedVolume};
+pub(crate) use site::Site;
 
 /// A present physical volume.
 struct PresentVolume {
@@ -75,14 +76,6 @@ pub(crate) struct ActivationResult {
     pub(crate) refused: Vec<RefusedVolume>,
     /// The physical volumes that are not up to date, with the reason.
     pub(crate) notes: Vec<(String, String)>,
-}
-
-/// Where devices are made, and how.
-pub(crate) struct Site<'a> {
-    pub(crate) devices: &'a Devices,
-    pub(crate) runtime: &'a Arc<dyn Runtime>,
-    pub(crate) options: activate::Options,
-    pub(crate) others: &'a Others,
 }
 
 /// Where a group's physical volumes are.

@@ -20,7 +20,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Sector, Status};
+use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Status};
 use ashlar_dm::Device as Mapped;
 use ashlar_lvm::activate::{Plan, PlannedDevice, dm_name};
 use ashlar_lvm::change::Author;
@@ -34,66 +34,9 @@ use super::activation::end;
 use super::active::{Active, LiveDevice, Numbers, links};
 use super::difference::{Difference, Renames};
 use super::put_off::later;
-use super::{PresentVolume, Site, VolumeGroups};
+use super::{Change, ChangeResult, PresentVolume, Request, Site, VolumeGroups};
 use crate::canary::{Rule, broken};
 use crate::devices::{MappedNames, Role};
-
-/// A requested change.
-pub struct Request<'a> {
-    /// The name or UUID of the group.
-    pub group: &'a str,
-    /// The change.
-    pub command: &'a Command,
-    /// Returns the name of the device at a path that the user gave.
-    pub physical: &'a dyn Fn(&str) -> Option<String>,
-}
-
-/// A change that can be applied.
-pub struct Change {
-    id: Uuid,
-    /// The present metadata.
-    pub before: Arc<Metadata>,
-    pub(super) after: Metadata,
-    /// The physical volumes that get the new text, ascending.
-    members: Vec<usize>,
-    /// Those of them that have not been in the group, and those that will be in it no more.
-    joining: Vec<usize>,
-    leaving: Vec<usize>,
-    pub(super) plan: Plan,
-    pub(super) difference: Difference,
-    /// What else it does.
-    pub effect: Effect,
-    /// The names of the devices that no client may have open meanwhile.
-    pub shut: Vec<String>,
-    pub(super) is_safe_ahead: bool,
-    /// The origin of a merge that is put off: the origin's next activation begins it.
-    pub(super) puts_off: Option<Uuid>,
-    /// The names of devices that will have other contents.
-    pub(super) renewed: Vec<String>,
-    /// The mirror whose legs must be equal, durably, before the commit: its device in the plan, and the sector of its line.
-    pub(super) verify: Option<(String, Sector)>,
-}
-
-impl Change {
-    /// The physical volumes that get the new text.
-    pub(super) fn members(&self) -> &[usize] {
-        &self.members
-    }
-}
-
-/// The result of a change.
-pub struct ChangeResult {
-    /// The new metadata.
-    pub metadata: Arc<Metadata>,
-    /// Physical volumes that still have the old metadata, and the errors.
-    pub stale: Vec<(Uuid, Status)>,
-    /// The names of volumes that are new, or have other contents.
-    pub volumes: Vec<String>,
-    /// Messages to the user.
-    pub notes: Vec<String>,
-    /// Why it is not known whether the change will last.
-    pub unsure: Option<String>,
-}
 
 impl VolumeGroups {
     /// The devices of a group that may be changed.

@@ -298,7 +298,7 @@ impl VolumeGroups {
         if !change.before.group.lvs.is_empty() {
             return Err(format!("Volume group \"{group}\" still contains logical volumes"));
         }
-        let failed = self.release(change.members(), site).await;
+        let failed = self.release(&change.members, site).await;
         self.active.remove(&change.before.group.id);
         match failed.into_iter().next() {
             Some(why) => Err(why),
