@@ -13,10 +13,8 @@ use io_uring::{opcode, types};
 use crate::chunk_list::ChunkList;
 use crate::op::{Op, Payload};
 use crate::reactor::{self, ReactorCore};
+use crate::ring::STREAM;
 use crate::sys::uninterrupted;
-
-/// "At the file's position", for streams.
-pub(crate) const STREAM: u64 = u64::MAX;
 
 /// Bytes that an operation reads or writes.
 pub trait Bytes: Payload {

@@ -16,12 +16,11 @@ use async_task::Task;
 use io_uring::{opcode, squeue, types};
 
 use crate::executor::Tasks;
-use crate::fd::STREAM;
 use crate::files::FileTable;
 use crate::fixed::FixedMemory;
 use crate::mailbox::{Mailbox, Message};
 use crate::op::{self, IGNORED, OpTable, OperationOwner, Outcome};
-use crate::ring::{Completion, Ring};
+use crate::ring::{Completion, Ring, STREAM};
 use crate::runtime::Handle;
 use crate::timer::{self, Timers};
 

@@ -1,5 +1,7 @@
 //! A reactor's way to the kernel: an io_uring, or, where that is refused, [threads] that do the same.
 
+mod cqe;
+mod inbox;
 mod kernel;
 mod pool;
 mod sqe;
@@ -16,7 +18,9 @@ use std::time::Duration;
 
 use io_uring::squeue;
 
+pub(crate) use cqe::Completion;
 use kernel::KernelRing;
+pub(crate) use sqe::STREAM;
 use threads::ThreadsRing;
 
 /// The variable of the environment that chooses the [`BackEnd`] where the program does not: `uring` or `threads`.
@@ -118,24 +122,6 @@ pub fn restrict_rings() {
 /// From now on new reactors have threads: a filter of system calls refuses further io_urings.
 pub fn end_rings() {
     RINGS.store(ENDED, Relaxed);
-}
-
-/// A completion, as the kernel posted it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
-    /// The entry's user data.
-    pub(crate) user_data: u64,
-    /// Result, or minus an errno.
-    pub(crate) result: i32,
-    /// `IORING_CQE_F_*`.
-    pub(crate) flags: u32,
-}
-
-impl Completion {
-    /// One without flags.
-    fn new(user_data: u64, result: i32) -> Self {
-        Self { user_data, result, flags: 0 }
-    }
 }
 
 /// See the module text. Entries are queued with [`Ring::push`]. They reach the kernel at [`Ring::flush`] (no waiting, and

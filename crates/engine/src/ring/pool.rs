@@ -16,8 +16,8 @@ use ashlar_block::sync::lock;
 use io_uring::opcode;
 use io_uring::types::FsyncFlags;
 
+use super::inbox::{Inbox, returned};
 use super::sqe::Sqe;
-use super::threads::{Inbox, returned};
 
 /// The most operations of a descriptor at a time: the depth of its queue, as the device sees it.
 const LANE_THREADS: usize = 16;

@@ -4,6 +4,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 use io_uring::squeue;
 
+/// The offset "at the file's position", for streams.
+pub(crate) const STREAM: u64 = u64::MAX;
+
 /// A submission entry, read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sqe {

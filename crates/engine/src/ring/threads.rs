@@ -14,19 +14,17 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ashlar_block::sync::lock;
 use io_uring::{opcode, squeue};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::OFlags;
 
 use super::Completion;
+use super::inbox::{Inbox, returned};
 use super::pool;
-use super::sqe::Sqe;
-use crate::fd::STREAM;
+use super::sqe::{STREAM, Sqe};
 use crate::sys::{checked, uninterrupted};
 
 /// Events that end any wait.
@@ -35,44 +33,6 @@ const ENDS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 const RETRY: Duration = Duration::from_millis(5);
 /// The mark of the inbox among epoll's events.
 const INBOX: u64 = u64::MAX;
-
-/// What the threads of the pool have executed for a ring.
-pub(super) struct Inbox {
-    done: Mutex<Vec<Completion>>,
-    /// Whether the reactor sleeps, or is about to.
-    sleeps: AtomicBool,
-    event: OwnedFd,
-}
-
-impl Inbox {
-    /// # Errors
-    /// No descriptors.
-    pub(super) fn new() -> io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { done: Mutex::default(), sleeps: AtomicBool::new(false), event })
-    }
-
-    /// Adds a completion, and wakes the reactor.
-    pub(super) fn post(&self, user_data: u64, result: i32) {
-        lock(&self.done).push(Completion::new(user_data, result));
-        // Either the reactor sees the completion before it sleeps, or this thread sees that it sleeps.
-        if self.sleeps.swap(false, SeqCst) {
-            let (Ok(_) | Err(_)) = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        lock(&self.done).is_empty()
-    }
-}
-
-/// A result as io_uring posts it: a count, or minus an errno.
-pub(super) fn returned(result: io::Result<i64>) -> i32 {
-    match result {
-        Ok(count) => i32::try_from(count).unwrap_or(i32::MAX),
-        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-    }
-}
 
 /// An operation that waits until its descriptor is ready.
 struct Waiting {
@@ -102,7 +62,7 @@ impl ThreadsRing {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(INBOX);
         // Edge-triggered: epoll reports each wake-up once, so that the count need not be read.
-        epoll::add(&epoll, &inbox.event, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        epoll::add(&epoll, inbox.event(), data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(Self {
             queue: Vec::new(),
             pooled: Vec::new(),
@@ -254,14 +214,14 @@ impl ThreadsRing {
             self.retry();
             limit = Some(limit.map_or(RETRY, |limit| limit.min(RETRY)));
         }
-        self.inbox.sleeps.store(limit != Some(Duration::ZERO), SeqCst);
+        self.inbox.set_sleeps(limit != Some(Duration::ZERO));
         if !self.posted.is_empty() || !self.inbox.is_empty() {
             limit = Some(Duration::ZERO);
         }
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         let waited = self.wait(&mut events, limit);
-        self.inbox.sleeps.store(false, SeqCst);
+        self.inbox.set_sleeps(false);
         for event in &events {
             let (data, flags) = (event.data.u64(), event.flags);
             if data != INBOX {
@@ -334,7 +294,7 @@ impl ThreadsRing {
 
     pub(super) fn harvest(&mut self, into: &mut Vec<Completion>) {
         into.append(&mut self.posted);
-        into.append(&mut lock(&self.inbox.done));
+        self.inbox.harvest(into);
     }
 }
 

@@ -9,7 +9,7 @@ use io_uring::types::FsyncFlags;
 use super::super::is_refusal;
 use super::super::kernel::KernelRing;
 use super::*;
-use crate::fd::STREAM;
+use crate::ring::STREAM;
 
 fn file(contents: &[u8]) -> File {
     let file = tempfile::tempfile().unwrap();

@@ -5,7 +5,7 @@ use std::thread;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
-use crate::fd::STREAM;
+use crate::ring::STREAM;
 
 const RDHUP: i32 = libc::POLLRDHUP as i32;
 const HUP: i32 = libc::POLLHUP as i32;
