@@ -103,7 +103,7 @@ fn schedule(mailbox: &Arc<Mailbox>, task: Runnable) {
     if let Some(core) = reactor::try_current().filter(|core| Arc::ptr_eq(&core.mailbox, mailbox)) {
         return core.tasks.borrow_mut().push(task);
     }
-    if let Err(Message::Run(task)) = mailbox.send(Message::Run(task)) {
+    if let Err(Message::Run(task)) = reactor::send(mailbox, Message::Run(task)) {
         // The reactor has ended. The task must not be dropped on this thread, and its own thread no longer serves it.
         // All futures were dropped before it refused tasks, so only an empty shell leaks.
         std::mem::forget(task);

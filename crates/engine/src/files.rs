@@ -160,7 +160,7 @@ fn tell(reactors: &mut Vec<Arc<Mailbox>>, id: usize, work: fn(&ReactorCore, usiz
     for mailbox in reactors.drain(..) {
         let call = move || work(&reactor::current(), id);
         // A reactor that has ended has closed its ring, and with it the files.
-        let (Ok(()) | Err(_)) = mailbox.send(Message::Call(Box::new(call)));
+        let (Ok(()) | Err(_)) = reactor::send(&mailbox, Message::Call(Box::new(call)));
     }
 }
 

@@ -5,8 +5,8 @@
 //! completion posted straight into the sleeper's ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::{io, mem};
 
 use ashlar_block::sync::lock;
@@ -58,11 +58,11 @@ impl Mailbox {
         })
     }
 
-    /// Sends a message.
+    /// Adds a message. Returns whether the sender must wake the reactor.
     ///
     /// # Errors
     /// Returns the message when the reactor has ended, and a call also when it is about to end.
-    pub(crate) fn send(self: &Arc<Self>, message: Message) -> Result<(), Message> {
+    pub(crate) fn post(&self, message: Message) -> Result<bool, Message> {
         {
             let mut list = lock(&self.list);
             match (list.takes, &message) {
@@ -70,15 +70,12 @@ impl Mailbox {
                 (Takes::Tasks, Message::Call(_)) | (Takes::Nothing, _) => return Err(message),
             }
         }
-        self.notify();
-        Ok(())
+        Ok(self.ring_bell())
     }
 
-    /// Makes the reactor run a turn, with or without mail.
-    pub(crate) fn notify(self: &Arc<Self>) {
-        if self.bell.ring() && !crate::reactor::wake_by_ring(self) {
-            self.wake_by_event();
-        }
+    /// Has the reactor run a turn, with or without mail. Returns whether the caller must wake it.
+    pub(crate) fn ring_bell(&self) -> bool {
+        self.bell.ring()
     }
 
     /// Wakes the reactor through its eventfd.

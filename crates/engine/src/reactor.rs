@@ -21,7 +21,6 @@ use crate::fixed::FixedMemory;
 use crate::mailbox::{Mailbox, Message};
 use crate::op::{self, IGNORED, OpTable, OperationOwner, Outcome};
 use crate::ring::{Completion, Ring, STREAM};
-use crate::runtime::Handle;
 use crate::timer::{self, Timers};
 
 /// How long an ending reactor waits for operations in flight before it leaks them.
@@ -117,9 +116,27 @@ where
     current().spawn(future)
 }
 
+/// Sends a message to a reactor.
+///
+/// # Errors
+/// Returns the message when the reactor has ended, and a call also when it is about to end.
+pub(crate) fn send(target: &Arc<Mailbox>, message: Message) -> Result<(), Message> {
+    if target.post(message)? {
+        wake(target);
+    }
+    Ok(())
+}
+
+/// Wakes a reactor that sleeps.
+fn wake(target: &Arc<Mailbox>) {
+    if !wake_by_ring(target) {
+        target.wake_by_event();
+    }
+}
+
 /// Asks this thread's ring to post a wake-up into the ring behind `target`. False if this thread or the target cannot;
 /// then the caller must use the eventfd.
-pub(crate) fn wake_by_ring(target: &Arc<Mailbox>) -> bool {
+fn wake_by_ring(target: &Arc<Mailbox>) -> bool {
     let Some(core) = try_current().filter(|_| target.ring() >= 0) else { return false };
     core.post_wake_up(target);
     true
@@ -172,9 +189,8 @@ impl Reactor {
         Ok(Self { core, _wake_up: wake_up, _shard: shard })
     }
 
-    /// A handle for other threads.
-    pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.core.mailbox))
+    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.core.mailbox
     }
 
     /// As [`spawn`].
@@ -227,8 +243,8 @@ impl Wake for MainWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // On the reactor's own thread the flag is enough (it is awake, and looks before it sleeps).
-        if !self.woken.swap(true, Ordering::AcqRel) {
-            self.mailbox.notify();
+        if !self.woken.swap(true, Ordering::AcqRel) && self.mailbox.ring_bell() {
+            wake(&self.mailbox);
         }
     }
 }

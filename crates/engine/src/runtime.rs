@@ -1,11 +1,10 @@
-//! Several reactors: starting them, sending them work, and their interface to the block layers.
+//! Several reactors: starting them, and their interface to the block layers.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
@@ -15,55 +14,10 @@ use ashlar_block::device::LocalFuture;
 use ashlar_block::runtime::Runtime;
 
 use crate::compute;
-use crate::mailbox::{Mailbox, Message};
+use crate::handle::Handle;
 use crate::oneshot::{self, ReceiveError, Receiver, Sender};
 use crate::reactor::{self, Reactor, ReactorConfig};
 use crate::timer;
-
-/// A reactor as other threads see it.
-#[derive(Clone)]
-pub struct Handle {
-    mailbox: Arc<Mailbox>,
-}
-
-impl Handle {
-    pub(crate) fn new(mailbox: Arc<Mailbox>) -> Self {
-        Self { mailbox }
-    }
-
-    /// The current thread's reactor.
-    ///
-    /// # Panics
-    /// On a thread without one.
-    pub fn current() -> Self {
-        Self::new(Arc::clone(&reactor::current().mailbox))
-    }
-
-    /// Whether this is the current thread's reactor.
-    pub fn is_current(&self) -> bool {
-        reactor::try_current().is_some_and(|core| Arc::ptr_eq(&core.mailbox, &self.mailbox))
-    }
-
-    /// Calls `make` on the reactor's thread and runs the future it returns there. Ends with its output, or with
-    /// [`ReceiveError`] if the reactor ended or the future panicked before. Dropping the result does not stop the future.
-    pub fn spawn_on<F, Fut>(&self, make: F) -> Receiver<Fut::Output>
-    where
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future + 'static,
-        Fut::Output: Send + 'static,
-    {
-        let (sender, receiver) = oneshot::channel();
-        let call = move || {
-            let future = make();
-            reactor::spawn(async move { sender.send(future.await) }).detach();
-        };
-        if let Err(refused) = self.mailbox.send(Message::Call(Box::new(call))) {
-            // Dropping the closure drops the sender, which tells the receiver.
-            drop(refused);
-        }
-        receiver
-    }
-}
 
 /// The panic of a reactor's thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
