@@ -14,21 +14,20 @@
 //! A slot's index is reused, so user data carry a generation too: a late cancel of the previous operation in the slot
 //! finds nothing.
 
+mod future;
+
 use std::any::Any;
-use std::future::Future;
-use std::io;
-use std::marker::PhantomData;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use ashlar_block::buffer::Segment;
 use ashlar_block::request::{Request, RequestId};
-use io_uring::{cqueue, opcode, squeue};
+use io_uring::cqueue;
 use slab::Slab;
 
-use crate::reactor::ReactorCore;
+pub use future::Op;
+
 use crate::ring::Completion;
 
 /// User data of entries whose completion is ignored (cancels, wake-ups).
@@ -106,10 +105,10 @@ impl<T: 'static> Payload for Box<T> {
     }
 }
 
-/// The owner of an operation, told of its end by a call instead of a task's wake-up.
-pub(crate) trait OperationOwner {
+/// The owner of an operation on a reactor `R`, told of its end by a call instead of a task's wake-up.
+pub(crate) trait OperationOwner<R> {
     /// `result` is the kernel's: a count, or minus an errno.
-    fn complete(self: Box<Self>, core: &Rc<ReactorCore>, result: i32);
+    fn complete(self: Box<Self>, reactor: &Rc<R>, result: i32);
 
     /// The request that the operation is a part of.
     fn request(&self) -> Option<&Request> {
@@ -117,33 +116,39 @@ pub(crate) trait OperationOwner {
     }
 }
 
-enum State {
+enum State<R> {
     Waiting(Option<Waker>),
     Done(i32),
     Orphaned,
-    Callback(Box<dyn OperationOwner>),
+    Callback(Box<dyn OperationOwner<R>>),
 }
 
-struct Slot {
+struct Slot<R> {
     generation: u32,
-    state: State,
+    state: State<R>,
     keep: KeptMemory,
     /// Keeps the descriptor open, and its number from being reused, until the kernel has looked at the entry.
     _fd: Option<Rc<OwnedFd>>,
     cancellable: bool,
 }
 
-/// All operations of one reactor.
-#[derive(Default)]
-pub(crate) struct OpTable {
-    slots: Slab<Slot>,
+/// All operations of one reactor. Their owners know it as `R`; the table does not.
+pub(crate) struct OpTable<R> {
+    slots: Slab<Slot<R>>,
     submitted: u32,
 }
 
+// A derived impl would require `R: Default`.
+impl<R> Default for OpTable<R> {
+    fn default() -> Self {
+        Self { slots: Slab::new(), submitted: 0 }
+    }
+}
+
 /// What a completion leads to, done after the borrow of the table has ended.
-pub(crate) enum Outcome {
+pub(crate) enum Outcome<R> {
     Wake(Option<Waker>),
-    Call(Box<dyn OperationOwner>, i32),
+    Call(Box<dyn OperationOwner<R>>, i32),
     /// The end of an orphan.
     Discard(KeptMemory, i32),
     Nothing,
@@ -166,10 +171,10 @@ fn user_data(index: usize, generation: u32) -> u64 {
     (u64::from(generation) << 32) | index as u64
 }
 
-impl OpTable {
+impl<R> OpTable<R> {
     fn insert(
         &mut self,
-        state: State,
+        state: State<R>,
         keep: KeptMemory,
         fd: Option<Rc<OwnedFd>>,
         cancellable: bool,
@@ -181,12 +186,12 @@ impl OpTable {
         user_data(index, generation)
     }
 
-    fn get(&mut self, key: u64) -> Option<&mut Slot> {
+    fn get(&mut self, key: u64) -> Option<&mut Slot<R>> {
         let (index, generation) = (key as u32 as usize, (key >> 32) as u32);
         self.slots.get_mut(index).filter(|slot| slot.generation == generation)
     }
 
-    fn take(&mut self, key: u64) -> Option<Slot> {
+    fn take(&mut self, key: u64) -> Option<Slot<R>> {
         self.get(key)?;
         self.slots.try_remove(key as u32 as usize)
     }
@@ -207,7 +212,7 @@ impl OpTable {
 
     /// The key of the operation of a request.
     fn of_request(&self, id: RequestId) -> Option<u64> {
-        let ours = |slot: &Slot| match &slot.state {
+        let ours = |slot: &Slot<R>| match &slot.state {
             State::Callback(owner) => owner.request().and_then(Request::id) == Some(id),
             State::Waiting(_) | State::Done(_) | State::Orphaned => false,
         };
@@ -224,7 +229,7 @@ impl OpTable {
     }
 
     /// Records a completion.
-    pub(crate) fn complete(&mut self, completion: Completion) -> Outcome {
+    pub(crate) fn complete(&mut self, completion: Completion) -> Outcome<R> {
         let Completion { user_data: key, result, flags } = completion;
         if key == IGNORED {
             return Outcome::Nothing;
@@ -250,125 +255,6 @@ impl OpTable {
                 tracing::error!(key, result, "completion of no operation");
                 Outcome::Nothing
             }
-        }
-    }
-}
-
-impl ReactorCore {
-    /// Submits an operation whose end is reported to `owner`.
-    ///
-    /// # Safety
-    /// All memory that `entry` names must be owned by `owner`, at addresses that do not change when
-    /// the box moves, or be static; its descriptor must stay open as long as `owner` exists.
-    pub(crate) unsafe fn submit_callback(
-        &self,
-        entry: squeue::Entry,
-        owner: Box<dyn OperationOwner>,
-    ) {
-        let key =
-            self.ops.borrow_mut().insert(State::Callback(owner), KeptMemory::Nothing, None, false);
-        // SAFETY: the table holds `owner` until the completion is harvested.
-        unsafe { self.push(entry.user_data(key)) }
-    }
-
-    /// Submits an operation as a future.
-    ///
-    /// # Safety
-    /// All memory that `entry` names must be owned by `payload`, at addresses that do not change
-    /// when it moves, or be static; its descriptor must be `fd`'s, or stay open forever.
-    pub(crate) unsafe fn submit<T: Payload>(
-        self: &Rc<Self>,
-        entry: squeue::Entry,
-        payload: T,
-        fd: Option<Rc<OwnedFd>>,
-        cancellable: bool,
-    ) -> Op<T> {
-        let state = State::Waiting(None);
-        let key = self.ops.borrow_mut().insert(state, payload.into_keep(), fd, cancellable);
-        // SAFETY: the table holds payload and descriptor until the completion is harvested,
-        // whatever happens to the future.
-        unsafe { self.push(entry.user_data(key)) }
-        Op { core: Rc::clone(self), key, collected: false, payload: PhantomData }
-    }
-
-    /// Asks the kernel to cancel the operation of a request that has reached its deadline.
-    pub(crate) fn cancel_request(&self, id: RequestId) {
-        let key = self.ops.borrow().of_request(id);
-        if let Some(key) = key {
-            self.cancel(key);
-        }
-    }
-
-    /// Asks the kernel to cancel an operation. Its completion still arrives.
-    pub(crate) fn cancel(&self, key: u64) {
-        let entry = opcode::AsyncCancel::new(key).build().user_data(IGNORED);
-        // SAFETY: a cancel names no memory and no descriptor.
-        unsafe { self.push(entry) }
-    }
-}
-
-/// An operation in flight. Ends with the kernel's result and the payload.
-///
-/// It was submitted when it was created. Dropping it asks the kernel to cancel waits (poll, accept, receive, connect;
-/// data received meanwhile are lost); all other operations run to their end.
-#[must_use = "an operation's result is in its output"]
-pub struct Op<T: Payload> {
-    core: Rc<ReactorCore>,
-    key: u64,
-    collected: bool,
-    payload: PhantomData<fn() -> T>,
-}
-
-impl<T: Payload> Future for Op<T> {
-    type Output = (io::Result<usize>, T);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        assert!(!self.collected, "operation polled after its end");
-        let core = Rc::clone(&self.core);
-        let mut ops = core.ops.borrow_mut();
-        let slot = ops.get(self.key).expect("an operation keeps its slot until collected");
-        match &mut slot.state {
-            State::Waiting(Some(waker)) => waker.clone_from(cx.waker()),
-            State::Waiting(none) => *none = Some(cx.waker().clone()),
-            State::Done(result) => {
-                let result = *result;
-                let slot = ops.take(self.key).expect("found just now");
-                self.collected = true;
-                let result = if result < 0 {
-                    Err(io::Error::from_raw_os_error(-result))
-                } else {
-                    Ok(result as usize)
-                };
-                let payload = T::from_keep(slot.keep).expect("a slot returns what it was given");
-                return Poll::Ready((result, payload));
-            }
-            State::Orphaned | State::Callback(_) => unreachable!("the future is here"),
-        }
-        Poll::Pending
-    }
-}
-
-impl<T: Payload> Drop for Op<T> {
-    fn drop(&mut self) {
-        if self.collected {
-            return;
-        }
-        let mut ops = self.core.ops.borrow_mut();
-        let Some(slot) = ops.get(self.key) else { return };
-        if let State::Done(result) = slot.state {
-            let slot = ops.take(self.key);
-            drop(ops);
-            if let Some(slot) = slot {
-                discard(slot.keep, result);
-            }
-            return;
-        }
-        let former = std::mem::replace(&mut slot.state, State::Orphaned);
-        let cancellable = slot.cancellable;
-        drop(ops);
-        drop(former);
-        if cancellable {
-            self.core.cancel(self.key);
         }
     }
 }

@@ -70,7 +70,7 @@ pub(crate) struct ReactorCore {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
-    pub(crate) ops: RefCell<OpTable>,
+    pub(crate) ops: RefCell<OpTable<Self>>,
     pub(crate) files: RefCell<FileTable>,
     ring: RefCell<Ring>,
     /// After the ring, which uses it; `None` if the kernel refused.
@@ -269,7 +269,7 @@ async fn read_wake_ups(core: Rc<ReactorCore>) {
 /// A wake-up posted into another reactor's ring; if posting fails, the eventfd is used.
 struct PostedWakeUp(Arc<Mailbox>);
 
-impl OperationOwner for PostedWakeUp {
+impl OperationOwner<ReactorCore> for PostedWakeUp {
     fn complete(self: Box<Self>, _: &Rc<ReactorCore>, result: i32) {
         if result < 0 {
             self.0.wake_by_event();

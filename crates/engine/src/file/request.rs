@@ -310,7 +310,7 @@ fn name_of(op: Op) -> &'static str {
     }
 }
 
-impl OperationOwner for FileRequest {
+impl OperationOwner<ReactorCore> for FileRequest {
     fn request(&self) -> Option<&Request> {
         Some(&self.job.as_ref()?.rq)
     }
