@@ -42,6 +42,13 @@ impl ChunkList {
         Box::new(Self { chunks: Vec::new(), iov: Vec::new(), header })
     }
 
+    /// A list of these bytes.
+    pub fn of(bytes: Vec<u8>) -> Box<Self> {
+        let mut list = Self::new();
+        list.push_bytes(bytes);
+        list
+    }
+
     /// Appends bytes.
     pub fn push_bytes(&mut self, bytes: Vec<u8>) {
         self.chunks.push(Chunk::Bytes(bytes));
@@ -81,6 +88,14 @@ impl ChunkList {
     /// Whether it contains no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The chunk, if there is one only: a call that sends it needs no array.
+    pub(crate) fn only(&mut self) -> Option<(*mut u8, usize)> {
+        match &mut self.chunks[..] {
+            [chunk] => Some((chunk.start(), chunk.len())),
+            _ => None,
+        }
     }
 
     /// The array for the bytes beyond the first `skip`, as many as one call takes.

@@ -171,13 +171,18 @@ impl Fd {
     ///
     /// # Errors
     /// `WouldBlock` when there is no room; others of sendmsg(2).
-    pub(crate) fn try_sendmsg(&self, from: &mut ChunkList, skip: usize) -> io::Result<usize> {
-        let message = from.message(skip);
+    pub(crate) fn try_sendmsg(&self, from: &mut ChunkList) -> io::Result<usize> {
         self.core.submit_queued();
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: header, array and chunks belong to `from`; the call keeps none.
-        let call = || unsafe { libc::sendmsg(self.fd.as_raw_fd(), message, flags) };
-        uninterrupted(call).map(isize::unsigned_abs)
+        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+        let sent = if let Some((at, len)) = from.only() {
+            // SAFETY: the chunk belongs to `from`; the call does not keep it.
+            uninterrupted(|| unsafe { libc::send(fd, at.cast(), len, flags) })
+        } else {
+            let message = from.message(0);
+            // SAFETY: header, array and chunks belong to `from`; the call keeps none.
+            uninterrupted(|| unsafe { libc::sendmsg(fd, message, flags) })
+        };
+        sent.map(isize::unsigned_abs)
     }
 
     /// Ends when one of `events` (`libc::POLLIN`, ...) occurs; returns those that occurred.

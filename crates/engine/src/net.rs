@@ -335,7 +335,7 @@ impl Socket {
         mut chunks: Box<ChunkList>,
     ) -> (io::Result<()>, Box<ChunkList>) {
         let want = chunks.len();
-        let first = if want > 0 { self.fd.try_sendmsg(&mut chunks, 0) } else { Ok(0) };
+        let first = if want > 0 { self.fd.try_sendmsg(&mut chunks) } else { Ok(0) };
         send_rest(chunks, want, first, |chunks, sent| self.fd.sendmsg(chunks, sent)).await
     }
 

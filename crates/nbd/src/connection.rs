@@ -26,8 +26,9 @@ use crate::canary::Rule;
 use crate::departure::Counted;
 use crate::handshake::{ConnectError, ExportInfo, Failure, negotiate};
 use crate::input::Input;
-use crate::network::{Network, Stream};
+use crate::network::Network;
 use crate::session::Session;
+use crate::stream::Stream;
 use crate::uri::Uri;
 use crate::wire::{
     CMD_BLOCK_STATUS, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header,
@@ -342,7 +343,7 @@ impl<N: Network> Connection<N> {
                 more.await;
                 continue;
             }
-            let (sent, same) = self.stream.send_vectored(chunks).await;
+            let (sent, same) = self.stream.send(chunks).await;
             chunks = same;
             chunks.clear();
             // What was sent before the drain may still be answered.

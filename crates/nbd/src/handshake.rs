@@ -2,10 +2,11 @@
 
 use std::io;
 
+use ashlar_engine::ChunkList;
 use thiserror::Error;
 
 use crate::input::Input;
-use crate::network::Stream;
+use crate::stream::Stream;
 use crate::uri::Address;
 use crate::wire::{
     ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, FLAG_READ_ONLY, Fields,
@@ -141,7 +142,7 @@ async fn send(stream: &impl Stream, option: u32, data: &[u8]) -> io::Result<()> 
     message.extend(option.to_be_bytes());
     message.extend((data.len() as u32).to_be_bytes());
     message.extend(data);
-    stream.send_all(message).await
+    stream.send(ChunkList::of(message)).await.0
 }
 
 async fn reply(
@@ -179,7 +180,7 @@ pub(crate) async fn negotiate(
         return Err(Failure::Foreign);
     }
     let own = server & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
-    stream.send_all(u32::from(own).to_be_bytes().to_vec()).await?;
+    stream.send(ChunkList::of(u32::from(own).to_be_bytes().to_vec())).await.0?;
 
     send(stream, OPT_STRUCTURED_REPLY, &[]).await?;
     let is_structured = reply(stream, input, OPT_STRUCTURED_REPLY).await?.kind == REP_ACK;

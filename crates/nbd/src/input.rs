@@ -5,7 +5,7 @@ use std::io;
 use ashlar_block::Segment;
 use ashlar_block::buffer::{Buffer, shared};
 
-use crate::network::Stream;
+use crate::stream::Stream;
 
 /// How much is received at a time, beside data that go to the memory of their request directly.
 const CAPACITY: usize = 64 << 10;
@@ -40,11 +40,9 @@ impl Input {
         }
         while self.end - self.start < count {
             let until = (self.start + self.ahead.max(count)).min(CAPACITY);
-            match stream.recv(self.memory.slice(self.end..until)).await {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.end += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match stream.recv(self.memory.slice(self.end..until)).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => self.end += count,
             }
         }
         Ok(())

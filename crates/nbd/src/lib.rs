@@ -36,6 +36,7 @@ mod network;
 mod session;
 #[cfg(test)]
 mod simulation;
+pub mod stream;
 mod uri;
 pub mod wire;
 

@@ -5,11 +5,11 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use ashlar_block::Segment;
 use ashlar_engine::net::Socket;
-use ashlar_engine::{ChunkList, Handle, Receiver, blocking};
-use rustix::net::{Shutdown, sockopt};
+use ashlar_engine::{Handle, Receiver, blocking};
+use rustix::net::sockopt;
 
+use crate::stream::Stream;
 use crate::uri::Address;
 
 /// A peer that is gone without a word is noticed by probes when nothing is sent, and otherwise by data that are not
@@ -19,27 +19,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 3;
 const USER_TIMEOUT_MS: u32 = 25_000;
 
-/// The bytes to a server and from it.
-pub trait Stream: 'static {
-    /// Receives what there is, up to the segment's length; 0 bytes are the end.
-    fn recv(&self, into: Segment) -> impl Future<Output = io::Result<usize>>;
-    /// Fills a segment; `UnexpectedEof` if the end comes before.
-    fn recv_exact(&self, into: Segment) -> impl Future<Output = io::Result<()>>;
-    /// Sends all of it.
-    fn send_all(&self, bytes: Vec<u8>) -> impl Future<Output = io::Result<()>>;
-    /// Sends all of it, and returns the list for reuse.
-    fn send_vectored(
-        &self,
-        chunks: Box<ChunkList>,
-    ) -> impl Future<Output = (io::Result<()>, Box<ChunkList>)>;
-    /// Ends one direction or both, also for a task that uses it now. One that has ended already stays so.
-    fn end(&self, how: Shutdown);
-}
-
 /// See the module text.
 pub trait Network: 'static {
     /// A connection.
-    type Stream: Stream;
+    type Stream: Stream + 'static;
     /// A thread as others see it.
     type Thread: Clone + Send + Sync + 'static;
 
@@ -59,28 +42,6 @@ pub trait Network: 'static {
 
 /// Sockets, and the reactors of the engine.
 pub struct Internet;
-
-impl Stream for Socket {
-    async fn recv(&self, into: Segment) -> io::Result<usize> {
-        Self::recv(self, into).await.0
-    }
-
-    async fn recv_exact(&self, into: Segment) -> io::Result<()> {
-        Self::recv_exact(self, into).await.0
-    }
-
-    async fn send_all(&self, bytes: Vec<u8>) -> io::Result<()> {
-        Self::send_all(self, bytes).await.0
-    }
-
-    async fn send_vectored(&self, chunks: Box<ChunkList>) -> (io::Result<()>, Box<ChunkList>) {
-        Self::send_vectored(self, chunks).await
-    }
-
-    fn end(&self, how: Shutdown) {
-        let (Ok(()) | Err(_)) = rustix::net::shutdown(self, how);
-    }
-}
 
 impl Network for Internet {
     type Stream = Socket;

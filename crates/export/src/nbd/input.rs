@@ -10,7 +10,7 @@ use ashlar_block::buffer::{Buffer, Segment};
 
 use super::handshake::MAX_MESSAGE;
 use super::server::Disconnect;
-use crate::stream::Stream;
+use crate::stream::TryRecv;
 
 /// Size of the receive buffer, bytes.
 const CAPACITY: usize = 128 << 10;
@@ -31,7 +31,7 @@ pub(crate) struct Input<'a, S> {
     window: usize,
 }
 
-impl<'a, S: Stream> Input<'a, S> {
+impl<'a, S: TryRecv> Input<'a, S> {
     /// `None`: out of memory.
     pub(crate) fn new(stream: &'a S) -> Option<Self> {
         let buffer = Buffer::try_alloc(CAPACITY)?;

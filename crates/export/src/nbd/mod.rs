@@ -2,7 +2,7 @@
 //!
 //! Two layers. Below is the protocol as functions from bytes to bytes, without I/O: [`handshake`] (a state table) with
 //! a file for each option, [`transmission`] (a command table), [`reply_simple`], [`reply_structured`],
-//! [`block_status`]. Above is [`server::serve`], which runs one connection over any [`Stream`](crate::stream::Stream)
+//! [`block_status`]. Above is [`server::serve`], which runs one connection over any [`Stream`](ashlar_nbd::stream::Stream)
 //! and the volumes of [`export::Exports`].
 //!
 //! States of a connection: handshake, transmission, draining (nothing is received, requests in flight end and

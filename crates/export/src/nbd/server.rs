@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-use ashlar_block::buffer::Buffer;
+use ashlar_engine::ChunkList;
 use thiserror::Error;
 
 use super::export::{Export, Exports, OpenExport};
@@ -16,7 +16,7 @@ use super::input::Input;
 use super::peer::Peer;
 use super::transmission::Terms;
 use super::transmit::transmit;
-use crate::stream::Stream;
+use crate::stream::TryRecv;
 
 /// How a connection ended normally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ pub(crate) struct Begun {
 ///
 /// # Errors
 /// Those of both.
-pub async fn serve<S: Stream>(
+pub async fn serve<S: TryRecv>(
     stream: &S,
     exports: &Exports,
     peer: &Peer,
@@ -102,7 +102,7 @@ pub async fn serve<S: Stream>(
 ///
 /// # Errors
 /// The client broke the protocol or the connection failed.
-pub(crate) async fn begin<S: Stream>(
+pub(crate) async fn begin<S: TryRecv>(
     stream: &S,
     exports: &Exports,
     peer: &Peer,
@@ -148,7 +148,7 @@ pub(crate) async fn begin<S: Stream>(
 ///
 /// # Errors
 /// The client broke the protocol or the connection failed. Requests in flight were still finished.
-pub(crate) async fn resume<S: Stream>(
+pub(crate) async fn resume<S: TryRecv>(
     stream: &S,
     begun: Begun,
     peer: &Peer,
@@ -163,7 +163,7 @@ pub(crate) async fn resume<S: Stream>(
 }
 
 /// The handshake: the session and its export, or how the connection ended normally. `open` opens an export by its index.
-async fn negotiate<S: Stream>(
+async fn negotiate<S: TryRecv>(
     stream: &S,
     input: &mut Input<'_, S>,
     exports: &[ExportInfo],
@@ -174,8 +174,7 @@ async fn negotiate<S: Stream>(
     let mut out = Handshake::greeting().to_vec();
     loop {
         if !out.is_empty() {
-            stream.send(vec![Buffer::from_slice(&out).whole()]).await?;
-            out.clear();
+            stream.send(ChunkList::of(std::mem::take(&mut out))).await.0?;
         }
         handshake.set_full(!peer.has_room());
         let (taken, step) = handshake.step(input.bytes(), exports, &mut out);
@@ -199,7 +198,7 @@ async fn negotiate<S: Stream>(
             Step::Closed(event) => Err(Disconnect::Handshake(event)),
         };
         if !out.is_empty() {
-            stream.send(vec![Buffer::from_slice(&out).whole()]).await?;
+            stream.send(ChunkList::of(out)).await.0?;
         }
         return end;
     }

@@ -15,6 +15,7 @@ use super::super::testing::{
 use super::super::transmission::Command;
 use super::*;
 use ashlar_block::Features;
+use ashlar_nbd::stream::Stream;
 use ashlar_nbd::wire::{
     CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
     FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_FAST_ZERO, FLAG_SEND_TRIM,
@@ -419,11 +420,11 @@ fn a_broken_handshake_is_told_apart_from_a_polite_end() {
     let exports = exports(&ram);
     let ended = |bytes: &'static [u8]| {
         let (end, ()) = session(&exports, 7, |pipe| async move {
-            let (sent, _) = join(
-                async { Stream::send(&pipe, vec![Buffer::from_slice(bytes).whole()]).await },
-                async { pipe.close() },
-            )
-            .await;
+            let (sent, _) =
+                join(async { Stream::send(&pipe, ChunkList::of(bytes.to_vec())).await.0 }, async {
+                    pipe.close()
+                })
+                .await;
             sent.unwrap();
         });
         match end {

@@ -19,14 +19,17 @@ use ashlar_block::gateway::Gateway;
 use ashlar_block::limits::{Features, Limits};
 use ashlar_block::status::Status;
 use ashlar_block::units::{Sector, Sectors};
+use ashlar_engine::ChunkList;
 use futures_util::future::join;
+use rustix::net::Shutdown;
 
 use super::budget::Budget;
 use super::export::{Export, Exports};
 use super::peer::Peer;
 use super::server::{Disconnect, End, serve};
 use super::transmission::{Command, Header};
-use crate::stream::Stream;
+use crate::stream::TryRecv;
+use ashlar_nbd::stream::Stream;
 use ashlar_nbd::wire::{Fields, OPTS_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 
 /// xorshift64*: random enough for a test, the same in every run.
@@ -147,17 +150,6 @@ impl Stream for Pipe {
         .await
     }
 
-    fn try_recv(&self, into: Segment) -> io::Result<Option<usize>> {
-        let mut from = self.from.borrow_mut();
-        if from.bytes.is_empty() && !from.closed {
-            return Ok(None);
-        }
-        let n = into.len().min(from.bytes.len()).min(self.fragment.get());
-        let part: Vec<u8> = from.bytes.drain(..n).collect();
-        into.copy_from(&part);
-        Ok(Some(n))
-    }
-
     async fn recv_exact(&self, mut into: Segment) -> io::Result<()> {
         while !into.is_empty() {
             let n = self.recv(into.clone()).await?;
@@ -169,14 +161,31 @@ impl Stream for Pipe {
         Ok(())
     }
 
-    async fn send(&self, from: Vec<Segment>) -> io::Result<()> {
+    async fn send(&self, from: Box<ChunkList>) -> (io::Result<()>, Box<ChunkList>) {
         self.sends.set(self.sends.get() + 1);
-        for segment in from {
-            let mut bytes = vec![0; segment.len()];
-            segment.copy_to(&mut bytes);
-            self.send_bytes(&bytes).await?;
+        (self.send_bytes(&from.to_vec()).await, from)
+    }
+
+    fn end(&self, how: Shutdown) {
+        if how != Shutdown::Read {
+            self.close();
         }
-        Ok(())
+        if how != Shutdown::Write {
+            self.refuse();
+        }
+    }
+}
+
+impl TryRecv for Pipe {
+    fn try_recv(&self, into: Segment) -> io::Result<Option<usize>> {
+        let mut from = self.from.borrow_mut();
+        if from.bytes.is_empty() && !from.closed {
+            return Ok(None);
+        }
+        let n = into.len().min(from.bytes.len()).min(self.fragment.get());
+        let part: Vec<u8> = from.bytes.drain(..n).collect();
+        into.copy_from(&part);
+        Ok(Some(n))
     }
 }
 

@@ -24,8 +24,10 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
-use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::buffer::Buffer;
 use ashlar_block::plug;
+use ashlar_engine::ChunkList;
+use ashlar_nbd::stream::Stream;
 use futures_util::future::Fuse;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -38,7 +40,7 @@ use super::input::Input;
 use super::peer::{Direction, Peer};
 use super::server::{Disconnect, End};
 use super::transmission::{Command, Header, REQUEST_LEN, Request, Terms, Verdict, judge};
-use crate::stream::Stream;
+use crate::stream::TryRecv;
 
 /// Replies sent with the first call of a turn; each further call may send twice as many.
 const FIRST_REPLIES: usize = 1;
@@ -116,7 +118,7 @@ impl<'a> Flow<'a> {
 }
 
 /// Serves `export` until the client or `stop` ends it and every request has ended.
-pub(crate) async fn transmit<S: Stream>(
+pub(crate) async fn transmit<S: TryRecv>(
     stream: &S,
     input: Input<'_, S>,
     export: &OpenExport,
@@ -186,7 +188,7 @@ pub(crate) async fn transmit<S: Stream>(
 }
 
 /// Parses and starts requests until the client or the server ends.
-async fn receive<'a, S: Stream>(
+async fn receive<'a, S: TryRecv>(
     mut input: Input<'_, S>,
     export: &OpenExport,
     terms: &Terms,
@@ -273,8 +275,9 @@ async fn or_stopped<T>(flow: &Flow<'_>, future: impl Future<Output = T>) -> Opti
 }
 
 /// Sends replies as they become ready; ends only with an error.
-async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow<'_>) -> io::Error {
+async fn send(stream: &impl Stream, structured: bool, flow: &Flow<'_>) -> io::Error {
     let (mut heads, mut tickets) = (Vec::new(), Vec::new());
+    let mut chunks = ChunkList::new();
     let mut most = FIRST_REPLIES;
     loop {
         poll_fn(|_| {
@@ -285,18 +288,27 @@ async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow<'_>) -> io::E
             Poll::Ready(())
         })
         .await;
-        let batch =
-            gather(&mut flow.replies.borrow_mut(), most, structured, &mut heads, &mut tickets);
+        gather(
+            &mut flow.replies.borrow_mut(),
+            most,
+            structured,
+            &mut heads,
+            &mut chunks,
+            &mut tickets,
+        );
         most = (2 * most).min(BATCH_REPLIES);
-        let bytes = batch.iter().map(Segment::len).sum();
-        if let Err(error) = flow.peer.transfer(Direction::Out, bytes, stream.send(batch)).await {
+        let bytes = chunks.len();
+        let (sent, same) = flow.peer.transfer(Direction::Out, bytes, stream.send(chunks)).await;
+        if let Err(error) = sent {
             return error;
         }
+        chunks = same;
+        chunks.clear();
         tickets.clear();
     }
 }
 
-/// Takes the replies for one call, at most `most`, and returns the segments to send. All headers share one buffer, of
+/// Takes the replies for one call, at most `most`, and adds what is to be sent to `chunks`. All headers share one buffer, of
 /// which the header segments are parts; data are sent from where they were read to. The replies' tickets are added to
 /// `tickets`.
 fn gather<'a>(
@@ -304,8 +316,9 @@ fn gather<'a>(
     most: usize,
     structured: bool,
     heads: &mut Vec<u8>,
+    chunks: &mut ChunkList,
     tickets: &mut Vec<Ticket<'a>>,
-) -> Vec<Segment> {
+) {
     heads.clear();
     let (mut bytes, mut count) = (0, 0);
     // Each data segment, and the end of the headers that precede it.
@@ -320,14 +333,13 @@ fn gather<'a>(
         }
     }
     let mut heads = Buffer::from_slice(heads);
-    let mut batch = Vec::with_capacity(2 * data.len() + 1);
     let mut at = 0;
     for (end, segment) in data {
-        batch.extend([heads.segment(at..end), segment]);
+        chunks.push_segment(heads.segment(at..end));
+        chunks.push_segment(segment);
         at = end;
     }
     if at < heads.len() {
-        batch.push(heads.segment(at..heads.len()));
+        chunks.push_segment(heads.segment(at..heads.len()));
     }
-    batch
 }

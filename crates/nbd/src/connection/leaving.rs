@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use ashlar_block::patience;
 use ashlar_block::sync::until;
+use ashlar_engine::ChunkList;
 use futures_util::future::select;
 use rustix::net::Shutdown as Direction;
 
 use super::{Command, Connection, State, header};
-use crate::network::{Network, Stream};
+use crate::network::Network;
 use crate::session::Session;
+use crate::stream::Stream;
 use crate::wire::{CMD_BLOCK_STATUS, CMD_DISC, CMD_FLUSH, CMD_READ};
 
 /// How long a connection that leaves waits for the answers of its server.
@@ -48,7 +50,7 @@ impl<N: Network> Connection<N> {
             until(&self.idle, || self.is_idle() || self.is_closed()).await;
             if self.is_open() {
                 let leave = header(&Command::new(CMD_DISC, 0, 0), 0);
-                let (Ok(()) | Err(_)) = self.stream.send_all(leave).await;
+                let (Ok(()) | Err(_)) = self.stream.send(ChunkList::of(leave)).await.0;
             }
         };
         select(pin!(farewell), pin!(patience::wait(PATIENCE, N::sleep))).await;

@@ -13,7 +13,8 @@ use ashlar_sim::{Rng, SimRuntime};
 use event_listener::Event;
 use rustix::net::Shutdown;
 
-use crate::network::{Network, Stream};
+use crate::network::Network;
+use crate::stream::Stream;
 use crate::uri::Address;
 use crate::wire::{
     CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_WRITE, FLAG_FIXED_NEWSTYLE, FLAG_HAS_FLAGS,
@@ -114,12 +115,8 @@ impl Stream for SimStream {
         Ok(())
     }
 
-    async fn send_all(&self, bytes: Vec<u8>) -> io::Result<()> {
-        self.to.send(&bytes).await
-    }
-
-    async fn send_vectored(&self, chunks: Box<ChunkList>) -> (io::Result<()>, Box<ChunkList>) {
-        (self.to.send(&chunks.to_vec()).await, chunks)
+    async fn send(&self, from: Box<ChunkList>) -> (io::Result<()>, Box<ChunkList>) {
+        (self.to.send(&from.to_vec()).await, from)
     }
 
     fn end(&self, how: Shutdown) {
@@ -403,7 +400,7 @@ impl Pipe {
 async fn shake_hands(stream: &SimStream) -> io::Result<()> {
     let own = FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES;
     let greeting = [&INIT_PASSWD.to_be_bytes()[..], &OPTS_MAGIC.to_be_bytes(), &own.to_be_bytes()];
-    stream.send_all(greeting.concat()).await?;
+    stream.to.send(&greeting.concat()).await?;
     stream.array::<4>().await?;
     loop {
         let head = stream.array::<16>().await?;
@@ -412,7 +409,7 @@ async fn shake_hands(stream: &SimStream) -> io::Result<()> {
         stream.exactly(len as usize).await?;
         if option != OPT_GO {
             assert_eq!(option, OPT_STRUCTURED_REPLY);
-            stream.send_all(option_reply(option, REP_ERR_UNSUP, &[])).await?;
+            stream.to.send(&option_reply(option, REP_ERR_UNSUP, &[])).await?;
             continue;
         }
         let flags = FLAG_HAS_FLAGS | FLAG_SEND_FLUSH | FLAG_SEND_FUA;
@@ -421,7 +418,7 @@ async fn shake_hands(stream: &SimStream) -> io::Result<()> {
             &(SECTORS as u64 * 512).to_be_bytes(),
             &flags.to_be_bytes(),
         ];
-        stream.send_all(option_reply(option, REP_INFO, &info.concat())).await?;
-        return stream.send_all(option_reply(option, REP_ACK, &[])).await;
+        stream.to.send(&option_reply(option, REP_INFO, &info.concat())).await?;
+        return stream.to.send(&option_reply(option, REP_ACK, &[])).await;
     }
 }
