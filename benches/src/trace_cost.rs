@@ -13,7 +13,7 @@ use ashlar_block::disk::DeviceNumber;
 use ashlar_block::trace::{Event, HAS_POINTS, Reader, Watch, watch};
 use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::{Engine, now_ns, wall_clock};
-use ashlar_stack::trace::{Categories, Host, Session, ThreadIdentity};
+use ashlar_plot::trace::{Categories, Host, Session, ThreadIdentity};
 
 use crate::common::{Files, Outcome, Settings, open_disk};
 use crate::devices::HollowMember;

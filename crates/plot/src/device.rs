@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use ashlar_block::disk::DeviceNumber;
 use ashlar_block::trace::Action;
-use ashlar_stack::trace::{Categories, Payload, Record};
 
 use crate::latency::Latencies;
 use crate::marks::Marks;
 use crate::matching::{KINDS, Matching};
+use crate::trace::{Categories, Payload, Record};
 
 /// Kinds of I/O, as indices.
 pub(crate) const READ: usize = 0;

@@ -1,6 +1,6 @@
 //! The heading of the picture: what was traced, when and where, and how the charts are read.
 
-use ashlar_stack::graph::wrapped;
+use unicode_width::UnicodeWidthStr;
 
 use crate::device::{DISCARD, READ, WRITE};
 use crate::draw::{Canvas, at};
@@ -130,10 +130,20 @@ fn legend(canvas: &mut Canvas, y: f64) {
 
 /// The text in lines of at most `most` characters, broken at blanks where there are any; at most [`LINES`] of them.
 fn lines(text: &str, most: usize) -> Vec<String> {
-    let letters: Vec<Vec<char>> = text.split(' ').map(|word| word.chars().collect()).collect();
-    let parts = letters.iter().flat_map(|word| word.chunks(most));
-    let parts: Vec<String> = parts.map(|part| part.iter().collect()).collect();
-    let mut lines = wrapped(&parts, most);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        for part in letters.chunks(most).map(String::from_iter) {
+            match lines.last_mut() {
+                Some(line) if line.is_empty() => *line = part,
+                Some(line) if line.width() + 1 + part.width() <= most => {
+                    line.push(' ');
+                    line.push_str(&part);
+                }
+                Some(_) | None => lines.push(part),
+            }
+        }
+    }
     if lines.len() > LINES {
         lines.truncate(LINES);
         lines[LINES - 1] += " ...";

@@ -1,6 +1,8 @@
-//! Pictures of traces: offsets, throughput, latencies and queues over time, as SVG or a page.
+//! Traces of bios, and their pictures: offsets, throughput, latencies and queues over time, as SVG or a page.
 //!
 //! # Theory
+//!
+//! [`trace`] makes traces and reads them, and has a theory of its own; all else is pictures.
 //!
 //! A [`Plot`] takes the events of a trace one by one and keeps only sums, so a trace may be of any
 //! length. Time is cut into at most [`COLUMNS`] columns of equal width, a power of two of
@@ -40,12 +42,13 @@ mod style;
 mod svg;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_stack::trace::{Record, Summary};
 
 use device::Device;
 pub use page::FileRow;
+use trace::{Record, Summary};
 
 /// The most columns of time.
 pub const COLUMNS: u64 = 200;

@@ -2,13 +2,12 @@
 
 use std::fmt::Write;
 
-use ashlar_stack::trace::summary::{Amount, Totals};
-
 use crate::Plot;
 use crate::draw::escape;
 use crate::latency::Latencies;
 use crate::scale::{grouped, time};
 use crate::side::QUANTILES;
+use crate::trace::summary::{Amount, Totals};
 use crate::{style, svg};
 
 /// I/O that belongs to a file, or to something else that has a name.

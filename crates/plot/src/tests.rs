@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use ashlar_stack::trace::{Categories, Payload, Record};
+use ashlar_block::trace::Action;
 
 use super::*;
-use ashlar_block::trace::Action;
+use crate::trace::{Categories, Payload, Record};
 
 const DEVICE: DeviceNumber = DeviceNumber { major: 9, minor: 0 };
 

@@ -5,7 +5,7 @@
 //! Four steps, each a module that can be used without the next: the contents of a disk ([`signature`] and
 //! [`partitions`] for bytes; [`probe`] for a device), assembly ([`assemble`], and
 //! [`incremental`] for later members), the findings as a tree ([`scan`], [`graph`]), and the view
-//! from outside ([`attributes`], and [`trace`] for events). A device made of disks is probed in turn like a disk:
+//! from outside ([`attributes`]). A device made of disks is probed in turn like a disk:
 //! docs/internals/stack.md.
 //!
 //! Invariants: nothing here writes to a disk, but for the metadata of a volume group that a client changes or whose merge has
@@ -49,7 +49,6 @@ pub mod scan;
 pub mod signature;
 pub mod snapshots;
 pub mod stopping;
-pub mod trace;
 pub mod turn;
 pub mod unread;
 pub mod view;

@@ -7,7 +7,7 @@ use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_stack::trace::binary::{Item, Items, PlacedItem};
+use ashlar_plot::trace::binary::{Item, Items, PlacedItem};
 
 use crate::error::{Error, Result};
 

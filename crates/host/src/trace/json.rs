@@ -1,8 +1,8 @@
 //! Events of a trace as JSON.
 
 use ashlar_block::trace::Action;
-use ashlar_stack::trace::text::Names;
-use ashlar_stack::trace::{Payload, Record};
+use ashlar_plot::trace::text::Names;
+use ashlar_plot::trace::{Payload, Record};
 use serde_json::{Value, json};
 
 /// The data of `record` as JSON; times count from `start_ns`.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_btrfs::occupants::{Occupant, Occupants};
 use ashlar_btrfs::units::{DevId, Physical};
+use ashlar_plot::trace::Record;
 use ashlar_stack::devices::Device;
-use ashlar_stack::trace::Record;
 
 use crate::btrfs::{OpenFileSystem, Selection};
 use crate::disks::Access;

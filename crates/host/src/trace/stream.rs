@@ -9,7 +9,7 @@ use std::pin::pin;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_engine::net::Socket;
 use ashlar_engine::timeout;
-use ashlar_stack::trace::binary::{Decoder, PlacedItem};
+use ashlar_plot::trace::binary::{Decoder, PlacedItem};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};

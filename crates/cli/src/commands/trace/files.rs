@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ashlar_block::trace::Action;
 use ashlar_btrfs::occupants::Occupant;
 use ashlar_plot::FileRow;
-use ashlar_stack::trace::{Categories, Record};
+use ashlar_plot::trace::{Categories, Record};
 use ashlar_terminal::table::{Column, table};
 
 /// The most names that are counted; what has another is counted together.

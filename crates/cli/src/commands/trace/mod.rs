@@ -20,8 +20,8 @@ use ashlar_host::interface;
 use ashlar_host::trace::{
     NamesOnDisk, TraceFiles, host_and_kernel, recorded_devices, recorded_items,
 };
-use ashlar_stack::trace::Categories;
-use ashlar_stack::trace::binary::{Item, PlacedItem};
+use ashlar_plot::trace::Categories;
+use ashlar_plot::trace::binary::{Item, PlacedItem};
 use ashlar_terminal::bulk::BulkError;
 use clap::Args;
 use futures_util::future::select;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_btrfs::inspect::utc;
 use ashlar_host::error::{Error, Result};
+use ashlar_plot::trace::binary::Item;
 use ashlar_plot::{FileRow, Plot};
-use ashlar_stack::trace::binary::Item;
 
 /// Checks the ending of a picture's name.
 pub(super) fn ending(name: &str) -> std::result::Result<PathBuf, String> {

@@ -7,9 +7,9 @@ use ashlar_block::disk::DeviceNumber;
 use ashlar_btrfs::occupants::Occupant;
 use ashlar_host::trace::event_json;
 use ashlar_plot::FileRow;
-use ashlar_stack::trace::Summary;
-use ashlar_stack::trace::binary::Item;
-use ashlar_stack::trace::text::{Names, line};
+use ashlar_plot::trace::Summary;
+use ashlar_plot::trace::binary::Item;
+use ashlar_plot::trace::text::{Names, line};
 use ashlar_terminal::bulk::{VisibleText, text_output};
 use serde_json::json;
 
