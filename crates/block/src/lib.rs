@@ -57,6 +57,7 @@ pub mod split;
 pub mod stats;
 pub mod status;
 pub mod sync;
+pub mod text;
 pub mod trace;
 pub mod units;
 pub mod zeroes;

@@ -32,10 +32,10 @@ use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 
+use ashlar_block::text::one_line;
 use ashlar_host::daemon::Console;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::options::LogPlace;
-use ashlar_md::ondisk::text::one_line;
 use serde::Serialize;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use ashlar_md::ondisk::text::one_line;
+use ashlar_block::text::one_line;
 
 use crate::format::{latency, megabytes, percent, rate};
 use crate::rates::{DeviceRates, Latency};

@@ -31,8 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "sandbox", "stack", "plot",
         ],
     ),
-    ("terminal", &["host", "md"]),
-    ("top", &["engine", "md", "stack", "host", "terminal"]),
+    ("terminal", &["block", "host"]),
+    ("top", &["block", "engine", "stack", "host", "terminal"]),
     (
         "cli",
         &[

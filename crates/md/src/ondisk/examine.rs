@@ -5,6 +5,7 @@
 
 use core::fmt;
 
+use ashlar_block::text::one_line;
 use ashlar_block::units::Sectors;
 use uuid::Uuid;
 
@@ -98,7 +99,7 @@ impl Examine1<'_> {
         writeln!(f, "        Version : 1.{minor}")?;
         writeln!(f, "    Feature Map : {}", self.features())?;
         writeln!(f, "     Array UUID : {}", MdadmUuid(Uuid::from_bytes(header.set_uuid)))?;
-        let name = text::one_line(&text::c_string(&header.set_name));
+        let name = one_line(&text::c_string(&header.set_name));
         write!(f, "           Name : {name}")?;
         if let Some(host) = self.homehost.filter(|host| is_local(&header.set_name, host)) {
             write!(f, "  (local to host {host})")?;

@@ -150,14 +150,6 @@ pub fn c_string(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// `text` with its control characters escaped. Names come from disks: a newline must not look like another
-/// line of the output, and an escape sequence must not control the terminal.
-pub fn one_line(text: &str) -> String {
-    let escape =
-        |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escape).collect()
-}
-
 /// A time in UTC in the format of C's `ctime`, without the newline and cut to 24 characters as
 /// mdadm cuts it (which shortens years beyond 9999).
 pub struct CTime(

@@ -3,7 +3,7 @@
 //! Details that do not fit into a line continue below the first ones. Names and facts are never cut: a name that would leave too little
 //! room for the details has a line of its own.
 
-use ashlar_md::ondisk::text::one_line;
+use ashlar_block::text::one_line;
 use unicode_width::UnicodeWidthStr;
 
 use super::{Graph, Node, NodeId, human_size};

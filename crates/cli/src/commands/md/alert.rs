@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ashlar_block::text::one_line;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::md::hostname;
-use ashlar_md::ondisk::text::one_line;
 use ashlar_stack::events::Event;
 use ashlar_terminal::{Severity, SystemLog};
 use clap::Args;
