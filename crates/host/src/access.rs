@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
+use ashlar_control::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 use ashlar_engine::net::{BoundSocket, Socket};
 use ashlar_engine::process::{Credentials, credentials};
 use ashlar_engine::{accounts, timeout};
@@ -24,7 +25,6 @@ use crate::connection_slots::Rank;
 use crate::control_path;
 use crate::error::{Error, Result};
 use crate::interface::refused;
-use crate::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 
 /// The mode of the socket for the daemon's user alone.
 const ALONE: u32 = 0o600;

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ashlar_control::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 use ashlar_engine::net::{Socket, send_with_files};
 use ashlar_engine::process::{self, credentials};
 use ashlar_lvm::command::Membership;
@@ -27,7 +28,6 @@ use crate::interface::{
 };
 use crate::passed_files::MAX_PASSED;
 use crate::trace::TraceStream;
-use crate::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 
 /// How long a daemon may take to answer: its main thread does no slow work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

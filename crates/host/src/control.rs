@@ -3,6 +3,7 @@
 use std::io;
 
 use ashlar_block::Presence;
+use ashlar_control::varlink::{Call, Reply};
 use ashlar_engine::net::Socket;
 use ashlar_stack::attributes::{AttributeError, NodeKind};
 use ashlar_stack::detail::{Detail, INACTIVE};
@@ -18,8 +19,7 @@ use crate::interface::{
 use crate::options::BackEnd;
 use crate::passed_files::PassedFiles;
 use crate::service::Service;
-use crate::varlink::server::{Interface, nothing, parse};
-use crate::varlink::{Call, Reply};
+use crate::varlink_server::{Interface, nothing, parse};
 use crate::{stopping, trace, zfs};
 
 impl Interface for Service {

@@ -36,6 +36,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ashlar_control::console::{Console, LogPlace};
 use ashlar_engine::arenas::Arenas;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
@@ -68,37 +69,15 @@ use crate::incremental::log_notes;
 use crate::machine::{Machine, ThisMachine};
 use crate::metrics::http::Limits;
 use crate::models::Models;
-use crate::options::{BackEnd, LogPlace, ReAddPolicy};
+use crate::options::{BackEnd, ReAddPolicy};
 use crate::places::Places;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
-use crate::varlink::server;
 use crate::{
-    absent, balance, copies_end, disks, filling, metrics, notify, pools_end, returns, watch,
+    absent, balance, copies_end, disks, filling, metrics, notify, pools_end, returns,
+    varlink_server, watch,
 };
-
-/// The program around a daemon, as far as it talks to its user. The daemon logs everything else.
-pub trait Console {
-    /// Sends the log to `place` from now on; with `and_stderr` also to standard error, which may be closed later.
-    ///
-    /// # Errors
-    /// The place cannot be opened.
-    fn open_log(&mut self, place: &LogPlace, and_stderr: bool) -> Result<()>;
-
-    /// Has a separate thread write the log from now on, so that no serving thread waits for a reader of the log. Returns a
-    /// function that waits briefly until everything is written.
-    fn hand_over_log(&mut self) -> fn();
-
-    /// Everything is served: `text` has a line for each array, pool and volume, and then `ready`.
-    ///
-    /// # Errors
-    /// The text was not written. The daemon logs the error, and continues.
-    fn announce(&mut self, text: &str) -> Result<()>;
-
-    /// The daemon's forced shutdown failed. The process exits as soon as this returns.
-    fn complain(&mut self, error: &Error);
-}
 
 /// The parts of a daemon that are made from its configuration before it touches any disk.
 struct Means<'a> {
@@ -442,8 +421,8 @@ async fn run(
         farewells: farewells.clone(),
     });
     let admit = move |peer: &Socket| access.check(peer);
-    let limits = server::Limits::default();
-    let control = spawn(server::serve(control.into(), limits, admit, Rc::clone(&service)));
+    let limits = varlink_server::Limits::default();
+    let control = spawn(varlink_server::serve(control.into(), limits, admit, Rc::clone(&service)));
     let metrics = metrics.map(|bound| {
         let service = Rc::clone(&service);
         let page = async move || service.metrics().await;

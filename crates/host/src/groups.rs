@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::path::Path;
 
+use ashlar_control::varlink::Reply;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
@@ -22,7 +23,6 @@ use crate::lvm::archive;
 use crate::lvm::{new_uuid, refuse_to_cut};
 use crate::machine::Machine;
 use crate::service::Service;
-use crate::varlink::Reply;
 
 /// The hint if a volume is in use.
 const IN_USE: &str = "disconnect its NBD clients, and close or unmount what uses it in the mount";

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use ashlar_control::varlink::Reply;
 use ashlar_md::ondisk::{Role, Superblock};
 use ashlar_md::{AddOptions, ManageError};
 use ashlar_stack::arrays::Volume;
@@ -22,7 +23,6 @@ use crate::interface::{
 use crate::manage::{NewDisk, index_of, not_done};
 use crate::passed_files::PassedFiles;
 use crate::service::Service;
-use crate::varlink::Reply;
 
 /// The exit code for a member that an array does not accept.
 const NOT_TAKEN: Option<u8> = Some(2);

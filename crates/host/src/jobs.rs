@@ -18,6 +18,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use ashlar_block::Sectors;
+use ashlar_control::varlink::Reply;
 use ashlar_lvm::command::Command as LvmCommand;
 use ashlar_md::{SyncAction, SyncRequest};
 use ashlar_stack::arrays::Volume;
@@ -31,7 +32,6 @@ use uuid::Uuid;
 use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs, refused};
 use crate::machine::now;
 use crate::service::Service;
-use crate::varlink::Reply;
 
 /// How long a pool may take to answer before it is left out of the list.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@
 //!
 //! [`daemon::serve`] takes a [`config::Config`] and returns when everything has stopped. It opens the [`disks`],
 //! lets `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
-//! mount and the NBD servers. From then on its main thread answers calls on the control socket: [`varlink`] messages of
+//! mount and the NBD servers. From then on its main thread answers calls on the control socket: [varlink](ashlar_control::varlink) messages of
 //! the [`interface`], which a [`client::Client`] sends. Commands that need no daemon use [`disks`], [`lvm`],
 //! [`btrfs`], [`md`] and [`pools`] as well.
 //!
@@ -13,7 +13,7 @@
 //! Invariants: a disk is opened once, and locked against other programs unless it is only looked at. A refused call has
 //! changed nothing. Each change of the stack holds its turn, from the first check to the last write. While the daemon shuts down
 //! it grants no turn, and the shutdown waits for the current one. This crate knows neither options nor terminals: it never writes
-//! to the standard streams, but returns an [`error::Error`], calls a [`daemon::Console`], or logs.
+//! to the standard streams, but returns an [`error::Error`], calls an [`ashlar_control::console::Console`], or logs.
 //!
 //! Ordering: a daemon first stops its clients, then the arrays, then the threads.
 //!
@@ -47,7 +47,6 @@ pub mod daemon;
 mod defect;
 pub mod disks;
 mod ending;
-pub mod error;
 mod filling;
 mod front_ends;
 mod groups;
@@ -79,6 +78,9 @@ mod stop;
 mod stopping;
 pub mod trace;
 mod users;
-pub mod varlink;
+mod varlink_server;
 mod watch;
 mod zfs;
+
+// What this crate's functions return.
+pub use ashlar_control::error;

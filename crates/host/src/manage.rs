@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Presence, Sectors};
+use ashlar_control::varlink::Reply;
 use ashlar_md::ondisk;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{AddOptions, AddOutcome, GrowOptions, Index, ManageError, MemberStatus, Need};
@@ -29,7 +30,6 @@ use crate::interface::{
 };
 use crate::passed_files::PassedFiles;
 use crate::service::Service;
-use crate::varlink::Reply;
 
 pub(crate) fn not_done(error: &ManageError) -> Reply {
     refused(error, None)

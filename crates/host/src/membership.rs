@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
+use ashlar_control::varlink::Reply;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, LayoutOptions, Membership, NewGroup, Question};
 use ashlar_lvm::format::{Layout, plan};
@@ -26,7 +27,6 @@ use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::{NewDisk, is_a_disk_now};
 use crate::passed_files::PassedFiles;
 use crate::service::Service;
-use crate::varlink::Reply;
 
 /// A device that is to join a group.
 struct Candidate {

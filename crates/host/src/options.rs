@@ -42,13 +42,12 @@ use self::values::parsed;
 use crate::disks;
 
 pub use ashlar_block::byte_volume::Holes;
+pub use ashlar_control::console::LogPlace;
 pub use ashlar_engine::BackEnd;
 pub use maps::{BadMapFile, MapFile};
 pub use metrics::{BadMetricsAddress, MetricsAddress};
 pub use models::{Assignment, models};
-pub use values::{
-    BadBytes, BadMode, BadReAddPolicy, Bytes, Group, LogPlace, Mode, ReAddPolicy, some_parsed,
-};
+pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy, some_parsed};
 
 /// The options that a `stack.toml` may have.
 pub trait FileOptions: DeserializeOwned {

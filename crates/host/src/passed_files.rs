@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use ashlar_control::varlink::Reply;
 use ashlar_engine::net::MAX_FILES;
 use ashlar_stack::assemble::Disk;
 use serde_json::json;
@@ -29,7 +30,6 @@ use crate::access::Caller;
 use crate::disks::{self, Access, Identity};
 use crate::interface::{control_error, refused, refused_by};
 use crate::service::Service;
-use crate::varlink::Reply;
 
 /// The most descriptors in a call.
 pub(crate) const MAX_PASSED: usize = MAX_FILES;

@@ -15,6 +15,7 @@ use ashlar_block::byte_volume::ClaimedVolume;
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_control::varlink::Reply;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_stack::assemble::Stack;
 use futures_util::future::{join_all, select};
@@ -35,7 +36,6 @@ use crate::interface::{
     reply,
 };
 use crate::stop::Stop;
-use crate::varlink::Reply;
 
 /// All that run or are paused.
 pub(crate) struct Scrubs {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ashlar_control::varlink::Reply;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::Attributes;
@@ -23,7 +24,6 @@ use crate::models::Models;
 use crate::scrubs::Scrubs;
 use crate::speeds::Speeds;
 use crate::stopping::Farewells;
-use crate::varlink::Reply;
 
 /// The state behind the control socket.
 pub(crate) struct Service {

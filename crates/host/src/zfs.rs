@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ashlar_control::varlink::Reply;
 use ashlar_stack::devices::Device;
 use ashlar_stack::pools::ServedPool;
 use ashlar_zfs::client::{CallError, Zvol};
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 use crate::clients::HiddenDevices;
 use crate::interface::{PoolStatus, Zfs, ZfsReply, refused, reply};
 use crate::service::Service;
-use crate::varlink::Reply;
 
 /// Advice about a volume in use.
 const IN_USE: &str = "unmount it, or end what has it open";

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use ashlar_host::error::{Error, Result};
+use ashlar_control::error::{Error, Result};
 
 use crate::visible;
 

@@ -33,9 +33,8 @@ use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 
 use ashlar_block::text::one_line;
-use ashlar_host::daemon::Console;
-use ashlar_host::error::{Error, Result};
-use ashlar_host::options::LogPlace;
+use ashlar_control::console::{Console, LogPlace};
+use ashlar_control::error::{Error, Result};
 use serde::Serialize;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;

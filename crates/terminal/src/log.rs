@@ -16,8 +16,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use ashlar_host::error::{Error, Result};
-use ashlar_host::options::LogPlace;
+use ashlar_control::console::LogPlace;
+use ashlar_control::error::{Error, Result};
 use rustix::net::{SendAncillaryBuffer, SendFlags, SocketAddrUnix, sendmsg_addr};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;

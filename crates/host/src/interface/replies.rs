@@ -1,9 +1,9 @@
 //! The replies of the control interface: fields, and refusals.
 
+use ashlar_control::varlink::Reply;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::varlink::Reply;
 
 /// A reply with these fields.
 pub(crate) fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {

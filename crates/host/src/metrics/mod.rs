@@ -16,6 +16,7 @@ mod work;
 
 use std::fmt;
 
+use ashlar_control::varlink::Reply;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use serde_json::Value;
@@ -27,7 +28,6 @@ use self::snapshot::SnapshotOf;
 use self::work::{Backend, Build, JobsListed, NbdLimit};
 use crate::interface::{MetricsReply, Sample, SampleReply, refused, reply};
 use crate::service::Service;
-use crate::varlink::Reply;
 
 /// A sample as a page of metrics.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! Values of numeric keys, in the notation of the options.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use ashlar_block::size::Notation;
@@ -76,43 +75,6 @@ impl FromStr for ReAddPolicy {
             "manual" => Ok(Self::Manual),
             _ => Err(BadReAddPolicy(text.to_owned())),
         }
-    }
-}
-
-/// The place of a daemon's log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LogPlace {
-    /// Standard error.
-    Stderr,
-    /// The system's log (syslog(3)).
-    Syslog,
-    /// A file, to which lines are added.
-    File(PathBuf),
-}
-
-impl LogPlace {
-    /// The path of a file.
-    pub fn file_mut(&mut self) -> Option<&mut PathBuf> {
-        match self {
-            Self::File(path) => Some(path),
-            Self::Stderr | Self::Syslog => None,
-        }
-    }
-}
-
-impl From<String> for LogPlace {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "stderr" => Self::Stderr,
-            "syslog" => Self::Syslog,
-            _ => Self::File(text.into()),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for LogPlace {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(Self::from)
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ashlar_block::{LocalFuture, Runtime};
+use ashlar_control::varlink::{Call, Reply, encode};
 use ashlar_lvm::snapshots::AutoExtend;
 use ashlar_sim::SimRuntime;
 use ashlar_sim::scheduler::start;
@@ -34,8 +35,7 @@ use crate::models::Models;
 use crate::passed_files::PassedFiles;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
-use crate::varlink::server::Interface;
-use crate::varlink::{Call, Reply, encode};
+use crate::varlink_server::Interface;
 use crate::{copies_end, filling, returns};
 
 /// A call that takes longer hangs. Disks stop responding for a few seconds at most.

@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use ashlar_block::disk::DeviceNumber;
+use ashlar_control::varlink::{Call, Reply, encode};
 use ashlar_engine::net::Socket;
 use ashlar_engine::{now_ns, sleep, wall_clock};
 use ashlar_plot::trace::{Categories, Host, Session, ThreadIdentity};
@@ -26,8 +27,7 @@ pub use self::stream::TraceStream;
 use crate::ending::Ending;
 use crate::interface::{self, Trace, TraceReply, TracedDevice, refused};
 use crate::stopping::Farewells;
-use crate::varlink::server::parse;
-use crate::varlink::{Call, Reply, encode};
+use crate::varlink_server::parse;
 
 /// How often records are sent.
 const INTERVAL: Duration = Duration::from_millis(10);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 
 use ashlar_block::disk::DeviceNumber;
+use ashlar_control::varlink::{Frames, Reply};
 use ashlar_engine::net::Socket;
 use ashlar_engine::timeout;
 use ashlar_plot::trace::binary::{Decoder, PlacedItem};
@@ -17,7 +18,6 @@ use futures_util::future::{Either, select};
 use crate::client::{PATIENCE, understand};
 use crate::error::{Error, Result};
 use crate::interface::{TraceReply, TracedDevice};
-use crate::varlink::{Frames, Reply};
 
 /// A connection on which the daemon streams a trace.
 pub struct TraceStream {

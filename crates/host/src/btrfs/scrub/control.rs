@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
+use ashlar_control::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use ashlar_engine::net::{BoundSocket, Socket};
 use ashlar_engine::socket_file::{self, SocketFile};
 use futures_util::future::select;
@@ -27,8 +28,7 @@ use crate::disks;
 use crate::error::{Error, Result};
 use crate::passed_files::PassedFiles;
 use crate::stop::Stop;
-use crate::varlink::server::{self, Interface, nothing, parse};
-use crate::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
+use crate::varlink_server::{self, Interface, nothing, parse};
 
 /// The time limit for the other side.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -97,10 +97,10 @@ pub(super) fn listen(path: &Path, controls: Controls) -> Result<ControlSocket> {
             let served = async {
                 let bound = BoundSocket::listening(fd);
                 let bound = bound.map_err(|error| Error::plain("cannot listen", error))?;
-                let (limits, controls) = (server::Limits::default(), Rc::new(controls));
+                let (limits, controls) = (varlink_server::Limits::default(), Rc::new(controls));
                 // The mode of the file lets in this user and root alone.
                 let admit = |_: &Socket| Ok(Caller::Owner);
-                let serving = pin!(server::serve(bound.into(), limits, admit, controls));
+                let serving = pin!(varlink_server::serve(bound.into(), limits, admit, controls));
                 select(serving, until).await;
                 Ok(())
             };

@@ -1,8 +1,6 @@
 //! Varlink messages: JSON objects, each terminated by a zero byte (varlink.org, "Protocol").
 //!
-//! [`Frames`] splits a stream into messages, [`Call`] and [`Reply`] are their contents; [`server`] answers calls.
-
-pub(crate) mod server;
+//! [`Frames`] splits a stream into messages, [`Call`] and [`Reply`] are their contents.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -28,7 +26,7 @@ pub struct Call {
     /// The caller accepts more than one reply.
     #[serde(default, skip_serializing_if = "is_false")]
     pub more: bool,
-    /// The paths of the disks whose descriptors come with the call, in their order: not of varlink, see [`crate::passed_files`].
+    /// The paths of the disks whose descriptors come with the call, in their order: not of varlink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed: Vec<String>,
     /// The caller wants to switch to another protocol. Our methods do not support it.
@@ -71,7 +69,7 @@ impl Reply {
     }
 
     /// The method sends more than one reply, but the call did not allow that.
-    pub(crate) fn expected_more() -> Self {
+    pub fn expected_more() -> Self {
         Self::error("org.varlink.service.ExpectedMore", json!({}))
     }
 
@@ -103,7 +101,7 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 /// Why a stream is not valid varlink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message is longer than {0} bytes")]
-pub(crate) struct OversizedMessage(usize);
+pub struct OversizedMessage(usize);
 
 /// Splits a stream of bytes into messages.
 pub struct Frames {
@@ -128,7 +126,7 @@ impl Frames {
     ///
     /// # Errors
     /// It is too long. The rest of the stream cannot be parsed.
-    pub(crate) fn next_message(&mut self) -> Result<Option<Vec<u8>>, OversizedMessage> {
+    pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, OversizedMessage> {
         let found = self.bytes[self.searched..].iter().position(|byte| *byte == 0);
         let end = found.map(|at| self.searched + at);
         self.searched = self.bytes.len();

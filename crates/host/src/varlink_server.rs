@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
+use ashlar_control::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 use ashlar_engine::net::{Listener, Socket};
 use ashlar_engine::{spawn, timeout};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::{Call, Frames, MAX_CALL, Reply, encode};
 use crate::access::{Caller, Refusals};
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::interface::refused;

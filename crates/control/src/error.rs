@@ -18,7 +18,7 @@ pub const FAILURE: u8 = 1;
 /// Exit code of a command with wrong usage (also that of the parser of the command line).
 pub const USAGE: u8 = 2;
 /// Exit code after a defect of the program (also Rust's for a panic).
-pub(crate) const PANICKED: u8 = 101;
+pub const PANICKED: u8 = 101;
 
 impl Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,7 +57,7 @@ impl Error {
     }
 
     /// Raises the exit code to this one, if it is worse.
-    pub(crate) fn code_at_least(self, code: u8) -> Self {
+    pub fn code_at_least(self, code: u8) -> Self {
         let worse = self.code.max(code);
         self.code(worse)
     }
