@@ -1,9 +1,8 @@
 //! Opening disks: image files or block devices, each at most once.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,11 +26,14 @@ mod failure;
 mod kernel_use;
 pub(crate) mod maps;
 mod network;
+mod paths;
 
 use failure::{OpenFailure, open_error};
-use network::NetworkDisk;
+use paths::{NetworkDisk, RAM};
 
 pub use maps::{MappedDisk, mapped_disks, use_maps};
+pub use paths::{Access, Identity, absolute, device_number, identity, may_exist};
+pub(crate) use paths::{identity_of, in_directory, is_no_file, is_on_network, is_ram, is_same};
 
 /// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
 /// on a slow disk.
@@ -42,17 +44,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 const MOST_ASKED: usize = 8;
 /// How often to check this.
 const RETRY: Duration = Duration::from_millis(20);
-
-/// The access mode for disks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Read without a lock, even when others use the disk.
-    Look,
-    /// Read, with no writers.
-    Read,
-    /// Write, with no other users.
-    Write,
-}
 
 /// Opens `paths`.
 ///
@@ -234,21 +225,6 @@ pub(crate) async fn open_in_task(path: &Path, access: Access, direct: bool) -> R
     opened.unwrap_or_else(|why| Err(Error::new("cannot open", path.display(), why)))
 }
 
-/// A path that a user gave in a directory.
-pub(crate) fn in_directory(directory: &Path, path: &str) -> PathBuf {
-    if is_no_file(Path::new(path)) { path.into() } else { directory.join(path) }
-}
-
-/// Whether something exists at a path, or the path is the URI of a network disk, which may exist.
-pub fn may_exist(path: &Path) -> bool {
-    path.exists() || is_on_network(path)
-}
-
-/// Whether a path is the URI of a disk on another machine. Opening such a disk again when it is gone makes a new connection.
-pub(crate) fn is_on_network(path: &Path) -> bool {
-    NetworkDisk::at(path).is_some()
-}
-
 /// Opens a disk; areas that its map lists as unread fail to be read.
 fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, OpenFailure> {
     let disk = try_open_whole(path, access, direct)?;
@@ -320,31 +296,6 @@ fn try_open_with<T>(
     Ok(opened)
 }
 
-/// The path as seen from any directory.
-///
-/// # Errors
-/// The current directory is gone.
-pub fn absolute(path: &Path) -> Result<PathBuf> {
-    // An empty path is refused where it is used.
-    if is_no_file(path) || path.as_os_str().is_empty() {
-        return Ok(path.to_owned());
-    }
-    std::path::absolute(path).map_err(|error| Error::new("cannot find", path.display(), error))
-}
-
-/// Whether a path stands for a disk that is not a file of this machine.
-pub(crate) fn is_no_file(path: &Path) -> bool {
-    is_ram(path) || NetworkDisk::at(path).is_some()
-}
-
-/// Whether a path stands for a RAM disk.
-pub(crate) fn is_ram(path: &Path) -> bool {
-    path.to_str().is_some_and(|text| text.starts_with(RAM))
-}
-
-/// The prefix of a path that stands for a RAM disk.
-const RAM: &str = "ram:";
-
 /// The block devices of this machine, as mdadm finds them with --scan.
 fn all_block_devices() -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
@@ -400,54 +351,6 @@ fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     let size = crate::size::size(size).map_err(failed)?;
     let device = RamDevice::new("ram", size).map_err(|error| failed(error.to_string()))?;
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
-}
-
-/// Identifies a disk.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Identity {
-    /// A device, by its number.
-    Device(u64),
-    /// A file, by its file system and inode.
-    File(u64, u64),
-    /// An export of an NBD server.
-    Export(ashlar_nbd::Uri),
-    /// An image of a Ceph cluster.
-    Image(ashlar_rbd::Identity),
-}
-
-/// The identity of the disk at `path`; `None` if it cannot be determined.
-pub fn identity(path: &Path) -> Option<Identity> {
-    if let Some(disk) = NetworkDisk::at(path) {
-        return disk.identity();
-    }
-    std::fs::metadata(path).ok().map(|metadata| identity_by(&metadata))
-}
-
-/// The identity of an open disk.
-pub(crate) fn identity_of(fd: &OwnedFd) -> Option<Identity> {
-    let file = File::from(fd.try_clone().ok()?);
-    file.metadata().ok().map(|metadata| identity_by(&metadata))
-}
-
-fn identity_by(metadata: &Metadata) -> Identity {
-    if metadata.file_type().is_block_device() {
-        Identity::Device(metadata.rdev())
-    } else {
-        Identity::File(metadata.dev(), metadata.ino())
-    }
-}
-
-/// Whether two paths are the same disk. RAM disks are identified by their names only.
-pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
-    a == b || identity(a).is_some_and(|identity| Some(identity) == self::identity(b))
-}
-
-/// Major and minor number of the block device at `path`; `None` if it is not one.
-pub fn device_number(path: &Path) -> Option<(u32, u32)> {
-    match identity(path)? {
-        Identity::Device(number) => Some((rustix::fs::major(number), rustix::fs::minor(number))),
-        Identity::File(..) | Identity::Export(_) | Identity::Image(_) => None,
-    }
 }
 
 /// Refuses paths that are the same disk.

@@ -38,7 +38,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use self::values::parsed;
+use self::values::{Value, parsed};
 use crate::disks;
 
 pub use ashlar_block::byte_volume::Holes;
@@ -53,27 +53,6 @@ pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPol
 pub trait FileOptions: DeserializeOwned {
     /// The paths among them.
     fn paths(&mut self) -> Vec<&mut PathBuf>;
-}
-
-/// A value that may be a number or a boolean, too.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Value(String);
-
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a string, an integer or a boolean")]
-        enum Scalar {
-            Integer(i64),
-            Boolean(bool),
-            String(String),
-        }
-        Ok(Self(match Scalar::deserialize(deserializer)? {
-            Scalar::Integer(number) => number.to_string(),
-            Scalar::Boolean(flag) => u8::from(flag).to_string(),
-            Scalar::String(text) => text,
-        }))
-    }
 }
 
 /// An address to listen on: `unix:PATH` or `tcp:HOST:PORT`.

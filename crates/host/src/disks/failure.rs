@@ -7,7 +7,7 @@ use ashlar_engine::file::OpenError;
 use ashlar_stack::names::parse_array_name;
 use rustix::io::Errno;
 
-use super::Access;
+use super::paths::Access;
 use crate::error::Error;
 
 /// Why a disk was not opened.

@@ -21,7 +21,7 @@ use ashlar_engine::file::{device_writer, loop_backing_file};
 use rustix::fs::{Mode, OFlags, major, minor};
 use rustix::io::Errno;
 
-use super::{Identity, identity};
+use super::paths::{Identity, identity};
 
 /// How the kernel uses the device or image: mounted, as swap, or as part of another device; for an image through a loop
 /// device. `None` if no use is visible.

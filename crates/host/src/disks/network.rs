@@ -10,41 +10,11 @@ use ashlar_rbd::OpenError as RbdError;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::names::unique_name;
 
-use super::{Access, Identity, OpenFailure};
+use super::failure::OpenFailure;
+use super::paths::{Access, NetworkDisk};
 use crate::error::Error;
 
-/// What a URI is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NetworkDisk<'a> {
-    /// An export of an NBD server.
-    Nbd(&'a str),
-    /// An image of a Ceph cluster.
-    Rbd(&'a str),
-}
-
-impl<'a> NetworkDisk<'a> {
-    /// What a path is of, if it is a URI.
-    pub(super) fn at(path: &'a Path) -> Option<Self> {
-        let text = path.to_str()?;
-        if ashlar_nbd::is_uri(text) {
-            Some(Self::Nbd(text))
-        } else if ashlar_rbd::is_uri(text) {
-            Some(Self::Rbd(text))
-        } else {
-            None
-        }
-    }
-
-    /// What it is, however the URI is written; `None` for an invalid one.
-    pub(super) fn identity(self) -> Option<Identity> {
-        match self {
-            Self::Nbd(uri) => ashlar_nbd::Uri::parse(uri).ok().map(Identity::Export),
-            Self::Rbd(uri) => {
-                ashlar_rbd::Uri::parse(uri).ok().map(|uri| Identity::Image(uri.identity()))
-            }
-        }
-    }
-
+impl NetworkDisk<'_> {
     /// Opens it. Blocks while it connects.
     ///
     /// # Errors

@@ -6,7 +6,26 @@ use ashlar_block::size::Notation;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use super::Value;
+/// A value that may be a number or a boolean, too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Value(pub(super) String);
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a string, an integer or a boolean")]
+        enum Scalar {
+            Integer(i64),
+            Boolean(bool),
+            String(String),
+        }
+        Ok(Self(match Scalar::deserialize(deserializer)? {
+            Scalar::Integer(number) => number.to_string(),
+            Scalar::Boolean(flag) => u8::from(flag).to_string(),
+            Scalar::String(text) => text,
+        }))
+    }
+}
 
 /// A number of bytes: `512M`, or an integer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
