@@ -23,10 +23,10 @@ pub(crate) use messages::{
 pub(crate) use replies::{control_error, refused, refused_by, refused_with, reply};
 pub(crate) use sample::SampleReply;
 pub use sample::{
-    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SnapshotSample,
-    SyncSample, ThreadSample,
+    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
+    ThreadSample,
 };
-pub use status::{ModelStatus, NbdClient, PoolStatus, Status, VolumeStatus};
+pub use status::{ModelStatus, NbdClient, PoolStatus, SnapshotSample, Status, VolumeStatus};
 
 /// The interface's name.
 pub(crate) const NAME: &str = "io.ashlar.Control";

@@ -1,13 +1,9 @@
 //! The answer of `Sample`, from which the metrics are made, too.
 
-use std::fmt;
-
 use ashlar_block::latency::BOUNDS_US;
-use ashlar_stack::graph::human_size;
-use ashlar_stack::snapshots::{SnapshotState, SnapshotUse};
 use serde::{Deserialize, Serialize};
 
-use super::{Job, NbdClient, PoolStatus};
+use super::{Job, NbdClient, PoolStatus, SnapshotSample};
 
 /// Counters and states of everything in a daemon, at one moment.
 #[derive(Serialize, Deserialize, Debug)]
@@ -102,66 +98,6 @@ impl DeviceSample {
     pub fn nbd_connections(&self) -> Option<u64> {
         let all = self.nbd_clients.iter().map(|client| client.connections);
         (self.usage == "volume").then(|| all.sum())
-    }
-}
-
-/// A snapshot at one moment. While it is merged, the origin has it.
-#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
-pub struct SnapshotSample {
-    /// The name of its origin for clients: `vg/data`.
-    pub origin: String,
-    /// `active`, `merging`, `merge-failed`, `overflow` or `invalid`.
-    pub state: String,
-    /// The used part of its space, as the column `Data%` of `lvs` shows it, if it is known.
-    pub used_percent: Option<f64>,
-    /// Bytes of its space in use with the metadata, if that is known.
-    pub used_bytes: Option<u64>,
-    /// Bytes of its space.
-    pub size_bytes: u64,
-}
-
-impl From<SnapshotUse> for SnapshotSample {
-    fn from(of: SnapshotUse) -> Self {
-        Self {
-            origin: of.origin,
-            state: of.state.name().to_owned(),
-            used_percent: of.percent.and_then(|percent| percent.show().parse().ok()),
-            used_bytes: of.used_bytes,
-            size_bytes: of.size_bytes,
-        }
-    }
-}
-
-impl SnapshotSample {
-    /// Whether it is valid, and is not being merged.
-    pub fn is_active(&self) -> bool {
-        self.state == SnapshotState::Active.name()
-    }
-
-    /// Whether it can no longer be written, or not even be read.
-    pub fn is_lost(&self) -> bool {
-        let lost = [SnapshotState::Overflow, SnapshotState::Invalid];
-        lost.iter().any(|state| state.name() == self.state)
-    }
-}
-
-impl fmt::Display for SnapshotSample {
-    /// What a user wants to know of it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is = |state: SnapshotState| self.state == state.name();
-        if is(SnapshotState::MergeFailed) {
-            return f.write_str("the merge of a snapshot into it has failed");
-        }
-        let merging = is(SnapshotState::Merging);
-        match merging {
-            true => f.write_str("a snapshot is being merged into it")?,
-            false => write!(f, "snapshot of {}", self.origin)?,
-        }
-        if let Some(percent) = self.used_percent {
-            let what = if merging { "left" } else { "used" };
-            write!(f, ", {percent:.2} % of {} {what}", human_size(self.size_bytes))?;
-        }
-        Ok(())
     }
 }
 
