@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ashlar_control::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
-use ashlar_engine::net::{Socket, send_with_files};
+use ashlar_engine::net::{MAX_FILES, Socket, send_with_files};
 use ashlar_engine::process::{self, credentials};
 use ashlar_lvm::command::Membership;
 use ashlar_stack::detail::Detail;
@@ -24,10 +24,8 @@ use crate::interface::{
     self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
     FileSystemReply, GroupsReply, Grow, Job, JobAction, JobsReply, Lvm, LvmMembers, LvmReply,
     Manage, Sample, SampleReply, Scrub, SizeReply, StartedReply, Status, StatusReply, StopReply,
-    Trace, TraceReply, ValueReply, VolumeNames, ZfsReply,
+    ValueReply, VolumeNames, ZfsReply,
 };
-use crate::passed_files::MAX_PASSED;
-use crate::trace::TraceStream;
 
 /// How long a daemon may take to answer: its main thread does no slow work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -267,17 +265,22 @@ impl Client {
         Ok(Some(entries))
     }
 
-    /// Starts a trace. From now on the connection is used only for it.
+    /// Calls a method with many replies, which from now on are all that the connection is used for: the first reply, and the rest of the
+    /// connection to the daemon at a path.
     ///
     /// # Errors
     /// It was refused.
-    pub fn trace(mut self, at: &Trace) -> Result<TraceStream> {
-        let reply = self.exchange_with("Trace", json!(at), true)?;
-        let TraceReply { devices, .. } = self.understand(reply)?;
+    pub(crate) fn into_replies<T: DeserializeOwned>(
+        mut self,
+        method: &str,
+        parameters: Value,
+    ) -> Result<(T, Socket, Frames, PathBuf)> {
+        let reply = self.exchange_with(method, parameters, true)?;
+        let first = self.understand(reply)?;
         let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
         self.stream.set_read_timeout(None).map_err(failed)?;
         let Self { stream, path, frames } = self;
-        Ok(TraceStream::new(Socket::from_fd(stream.into()), frames, path, devices))
+        Ok((first, Socket::from_fd(stream.into()), frames, path))
     }
 
     /// Asks the daemon to stop; with `force` it does not wait for its clients.
@@ -396,7 +399,7 @@ impl Client {
             let reply = reply.map_err(|error| self.lost(error))?;
             let Some((path, access)) = not_opened(&reply) else { break reply };
             let is_new = !passed.iter().any(|(known, _)| known == path);
-            if !is_new || !named.contains(&path) || passed.len() >= MAX_PASSED {
+            if !is_new || !named.contains(&path) || passed.len() >= MAX_FILES {
                 break reply;
             }
             let disk = disks::open_to_lend(Path::new(path), access)?;

@@ -1,4 +1,4 @@
-//! The state of the daemon behind its control socket.
+//! The state of the daemon behind its control socket, and the disks that its clients name.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -7,20 +7,22 @@ use std::time::Instant;
 
 use ashlar_control::varlink::Reply;
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::Stack;
+use ashlar_stack::assemble::{Disk, Stack};
 use ashlar_stack::attributes::Attributes;
 use ashlar_stack::incremental::{Turn, Turns};
 use serde_json::json;
 
+use crate::access::Caller;
 use crate::claimed::Identities;
 use crate::clients::Clients;
 use crate::confinement::Confinement;
-use crate::disks::{Access, Identity};
+use crate::disks::{self, Access, Identity};
 use crate::ending::Ending;
 use crate::front_ends::nbd::NbdReport;
 use crate::interface::{control_error, refused, refused_by};
 use crate::machine::Machine;
 use crate::models::Models;
+use crate::passed_files::PassedFiles;
 use crate::scrubs::Scrubs;
 use crate::speeds::Speeds;
 use crate::stopping::Farewells;
@@ -96,5 +98,69 @@ impl Service {
             ),
             None => control_error("NotFound", json!({ "path": name })),
         })
+    }
+
+    /// Opens a disk that the daemon does not have, or takes the one that was passed.
+    ///
+    /// # Errors
+    /// It cannot be opened, or the caller has to pass it.
+    pub(crate) async fn open_or_take(
+        &self,
+        path: &Path,
+        passed: &PassedFiles,
+    ) -> Result<Disk, Reply> {
+        let shown = path.display();
+        if let Some(descriptor) = passed.take(&shown.to_string()) {
+            let seen = self.machine.identity(path).await.map_err(refused_by)?;
+            if seen.is_some() && seen != disks::identity_of(&descriptor) {
+                let why = format!("cannot use {shown}: the daemon sees another file there");
+                return Err(refused(why, None));
+            }
+            return disks::adopt(descriptor, path, self.access, self.direct).map_err(refused_by);
+        }
+        match passed.caller {
+            Caller::Member { user } if disks::is_no_file(path) => {
+                let what = if disks::is_ram(path) { "take memory for" } else { "connect to" };
+                let why = format!("user {user} may not have this daemon {what} {shown}");
+                return Err(refused(why, Some("only root and the daemon's user may")));
+            }
+            Caller::Owner if !self.confinement.is_on() || disks::is_ram(path) => {
+                let opened = self.machine.open(path, self.access, self.direct).await;
+                return opened.map_err(refused_by);
+            }
+            Caller::Owner if disks::is_on_network(path) => {
+                let why = format!(
+                    "cannot open {shown}: the daemon is in its sandbox, and connects to nothing"
+                );
+                return Err(refused(why, Some("serve it from the start, or with --no-sandbox")));
+            }
+            Caller::Owner | Caller::Member { .. } => {}
+        }
+        let access = if self.access == Access::Write { "write" } else { "read" };
+        Err(control_error("NotOpened", json!({ "path": shown.to_string(), "access": access })))
+    }
+
+    /// Whether the disk held as `path` is what a user calls `disk`, which is `wanted` as far as the daemon sees it. If the daemon has that
+    /// file or device, it alone is meant: the path of another one may be the word of the client that passed it.
+    pub(crate) fn is_called(&self, path: &str, disk: &str, wanted: Option<&Identity>) -> bool {
+        let known = self.identities.borrow();
+        if wanted.is_some() && known.values().any(|held| Some(held) == wanted) {
+            return known.get(path) == wanted;
+        }
+        path == disk || self.stack.devices.name(path).as_deref() == Some(disk)
+    }
+
+    /// Refuses a new disk by the path of one that is in use: the daemon would forget that one. (One that has failed may be replaced.)
+    ///
+    /// # Errors
+    /// It has such a disk.
+    pub(crate) fn refuse_namesake(&self, path: &str) -> Result<(), Reply> {
+        let is_file = !disks::is_no_file(Path::new(path));
+        let all = self.stack.devices.all();
+        if is_file && all.iter().any(|held| held.path == path && !held.role.is_free()) {
+            let why = format!("{path} is in use: by that path the daemon has another disk");
+            return Err(refused(why, None));
+        }
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ashlar_block::rate_limited;
 use ashlar_control::varlink::{Call, Frames, MAX_CALL, Reply, encode};
-use ashlar_engine::net::{Listener, Socket};
+use ashlar_engine::net::{Listener, MAX_FILES, Socket};
 use ashlar_engine::{spawn, timeout};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::access::{Caller, Refusals};
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::interface::refused;
-use crate::passed_files::{MAX_PASSED, PassedFiles};
+use crate::passed_files::PassedFiles;
 
 /// What clients may take.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +147,7 @@ impl Conversation {
             self.buffer = buffer;
             match received? {
                 0 => return Ok(None),
-                _ if self.files.len() > MAX_PASSED => return Err(garbage(&"too many descriptors")),
+                _ if self.files.len() > MAX_FILES => return Err(garbage(&"too many descriptors")),
                 len => self.frames.push(&self.buffer[..len]),
             }
         }

@@ -14,10 +14,11 @@ use ashlar_plot::trace::binary::{Decoder, PlacedItem};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};
+use serde_json::json;
 
-use crate::client::{PATIENCE, understand};
+use crate::client::{Client, PATIENCE, understand};
 use crate::error::{Error, Result};
-use crate::interface::{TraceReply, TracedDevice};
+use crate::interface::{Trace, TraceReply, TracedDevice};
 
 /// A connection on which the daemon streams a trace.
 pub struct TraceStream {
@@ -31,15 +32,15 @@ pub struct TraceStream {
 }
 
 impl TraceStream {
-    /// The rest of the connection to the daemon at `path`, which has told the traced devices.
-    pub(crate) fn new(
-        socket: Socket,
-        frames: Frames,
-        path: PathBuf,
-        devices: Vec<TracedDevice>,
-    ) -> Self {
+    /// Starts a trace. From now on the connection is used only for it.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub fn begin(client: Client, at: &Trace) -> Result<Self> {
+        let (first, socket, frames, path) = client.into_replies("Trace", json!(at))?;
+        let TraceReply { devices, .. } = first;
         let number = |TracedDevice { name, major, minor }| (DeviceNumber { major, minor }, name);
-        Self {
+        Ok(Self {
             socket,
             frames,
             path,
@@ -47,7 +48,7 @@ impl TraceStream {
             decoder: Decoder::default(),
             lost: 0,
             is_over: false,
-        }
+        })
     }
 
     /// The traced devices.

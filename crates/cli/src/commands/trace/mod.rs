@@ -18,7 +18,7 @@ use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface;
 use ashlar_host::trace::{
-    NamesOnDisk, TraceFiles, host_and_kernel, recorded_devices, recorded_items,
+    NamesOnDisk, TraceFiles, TraceStream, host_and_kernel, recorded_devices, recorded_items,
 };
 use ashlar_plot::trace::Categories;
 use ashlar_plot::trace::binary::{Item, PlacedItem};
@@ -222,7 +222,7 @@ impl Trace {
             actions: (!self.actions.is_empty()).then(|| self.actions.clone()),
         };
         reactor.block_on(async {
-            let mut stream = self.daemon.connect()?.trace(&at)?;
+            let mut stream = TraceStream::begin(self.daemon.connect()?, &at)?;
             let mut output = self.output(stream.devices().to_vec(), Access::Look).await?;
             tracing::debug!(devices = self.devices.join(", "), "tracing");
             let mut stop = Some(end(&signals, self.stopwatch));

@@ -17,11 +17,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::control::{self, ControlSocket, Controls};
+use super::handle::{ScrubHandle, ScrubOptions, ScrubStart};
 use super::origin::Origin;
 use super::owners::{self, BlockOwner};
 use super::records::ScrubRecord;
 use super::report::{Occasion, ReportForm};
-use super::{ScrubHandle, ScrubOptions, ScrubStart};
 use crate::btrfs::SIGNALS;
 use crate::error::{Error, Result};
 
