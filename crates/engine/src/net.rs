@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{
@@ -396,6 +397,26 @@ pub fn send_with_files(
         control.clear();
     }
     Ok(())
+}
+
+/// Waits until `fd` is readable, or closed; false if `deadline` comes first.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        match poll(&mut polled, left.as_ref()) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// Sends the rest of `want` bytes of `data` through the ring, after a direct attempt with the result `first`.

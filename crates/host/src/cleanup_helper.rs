@@ -34,6 +34,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use ashlar_engine::net::readable_until;
 use ashlar_engine::process::pass_on_nothing;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::socket_file::{self, Identity};
@@ -47,7 +48,6 @@ use rustix::net::{
 };
 use rustix::stdio::stdin;
 
-use crate::client::readable_until;
 use crate::error::{Error, Result};
 use crate::users;
 

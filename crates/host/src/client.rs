@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ashlar_control::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
-use ashlar_engine::net::{MAX_FILES, Socket, send_with_files};
+use ashlar_engine::net::{MAX_FILES, Socket, readable_until, send_with_files};
 use ashlar_engine::process::{self, credentials};
 use ashlar_lvm::command::Membership;
 use ashlar_stack::detail::Detail;
 use ashlar_zfs::protocol::{Command, Reply as PoolReply};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -501,23 +499,6 @@ fn is_gone(process: Option<&OwnedFd>) -> bool {
     process.is_some_and(|process| {
         readable_until(process.as_fd(), Some(Instant::now())).is_ok_and(|it| it)
     })
-}
-
-/// Waits until `fd` is readable, or closed; false if `deadline` comes first.
-pub(crate) fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
-    loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let left = left.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        match poll(&mut polled, left.as_ref()) {
-            Ok(count) => return Ok(count > 0),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
 }
 
 /// The next message of a stream; `None` if the stream ends first.
