@@ -20,7 +20,7 @@ use crate::acceptance::Asked;
 use crate::access::{self, Access};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
-use crate::{disks, front_ends};
+use crate::{disks, mount_point};
 
 /// The directory of ZFS's module parameters.
 pub(crate) const PARAMETERS: &str = "sys/module/zfs/parameters/";
@@ -160,7 +160,7 @@ impl Config {
     /// What is missing, and an option that avoids it.
     pub(crate) fn check_surroundings(&self) -> Result<Access> {
         if let Some(path) = &self.mount {
-            front_ends::mount::check(path)?;
+            mount_point::check(path)?;
         }
         let access = Access::new(self.control_group.as_ref().map(|group| &*group.0))?;
         access::place(self.control.as_deref())?;

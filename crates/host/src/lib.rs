@@ -60,6 +60,7 @@ pub mod md;
 mod membership;
 mod metrics;
 mod models;
+mod mount_point;
 mod notify;
 pub mod options;
 mod passed_files;

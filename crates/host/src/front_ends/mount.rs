@@ -13,7 +13,7 @@ use ashlar_block::LocalFuture;
 use ashlar_block::byte_volume::Holes;
 use ashlar_engine::{Engine, ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
-use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, MountPlace, mount};
+use ashlar_export::fuse::mount::{Mount, MountOptions, MountPlace, mount};
 use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
@@ -30,6 +30,7 @@ use crate::cleanup_helper::CleanupHelper;
 use crate::disks;
 use crate::ending::{Ending, Obstacle, PATIENCE};
 use crate::error::{Error, FAILURE, Result};
+use crate::mount_point::cannot_mount;
 
 /// How often unmounting is retried while the mount is in use.
 const RETRY: Duration = Duration::from_millis(200);
@@ -44,25 +45,6 @@ pub(crate) struct ServedMount {
     session: Arc<Session<View>>,
     /// For notifications.
     fd: OwnedFd,
-}
-
-/// Checks in advance, as far as possible, that `path` can be a mount point.
-///
-/// # Errors
-/// It cannot.
-pub(crate) fn check(path: &Path) -> Result<()> {
-    ashlar_export::fuse::mount::check(path).map_err(cannot_mount)
-}
-
-fn cannot_mount(error: MountError) -> Error {
-    let hint = if let MountError::MountPoint { path, source } = &error
-        && source.kind() == io::ErrorKind::NotFound
-    {
-        format!("make the directory first: mkdir -p {}", path.display())
-    } else {
-        "--nbd ADDRESS serves the volumes without a mount".into()
-    };
-    Error::plain("cannot mount", error).hint(hint)
 }
 
 /// A mount whose requests wait until [`ServedMount::start`]. Dropping it ends it.
