@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::control_path;
-use crate::disks::{self, Access};
+use crate::disks::{Access, in_directory};
 use crate::error::{Error, FAILURE, Result};
 use crate::interface::{
     self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
@@ -28,20 +28,23 @@ use crate::interface::{
 /// How long a daemon may take to answer: its main thread does no slow work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Opens a disk for a daemon, with this access.
+pub type Lend = fn(&Path, Access) -> Result<OwnedFd>;
+
 /// A connection to a daemon.
 pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     frames: Frames,
+    lend: Lend,
 }
 
 impl Client {
-    /// Connects to the daemon at `path`, or at the default path.
+    /// Connects to the daemon at `path`, or at the default path. `lend` opens disks of the user's that the daemon cannot open.
     ///
     /// # Errors
-    /// No daemon listens there, or the user has named maps, which a running daemon does not accept.
-    pub fn connect(path: Option<&Path>) -> Result<Self> {
-        disks::maps::refuse()?;
+    /// No daemon listens there.
+    pub fn connect(path: Option<&Path>, lend: Lend) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => control_path::default_for_client()?,
@@ -57,7 +60,7 @@ impl Client {
         let stream = UnixStream::connect(&path).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-        Ok(Self { stream, path, frames: Frames::new(MAX_REPLY) })
+        Ok(Self { stream, path, frames: Frames::new(MAX_REPLY), lend })
     }
 
     /// The daemon's state.
@@ -153,7 +156,7 @@ impl Client {
     /// # Errors
     /// It was refused, or the group is not served.
     pub fn lvm_members(&mut self, at: &LvmMembers) -> Result<LvmReply> {
-        let whole = |path: &String| disks::in_directory(&at.directory, path).display().to_string();
+        let whole = |path: &String| in_directory(&at.directory, path).display().to_string();
         let physical: Vec<String> = match &at.command {
             Membership::Create(new) => new.physical.iter().map(whole).collect(),
             Membership::Extend { physical, .. } => physical.iter().map(whole).collect(),
@@ -277,7 +280,7 @@ impl Client {
         let first = self.understand(reply)?;
         let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
         self.stream.set_read_timeout(None).map_err(failed)?;
-        let Self { stream, path, frames } = self;
+        let Self { stream, path, frames, .. } = self;
         Ok((first, Socket::from_fd(stream.into()), frames, path))
     }
 
@@ -400,7 +403,7 @@ impl Client {
             if !is_new || !named.contains(&path) || passed.len() >= MAX_FILES {
                 break reply;
             }
-            let disk = disks::open_to_lend(Path::new(path), access)?;
+            let disk = (self.lend)(Path::new(path), access)?;
             passed.push((path.to_owned(), disk));
         };
         let result = self.understand(reply);

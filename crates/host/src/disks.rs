@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 
 mod failure;
 mod kernel_use;
+mod lending;
 pub(crate) mod maps;
 mod network;
 mod paths;
@@ -31,6 +32,7 @@ mod paths;
 use failure::{OpenFailure, open_error};
 use paths::{NetworkDisk, RAM};
 
+pub use lending::lending_client;
 pub use maps::{MappedDisk, mapped_disks, use_maps};
 pub use paths::{Access, Identity, absolute, device_number, identity, may_exist};
 pub(crate) use paths::{identity_of, in_directory, is_no_file, is_on_network, is_ram, is_same};
@@ -126,7 +128,7 @@ fn patiently<T>(
 ///
 /// # Errors
 /// As there.
-pub(crate) fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
+fn open_to_lend(path: &Path, access: Access) -> Result<OwnedFd> {
     maps::refuse_passing(path)?;
     let opened = patiently(path, || {
         try_open_with(path, access, true, |options| {

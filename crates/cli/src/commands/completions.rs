@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use ashlar_host::client::Client;
+use ashlar_host::disks::lending_client;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::{Status, VolumeStatus};
 use clap::{Arg, Args, Command};
@@ -76,7 +77,7 @@ fn with_names(command: Command) -> Command {
 }
 
 fn ask<T>(question: impl FnOnce(&mut Client) -> Result<T>) -> Option<T> {
-    question(&mut Client::connect(None).ok()?).ok()
+    question(&mut lending_client(None).ok()?).ok()
 }
 
 /// Those names that begin with what was typed.

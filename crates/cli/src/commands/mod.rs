@@ -66,7 +66,7 @@ impl Daemon {
     /// # Errors
     /// No daemon listens.
     pub(crate) fn connect(&self) -> Result<Client> {
-        Client::connect(self.control.as_deref())
+        disks::lending_client(self.control.as_deref())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_host::disks::lending_client;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::interface::{self, ManageAction, disk_for_daemon};
 use clap::Args;
@@ -39,7 +39,7 @@ enum Mode {
 impl Manage {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (changes, control) = parse(self.array.as_str(), &self.words)?;
-        change(&mut Client::connect(control.as_deref())?, changes, false)
+        change(&mut lending_client(control.as_deref())?, changes, false)
     }
 }
 

@@ -1,0 +1,16 @@
+//! The client of a daemon that lends it disks.
+
+use std::path::Path;
+
+use super::{maps, open_to_lend};
+use crate::client::Client;
+use crate::error::Result;
+
+/// Connects to the daemon at `control`, or at the default path: what it asks for and cannot open by itself, this process opens.
+///
+/// # Errors
+/// No daemon listens there, or the user has named maps, which a running daemon does not accept.
+pub fn lending_client(control: Option<&Path>) -> Result<Client> {
+    maps::refuse()?;
+    Client::connect(control, open_to_lend)
+}
