@@ -9,13 +9,13 @@ use std::sync::{Arc, OnceLock};
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_btrfs::csum::ChecksumKind;
-use ashlar_btrfs::files::{Files, Piece, Place};
-use ashlar_btrfs::ondisk::items::FileType;
+use ashlar_btrfs::files::Files;
 use ashlar_btrfs::ondisk::node::BlockExpectation;
 use ashlar_btrfs::path::Root;
 use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_btrfs::{backref, inspect};
+use ashlar_files::{FileType, Piece, Place, Tree as _};
 use ashlar_sim::{Media, Sim, SimDisk};
 
 /// A file system on one device, without duplicated blocks.
@@ -166,7 +166,7 @@ async fn ask(fs: &Arc<FileSystem>) {
 
 /// Walks through all files.
 async fn walk(files: &Files) {
-    let mut open: Vec<_> = files.list(files.root()).await.into_iter().collect();
+    let mut open: Vec<_> = files.entries(files.root()).await.into_iter().collect();
     let mut steps = 0;
     while let Some(listing) = open.last_mut() {
         steps += 1;
@@ -182,7 +182,7 @@ async fn walk(files: &Files) {
         assert!(!entry.name.contains(&b'/') && !entry.name.contains(&0));
         read(files, entry.place).await;
         if entry.kind == FileType::Directory {
-            open.extend(files.list(entry.place).await);
+            open.extend(files.entries(entry.place).await);
         }
     }
 }
@@ -192,12 +192,10 @@ async fn read(files: &Files, place: Place) {
     let Ok(mut reader) = files.read(place).await else { return };
     let (mut end, mut steps) = (0, 0);
     while let Some(piece) = reader.next().await {
-        let (offset, len) = match &piece {
-            Piece::Data { offset, bytes } => (*offset, bytes.len() as u64),
-            Piece::Hole { offset, len } | Piece::Lost { offset, len, .. } => (*offset, *len),
-        };
-        assert!(offset == end && len > 0, "pieces are beside each other");
-        end = offset + len;
+        let (Piece::Data { offset, .. } | Piece::Hole { offset, .. } | Piece::Lost { offset, .. }) =
+            &piece;
+        assert!(*offset == end && piece.end() > end, "pieces are beside each other");
+        end = piece.end();
         steps += 1;
         assert!(steps < STEPS_MAX, "the pieces do not end");
     }

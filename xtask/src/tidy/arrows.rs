@@ -1,6 +1,6 @@
 //! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> top -> host -> {export, plot, sandbox, stack} -> {lvm -> dm, md, btrfs, zfs} -> block`; `engine` and `sim` are beside `block`.
+//! `cli -> top -> host -> {export, plot, sandbox, stack} -> {lvm -> dm, md, btrfs -> files, zfs} -> block`; `engine` and `sim` are beside `block`.
 //! `host` and `terminal`, which `top` and `cli` use, stand on `control`. The layers that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{line_of, without_tests};
@@ -18,7 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("md", &["block", "parity"]),
     ("dm", &["block"]),
     ("lvm", &["block", "dm"]),
-    ("btrfs", &["block", "parity"]),
+    ("files", &["block"]),
+    ("btrfs", &["block", "parity", "files"]),
     ("zfs", &["block", "engine"]),
     ("nbd", &["block", "engine"]),
     ("rbd", &["block", "engine"]),
@@ -28,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "host",
         &[
-            "control", "block", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "nbd", "rbd",
+            "control", "block", "files", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "nbd", "rbd",
             "export", "sandbox", "stack", "plot",
         ],
     ),
@@ -37,14 +38,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "block", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "plot",
+            "block", "files", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "plot",
             "terminal", "top",
         ],
     ),
 ];
 
 /// Crates that run unchanged in the simulator: they use no clock, thread or file.
-const SIMULATED: &[&str] = &["block", "parity", "sim", "md", "dm", "lvm", "btrfs"];
+const SIMULATED: &[&str] = &["block", "parity", "sim", "md", "dm", "lvm", "files", "btrfs"];
 
 /// Crates that reach the operating system, which simulated crates may not use.
 const SYSTEM_CRATES: &[&str] =

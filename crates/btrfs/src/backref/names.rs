@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use ashlar_files::{Name, PATH_BYTES_MAX};
+
 use crate::error::TreeError;
-use crate::files::{Name, PATH_BYTES_MAX};
 use crate::ondisk::items::{InodeExtrefs, InodeRefs};
 use crate::ondisk::key::{Key, item, objectid};
 use crate::path::{Path, Root};

@@ -1,50 +1,36 @@
 //! Directories, entry by entry.
 
-use super::{FileError, Files, Link, Name, Place, is_name};
-use crate::ondisk::items::{DirEntries, FileType};
+use ashlar_files::{Answer, Entries, Entry, FileError, Name, is_name};
+
+use super::inodes::{Inodes, Link, kind_of};
+use crate::error::TreeError;
+use crate::ondisk::items::DirEntries;
 use crate::ondisk::key::{Key, item};
-use crate::path::Path;
+use crate::path::{Path, Root};
 use crate::readahead::Reada;
 use crate::roots::damaged;
 
-/// An entry of a directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DirectoryEntry {
-    /// Its name.
-    pub name: Vec<u8>,
-    /// Type, according to the entry.
-    pub kind: FileType,
-    /// What it refers to.
-    pub place: Place,
-}
-
 /// Reads a directory in the order of the kernel's `readdir`. After an error it continues with the next entry.
 #[derive(Debug)]
-pub struct Directory {
-    files: Files,
-    directory: Place,
+pub(super) struct Directory<'a> {
+    inodes: &'a Inodes,
+    /// Its tree and inode; `None` for an empty directory without an inode.
+    directory: Option<(Root, u64)>,
     /// The first key not yet read; `None` at the end.
     next: Option<Key>,
 }
 
-impl Directory {
-    pub(super) fn new(files: Files, directory: Place) -> Self {
-        let next = match directory {
-            Place::Inode { inode, .. } => Some(Key::new(inode, item::DIR_INDEX, 0)),
-            Place::Empty => None,
-        };
-        Self { files, directory, next }
+impl<'a> Directory<'a> {
+    pub(super) fn new(inodes: &'a Inodes, directory: Option<(Root, u64)>) -> Self {
+        let next = directory.map(|(_, inode)| Key::new(inode, item::DIR_INDEX, 0));
+        Self { inodes, directory, next }
     }
 
-    /// The next entry; `None` at the end.
-    ///
-    /// # Errors
-    /// The tree or the entry is damaged; the entries after it can still be read.
-    pub async fn next(&mut self) -> Result<Option<DirectoryEntry>, FileError> {
-        let (Place::Inode { tree, inode }, Some(from)) = (self.directory, self.next) else {
+    async fn read(&mut self) -> Result<Option<Entry>, FileError> {
+        let (Some((tree, inode)), Some(from)) = (self.directory, self.next) else {
             return Ok(None);
         };
-        let mut path = Path::new(&self.files.fs, tree).with_reada(Reada::Forward);
+        let mut path = Path::new(&self.inodes.fs, tree).with_reada(Reada::Forward);
         let is_ours = |key: &Key| (key.objectid, key.kind) == (inode, item::DIR_INDEX);
         match path.search(from).await {
             Ok(true) => {}
@@ -69,15 +55,21 @@ impl Directory {
             None => {
                 let why = "it is empty".to_owned();
                 let tree = tree.id;
-                return Err(crate::error::TreeError::Item { tree, key, why }.into());
+                return Err(TreeError::Item { tree, key, why }.into());
             }
         };
-        let (name, kind, location) = (entry.name.to_vec(), entry.kind, entry.location);
+        let (name, kind, location) = (entry.name.to_vec(), kind_of(entry.kind), entry.location);
         if !is_name(&name) {
             return Err(FileError::BadName { tree: tree.id, inode, name: Name(name) });
         }
         let link = Link { tree, directory: inode, name: &name, index: Some(key.offset) };
-        let place = self.files.place(link, location, kind).await?;
-        Ok(Some(DirectoryEntry { name, kind, place }))
+        let place = self.inodes.place(link, location, kind).await?;
+        Ok(Some(Entry { name, kind, place }))
+    }
+}
+
+impl Entries for Directory<'_> {
+    fn next(&mut self) -> Answer<'_, Option<Entry>> {
+        Box::pin(self.read())
     }
 }

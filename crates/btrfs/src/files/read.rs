@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use thiserror::Error;
+use ashlar_block::LocalFuture;
+use ashlar_files::{Contents, FileError, LossReason, Piece};
 
-use super::FileError;
 use super::verify::{Sectors, Verifier};
 use crate::compress::{self, DecompressError, EXTENT_BYTES_MAX};
 use crate::error::{ReadError, TreeError};
@@ -22,54 +22,6 @@ const PIECE_BYTES: u64 = 512 << 10;
 /// Maximum size of an extent in bytes: kernels create none above 256 MiB. An item that claims more
 /// is not read piece by piece only to find nothing.
 const DATA_EXTENT_BYTES_MAX: u64 = 1 << 30;
-
-/// Why bytes of a file are lost.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum LossReason {
-    /// No mirror can be read; the last reason.
-    #[error("{0}")]
-    Read(ReadError),
-    /// They are wrong on every mirror that can be read.
-    #[error("no mirror has bytes that match the checksum")]
-    Checksum,
-    /// Their checksums cannot be read.
-    #[error("its checksums cannot be read: {0}")]
-    Sums(TreeError),
-    /// The bytes are right, but cannot be decompressed.
-    #[error("{0}")]
-    Decompress(DecompressError),
-    /// The item with their location cannot be read.
-    #[error("{0}")]
-    Extent(String),
-}
-
-/// A part of a file's contents.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Piece {
-    /// Bytes.
-    Data {
-        /// Offset in the file.
-        offset: u64,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
-    /// Zeroes that are not stored.
-    Hole {
-        /// Offset in the file.
-        offset: u64,
-        /// Length in bytes.
-        len: u64,
-    },
-    /// Bytes that cannot be read.
-    Lost {
-        /// Offset in the file.
-        offset: u64,
-        /// Length in bytes.
-        len: u64,
-        /// The reason.
-        why: LossReason,
-    },
-}
 
 /// Content of the file according to an item.
 #[derive(Clone, Debug)]
@@ -94,7 +46,7 @@ struct FilePart {
 
 /// Reads a file from its beginning to its end, in pieces of bounded size.
 #[derive(Debug)]
-pub struct Reader {
+pub(super) struct Reader {
     fs: Arc<FileSystem>,
     tree: Root,
     inode: u64,
@@ -124,13 +76,7 @@ impl Reader {
         Ok(Self { fs, tree, inode, size, has_sums, verifier, at: 0, part, decompressed, ready })
     }
 
-    /// File size in bytes.
-    pub fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// The next piece; `None` at the end. Pieces are in order and without gaps.
-    pub async fn next(&mut self) -> Option<Piece> {
+    async fn piece(&mut self) -> Option<Piece> {
         if let Some(piece) = self.ready.pop() {
             return Some(piece);
         }
@@ -162,16 +108,7 @@ impl Reader {
             }
             Source::Plain(extent) => self.plain(extent, offset - part.start, left).await,
         };
-        self.at = match &piece {
-            Piece::Data { offset, bytes } => offset + bytes.len() as u64,
-            Piece::Hole { offset, len } | Piece::Lost { offset, len, .. } => offset + len,
-        };
-        if let Some(last) = self.ready.first() {
-            self.at = match last {
-                Piece::Data { offset, bytes } => offset + bytes.len() as u64,
-                Piece::Hole { offset, len } | Piece::Lost { offset, len, .. } => offset + len,
-            };
-        }
+        self.at = self.ready.first().unwrap_or(&piece).end();
         Some(piece)
     }
 
@@ -246,7 +183,7 @@ impl Reader {
             FileExtentBody::Inline(bytes) => {
                 match compress::decompress(compression, bytes, ram_bytes, self.fs.sectorsize()) {
                     Ok(bytes) => Source::Bytes { start, bytes: bytes.into() },
-                    Err(why) => Source::Lost(LossReason::Decompress(why)),
+                    Err(why) => Source::Lost(LossReason::Decompress(why.to_string())),
                 }
             }
             FileExtentBody::Regular(extent) => match extent.at {
@@ -258,7 +195,7 @@ impl Reader {
                     if fits && extent.disk_num_bytes <= DATA_EXTENT_BYTES_MAX {
                         Source::Plain(extent)
                     } else {
-                        Source::Lost(LossReason::Read(ReadError::Unmapped(at)))
+                        Source::Lost(ReadError::Unmapped(at).into())
                     }
                 }
                 Some(at) => match self.decompress(at, extent, compression, ram_bytes).await {
@@ -288,7 +225,7 @@ impl Reader {
         }
         if extent.disk_num_bytes > EXTENT_BYTES_MAX as u64 {
             let too_large = DecompressError::TooLarge(extent.disk_num_bytes);
-            return Err(LossReason::Decompress(too_large));
+            return Err(LossReason::Decompress(too_large.to_string()));
         }
         let Sectors { bytes, lost } =
             self.verifier.read(at, extent.disk_num_bytes, self.has_sums).await;
@@ -297,7 +234,7 @@ impl Reader {
         }
         let sector = self.fs.sectorsize();
         let bytes = compress::decompress(compression, &bytes, ram_bytes, sector);
-        let bytes: Arc<[u8]> = bytes.map_err(LossReason::Decompress)?.into();
+        let bytes: Arc<[u8]> = bytes.map_err(|why| LossReason::Decompress(why.to_string()))?.into();
         self.decompressed = Some((at, Arc::clone(&bytes)));
         Ok(bytes)
     }
@@ -340,5 +277,15 @@ impl Reader {
         pieces.reverse();
         self.ready = pieces;
         self.ready.pop().unwrap_or(Piece::Hole { offset, len })
+    }
+}
+
+impl Contents for Reader {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn next(&mut self) -> LocalFuture<'_, Option<Piece>> {
+        Box::pin(self.piece())
     }
 }

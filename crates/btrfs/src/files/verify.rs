@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ashlar_block::CopyNumber;
+use ashlar_files::LossReason;
 use tracing::debug;
 
-use super::LossReason;
 use crate::csum::{ChecksumKind, MAX_SIZE};
 use crate::error::TreeError;
 use crate::ondisk::items::CsumItem;
@@ -51,7 +51,7 @@ impl Verifier {
             Ok(sums) => sums,
             Err(error) => {
                 // Without checksums there is no telling whether the bytes are right.
-                sectors.lost.fill(Some(LossReason::Sums(error)));
+                sectors.lost.fill(Some(LossReason::Sums(error.to_string())));
                 return sectors;
             }
         };

@@ -8,7 +8,6 @@
 mod chunks;
 mod df;
 mod items;
-mod mode;
 mod names;
 mod owners;
 mod show;
@@ -28,12 +27,11 @@ use thiserror::Error;
 pub use chunks::chunks;
 pub use df::{device_usage, df};
 pub(crate) use items::{Sizes, invalid};
-pub use mode::mode;
 pub(crate) use names::tree_title;
 pub use names::{key, object, tree_id};
 pub use owners::owners;
 pub use show::show;
-pub use size::{SizeForm, size};
+pub use size::SizeForm;
 pub use space::{Allocation, Space, allocations, spaces};
 pub use subvolume::{subvolume, subvolume_with};
 pub use subvolumes::{ListedSubvolume, SubvolumeKey, SubvolumeList};
@@ -41,7 +39,6 @@ pub use superblock::{
     SuperblockKind, SuperblockTextError, superblock, superblock_at, superblock_heading,
     superblock_of,
 };
-pub use time::utc;
 pub use tree::{DumpCounts, block, tree, trees};
 pub use usage::usage;
 

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
-use crate::files::Name;
+use ashlar_files::{Name, size};
+
 use crate::volume::FileSystem;
 
 /// Label, UUID and devices of a file system, as `btrfs filesystem show` prints them; `raw` sizes are bytes.
 pub fn show(fs: &FileSystem, raw: bool) -> String {
-    let size = |bytes: u64| if raw { bytes.to_string() } else { super::size(bytes as f64) };
+    let size = |bytes: u64| if raw { bytes.to_string() } else { size(bytes as f64) };
     let superblock = fs.superblock();
     let label = match superblock.label() {
         [] => "none ".to_owned(),

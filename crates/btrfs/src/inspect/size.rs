@@ -1,22 +1,6 @@
-//! Sizes.
+//! Sizes, in bytes or in units.
 
-/// `464.00MiB`, as btrfs-progs print sizes.
-pub fn size(bytes: f64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024.0 {
-        return format!("{bytes:.2}B");
-    }
-    let mut value = bytes / 1024.0;
-    let mut unit = UNITS[0];
-    for next in &UNITS[1..] {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    format!("{value:.2}{unit}")
-}
+use ashlar_files::size;
 
 /// How sizes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,18 +32,5 @@ impl SizeForm {
             Self::Bytes => 18,
             Self::Units => 10,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_size_has_the_largest_unit_that_it_fills() {
-        for (bytes, text) in [(0.0, "0.00B"), (1023.0, "1023.00B"), (1536.0, "1.50KiB")] {
-            assert_eq!(size(bytes), text);
-        }
-        assert_eq!(size((464_u64 << 20) as f64), "464.00MiB");
     }
 }

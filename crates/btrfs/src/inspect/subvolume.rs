@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use ashlar_files::{Name, utc};
 use uuid::Uuid;
 
 use super::subvolumes::dash;
-use super::{InspectError, Sink, utc};
+use super::{InspectError, Sink};
 use crate::backref::subvolume_path;
 use crate::error::TreeError;
-use crate::files::Name;
 use crate::ondisk::items::RootFlags;
 use crate::ondisk::key::objectid;
 use crate::volume::FileSystem;

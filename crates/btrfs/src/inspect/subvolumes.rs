@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ashlar_files::utc;
 use uuid::Uuid;
 
-use super::utc;
 use crate::backref::subvolume_path;
 use crate::error::TreeError;
 use crate::ondisk::items::RootFlags;

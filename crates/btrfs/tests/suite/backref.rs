@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use crate::support::{Rig, blocks, items, names};
 use ashlar_btrfs::backref::{self, FilePart, Owners};
-use ashlar_btrfs::files::{Files, Place};
-use ashlar_btrfs::ondisk::items::{FileExtent, FileExtentBody, FileType};
+use ashlar_btrfs::files::Files;
+use ashlar_btrfs::ondisk::items::{FileExtent, FileExtentBody};
 use ashlar_btrfs::ondisk::key::{item, objectid};
 use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_files::{FileType, Place, Tree as _};
 
 /// An extent as a walk over all files sees it: tree, inode, offset in the file; address; whether it
 /// is compressed.
@@ -72,11 +73,11 @@ async fn paths(fs: &Arc<FileSystem>) -> BTreeSet<(u64, u64, Vec<u8>)> {
     let mut all = BTreeSet::new();
     let mut directories = vec![(Vec::new(), files.root())];
     while let Some((path, directory)) = directories.pop() {
-        let mut listing = files.list(directory).await.expect("a directory");
+        let mut listing = files.entries(directory).await.expect("a directory");
         while let Some(entry) = listing.next().await.expect("sound") {
             let path = [&path[..], b"/", &entry.name].concat();
             if let Place::Inode { tree, inode } = entry.place {
-                all.insert((tree.id, inode, path.clone()));
+                all.insert((tree, inode, path.clone()));
             }
             if entry.kind == FileType::Directory {
                 directories.push((path, entry.place));

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::support::{MIRRORED, PARITY, Rig, blocks, items, names, text_of};
-use ashlar_btrfs::files::{FileError, Files, LossReason, Name, Piece, Place, device_numbers};
-use ashlar_btrfs::ondisk::items::{CsumItem, FileType};
+use ashlar_btrfs::files::Files;
+use ashlar_btrfs::ondisk::items::CsumItem;
 use ashlar_btrfs::ondisk::key::{item, objectid};
 use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions};
+use ashlar_files::{FileError, FileType, LossReason, Piece, Place, Tree as _};
 use sha2::{Digest, Sha256};
 
 fn escaped(path: &[u8]) -> String {
@@ -54,12 +55,12 @@ async fn manifest(fs: &Arc<FileSystem>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut directories = vec![(Vec::new(), files.root())];
     while let Some((path, directory)) = directories.pop() {
-        let mut listing = files.list(directory).await.expect("a directory");
+        let mut listing = files.entries(directory).await.expect("a directory");
         while let Some(entry) = listing.next().await.expect("sound") {
             let path = [&path[..], b"/", &entry.name].concat();
             let stat = files.stat(entry.place).await.expect("sound");
-            let mode = stat.as_ref().map_or(0o755, |stat| stat.mode.get() & 0o7777);
-            let numbers = stat.as_ref().map(|stat| device_numbers(stat.rdev.get()));
+            let mode = stat.as_ref().map_or(0o755, |stat| stat.mode & 0o7777);
+            let numbers = stat.as_ref().map(|stat| stat.device);
             let numbers = numbers.map_or(String::new(), |(a, b)| format!("{a}:{b}"));
             assert_eq!(files.kind(entry.place).await, Ok(entry.kind), "{}", escaped(&path));
             let (letter, size, content) = match entry.kind {
@@ -80,7 +81,7 @@ async fn manifest(fs: &Arc<FileSystem>) -> BTreeMap<String, String> {
                 FileType::CharacterDevice => ("c", 0, numbers),
                 FileType::Fifo => ("p", 0, "-".to_owned()),
                 FileType::Socket => ("s", 0, "-".to_owned()),
-                FileType::Unknown | FileType::Xattr => {
+                FileType::Unknown => {
                     panic!("{}: {:?}", escaped(&path), entry.kind)
                 }
             };
@@ -277,7 +278,7 @@ fn paths_lead_somewhere_or_say_why_not() {
         assert!(matches!(files.read(place).await, Err(FileError::Kind { .. })));
         assert!(matches!(files.target(place).await, Err(FileError::Kind { .. })));
         let place = at("inline").await.expect("it is there");
-        assert!(matches!(files.list(place).await, Err(FileError::Kind { .. })));
+        assert!(matches!(files.entries(place).await, Err(FileError::Kind { .. })));
         // With another subvolume as root, its contents are at the top level.
         let inner = Files::open(&fs, 259).await.expect("it is there");
         let place = at("deep/second/kept").await.expect("it is there");
@@ -287,7 +288,7 @@ fn paths_lead_somewhere_or_say_why_not() {
         // A subvolume that is not in a snapshot appears there as an empty directory.
         let place = at("deep/second/nested").await.expect("it is there");
         assert_eq!((place, files.stat(place).await), (Place::Empty, Ok(None)));
-        let mut listing = files.list(place).await.expect("a directory");
+        let mut listing = files.entries(place).await.expect("a directory");
         assert_eq!(listing.next().await, Ok(None));
     });
 }
@@ -301,7 +302,7 @@ fn extended_attributes_are_there() {
         let mut directories = vec![files.root()];
         let mut all = Vec::new();
         while let Some(directory) = directories.pop() {
-            let mut listing = files.list(directory).await.expect("a directory");
+            let mut listing = files.entries(directory).await.expect("a directory");
             while let Some(entry) = listing.next().await.expect("sound") {
                 all.extend(files.attributes(entry.place).await.expect("sound"));
                 if entry.kind == FileType::Directory {
@@ -314,23 +315,4 @@ fn extended_attributes_are_there() {
     let value = |name: &[u8]| found.iter().find(|(found, _)| found == name).map(|(_, value)| value);
     assert_eq!(value(b"user.note").map(Vec::as_slice), Some(&b"an attribute"[..]));
     assert_eq!(value(b"user.long").map(Vec::len), Some(700));
-}
-
-#[test]
-fn a_name_is_shown_as_text_and_taken_as_it_is_shown() {
-    let names: [(&[u8], &str); 6] = [
-        (b"plain name", "plain name"),
-        ("h\u{e4}user/\u{5bb6}".as_bytes(), "h\u{e4}user/\u{5bb6}"),
-        (b"a\x1b[31m\n", r"a\x1b[31m\x0a"),
-        (b"\xff\xc3", r"\xff\xc3"),
-        ("\u{9b}".as_bytes(), r"\xc2\x9b"),
-        (br"back\x41", r"back\x5cx41"),
-    ];
-    for (bytes, shown) in names {
-        let name = Name(bytes.to_vec());
-        assert_eq!(name.to_string(), shown);
-        assert_eq!(Name::from_shown(shown.as_bytes()), name);
-    }
-    assert_eq!(Name::from_shown(br"\x4").0, br"\x4");
-    assert_eq!(Name::from_shown(br"\x+4").0, br"\x+4");
 }

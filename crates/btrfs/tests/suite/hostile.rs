@@ -10,14 +10,15 @@ use crate::support::{Rig, blocks};
 use ashlar_btrfs::backref;
 use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::OpenError;
-use ashlar_btrfs::files::{Directory, FileError, Files, LossReason, Piece};
+use ashlar_btrfs::files::Files;
 use ashlar_btrfs::inspect::{self, SizeForm};
-use ashlar_btrfs::ondisk::items::{FileType, name_hash};
+use ashlar_btrfs::ondisk::items::name_hash;
 use ashlar_btrfs::ondisk::key::{Key, item};
 use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE};
 use ashlar_btrfs::path::{Path, Root};
 use ashlar_btrfs::units::{Logical, MirrorNum};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions};
+use ashlar_files::{Entries, FileError, FileType, LossReason, Piece, Tree as _};
 use ashlar_sim::Rng;
 
 const ITEM_SIZE: usize = 25;
@@ -182,7 +183,7 @@ fn entry(rig: &Rig, fs: &Arc<FileSystem>, directory: u64, name: &[u8]) -> (Key, 
 }
 
 /// The number of valid entries of a directory, and the errors of the others.
-async fn listed(mut listing: Directory) -> (usize, Vec<FileError>) {
+async fn listed(mut listing: Box<dyn Entries + '_>) -> (usize, Vec<FileError>) {
     let (mut count, mut errors) = (0, Vec::new());
     loop {
         match listing.next().await {
@@ -204,7 +205,7 @@ fn a_directory_within_itself_is_not_entered() {
     rig.run(async {
         let files = Files::open(&again, 5).await.expect("it is there");
         let deep = files.resolve(b"deep").await.expect("it is there");
-        let (count, errors) = listed(files.list(deep).await.expect("a directory")).await;
+        let (count, errors) = listed(files.entries(deep).await.expect("a directory")).await;
         assert!(count > 10 && matches!(&errors[..], [FileError::Elsewhere { .. }]), "{errors:?}");
     });
     // The inodes' own names in a cycle: `deep` is in `er`, which is in `deep`.
@@ -257,7 +258,7 @@ fn an_entry_for_the_root_directory_is_refused() {
         let found = files.resolve(b"deep/er").await;
         assert!(matches!(found, Err(FileError::Root { .. })), "{found:?}");
         let deep = files.resolve(b"deep").await.expect("it is there");
-        let (count, errors) = listed(files.list(deep).await.expect("a directory")).await;
+        let (count, errors) = listed(files.entries(deep).await.expect("a directory")).await;
         assert!(count > 10 && matches!(&errors[..], [FileError::Root { .. }]), "{errors:?}");
     });
 }
@@ -277,7 +278,7 @@ fn a_directory_or_subvolume_that_is_there_twice_is_entered_once() {
         rig.run(async {
             let files = Files::open(&again, 5).await.expect("it is there");
             assert!(files.resolve(it).await.is_ok(), "its path leads to it");
-            let (count, errors) = listed(files.list(files.root()).await.expect("it is")).await;
+            let (count, errors) = listed(files.entries(files.root()).await.expect("it is")).await;
             assert!(
                 count > 10 && matches!(&errors[..], [FileError::Elsewhere { .. }]),
                 "{errors:?}"
@@ -299,7 +300,7 @@ fn names_that_lead_elsewhere_are_no_names() {
         let again = rig.open();
         rig.run(async {
             let files = Files::open(&again, 5).await.expect("it is there");
-            let root = files.list(files.root()).await.expect("a directory");
+            let root = files.entries(files.root()).await.expect("a directory");
             let (count, errors) = listed(root).await;
             assert!(count > 10 && matches!(&errors[..], [FileError::BadName { .. }]), "{errors:?}");
         });
@@ -389,7 +390,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
     said += usize::from(inspect::usage(fs, SizeForm::Bytes, &mut out).await.is_ok());
     inspect::chunks(fs, &mut out).expect("nothing is read");
     if let Ok(files) = Files::open(fs, 5).await {
-        let mut open: Vec<_> = files.list(files.root()).await.into_iter().collect();
+        let mut open: Vec<_> = files.entries(files.root()).await.into_iter().collect();
         let mut steps = 0;
         while let Some(listing) = open.last_mut() {
             steps += 1;
@@ -421,7 +422,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
                 assert_eq!(end, reader.size());
             }
             if entry.kind == FileType::Directory {
-                open.extend(files.list(entry.place).await);
+                open.extend(files.entries(entry.place).await);
             }
         }
     }

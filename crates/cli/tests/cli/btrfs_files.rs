@@ -1,6 +1,6 @@
 //! `ashlar btrfs ls`, `cat`, `get` and `inspect` on golden images of real file systems.
 
-use ashlar_btrfs::files::Name;
+use ashlar_files::Name;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -2,9 +2,7 @@
 
 use std::io::{self, Write};
 
-use ashlar_btrfs::files::{FileError, Files, Name, Place, device_numbers, kind_of};
-use ashlar_btrfs::inspect;
-use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
+use ashlar_files::{FileError, FileType, Name, Place, Stat, Tree, mode, utc};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
@@ -13,7 +11,7 @@ use serde::{Serialize, Serializer};
 pub struct ListedFile {
     path: Vec<u8>,
     place: Place,
-    stat: Option<InodeItem>,
+    stat: Option<Stat>,
     target: Option<Vec<u8>>,
 }
 
@@ -55,7 +53,7 @@ const fn kind_word(kind: FileType) -> &'static str {
         FileType::Fifo => "pipe",
         FileType::Socket => "socket",
         FileType::Symlink => "link",
-        FileType::Unknown | FileType::Xattr => "unknown",
+        FileType::Unknown => "unknown",
     }
 }
 
@@ -64,7 +62,7 @@ impl ListedFile {
     ///
     /// # Errors
     /// The inode cannot be read.
-    pub async fn read(files: &Files, path: &[u8], place: Place) -> Result<Self, FileError> {
+    pub async fn read(files: &dyn Tree, path: &[u8], place: Place) -> Result<Self, FileError> {
         let stat = files.stat(place).await?;
         Ok(Self { path: path.to_vec(), place, stat, target: None })
     }
@@ -73,8 +71,8 @@ impl ListedFile {
     ///
     /// # Errors
     /// It cannot be read.
-    pub async fn read_target(&mut self, files: &Files) -> Result<(), FileError> {
-        if kind_of(self.mode()) == FileType::Symlink {
+    pub async fn read_target(&mut self, files: &dyn Tree) -> Result<(), FileError> {
+        if FileType::of(self.mode()) == FileType::Symlink {
             self.target = Some(files.target(self.place).await?);
         }
         Ok(())
@@ -82,14 +80,14 @@ impl ListedFile {
 
     /// The mode; a subvolume's stand-in directory without an inode has 0755.
     fn mode(&self) -> u32 {
-        self.stat.as_ref().map_or(0o040_755, |stat| stat.mode.get())
+        self.stat.as_ref().map_or(0o040_755, |stat| stat.mode)
     }
 
     fn device(&self) -> Option<String> {
         let stat = self.stat.as_ref()?;
-        match kind_of(stat.mode.get()) {
+        match stat.kind() {
             FileType::CharacterDevice | FileType::BlockDevice => {
-                let (major, minor) = device_numbers(stat.rdev.get());
+                let (major, minor) = stat.device;
                 Some(format!("{major}:{minor}"))
             }
             FileType::Unknown
@@ -97,15 +95,14 @@ impl ListedFile {
             | FileType::Directory
             | FileType::Fifo
             | FileType::Socket
-            | FileType::Symlink
-            | FileType::Xattr => None,
+            | FileType::Symlink => None,
         }
     }
 
     fn data(&self) -> ListedData {
         let stat = self.stat.as_ref();
         let (subvolume, inode) = match self.place {
-            Place::Inode { tree, inode } => (Some(tree.id), Some(inode)),
+            Place::Inode { tree, inode } => (Some(tree), Some(inode)),
             Place::Empty => (None, None),
         };
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -114,13 +111,13 @@ impl ListedFile {
         ListedData {
             path: lossy(&self.path),
             path_base64: (!is_text).then(base64),
-            kind: kind_word(kind_of(self.mode())),
+            kind: kind_word(FileType::of(self.mode())),
             mode: format!("{:04o}", self.mode() & 0o7777),
-            links: stat.map_or(1, |stat| stat.nlink.get()),
-            uid: stat.map_or(0, |stat| stat.uid.get()),
-            gid: stat.map_or(0, |stat| stat.gid.get()),
-            size: stat.map_or(0, |stat| stat.size.get()),
-            modified: stat.map_or(0, |stat| stat.mtime.sec.get() as i64),
+            links: stat.map_or(1, |stat| stat.links),
+            uid: stat.map_or(0, |stat| stat.uid),
+            gid: stat.map_or(0, |stat| stat.gid),
+            size: stat.map_or(0, |stat| stat.size),
+            modified: stat.map_or(0, |stat| stat.modified.seconds),
             subvolume,
             inode,
             target: self.target.as_deref().map(lossy),
@@ -133,13 +130,12 @@ impl ListedFile {
     /// # Errors
     /// The sink failed.
     pub fn print_long(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mode = inspect::mode(self.mode());
+        let mode = mode(self.mode());
         let stat = self.stat.as_ref();
-        let (links, uid, gid) =
-            stat.map_or((1, 0, 0), |stat| (stat.nlink.get(), stat.uid.get(), stat.gid.get()));
-        let size = stat.map_or(0, |stat| stat.size.get()).to_string();
+        let (links, uid, gid) = stat.map_or((1, 0, 0), |stat| (stat.links, stat.uid, stat.gid));
+        let size = stat.map_or(0, |stat| stat.size).to_string();
         let size = self.device().unwrap_or(size);
-        let time = inspect::utc(stat.map_or(0, |stat| stat.mtime.sec.get() as i64));
+        let time = utc(stat.map_or(0, |stat| stat.modified.seconds));
         let name = Name(self.path.clone());
         write!(out, "{mode} {links:>3} {uid:>5} {gid:>5} {size:>12} {time} {name}")?;
         match &self.target {

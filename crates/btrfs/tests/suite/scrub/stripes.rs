@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ashlar_block::Status;
 use ashlar_btrfs::error::ReadError;
-use ashlar_btrfs::files::{Files, Piece, Place as InFs};
-use ashlar_btrfs::ondisk::items::FileType;
+use ashlar_btrfs::files::Files;
 use ashlar_btrfs::ondisk::key::{Key, item, objectid};
 use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE};
 use ashlar_btrfs::raid_stripe::StripeWalk;
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair};
 use ashlar_btrfs::units::{DevId, Logical, MirrorNum, Physical};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions};
+use ashlar_files::{FileType, Piece, Place as InFs, Tree as _};
 use ashlar_sim::Rng;
 
 use super::common::{
@@ -91,7 +91,7 @@ async fn contents(fs: &Arc<FileSystem>) -> Vec<(InFs, Option<Vec<u8>>)> {
     let files = Files::open(fs, objectid::FS_TREE).await.expect("it is there");
     let (mut all, mut directories) = (Vec::new(), vec![files.root()]);
     while let Some(directory) = directories.pop() {
-        let mut listing = files.list(directory).await.expect("a directory");
+        let mut listing = files.entries(directory).await.expect("a directory");
         while let Some(entry) = listing.next().await.expect("sound") {
             match entry.kind {
                 FileType::Directory => directories.push(entry.place),
@@ -116,8 +116,7 @@ async fn contents(fs: &Arc<FileSystem>) -> Vec<(InFs, Option<Vec<u8>>)> {
                 | FileType::BlockDevice
                 | FileType::Fifo
                 | FileType::Socket
-                | FileType::Symlink
-                | FileType::Xattr => {}
+                | FileType::Symlink => {}
             }
         }
     }

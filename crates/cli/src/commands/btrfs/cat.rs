@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::{FileError, Name, Piece};
+use ashlar_files::{FileError, Name, Piece};
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_host::sandbox::Sandbox;
 use ashlar_terminal::bulk::{output, written, zeroes};
 use clap::Args;
 
 use super::volumes::FileSystemArgs;
-use super::{SubvolumeArgs, with};
+use super::{SubvolumeArgs, with_files};
 use crate::output::report;
 
 /// Write a file of an unmounted file system to standard output
@@ -41,8 +42,7 @@ pub(crate) struct Cat {
 
 impl Cat {
     pub(super) fn run(self) -> Result<ExitCode> {
-        with(&self.chosen, async |fs| {
-            let files = self.top.files(fs).await?;
+        with_files(Sandbox::of(&self.chosen.devices), &self.chosen, self.top, async |files| {
             let failed = |why: FileError| Error::new("cannot read", &self.path, why);
             let place =
                 files.resolve(&Name::from_shown(self.path.as_bytes()).0).await.map_err(failed)?;

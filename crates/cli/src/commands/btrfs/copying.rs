@@ -3,8 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::Name;
-use ashlar_btrfs::inspect::size;
+use ashlar_files::{Name, size};
 use ashlar_host::btrfs::block_signals;
 use ashlar_host::btrfs::restore::{
     Amount, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions, RestoreProgress, restore,
@@ -15,7 +14,7 @@ use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
 
 use super::volumes::FileSystemArgs;
-use super::{SubvolumeArgs, with_in};
+use super::{SubvolumeArgs, with_files};
 use crate::output;
 use crate::progress::ProgressArgs;
 
@@ -44,8 +43,7 @@ pub(super) fn run(
     let sandbox = Sandbox::of(&chosen.devices)
         .writing_to(&options.dest)
         .setting_owners(options.owners, options.xattrs);
-    with_in(sandbox, chosen, async |fs| {
-        let files = top.files(fs).await?;
+    with_files(sandbox, chosen, top, async |files| {
         let printer = Printer {
             display: RefCell::new(speech.progress.map(ProgressArgs::patient_display)),
             paths: options.paths.iter().cloned().map(Name).collect(),
@@ -53,7 +51,7 @@ pub(super) fn run(
             names: speech.names,
             overwrite: Cell::new(Some(options.advice.overwrite)),
         };
-        let counts = restore(&files, options, &printer).await?;
+        let counts = restore(files, options, &printer).await?;
         printer.end(&counts)?;
         if counts.special > 0 {
             let count = counts.special;

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::Name;
 use ashlar_btrfs::inspect;
+use ashlar_files::Name;
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::Name;
+use ashlar_files::Name;
 use ashlar_host::btrfs::restore::{ExistingFiles, PathFilter, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::Result;
 use clap::Args;

@@ -3,15 +3,15 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::{FileError, Files, Name, Place, Walk, trimmed};
-use ashlar_btrfs::ondisk::items::FileType;
+use ashlar_files::{FileError, FileType, Name, Place, Tree, Walk, trimmed};
 use ashlar_host::btrfs::listing::ListedFile;
 use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_host::sandbox::Sandbox;
 use ashlar_terminal::bulk::{BulkError, text_output, written};
 use clap::Args;
 
 use super::volumes::FileSystemArgs;
-use super::{SubvolumeArgs, with};
+use super::{SubvolumeArgs, with_files};
 use crate::output::report;
 
 /// List a directory of an unmounted file system
@@ -53,8 +53,7 @@ pub(crate) struct Ls {
 
 impl Ls {
     pub(super) fn run(self) -> Result<ExitCode> {
-        with(&self.chosen, async |fs| {
-            let files = self.top.files(fs).await?;
+        with_files(Sandbox::of(&self.chosen.devices), &self.chosen, self.top, async |files| {
             let mut out = text_output();
             let mut listing = Listing { ls: &self, files, first: true, damaged: false };
             let listed = listing.all(&mut out).await;
@@ -71,7 +70,7 @@ impl Ls {
 
 struct Listing<'a> {
     ls: &'a Ls,
-    files: Files,
+    files: &'a dyn Tree,
     first: bool,
     damaged: bool,
 }
@@ -87,7 +86,7 @@ impl Listing<'_> {
             write!(out, "[")?;
         }
         if kind == FileType::Directory {
-            let mut walk = Walk::new(&self.files, place, &trimmed(asked), self.ls.recursive);
+            let mut walk = Walk::new(self.files, place, &trimmed(asked), self.ls.recursive);
             loop {
                 match walk.next().await {
                     Ok(Some(entry)) => self.one(walk.path(), entry.place, out).await?,
@@ -120,14 +119,14 @@ impl Listing<'_> {
             writeln!(out, "{}", Name(path.to_vec()))?;
             return Ok(());
         }
-        let mut file = match ListedFile::read(&self.files, path, place).await {
+        let mut file = match ListedFile::read(self.files, path, place).await {
             Ok(file) => file,
             Err(why) => {
                 self.complain(path, &why);
                 return Ok(());
             }
         };
-        if let Err(why) = file.read_target(&self.files).await {
+        if let Err(why) = file.read_target(self.files).await {
             self.complain(path, &why);
         }
         if self.ls.json {

@@ -23,6 +23,7 @@ use ashlar_btrfs::files::Files;
 use ashlar_btrfs::inspect::{InspectError, Sink, SizeForm};
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_files::Tree;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::sandbox::Sandbox;
@@ -104,6 +105,16 @@ fn with_in<T>(
         let result = result?;
         closed.map(|()| result)
     })
+}
+
+/// Opens the files of a subvolume, and calls `work` with them, in `sandbox`. What `work` does is the same for every format.
+fn with_files<T>(
+    sandbox: Sandbox,
+    chosen: &FileSystemArgs,
+    top: SubvolumeArgs,
+    work: impl AsyncFnOnce(&dyn Tree) -> Result<T>,
+) -> Result<T> {
+    with_in(sandbox, chosen, async |fs| work(&top.files(fs).await?).await)
 }
 
 /// How sizes are printed.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ashlar_btrfs::backref::{self, FilePart, Owners};
 use ashlar_btrfs::error::TreeError;
-use ashlar_btrfs::files::{Name, Place};
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::units::Logical;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_files::{Name, Place, Tree as _};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 
@@ -189,7 +189,7 @@ impl SubvolumeArgs {
         let failed = |why: &dyn std::fmt::Display| Error::new("cannot look at", path, why);
         let place = files.resolve(&Name::from_shown(path.as_bytes()).0).await;
         match place.map_err(|why| failed(&why))? {
-            Place::Inode { tree, inode } => Ok((tree.id, inode == objectid::FIRST_FREE)),
+            Place::Inode { tree, inode } => Ok((tree, inode == objectid::FIRST_FREE)),
             Place::Empty => Err(failed(&"a subvolume was here when the snapshot was taken")),
         }
     }

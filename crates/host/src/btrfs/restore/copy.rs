@@ -7,8 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ashlar_btrfs::files::{Directory, FileError, Files, Name, Piece, Place, kind_of};
-use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
+use ashlar_files::{
+    Entries, FileError, FileType, Name, PATH_BYTES_MAX, Piece, Place, Stat, Time, Tree,
+};
 
 use super::options::{ExistingFiles, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions};
 use super::progress::{Meter, weight};
@@ -16,12 +17,12 @@ use super::store::{self, FinishedEntry, Store, parent};
 use crate::error::{Error, Result};
 
 /// A directory that is being copied.
-struct OpenDirectory {
+struct OpenDirectory<'a> {
     path: Vec<u8>,
     dest: PathBuf,
-    stat: Option<InodeItem>,
+    stat: Option<Stat>,
     place: Place,
-    listing: Directory,
+    listing: Box<dyn Entries + 'a>,
 }
 
 /// An entry of a directory, and its destination.
@@ -44,7 +45,7 @@ enum Destination {
 pub(super) struct Copy<'a> {
     options: &'a RestoreOptions,
     store: Store,
-    files: Files,
+    files: &'a dyn Tree,
     observer: &'a dyn RestoreObserver,
     meter: &'a Meter,
     counts: RestoreCounts,
@@ -52,14 +53,14 @@ pub(super) struct Copy<'a> {
 
 impl<'a> Copy<'a> {
     pub(super) fn new(
-        files: &Files,
+        files: &'a dyn Tree,
         options: &'a RestoreOptions,
         observer: &'a dyn RestoreObserver,
         meter: &'a Meter,
     ) -> Self {
         let store = Store::new(options.dry_run);
         let counts = RestoreCounts::default();
-        Self { options, store, files: files.clone(), observer, meter, counts }
+        Self { options, store, files, observer, meter, counts }
     }
 
     /// Gives complete files their names, and makes them durable.
@@ -160,15 +161,15 @@ impl<'a> Copy<'a> {
         else {
             return Ok(true);
         };
-        if outer.id == tree.id {
+        if outer == tree {
             return Ok(true);
         }
-        match self.files.fs().subvolume(tree.id).await {
-            Ok(found) if found.as_ref().is_some_and(|found| found.parent_uuid.is_some()) => {
+        match self.files.is_snapshot(tree).await {
+            Ok(true) => {
                 self.observer.event(RestoreEvent::SkippedSnapshot(base(&entry.path)))?;
                 Ok(false)
             }
-            Ok(_) => Ok(true),
+            Ok(false) => Ok(true),
             Err(why) => {
                 self.fail(&entry.path, why);
                 Ok(false)
@@ -183,7 +184,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Copies one file; a directory is opened, and its entries follow.
-    async fn one(&mut self, entry: Entry, open: &mut Vec<OpenDirectory>) -> Result<()> {
+    async fn one(&mut self, entry: Entry, open: &mut Vec<OpenDirectory<'a>>) -> Result<()> {
         let Entry { path, dest, place, kind } = entry;
         let stat = match self.files.stat(place).await {
             Ok(stat) => stat,
@@ -192,18 +193,18 @@ impl<'a> Copy<'a> {
                 return Ok(());
             }
         };
-        let found = stat.as_ref().map_or(FileType::Directory, |stat| kind_of(stat.mode.get()));
+        let found = stat.as_ref().map_or(FileType::Directory, Stat::kind);
         if found != kind {
             self.fail(&path, "its inode is of another type than its directory entry");
             return Ok(());
         }
-        if path.len() > ashlar_btrfs::files::PATH_BYTES_MAX {
+        if path.len() > PATH_BYTES_MAX {
             self.fail(&path, FileError::TooLong);
             return Ok(());
         }
         match kind {
             FileType::Directory => {
-                let listing = match self.files.list(place).await {
+                let listing = match self.files.entries(place).await {
                     Ok(listing) => listing,
                     Err(why) => {
                         self.fail(&path, why);
@@ -228,8 +229,7 @@ impl<'a> Copy<'a> {
             | FileType::BlockDevice
             | FileType::Fifo
             | FileType::Socket
-            | FileType::Unknown
-            | FileType::Xattr => self.counts.special += 1,
+            | FileType::Unknown => self.counts.special += 1,
         }
         self.flush_if_full().await
     }
@@ -325,13 +325,13 @@ impl<'a> Copy<'a> {
         path: Vec<u8>,
         dest: PathBuf,
         place: Place,
-        stat: &InodeItem,
+        stat: &Stat,
     ) -> Result<()> {
         // The quick check of rsync.
         let is_same = |found: &Metadata| {
             found.is_file()
-                && found.len() == stat.size.get()
-                && is_time(&stat.mtime, found.mtime(), found.mtime_nsec())
+                && found.len() == stat.size
+                && is_time(stat.modified, found.mtime(), found.mtime_nsec())
         };
         if self.is_to_be_made(&path, &dest, is_same)? {
             match self.options.dry_run {
@@ -346,7 +346,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    async fn new_file(&mut self, path: Vec<u8>, dest: PathBuf, place: Place, stat: &InodeItem) {
+    async fn new_file(&mut self, path: Vec<u8>, dest: PathBuf, place: Place, stat: &Stat) {
         match self.contents(&path, &dest, place, stat).await {
             Ok(Some(temporary)) => {
                 self.counts.files += 1;
@@ -364,7 +364,7 @@ impl<'a> Copy<'a> {
         path: &[u8],
         dest: &Path,
         place: Place,
-        stat: &InodeItem,
+        stat: &Stat,
     ) -> std::result::Result<Option<tempfile::TempPath>, String> {
         let mut reader = self.files.read(place).await.map_err(|why| why.to_string())?;
         let in_dest = |why: io::Error| format!("{}: {why}", dest.display());
@@ -402,7 +402,7 @@ impl<'a> Copy<'a> {
         path: Vec<u8>,
         dest: PathBuf,
         place: Place,
-        stat: Option<&InodeItem>,
+        stat: Option<&Stat>,
     ) -> Result<()> {
         let target = match self.files.target(place).await {
             Ok(target) => target,
@@ -440,7 +440,7 @@ impl<'a> Copy<'a> {
         path: &[u8],
         dest: &Path,
         place: Place,
-        stat: Option<&InodeItem>,
+        stat: Option<&Stat>,
         is_whole: bool,
     ) {
         let Some(stat) = stat else { return };
@@ -472,10 +472,6 @@ impl<'a> Copy<'a> {
     }
 
     fn attribute(&mut self, path: &[u8], dest: &Path, (name, value): (&[u8], &[u8]), owned: bool) {
-        // How btrfs compresses the file does not matter elsewhere.
-        if name.starts_with(b"btrfs.") {
-            return;
-        }
         let gives_rights = [&b"security."[..], b"trusted."].iter().any(|it| name.starts_with(it));
         if gives_rights && !owned {
             // A failure to set the owner was already reported.
@@ -531,11 +527,11 @@ impl<'a> Copy<'a> {
 }
 
 /// Whether a file has the time that was set, which its file system may have truncated.
-fn is_time(given: &Timespec, seconds: i64, nanoseconds: i64) -> bool {
+fn is_time(given: Time, seconds: i64, nanoseconds: i64) -> bool {
     // NTFS has units of 100 ns, others of 1 us, 10 ms or 1 s.
     const UNITS: [i64; 5] = [1, 100, 1_000, 10_000_000, 1_000_000_000];
-    let nsec = i64::from(given.nsec.get().min(999_999_999));
-    given.sec.get() as i64 == seconds && UNITS.iter().any(|unit| nsec - nsec % unit == nanoseconds)
+    let nsec = i64::from(given.nanoseconds);
+    given.seconds == seconds && UNITS.iter().any(|unit| nsec - nsec % unit == nanoseconds)
 }
 
 /// The last component of a path.
@@ -549,11 +545,11 @@ mod tests {
 
     #[test]
     fn a_time_may_be_cut_off_by_the_file_system_and_is_another_otherwise() {
-        let given = Timespec { sec: 1_700_000_000.into(), nsec: 123_456_789.into() };
+        let given = Time { seconds: 1_700_000_000, nanoseconds: 123_456_789 };
         for kept in [123_456_789, 123_456_700, 123_456_000, 120_000_000, 0] {
-            assert!(is_time(&given, 1_700_000_000, kept), "{kept}");
-            assert!(!is_time(&given, 1_700_000_001, kept), "{kept}");
+            assert!(is_time(given, 1_700_000_000, kept), "{kept}");
+            assert!(!is_time(given, 1_700_000_001, kept), "{kept}");
         }
-        assert!(!is_time(&given, 1_700_000_000, 123_456_788));
+        assert!(!is_time(given, 1_700_000_000, 123_456_788));
     }
 }

@@ -10,8 +10,8 @@ mod options;
 mod progress;
 mod store;
 
-use ashlar_btrfs::files::Files;
 use ashlar_engine::signal;
+use ashlar_files::Tree;
 use futures_util::future::{Either, select};
 
 use self::copy::Copy;
@@ -24,13 +24,13 @@ use self::progress::Meter;
 use super::SIGNALS;
 use crate::error::{Error, Result};
 
-/// Copies what `options` says out of a subvolume. SIGINT, SIGTERM and SIGHUP, which
+/// Copies what `options` says out of a tree of files. SIGINT, SIGTERM and SIGHUP, which
 /// [`block_signals`](super::block_signals) has blocked, end it early.
 ///
 /// # Errors
 /// Nothing could be copied, the target accepts no more data, the observer failed, or a signal ended it.
 pub async fn restore(
-    files: &Files,
+    files: &dyn Tree,
     options: &RestoreOptions,
     observer: &dyn RestoreObserver,
 ) -> Result<RestoreCounts> {

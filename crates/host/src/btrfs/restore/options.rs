@@ -5,8 +5,7 @@ use std::fmt::{self, Display};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ashlar_btrfs::files::Name;
-use ashlar_btrfs::inspect::size;
+use ashlar_files::{Name, size};
 
 use super::filter::PathFilter;
 use crate::error::{Error, Result};
@@ -29,7 +28,7 @@ pub enum ExistingFiles {
 /// What to copy, and how.
 #[derive(Clone, Debug)]
 pub struct RestoreOptions {
-    /// The source paths, relative to the subvolume's root directory; at least one.
+    /// The source paths, relative to the tree's root directory; at least one.
     pub paths: Vec<Vec<u8>>,
     /// The destination: what the only path becomes, or the directory for several, which keep their names.
     pub dest: PathBuf,
@@ -43,7 +42,7 @@ pub struct RestoreOptions {
     pub dry_run: bool,
     /// Copy symbolic links, too.
     pub links: bool,
-    /// Copy snapshots inside the subvolume, too; other subvolumes are always copied.
+    /// Copy snapshots inside the tree, too; other subvolumes are always copied.
     pub snapshots: bool,
     /// Set modes and times.
     pub modes_and_times: bool,

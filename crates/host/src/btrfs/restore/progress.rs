@@ -4,9 +4,8 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use ashlar_btrfs::files::{FileError, Files, Walk, kind_of};
-use ashlar_btrfs::ondisk::items::{FileType, InodeItem};
 use ashlar_engine::sleep;
+use ashlar_files::{FileError, FileType, Stat, Tree, Walk};
 use futures_util::future::{Either, pending, select};
 
 use super::options::{Amount, RestoreObserver, RestoreOptions, RestoreProgress};
@@ -29,8 +28,8 @@ pub(super) struct Meter {
 }
 
 /// The bytes that a file counts for: its size without holes.
-pub(super) fn weight(stat: &InodeItem) -> u64 {
-    stat.size.get().min(stat.nbytes.get())
+pub(super) fn weight(stat: &Stat) -> u64 {
+    stat.size.min(stat.allocated)
 }
 
 impl Meter {
@@ -51,7 +50,7 @@ impl Meter {
     }
 
     /// Counts a file as done.
-    pub(super) fn file_ended(&self, stat: &InodeItem) {
+    pub(super) fn file_ended(&self, stat: &Stat) {
         let Amount { files, bytes } = self.done.get();
         self.done.set(Amount { files: files + 1, bytes: bytes.saturating_add(weight(stat)) });
         self.current.set(0);
@@ -63,7 +62,7 @@ impl Meter {
     /// The observer failed.
     pub(super) async fn run(
         &self,
-        files: &Files,
+        files: &dyn Tree,
         options: &RestoreOptions,
         observer: &dyn RestoreObserver,
     ) -> Result<Infallible> {
@@ -112,11 +111,11 @@ impl Meter {
 }
 
 /// The files below a path and their bytes. Unreadable files are left out.
-async fn count(files: &Files, path: &[u8]) -> std::result::Result<Amount, FileError> {
+async fn count(files: &dyn Tree, path: &[u8]) -> std::result::Result<Amount, FileError> {
     let top = files.resolve(path).await?;
     let mut total = Amount::default();
-    let mut add = |stat: &InodeItem| {
-        if kind_of(stat.mode.get()) == FileType::Regular {
+    let mut add = |stat: &Stat| {
+        if stat.kind() == FileType::Regular {
             total.files += 1;
             total.bytes = total.bytes.saturating_add(weight(stat));
         }

@@ -7,8 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use ashlar_btrfs::files::{Place, kind_of};
-use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
+use ashlar_files::{FileType, Place, Stat, Time};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, Timestamps, UTIME_OMIT, XattrFlags, fchmod, fsetxattr, futimens,
     lsetxattr, open, utimensat,
@@ -32,7 +31,7 @@ const NAME_MAX: usize = 255;
 /// A file that is complete except for its name, or a directory whose entries are complete.
 pub(super) enum FinishedEntry {
     Named { path: Vec<u8>, dest: PathBuf, temporary: TempPath },
-    Directory { path: Vec<u8>, dest: PathBuf, stat: Option<InodeItem>, place: Place },
+    Directory { path: Vec<u8>, dest: PathBuf, stat: Option<Stat>, place: Place },
 }
 
 /// Finished files that wait for a sync, in the order in which they were finished.
@@ -162,8 +161,8 @@ pub(super) fn remove_leftovers(directory: &Path, of: Option<&OsStr>) -> io::Resu
     Ok(())
 }
 
-pub(super) fn set_owner(dest: &Path, stat: &InodeItem) -> io::Result<()> {
-    lchown(dest, Some(stat.uid.get()), Some(stat.gid.get()))
+pub(super) fn set_owner(dest: &Path, stat: &Stat) -> io::Result<()> {
+    lchown(dest, Some(stat.uid), Some(stat.gid))
 }
 
 /// The file or directory at a path, opened; `None` for a symbolic link, and for a file accessible only by its name. In the
@@ -190,26 +189,26 @@ pub(super) fn set_attribute(dest: &Path, name: &[u8], value: &[u8]) -> io::Resul
 /// time if the file is incomplete.
 pub(super) fn set_mode_and_times(
     dest: &Path,
-    stat: &InodeItem,
+    stat: &Stat,
     owned: bool,
     is_whole: bool,
 ) -> io::Result<()> {
     let file = opened(dest)?;
-    if kind_of(stat.mode.get()) != FileType::Symlink {
+    if stat.kind() != FileType::Symlink {
         // Otherwise a program could run as the user who copies it out.
-        let kept = stat.mode.get() & if owned { 0o7777 } else { 0o1777 };
+        let kept = stat.mode & if owned { 0o7777 } else { 0o1777 };
         match &file {
             Some(file) => fchmod(file, Mode::from_raw_mode(kept))?,
             None => fs::set_permissions(dest, Permissions::from_mode(kept))?,
         }
     }
-    let time = |time: &Timespec| rustix::fs::Timespec {
-        tv_sec: time.sec.get() as i64,
-        tv_nsec: time.nsec.get().min(999_999_999).into(),
+    let time = |time: Time| rustix::fs::Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: time.nanoseconds.into(),
     };
     let omitted = rustix::fs::Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    let last_modification = if is_whole { time(&stat.mtime) } else { omitted };
-    let times = Timestamps { last_access: time(&stat.atime), last_modification };
+    let last_modification = if is_whole { time(stat.modified) } else { omitted };
+    let times = Timestamps { last_access: time(stat.accessed), last_modification };
     match file {
         Some(file) => futimens(file, &times)?,
         None => utimensat(CWD, dest, &times, AtFlags::SYMLINK_NOFOLLOW)?,

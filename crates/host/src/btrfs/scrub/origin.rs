@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ashlar_btrfs::inspect::size;
 use ashlar_btrfs::scrub::{Counters, Scrub, State};
 use ashlar_btrfs::units::{DevId, Physical};
 use ashlar_btrfs::volume::{Device, FileSystem};
 use ashlar_engine::wall_clock;
+use ashlar_files::size;
 
 use super::records::{DeviceRecord, DeviceState, EarlierRuns, ScrubRecord};
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ashlar_btrfs::inspect::size;
 use ashlar_btrfs::scrub::Counters;
+use ashlar_files::size;
 use ashlar_md::ondisk::text::CTime;
 
 use super::records::{DeviceState, ScrubRecord};

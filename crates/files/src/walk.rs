@@ -1,28 +1,30 @@
 //! A directory and all that is below it, entry by entry.
 
-use super::{Directory, DirectoryEntry, FileError, Files, PATH_BYTES_MAX, Place};
-use crate::ondisk::items::FileType;
+use super::error::FileError;
+use super::kind::FileType;
+use super::name::PATH_BYTES_MAX;
+use super::tree::{Entries, Entry, Place, Tree};
 
 /// Walks the entries of a directory in its order; if recursive, the entries of a directory follow its own. After an
 /// error it continues with the next entry.
 #[derive(Debug)]
-pub struct Walk {
-    files: Files,
+pub struct Walk<'a> {
+    tree: &'a dyn Tree,
     is_recursive: bool,
     /// The path of what was returned last. One for all open directories: there may be thousands, each with a long path.
     path: Vec<u8>,
     /// The open directories, with the lengths of their paths.
-    open: Vec<(usize, Directory)>,
+    open: Vec<(usize, Box<dyn Entries + 'a>)>,
     /// The directory at `path`, which is opened next.
     below: Option<Place>,
 }
 
-impl Walk {
+impl<'a> Walk<'a> {
     /// The entries of the directory `place`. If recursive, their paths begin with `top` and a slash; otherwise they are
     /// names.
-    pub fn new(files: &Files, place: Place, top: &[u8], is_recursive: bool) -> Self {
+    pub fn new(tree: &'a dyn Tree, place: Place, top: &[u8], is_recursive: bool) -> Self {
         let path = if is_recursive { top.to_vec() } else { Vec::new() };
-        Self { files: files.clone(), is_recursive, path, open: Vec::new(), below: Some(place) }
+        Self { tree, is_recursive, path, open: Vec::new(), below: Some(place) }
     }
 
     /// The path of the entry that was returned last, or of the directory in which an error occurred.
@@ -34,12 +36,12 @@ impl Walk {
     ///
     /// # Errors
     /// A directory or an entry is damaged, or the path of a directory is too long.
-    pub async fn next(&mut self) -> Result<Option<DirectoryEntry>, FileError> {
+    pub async fn next(&mut self) -> Result<Option<Entry>, FileError> {
         if let Some(place) = self.below.take() {
             if self.path.len() > PATH_BYTES_MAX {
                 return Err(FileError::TooLong);
             }
-            let listing = self.files.list(place).await?;
+            let listing = self.tree.entries(place).await?;
             self.open.push((self.path.len(), listing));
         }
         while let Some((len, listing)) = self.open.last_mut() {
