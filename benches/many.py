@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Many volumes in one daemon: 1,000 linear volumes of an LVM group, 100 zvols of a pool, 100 mirrors.
+"""Many volumes in one daemon: 1,000 linear volumes of an LVM group, 100 zvols of a pool.
 
-    benches/many.py [--rounds N] [--seconds N] [--dir DIR] [lvm] [busy] [zvols] [mirrors]
+    benches/many.py [--rounds N] [--seconds N] [--dir DIR] [lvm] [busy] [zvols]
 
 lvm    how soon the daemon is ready, what it takes, `ashlar get`, `nbdinfo --list`, `ashlar lvm lvcreate` on the served group
 busy   16 volumes of the 1,000 under random 4 KiB reads and writes, beside 16 of a group of 16 (ratios within a round)
 zvols  how soon 100 zvols of one pool are ready, and what they take (needs libzpool)
-mirrors  the same for 10, 50 and 100 RAID1 of two files, and of two exports (needs nbdkit)
 
 Needs nbd-load (benches/src/bin/nbd-load.rs) and nbdinfo. The images are sparse files in DIR [default: /dev/shm].
 """
@@ -172,38 +171,6 @@ def zvols(args, work):
     print(f'  ready {median(ready):.2f} s; {takes}')
 
 
-def mirrors(args, work):
-    files = os.path.join(work, 'files')
-    os.mkdir(files)
-    pairs = []
-    for number in range(100):
-        pairs.append([os.path.join(files, f'{side}{number}') for side in 'ab'])
-        for path in pairs[-1]:
-            with open(path, 'wb') as file:
-                file.truncate(32 << 20)
-        create = ['md', 'create', '--level=1', '--raid-devices=2', f'--name=m{number}', '--assume-clean']
-        ashlar(*create, *pairs[-1], stderr=subprocess.DEVNULL)
-    socket = os.path.join(work, 'far')
-    server = subprocess.Popen(['nbdkit', '--foreground', '--unix', socket, 'file', f'dir={files}'], stderr=subprocess.DEVNULL)
-    try:
-        while not os.path.exists(socket):
-            time.sleep(0.01)
-        for kind in ['files', 'exports']:
-            for count in [10, 50, 100]:
-                disks = [path for pair in pairs[:count] for path in pair]
-                if kind == 'exports':
-                    disks = [f'nbd+unix:///{os.path.basename(path)}?socket={socket}' for path in disks]
-                ready = []
-                for _ in range(args.rounds):
-                    with Daemon(work, *disks) as daemon:
-                        ready.append(daemon.ready_s)
-                        takes = daemon.takes()
-                print(f'{count} RAID1 of two {kind}: ready {median(ready):.2f} s; {takes}')
-    finally:
-        server.kill()
-        server.wait()
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--seconds', type=int, default=3)
@@ -211,7 +178,7 @@ def main():
     parser.add_argument('--dir', default='/dev/shm')
     parser.add_argument('tables', nargs='*', default=[])
     args = parser.parse_args()
-    tables = {'lvm': lvm, 'busy': busy, 'zvols': zvols, 'mirrors': mirrors}
+    tables = {'lvm': lvm, 'busy': busy, 'zvols': zvols}
     os.environ['XDG_STATE_HOME'] = work = tempfile.mkdtemp(prefix='ashlar-many.', dir=args.dir)
     print(f'{platform.release()}, {os.cpu_count()} CPUs, {args.rounds} rounds')
     try:

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors,
 };
-use ashlar_engine::{EngineRuntime, RamDevice, yield_now};
+use ashlar_engine::{EngineRuntime, RamDevice};
 use ashlar_md::internals::barrier::Barrier;
 use ashlar_sim::{Model, modelled};
 
@@ -159,31 +159,6 @@ impl BlockDevice for HollowMember {
         }
         drop(bio);
         IoFuture::ready(Ok(()))
-    }
-}
-
-/// A disk whose I/O begins only in its task's next turn, so that a thread has several in flight.
-pub(crate) struct DeferredDisk {
-    inner: Gateway,
-    disk: Disk,
-}
-
-impl DeferredDisk {
-    pub(crate) fn before(inner: &Gateway) -> Gateway {
-        Gateway::new(Arc::new(Self { inner: inner.clone(), disk: same_disk(inner) }))
-    }
-}
-
-impl BlockDevice for DeferredDisk {
-    fn disk(&self) -> &Disk {
-        &self.disk
-    }
-
-    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        IoFuture::boxed(async {
-            yield_now().await;
-            self.inner.submit(bio).await
-        })
     }
 }
 

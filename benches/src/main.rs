@@ -17,7 +17,6 @@
 //! | `bitmap` | writes with vs. without bitmaps |
 //! | `resync` | the speed of a resync vs. its members' |
 //! | `linear-cost` | reads of linear and striped devices vs. the bare file |
-//! | `linear-cpu` | CPU time of I/Os through a linear device on 1, 2 and 4 threads vs. the bare RAM disk |
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, vs. plain volumes |
 //! | `snapshot-merge` | the rate of a merge, of consecutive and of scattered exceptions |
 //! | `nomerges` | sequential and random reads with each value of nomerges, on a null device, a file and a zvol |
@@ -25,7 +24,6 @@
 //! | `parity-degraded` | RAID5 and RAID6 without members: the cost of small reads; recovery vs. its slowest member |
 //! | `checksums` | btrfs's checksums vs. the crates alone |
 //! | `remote` | the clients of NBD and of Ceph vs. fio's engines |
-//! | `scale` | a region with a failed rack, in virtual time: nothing is measured |
 //! | `trace-cost` | reads with and without a trace reader; compare with a build without trace points |
 //!
 //! Each configuration runs for SECONDS in each of ROUNDS (3 and 3 by default); tables give medians. Files of 1 GiB are
@@ -48,7 +46,6 @@ mod degraded;
 mod devices;
 mod fio;
 mod linear_cost;
-mod linear_cpu;
 mod load;
 mod locked_barrier;
 mod mapped;
@@ -60,7 +57,6 @@ mod remote;
 mod report;
 mod resync;
 mod rows;
-mod scale;
 mod snapshot_cost;
 mod snapshot_merge;
 mod trace_cost;
@@ -73,7 +69,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 23] = [
+const BENCHES: [(&str, Bench); 21] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
@@ -87,7 +83,6 @@ const BENCHES: [(&str, Bench); 23] = [
     ("bitmap", bitmap::run),
     ("resync", resync::run),
     ("linear-cost", linear_cost::run),
-    ("linear-cpu", linear_cpu::run),
     ("snapshot-cost", snapshot_cost::run),
     ("snapshot-merge", snapshot_merge::run),
     ("nomerges", nomerges::run),
@@ -95,7 +90,6 @@ const BENCHES: [(&str, Bench); 23] = [
     ("parity", rows::run),
     ("parity-degraded", degraded::run),
     ("remote", remote::run),
-    ("scale", scale::run),
     ("trace-cost", trace_cost::run),
 ];
 
