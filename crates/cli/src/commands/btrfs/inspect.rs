@@ -28,8 +28,6 @@ use crate::output::report;
 /// Times are in UTC.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
-
 Examples:
   ashlar btrfs inspect super -f disk0.img
   ashlar btrfs inspect tree -t extent disk*.img

@@ -21,8 +21,6 @@ use crate::output::report;
 /// unchanged; other bytes, and the backslash, as \xNN.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
-
 Examples:
   ashlar btrfs ls / disk*.img
   ashlar btrfs ls -lR /home disk*.img

@@ -264,8 +264,6 @@ impl Online {
 /// A device that failed is opened again.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zpool clear tank
   ashlar zpool clear tank b.img")]

@@ -21,8 +21,6 @@ use crate::output;
 /// pool that is imported so, OpenZFS does not count what is allocated.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zpool get all tank
   ashlar zpool get -H -p -o value size,alloc tank

@@ -19,8 +19,6 @@ use crate::output;
 /// serve its disks: `ashlar serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zpool import -d a.img,b.img
   ashlar zpool import -d /srv/images

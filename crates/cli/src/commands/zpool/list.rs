@@ -18,8 +18,6 @@ use crate::output;
 /// allocated then: ALLOC is 0.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zpool list
   ashlar zpool list -H -p -o name,size,free tank

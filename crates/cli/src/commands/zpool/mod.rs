@@ -28,8 +28,6 @@ use clap::Subcommand;
 /// running daemon serves; with --devices it is imported from these disks, and exported when the command ends.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zpool create tank mirror a.img b.img
   ashlar zpool import -d a.img,b.img

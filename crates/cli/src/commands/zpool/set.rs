@@ -12,8 +12,6 @@ use crate::commands::zvol::property;
 /// Set a property of a pool, or enable a feature
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zpool set autotrim=on tank
   ashlar zpool set comment='of the lab' -d a.img,b.img tank

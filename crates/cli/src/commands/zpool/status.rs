@@ -13,8 +13,6 @@ use crate::output;
 /// Show the health of pools
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zpool status
   ashlar zpool status tank

@@ -14,8 +14,6 @@ use crate::output;
 /// Set properties of volumes
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol set volsize=20G tank/vol
   ashlar zvol set compression=zstd sync=always tank/a tank/b
@@ -55,8 +53,6 @@ impl Set {
 /// Let volumes inherit a property from their parents
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol inherit compression tank/vol")]
 pub(crate) struct Inherit {
@@ -90,8 +86,6 @@ impl Inherit {
 /// A volume that is in use is not renamed.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol rename tank/vol tank/old
   ashlar zvol rename tank/vol@a tank/vol@b")]
@@ -166,8 +160,6 @@ impl Rename {
 /// A volume that is in use is not destroyed.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol destroy tank/vol@before
   ashlar zvol destroy -nv -r tank/vol

@@ -16,8 +16,6 @@ use crate::output;
 /// Show properties of volumes and snapshots
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol get all tank/vol
   ashlar zvol get -H -p -o value volsize,used tank/vol

@@ -24,8 +24,6 @@ fn compare(one: &str, other: &str) -> Ordering {
 /// Show volumes, a line each
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol list
   ashlar zvol list -t snapshot -s creation tank/vol

@@ -19,8 +19,6 @@ use clap::Subcommand;
 /// need the kernel.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol create -V 10G -o compression=lz4 tank/vol
   ashlar zvol snapshot tank/vol@before

@@ -16,8 +16,6 @@ use crate::commands::zpool::place::PoolArgs;
 /// The snapshot of a served volume contains all earlier writes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol snapshot tank/vol@before
   ashlar zvol snapshot -r tank@before
@@ -62,8 +60,6 @@ impl Snapshot {
 /// Make a volume from a snapshot
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol clone tank/vol@before tank/try
   ashlar zvol clone -o compression=off tank/vol@before tank/try")]
@@ -98,8 +94,6 @@ impl Clone {
 /// Later writes are lost.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol rollback tank/vol@before
   ashlar zvol rollback -r tank/vol@older")]
@@ -128,8 +122,6 @@ impl Rollback {
 /// Make a clone the owner of the data that it shares with its origin
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage.
-
 Examples:
   ashlar zvol promote tank/try")]
 pub(crate) struct Promote {
