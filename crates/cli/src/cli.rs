@@ -94,27 +94,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether this may become a daemon, which logs its activity.
     pub(crate) fn is_daemon(&self) -> bool {
-        match self {
-            Self::Serve(_) => true,
-            Self::Md(md) => md.is_daemon(),
-            Self::Scan(_)
-            | Self::Lvm(_)
-            | Self::Btrfs(_)
-            | Self::Zpool(_)
-            | Self::Zvol(_)
-            | Self::ZfsWorker { .. }
-            | Self::CleanupHelper(_)
-            | Self::Status(_)
-            | Self::Jobs(_)
-            | Self::Get(_)
-            | Self::Set(_)
-            | Self::Trace(_)
-            | Self::Stop(_)
-            | Self::Completions(_)
-            | Self::Man(_) => false,
-            #[cfg(feature = "top")]
-            Self::Top(_) => false,
-        }
+        matches!(self, Self::Serve(_)) || matches!(self, Self::Md(md) if md.is_daemon())
     }
 
     /// Refuses maps of disks for a command whose disks OpenZFS's library opens. (The client of a daemon refuses them by itself.)

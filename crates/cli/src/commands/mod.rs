@@ -16,6 +16,7 @@ pub(crate) mod stop;
 #[cfg(feature = "top")]
 pub(crate) mod top;
 pub(crate) mod trace;
+mod verbs;
 pub(crate) mod zpool;
 pub(crate) mod zvol;
 

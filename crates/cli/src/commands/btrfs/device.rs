@@ -9,21 +9,15 @@ use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;
 use super::{SizedArgs, with};
+use crate::commands::verbs::verbs;
 use crate::output;
 
-/// Look at the devices of a file system
-#[derive(Subcommand, Debug)]
-pub(crate) enum Device {
-    Stats(Stats),
-    Usage(Usage),
-}
-
-impl Device {
-    pub(super) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::Stats(command) => command.run(),
-            Self::Usage(command) => command.run(),
-        }
+verbs! {
+    /// Look at the devices of a file system
+    #[derive(Subcommand, Debug)]
+    pub(crate) enum Device {
+        Stats(Stats),
+        Usage(Usage),
     }
 }
 

@@ -9,25 +9,17 @@ use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;
 use super::{SizedArgs, with};
+use crate::commands::verbs::verbs;
 use crate::output;
 
-/// Look at a file system as a whole
-#[derive(Subcommand, Debug)]
-pub(crate) enum Filesystem {
-    Show(Show),
-    Df(Df),
-    Usage(Usage),
-    Label(Label),
-}
-
-impl Filesystem {
-    pub(super) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::Show(command) => command.run(),
-            Self::Df(command) => command.run(),
-            Self::Usage(command) => command.run(),
-            Self::Label(command) => command.run(),
-        }
+verbs! {
+    /// Look at a file system as a whole
+    #[derive(Subcommand, Debug)]
+    pub(crate) enum Filesystem {
+        Show(Show),
+        Df(Df),
+        Usage(Usage),
+        Label(Label),
     }
 }
 

@@ -20,47 +20,34 @@ use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;
 use super::{paths, resolve, with};
+use crate::commands::verbs::verbs;
 use crate::output::report;
 
-/// Print the structures on the devices of a file system
-///
-/// The output has the wording of btrfs-progs 6.2, so that scripts for the one can read the other.
-/// Times are in UTC.
-#[derive(Subcommand, Debug)]
-#[command(after_help = "\
+verbs! {
+    /// Print the structures on the devices of a file system
+    ///
+    /// The output has the wording of btrfs-progs 6.2, so that scripts for the one can read the other.
+    /// Times are in UTC.
+    #[derive(Subcommand, Debug)]
+    #[command(after_help = "\
 Examples:
   ashlar btrfs inspect super -f disk0.img
   ashlar btrfs inspect tree -t extent disk*.img
   ashlar btrfs inspect usage disk*.img
   ashlar btrfs inspect paths 30523392 disk*.img")]
-pub(crate) enum Inspect {
-    #[command(visible_alias = "dump-super")]
-    Super(Super),
-    #[command(visible_alias = "dump-tree")]
-    Tree(Tree),
-    #[command(visible_alias = "list-chunks")]
-    Chunks(Chunks),
-    Usage(Usage),
-    Paths(paths::Paths),
-    InodeResolve(resolve::InodeResolve),
-    LogicalResolve(resolve::LogicalResolve),
-    SubvolidResolve(resolve::SubvolidResolve),
-    Rootid(resolve::Rootid),
-}
-
-impl Inspect {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::Super(command) => command.run(),
-            Self::Tree(command) => command.run(),
-            Self::Chunks(command) => command.run(),
-            Self::Usage(command) => command.run(),
-            Self::Paths(command) => command.run(),
-            Self::InodeResolve(command) => command.run(),
-            Self::LogicalResolve(command) => command.run(),
-            Self::SubvolidResolve(command) => command.run(),
-            Self::Rootid(command) => command.run(),
-        }
+    pub(crate) enum Inspect {
+        #[command(visible_alias = "dump-super")]
+        Super(Super),
+        #[command(visible_alias = "dump-tree")]
+        Tree(Tree),
+        #[command(visible_alias = "list-chunks")]
+        Chunks(Chunks),
+        Usage(Usage),
+        Paths(paths::Paths),
+        InodeResolve(resolve::InodeResolve),
+        LogicalResolve(resolve::LogicalResolve),
+        SubvolidResolve(resolve::SubvolidResolve),
+        Rootid(resolve::Rootid),
     }
 }
 

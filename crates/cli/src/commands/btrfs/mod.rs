@@ -29,15 +29,17 @@ use ashlar_host::error::{Error, Result};
 use ashlar_host::sandbox::Sandbox;
 use clap::Subcommand;
 
-use volumes::FileSystemArgs;
+use self::volumes::FileSystemArgs;
+use crate::commands::verbs::verbs;
 
-/// Scrub, repair and inspect unmounted btrfs file systems
-///
-/// DEVICEs are the disks or image files of one file system, or those of the arrays, partitions and
-/// volume groups below it, which are assembled first. Only scrub and rescue write to them.
-#[derive(Subcommand, Debug)]
-#[command(infer_subcommands = true)]
-#[command(after_help = "\
+verbs! {
+    /// Scrub, repair and inspect unmounted btrfs file systems
+    ///
+    /// DEVICEs are the disks or image files of one file system, or those of the arrays, partitions and
+    /// volume groups below it, which are assembled first. Only scrub and rescue write to them.
+    #[derive(Subcommand, Debug)]
+    #[command(infer_subcommands = true)]
+    #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
 
 Examples:
@@ -46,41 +48,24 @@ Examples:
   ashlar btrfs ls -l / disk*.img
   ashlar btrfs get /home rescued disk*.img
   ashlar btrfs inspect usage disk*.img")]
-pub(crate) enum Btrfs {
-    #[command(subcommand)]
-    Scrub(scrub::ScrubCommand),
-    #[command(subcommand, visible_alias = "inspect-internal")]
-    Inspect(inspect::Inspect),
-    Check(check::Check),
-    #[command(subcommand)]
-    Rescue(rescue::Rescue),
-    Ls(ls::Ls),
-    Cat(cat::Cat),
-    Get(get::Get),
-    Restore(Box<restore::Restore>),
-    #[command(subcommand, visible_alias = "fi")]
-    Filesystem(filesystem::Filesystem),
-    #[command(subcommand, visible_alias = "su")]
-    Subvolume(subvolume::SubvolumeCommand),
-    #[command(subcommand, visible_alias = "dev")]
-    Device(device::Device),
-}
-
-impl Btrfs {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::Scrub(command) => command.run(),
-            Self::Inspect(command) => command.run(),
-            Self::Check(command) => command.run(),
-            Self::Rescue(command) => command.run(),
-            Self::Ls(command) => command.run(),
-            Self::Cat(command) => command.run(),
-            Self::Get(command) => command.run(),
-            Self::Restore(command) => command.run(),
-            Self::Filesystem(command) => command.run(),
-            Self::Subvolume(command) => command.run(),
-            Self::Device(command) => command.run(),
-        }
+    pub(crate) enum Btrfs {
+        #[command(subcommand)]
+        Scrub(scrub::ScrubCommand),
+        #[command(subcommand, visible_alias = "inspect-internal")]
+        Inspect(inspect::Inspect),
+        Check(check::Check),
+        #[command(subcommand)]
+        Rescue(rescue::Rescue),
+        Ls(ls::Ls),
+        Cat(cat::Cat),
+        Get(get::Get),
+        Restore(Box<restore::Restore>),
+        #[command(subcommand, visible_alias = "fi")]
+        Filesystem(filesystem::Filesystem),
+        #[command(subcommand, visible_alias = "su")]
+        Subvolume(subvolume::SubvolumeCommand),
+        #[command(subcommand, visible_alias = "dev")]
+        Device(device::Device),
     }
 }
 

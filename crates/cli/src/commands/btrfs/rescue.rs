@@ -10,19 +10,14 @@ use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;
 use crate::commands::confirm;
+use crate::commands::verbs::verbs;
 use crate::output::{self, report};
 
-/// Repair what a mount needs first
-#[derive(Subcommand, Debug)]
-pub(crate) enum Rescue {
-    SuperRecover(SuperRecover),
-}
-
-impl Rescue {
-    pub(super) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::SuperRecover(command) => command.run(),
-        }
+verbs! {
+    /// Repair what a mount needs first
+    #[derive(Subcommand, Debug)]
+    pub(crate) enum Rescue {
+        SuperRecover(SuperRecover),
     }
 }
 

@@ -12,21 +12,15 @@ use uuid::Uuid;
 use super::inspect::print_about;
 use super::volumes::FileSystemArgs;
 use super::{SubvolumeArgs, with};
+use crate::commands::verbs::verbs;
 use crate::output;
 
-/// Look at subvolumes and snapshots
-#[derive(Subcommand, Debug)]
-pub(crate) enum SubvolumeCommand {
-    List(List),
-    Show(Show),
-}
-
-impl SubvolumeCommand {
-    pub(super) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::List(command) => command.run(),
-            Self::Show(command) => command.run(),
-        }
+verbs! {
+    /// Look at subvolumes and snapshots
+    #[derive(Subcommand, Debug)]
+    pub(crate) enum SubvolumeCommand {
+        List(List),
+        Show(Show),
     }
 }
 

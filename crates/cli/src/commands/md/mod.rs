@@ -19,19 +19,19 @@ pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod suspect;
 
-use std::process::ExitCode;
-
-use ashlar_host::error::Result;
 pub(crate) use ashlar_host::md::ServedArrayName as ArrayName;
 use clap::Subcommand;
 
-/// Create, examine, assemble and change md arrays
-///
-/// The verbs and options are mdadm's, and may be spelled as mdadm's as well: --detail, -D, -Es, /dev/md0 --fail
-/// DISK. incremental, add, re-add, fail, remove, replace, grow, action, wait, suspect, monitor, readonly, readwrite and stop talk
-/// to the daemon that serves the array.
-#[derive(Subcommand, Debug)]
-#[command(after_help = "\
+use crate::commands::verbs::verbs;
+
+verbs! {
+    /// Create, examine, assemble and change md arrays
+    ///
+    /// The verbs and options are mdadm's, and may be spelled as mdadm's as well: --detail, -D, -Es, /dev/md0 --fail
+    /// DISK. incremental, add, re-add, fail, remove, replace, grow, action, wait, suspect, monitor, readonly, readwrite and stop talk
+    /// to the daemon that serves the array.
+    #[derive(Subcommand, Debug)]
+    #[command(after_help = "\
 Exit codes are mdadm's: 0 done, 1 failed, 2 wrong usage.
 
 Examples:
@@ -42,88 +42,39 @@ Examples:
   ashlar md fail md0 a.img
   ashlar md add md0 c.img
   ashlar md action md0 check")]
-pub(crate) enum Md {
-    Create(create::Create),
-    Examine(examine::Examine),
-    Detail(detail::DetailCommand),
-    Query(query::Query),
-    Assemble(Box<assemble::Assemble>),
-    Incremental(incremental::Incremental),
-    Add(members::Add),
-    ReAdd(members::ReAdd),
-    #[command(alias = "set-faulty")]
-    Fail(members::Fail),
-    Remove(members::Remove),
-    Replace(members::Replace),
-    Grow(grow::GrowCommand),
-    Action(action::Action),
-    Wait(action::Wait),
-    Suspect(suspect::Suspect),
-    Monitor(monitor::MonitorCommand),
-    #[command(name = "readonly")]
-    ReadOnly(state::ReadOnly),
-    #[command(name = "readwrite")]
-    ReadWrite(state::ReadWrite),
-    Stop(stop::Stop),
-    ZeroSuperblock(erase::ZeroSuperblock),
-    #[command(hide = true)]
-    Build(build::Build),
-    #[command(hide = true)]
-    Manage(manage::Manage),
+    pub(crate) enum Md {
+        Create(create::Create),
+        Examine(examine::Examine),
+        Detail(detail::DetailCommand),
+        Query(query::Query),
+        Assemble(Box<assemble::Assemble>),
+        Incremental(incremental::Incremental),
+        Add(members::Add),
+        ReAdd(members::ReAdd),
+        #[command(alias = "set-faulty")]
+        Fail(members::Fail),
+        Remove(members::Remove),
+        Replace(members::Replace),
+        Grow(grow::GrowCommand),
+        Action(action::Action),
+        Wait(action::Wait),
+        Suspect(suspect::Suspect),
+        Monitor(monitor::MonitorCommand),
+        #[command(name = "readonly")]
+        ReadOnly(state::ReadOnly),
+        #[command(name = "readwrite")]
+        ReadWrite(state::ReadWrite),
+        Stop(stop::Stop),
+        ZeroSuperblock(erase::ZeroSuperblock),
+        #[command(hide = true)]
+        Build(build::Build),
+        #[command(hide = true)]
+        Manage(manage::Manage),
+    }
 }
 
 impl Md {
     pub(crate) fn is_daemon(&self) -> bool {
-        match self {
-            Self::Assemble(command) => command.serves(),
-            Self::Create(_)
-            | Self::Examine(_)
-            | Self::Detail(_)
-            | Self::Query(_)
-            | Self::Incremental(_)
-            | Self::Add(_)
-            | Self::ReAdd(_)
-            | Self::Fail(_)
-            | Self::Remove(_)
-            | Self::Replace(_)
-            | Self::Grow(_)
-            | Self::Action(_)
-            | Self::Wait(_)
-            | Self::Suspect(_)
-            | Self::Monitor(_)
-            | Self::ReadOnly(_)
-            | Self::ReadWrite(_)
-            | Self::Stop(_)
-            | Self::ZeroSuperblock(_)
-            | Self::Build(_)
-            | Self::Manage(_) => false,
-        }
-    }
-
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::Create(command) => command.run(),
-            Self::Examine(command) => command.run(),
-            Self::Detail(command) => command.run(),
-            Self::Query(command) => command.run(),
-            Self::Assemble(command) => command.run(),
-            Self::Incremental(command) => command.run(),
-            Self::Add(command) => command.run(),
-            Self::ReAdd(command) => command.run(),
-            Self::Fail(command) => command.run(),
-            Self::Remove(command) => command.run(),
-            Self::Replace(command) => command.run(),
-            Self::Grow(command) => command.run(),
-            Self::Action(command) => command.run(),
-            Self::Wait(command) => command.run(),
-            Self::Suspect(command) => command.run(),
-            Self::Monitor(command) => command.run(),
-            Self::ReadOnly(command) => command.run(),
-            Self::ReadWrite(command) => command.run(),
-            Self::Stop(command) => command.run(),
-            Self::ZeroSuperblock(command) => command.run(),
-            Self::Build(command) => command.run(),
-            Self::Manage(command) => command.run(),
-        }
+        matches!(self, Self::Assemble(command) if command.serves())
     }
 }

@@ -17,17 +17,17 @@ mod scrub;
 mod set;
 mod status;
 
-use std::process::ExitCode;
-
-use ashlar_host::error::Result;
 use clap::Subcommand;
 
-/// Make, show, check and change ZFS pools
-///
-/// The verbs, options and output are zpool's. ZFS itself is OpenZFS's library libzpool, which must be installed. The pool is one that a
-/// running daemon serves; with --devices it is imported from these disks, and exported when the command ends.
-#[derive(Subcommand, Debug)]
-#[command(after_help = "\
+use crate::commands::verbs::verbs;
+
+verbs! {
+    /// Make, show, check and change ZFS pools
+    ///
+    /// The verbs, options and output are zpool's. ZFS itself is OpenZFS's library libzpool, which must be installed. The pool is one that a
+    /// running daemon serves; with --devices it is imported from these disks, and exported when the command ends.
+    #[derive(Subcommand, Debug)]
+    #[command(after_help = "\
 Examples:
   ashlar zpool create tank mirror a.img b.img
   ashlar zpool import -d a.img,b.img
@@ -35,47 +35,24 @@ Examples:
   ashlar zpool status tank
   ashlar zpool get all tank
   ashlar zpool scrub -w tank")]
-pub(crate) enum Zpool {
-    Create(create::Create),
-    Import(import::Import),
-    Export(export::Export),
-    Destroy(destroy::Destroy),
-    #[command(name = "labelclear")]
-    LabelClear(destroy::LabelClear),
-    List(list::List),
-    Get(get::Get),
-    Set(set::Set),
-    Status(status::Status),
-    Scrub(scrub::Scrub),
-    Clear(devices::Clear),
-    Add(devices::Add),
-    Attach(devices::Attach),
-    Replace(devices::Replace),
-    Detach(devices::Detach),
-    Offline(devices::Offline),
-    Online(devices::Online),
-}
-
-impl Zpool {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::Create(command) => command.run(),
-            Self::Import(command) => command.run(),
-            Self::Export(command) => command.run(),
-            Self::Destroy(command) => command.run(),
-            Self::LabelClear(command) => command.run(),
-            Self::List(command) => command.run(),
-            Self::Get(command) => command.run(),
-            Self::Set(command) => command.run(),
-            Self::Status(command) => command.run(),
-            Self::Scrub(command) => command.run(),
-            Self::Clear(command) => command.run(),
-            Self::Add(command) => command.run(),
-            Self::Attach(command) => command.run(),
-            Self::Replace(command) => command.run(),
-            Self::Detach(command) => command.run(),
-            Self::Offline(command) => command.run(),
-            Self::Online(command) => command.run(),
-        }
+    pub(crate) enum Zpool {
+        Create(create::Create),
+        Import(import::Import),
+        Export(export::Export),
+        Destroy(destroy::Destroy),
+        #[command(name = "labelclear")]
+        LabelClear(destroy::LabelClear),
+        List(list::List),
+        Get(get::Get),
+        Set(set::Set),
+        Status(status::Status),
+        Scrub(scrub::Scrub),
+        Clear(devices::Clear),
+        Add(devices::Add),
+        Attach(devices::Attach),
+        Replace(devices::Replace),
+        Detach(devices::Detach),
+        Offline(devices::Offline),
+        Online(devices::Online),
     }
 }

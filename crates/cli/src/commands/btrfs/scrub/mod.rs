@@ -18,17 +18,19 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::commands::Daemon;
+use crate::commands::verbs::verbs;
 use crate::output;
 
-/// Verify an unmounted file system, and repair it from good copies
-///
-/// The verbs and options are those of btrfs scrub. Reads every block and compares it with its checksum; rewrites a bad
-/// block from a good copy. Blocks without a good copy are reported, with the files that contain them.
-///
-/// A file system on volumes of a running daemon is scrubbed by the daemon: say their names (md/data, vg/lv). No client
-/// may have them open, and none can open them until the scrub ends. It is a job: see ashlar jobs.
-#[derive(Subcommand, Debug)]
-#[command(after_help = "\
+verbs! {
+    /// Verify an unmounted file system, and repair it from good copies
+    ///
+    /// The verbs and options are those of btrfs scrub. Reads every block and compares it with its checksum; rewrites a bad
+    /// block from a good copy. Blocks without a good copy are reported, with the files that contain them.
+    ///
+    /// A file system on volumes of a running daemon is scrubbed by the daemon: say their names (md/data, vg/lv). No client
+    /// may have them open, and none can open them until the scrub ends. It is a job: see ashlar jobs.
+    #[derive(Subcommand, Debug)]
+    #[command(after_help = "\
 Exit codes are those of btrfs scrub: 0 done, 1 failed, 2 nothing to resume (or wrong usage), 3 some
 errors could not be corrected, or with --readonly were not, or a device is too small for its file system.
 
@@ -41,23 +43,12 @@ Examples:
   ashlar btrfs scrub limit --limit 100M /dev/sdb
   ashlar btrfs scrub cancel /dev/sdb
   ashlar btrfs scrub resume /dev/sdb")]
-pub(crate) enum ScrubCommand {
-    Start(start::Start),
-    Resume(start::Resume),
-    Status(Status),
-    Cancel(Cancel),
-    Limit(Limit),
-}
-
-impl ScrubCommand {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self {
-            Self::Start(command) => command.run(),
-            Self::Resume(command) => command.run(),
-            Self::Status(command) => command.run(),
-            Self::Cancel(command) => command.run(),
-            Self::Limit(command) => command.run(),
-        }
+    pub(crate) enum ScrubCommand {
+        Start(start::Start),
+        Resume(start::Resume),
+        Status(Status),
+        Cancel(Cancel),
+        Limit(Limit),
     }
 }
 
