@@ -3,11 +3,10 @@
 //! The chunks of the snapshot and of its origin are copied before, and the array is active.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ashlar_block::{Bio, Buffer, Gateway, Sector, Sectors};
-use ashlar_engine::{Engine, EngineRuntime};
+use ashlar_engine::Engine;
 use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};
@@ -64,14 +63,6 @@ fn count(engine: &Engine, disk: &Gateway, write: bool) -> Outcome<f64> {
     }))?
 }
 
-fn array(engine: &Engine, level: Level, members: usize) -> Outcome<Gateway> {
-    let members = ram(members, BYTES)?;
-    let array = block_on(engine.handles()[0].spawn_on(move || async move {
-        arrays::make(Recipe::clean(level), &members, Arc::new(EngineRuntime)).await
-    }))??;
-    Ok(Gateway::new(array))
-}
-
 /// Prints the table.
 ///
 /// # Errors
@@ -86,11 +77,12 @@ pub(crate) fn run(_: Settings) -> Outcome {
     let snapshot =
         mapper.map(&engine, "snapshot", &format!("0 {sectors} snapshot real cow N 8"))?;
     let origin = mapper.map(&engine, "origin", &format!("0 {sectors} snapshot-origin real"))?;
+    let array = |level, members| arrays::on(&engine, Recipe::clean(level), ram(members, BYTES)?);
     let disks = [
         ("a RAM disk", ram(1, BYTES)?.remove(0)),
-        ("RAID0 of 2", array(&engine, Level::Raid0, 2)?),
-        ("RAID1 of 2", array(&engine, Level::Raid1, 2)?),
-        ("RAID10 n2 of 4", array(&engine, Level::Raid10, 4)?),
+        ("RAID0 of 2", array(Level::Raid0, 2)?),
+        ("RAID1 of 2", array(Level::Raid1, 2)?),
+        ("RAID10 n2 of 4", array(Level::Raid10, 4)?),
         ("linear", linear),
         ("snapshot over linear, copied", snapshot),
         ("origin over linear, copied", origin),

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use ashlar_block::{Buffer, Flags, Gateway, Runtime, Sector, Sectors};
+use ashlar_engine::{Engine, EngineRuntime};
 use ashlar_md::create::{NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
 use ashlar_md::{Array, Candidate, Options, plan, probe};
 use uuid::Uuid;
 
-use crate::common::Outcome;
+use crate::common::{Outcome, block_on};
 
 /// Where the data areas of members begin.
 pub(crate) const DATA_OFFSET: Sectors = Sectors(2048);
@@ -73,6 +74,13 @@ pub(crate) async fn make(
         .collect();
     create(&spec, &devices).await?;
     assemble(disks, runtime).await
+}
+
+/// As [`make`], on the first reactor of an engine.
+pub(crate) fn on(engine: &Engine, recipe: Recipe, disks: Vec<Gateway>) -> Outcome<Gateway> {
+    let array = engine.handles()[0]
+        .spawn_on(move || async move { make(recipe, &disks, Arc::new(EngineRuntime)).await });
+    Ok(Gateway::new(block_on(array)??))
 }
 
 /// As [`make`], with a bitmap without marks: a new bitmap has all of them set.

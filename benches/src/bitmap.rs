@@ -36,14 +36,7 @@ const SIM_RUN: Duration = Duration::from_millis(250);
 /// An I/O failed, or a reactor could not be started.
 pub(crate) fn run(settings: Settings) -> Outcome {
     let files = Files::make(2, BYTES)?;
-    let load = Load {
-        write: true,
-        bytes: 4096,
-        depth: 32,
-        order: Order::Random,
-        span: 0..BYTES / 2,
-        until: JobEnd::Passed(settings.run),
-    };
+    let load = Load::random(true, 0..BYTES / 2, settings.run);
     let rams = ram(2, BYTES)?;
     let fill = Load {
         bytes: 1 << 20,

@@ -246,14 +246,7 @@ fn reads(settings: Settings) -> Outcome {
         let array = block_on(engine.handles()[0].spawn_on(move || async move {
             lacking(shape, &its_members, Arc::new(EngineRuntime)).await
         }))??;
-        let load = Load {
-            write: false,
-            bytes: 4096,
-            depth: 32,
-            order: Order::Random,
-            span: 0..rows::BYTES / 2,
-            until: JobEnd::Passed(settings.run),
-        };
+        let load = Load::random(false, 0..rows::BYTES / 2, settings.run);
         let read = |disk: &Gateway| disk.disk().stats().totals().read;
         let sum = |of: fn(GroupTotals) -> u64| members.iter().map(|disk| of(read(disk))).sum();
         let commands = || -> u64 { sum(|read| read.ios) };

@@ -6,7 +6,7 @@ use ashlar_engine::Engine;
 
 use crate::common::{Files, Outcome, Settings, open_disk};
 use crate::devices::HollowMember;
-use crate::load::{JobEnd, Load, Order, on_engine};
+use crate::load::{Load, on_engine};
 use crate::mapped::Mapper;
 use crate::report::{Grid, Unit};
 
@@ -44,15 +44,8 @@ pub(crate) fn run(settings: Settings) -> Outcome {
                 _ => HollowMember::gateway("hollow", Sectors::from_bytes_floor(BYTES))?,
             };
             let disk = subject(&engine, row, &disk)?;
-            let load = Load {
-                write: false,
-                bytes: 4096,
-                depth: 32,
-                order: Order::Random,
-                // Beyond the part that a hollow disk stores.
-                span: 2 << 20..BYTES,
-                until: JobEnd::Passed(settings.run),
-            };
+            // Beyond the part that a hollow disk stores.
+            let load = Load::random(false, 2 << 20..BYTES, settings.run);
             on_engine(&engine, &[(&disk, load)])
         },
     )?;

@@ -50,6 +50,14 @@ pub(crate) struct Load {
     pub(crate) until: JobEnd,
 }
 
+impl Load {
+    /// Random I/Os of 4 KiB, 32 in flight.
+    pub(crate) fn random(write: bool, span: Range<u64>, run: Duration) -> Self {
+        let until = JobEnd::Passed(run);
+        Self { write, bytes: 4096, depth: 32, order: Order::Random, span, until }
+    }
+}
+
 /// The result of jobs.
 #[derive(Clone, Copy)]
 pub(crate) struct Score {

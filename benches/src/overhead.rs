@@ -3,15 +3,13 @@
 //!
 //! Each job has its own thread. Marks of a bitmap are set in the first round; later rounds find them set.
 
-use std::sync::Arc;
-
-use ashlar_block::{Gateway, Sectors};
-use ashlar_engine::{Engine, EngineRuntime};
+use ashlar_block::Sectors;
+use ashlar_engine::Engine;
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
 
 use crate::arrays::{self, Recipe};
-use crate::common::{Outcome, Settings, block_on};
+use crate::common::{Outcome, Settings};
 use crate::devices::HollowMember;
 use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::report::{Grid, Unit};
@@ -55,11 +53,7 @@ fn table(settings: Settings, title: &str, bytes: u64, order: Order) -> Outcome {
             None => members[0].clone(),
             Some(level) => {
                 let recipe = Recipe { bitmap, ..Recipe::clean(level) };
-                let members = members[..count].to_vec();
-                let array = engine.handles()[0].spawn_on(move || async move {
-                    arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
-                });
-                Gateway::new(block_on(array)??)
+                arrays::on(&engine, recipe, members[..count].to_vec())?
             }
         };
         let load = Load {

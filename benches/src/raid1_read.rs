@@ -9,13 +9,13 @@
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
-use ashlar_engine::{Engine, EngineRuntime};
+use ashlar_engine::Engine;
 use ashlar_md::internals::barrier::Barrier;
 use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};
 use crate::behind_nbd;
-use crate::common::{Outcome, Settings, block_on};
+use crate::common::{Outcome, Settings};
 use crate::devices::{ExtraBarrier, GuardedArray, HollowMember, ram};
 use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::locked_barrier::LockedBarrier;
@@ -79,11 +79,7 @@ fn subjects(
     } else {
         ram(case.members, GIB)?
     };
-    let recipe = Recipe::clean(case.level);
-    let array = block_on(home.handles()[0].spawn_on(move || async move {
-        arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
-    }))??;
-    let array = Gateway::new(array);
+    let array = arrays::on(home, Recipe::clean(case.level), members)?;
     let load = Load {
         write: case.write,
         bytes: 64 << 10,

@@ -4,14 +4,12 @@
 //! or two thirds more (RAID6) than a RAID0 of three; a small write reads as many blocks as it writes. So whole rows are also written to members
 //! that are the limit: then members with parity take nothing from the others.
 
-use std::sync::Arc;
-
 use ashlar_block::Gateway;
-use ashlar_engine::{Engine, EngineRuntime};
+use ashlar_engine::Engine;
 use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};
-use crate::common::{Outcome, Settings, block_on};
+use crate::common::{Outcome, Settings};
 use crate::devices::{limited_ram, ram};
 use crate::load::{JobEnd, Load, Order, on_engine};
 use crate::report::{Grid, Unit};
@@ -108,11 +106,8 @@ fn table<'a>(
         ][row];
         let members = disks(count)?;
         let engine = Engine::start(1)?;
-        let array = engine.handles()[0].spawn_on(move || async move {
-            let recipe = Recipe { ppl: row == LOGGED, ..Recipe::clean(level) };
-            arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
-        });
-        let disk = Gateway::new(block_on(array)??);
+        let recipe = Recipe { ppl: row == LOGGED, ..Recipe::clean(level) };
+        let disk = arrays::on(&engine, recipe, members)?;
         fill(&engine, &disk)?;
         on_engine(&engine, &[(&disk, load(column))])
     })

@@ -17,7 +17,7 @@ use ashlar_plot::trace::{Categories, Host, Session, ThreadIdentity};
 
 use crate::common::{Files, Outcome, Settings, open_disk};
 use crate::devices::HollowMember;
-use crate::load::{JobEnd, Load, Order, on_engine};
+use crate::load::{Load, on_engine};
 use crate::report::{Grid, Unit};
 
 const BYTES: u64 = 1 << 30;
@@ -121,15 +121,8 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             0 => open_disk(&files.paths()[0], true),
             _ => HollowMember::gateway("hollow", Sectors::from_bytes_floor(BYTES))?,
         };
-        let load = Load {
-            write: false,
-            bytes: 4096,
-            depth: 32,
-            order: Order::Random,
-            // Beyond the part that a hollow disk stores.
-            span: 2 << 20..BYTES,
-            until: JobEnd::Passed(settings.run),
-        };
+        // Beyond the part that a hollow disk stores.
+        let load = Load::random(false, 2 << 20..BYTES, settings.run);
         let watching = watching(row, &disk);
         let score = on_engine(&engine, &[(&disk, load)]);
         drop(watching);

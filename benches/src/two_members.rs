@@ -3,11 +3,10 @@
 //! Each row gets the same load: eight jobs on one reactor. "Both without md" runs half of the jobs on each member,
 //! which is the possible maximum.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Gateway, Sectors};
-use ashlar_engine::{Engine, EngineRuntime};
+use ashlar_engine::Engine;
 use ashlar_md::ondisk::Level;
 use ashlar_sim::{Sim, SimDisk};
 
@@ -66,11 +65,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     print("Two files, direct I/O", settings.rounds, |_, row, column| {
         let disks = files.disks();
         let engine = Engine::start(1)?;
-        let members = disks.clone();
-        let array = block_on(engine.handles()[0].spawn_on(move || async move {
-            arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
-        }))??;
-        let array = Gateway::new(array);
+        let array = arrays::on(&engine, recipe, disks.clone())?;
         on_engine(&engine, &loads(column, &subjects(row, &disks, &array), settings.run))
     })
 }
