@@ -61,7 +61,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Md(commands::md::Md),
     #[command(subcommand)]
-    Lvm(Box<commands::lvm::Lvm>),
+    Lvm(commands::lvm::Lvm),
     #[command(subcommand)]
     Btrfs(commands::btrfs::Btrfs),
     #[command(subcommand)]

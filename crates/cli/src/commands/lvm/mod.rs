@@ -33,6 +33,7 @@ use clap::{ArgAction, Args, Subcommand};
 
 use self::spellings::Common;
 use crate::commands::Daemon;
+use crate::commands::verbs::verbs;
 use crate::help::GLOBAL;
 use crate::output;
 
@@ -56,45 +57,53 @@ Examples:
   ashlar lvm lvs --devices a.img,b.img
   ashlar lvm lvconvert --devices a.img,b.img --merge vg/before")]
 pub(crate) enum Lvm {
-    Pvs(report::Pvs),
-    Vgs(report::Vgs),
-    Lvs(report::Lvs),
-    Pvdisplay(display::Pvdisplay),
-    Vgdisplay(display::Vgdisplay),
-    Lvdisplay(display::Lvdisplay),
-    Pvscan(display::Pvscan),
-    Vgscan(display::Vgscan),
-    Lvscan(display::Lvscan),
-    Pvcreate(pv::Pvcreate),
-    Pvremove(pv::Pvremove),
-    Pvresize(pv::Pvresize),
-    Pvchange(activation::Pvchange),
-    Pvck(check::Pvck),
-    Pvmove(pvmove::Pvmove),
-    Vgcreate(vg::Vgcreate),
-    Vgextend(vg::Vgextend),
-    Vgreduce(vg::Vgreduce),
-    Vgremove(vg::Vgremove),
-    Vgexport(vg::Vgexport),
-    Vgimport(vg::Vgimport),
-    Vgck(check::Vgck),
-    Vgsplit(regrouping::Vgsplit),
-    Vgmerge(regrouping::Vgmerge),
-    Lvcreate(Box<lvcreate::Lvcreate>),
-    Lvremove(lvremove::Lvremove),
-    Lvextend(lvresize::Lvextend),
-    Lvreduce(lvresize::Lvreduce),
-    Lvresize(lvresize::Lvresize),
-    Lvrename(rename::Lvrename),
-    Vgrename(rename::Vgrename),
-    Lvconvert(lvconvert::Lvconvert),
-    Lvchange(activation::Lvchange),
-    Vgchange(activation::Vgchange),
-    Vgcfgbackup(vgcfg::Vgcfgbackup),
-    Vgcfgrestore(vgcfg::Vgcfgrestore),
+    #[command(flatten)]
+    Verb(Box<Verb>),
     /// A verb that ashlar does not have.
     #[command(external_subcommand)]
     Unknown(Vec<OsString>),
+}
+
+verbs! {
+    #[derive(Subcommand, Debug)]
+    pub(crate) enum Verb {
+        Pvs(report::Pvs),
+        Vgs(report::Vgs),
+        Lvs(report::Lvs),
+        Pvdisplay(display::Pvdisplay),
+        Vgdisplay(display::Vgdisplay),
+        Lvdisplay(display::Lvdisplay),
+        Pvscan(display::Pvscan),
+        Vgscan(display::Vgscan),
+        Lvscan(display::Lvscan),
+        Pvcreate(pv::Pvcreate),
+        Pvremove(pv::Pvremove),
+        Pvresize(pv::Pvresize),
+        Pvchange(activation::Pvchange),
+        Pvck(check::Pvck),
+        Pvmove(pvmove::Pvmove),
+        Vgcreate(vg::Vgcreate),
+        Vgextend(vg::Vgextend),
+        Vgreduce(vg::Vgreduce),
+        Vgremove(vg::Vgremove),
+        Vgexport(vg::Vgexport),
+        Vgimport(vg::Vgimport),
+        Vgck(check::Vgck),
+        Vgsplit(regrouping::Vgsplit),
+        Vgmerge(regrouping::Vgmerge),
+        Lvcreate(Box<lvcreate::Lvcreate>),
+        Lvremove(lvremove::Lvremove),
+        Lvextend(lvresize::Lvextend),
+        Lvreduce(lvresize::Lvreduce),
+        Lvresize(lvresize::Lvresize),
+        Lvrename(rename::Lvrename),
+        Vgrename(rename::Vgrename),
+        Lvconvert(lvconvert::Lvconvert),
+        Lvchange(activation::Lvchange),
+        Vgchange(activation::Vgchange),
+        Vgcfgbackup(vgcfg::Vgcfgbackup),
+        Vgcfgrestore(vgcfg::Vgcfgrestore),
+    }
 }
 
 /// LVM's exit codes for failed commands, and for invalid ones (`ECMD_FAILED` and `EINVALID_CMD_LINE`).
@@ -103,46 +112,10 @@ pub(crate) const INVALID: u8 = 3;
 
 impl Lvm {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let done = match self {
-            Self::Pvs(command) => command.run(),
-            Self::Vgs(command) => command.run(),
-            Self::Lvs(command) => command.run(),
-            Self::Pvdisplay(command) => command.run(),
-            Self::Vgdisplay(command) => command.run(),
-            Self::Lvdisplay(command) => command.run(),
-            Self::Pvscan(command) => command.run(),
-            Self::Vgscan(command) => command.run(),
-            Self::Lvscan(command) => command.run(),
-            Self::Pvcreate(command) => command.run(),
-            Self::Pvremove(command) => command.run(),
-            Self::Pvresize(command) => command.run(),
-            Self::Pvchange(command) => command.run(),
-            Self::Pvck(command) => command.run(),
-            Self::Pvmove(command) => command.run(),
-            Self::Vgcreate(command) => command.run(),
-            Self::Vgextend(command) => command.run(),
-            Self::Vgreduce(command) => command.run(),
-            Self::Vgremove(command) => command.run(),
-            Self::Vgexport(command) => command.run(),
-            Self::Vgimport(command) => command.run(),
-            Self::Vgck(command) => command.run(),
-            Self::Vgsplit(command) => command.run(),
-            Self::Vgmerge(command) => command.run(),
-            Self::Lvcreate(command) => command.run(),
-            Self::Lvremove(command) => command.run(),
-            Self::Lvextend(command) => command.run(),
-            Self::Lvreduce(command) => command.run(),
-            Self::Lvresize(command) => command.run(),
-            Self::Lvrename(command) => command.run(),
-            Self::Vgrename(command) => command.run(),
-            Self::Lvconvert(command) => command.run(),
-            Self::Lvchange(command) => command.run(),
-            Self::Vgchange(command) => command.run(),
-            Self::Vgcfgbackup(command) => command.run(),
-            Self::Vgcfgrestore(command) => command.run(),
-            Self::Unknown(words) => return spellings::unknown_verb(&words),
-        };
-        done.map_err(|error| error.codes(FAILED, INVALID))
+        match self {
+            Self::Verb(verb) => verb.run().map_err(|error| error.codes(FAILED, INVALID)),
+            Self::Unknown(words) => spellings::unknown_verb(&words),
+        }
     }
 }
 
