@@ -11,7 +11,7 @@ use ashlar_md::ondisk::Level;
 use ashlar_sim::{Sim, SimDisk};
 
 use crate::arrays::{self, Recipe};
-use crate::common::{Files, Outcome, Settings, block_on};
+use crate::common::{Files, Outcome, Settings};
 use crate::load::{JobEnd, Load, Order, Score, in_sim, on_engine};
 use crate::report::{Grid, Unit};
 

@@ -20,7 +20,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway, Status};
+use ashlar_block::{BlockDevice, ByteVolume, Flags, Gateway};
 use ashlar_dm::Device as Mapped;
 use ashlar_lvm::activate::{Plan, PlannedDevice, dm_name};
 use ashlar_lvm::change::Author;

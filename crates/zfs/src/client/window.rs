@@ -17,7 +17,7 @@ use std::task::{Poll, Waker};
 use ashlar_block::bio::Op;
 use ashlar_block::buffer::{ForeignMemory, shared};
 use ashlar_block::request::Request;
-use ashlar_engine::shared_file::SharedFile;
+use ashlar_engine::memfd::Memfd;
 
 use super::driver::MAX_REQUEST_BYTES;
 use super::worker::Worker;
@@ -54,7 +54,7 @@ impl Window {
                 return Ok(window);
             }
             windows.retain(|_, window| window.strong_count() > 0);
-            let SharedFile { memory, file, address } = SharedFile::new(WINDOW_BYTES)?;
+            let Memfd { memory, file, address } = Memfd::new(WINDOW_BYTES)?;
             let free = RefCell::new(FreeRanges::new(WINDOW_BYTES));
             let window = Rc::new(Self { memory, file, address, free, waiting: RefCell::default() });
             windows.insert(worker.pid(), Rc::downgrade(&window));

@@ -443,7 +443,7 @@ fn listen(pid: u32, words: PipeReader, end: impl FnOnce() -> String, watched: &W
     watched.ended.notify_all();
 }
 
-/// A descriptor of a child, which is killed if there is none.
+/// A descriptor of a child; without one the child is killed.
 fn pidfd_of(child: &mut Child) -> io::Result<OwnedFd> {
     let opened = pidfd_open(rustix::process::Pid::from_child(child), PidfdFlags::empty());
     if opened.is_err() {

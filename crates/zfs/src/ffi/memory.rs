@@ -302,7 +302,7 @@ impl LocalRanges<'_> {
 mod tests {
     use std::ptr::NonNull;
 
-    use ashlar_engine::shared_file::SharedFile;
+    use ashlar_engine::memfd::Memfd;
     use ashlar_engine::slabs::Slabs;
 
     use super::super::shared_memory::Window;
@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn a_peer_behind_a_window_is_reached_through_it_only() {
         const LEN: usize = 64 << 10;
-        let SharedFile { memory, file, address } = SharedFile::new(LEN).unwrap();
+        let Memfd { memory, file, address } = Memfd::new(LEN).unwrap();
         let window = Window::map(&file, address, LEN as u64).unwrap();
         let peer = Peer::behind(window.memory());
         let moved = |address: u64, ours: &mut [u8], direction| {

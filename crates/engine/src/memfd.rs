@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// See the module text.
-pub struct SharedFile {
+pub struct Memfd {
     /// The memory, mapped until it and its last segment are dropped.
     pub memory: ForeignMemory,
     /// The file, for the other process to map.
@@ -22,7 +22,7 @@ pub struct SharedFile {
     pub address: u64,
 }
 
-impl SharedFile {
+impl Memfd {
     /// New memory of `len` bytes; pages are allocated at their first use.
     ///
     /// # Errors
