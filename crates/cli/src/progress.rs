@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
 use ashlar_host::error::Result;
 use ashlar_host::md::await_action;
 use ashlar_stack::detail::{Detail, DetailSync};

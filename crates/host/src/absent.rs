@@ -15,6 +15,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::Presence;
+use ashlar_client::interface::Attach;
+use ashlar_client::passed_files::PassedFiles;
 use ashlar_engine::{sleep, spawn};
 use ashlar_md::ArrayState;
 use ashlar_stack::assemble::Disk;
@@ -24,8 +26,6 @@ use uuid::Uuid;
 use crate::config::Config;
 use crate::disks::{self, Access, Opened};
 use crate::error::{Error, Result};
-use crate::interface::Attach;
-use crate::passed_files::PassedFiles;
 use crate::service::Service;
 
 /// The first wait, and the longest one.

@@ -9,6 +9,7 @@ use crate::options::{
     Assignment, BackEnd, Bytes, Group, Holes, Listen, LogPlace, MapFile, MetricsAddress, Mode,
     ReAddPolicy,
 };
+use ashlar_client::access::{self, Access};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_lvm::snapshots::AutoExtend;
@@ -17,7 +18,6 @@ use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
 use crate::acceptance::Asked;
-use crate::access::{self, Access};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
 use crate::{disks, mount_point};

@@ -3,6 +3,12 @@
 use std::io;
 
 use ashlar_block::Presence;
+use ashlar_client::interface::{
+    self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, SnapshotSample, TreePath,
+    VolumeStatus, control_error,
+};
+use ashlar_client::passed_files::PassedFiles;
+use ashlar_client::varlink_server::{Interface, nothing, parse};
 use ashlar_control::varlink::{Call, Reply};
 use ashlar_engine::net::Socket;
 use ashlar_stack::attributes::{AttributeError, NodeKind};
@@ -12,14 +18,8 @@ use ashlar_stack::names::ArrayName;
 use ashlar_stack::snapshots::Snapshots;
 use serde_json::{Value, json};
 
-use crate::interface::{
-    self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, SnapshotSample, TreePath,
-    VolumeStatus, control_error,
-};
 use crate::options::BackEnd;
-use crate::passed_files::PassedFiles;
 use crate::service::Service;
-use crate::varlink_server::{Interface, nothing, parse};
 use crate::{stopping, trace, zfs};
 
 impl Interface for Service {

@@ -36,6 +36,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ashlar_client::access::Access;
+use ashlar_client::varlink_server;
 use ashlar_control::console::{Console, LogPlace};
 use ashlar_engine::arenas::Arenas;
 use ashlar_engine::net::Socket;
@@ -50,7 +52,6 @@ use futures_util::future::select;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::acceptance::{check_backups, check_started, refuse_image};
-use crate::access::Access;
 use crate::announcement::announcement;
 use crate::array_end::ArrayEnd;
 use crate::background::Background;
@@ -75,8 +76,7 @@ use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
 use crate::{
-    absent, balance, copies_end, disks, filling, metrics, notify, pools_end, returns,
-    varlink_server, watch,
+    absent, balance, copies_end, disks, filling, metrics, notify, pools_end, returns, watch,
 };
 
 /// The parts of a daemon that are made from its configuration before it touches any disk.

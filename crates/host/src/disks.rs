@@ -11,6 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ashlar_block::{Gateway, Runtime, Status};
+use ashlar_client::disk_path::{NetworkDisk, RAM};
 use ashlar_engine::file::{Kind, OpenError, OpenOptions};
 use ashlar_engine::{EngineRuntime, RamDevice, Reactor, blocking, timeout};
 use ashlar_stack::assemble::Disk;
@@ -27,15 +28,17 @@ mod kernel_use;
 mod lending;
 pub(crate) mod maps;
 mod network;
-mod paths;
 
 use failure::{OpenFailure, open_error};
-use paths::{NetworkDisk, RAM};
 
+pub use ashlar_client::disk_path::{
+    Access, Identity, absolute, device_number, identity, may_exist,
+};
+pub(crate) use ashlar_client::disk_path::{
+    identity_of, in_directory, is_no_file, is_on_network, is_ram, is_same,
+};
 pub use lending::lending_client;
 pub use maps::{MappedDisk, mapped_disks, use_maps};
-pub use paths::{Access, Identity, absolute, device_number, identity, may_exist};
-pub(crate) use paths::{identity_of, in_directory, is_no_file, is_on_network, is_ram, is_same};
 
 /// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
 /// on a slow disk.
@@ -242,7 +245,7 @@ fn try_open_whole(
         return open_ram(path, size).map_err(OpenFailure::certain);
     }
     if let Some(disk) = NetworkDisk::at(path) {
-        return disk.open(access);
+        return network::open(disk, access);
     }
     let device = try_open_with(path, access, direct, |options| {
         let device = ashlar_engine::file::open(path, options)?;

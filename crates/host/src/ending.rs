@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ashlar_client::stop::Stop;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::{ThreadPanic, sleep};
 use ashlar_stack::assemble::Stack;
@@ -34,7 +35,6 @@ use futures_util::future::{Either, select};
 
 use crate::cleanup_helper::CleanupHelper;
 use crate::error::{Error, FAILURE, PANICKED, Result};
-use crate::stop::Stop;
 
 /// How long a device may take to stop after the end is forced.
 const STEP: Duration = Duration::from_secs(2);

@@ -4,6 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::path::Path;
 
+use ashlar_client::interface::{
+    Activate, ActivateReply, GroupsReply, Lvm, LvmReply, refused, refused_by, reply,
+};
 use ashlar_control::varlink::Reply;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
@@ -16,9 +19,6 @@ use crate::clients::ClosedDevices;
 use crate::disks::{self, Identity};
 use crate::error::Error;
 use crate::incremental::log_notes;
-use crate::interface::{
-    Activate, ActivateReply, GroupsReply, Lvm, LvmReply, refused, refused_by, reply,
-};
 use crate::lvm::archive;
 use crate::lvm::{new_uuid, refuse_to_cut};
 use crate::machine::Machine;

@@ -5,6 +5,10 @@
 
 use std::path::Path;
 
+use ashlar_client::interface::{
+    Attach, DiskReference, DoneReply, StartedReply, refused, refused_with, reply,
+};
+use ashlar_client::passed_files::PassedFiles;
 use ashlar_control::varlink::Reply;
 use ashlar_md::ondisk::{Role, Superblock};
 use ashlar_md::{AddOptions, ManageError};
@@ -17,11 +21,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::disks::Access;
-use crate::interface::{
-    Attach, DiskReference, DoneReply, StartedReply, refused, refused_with, reply,
-};
 use crate::manage::{NewDisk, index_of, not_done};
-use crate::passed_files::PassedFiles;
 use crate::service::Service;
 
 /// The exit code for a member that an array does not accept.

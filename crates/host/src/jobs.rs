@@ -18,6 +18,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use ashlar_block::Sectors;
+use ashlar_client::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs, refused};
 use ashlar_control::varlink::Reply;
 use ashlar_lvm::command::Command as LvmCommand;
 use ashlar_md::{SyncAction, SyncRequest};
@@ -29,7 +30,6 @@ use futures_util::future::{Either, join_all, select};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::interface::{Job, JobAction, JobControl, JobKind, JobState, Lvm, Zfs, refused};
 use crate::machine::now;
 use crate::service::Service;
 

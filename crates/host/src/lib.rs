@@ -1,12 +1,11 @@
-//! The control plane: a daemon that assembles volumes, serves them and stops cleanly, and the way to talk to it.
+//! The control plane: a daemon that assembles volumes, serves them and stops cleanly, and the work of commands that need no daemon.
 //!
 //! # Theory
 //!
 //! [`daemon::serve`] takes a [`config::Config`] and returns when everything has stopped. It opens the [`disks`],
 //! lets `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
-//! mount and the NBD servers. From then on its main thread answers calls on the control socket: [varlink](ashlar_control::varlink) messages of
-//! the [`interface`], which a [`client::Client`] sends. Commands that need no daemon use [`disks`], [`lvm`],
-//! [`btrfs`], [`md`] and [`pools`] as well.
+//! mount and the NBD servers. From then on its main thread answers calls on the control socket
+//! ([`ashlar_client`]). Commands that need no daemon use [`disks`], [`lvm`], [`btrfs`], [`md`] and [`pools`] as well.
 //!
 //! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
 //!
@@ -26,7 +25,6 @@
 
 mod absent;
 pub mod acceptance;
-mod access;
 mod announcement;
 mod array_end;
 pub mod background;
@@ -34,13 +32,10 @@ mod balance;
 pub mod btrfs;
 mod claimed;
 pub mod cleanup_helper;
-pub mod client;
 mod clients;
 pub mod config;
 mod confinement;
-mod connection_slots;
 mod control;
-mod control_path;
 mod copies_end;
 pub mod daemon;
 #[cfg(debug_assertions)]
@@ -51,7 +46,6 @@ mod filling;
 mod front_ends;
 mod groups;
 mod incremental;
-pub mod interface;
 mod jobs;
 pub mod lvm;
 mod machine;
@@ -63,7 +57,6 @@ mod models;
 mod mount_point;
 mod notify;
 pub mod options;
-mod passed_files;
 mod places;
 pub mod pools;
 mod pools_end;
@@ -75,11 +68,9 @@ mod service;
 mod simulation;
 pub mod size;
 mod speeds;
-mod stop;
 mod stopping;
 pub mod trace;
 mod users;
-mod varlink_server;
 mod watch;
 mod zfs;
 

@@ -9,6 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Presence, Sectors};
+use ashlar_client::interface::{
+    DoneReply, Grow, Manage, ManageAction, SizeReply, refused, refused_by, reply,
+};
+use ashlar_client::passed_files::PassedFiles;
 use ashlar_control::varlink::Reply;
 use ashlar_md::ondisk;
 use ashlar_md::ondisk::create::NewBitmap;
@@ -25,10 +29,6 @@ use uuid::Uuid;
 
 use crate::claimed::Claimed;
 use crate::disks::{self, Identity};
-use crate::interface::{
-    DoneReply, Grow, Manage, ManageAction, SizeReply, refused, refused_by, reply,
-};
-use crate::passed_files::PassedFiles;
 use crate::service::Service;
 
 pub(crate) fn not_done(error: &ManageError) -> Reply {

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
+use ashlar_client::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
+use ashlar_client::passed_files::PassedFiles;
 use ashlar_control::varlink::Reply;
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, LayoutOptions, Membership, NewGroup, Question};
@@ -21,11 +23,9 @@ use crate::disks::{self, Identity};
 use crate::error::Error;
 use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
-use crate::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
 use crate::lvm::archive;
 use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::{NewDisk, is_a_disk_now};
-use crate::passed_files::PassedFiles;
 use crate::service::Service;
 
 /// A device that is to join a group.

@@ -6,11 +6,11 @@
 use std::path;
 use std::sync::Arc;
 
+use ashlar_client::access::Access;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;
 use ashlar_export::nbd::budget::Budget;
 
-use crate::access::Access;
 use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::config::Config;
 use crate::error::{Error, Result};

@@ -8,13 +8,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ashlar_client::stop::Stop;
 use ashlar_engine::sleep;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::pools::ServedPool;
 use ashlar_zfs::client::CallError;
 use futures_util::future::{Either, join_all, select};
-
-use crate::stop::Stop;
 
 /// How often a pool's state is read.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -15,6 +15,11 @@ use ashlar_block::byte_volume::ClaimedVolume;
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_client::interface::{
+    FileSystemReply, Job, JobAction, JobKind, JobState, Scrub, VolumeNames, refused, refused_by,
+    reply,
+};
+use ashlar_client::stop::Stop;
 use ashlar_control::varlink::Reply;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_stack::assemble::Stack;
@@ -31,11 +36,6 @@ use crate::clients::claim;
 use crate::disks::{self, Access};
 use crate::ending::Ending;
 use crate::error::{self, Error};
-use crate::interface::{
-    FileSystemReply, Job, JobAction, JobKind, JobState, Scrub, VolumeNames, refused, refused_by,
-    reply,
-};
-use crate::stop::Stop;
 
 /// All that run or are paused.
 pub(crate) struct Scrubs {

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ashlar_client::access::Caller;
+use ashlar_client::interface::{control_error, refused, refused_by};
+use ashlar_client::passed_files::PassedFiles;
 use ashlar_control::varlink::Reply;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{Disk, Stack};
@@ -12,17 +15,14 @@ use ashlar_stack::attributes::Attributes;
 use ashlar_stack::incremental::{Turn, Turns};
 use serde_json::json;
 
-use crate::access::Caller;
 use crate::claimed::Identities;
 use crate::clients::Clients;
 use crate::confinement::Confinement;
 use crate::disks::{self, Access, Identity};
 use crate::ending::Ending;
 use crate::front_ends::nbd::NbdReport;
-use crate::interface::{control_error, refused, refused_by};
 use crate::machine::Machine;
 use crate::models::Models;
-use crate::passed_files::PassedFiles;
 use crate::scrubs::Scrubs;
 use crate::speeds::Speeds;
 use crate::stopping::Farewells;

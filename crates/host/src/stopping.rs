@@ -6,6 +6,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use ashlar_client::interface::{self, Stop, StopReply, refused};
+use ashlar_client::varlink_server::parse;
 use ashlar_control::varlink::{Call, Reply, encode};
 use ashlar_engine::net::Socket;
 use ashlar_engine::{sleep, timeout};
@@ -14,8 +16,6 @@ use serde_json::{Map, Value, json};
 
 use crate::clients::Clients;
 use crate::ending::Ending;
-use crate::interface::{self, Stop, StopReply, refused};
-use crate::varlink_server::parse;
 
 /// How often to check what the shutdown waits for.
 const INTERVAL: Duration = Duration::from_millis(250);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ashlar_client::interface::{PoolStatus, Zfs, ZfsReply, refused, reply};
 use ashlar_control::varlink::Reply;
 use ashlar_stack::devices::Device;
 use ashlar_stack::pools::ServedPool;
@@ -10,7 +11,6 @@ use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
 use serde_json::{Value, json};
 
 use crate::clients::HiddenDevices;
-use crate::interface::{PoolStatus, Zfs, ZfsReply, refused, reply};
 use crate::service::Service;
 
 /// Advice about a volume in use.

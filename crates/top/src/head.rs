@@ -1,7 +1,7 @@
 //! The lines above the table: the daemon, sums, degraded arrays, jobs.
 
 use ashlar_block::text::one_line;
-use ashlar_host::interface::{ArraySample, Job, JobState, SnapshotSample};
+use ashlar_client::interface::{ArraySample, Job, JobState, SnapshotSample};
 use ashlar_stack::graph::human_size;
 use ashlar_terminal::progress::clock;
 

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ashlar_client::client::Client;
+use ashlar_client::interface::Sample;
+use ashlar_control::error::{Error, Result};
 use ashlar_engine::signal::{self, Signal};
-use ashlar_host::client::Client;
-use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::Sample;
 use crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 
 use crate::Options;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ashlar_host::interface::{
+use ashlar_client::interface::{
     ArraySample, DeviceSample, Job, NbdClient, OperationSample, PoolStatus, Sample, SnapshotSample,
 };
 use serde::Serialize;

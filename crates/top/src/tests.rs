@@ -1,6 +1,6 @@
 //! Rates, percentiles, orders, keys and screens, from made-up samples.
 
-use ashlar_host::interface::{
+use ashlar_client::interface::{
     ArraySample, DeviceSample, Job, JobKind, JobState, NbdClient, OperationSample, Sample,
     SnapshotSample,
 };

@@ -1,7 +1,7 @@
 //! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> top -> host -> {export, plot, sandbox, stack} -> {lvm -> dm, md, btrfs -> files, zfs} -> block`; `engine` and `sim` are beside `block`.
-//! `host` and `terminal`, which `top` and `cli` use, stand on `control`. The layers that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
+//! `cli -> host -> {export, sandbox, client} -> {plot, stack} -> {lvm -> dm, md, btrfs -> files, zfs} -> block`; `engine` and `sim` are beside `block`.
+//! `top` stands on `client` and `terminal`, and these, like all above them, on `control`. The layers that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{line_of, without_tests};
 use super::{File, Finding, Tree};
@@ -27,19 +27,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("plot", &["block"]),
     ("stack", &["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"]),
     (
+        "client",
+        &["block", "control", "engine", "plot", "stack", "lvm", "btrfs", "zfs", "nbd", "rbd"],
+    ),
+    (
         "host",
         &[
-            "control", "block", "files", "engine", "sim", "md", "dm", "lvm", "btrfs", "zfs", "nbd",
-            "rbd", "export", "sandbox", "stack", "plot",
+            "control", "client", "block", "files", "engine", "sim", "md", "dm", "lvm", "btrfs",
+            "zfs", "nbd", "rbd", "export", "sandbox", "stack", "plot",
         ],
     ),
     ("terminal", &["block", "control"]),
-    ("top", &["block", "engine", "stack", "host", "terminal"]),
+    ("top", &["block", "engine", "stack", "control", "client", "terminal"]),
     (
         "cli",
         &[
             "block", "files", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "plot",
-            "terminal", "top",
+            "client", "terminal", "top",
         ],
     ),
 ];

@@ -8,24 +8,26 @@ use super::lex::without_tests;
 use super::{Finding, Tree};
 
 /// The crates with code on reactors.
-const CRATES: &[&str] = &["crates/export/src/", "crates/host/src/", "crates/nbd/src/"];
+const CRATES: &[&str] =
+    &["crates/client/src/", "crates/export/src/", "crates/host/src/", "crates/nbd/src/"];
 
 /// The files with calls that wait, and why no reactor waits in them.
 const PLACES: &[(&str, &str)] = &[
+    ("crates/client/src/access.rs", "the start, before a disk is read"),
+    ("crates/client/src/client.rs", "commands"),
+    ("crates/client/src/control_path.rs", "commands and the start"),
+    ("crates/client/src/disk_path.rs", "what `disks::asked` asks"),
+    ("crates/client/src/interface/messages.rs", "commands: a path for the daemon"),
     ("crates/export/src/fuse/mount.rs", "mounts at the start; at the end the daemon's own mount"),
-    ("crates/host/src/access.rs", "the start, before a disk is read"),
     ("crates/host/src/background.rs", "the command that starts a daemon; /dev/null"),
     ("crates/host/src/btrfs/", "commands"),
-    ("crates/host/src/client.rs", "commands"),
     ("crates/host/src/confinement.rs", "the start"),
-    ("crates/host/src/control_path.rs", "commands and the start"),
     ("crates/host/src/daemon.rs", "the start"),
     ("crates/host/src/defect.rs", "tests"),
     ("crates/host/src/disks.rs", "has `asked`; all others are commands and the start"),
     ("crates/host/src/disks/", "what `asked` asks"),
     ("crates/host/src/ending.rs", "a thread of its own"),
     ("crates/host/src/front_ends/nbd.rs", "the start"),
-    ("crates/host/src/interface/messages.rs", "commands: a path for the daemon"),
     ("crates/host/src/lvm/", "commands, and what `asked` asks"),
     ("crates/host/src/md/", "commands"),
     ("crates/host/src/metrics/http.rs", "the start"),
@@ -61,6 +63,8 @@ const CALLS: &[&str] = &[
     "disks::open_all(",
     "disks::open_all_with(",
     "disks::device_number(",
+    "disk_path::identity(",
+    "disk_path::is_same(",
 ];
 
 /// The call that waits in a line of code, if there is one.
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_place_without_such_a_call_leaves_the_list() {
-        assert_eq!(lines("crates/host/src/client.rs", "fn x() {}"), [0]);
-        assert_eq!(lines("crates/host/src/client.rs", "fn x() { fs::read(y); }"), []);
+        assert_eq!(lines("crates/client/src/client.rs", "fn x() {}"), [0]);
+        assert_eq!(lines("crates/client/src/client.rs", "fn x() { fs::read(y); }"), []);
     }
 }

@@ -4,10 +4,10 @@ use std::env::VarError;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
+use ashlar_client::interface::{Status, VolumeStatus};
 use ashlar_host::disks::lending_client;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::{Status, VolumeStatus};
 use clap::{Arg, Args, Command};
 use clap_complete::Shell;
 use clap_complete::engine::{

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
+use ashlar_client::interface::EntryKind;
 use ashlar_host::error::Result;
-use ashlar_host::interface::EntryKind;
 use clap::Args;
 
 use super::Daemon;

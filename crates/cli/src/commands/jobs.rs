@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
+use ashlar_client::interface::{Job, JobAction};
 use ashlar_host::error::Result;
-use ashlar_host::interface::{Job, JobAction};
 use ashlar_stack::graph::human_size;
 use ashlar_terminal::progress::clock;
 use ashlar_terminal::table::Column;
@@ -132,7 +132,7 @@ fn table(jobs: &[Job]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ashlar_host::interface::{JobKind, JobState};
+    use ashlar_client::interface::{JobKind, JobState};
 
     use super::*;
 

@@ -23,7 +23,7 @@ pub(crate) mod zvol;
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
 use ashlar_host::disks;
 use ashlar_host::error::{Error, Result};
 use clap::Args;

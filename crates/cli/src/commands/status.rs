@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use ashlar_client::interface;
 use ashlar_host::error::Result;
-use ashlar_host::{interface, options::BackEnd};
+use ashlar_host::options::BackEnd;
 use ashlar_stack::graph::human_size;
 use clap::Args;
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
 use ashlar_host::error::Result;
 use ashlar_top::{Column, Interval, Options, report};
 use clap::builder::{PossibleValuesParser, TypedValueParser};

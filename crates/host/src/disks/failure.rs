@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::path::Path;
 
+use ashlar_client::disk_path::Access;
 use ashlar_engine::file::OpenError;
 use ashlar_stack::names::parse_array_name;
 use rustix::io::Errno;
 
-use super::paths::Access;
 use crate::error::Error;
 
 /// Why a disk was not opened.

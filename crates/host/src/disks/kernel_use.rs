@@ -17,11 +17,10 @@ use std::sync::mpsc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use ashlar_client::disk_path::{Identity, identity};
 use ashlar_engine::file::{device_writer, loop_backing_file};
 use rustix::fs::{Mode, OFlags, major, minor};
 use rustix::io::Errno;
-
-use super::paths::{Identity, identity};
 
 /// How the kernel uses the device or image: mounted, as swap, or as part of another device; for an image through a loop
 /// device. `None` if no use is visible.

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use ashlar_client::client::Client;
+
 use super::{maps, open_to_lend};
-use crate::client::Client;
 use crate::error::Result;
 
 /// Connects to the daemon at `control`, or at the default path: what it asks for and cannot open by itself, this process opens.

@@ -5,32 +5,30 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::Gateway;
+use ashlar_client::disk_path::{Access, NetworkDisk};
 use ashlar_nbd::ConnectError;
 use ashlar_rbd::OpenError as RbdError;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::names::unique_name;
 
 use super::failure::OpenFailure;
-use super::paths::{Access, NetworkDisk};
 use crate::error::Error;
 
-impl NetworkDisk<'_> {
-    /// Opens it. Blocks while it connects.
-    ///
-    /// # Errors
-    /// The URI is invalid, or the disk cannot be opened.
-    pub(super) fn open(self, access: Access) -> Result<Disk, OpenFailure> {
-        let read_only = access != Access::Write;
-        let disk = match self {
-            Self::Nbd(uri) => open_nbd(uri, read_only),
-            Self::Rbd(uri) => open_rbd(uri, read_only),
-        }?;
-        if !read_only && disk.gateway.disk().is_shared() {
-            let disk = disk.path.display();
-            tracing::warn!(%disk, "no lock keeps other hosts away: stop what uses it there first");
-        }
-        Ok(disk)
+/// Opens it. Blocks while it connects.
+///
+/// # Errors
+/// The URI is invalid, or the disk cannot be opened.
+pub(super) fn open(disk: NetworkDisk<'_>, access: Access) -> Result<Disk, OpenFailure> {
+    let read_only = access != Access::Write;
+    let disk = match disk {
+        NetworkDisk::Nbd(uri) => open_nbd(uri, read_only),
+        NetworkDisk::Rbd(uri) => open_rbd(uri, read_only),
+    }?;
+    if !read_only && disk.gateway.disk().is_shared() {
+        let disk = disk.path.display();
+        tracing::warn!(%disk, "no lock keeps other hosts away: stop what uses it there first");
     }
+    Ok(disk)
 }
 
 fn failed(uri: &str, why: impl Display) -> Error {

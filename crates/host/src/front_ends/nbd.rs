@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
+use ashlar_client::interface::NbdClient;
 use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
@@ -25,7 +26,6 @@ use super::FrontEnd;
 use crate::config::Config;
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
-use crate::interface::NbdClient;
 
 /// A server on another thread: ends with its result.
 type Server = Receiver<io::Result<()>>;

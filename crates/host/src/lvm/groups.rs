@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use ashlar_client::interface::GroupsReply;
 use ashlar_lvm::Metadata;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::group::Group;
@@ -19,7 +20,6 @@ use super::names::split_name;
 use super::session::{Session, only_group};
 use crate::disks;
 use crate::error::{Error, Result};
-use crate::interface::GroupsReply;
 
 /// Physical volumes and groups, of the daemon or on disks.
 pub struct Groups {

@@ -6,10 +6,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ashlar_block::{Sector, Sectors};
+use ashlar_client::client::Client;
 use ashlar_stack::detail::{Detail, DetailSync, INACTIVE};
 use ashlar_stack::names::parse_array_name;
 
-use crate::client::Client;
 use crate::error::Result;
 
 /// How often the daemon is asked.

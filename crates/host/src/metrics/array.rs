@@ -1,9 +1,9 @@
 //! Metrics of md arrays and their members: `ashlar_md_*`.
 
+use ashlar_client::interface::{ArraySample, MemberSample, RunSample, SyncSample};
 use ashlar_md::{ArrayState, SyncAction};
 
 use super::page::{Labels, Row, Subject, Values};
-use crate::interface::{ArraySample, MemberSample, RunSample, SyncSample};
 
 const STATES: [ArrayState; 5] = [
     ArrayState::Inactive,

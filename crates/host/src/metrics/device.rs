@@ -2,10 +2,10 @@
 
 use ashlar_block::Presence;
 use ashlar_block::latency::BOUNDS_US;
+use ashlar_client::interface::{DeviceSample, OperationSample};
 
 use super::gather::presence;
 use super::page::{Labels, Row, Subject, Value, Values};
-use crate::interface::{DeviceSample, OperationSample};
 
 const PRESENCES: [Presence; 3] = [Presence::Answering, Presence::Silent, Presence::Gone];
 
@@ -167,7 +167,7 @@ impl Subject for DeviceInfo {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::interface::NbdClient;
+    use ashlar_client::interface::NbdClient;
 
     /// A device with different numbers in all fields.
     pub(in crate::metrics) fn sample(name: &str) -> DeviceSample {

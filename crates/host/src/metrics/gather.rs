@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use ashlar_block::stats::{GroupTotals, Stats};
 use ashlar_block::{Op, Presence, Sectors};
+use ashlar_client::interface::{
+    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
+    ThreadSample,
+};
 use ashlar_engine::{Engine, timeout};
 use ashlar_md::MemberStatus;
 use ashlar_stack::arrays::{Volume, WaitingArray};
@@ -13,10 +17,6 @@ use ashlar_stack::progress::{Run, Step};
 use ashlar_stack::snapshots::Snapshots;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::interface::{
-    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
-    ThreadSample,
-};
 use crate::options::BackEnd;
 use crate::service::Service;
 

@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
+use ashlar_client::connection_slots::{ConnectionSlot, ConnectionSlots, Rank};
 use ashlar_engine::net::{BoundSocket, Listener, Socket};
 use ashlar_engine::{spawn, timeout};
 
 use super::head::{Head, Refusal, Wanted};
-use crate::connection_slots::{ConnectionSlot, ConnectionSlots, Rank};
 use crate::error::{Error, Result};
 use crate::options::MetricsAddress;
 
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
     use crate::disks;
-    use crate::stop::Stop;
+    use ashlar_client::stop::Stop;
 
     const GET: &[u8] = b"GET /metrics HTTP/1.0\r\n\r\n";
 

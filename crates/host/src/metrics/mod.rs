@@ -16,6 +16,7 @@ mod work;
 
 use std::fmt;
 
+use ashlar_client::interface::{MetricsReply, Sample, SampleReply, refused, reply};
 use ashlar_control::varlink::Reply;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -26,7 +27,6 @@ use self::device::DeviceInfo;
 use self::page::encode_all;
 use self::snapshot::SnapshotOf;
 use self::work::{Backend, Build, JobsListed, NbdLimit};
-use crate::interface::{MetricsReply, Sample, SampleReply, refused, reply};
 use crate::service::Service;
 
 /// A sample as a page of metrics.

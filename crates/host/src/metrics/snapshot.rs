@@ -1,9 +1,9 @@
 //! Metrics of the snapshots of logical volumes.
 
+use ashlar_client::interface::{DeviceSample, SnapshotSample};
 use ashlar_stack::snapshots::SnapshotState;
 
 use super::page::{Labels, Row, Subject, Values};
-use crate::interface::{DeviceSample, SnapshotSample};
 
 /// A snapshot with the device that it is, or into which it is merged.
 #[derive(Debug)]

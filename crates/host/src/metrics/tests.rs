@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use prometheus_client::metrics::MetricType;
-
-use super::*;
-use crate::interface::{
+use ashlar_client::interface::{
     ArraySample, DeviceSample, Job, JobAction, JobKind, JobState, PoolStatus, SnapshotSample,
     ThreadSample,
 };
+use prometheus_client::metrics::MetricType;
+
+use super::*;
 
 const MANUAL: &str = include_str!("../../../../docs/metrics.md");
 const DASHBOARD: &str = include_str!("../../../../docs/grafana/ashlar.json");

@@ -1,6 +1,6 @@
 //! Metrics of the daemon, its threads, its long work and its ZFS pools.
 
-use crate::interface::{Job, JobState, PoolStatus, ThreadSample};
+use ashlar_client::interface::{Job, JobState, PoolStatus, ThreadSample};
 
 use super::page::{Labels, Row, Subject, Values};
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ashlar_client::client::Client;
 use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::pool_members::{FoundMember, members_on};
@@ -20,7 +21,6 @@ use ashlar_zfs::protocol::{
 
 pub use self::create::{NewDisks, NewPool, NewPoolProperties, PoolLayout, absolute};
 pub use self::labels::clear_labels;
-use crate::client::Client;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 

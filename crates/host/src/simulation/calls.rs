@@ -2,6 +2,7 @@
 //! be old by the time their call arrives, as with any command.
 
 use ashlar_block::Runtime;
+use ashlar_client::interface::{Grow, Manage, ManageAction};
 use ashlar_md::MemberStatus;
 use ashlar_sim::{Rng, SimRuntime};
 use serde_json::{Value, json};
@@ -11,7 +12,6 @@ use super::daemon::Daemon;
 use super::disks::{IN_USE, SimulatedDisk};
 use super::record::Effect;
 use super::world::{World, pause};
-use crate::interface::{Grow, Manage, ManageAction};
 
 /// What a client sees of a disk.
 enum Standing {

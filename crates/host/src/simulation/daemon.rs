@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ashlar_block::{LocalFuture, Runtime};
+use ashlar_client::interface::NAME;
+use ashlar_client::passed_files::PassedFiles;
+use ashlar_client::varlink_server::Interface;
 use ashlar_control::varlink::{Call, Reply, encode};
 use ashlar_lvm::snapshots::AutoExtend;
 use ashlar_sim::SimRuntime;
@@ -29,13 +32,10 @@ use crate::disks::Access;
 use crate::ending::Ending;
 use crate::front_ends::nbd::NbdReport;
 use crate::front_ends::{FrontEnd, FrontEnds};
-use crate::interface::NAME;
 use crate::machine::Machine;
 use crate::models::Models;
-use crate::passed_files::PassedFiles;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
-use crate::varlink_server::Interface;
 use crate::{copies_end, filling, returns};
 
 /// A call that takes longer hangs. Disks stop responding for a few seconds at most.

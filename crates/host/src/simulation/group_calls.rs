@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use ashlar_block::{Gateway, Sector, Sectors};
+use ashlar_client::interface::{Activate, JobAction, JobControl, Lvm, LvmMembers};
 use ashlar_dm::snapshot::{Status, StatusLine};
 use ashlar_lvm::command::{
     Amount, Command, Create, Direction, Membership, Move, NewGroup, NewSize, PhysicalPart, Resize,
@@ -21,7 +22,6 @@ use super::disks::{LARGE, SimulatedDisk};
 use super::groups::{Asked, Copying, EXTENT, LAYOUT, MadeVolume, Merge, Validity};
 use super::record::Effect;
 use super::world::{PARTS, USE, WRITES, World};
-use crate::interface::{Activate, JobAction, JobControl, Lvm, LvmMembers};
 use crate::service::Service;
 
 /// The names that clients give.

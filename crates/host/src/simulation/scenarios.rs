@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use ashlar_block::byte_volume::OpenVolume;
 use ashlar_block::{Buffer, Flags, Runtime, Sector, Sectors};
+use ashlar_client::interface::{Grow, Manage, ManageAction};
 use ashlar_control::varlink::Reply;
 use ashlar_sim::scheduler::start;
 use ashlar_sim::{Mix, Oracle, Sim, SimRuntime, Workload};
@@ -27,7 +28,6 @@ use serde_json::{Value, json};
 use super::daemon::Daemon;
 use super::disks::{LARGE, SimulatedDisk};
 use super::world::{WRITES, World};
-use crate::interface::{Grow, Manage, ManageAction};
 
 /// The interleavings of each course.
 const SEEDS: u64 = 20;

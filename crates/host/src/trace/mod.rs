@@ -3,13 +3,14 @@
 mod files;
 mod json;
 mod names;
-mod stream;
 
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
 use ashlar_block::disk::DeviceNumber;
+use ashlar_client::interface::{self, Trace, TraceReply, TracedDevice, refused};
+use ashlar_client::varlink_server::parse;
 use ashlar_control::varlink::{Call, Reply, encode};
 use ashlar_engine::net::Socket;
 use ashlar_engine::{now_ns, sleep, wall_clock};
@@ -23,11 +24,8 @@ use serde_json::{Map, Value, json};
 pub use self::files::{TraceFiles, recorded_devices, recorded_items};
 pub use self::json::event_json;
 pub use self::names::NamesOnDisk;
-pub use self::stream::TraceStream;
 use crate::ending::Ending;
-use crate::interface::{self, Trace, TraceReply, TracedDevice, refused};
 use crate::stopping::Farewells;
-use crate::varlink_server::parse;
 
 /// How often records are sent.
 const INTERVAL: Duration = Duration::from_millis(10);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use ashlar_client::interface::Activate;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::Activate;
 use ashlar_host::lvm::Groups;
 use ashlar_host::lvm::names::{group_name, split_name};
 use ashlar_lvm::command::{AllocatableChange, Command, TagChange, TagOwners};

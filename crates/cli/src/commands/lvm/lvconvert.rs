@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::Gateway;
+use ashlar_client::client::Client;
 use ashlar_dm::snapshot::examine;
 use ashlar_engine::signal;
 use ashlar_engine::sleep;
-use ashlar_host::client::Client;
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::Archives;

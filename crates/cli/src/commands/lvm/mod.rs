@@ -26,7 +26,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::{self, Archives};
 use clap::{ArgAction, Args, Subcommand};

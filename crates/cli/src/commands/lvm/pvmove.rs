@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
+use ashlar_client::interface::{JobKind, JobState};
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::{JobKind, JobState};
 use ashlar_host::lvm::names::split_name;
 use ashlar_host::lvm::{Groups, MoveProgress, block_signals};
 use ashlar_lvm::command::{Command, Move, PhysicalPart, PolicyName};

@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
+use ashlar_client::interface::{Lvm, LvmMembers, LvmReply};
 use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::{Lvm, LvmMembers, LvmReply};
 use ashlar_host::lvm::archive;
 use ashlar_host::lvm::{Dialogue, Session, with_named, with_session};
 use ashlar_host::sandbox::Sandbox;

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
+use ashlar_client::interface;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::{interface, size};
+use ashlar_host::size;
 use ashlar_stack::graph::human_size;
 use clap::Args;
 use serde_json::json;

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_client::interface::{Attach, disk_for_daemon};
 use ashlar_host::error::{Error, FAILURE, Result};
-use ashlar_host::interface::{Attach, disk_for_daemon};
 use clap::Args;
 
 use crate::commands::Daemon;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_client::interface::{self, ManageAction, disk_for_daemon};
 use ashlar_host::disks::lending_client;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::{self, ManageAction, disk_for_daemon};
 use clap::Args;
 
 use super::ArrayName;

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ashlar_host::client::Client;
+use ashlar_client::client::Client;
+use ashlar_client::interface::{self, ManageAction, disk_for_daemon};
 use ashlar_host::error::Result;
-use ashlar_host::interface::{self, ManageAction, disk_for_daemon};
 use clap::Args;
 
 use super::ArrayName;

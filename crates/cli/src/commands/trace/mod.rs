@@ -12,13 +12,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ashlar_block::disk::DeviceNumber;
+use ashlar_client::interface;
+use ashlar_client::trace_stream::TraceStream;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface;
 use ashlar_host::trace::{
-    NamesOnDisk, TraceFiles, TraceStream, host_and_kernel, recorded_devices, recorded_items,
+    NamesOnDisk, TraceFiles, host_and_kernel, recorded_devices, recorded_items,
 };
 use ashlar_plot::trace::Categories;
 use ashlar_plot::trace::binary::{Item, PlacedItem};

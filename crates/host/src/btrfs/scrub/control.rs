@@ -13,6 +13,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
+use ashlar_client::access::Caller;
+use ashlar_client::client::receive;
+use ashlar_client::passed_files::PassedFiles;
+use ashlar_client::stop::Stop;
+use ashlar_client::varlink_server::{self, Interface, nothing, parse};
 use ashlar_control::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use ashlar_engine::net::{BoundSocket, Socket};
 use ashlar_engine::socket_file::{self, SocketFile};
@@ -22,13 +27,8 @@ use serde_json::{Value, json};
 
 use super::origin::Origin;
 use super::records::ScrubRecord;
-use crate::access::Caller;
-use crate::client::receive;
 use crate::disks;
 use crate::error::{Error, Result};
-use crate::passed_files::PassedFiles;
-use crate::stop::Stop;
-use crate::varlink_server::{self, Interface, nothing, parse};
 
 /// The time limit for the other side.
 const PATIENCE: Duration = Duration::from_secs(10);

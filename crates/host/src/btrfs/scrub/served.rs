@@ -3,15 +3,15 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use ashlar_client::client::Client;
+use ashlar_client::interface::{FileSystemReply, JobAction, Scrub};
 use ashlar_engine::{signal, sleep};
 use futures_util::future::{Either, select};
 
 use super::{ScrubDirectory, ScrubHandle, ScrubObserver, ScrubRecord};
 use crate::btrfs::SIGNALS;
-use crate::client::Client;
 use crate::disks;
 use crate::error::{Error, Result};
-use crate::interface::{FileSystemReply, JobAction, Scrub};
 
 /// How often the observer gets the progress.
 const TICK: Duration = Duration::from_millis(200);

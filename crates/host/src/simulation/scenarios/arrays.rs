@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::{Runtime, Sector, Sectors};
+use ashlar_client::interface::{Grow, Manage, ManageAction};
 use ashlar_sim::{Sim, SimRuntime};
 use serde_json::{Value, json};
 
 use super::{BLANK, DATA, MD0, SEEDS, STATE, Scene, cut_power, each, each_twice, has, put};
-use crate::interface::{Grow, Manage, ManageAction};
 use crate::simulation::disks::LARGE;
 use crate::simulation::world::World;
 

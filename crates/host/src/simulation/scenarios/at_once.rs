@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
+use ashlar_client::interface::ManageAction;
 use ashlar_sim::Sim;
 use ashlar_sim::scheduler::start;
 use serde_json::{Value, json};
 
 use super::{MD0, MD1, SEEDS, STATE, Scene, cut_power, each, is_done};
-use crate::interface::ManageAction;
 use crate::simulation::world::World;
 
 fn re_add(scene: &Scene) -> Value {

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::{Runtime, Sectors};
+use ashlar_client::interface::ManageAction;
 use ashlar_sim::SimRuntime;
 use ashlar_sim::scheduler::start;
 use serde_json::{Value, json};
 
 use super::members_of_groups::{create_group, done_members};
 use super::{BLANK, MD0, STATE, Scene, each, each_twice};
-use crate::interface::ManageAction;
 
 const ARRAYS: [usize; 4] = [0, 1, 2, 3];
 const ARRAY_STATE: &str = "sys/block/md0/md/array_state";

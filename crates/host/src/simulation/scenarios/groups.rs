@@ -1,12 +1,12 @@
 //! Calls that change volume groups, and volumes that are active at times.
 
+use ashlar_client::interface::{Activate, JobAction, JobControl, Lvm};
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::command::{Amount, Command, Create, Direction, NewSize, Resize, Sign};
 use ashlar_stack::volume_groups::ServedGroup;
 use serde_json::{Value, json};
 
 use super::{Scene, VG, each, has, put};
-use crate::interface::{Activate, JobAction, JobControl, Lvm};
 
 /// The sectors of an extent.
 pub(super) const EXTENT: u64 = crate::simulation::groups::EXTENT;

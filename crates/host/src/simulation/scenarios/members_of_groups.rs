@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::slice::from_ref;
 
 use ashlar_block::Sector;
+use ashlar_client::interface::LvmMembers;
 use ashlar_lvm::command::{Command, Direction, Membership, NewGroup, Resize};
 use serde_json::{Value, json};
 
 use super::groups::{EXTENT, create, lines, lvm, resize, served};
 use super::{BLANK, Scene, VG, each, each_twice, has, put};
-use crate::interface::LvmMembers;
 use crate::simulation::disks::LARGE;
 use crate::simulation::groups::LAYOUT;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ashlar_block::{Runtime, Sectors};
+use ashlar_client::interface::JobAction;
 use ashlar_lvm::command::{Command, Create, Direction, Move, PhysicalPart};
 use ashlar_sim::SimRuntime;
 use serde_json::json;
@@ -12,7 +13,6 @@ use super::groups::{
     snapshot,
 };
 use super::{Scene, VG, each, each_twice, each_with_room, has, put};
-use crate::interface::JobAction;
 use crate::simulation::disks::LARGE;
 
 const LATER: &str = "  Merging of snapshot vg/snap will occur on next activation of vg/data.";

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::DEPTH;
+use ashlar_client::client::Client;
+use ashlar_client::interface::Scrub;
 use ashlar_host::btrfs::scrub::{
     self, BackgroundProcess, BackgroundScrub, ScrubDirectory, ScrubOptions, ScrubReport,
     ScrubStart, ServedScrub,
 };
 use ashlar_host::btrfs::{OpenFileSystem, block_signals};
-use ashlar_host::client::Client;
 use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::interface::Scrub;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 

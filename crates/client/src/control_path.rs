@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use ashlar_control::error::{Error, Result};
 
 /// The name of the socket.
 const NAME: &str = "ashlar.sock";

@@ -1,7 +1,7 @@
 //! The text that describes the interface to clients that ask for it.
 
 /// The interface in varlink's description language.
-pub(crate) const DESCRIPTION: &str = "\
+pub const DESCRIPTION: &str = "\
 # Live state and settings of a running ashlar daemon.
 # Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
 interface io.ashlar.Control

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use ashlar_control::error::{Error, Result};
 
 /// The access mode for disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ pub enum Access {
 
 /// What a URI is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NetworkDisk<'a> {
+pub enum NetworkDisk<'a> {
     /// An export of an NBD server.
     Nbd(&'a str),
     /// An image of a Ceph cluster.
@@ -30,7 +30,7 @@ pub(super) enum NetworkDisk<'a> {
 
 impl<'a> NetworkDisk<'a> {
     /// What a path is of, if it is a URI.
-    pub(super) fn at(path: &'a Path) -> Option<Self> {
+    pub fn at(path: &'a Path) -> Option<Self> {
         let text = path.to_str()?;
         if ashlar_nbd::is_uri(text) {
             Some(Self::Nbd(text))
@@ -42,7 +42,7 @@ impl<'a> NetworkDisk<'a> {
     }
 
     /// What it is, however the URI is written; `None` for an invalid one.
-    pub(super) fn identity(self) -> Option<Identity> {
+    pub fn identity(self) -> Option<Identity> {
         match self {
             Self::Nbd(uri) => ashlar_nbd::Uri::parse(uri).ok().map(Identity::Export),
             Self::Rbd(uri) => {
@@ -53,7 +53,7 @@ impl<'a> NetworkDisk<'a> {
 }
 
 /// A path that a user gave in a directory.
-pub(crate) fn in_directory(directory: &Path, path: &str) -> PathBuf {
+pub fn in_directory(directory: &Path, path: &str) -> PathBuf {
     if is_no_file(Path::new(path)) { path.into() } else { directory.join(path) }
 }
 
@@ -63,7 +63,7 @@ pub fn may_exist(path: &Path) -> bool {
 }
 
 /// Whether a path is the URI of a disk on another machine. Opening such a disk again when it is gone makes a new connection.
-pub(crate) fn is_on_network(path: &Path) -> bool {
+pub fn is_on_network(path: &Path) -> bool {
     NetworkDisk::at(path).is_some()
 }
 
@@ -80,17 +80,17 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// Whether a path stands for a disk that is not a file of this machine.
-pub(crate) fn is_no_file(path: &Path) -> bool {
+pub fn is_no_file(path: &Path) -> bool {
     is_ram(path) || is_on_network(path)
 }
 
 /// Whether a path stands for a RAM disk.
-pub(crate) fn is_ram(path: &Path) -> bool {
+pub fn is_ram(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with(RAM))
 }
 
 /// The prefix of a path that stands for a RAM disk.
-pub(super) const RAM: &str = "ram:";
+pub const RAM: &str = "ram:";
 
 /// Identifies a disk.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -114,7 +114,7 @@ pub fn identity(path: &Path) -> Option<Identity> {
 }
 
 /// The identity of an open disk.
-pub(crate) fn identity_of(fd: &OwnedFd) -> Option<Identity> {
+pub fn identity_of(fd: &OwnedFd) -> Option<Identity> {
     let file = File::from(fd.try_clone().ok()?);
     file.metadata().ok().map(|metadata| identity_by(&metadata))
 }
@@ -128,7 +128,7 @@ fn identity_by(metadata: &Metadata) -> Identity {
 }
 
 /// Whether two paths are the same disk. RAM disks are identified by their names only.
-pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+pub fn is_same(a: &Path, b: &Path) -> bool {
     a == b || identity(a).is_some_and(|identity| Some(identity) == self::identity(b))
 }
 

@@ -66,9 +66,9 @@ pub enum ManageAction {
 
 /// The answer of `Manage`.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct DoneReply {
+pub struct DoneReply {
     /// What was done, a line each.
-    pub(crate) done: Vec<String>,
+    pub done: Vec<String>,
 }
 
 /// Parameters of `Attach`.
@@ -84,9 +84,9 @@ pub struct Attach {
 /// Parameters of `Detach`.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DiskReference {
+pub struct DiskReference {
     /// The disk's path, or its name below `sys/block`.
-    pub(crate) disk: String,
+    pub disk: String,
 }
 
 /// The answer of `StartWaiting`.
@@ -120,26 +120,26 @@ pub struct Grow {
 
 /// The answer of `Grow`.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct SizeReply {
+pub struct SizeReply {
     /// The size of the array, bytes.
-    pub(crate) size: u64,
+    pub size: u64,
 }
 
 /// Parameters of `Zfs`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Zfs {
+pub struct Zfs {
     /// The pool's name.
-    pub(crate) pool: String,
+    pub pool: String,
     /// What the pool shall do.
-    pub(crate) command: ashlar_zfs::protocol::Command,
+    pub command: ashlar_zfs::protocol::Command,
 }
 
 /// The answer of `Zfs`.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct ZfsReply {
+pub struct ZfsReply {
     /// The pool's answer.
-    pub(crate) reply: ashlar_zfs::protocol::Reply,
+    pub reply: ashlar_zfs::protocol::Reply,
 }
 
 /// Parameters of `Lvm`.
@@ -201,9 +201,9 @@ pub struct Activate {
 
 /// The answer of `Activate`.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct ActivateReply {
+pub struct ActivateReply {
     /// How many volumes of the group are active now.
-    pub(crate) active: u64,
+    pub active: u64,
 }
 
 /// The answer of `Groups`.
@@ -218,8 +218,9 @@ pub struct GroupsReply {
 /// The parameters of `FileSystem`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct VolumeNames {
-    pub(crate) devices: Vec<String>,
+pub struct VolumeNames {
+    /// The names of the volumes, or their aliases.
+    pub devices: Vec<String>,
 }
 
 /// The parameters of `Scrub`.
@@ -249,9 +250,11 @@ pub struct Scrub {
 
 /// The answer of `FileSystem` and `Scrub`.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct FileSystemReply {
-    pub(crate) fsid: Uuid,
-    pub(crate) status_dir: PathBuf,
+pub struct FileSystemReply {
+    /// Its UUID.
+    pub fsid: Uuid,
+    /// The directory of the status files of its scrubs.
+    pub status_dir: PathBuf,
 }
 
 /// A job of the daemon.
@@ -367,7 +370,7 @@ impl JobAction {
     }
 
     /// The state of a job afterwards; `None` for a cancelled one, which is no longer listed.
-    pub(crate) const fn result(self) -> Option<JobState> {
+    pub const fn result(self) -> Option<JobState> {
         match self {
             Self::Pause => Some(JobState::Paused),
             Self::Resume => Some(JobState::Running),
@@ -385,19 +388,19 @@ pub(crate) struct JobsReply {
 
 /// The answer of `Metrics`.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct MetricsReply {
+pub struct MetricsReply {
     /// The metrics, in the text format of Prometheus.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// Parameters of `ControlJob`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct JobControl {
+pub struct JobControl {
     /// The job, by the name or alias of its device.
-    pub(crate) name: String,
+    pub name: String,
     /// What to do with it.
-    pub(crate) action: JobAction,
+    pub action: JobAction,
 }
 
 /// Parameters of `Trace`.
@@ -435,48 +438,48 @@ pub struct TracedDevice {
 /// Parameters of `Stop`.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Stop {
+pub struct Stop {
     /// Whether to force the shutdown, without waiting for clients.
     #[serde(default)]
-    pub(crate) force: Option<bool>,
+    pub force: Option<bool>,
     /// Whether to end only if no client has a volume open.
     #[serde(default)]
-    pub(crate) unused: Option<bool>,
+    pub unused: Option<bool>,
 }
 
 /// An answer of `Stop`.
 #[derive(Serialize, Deserialize, Debug, Default)]
-pub(crate) struct StopReply {
+pub struct StopReply {
     /// What the end waits for.
-    pub(crate) waits_for: Vec<String>,
+    pub waits_for: Vec<String>,
     /// What was not stopped cleanly; only in the last reply.
-    pub(crate) failure: Option<String>,
+    pub failure: Option<String>,
 }
 
 /// Parameters of methods on one path, and of the errors about one.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TreePath {
+pub struct TreePath {
     /// A path below the root of the mount: `sys/block/md0/queue/nomerges`.
-    pub(crate) path: String,
+    pub path: String,
 }
 
 /// Parameters of `Detail`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ArrayReference {
+pub struct ArrayReference {
     /// The array, by its name or alias.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// Parameters of `Set`.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Setting {
+pub struct Setting {
     /// The attribute's path, as in `Get`.
-    pub(crate) path: String,
+    pub path: String,
     /// The new value.
-    pub(crate) value: String,
+    pub value: String,
 }
 
 /// The answer of `Get`.

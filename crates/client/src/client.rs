@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ashlar_control::error::{Error, FAILURE, Result};
 use ashlar_control::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 use ashlar_engine::net::{MAX_FILES, Socket, readable_until, send_with_files};
 use ashlar_engine::process::{self, credentials};
@@ -16,8 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::control_path;
-use crate::disks::{Access, in_directory};
-use crate::error::{Error, FAILURE, Result};
+use crate::disk_path::{Access, in_directory};
 use crate::interface::{
     self, Activate, ActivateReply, Attach, DetailReply, DoneReply, EntriesReply, Entry,
     FileSystemReply, GroupsReply, Grow, Job, JobAction, JobsReply, Lvm, LvmMembers, LvmReply,
@@ -216,7 +216,7 @@ impl Client {
     ///
     /// # Errors
     /// There is no file system, or there are several.
-    pub(crate) fn file_system(&mut self, devices: Vec<String>) -> Result<FileSystemReply> {
+    pub fn file_system(&mut self, devices: Vec<String>) -> Result<FileSystemReply> {
         self.call_long("FileSystem", json!(VolumeNames { devices }))
     }
 
@@ -224,7 +224,7 @@ impl Client {
     ///
     /// # Errors
     /// It was refused.
-    pub(crate) fn scrub(&mut self, options: &Scrub) -> Result<FileSystemReply> {
+    pub fn scrub(&mut self, options: &Scrub) -> Result<FileSystemReply> {
         self.call_long("Scrub", json!(options))
     }
 

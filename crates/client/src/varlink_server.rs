@@ -23,13 +23,13 @@ use crate::passed_files::PassedFiles;
 
 /// What clients may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// The most concurrent connections.
-    pub(crate) connections: usize,
+    pub connections: usize,
     /// How many of them are for owners alone.
-    pub(crate) reserved: usize,
+    pub reserved: usize,
     /// How long a connection may be open without a call under way.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
 }
 
 impl Default for Limits {
@@ -42,7 +42,7 @@ impl Default for Limits {
 const SERVICE: &str = "org.varlink.service";
 
 /// An interface, as its server has it.
-pub(crate) trait Interface {
+pub trait Interface {
     /// Its name.
     const NAME: &'static str;
     /// Its types, methods and errors, in varlink's language.
@@ -50,19 +50,24 @@ pub(crate) trait Interface {
 
     /// The replies to a call of one of its methods: one, unless the caller accepts more; `None` once it has ended, which closes the
     /// connection. `passed` says for whom, and has the descriptors that came with the call.
-    async fn answer(&self, method: &str, call: Call, passed: &PassedFiles) -> Option<Vec<Reply>>;
+    fn answer(
+        &self,
+        method: &str,
+        call: Call,
+        passed: &PassedFiles,
+    ) -> impl Future<Output = Option<Vec<Reply>>>;
 
     /// Uses the connection for the replies to a call, until it ends; returns a call that does not need a whole connection.
     ///
     /// # Errors
     /// The peer is gone.
-    async fn take_over(&self, _: &Socket, call: Call) -> io::Result<Option<Call>> {
-        Ok(Some(call))
+    fn take_over(&self, _: &Socket, call: Call) -> impl Future<Output = io::Result<Option<Call>>> {
+        async { Ok(Some(call)) }
     }
 }
 
 /// Parameters of a method.
-pub(crate) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
+pub fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
     serde_json::from_value(Value::Object(parameters)).map_err(|error| {
         // The message contains the parameter's name in backquotes, if it concerns one.
         let text = error.to_string();
@@ -71,12 +76,12 @@ pub(crate) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Resu
 }
 
 /// Checks that a method without parameters got none.
-pub(crate) fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
+pub fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
     parameters.keys().next().map_or(Ok(()), |name| Err(Reply::invalid_parameter(name)))
 }
 
 /// Answers all connections that `admit` lets in, while the socket listens; it returns the reply for the others.
-pub(crate) async fn serve<I: Interface + 'static>(
+pub async fn serve<I: Interface + 'static>(
     listener: Listener,
     limits: Limits,
     admit: impl Fn(&Socket) -> Result<Caller, Reply>,
@@ -283,8 +288,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::disks;
     use crate::stop::Stop;
+    use ashlar_engine::Reactor;
 
     /// An interface with a method that never answers.
     struct Deaf;
@@ -310,7 +315,7 @@ mod tests {
         std::thread::scope(|scope| {
             let ended = stop.clone();
             scope.spawn(move || {
-                disks::reactor().unwrap().block_on(async {
+                Reactor::new(Default::default()).unwrap().block_on(async {
                     let bound =
                         ashlar_engine::net::BoundSocket::listening(listener.into()).unwrap();
                     let next = Cell::new(0);

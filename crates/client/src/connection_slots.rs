@@ -14,7 +14,7 @@ use rustix::net::Shutdown;
 
 /// Who a client is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Rank {
+pub enum Rank {
     /// A client that is admitted.
     Guest,
     /// Root, or the user of the daemon.
@@ -22,7 +22,7 @@ pub(crate) enum Rank {
 }
 
 /// See the module text.
-pub(crate) struct ConnectionSlots {
+pub struct ConnectionSlots {
     most: usize,
     /// How many of them guests never take.
     reserved: usize,
@@ -56,7 +56,7 @@ impl Table {
 
 impl ConnectionSlots {
     /// `most` places, `reserved` of which only owners get.
-    pub(crate) fn new(most: usize, reserved: usize) -> Rc<Self> {
+    pub fn new(most: usize, reserved: usize) -> Rc<Self> {
         Rc::new(Self { most, reserved, table: RefCell::default() })
     }
 
@@ -64,11 +64,7 @@ impl ConnectionSlots {
     ///
     /// # Errors
     /// There is no place: the connection.
-    pub(crate) fn take(
-        self: &Rc<Self>,
-        socket: Socket,
-        rank: Rank,
-    ) -> Result<ConnectionSlot, Socket> {
+    pub fn take(self: &Rc<Self>, socket: Socket, rank: Rank) -> Result<ConnectionSlot, Socket> {
         let mut table = self.table.borrow_mut();
         let (guests, owners) = (table.count(Rank::Guest), table.count(Rank::Owner));
         let most = match rank {
@@ -95,7 +91,7 @@ impl ConnectionSlots {
 }
 
 /// A connection's place, until it is dropped.
-pub(crate) struct ConnectionSlot {
+pub struct ConnectionSlot {
     slots: Rc<ConnectionSlots>,
     number: u64,
     socket: Rc<Socket>,
@@ -104,7 +100,7 @@ pub(crate) struct ConnectionSlot {
 impl ConnectionSlot {
     /// Begins work for the client: the connection keeps its place until it rests again. False if it has lost it.
     #[must_use]
-    pub(crate) fn work(&self) -> bool {
+    pub fn work(&self) -> bool {
         match self.slots.table.borrow_mut().taken.get_mut(&self.number) {
             Some(taken) => {
                 taken.rests_since = None;
@@ -115,7 +111,7 @@ impl ConnectionSlot {
     }
 
     /// Rests from now on: the server waits for the client.
-    pub(crate) fn rest(&self) {
+    pub fn rest(&self) {
         let mut table = self.slots.table.borrow_mut();
         let since = table.number();
         if let Some(taken) = table.taken.get_mut(&self.number) {
@@ -143,7 +139,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::disks;
+    use ashlar_engine::Reactor;
 
     fn socket() -> Socket {
         Socket::from_fd(UnixStream::pair().unwrap().0.into())
@@ -151,7 +147,7 @@ mod tests {
 
     #[test]
     fn work_keeps_its_place_and_what_rests_longest_loses_it() {
-        disks::reactor().unwrap().block_on(async {
+        Reactor::new(Default::default()).unwrap().block_on(async {
             let slots = ConnectionSlots::new(3, 1);
             let take = |rank| slots.take(socket(), rank).ok();
             let first = take(Rank::Guest).unwrap();
@@ -185,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_loses_its_place_ends() {
-        disks::reactor().unwrap().block_on(async {
+        Reactor::new(Default::default()).unwrap().block_on(async {
             let slots = ConnectionSlots::new(1, 0);
             let slot = slots.take(socket(), Rank::Guest).ok().unwrap();
             let next = slots.take(socket(), Rank::Guest).ok().unwrap();

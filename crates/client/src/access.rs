@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
+use ashlar_control::error::{Error, Result};
 use ashlar_control::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 use ashlar_engine::net::{BoundSocket, Socket};
 use ashlar_engine::process::{Credentials, credentials};
@@ -23,7 +24,6 @@ use rustix::io::Errno;
 
 use crate::connection_slots::Rank;
 use crate::control_path;
-use crate::error::{Error, Result};
 use crate::interface::refused;
 
 /// The mode of the socket for the daemon's user alone.
@@ -66,7 +66,7 @@ impl Group {
 
 /// For whom a call is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Caller {
+pub enum Caller {
     /// Root, the daemon's user, or the daemon itself: the daemon opens for them what it can open.
     Owner,
     /// Another user, as a member of the control group: the daemon opens nothing for this user.
@@ -78,7 +78,7 @@ pub(crate) enum Caller {
 
 impl Caller {
     /// The rank among those that want a place at the control socket.
-    pub(crate) fn rank(self) -> Rank {
+    pub fn rank(self) -> Rank {
         match self {
             Self::Owner => Rank::Owner,
             Self::Member { .. } => Rank::Guest,
@@ -88,7 +88,7 @@ impl Caller {
 
 /// Who may control the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Access {
+pub struct Access {
     /// The daemon's user. Root may, too.
     user: u32,
     group: Option<Group>,
@@ -99,7 +99,7 @@ impl Access {
     ///
     /// # Errors
     /// There is no such group.
-    pub(crate) fn new(group: Option<&str>) -> Result<Self> {
+    pub fn new(group: Option<&str>) -> Result<Self> {
         let group = group.map(Group::find).transpose()?;
         Ok(Self { user: rustix::process::geteuid().as_raw(), group })
     }
@@ -128,7 +128,7 @@ impl Access {
     ///
     /// # Errors
     /// The reply for a peer that may not control the daemon.
-    pub(crate) fn check(&self, socket: &impl AsFd) -> std::result::Result<Caller, Reply> {
+    pub fn check(&self, socket: &impl AsFd) -> std::result::Result<Caller, Reply> {
         let user = match credentials(socket) {
             Ok(peer) => match self.caller(&peer) {
                 Some(caller) => return Ok(caller),
@@ -156,7 +156,7 @@ impl Access {
     ///
     /// # Errors
     /// The socket cannot be made there.
-    pub(crate) fn bind(&self, path: Option<&Path>) -> Result<BoundSocket> {
+    pub fn bind(&self, path: Option<&Path>) -> Result<BoundSocket> {
         let path = place(path)?;
         let failed = |error: io::Error| {
             let in_use = error.kind() == io::ErrorKind::AddrInUse;
@@ -203,7 +203,7 @@ fn directory(path: &Path) -> Option<&Path> {
 ///
 /// # Errors
 /// There is no such place.
-pub(crate) fn place(path: Option<&Path>) -> Result<PathBuf> {
+pub fn place(path: Option<&Path>) -> Result<PathBuf> {
     let path = match path {
         Some(path) => path.to_owned(),
         None => control_path::default_for_daemon()?,
@@ -222,11 +222,11 @@ pub(crate) fn place(path: Option<&Path>) -> Result<PathBuf> {
 
 /// The peers that are being refused. They do not occupy the places of others.
 #[derive(Clone, Default)]
-pub(crate) struct Refusals(Rc<Cell<usize>>);
+pub struct Refusals(Rc<Cell<usize>>);
 
 impl Refusals {
     /// A place for one more, if there is one.
-    pub(crate) fn one_more(&self) -> Option<Refusal> {
+    pub fn one_more(&self) -> Option<Refusal> {
         let count = self.0.get();
         (count < MAX_REFUSED).then(|| {
             self.0.set(count + 1);
@@ -236,7 +236,7 @@ impl Refusals {
 }
 
 /// The place of a peer that is being refused.
-pub(crate) struct Refusal(Rc<Cell<usize>>);
+pub struct Refusal(Rc<Cell<usize>>);
 
 impl Drop for Refusal {
     fn drop(&mut self) {
@@ -246,7 +246,7 @@ impl Drop for Refusal {
 
 impl Refusal {
     /// Answers the first call with `reply`, and nothing else.
-    pub(crate) async fn tell(self, socket: Socket, reply: Reply) {
+    pub async fn tell(self, socket: Socket, reply: Reply) {
         match timeout(PATIENCE, pin!(answer_first(&socket, &reply))).await {
             Some(Ok(())) => {}
             Some(Err(error)) => tracing::debug!(%error, "a refused connection is lost"),

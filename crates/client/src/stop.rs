@@ -18,7 +18,7 @@ struct State {
 ///
 /// Each connection polls one with every step of its I/O: a further poll costs one load, and a dropped clone no longer waits.
 #[derive(Default)]
-pub(crate) struct Stop {
+pub struct Stop {
     state: Arc<State>,
     /// The task that waits for this clone.
     waiting: Option<(EventListener, Waker)>,
@@ -32,13 +32,13 @@ impl Clone for Stop {
 
 impl Stop {
     /// Sets the flag, permanently.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.state.stopped.store(true, SeqCst);
         self.state.event.notify(usize::MAX);
     }
 
     /// Whether the flag is set.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.state.stopped.load(SeqCst)
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 
 use ashlar_block::disk::DeviceNumber;
+use ashlar_control::error::{Error, Result};
 use ashlar_control::varlink::{Frames, Reply};
 use ashlar_engine::net::Socket;
 use ashlar_engine::timeout;
@@ -17,7 +18,6 @@ use futures_util::future::{Either, select};
 use serde_json::json;
 
 use crate::client::{Client, PATIENCE, understand};
-use crate::error::{Error, Result};
 use crate::interface::{Trace, TraceReply, TracedDevice};
 
 /// A connection on which the daemon streams a trace.

@@ -35,7 +35,7 @@ pub struct Sample {
 
 impl Sample {
     /// The bounds that this program counts by.
-    pub(crate) fn bounds_us() -> Vec<u64> {
+    pub fn bounds_us() -> Vec<u64> {
         BOUNDS_US.to_vec()
     }
 }
@@ -189,7 +189,7 @@ pub struct MemberSample {
 
 /// The answer of `Sample`.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct SampleReply {
+pub struct SampleReply {
     /// The sample.
-    pub(crate) sample: Sample,
+    pub sample: Sample,
 }

@@ -24,12 +24,13 @@ use std::path::Path;
 use ashlar_control::varlink::Reply;
 
 use crate::access::Caller;
-use crate::disks::{self, Identity};
+use crate::disk_path::{self, Identity};
 
 /// The descriptors of a call, by the paths that they were opened by, and for whom the call is.
 #[derive(Debug)]
-pub(crate) struct PassedFiles {
-    pub(crate) caller: Caller,
+pub struct PassedFiles {
+    /// For whom the call is.
+    pub caller: Caller,
     disks: RefCell<HashMap<String, OwnedFd>>,
 }
 
@@ -38,13 +39,9 @@ impl PassedFiles {
     ///
     /// # Errors
     /// The reply to a call that says something else.
-    pub(crate) fn new(
-        paths: &[String],
-        descriptors: Vec<OwnedFd>,
-        caller: Caller,
-    ) -> Result<Self, Reply> {
+    pub fn new(paths: &[String], descriptors: Vec<OwnedFd>, caller: Caller) -> Result<Self, Reply> {
         // A path that stands for a RAM disk or a connection is not the name of a file: the daemon would open that later.
-        let is_file = |path: &String| !disks::is_no_file(Path::new(path));
+        let is_file = |path: &String| !disk_path::is_no_file(Path::new(path));
         if paths.len() != descriptors.len() || !paths.iter().all(is_file) {
             return Err(Reply::invalid_parameter("passed"));
         }
@@ -53,17 +50,17 @@ impl PassedFiles {
     }
 
     /// What the daemon opens by itself: a disk that its owner has named before.
-    pub(crate) fn by_daemon() -> Self {
+    pub fn by_daemon() -> Self {
         Self { caller: Caller::Owner, disks: RefCell::default() }
     }
 
     /// The identity of the disk that was opened by `path`.
-    pub(crate) fn identity(&self, path: &str) -> Option<Identity> {
-        self.disks.borrow().get(path).and_then(disks::identity_of)
+    pub fn identity(&self, path: &str) -> Option<Identity> {
+        self.disks.borrow().get(path).and_then(disk_path::identity_of)
     }
 
     /// The disk that was opened by `path`.
-    pub(crate) fn take(&self, path: &str) -> Option<OwnedFd> {
+    pub fn take(&self, path: &str) -> Option<OwnedFd> {
         self.disks.borrow_mut().remove(path)
     }
 }

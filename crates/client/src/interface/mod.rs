@@ -9,27 +9,24 @@ mod replies;
 mod sample;
 mod status;
 
-pub(crate) use description::DESCRIPTION;
+pub use description::DESCRIPTION;
 pub use messages::{
-    Activate, Attach, Entry, EntryKind, GroupsReply, Grow, Job, JobAction, JobKind, JobState, Lvm,
-    LvmMembers, LvmReply, Manage, ManageAction, Scrub, StartedReply, Trace, TraceReply,
-    TracedDevice, disk_for_daemon,
+    Activate, ActivateReply, ArrayReference, Attach, DiskReference, DoneReply, Entry, EntryKind,
+    FileSystemReply, GroupsReply, Grow, Job, JobAction, JobControl, JobKind, JobState, Lvm,
+    LvmMembers, LvmReply, Manage, ManageAction, MetricsReply, Scrub, Setting, SizeReply,
+    StartedReply, Stop, StopReply, Trace, TraceReply, TracedDevice, TreePath, VolumeNames, Zfs,
+    ZfsReply, disk_for_daemon,
 };
-pub(crate) use messages::{
-    ActivateReply, ArrayReference, DetailReply, DiskReference, DoneReply, EntriesReply,
-    FileSystemReply, JobControl, JobsReply, MetricsReply, Setting, SizeReply, StatusReply, Stop,
-    StopReply, TreePath, ValueReply, VolumeNames, Zfs, ZfsReply,
-};
-pub(crate) use replies::{control_error, refused, refused_by, refused_with, reply};
-pub(crate) use sample::SampleReply;
+pub(crate) use messages::{DetailReply, EntriesReply, JobsReply, StatusReply, ValueReply};
+pub use replies::{control_error, refused, refused_by, refused_with, reply};
 pub use sample::{
-    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
-    ThreadSample,
+    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SampleReply,
+    SyncSample, ThreadSample,
 };
 pub use status::{ModelStatus, NbdClient, PoolStatus, SnapshotSample, Status, VolumeStatus};
 
 /// The interface's name.
-pub(crate) const NAME: &str = "io.ashlar.Control";
+pub const NAME: &str = "io.ashlar.Control";
 
 #[cfg(test)]
 mod tests {
