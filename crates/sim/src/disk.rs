@@ -12,7 +12,8 @@ use ashlar_block::{
 use crate::media::{Arrival, Break, Media};
 use crate::model::{Clockwork, Model};
 use crate::rng::{Rng, mix};
-use crate::scheduler::{self, Event, SimRuntime};
+use crate::scheduler::SimRuntime;
+use crate::scheduler::core::{self, Event};
 use crate::state::Change;
 
 /// The driver of a simulated disk.
@@ -27,14 +28,14 @@ pub struct SimDriver {
 impl Driver for SimDriver {
     fn queue_rq(&self, rq: Request) {
         assert_fits(&rq, &self.limits, self.media.capacity());
-        let core = scheduler::current();
+        let core = core::current();
         if core.is_stopping() {
             return rq.complete(Err(Status::Offline));
         }
         if self.is_released.load(Relaxed) {
             return rq.complete(Err(Status::Io));
         }
-        core.attach(&self.media);
+        core.attach(self.media.state());
         let issued_ns = core.now_ns();
         let Arrival { slowness, covered, hangs, connection } = self.media.begin();
         let end_ns = core.rng(|rng| {
@@ -64,7 +65,7 @@ impl Driver for SimDriver {
                 let most_ns = [1_000, 200_000, 5_000_000][rng.index(3)];
                 rng.below(most_ns)
             };
-            let ns = scheduler::current().rng(below_ns);
+            let ns = core::current().rng(below_ns);
             SimRuntime.sleep(Duration::from_nanos(ns))
         };
         Box::pin(async move {
@@ -83,7 +84,7 @@ impl Driver for SimDriver {
         if !self.media.cancels() {
             return;
         }
-        let core = scheduler::current();
+        let core = core::current();
         if let Some(event) = core.take_held(id) {
             event.cancel();
         }
@@ -142,7 +143,7 @@ struct PendingCommand {
 impl PendingCommand {
     /// Ends a command whose connection has broken.
     fn end_broken(mut self: Box<Self>, how: Break) {
-        let core = scheduler::current();
+        let core = core::current();
         let later = |within: Duration| {
             let most_ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
             core.now_ns() + core.rng(|rng| rng.below(most_ns.max(1)))
@@ -182,7 +183,7 @@ struct ForgottenChange {
 impl Event for ForgottenChange {
     fn fire(self: Box<Self>) {
         let how = self.media.how_it_broke(self.connection);
-        if how != Some(Break::Restart) && scheduler::current().rng(|rng| rng.chance(1, 2)) {
+        if how != Some(Break::Restart) && core::current().rng(|rng| rng.chance(1, 2)) {
             self.media.apply(self.changes);
         }
     }
@@ -200,10 +201,10 @@ impl Event for ForgottenChange {
 
 impl Event for PendingCommand {
     fn fire(mut self: Box<Self>) {
-        let core = scheduler::current();
+        let core = core::current();
         if std::mem::take(&mut self.hangs) || self.media.is_silent() {
             let media = self.media.clone();
-            return core.hold(&media, self);
+            return core.hold(media.state(), self);
         }
         if let Some(how) = self.media.how_it_broke(self.connection) {
             return self.end_broken(how);
@@ -216,7 +217,7 @@ impl Event for PendingCommand {
 
     fn cut(self: Box<Self>) {
         let Self { media, rq, .. } = *self;
-        scheduler::current().rng(|rng| media.strand(&rq, rng));
+        core::current().rng(|rng| media.strand(&rq, rng));
         rq.complete(Err(Status::Offline));
     }
 

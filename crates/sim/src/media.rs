@@ -8,89 +8,15 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use ashlar_block::{BioResult, ExtentState, Extents, Flags, Op, Request, Sector, Sectors, Status};
+use ashlar_block::{BioResult, ExtentState, Extents, Op, Request, Sector, Sectors, Status};
 
 use crate::faults::{Corruption, Faults, countdown};
 use crate::rng::Rng;
-use crate::scheduler;
-pub use crate::state::DiscardReads;
-use crate::state::{Change, State};
+use crate::scheduler::core;
+pub use crate::state::{Break, Command, Counts, DiscardReads};
+use crate::state::{Change, SharedState, State};
 use crate::store::{Fill, SectorData, Store};
-
-/// A command that the disk has executed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Command {
-    /// When the disk received it, in nanoseconds.
-    pub issued_ns: u64,
-    /// The operation.
-    pub op: Op,
-    /// Its flags.
-    pub flags: Flags,
-    /// Its sectors: one range, several only for discards, none for a flush.
-    pub ranges: Vec<Range<u64>>,
-    /// Number of bios that it was merged from.
-    pub bios: usize,
-    /// Number of data segments.
-    pub segments: usize,
-    /// Its result.
-    pub result: BioResult,
-}
-
-impl Command {
-    /// Number of sectors that it covers.
-    pub fn sectors(&self) -> u64 {
-        self.ranges.iter().map(|r| r.end - r.start).sum()
-    }
-}
-
-/// Numbers of commands that a disk has executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Reads.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Discards.
-    pub discards: u64,
-    /// Write-zeroes.
-    pub write_zeroes: u64,
-}
-
-impl Counts {
-    pub(crate) fn count(&mut self, op: Op) {
-        match op {
-            Op::Read => self.reads += 1,
-            Op::Write => self.writes += 1,
-            Op::Flush => self.flushes += 1,
-            Op::Discard => self.discards += 1,
-            Op::WriteZeroes => self.write_zeroes += 1,
-        }
-    }
-}
-
-/// How the connection to a disk breaks, and what becomes of the commands that were in flight on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Break {
-    /// The disk has ended them: each has taken effect, or never will.
-    Ended,
-    /// The disk restarts: none takes effect, and the cache is lost.
-    Restart,
-    /// The disk executes those that change data, for up to `within`, also over another connection's commands. The driver
-    /// keeps each until it has taken effect or never will, so that beyond its deadline the queue lets no change overtake it.
-    Late {
-        /// For how long.
-        within: Duration,
-    },
-    /// As [`Self::Late`], but the driver abandons them at once, which breaks its promise: for testing the tests.
-    LateAndForgotten {
-        /// For how long.
-        within: Duration,
-    },
-}
 
 /// What the disk knows of a command when it arrives.
 pub(crate) struct Arrival {
@@ -107,7 +33,7 @@ pub(crate) struct Arrival {
 /// A handle to a medium; clones refer to the same medium.
 #[derive(Clone)]
 pub struct Media {
-    state: Arc<Mutex<State>>,
+    state: SharedState,
 }
 
 /// The contents of a medium at one time.
@@ -140,6 +66,16 @@ impl Media {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The medium that a scheduler remembers.
+    pub(crate) const fn of(state: SharedState) -> Self {
+        Self { state }
+    }
+
+    /// What a scheduler remembers of it.
+    pub(crate) const fn state(&self) -> &SharedState {
+        &self.state
     }
 
     /// Whether `other` refers to the same medium.
@@ -301,8 +237,8 @@ impl Media {
     /// before, those commands may have taken effect or not, as any in flight.
     pub fn answer(&self) {
         self.lock().faults.silent = false;
-        if let Some(core) = scheduler::try_current() {
-            core.release(self);
+        if let Some(core) = core::try_current() {
+            core.release(&self.state);
         }
     }
 

@@ -6,13 +6,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ashlar_block::buffer::{gather, scatter};
 use ashlar_block::{BioResult, Flags, Op, Request, Sector, Sectors, Status};
 
 use crate::faults::{Faults, countdown};
-use crate::media::{Break, Command, Counts};
 use crate::rng::Rng;
 use crate::store::{Fill, SectorData, Store};
 
@@ -22,6 +22,79 @@ const CACHE_BYTES: u64 = 64 << 20;
 const LOG_COMMANDS: usize = 1 << 20;
 /// A fill of more sectors than this survives a power cut in a few large parts, not sector by sector.
 const FINE_FILL: u64 = 256;
+
+/// A command that the disk has executed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// When the disk received it, in nanoseconds.
+    pub issued_ns: u64,
+    /// The operation.
+    pub op: Op,
+    /// Its flags.
+    pub flags: Flags,
+    /// Its sectors: one range, several only for discards, none for a flush.
+    pub ranges: Vec<Range<u64>>,
+    /// Number of bios that it was merged from.
+    pub bios: usize,
+    /// Number of data segments.
+    pub segments: usize,
+    /// Its result.
+    pub result: BioResult,
+}
+
+impl Command {
+    /// Number of sectors that it covers.
+    pub fn sectors(&self) -> u64 {
+        self.ranges.iter().map(|r| r.end - r.start).sum()
+    }
+}
+
+/// Numbers of commands that a disk has executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Write-zeroes.
+    pub write_zeroes: u64,
+}
+
+impl Counts {
+    pub(crate) fn count(&mut self, op: Op) {
+        match op {
+            Op::Read => self.reads += 1,
+            Op::Write => self.writes += 1,
+            Op::Flush => self.flushes += 1,
+            Op::Discard => self.discards += 1,
+            Op::WriteZeroes => self.write_zeroes += 1,
+        }
+    }
+}
+
+/// How the connection to a disk breaks, and what becomes of the commands that were in flight on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Break {
+    /// The disk has ended them: each has taken effect, or never will.
+    Ended,
+    /// The disk restarts: none takes effect, and the cache is lost.
+    Restart,
+    /// The disk executes those that change data, for up to `within`, also over another connection's commands. The driver
+    /// keeps each until it has taken effect or never will, so that beyond its deadline the queue lets no change overtake it.
+    Late {
+        /// For how long.
+        within: Duration,
+    },
+    /// As [`Self::Late`], but the driver abandons them at once, which breaks its promise: for testing the tests.
+    LateAndForgotten {
+        /// For how long.
+        within: Duration,
+    },
+}
 
 /// What discarded sectors read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,6 +167,9 @@ struct CachedChange {
     /// Already durable (FUA), and in the list only because an older change is not.
     forced: bool,
 }
+
+/// The disk, as its handles and the scheduler have it.
+pub(crate) type SharedState = Arc<Mutex<State>>;
 
 /// The disk.
 #[derive(Clone)]

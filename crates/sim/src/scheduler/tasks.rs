@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ashlar_block::{LocalFuture, Runtime};
 
-use super::{DueAction, SchedulerCore, current};
+use super::core::{DueAction, SchedulerCore, current};
 
 /// The wall clock when a simulation begins: 2025-01-01 UTC.
 const EPOCH: Duration = Duration::from_secs(1_735_689_600);
