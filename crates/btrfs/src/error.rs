@@ -10,9 +10,8 @@ use crate::chunk_map::MapError;
 use crate::ondisk::chunk::ChunkError;
 use crate::ondisk::key::Key;
 use crate::ondisk::node::NodeError;
-use crate::ondisk::superblock::SuperblockError;
+use crate::ondisk::superblock::{Owner, SuperblockError};
 use crate::units::{DevId, Logical, Physical};
-use crate::volume::Owner;
 
 /// Why bytes of the file system's space could not be read from a mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

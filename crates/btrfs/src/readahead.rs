@@ -13,6 +13,7 @@ use tracing::trace;
 use crate::ondisk::node::{BlockExpectation, Node};
 use crate::units::Logical;
 use crate::volume::FileSystem;
+pub use crate::volume::TreeReads;
 
 /// Maximum distance of a sibling from the wanted block, in bytes of the file system's space.
 const NEAR_BYTES: u64 = 64 << 10;
@@ -62,15 +63,6 @@ impl Reada {
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reada| reada.name() == name)
     }
-}
-
-/// Tree blocks that were not in memory when they were wanted, since the file system was opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TreeReads {
-    /// How often a walk waited for one.
-    pub waits: u64,
-    /// How many were read ahead of walks.
-    pub ahead: u64,
 }
 
 /// What is read ahead, and how it is cached.

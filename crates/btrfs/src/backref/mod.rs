@@ -5,18 +5,20 @@
 //! So leaves are followed upwards, block by block, to the roots. The work is bounded by
 //! [`OWNERS_MAX`] and [`BLOCKS_MAX`]; a result says whether a limit cut it off.
 
+mod extent_tree;
 mod names;
 mod tree;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use extent_tree::OWNERS_MAX;
+use extent_tree::{ExtentTreeItem, extent_from, first_extent, references};
 pub use names::{FileName, NAMES_MAX, names_of, subvolume_path};
+pub use tree::BLOCKS_MAX;
 
 use crate::error::TreeError;
-use crate::ondisk::items::{
-    BackRef, Compression, ExtentItem, FileExtent, FileExtentBody, keyed_ref,
-};
+use crate::ondisk::items::{BackRef, Compression, ExtentItem, FileExtent, FileExtentBody};
 use crate::ondisk::key::{Key, item, objectid};
 use crate::ondisk::node::{BlockExpectation, Node};
 use crate::path::{Path, Root};
@@ -25,12 +27,6 @@ use crate::roots::{damaged, is_subvolume};
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// Maximum number of file parts reported for an extent.
-pub const OWNERS_MAX: usize = 1000;
-/// Maximum number of tree blocks followed upwards for an extent.
-pub const BLOCKS_MAX: usize = 10_000;
-/// Maximum number of tree block references followed for an extent.
-const REFERENCES_MAX: usize = 100_000;
 /// Maximum number of file items examined for an extent.
 const ITEMS_MAX: usize = 1_000_000;
 
@@ -108,99 +104,6 @@ pub async fn owners(
         next = extent_from(fs, tree, found.key.objectid.saturating_add(1)).await?;
     }
     Ok(all)
-}
-
-/// An item of the extent tree.
-struct ExtentTreeItem {
-    key: Key,
-    data: Vec<u8>,
-}
-
-impl ExtentTreeItem {
-    fn length(&self, fs: &FileSystem) -> u64 {
-        match self.key.kind {
-            item::METADATA_ITEM => u64::from(fs.nodesize()),
-            _ => self.key.offset,
-        }
-    }
-
-    fn end(&self, fs: &FileSystem) -> u64 {
-        self.key.objectid.saturating_add(self.length(fs))
-    }
-}
-
-const fn is_extent(kind: u8) -> bool {
-    matches!(kind, item::EXTENT_ITEM | item::METADATA_ITEM)
-}
-
-/// The first extent that starts at or after `from`.
-async fn extent_from(
-    fs: &Arc<FileSystem>,
-    tree: Root,
-    from: u64,
-) -> Result<Option<ExtentTreeItem>, TreeError> {
-    let mut path = Path::new(fs, tree);
-    let mut more = path.search(Key::new(from, 0, 0)).await?;
-    while more {
-        let Some((key, data)) = path.item() else { break };
-        if is_extent(key.kind) {
-            return Ok(Some(ExtentTreeItem { key, data: data.to_vec() }));
-        }
-        more = path.next().await?;
-    }
-    Ok(None)
-}
-
-/// The extent that contains the byte at `start`, or else the first one after it.
-async fn first_extent(
-    fs: &Arc<FileSystem>,
-    tree: Root,
-    start: Logical,
-) -> Result<Option<ExtentTreeItem>, TreeError> {
-    let mut path = Path::new(fs, tree);
-    let mut from = Key::new(start.0, item::METADATA_ITEM, u64::MAX);
-    // The items before may be references to an extent, or a block group.
-    while path.search_back(from).await? {
-        let Some(key) = path.key() else { break };
-        let found = extent_from(fs, tree, key.objectid).await?;
-        match found.filter(|found| found.key.objectid == key.objectid) {
-            Some(found) if found.end(fs) > start.0 => return Ok(Some(found)),
-            Some(_) => break,
-            None => {}
-        }
-        let Some(before) = key.objectid.checked_sub(1) else { break };
-        from = Key::new(before, u8::MAX, u64::MAX);
-    }
-    extent_from(fs, tree, start.0).await
-}
-
-/// All references to an extent, up to the limit; and whether these are all.
-async fn references(
-    fs: &Arc<FileSystem>,
-    tree: Root,
-    found: &ExtentTreeItem,
-) -> Result<(Vec<BackRef>, bool), TreeError> {
-    let key = found.key;
-    let it = ExtentItem::parse(key, &found.data).map_err(|why| damaged(tree.id, key, &why))?;
-    let mut all = Vec::new();
-    for back_ref in it.inline {
-        all.push(back_ref.map_err(|why| damaged(tree.id, key, &why))?);
-    }
-    let mut path = Path::new(fs, tree).with_reada(Reada::Forward);
-    let mut more = path.search(Key::new(key.objectid, item::TREE_BLOCK_REF, 0)).await?;
-    while more {
-        let Some((key, data)) = path.item().filter(|(it, _)| it.objectid == key.objectid) else {
-            break;
-        };
-        if all.len() >= OWNERS_MAX {
-            return Ok((all, false));
-        }
-        if let Some(back_ref) = keyed_ref(key, data) {
-            all.push(back_ref.map_err(|why| damaged(tree.id, key, &why))?);
-        }
-        more = path.next().await?;
-    }
-    Ok((all, true))
 }
 
 async fn owned(

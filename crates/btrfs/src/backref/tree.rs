@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{BLOCKS_MAX, ExtentTreeItem, REFERENCES_MAX, extent_from, references};
+use super::extent_tree::{ExtentTreeItem, extent_from, references};
 use crate::error::TreeError;
 use crate::ondisk::items::BackRef;
 use crate::ondisk::key::Key;
@@ -11,6 +11,11 @@ use crate::ondisk::node::{BlockExpectation, Node};
 use crate::path::Root;
 use crate::units::Logical;
 use crate::volume::FileSystem;
+
+/// Maximum number of tree blocks followed upwards for an extent.
+pub const BLOCKS_MAX: usize = 10_000;
+/// Maximum number of tree block references followed for an extent.
+const REFERENCES_MAX: usize = 100_000;
 
 /// Follows blocks upwards and remembers what it found, since leaves share ancestors.
 pub(super) struct UpwardWalk<'a> {

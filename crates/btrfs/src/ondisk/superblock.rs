@@ -449,3 +449,29 @@ impl Superblock {
         &self.sys_chunk_array[..len]
     }
 }
+
+/// The device and file system that a superblock names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// The file system.
+    pub fsid: Uuid,
+    /// The device's identity.
+    pub device: Uuid,
+    /// The device's number.
+    pub devid: DevId,
+}
+
+impl Owner {
+    /// The owner that `superblock` names.
+    pub fn of(superblock: &Superblock) -> Self {
+        let device = Uuid::from_bytes(superblock.dev_item.uuid);
+        Self { fsid: superblock.fsid(), device, devid: superblock.devid() }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fsid, device, devid } = self;
+        write!(f, "device {devid} ({device}) of the file system {fsid}")
+    }
+}

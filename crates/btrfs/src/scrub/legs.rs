@@ -12,7 +12,8 @@
 use ashlar_block::CopyNumber;
 
 use super::problem::ProblemKind;
-use super::stripe::{Sectors, Unit};
+use super::sectors::Sectors;
+use super::stripe::Unit;
 use super::verify::{BadUnit, Image, Reader, VerifiedStripe};
 use crate::volume::{Device, FileSystem};
 

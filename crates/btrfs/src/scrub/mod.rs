@@ -33,6 +33,7 @@ mod places;
 mod plan;
 mod problem;
 mod repair;
+mod sectors;
 mod stripe;
 mod supers;
 mod throttle;

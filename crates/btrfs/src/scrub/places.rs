@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::stripe::Sectors;
+use super::sectors::Sectors;
 use crate::error::ReadError;
 use crate::units::Physical;
 

@@ -10,7 +10,8 @@ use tracing::debug;
 
 use super::places::Places;
 use super::problem::ProblemKind;
-use super::stripe::{Sectors, Stripe, Unit};
+use super::sectors::Sectors;
+use super::stripe::{Stripe, Unit};
 use crate::units::Physical;
 use crate::volume::FileSystem;
 

@@ -5,62 +5,13 @@
 //! counts only if it belongs to the same device of the same file system as the first good one, and
 //! lies within the size of the device recorded there; of these the newest is used.
 
-use ashlar_block::{CopyNumber, Gateway, Sectors, Status};
+use ashlar_block::{CopyNumber, Gateway, Sectors};
 use uuid::Uuid;
 
-use super::{Device, Source};
+use super::device::{Device, Source, SuperState};
 use crate::error::OpenError;
-use crate::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE, Superblock, SuperblockError};
-use crate::units::{DevId, Physical};
-
-/// State of a superblock location.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SuperState {
-    /// Not read: the location is past the end of the device, or of the part that the file system uses.
-    Absent,
-    /// A good superblock of this device.
-    Good {
-        /// Its generation.
-        generation: u64,
-    },
-    /// A good superblock of another file system, or of another device of this one. It is ignored.
-    Foreign {
-        /// The owner it names.
-        owner: Owner,
-        /// Its generation.
-        generation: u64,
-    },
-    /// Anything else.
-    Bad(SuperblockError),
-    /// It cannot be read.
-    Unreadable(Status),
-}
-
-/// The device and file system that a superblock names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Owner {
-    /// The file system.
-    pub fsid: Uuid,
-    /// The device's identity.
-    pub device: Uuid,
-    /// The device's number.
-    pub devid: DevId,
-}
-
-impl Owner {
-    /// The owner that `superblock` names.
-    pub fn of(superblock: &Superblock) -> Self {
-        let device = Uuid::from_bytes(superblock.dev_item.uuid);
-        Self { fsid: superblock.fsid(), device, devid: superblock.devid() }
-    }
-}
-
-impl std::fmt::Display for Owner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { fsid, device, devid } = self;
-        write!(f, "device {devid} ({device}) of the file system {fsid}")
-    }
-}
+use crate::ondisk::superblock::{OFFSETS, Owner, SUPERBLOCK_SIZE, Superblock, SuperblockError};
+use crate::units::Physical;
 
 /// The file system a device belongs to, by any of its superblocks. If they name several, it is that
 /// of the first good one: [`FileSystem::open`](super::FileSystem::open) reports what is wrong.
