@@ -1,7 +1,8 @@
 //! Commands that change a group, as users give them: `lvcreate`, `lvextend`, `lvremove`, ...
 //!
 //! A command is data, so that it can be carried out on disks or sent to the daemon that serves the group.
-//! [`Command::apply`] resolves its sizes and names against a group, and changes the description. Messages are LVM's.
+//! [`Command::apply`] resolves its sizes and names against a group, and changes the description. Messages are LVM's. [`Command`] lists
+//! the commands of several files, which use the types here: so they all lead to each other.
 
 mod amount;
 mod attributes;

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::error::MetadataError;
+use super::logical_volume::LogicalVolume;
 use super::segment::{AreaVolume, Segment, SegmentKind};
-use super::volume_group::{LogicalVolume, VolumeGroup};
+use super::volume_group::VolumeGroup;
 
 /// Maximum of layers of logical volumes. LVM builds about six.
 const MAX_LAYERS: usize = 32;

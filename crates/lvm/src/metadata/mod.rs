@@ -14,6 +14,7 @@ mod error;
 pub mod flags;
 mod header;
 mod holder;
+mod logical_volume;
 mod reader;
 mod segment;
 mod segment_text;
@@ -26,14 +27,13 @@ pub use error::MetadataError;
 pub use flags::{Flag, FlagSet, LvFlag, PvFlag, VgFlag};
 pub use header::Header;
 pub use holder::{HeldElsewhere, SystemIds, system_id};
+pub use logical_volume::{Allocation, Creation, LogicalVolume};
 pub use segment::{
     Area, AreaVolume, ForeignSegment, Mirror, PvExtents, Raid, RaidImage, RaidLevel, Segment,
     SegmentKind, Snapshot, StripeAreas, Thin, ThinPool,
 };
 pub use shared_volume::SharedVolume;
-pub use volume_group::{
-    Allocation, Bootloader, Creation, LogicalVolume, PhysicalVolume, SnapshotOf, VolumeGroup,
-};
+pub use volume_group::{Bootloader, PhysicalVolume, SnapshotOf, VolumeGroup};
 
 use crate::text::{self, Entry, Form, Node, Section};
 use volume_group_text::LVS;

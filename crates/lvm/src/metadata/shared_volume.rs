@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use ashlar_block::Sectors;
 
-use super::volume_group::LogicalVolume;
+use super::logical_volume::LogicalVolume;
 use crate::text::Form;
 
 /// See the module text. It is equal to another if the volumes are.

@@ -5,13 +5,12 @@ use std::collections::{HashMap, HashSet};
 use ashlar_block::{Sector, Sectors};
 
 use super::error::MetadataError;
+use super::logical_volume::{Allocation, Creation, LogicalVolume};
 use super::reader::{Reader, int, set_flags, tags_node};
 use super::segment::Segment;
 use super::segment_text::PvKeys;
 use super::shared_volume::{SharedVolume, TextParameters};
-use super::volume_group::{
-    Allocation, Bootloader, Creation, LogicalVolume, PhysicalVolume, VolumeGroup,
-};
+use super::volume_group::{Bootloader, PhysicalVolume, VolumeGroup};
 use crate::text::{Entry, Form, Node, Order, Section, print_inner};
 
 /// The key of the section with the logical volumes.

@@ -2,6 +2,8 @@
 //!
 //! Names, headings, order and formats of the fields are LVM's (`lib/report/columns.h`); so are the
 //! attribute letters. A volume without a known state is shown as inactive: nothing here queries a kernel.
+//!
+//! The fields are a table of files, which use the types of rows and columns here: so they all lead to each other.
 
 pub mod display;
 mod fields;

@@ -1,6 +1,7 @@
 //! The texts of `pvdisplay`, `vgdisplay`, `lvdisplay`, `pvscan`, `vgscan`, `lvscan` and `pvck`.
 //!
-//! Lines about kernel devices are missing: volumes that are active here have none.
+//! Lines about kernel devices are missing: volumes that are active here have none. Each kind of volume has a file, which uses the types here, so that they all lead to
+//! each other.
 
 mod headers;
 mod lv;
