@@ -15,7 +15,7 @@ use ashlar_block::byte_volume::OpenVolume;
 use ashlar_block::status::Status;
 use futures_util::lock::Mutex;
 
-use super::job::{JobReply, Work};
+use super::work::{JobReply, Work};
 
 /// An opener's volume that was emptied for it.
 pub(crate) struct Emptied {

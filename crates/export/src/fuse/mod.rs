@@ -26,6 +26,7 @@ pub mod request;
 pub mod server;
 pub mod session;
 pub mod tree;
+mod work;
 
 #[cfg(test)]
 mod tests;

@@ -33,10 +33,11 @@ use rustix::io::Errno;
 
 use super::abi::{self, falloc, fopen, init};
 use super::emptied::Emptied;
-use super::job::{Job, Task, Work};
+use super::job::{Job, Task};
 use super::reply::{self, DirectoryList};
 use super::request::{Operation, Request, RequestError};
 use super::tree::{Entry, Namespace, Nodes, Owner, child_path, inode_number};
+use super::work::Work;
 
 /// Seconds for which the kernel may cache the result of a look-up.
 const VALID_SECONDS: u64 = 1;

@@ -8,8 +8,8 @@ use std::io;
 
 use ashlar_block::buffer::{Buffer, Segment};
 
+use super::end::Disconnect;
 use super::handshake::MAX_MESSAGE;
-use super::server::Disconnect;
 use crate::stream::TryRecv;
 
 /// Size of the receive buffer, bytes.

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ashlar_block::byte_volume::ByteVolume;
 use ashlar_block::gateway::Gateway;

@@ -1,7 +1,8 @@
 //! Options: their table, and the replies to them.
 //!
 //! One row for each known option; all others are answered `ERR_UNSUP` (including `STARTTLS`, `PEEK_EXPORT` and
-//! `EXTENDED_HEADERS`: a client continues without them).
+//! `EXTENDED_HEADERS`: a client continues without them). The table names the file of each option, and these use the types here, so that they all
+//! lead to each other.
 
 use super::context::MetaContext;
 use super::handshake::Event;

@@ -27,8 +27,8 @@ use rustix::net::Shutdown;
 
 use super::budget::Budget;
 use super::clients::Origin;
+use super::config::Config;
 use super::export::Exports;
-use super::listen::Config;
 use super::peer::{Admitted, Peer, Room};
 use super::server::Disconnect;
 use super::throttle::Topic;

@@ -1,14 +1,18 @@
 //! One connection, from greeting to end.
 
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+<<<<<<< HEAD
 use ashlar_engine::ChunkList;
 use thiserror::Error;
+=======
+use ashlar_block::buffer::Buffer;
+>>>>>>> 6c0458fe (export: a circle of three files and two pairs are open)
 
+pub use super::end::{Disconnect, End};
 use super::export::{Export, Exports, OpenExport};
 use super::handshake::{Event, Handshake, Session, Step};
 use super::info::ExportInfo;
@@ -17,57 +21,6 @@ use super::peer::Peer;
 use super::transmission::Terms;
 use super::transmit::transmit;
 use crate::stream::TryRecv;
-
-/// How a connection ended normally.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// The client sent `DISC`.
-    Disc,
-    /// The client closed its side between two messages.
-    Closed,
-    /// The client sent `ABORT` during the handshake, or named an export that does not exist.
-    Negotiation,
-    /// The server was told to stop.
-    Stopped,
-}
-
-/// Why a connection was dropped.
-#[derive(Debug, Error)]
-pub enum Disconnect {
-    /// The connection failed.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The stream ended within a message.
-    #[error("connection closed in the middle of a message")]
-    Truncated,
-    /// The client took too long to choose an export.
-    #[error("handshake took too long")]
-    Impatient,
-    /// The handshake was aborted.
-    #[error("handshake broken off: {0:?}")]
-    Handshake(Event),
-    /// The client chose an export that is no longer offered.
-    #[error("the export was withdrawn during the handshake")]
-    Withdrawn,
-    /// A message that is not a request.
-    #[error("not a request: wrong magic")]
-    BadMagic,
-    /// A write of more than the maximum payload.
-    #[error("write of {0} bytes exceeds the maximum payload")]
-    Oversized(u32),
-    /// No memory for the receive buffer.
-    #[error("out of memory")]
-    NoMemory,
-    /// The connection was idle for longer than the listener allows.
-    #[error("idle for too long")]
-    Idle,
-    /// Others waited for memory held by replies that the client did not take, or by a payload that it did not send.
-    #[error("too slow while memory is short")]
-    Slow,
-    /// Newer connections needed its place in the handshake.
-    #[error("too many connections in the handshake")]
-    Crowded,
-}
 
 /// A client that has chosen an export: what its transmission needs, on any thread.
 pub(crate) struct Begun {

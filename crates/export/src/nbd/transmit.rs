@@ -33,12 +33,12 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
 use super::admission::{Admission, Ticket};
+use super::end::{Disconnect, End};
 use super::errno::Errno;
 use super::execute::{Answer, Reply, cost, execute};
 use super::export::OpenExport;
 use super::input::Input;
 use super::peer::{Direction, Peer};
-use super::server::{Disconnect, End};
 use super::transmission::{Command, Header, REQUEST_LEN, Request, Terms, Verdict, judge};
 use crate::stream::TryRecv;
 
