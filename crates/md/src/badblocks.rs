@@ -46,27 +46,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::sync::lock;
 use ashlar_block::{Sector, Sectors};
-use thiserror::Error;
 
+pub use layout::BadBlocksError;
 pub use text::{Change, InvalidChange};
 
 use crate::ondisk::BadBlockLogPlace;
 use crate::ondisk::bad_block_log::{self, BadBlockLogError, BadRange};
 use layout::Layout;
-
-/// Why a change was not made. No part of it was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum BadBlocksError {
-    /// The member has no bad block log. Its superblock has no place for one.
-    #[error("the member has no bad block log")]
-    NoLog,
-    /// The log has no room for the entries that the change needs.
-    #[error("the bad block log is full")]
-    Full,
-    /// The log cannot express such a position, or the range is empty.
-    #[error("a bad block log cannot hold this range")]
-    Range,
-}
 
 /// What [`BadBlocks::check`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,11 +12,26 @@
 //! reader merges (the kernel's does). Every entry of a mixture is in one image or the other: at worst,
 //! a block that has just been cleared counts as bad.
 
-use super::BadBlocksError;
+use thiserror::Error;
+
 use crate::ondisk::bad_block_log::{self, BadBlockLogError, MAX_ENTRY_LEN};
 
 /// Entries in a sector of the log.
 pub(super) const SLOTS: usize = 512 / 8;
+
+/// Why a change was not made. No part of it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BadBlocksError {
+    /// The member has no bad block log. Its superblock has no place for one.
+    #[error("the member has no bad block log")]
+    NoLog,
+    /// The log has no room for the entries that the change needs.
+    #[error("the bad block log is full")]
+    Full,
+    /// The log cannot express such a position, or the range is empty.
+    #[error("a bad block log cannot hold this range")]
+    Range,
+}
 
 /// Units `[start, end)`, at most [`MAX_ENTRY_LEN`] of them.
 #[derive(Clone, Copy, Debug)]

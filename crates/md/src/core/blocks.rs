@@ -4,7 +4,6 @@ use ashlar_block::{Bio, BioResult, Buffer, Sector, Sectors, Segment, Status, rat
 
 use super::Core;
 use crate::canary::{Rule, broken};
-use crate::level::Part;
 use crate::membership::rdev::{Rdev, State};
 use crate::membership::slots::Index;
 
@@ -15,6 +14,19 @@ pub(crate) struct Source<'a> {
     pub(crate) rdev: &'a Rdev,
     /// Where the run begins in the member's data area.
     pub(crate) at: Sector,
+}
+
+/// Part of a run: its offset and its length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) into: Sectors,
+    pub(crate) len: Sectors,
+}
+
+impl Part {
+    pub(crate) fn end(self) -> Sectors {
+        self.into + self.len
+    }
 }
 
 impl Core {

@@ -57,7 +57,7 @@ use crate::level::parity::settings::ParitySettings;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::personality::Personality;
-pub(crate) use blocks::Source;
+pub(crate) use blocks::{Part, Source};
 pub(crate) use lifecycle::{Hold, Lifecycle};
 pub(crate) use ppl::Ppl;
 use resync_offset::ResyncOffset;

@@ -121,19 +121,6 @@ pub(crate) enum Trouble {
 /// Unit of retries after a read error, where copies are the same or parity is right: pages, as in md.
 pub(crate) const PAGE: Sectors = Sectors(8);
 
-/// Part of a run: its offset and its length.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
-    pub(crate) into: Sectors,
-    pub(crate) len: Sectors,
-}
-
-impl Part {
-    pub(crate) fn end(self) -> Sectors {
-        self.into + self.len
-    }
-}
-
 /// A run of sync space within one chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {

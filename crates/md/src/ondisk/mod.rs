@@ -44,7 +44,8 @@ pub mod words;
 
 pub use defect::{ArrayEvents, Defect, SuperblockError};
 pub use fields::{DeviceFlags, Features, Level, MAGIC, MdadmUuid, Role, Timestamp, Version};
-pub use superblock::{BadBlockLogPlace, PplPlace, Reshape, Superblock};
+pub use ppl::PplPlace;
+pub use superblock::{BadBlockLogPlace, Reshape, Superblock};
 
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,9 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::fields::Features;
+use super::superblock_1::Block1;
+
 /// Length of a header.
 pub const HEADER: Sectors = Sectors(8);
 /// The most entries of a log.
@@ -28,6 +31,27 @@ pub const MAX_PARITY: Sectors = Sectors(256);
 pub const SEVERAL_LOGS: Sectors = Sectors(2 * (MAX_PARITY.0 + HEADER.0));
 /// The most members of an array with a log.
 pub const MAX_MEMBERS: usize = 64;
+
+/// Where the partial parity log is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PplPlace {
+    /// Sectors from the superblock, signed.
+    pub offset: i16,
+    /// Its length.
+    pub len: Sectors,
+}
+
+impl PplPlace {
+    /// What the fields of a version 1 block say, if its features name a log.
+    pub(super) fn of(block: &Block1) -> Option<Self> {
+        let header = &block.header;
+        let features = Features::from_bits_retain(header.feature_map.get());
+        let raw = header.bitmap_offset.get();
+        features
+            .intersects(Features::PPL | Features::MULTIPLE_PPLS)
+            .then(|| Self { offset: raw as u16 as i16, len: Sectors(u64::from(raw >> 16)) })
+    }
+}
 
 /// A header as it is on disk.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -11,9 +11,10 @@ use super::defect::{Defect, SuperblockError};
 use super::fields::{
     DeviceFlags, Features, Level, MAX_ROLES, Role, Timestamp, Version, swap_words,
 };
+use super::ppl::{self, PplPlace};
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::{self, Block1};
-use super::{ppl, text, validate};
+use super::{text, validate};
 
 /// The block as read.
 #[derive(Clone, PartialEq, Eq)]
@@ -113,15 +114,6 @@ pub struct BadBlockLogPlace {
     pub len: Sectors,
     /// log2 of its unit in sectors.
     pub shift: u8,
-}
-
-/// Where the partial parity log is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PplPlace {
-    /// Sectors from the superblock, signed.
-    pub offset: i16,
-    /// Its length.
-    pub len: Sectors,
 }
 
 /// A reshape under way. ashlar reads such an array; the kernel must finish the reshape.
@@ -553,18 +545,6 @@ impl Superblock {
         block.seal();
         validate::check_0_90(&block, self.device)?;
         Ok(block)
-    }
-}
-
-impl PplPlace {
-    /// What the fields of a version 1 block say, if its features name a log.
-    pub(super) fn of(block: &Block1) -> Option<Self> {
-        let header = &block.header;
-        let features = Features::from_bits_retain(header.feature_map.get());
-        let raw = header.bitmap_offset.get();
-        features
-            .intersects(Features::PPL | Features::MULTIPLE_PPLS)
-            .then(|| Self { offset: raw as u16 as i16, len: Sectors(u64::from(raw >> 16)) })
     }
 }
 

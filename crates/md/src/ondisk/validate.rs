@@ -13,8 +13,7 @@ use zerocopy::byteorder::little_endian::U32;
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
 use super::defect::{ArrayEvents, Defect, Misplacement};
 use super::fields::{Features, Level, MAGIC, MAX_ROLES, Role, Version};
-use super::ppl;
-use super::superblock::PplPlace;
+use super::ppl::{self, PplPlace};
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::Block1;
 

@@ -19,9 +19,9 @@ use smallvec::SmallVec;
 
 use super::mirror::Mirrored;
 use crate::canary::{Rule, broken};
-use crate::core::Source;
 use crate::core::blocks::slice;
-use crate::level::{PAGE, Part};
+use crate::core::{Part, Source};
+use crate::level::PAGE;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 

@@ -7,9 +7,9 @@ use futures_util::future::join_all;
 
 use super::copies::{FetchResult, Sources};
 use super::mirror::Mirrored;
-use crate::core::Source;
 use crate::core::blocks::slice;
-use crate::level::{MappedPiece, Part, Piece, Rebuild, RebuildTarget, Trouble};
+use crate::core::{Part, Source};
+use crate::level::{MappedPiece, Piece, Rebuild, RebuildTarget, Trouble};
 use crate::membership::rdev::State;
 
 /// A copy of a piece as read.

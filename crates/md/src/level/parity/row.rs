@@ -5,9 +5,8 @@ use ashlar_parity::Block;
 use smallvec::SmallVec;
 
 use super::Parity;
-use crate::core::Source;
 use crate::core::ppl::{self, Ppl};
-use crate::level::Part;
+use crate::core::{Part, Source};
 use crate::level::parts::Parts;
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;

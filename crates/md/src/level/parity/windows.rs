@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::Parity;
 use super::liar::liar;
 use super::row::{Blocks, ordered};
-use crate::core::Source;
-use crate::level::{PAGE, Part, Piece, Rebuild, RebuildTarget, Trouble};
+use crate::core::{Part, Source};
+use crate::level::{PAGE, Piece, Rebuild, RebuildTarget, Trouble};
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Place;
 
