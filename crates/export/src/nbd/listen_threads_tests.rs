@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
 
 use ashlar_block::bio::Bio;
 use ashlar_block::byte_volume::ByteVolume;

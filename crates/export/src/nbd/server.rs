@@ -5,12 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-<<<<<<< HEAD
 use ashlar_engine::ChunkList;
-use thiserror::Error;
-=======
-use ashlar_block::buffer::Buffer;
->>>>>>> 6c0458fe (export: a circle of three files and two pairs are open)
 
 pub use super::end::{Disconnect, End};
 use super::export::{Export, Exports, OpenExport};
