@@ -542,6 +542,12 @@ pub struct Completion {
     pub reserved: u32,
 }
 
+/// Maximum that a transaction may touch (`DMU_MAX_ACCESS`, `include/sys/dmu.h`).
+pub const DMU_MAX_ACCESS_BYTES: u32 = 64 << 20;
+
+/// The longest request.
+pub const MAX_REQUEST_BYTES: u32 = DMU_MAX_ACCESS_BYTES / 4;
+
 /// Maximum of segments per request: what one call of process_vm_readv(2) takes.
 pub const MAX_SEGMENTS: usize = 1024;
 

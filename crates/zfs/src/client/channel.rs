@@ -33,7 +33,7 @@ use rustix::net::{
 use slab::Slab;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::driver::{Opening, Volume};
+use super::opening::{Opening, Volume};
 use super::window::{Room, Window};
 use crate::protocol::{
     Command, Completion, FUA, MAX_SUBMISSION_BYTES, RemoteSegment, Submission, op,

@@ -7,79 +7,17 @@
 //! worker a transaction and a turn of its threads, and its blocks are not faster in several of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ashlar_block::bio::Op;
 use ashlar_block::limits::{Features, Limits};
 use ashlar_block::queue::Driver;
 use ashlar_block::request::Request;
 use ashlar_block::status::Status;
-use ashlar_block::units::{Sector, Sectors};
+use ashlar_block::units::Sectors;
 
 use super::channel;
+use super::opening::Volume;
 use super::worker::Worker;
-use crate::protocol::{MAX_SEGMENTS, OpenedVolume};
-
-/// Maximum that a transaction may touch (`DMU_MAX_ACCESS`, `include/sys/dmu.h`).
-const DMU_MAX_ACCESS_BYTES: u32 = 64 << 20;
-
-/// The longest request.
-pub(super) const MAX_REQUEST_BYTES: u32 = DMU_MAX_ACCESS_BYTES / 4;
-
-/// One opening of a volume in the worker. Each channel belongs to one opening: late events of an
-/// earlier opening cannot affect a new one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Opening {
-    /// Its identity in this process, not 0.
-    id: u32,
-    /// The volume's number in the worker.
-    pub(super) number: u32,
-}
-
-impl Opening {
-    /// A new, unique opening.
-    fn new(number: u32) -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        Self { id: LAST.fetch_add(1, Relaxed).wrapping_add(1), number }
-    }
-
-    fn pack(self) -> u64 {
-        u64::from(self.id) << 32 | u64::from(self.number)
-    }
-
-    /// `None` for [`SHUT`].
-    fn unpack(packed: u64) -> Option<Self> {
-        let this = Self { id: (packed >> 32) as u32, number: packed as u32 };
-        (packed != SHUT).then_some(this)
-    }
-}
-
-/// No opening.
-const SHUT: u64 = 0;
-
-/// The state shared by a volume's channels.
-pub(super) struct Volume {
-    pub(super) worker: Arc<Worker>,
-    /// Its device's name, for the log.
-    name: String,
-    /// The packed [`Opening`]; while the volume is not open, requests are refused.
-    opening: AtomicU64,
-    errors: AtomicU64,
-}
-
-impl Volume {
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Logs failed requests, in powers of two.
-    pub(super) fn failed(&self, op: Op, sector: Sector, status: Status) {
-        let count = self.errors.fetch_add(1, Relaxed) + 1;
-        if status != Status::NotSupported && count.is_power_of_two() {
-            tracing::error!(volume = self.name, ?op, sector = sector.0, %status, errors = count, "I/O failed");
-        }
-    }
-}
+use crate::protocol::{DMU_MAX_ACCESS_BYTES, MAX_REQUEST_BYTES, MAX_SEGMENTS, OpenedVolume};
 
 /// The driver of a volume whose I/O a worker does. Requests must come from a reactor thread.
 pub struct ZvolDriver {
@@ -89,14 +27,7 @@ pub struct ZvolDriver {
 impl ZvolDriver {
     /// The driver of volume `number` of `worker`; the log names it `name`.
     pub(super) fn new(worker: Arc<Worker>, number: u32, name: &str) -> Self {
-        Self {
-            volume: Arc::new(Volume {
-                worker,
-                name: name.to_owned(),
-                opening: AtomicU64::new(Opening::new(number).pack()),
-                errors: AtomicU64::new(0),
-            }),
-        }
+        Self { volume: Arc::new(Volume::new(worker, number, name)) }
     }
 
     /// Whether the worker has ended.
@@ -106,24 +37,23 @@ impl ZvolDriver {
 
     /// Stops taking requests. Returns the volume's number in its worker, if it was open.
     pub(super) fn shut(&self) -> Option<u32> {
-        let opening = Opening::unpack(self.volume.opening.swap(SHUT, Relaxed))?;
-        Some(opening.number)
+        self.volume.shut()
     }
 
     /// Takes requests; the worker has opened the volume as `number`.
     pub(super) fn reopen(&self, number: u32) {
-        self.volume.opening.store(Opening::new(number).pack(), Relaxed);
+        self.volume.reopen(number);
     }
 
     /// The volume's number in its worker, if it is open.
     pub(super) fn number(&self) -> Option<u32> {
-        Some(Opening::unpack(self.volume.opening.load(Relaxed))?.number)
+        Some(self.volume.opening()?.number)
     }
 }
 
 impl Driver for ZvolDriver {
     fn queue_rq(&self, rq: Request) {
-        match Opening::unpack(self.volume.opening.load(Relaxed)) {
+        match self.volume.opening() {
             Some(opening) => channel::submit(&self.volume, opening, rq),
             None => rq.complete(Err(Status::Io)),
         }

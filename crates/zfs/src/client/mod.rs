@@ -30,6 +30,7 @@ mod channel;
 pub mod driver;
 mod import;
 mod memory;
+mod opening;
 pub mod parameters;
 pub mod part;
 pub mod pool;

@@ -19,9 +19,8 @@ use ashlar_block::buffer::{ForeignMemory, shared};
 use ashlar_block::request::Request;
 use ashlar_engine::memfd::Memfd;
 
-use super::driver::MAX_REQUEST_BYTES;
 use super::worker::Worker;
-use crate::protocol::{Command, RemoteSegment};
+use crate::protocol::{Command, MAX_REQUEST_BYTES, RemoteSegment};
 
 /// The size of a window: room for two of the largest requests.
 const WINDOW_BYTES: usize = 2 * MAX_REQUEST_BYTES as usize;
