@@ -40,9 +40,6 @@ pub(crate) use ashlar_client::disk_path::{
 pub use lending::lending_client;
 pub use maps::{MappedDisk, mapped_disks, use_maps};
 
-/// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
-/// on a slow disk.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a file system may take to answer a reactor's task.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The most questions that wait for file systems at a time.
@@ -99,7 +96,7 @@ pub(crate) fn open_present(
 }
 
 /// Opens one disk, with direct I/O where possible, or through the page cache. If a process that has just ended still
-/// holds it, waits for it up to 5 s.
+/// holds it, waits for it up to 5 s, and for the worker of a pool up to 30 s.
 ///
 /// # Errors
 /// It cannot be opened.
@@ -111,16 +108,16 @@ fn patiently<T>(
     path: &Path,
     attempt: impl Fn() -> std::result::Result<T, OpenFailure>,
 ) -> std::result::Result<T, OpenFailure> {
-    let deadline = Instant::now() + PATIENCE;
+    let begun = Instant::now();
     let mut is_told = false;
     loop {
         match attempt() {
-            Err(failed) if failed.is_left && Instant::now() < deadline => {}
+            Err(failed) if failed.left.is_some_and(|limit| begun.elapsed() < limit) => {}
             other => return other,
         }
         if !is_told {
             let path = path.display();
-            tracing::info!(%path, "waiting for the kernel to finish the I/O of an ended process");
+            tracing::info!(%path, "waiting for the I/O of an ended process to finish");
             is_told = true;
         }
         sleep(RETRY);

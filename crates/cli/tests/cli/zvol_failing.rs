@@ -144,3 +144,32 @@ fn a_second_signal_ends_a_pool_that_does_not() {
     array_is_clean(&images);
     zdb_agrees(&images);
 }
+
+/// The worker has the lock of its daemon, also after the daemon's death, until it has exported the pool.
+#[test]
+fn a_daemon_waits_for_the_worker_of_one_that_was_killed() {
+    if !has_libzpool("a worker that is left") {
+        return;
+    }
+    let images = pool();
+    for args in [&[][..], &["--no-sandbox"]] {
+        let daemon = images.serve(args);
+        let worker = worker(&daemon);
+        let signal = |name: &str| {
+            assert!(Command::new("kill").args(["-s", name, &worker]).status().unwrap().success());
+        };
+        signal("STOP");
+        daemon.signal("KILL");
+        drop(daemon);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(1500));
+                signal("CONT");
+            });
+            let next = images.serve(args);
+            assert!(next.greeting.contains("tank: zpool of 2 devices"), "{}", next.greeting);
+            next.end();
+        });
+    }
+    zdb_agrees(&images);
+}

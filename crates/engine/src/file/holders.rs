@@ -1,11 +1,15 @@
 //! Which processes keep a file or device from being used, as far as `/proc` shows them (proc(5)).
 
+use std::ffi::CStr;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Stat;
+
+/// The name of a process that shares a daemon's open disks, and finishes its work on them also when the daemon has died.
+pub const FINISHER: &CStr = c"ashlar-zfs";
 
 /// A process, as a message names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +25,11 @@ impl Process {
     pub fn of(pid: u32) -> Self {
         let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Self { pid, command: command.trim_end().to_owned() }
+    }
+
+    /// Whether it may only be finishing the work of a daemon that has died.
+    pub fn is_finisher(&self) -> bool {
+        self.command.as_bytes() == FINISHER.to_bytes()
     }
 }
 
@@ -126,8 +135,16 @@ pub fn device_writer(number: u64) -> Option<Process> {
     })
 }
 
+/// Any such process; one that is only finishing if there is no other.
 fn living(has: impl Fn(&OpenDescriptor) -> bool) -> Option<Process> {
-    openings().filter(|opening| has(opening)).find_map(|opening| opening.living())
+    let mut finisher = None;
+    for process in openings().filter(|opening| has(opening)).filter_map(|it| it.living()) {
+        if !process.is_finisher() {
+            return Some(process);
+        }
+        finisher = Some(process);
+    }
+    finisher
 }
 
 /// Whether a process has ended or is about to: a zombie, exiting, or killed.

@@ -28,7 +28,7 @@ use ashlar_block::sync::sharded_arc::ShardedArc;
 use ashlar_block::units::{Sector, Sectors};
 use rustix::fs::OFlags;
 
-pub use holders::{Process, device_writer};
+pub use holders::{FINISHER, Process, device_writer};
 pub use ioctl::loop_backing_file;
 pub use open::{OpenError, OpenOptions, adopt, open, open_to_lend};
 

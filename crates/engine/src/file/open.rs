@@ -90,6 +90,14 @@ impl OpenError {
     pub fn has_unseen_user(&self) -> bool {
         matches!(self, Self::InUse { holder: None, .. } | Self::Claimed { holder: None, .. })
     }
+
+    /// Whether the user of the disk may be about to end: it finishes the work of a daemon that has died.
+    pub fn has_finishing_user(&self) -> bool {
+        let (Self::InUse { holder, .. } | Self::Claimed { holder, .. }) = self else {
+            return false;
+        };
+        holder.as_ref().is_some_and(Process::is_finisher)
+    }
 }
 
 fn locker(holder: Option<&Process>) -> String {

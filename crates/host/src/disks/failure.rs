@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 use ashlar_client::disk_path::Access;
 use ashlar_engine::file::OpenError;
@@ -10,12 +11,19 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
+/// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
+/// on a slow disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for the worker of a ZFS pool to export it after its daemon has died.
+const WORKER_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Why a disk was not opened.
 pub(super) struct OpenFailure {
     pub(super) error: Error,
-    /// It is in use, but no living process or visible use is the cause. The kernel keeps locks and claims of a killed
-    /// process until it has finished the process's I/O in flight.
-    pub(super) is_left: bool,
+    /// It may be free within this time. It is in use, but no living process or visible use is the cause: the kernel keeps locks and
+    /// claims of a killed process until it has finished the process's I/O in flight. Or its user finishes the work of a daemon that
+    /// has died.
+    pub(super) left: Option<Duration>,
     /// It does not exist, or cannot be reached: it may be there later.
     pub(super) is_absent: bool,
     /// It can be read, but not written to, as was asked for.
@@ -25,13 +33,15 @@ pub(super) struct OpenFailure {
 impl OpenFailure {
     /// A failure that another attempt does not change.
     pub(super) fn certain(error: Error) -> Self {
-        Self { error, is_left: false, is_absent: false, is_only_readable: false }
+        Self { error, left: None, is_absent: false, is_only_readable: false }
     }
 
     /// The disk at `path` was not opened with this access because of `error`.
     pub(super) fn of(error: &OpenError, path: &Path, access: Access) -> Self {
         let is_only_readable = access == Access::Write && is_only_readable(path, error);
-        let (is_left, is_absent) = (error.has_unseen_user(), is_absent(error));
+        let unseen = error.has_unseen_user().then_some(PATIENCE);
+        let left = unseen.or_else(|| error.has_finishing_user().then_some(WORKER_PATIENCE));
+        let is_absent = is_absent(error);
         let mut failed = open_error(error);
         if is_only_readable {
             failed = failed.hint("it can be read: its mode, or its file system, refuses writes");
@@ -40,12 +50,12 @@ impl OpenFailure {
                 "ashlar makes no devices in /dev: name the array's disks; ashlar serve DISK... --mount DIR makes it a file in DIR/dev",
             );
         }
-        Self { error: failed, is_left, is_absent, is_only_readable }
+        Self { error: failed, left, is_absent, is_only_readable }
     }
 
     /// The disk is absent.
     pub(super) fn absent(error: Error) -> Self {
-        Self { error, is_left: false, is_absent: true, is_only_readable: false }
+        Self { error, left: None, is_absent: true, is_only_readable: false }
     }
 }
 
@@ -72,6 +82,9 @@ fn is_only_readable(path: &Path, error: &OpenError) -> bool {
 pub(super) fn open_error(error: &OpenError) -> Error {
     let failed = Error::plain("cannot open", error);
     match error {
+        OpenError::InUse { .. } | OpenError::Claimed { .. } if error.has_finishing_user() => {
+            failed.hint("it exports a ZFS pool of a daemon that has died: wait for its end")
+        }
         OpenError::InUse { holder: Some(process), .. } if process.command != "ashlar" => {
             failed.hint("end that program first")
         }

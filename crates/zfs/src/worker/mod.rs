@@ -15,6 +15,8 @@ mod volumes;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
+use ashlar_engine::file::FINISHER;
+
 use crate::control;
 use crate::ffi::{files, heap, process};
 use crate::protocol::{Command, Refusal};
@@ -27,6 +29,8 @@ use commands::Worker;
 /// and uses its disks by the descriptors that come with [`Command::Part`].
 pub fn main(confine: Option<fn() -> Result<(), String>>) -> ! {
     process::ignore_endings();
+    // Whoever finds the disks locked sees by whom.
+    let (Ok(()) | Err(_)) = rustix::thread::set_name(FINISHER);
     heap::keep_freed();
     let mut worker = Worker::default();
     if let Some(confine) = confine {
