@@ -7,15 +7,16 @@ SHELL := /bin/bash
 .PHONY: help check test interop soak demo demo-lvm demo-btrfs demo-zvol deb image bench figures fmt clean
 MAKEFLAGS += --no-print-directory
 
+# "NAME @SECONDS": a step's budget of processor seconds (scripts/steps).
 STATIC_CHECKS := \
 	"formatting" "cargo fmt --all --check" \
 	"house rules" "cargo xtask tidy" \
 	"shell scripts" "scripts/lint-shell" \
 	"figures" "scripts/figures --check" \
-	"lints" "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings"
+	"lints @260" "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings"
 
 # Every step below runs what this one has built: cargo resolves features once, and builds each crate once.
-BUILD := "build of tests and programs" "scripts/test-programs build"
+BUILD := "build of tests and programs @920" "scripts/test-programs build"
 
 # What serves and does I/O; make interop runs all tests of the program in a container, without io_uring.
 WITHOUT_IO_URING := serving:: ending:: nbd_disks:: rbd_disks:: btrfs_scrub
