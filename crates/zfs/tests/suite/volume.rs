@@ -54,21 +54,24 @@ fn what_is_written_is_read_and_nothing_more() {
 /// requests of many small segments that are aligned only to sectors.
 #[test]
 fn many_small_segments_in_one_request_are_all_written() {
+    const SIZE: u64 = 4 * MIB;
+    // Each byte is written about ten times.
+    const ROUNDS: usize = 150;
     let Some(zpool) = zpool() else { return };
     let directory = Directory::new("segments");
     zpool.create_pool("segments", &[directory.file("disk", 512 * MIB)], false);
     for (name, volblocksize_bytes) in
         [("segments/small", 512), ("segments/usual", 16384), ("segments/large", 1 << 17)]
     {
-        let new = NewVolume { name, volsize_bytes: 16 * MIB, volblocksize_bytes };
+        let new = NewVolume { name, volsize_bytes: SIZE, volblocksize_bytes };
         zpool.create_volume(&new, &[]);
         let volume = Volume::open(&zpool.library, name, false).unwrap();
         let mut random = Random::new(u64::from(volblocksize_bytes));
-        let mut oracle = vec![0; 16 * MIB as usize];
-        for round in 0..600 {
+        let mut oracle = vec![0; SIZE as usize];
+        for round in 0..ROUNDS {
             let fua = random.below(50) == 0;
             change(&volume, &mut oracle, &mut random, 512 << 10, fua);
-            let (offset, len) = random.range(16 * MIB, 256 << 10);
+            let (offset, len) = random.range(SIZE, 256 << 10);
             let mut memory = vec![0xee; len];
             let list = cut(&mut memory, Some(&mut random));
             let mut segments = Segments::new(Peer::this(), list);

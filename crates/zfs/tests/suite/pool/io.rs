@@ -81,6 +81,10 @@ pub(crate) fn read(volume: &Volume, offset_bytes: u64, len_bytes: usize) -> Resu
 /// Compares a range, and reports the first difference.
 pub(crate) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
     assert_eq!(got.len(), expected.len());
+    // Without optimisation, this is a hundred times faster than to compare bytes one by one.
+    if got == expected {
+        return;
+    }
     if let Some(at) = got.iter().zip(expected).position(|(got, expected)| got != expected) {
         panic!("{what}: byte {at} is {:#x}, not {:#x}", got[at], expected[at]);
     }
