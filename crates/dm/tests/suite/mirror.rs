@@ -103,7 +103,7 @@ fn a_table_that_the_kernel_would_refuse_is_refused_with_the_reason() {
 #[test]
 fn the_legs_are_the_same_at_the_end_whatever_is_written_while_they_are_copied() {
     let mut busy = 0;
-    for seed in seeds(40) {
+    for seed in seeds(15) {
         let (sim, media) = (Sim::new(seed), legs());
         let mut rng = sim.rng();
         let oracle = Oracle::new(seed, Value::Zeroes);
@@ -151,13 +151,13 @@ fn the_legs_are_the_same_at_the_end_whatever_is_written_while_they_are_copied() 
         });
         assert!(same(&media), "seed {seed}: the legs differ");
     }
-    assert!(busy > 60, "{busy} rounds were written meanwhile: the test tests nothing");
+    assert!(busy > 22, "{busy} rounds were written meanwhile: the test tests nothing");
 }
 
 #[test]
 fn what_was_flushed_is_on_the_first_leg_whenever_the_power_fails_and_on_all_once_it_is_verified() {
     let (mut early, mut late) = (0, 0);
-    for seed in seeds(60) {
+    for seed in seeds(25) {
         let (sim, media) = (Sim::new(seed), legs());
         let oracle = Oracle::new(seed, Value::Zeroes);
         let work = Workload::over(0..LEN);
@@ -201,7 +201,7 @@ fn what_was_flushed_is_on_the_first_leg_whenever_the_power_fails_and_on_all_once
             result.unwrap_or_else(|error| panic!("seed {seed}, {leg}: {error}"));
         });
     }
-    assert!(early > 5 && late > 5, "{early} cuts were early and {late} late");
+    assert!(early > 2 && late > 2, "{early} cuts were early and {late} late");
 }
 
 #[test]
