@@ -15,7 +15,7 @@ use super::support::ashlar;
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
     ("host/src/confinement.rs", &["serve", "md assemble"]),
-    ("host/src/passed_files.rs", &["md add", "md incremental", "lvm vgextend"]),
+    ("client/src/passed_files.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("cli.rs", &["status", "zpool list"]),
     ("help.rs", &["status"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
@@ -37,24 +37,25 @@ const SHARED: &[(&str, &[&str])] = &[
     // A test beside it looks for what it names.
     ("words/table.rs", &[]),
     ("host/src/absent.rs", &["serve", "md assemble"]),
-    ("host/src/access.rs", &["serve", "md assemble"]),
+    ("client/src/access.rs", &["serve", "md assemble"]),
     ("host/src/acceptance.rs", &["serve"]),
     ("host/src/btrfs/scrub", &["btrfs scrub start"]),
     ("host/src/btrfs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
     (
-        "host/src/client.rs",
+        "client/src/client.rs",
         &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],
     ),
-    ("host/src/control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
+    ("client/src/control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
     ("host/src/daemon.rs", &["serve", "md assemble"]),
     ("host/src/disks/maps.rs", &["scan", "serve", "md examine", "btrfs get", "lvm lvs"]),
     ("host/src/groups.rs", &["lvm lvreduce"]),
     // Comments of the interface.
-    ("host/src/interface", &[]),
+    ("client/src/interface", &[]),
     ("host/src/jobs.rs", &["lvm pvmove"]),
     ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("host/src/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("host/src/md/assemble.rs", &["md assemble"]),
+    ("host/src/mount_point.rs", &["serve", "md assemble"]),
     ("host/src/md/erase.rs", &["md zero-superblock"]),
     ("host/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
@@ -172,7 +173,7 @@ fn help(command: &str, known: &mut BTreeMap<String, BTreeSet<String>>) -> BTreeS
     found.clone()
 }
 
-/// The commands that print the texts of a file of `crates/cli/src`, or of `host/src`.
+/// The commands that print the texts of a file of `crates/cli/src`, or of `host/src` and `client/src`.
 fn printers(file: &str) -> Vec<String> {
     let shared = SHARED.iter().filter(|(prefix, _)| file.starts_with(prefix));
     if let Some((_, commands)) = shared.max_by_key(|(prefix, _)| prefix.len()) {
@@ -201,7 +202,9 @@ fn every_option_that_a_message_names_is_one_of_the_command_that_prints_it() {
         for Text { file, line, text } in literals(&relative, &fs::read_to_string(&file).unwrap()) {
             let ours = match file.strip_prefix("cli/src") {
                 Ok(file) => file.to_str(),
-                Err(_) if file.starts_with("host/src") => file.to_str(),
+                Err(_) if ["host/src", "client/src"].iter().any(|room| file.starts_with(room)) => {
+                    file.to_str()
+                }
                 Err(_) => None,
             };
             for (at, option) in options(&text) {

@@ -154,8 +154,9 @@ fn play(play: &Arc<Play>, reach: Reach) -> Arc<Worker> {
             let reply: Result<Reply, Refusal> = if let Command::Window { window, .. } = command {
                 windows.push(window);
                 Ok(Reply::Done)
-            } else if command == (Command::Attach { volume: 7, window: windows.last().copied() }) {
-                assert_eq!(windows.pop().is_some(), reach == Reach::Windows);
+            } else if let Command::Attach { volume: 7, window } = command {
+                assert_eq!(window.is_some(), reach == Reach::Windows);
+                assert!(window.is_none_or(|window| windows.contains(&window)));
                 let (play, channel) = (Arc::clone(&play), message.descriptor.unwrap());
                 play.channels.fetch_add(1, SeqCst);
                 thread::spawn(move || serve(&play, &channel));
