@@ -15,7 +15,7 @@ use super::support::ashlar;
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
     ("host/src/confinement.rs", &["serve", "md assemble"]),
-    ("client/src/passed_files.rs", &["md add", "md incremental", "lvm vgextend"]),
+    ("host/src/service.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("cli.rs", &["status", "zpool list"]),
     ("help.rs", &["status"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),

@@ -75,7 +75,7 @@ fn against(config: Config, clients: impl FnOnce(&Path)) {
 /// A client in the handshake.
 pub(super) fn greet(path: &Path) -> UnixStream {
     let mut client = UnixStream::connect(path).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     client.read_exact(&mut [0; 18]).unwrap();
     client.write_all(&[0, 0, 0, 3]).unwrap();
     client
