@@ -261,7 +261,7 @@ impl Drop for Watch {
 fn set_timer(queue: usize, (number, at_ns): (u64, u64), runtime: &Arc<dyn Runtime>) {
     let (watch, sleeper) = (Watch { queue, number }, Arc::clone(runtime));
     runtime.spawn(Box::pin(async move {
-        // All of it, so that it is dropped with the task.
+        // The task owns the whole value, and drops it.
         let watch = watch;
         let (queue, number) = (watch.queue, watch.number);
         let sleep = |ns| sleeper.sleep(Duration::from_nanos(ns));

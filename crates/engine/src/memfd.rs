@@ -1,8 +1,9 @@
-//! Memory that this process and another one share, and both write.
+//! Memory that this process shares with another one.
 //!
-//! It is a memfd that cannot change its size, so that no access gets SIGBUS. This process reaches it by segments, whose bytes
-//! are atomic ([`ForeignMemory`]).
+//! It is a memfd that cannot change its size, so that no access gets SIGBUS. [`Memfd`] is for memory that both sides write: this
+//! process reaches it by segments, whose bytes are atomic ([`ForeignMemory`]).
 
+use std::ffi::{CStr, c_void};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use ashlar_block::buffer::ForeignMemory;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
 /// See the module text.
 pub struct Memfd {
@@ -26,26 +28,38 @@ impl Memfd {
     /// New memory of `len` bytes; pages are allocated at their first use.
     ///
     /// # Errors
-    /// Those of memfd_create(2), ftruncate(2), mmap(2).
-    pub fn new(len: usize) -> Result<Self, Errno> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create(c"ashlar-window", flags)?;
-        rustix::fs::ftruncate(&file, len as u64)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address that the kernel chooses.
-        let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, file.as_fd(), 0) }?;
+    /// Those of memfd_create(2), ftruncate(2), mmap(2). EFBIG: the file size limit of the process is too low.
+    pub fn new(name: &CStr, len: usize) -> Result<Self, Errno> {
+        let (file, start) = map_new(name, len)?;
+        let mapping = Arc::new(Mapping { start: start.cast(), len });
         // Otherwise a core dump would contain it. SAFETY: the advice concerns that mapping, and does not change its contents.
-        unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontDump) }?;
-        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        let mapping = Arc::new(Mapping { start, len });
+        unsafe { rustix::mm::madvise(start.as_ptr(), len, Advice::LinuxDontDump) }?;
         // SAFETY: mapped until `mapping` is dropped, from a file that cannot be shortened; nothing else here refers to it.
-        let memory = unsafe { ForeignMemory::new(start, len, mapping) };
+        let memory = unsafe { ForeignMemory::new(start.cast(), len, mapping) };
         Ok(Self { memory, file, address: start.as_ptr() as u64 })
     }
+}
+
+/// Makes a memfd of `len` bytes that keeps its size, and maps it for reading and writing.
+///
+/// # Errors
+/// As [`Memfd::new`].
+pub(crate) fn map_new(name: &CStr, len: usize) -> Result<(OwnedFd, NonNull<c_void>), Errno> {
+    // Beyond the limit the process would get SIGXFSZ (setrlimit(2)).
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
+        return Err(Errno::FBIG);
+    }
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, len as u64)?;
+    // The seals keep the mapping inside the file: no access beyond its end gets SIGBUS.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let start =
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, file.as_fd(), 0) }?;
+    Ok((file, NonNull::new(start).ok_or(Errno::NOMEM)?))
 }
 
 struct Mapping {

@@ -9,17 +9,18 @@
 //! memfd_create(2)).
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use ashlar_block::buffer;
 use ashlar_block::sync::lock;
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::process::{Resource, getrlimit};
+
+use crate::memfd;
 
 /// All sizes are multiples of this.
 const PAGE_BYTES: usize = 4096;
@@ -100,29 +101,10 @@ impl Slabs {
         keep_bytes: usize,
     ) -> Result<(Self, SharedMemory), Errno> {
         let len = sizes.len() * region_bytes;
-        // Beyond the limit the process would get SIGXFSZ (setrlimit(2)).
-        if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
-            return Err(Errno::FBIG);
-        }
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create(c"ashlar-buffers", flags)?;
-        rustix::fs::ftruncate(&file, len as u64)?;
-        // The seals keep the mapping inside the file: no access beyond its end gets SIGBUS.
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
-        // SAFETY: a new mapping, at an address that the kernel chooses.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                file.as_fd(),
-                0,
-            )
-        }?;
+        let (file, base) = memfd::map_new(c"ashlar-buffers", len)?;
         let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         let file = rustix::fs::open(again, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let base = base.as_ptr();
         let slabs = Self::new(base, sizes, region_bytes, keep_bytes, Advice::LinuxRemove)?;
         Ok((slabs, SharedMemory { file, address: base as u64, len_bytes: len as u64 }))
     }
@@ -259,6 +241,8 @@ unsafe impl buffer::Source for Slabs {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::SealFlags;
+
     use super::*;
 
     const SIZES: [usize; 3] = [4096, 8192, 1 << 20];

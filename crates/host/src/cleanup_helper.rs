@@ -17,16 +17,15 @@
 //! | `r`, number | removes the file of a socket, unless another file has taken its place |
 //! | `z` | starts a worker with the three descriptors that come with it |
 //!
-//! The cleanup helper ends when the daemon's end of the pair closes, and leaves workers to export their pools. It does nothing then: after `kill -9` the mount stays, and
-//! fails all requests. If it were detached, its users would write into the directory below it without an error. The next daemon
-//! removes both mount and sockets. The cleanup helper has its own process group and blocks the signals that end a daemon, has no
-//! descriptor but its socket, and holds no directory.
+//! The cleanup helper ends when the daemon's end of the pair closes. It does nothing then: workers export their pools by
+//! themselves, and after `kill -9` the mount stays, and fails all requests. If it were detached, its users would write into the
+//! directory below it without an error. The next daemon removes both mount and sockets. The cleanup helper has its own process
+//! group and blocks the signals that end a daemon, has no descriptor but its socket and those of workers, and holds no directory.
 //!
 //! If the cleanup helper has ended, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -34,7 +33,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use ashlar_engine::net::readable_until;
+use ashlar_engine::net::{readable_until, receive_with_files, send_with_files};
 use ashlar_engine::process::pass_on_nothing;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::socket_file::{self, Identity};
@@ -42,9 +41,7 @@ use ashlar_export::fuse::mount::{MountError, MountPlace};
 use ashlar_zfs::client::{Launcher, WorkerEnds};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
-    socketpair,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 use rustix::stdio::stdin;
 
@@ -180,25 +177,16 @@ pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
             Err(errno) => return Err(failed(errno.into())),
         }
-        let mut word = [0; 4];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [IoSliceMut::new(&mut word)];
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let len = match recvmsg(stdin(), &mut parts, &mut ancillary, flags) {
-            Ok(received) if received.bytes == 0 => return Ok(ExitCode::SUCCESS),
-            Ok(received) => received.bytes,
-            Err(Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
-            Err(errno) => return Err(failed(errno.into())),
+        let (mut word, mut passed) = ([0; 4], Vec::new());
+        readable_until(stdin(), None).map_err(failed)?;
+        let len = match receive_with_files(stdin(), &mut word, &mut passed) {
+            Ok(0) => return Ok(ExitCode::SUCCESS),
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(error) => return Err(failed(error)),
         };
-        let passed: Vec<OwnedFd> = ancillary
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(passed) => Some(passed),
-                RecvAncillaryMessage::ScmCredentials(_) | _ => None,
-            })
-            .flatten()
-            .collect();
         let word = word.get(..len).unwrap_or_default();
         said = match <[OwnedFd; 3]>::try_from(passed) {
             Ok([control, words, watch]) if word.first() == Some(&START_WORKER) => {
@@ -337,15 +325,7 @@ impl CleanupHelper {
     /// As [`Self::ask`], with descriptors.
     fn ask_with(&self, word: Word, descriptors: &[BorrowedFd<'_>]) -> Option<Vec<u8>> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors))
-        {
-            return None;
-        }
-        let parts = [IoSlice::new(&word)];
-        let said = sendmsg(socket.as_ref()?, &parts, &mut ancillary, SendFlags::NOSIGNAL);
-        let said = said.map_err(io::Error::from).and_then(|_| {
+        let said = send_with_files(socket.as_ref()?, &word, descriptors).and_then(|()| {
             let heard = socket.as_ref().map(|socket| hear(socket, PATIENCE));
             heard.transpose().map(Option::flatten)
         });

@@ -10,7 +10,7 @@
 use std::fs::DirBuilder;
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ashlar_engine::memory::{address_space_bytes, available_bytes};
 use ashlar_export::nbd::budget::Budget;
@@ -122,14 +122,8 @@ fn memory_limit(budget_bytes: u64) -> Option<MemoryLimit> {
 /// The policy of a daemon.
 fn policy() -> Policy {
     // The memory that a ring registers counts against a low limit otherwise. A scrub answers on a socket beside its record.
-    let mut policy = Policy::new().keep(CapabilitySet::IPC_LOCK).sockets(Sockets::Listen);
-    for path in READS.iter().filter(|path| Path::new(path).exists()) {
-        policy = policy.read_below(path);
-    }
-    for directory in states() {
-        policy = policy.write_below(directory);
-    }
-    policy
+    let policy = Policy::new().keep(CapabilitySet::IPC_LOCK).sockets(Sockets::Listen);
+    states().into_iter().fold(policy.read_present(&READS), Policy::write_below)
 }
 
 /// The directories of archives of volume groups, and of records of scrubs, as far as they can be made: a daemon without one

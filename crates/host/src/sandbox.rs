@@ -142,10 +142,7 @@ impl Sandbox {
 /// # Errors
 /// The kernel refused a step, as text: the worker must not continue.
 pub fn enter_as_worker() -> std::result::Result<(), String> {
-    let mut policy = Policy::new().sockets(Sockets::Served);
-    for path in WORKER_READS.iter().filter(|path| Path::new(path).exists()) {
-        policy = policy.read_below(path);
-    }
+    let policy = Policy::new().sockets(Sockets::Served).read_present(&WORKER_READS);
     let limit = available_bytes().map(|bytes| {
         let most = bytes.max(LEAST_MEMORY).saturating_add(WORKER_RESERVED);
         MemoryLimit { own_bytes: most, address_space_bytes: most }

@@ -141,6 +141,13 @@ impl Policy {
         self
     }
 
+    /// As [`Self::read_below`], for those of these paths that exist now.
+    #[must_use]
+    pub fn read_present(self, paths: &[&str]) -> Self {
+        let present = paths.iter().filter(|path| Path::new(path).exists());
+        present.fold(self, Self::read_below)
+    }
+
     /// Allows reading and writing of a file, or of all below a directory, where files, directories, links and sockets may be
     /// made, renamed and removed. The path must exist when the process confines itself.
     #[must_use]

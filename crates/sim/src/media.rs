@@ -73,7 +73,7 @@ impl Media {
         Self { state }
     }
 
-    /// What a scheduler remembers of it.
+    /// What a scheduler remembers about a medium.
     pub(crate) const fn state(&self) -> &SharedState {
         &self.state
     }

@@ -133,22 +133,23 @@ fn place(device: &Device, devices: &Devices, is_confined: bool) -> Result<Place,
     let (lower, part_of) = lower_disk(device, devices)?;
     let disk = std::fs::canonicalize(&lower.path).map_err(failed)?;
     let path = match part_of {
-        None => disk.display().to_string(),
+        None => disk.clone(),
         Some(_) => {
             let name = Path::new(&device.path).file_name().unwrap_or_default();
-            disk.with_file_name(name).display().to_string()
+            disk.with_file_name(name)
         }
     };
+    let text = path.display().to_string();
+    if is_confined {
+        let file = lower.gateway().lend().map_err(failed)?;
+        let (start, len) = part_of.unzip();
+        let start_bytes = start.map_or(0, Sector::bytes);
+        let part = DiskPart::of(path, file, start_bytes, len.map(Sectors::bytes));
+        return Ok(Place { path: text, part: Some(part) });
+    }
     match part_of {
-        _ if is_confined => {
-            let file = lower.gateway().lend().map_err(failed)?;
-            let start_bytes = part_of.map_or(0, |(start, _)| start.bytes());
-            let len_bytes = part_of.map(|(_, len)| len.bytes());
-            let part = DiskPart::of(PathBuf::from(&path), file, start_bytes, len_bytes);
-            Ok(Place { path, part: Some(part) })
-        }
-        Some((start, len)) => part(path, &disk, start, len).map_err(failed),
-        None => Ok(Place { path, part: None }),
+        None => Ok(Place { path: text, part: None }),
+        Some((start, len)) => part(text, &disk, start, len).map_err(failed),
     }
 }
 

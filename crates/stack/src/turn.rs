@@ -82,7 +82,7 @@ impl<T: Settles> Turns<T> {
 }
 
 impl<T: Settles + ?Sized> Turns<T> {
-    /// The same turns, for whoever knows less of what they are of.
+    /// The same turns, for a caller that knows only the trait of the value.
     pub(crate) fn narrowed<U: Settles + ?Sized>(
         &self,
         narrow: impl FnOnce(Arc<Mutex<T>>) -> Arc<Mutex<U>>,

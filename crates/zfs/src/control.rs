@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
 /// Maximum length of a packet: well below the size of a socket buffer.
@@ -20,6 +20,15 @@ const PACKET_BYTES: usize = 32 << 10;
 const MAX_MESSAGE_BYTES: usize = 1 << 30;
 /// Bytes of a message's length.
 const LENGTH_BYTES: usize = size_of::<u64>();
+
+/// A pair of connected sockets that keep the limits of packets.
+///
+/// # Errors
+/// Those of socketpair(2).
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
 
 /// A received message.
 #[derive(Debug)]
@@ -137,15 +146,10 @@ fn receive_packet(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    fn pair() -> (OwnedFd, OwnedFd) {
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
-    }
 
     #[test]
     fn messages_of_any_length_arrive_whole_and_in_order() {
-        let (ours, theirs) = pair();
+        let (ours, theirs) = pair().unwrap();
         let lengths = [
             0,
             1,
@@ -172,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_descriptor_comes_along() {
-        let (ours, theirs) = pair();
-        let (inner, sent) = pair();
+        let (ours, theirs) = pair().unwrap();
+        let (inner, sent) = pair().unwrap();
         send(&ours, b"with", Some(sent.as_fd())).unwrap();
         drop(sent);
         let message = receive(&theirs).unwrap().unwrap();
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_told() {
-        let (ours, theirs) = pair();
+        let (ours, theirs) = pair().unwrap();
         rustix::net::send(&ours, b"short", SendFlags::empty()).unwrap();
         assert_eq!(receive(&theirs).unwrap_err().kind(), io::ErrorKind::InvalidData);
         rustix::net::send(&ours, &u64::MAX.to_ne_bytes(), SendFlags::empty()).unwrap();

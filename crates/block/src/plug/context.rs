@@ -21,7 +21,7 @@ const MERGE_SCAN: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Context {
-    /// The queue, held while the context has requests of it.
+    /// The queue, held while the context has its requests.
     pub(super) queue: Option<Arc<dyn Dispatch>>,
     pub(super) plugged: VecDeque<Request>,
     pub(super) waiting: VecDeque<Request>,

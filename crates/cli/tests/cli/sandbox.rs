@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
@@ -38,18 +38,24 @@ type Attempts = BTreeMap<String, String>;
 
 /// Runs the program in `dir` with the attacker inside, and returns what it tried.
 fn attacked(dir: &Path, io: &str, args: &[&str]) -> Attempts {
+    let mut command = program();
+    command.args(args).current_dir(dir).env("ASHLAR_IO", io);
+    attempts(command, |command| command.output().unwrap())
+}
+
+/// Runs a command by `run` with the attacker inside, and returns what it tried.
+fn attempts(mut command: Command, run: impl FnOnce(&mut Command) -> Output) -> Attempts {
     let place = TempDir::new().unwrap();
     for name in ["other", "victim", "moved", "by-ring"] {
         File::create(place.path().join(name)).unwrap().set_len(MIB).unwrap();
     }
     let _listener = UnixListener::bind(place.path().join("sock")).unwrap();
-    let report = dir.join("report");
-    let mut command = program();
-    command.args(args).current_dir(dir).env("ASHLAR_IO", io).env("LD_PRELOAD", library());
+    let reports = TempDir::new().unwrap();
+    let report = reports.path().join("report");
+    command.env("LD_PRELOAD", library());
     command.env("ATTACK_REPORT", &report).env("ATTACK_DIR", place.path());
-    let output = command.output().unwrap();
-    let text = fs::read_to_string(&report).unwrap();
-    fs::remove_file(&report).unwrap();
+    let output = run(&mut command);
+    let text = fs::read_to_string(&report).unwrap_or_else(|_| panic!("{output:?}"));
     assert!(text.ends_with("end\n"), "{text}: {output:?}");
     let attempts = text.lines().filter_map(|line| line.split_once(' '));
     attempts.map(|(name, result)| (name.to_owned(), result.to_owned())).collect()
@@ -173,32 +179,19 @@ fn the_log_says_whether_there_is_a_sandbox_and_why_not() {
 #[test]
 fn a_worker_of_a_pool_that_is_taken_over_reaches_nothing() {
     let attacked = |args: &[&str]| {
-        let (dir, place) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        for name in ["other", "victim", "moved", "by-ring"] {
-            File::create(place.path().join(name)).unwrap().set_len(MIB).unwrap();
-        }
-        let _listener = UnixListener::bind(place.path().join("sock")).unwrap();
-        let report = dir.path().join("report");
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let mut command = program();
         command.arg("zfs-worker").args(args).stdin(Stdio::from(theirs));
-        command.env("LD_PRELOAD", library()).env("ATTACK_REPORT", &report);
-        let child = command
-            .env("ATTACK_DIR", place.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        send(&ours, b"?", SendFlags::empty()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = fs::read_to_string(&report).unwrap_or_else(|_| panic!("{output:?}"));
-        assert!(text.ends_with("end\n"), "{text}: {output:?}");
-        text.lines()
-            .filter_map(|line| line.strip_suffix(" ok"))
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let tried = attempts(command, |command| {
+            let child = command.spawn().unwrap();
+            send(&ours, b"?", SendFlags::empty()).unwrap();
+            child.wait_with_output().unwrap()
+        });
+        let done = tried.into_iter().filter(|(_, result)| result == "ok");
+        done.map(|(name, _)| name).collect::<Vec<_>>()
     };
     assert_eq!(attacked(&["--confined"]), Vec::<String>::new());
     let outside = attacked(&[]);

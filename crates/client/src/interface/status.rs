@@ -139,7 +139,7 @@ impl SnapshotSample {
 }
 
 impl fmt::Display for SnapshotSample {
-    /// What a user wants to know of it.
+    /// The text that describes it to a user.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is = |state: SnapshotState| self.state == state.name();
         if is(SnapshotState::MergeFailed) {

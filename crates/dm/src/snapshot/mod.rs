@@ -16,7 +16,7 @@
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
 //! | `status` | what is said of it: the space that it uses, or that it is invalid |
 //! | `merge_state` | how far its merge is |
-//! | `origin` | the snapshots of each device: what a change of it waits for |
+//! | `origin` | the snapshots of each device: what a write to the device waits for |
 //! | `changes` | where a snapshot differs from its origin |
 //! | `origin_target`, `target`, `merge` | the three targets |
 //!

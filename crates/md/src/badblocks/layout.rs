@@ -19,7 +19,7 @@ use crate::ondisk::bad_block_log::{self, BadBlockLogError, MAX_ENTRY_LEN};
 /// Entries in a sector of the log.
 pub(super) const SLOTS: usize = 512 / 8;
 
-/// Why a change was not made. No part of it was made.
+/// Why a change was refused as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BadBlocksError {
     /// The member has no bad block log. Its superblock has no place for one.

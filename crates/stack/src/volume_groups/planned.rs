@@ -1,4 +1,4 @@
-//! Changes of groups, as data: what was requested, what is planned, what came of it.
+//! Changes of groups, as data: the request, the plan, the result.
 
 use std::sync::Arc;
 

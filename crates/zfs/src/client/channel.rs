@@ -27,14 +27,13 @@ use ashlar_engine::fd::Fd;
 use ashlar_engine::spawn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use slab::Slab;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::opening::{Opening, Volume};
 use super::window::{Room, Window};
+use crate::control;
 use crate::protocol::{
     Command, Completion, FUA, MAX_SUBMISSION_BYTES, RemoteSegment, Submission, op,
 };
@@ -148,9 +147,7 @@ impl Channel {
     }
 
     async fn connect(&self) -> Result<Fd, String> {
-        let flags = SocketFlags::CLOEXEC;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let (ours, theirs) = pair.map_err(|errno| errno.to_string())?;
+        let (ours, theirs) = control::pair().map_err(|error| error.to_string())?;
         // A packet larger than the buffer would never be sent.
         if let Err(errno) = sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER_BYTES) {
             tracing::debug!(%errno, "the buffer of a data channel");
@@ -224,27 +221,20 @@ impl Channel {
         let State { in_flight, waiting, sent, .. } = &mut *state;
         while let Some(request) = waiting.pop_front() {
             let window = self.window.get().filter(|_| request.op().has_data());
-            let room = match window.map(|window| window.enter(&request)) {
-                Some(None) => {
-                    waiting.push_front(request);
-                    break;
-                }
-                room => room.flatten(),
-            };
+            let room = window.and_then(|window| window.enter(&request));
+            if window.is_some() && room.is_none() {
+                waiting.push_front(request);
+                break;
+            }
             let before = packet.len();
             let entry = in_flight.vacant_entry();
             let tag = u64::from(*sent) << 32 | entry.key() as u64;
-            match (window, &room) {
-                (Some(window), Some(room)) => {
-                    add_to_packet(packet, &request, tag, [window.segment(room)].into_iter());
-                }
-                _ => add_to_packet(packet, &request, tag, own_segments(&request)),
+            match &room {
+                Some(room) => add_to_packet(packet, &request, tag, [room.segment()].into_iter()),
+                None => add_to_packet(packet, &request, tag, own_segments(&request)),
             }
             if before > 0 && packet.len() > MAX_SUBMISSION_BYTES {
                 packet.truncate(before);
-                if let (Some(window), Some(room)) = (window, room) {
-                    window.leave(room);
-                }
                 waiting.push_front(request);
                 break;
             }
@@ -261,11 +251,7 @@ impl Channel {
             return Ok(());
         };
         // A packet is sent as a whole: the worker has not seen any of these.
-        let back = keys.iter().rev().map(|key| {
-            let SentRequest { request, room, .. } = in_flight.remove(*key);
-            self.leave(room);
-            request
-        });
+        let back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
         if matches!(errno, Errno::AGAIN | Errno::NOBUFS) {
             back.for_each(|request| waiting.push_front(request));
             return Err(NoRoom::Socket);
@@ -331,19 +317,14 @@ impl Channel {
             0 => Ok(()),
             errno => Err(Status::from_errno(errno)),
         };
-        if let (Some(window), Some(room), Ok(())) = (self.window.get(), &room, result)
+        if let (Some(room), Ok(())) = (&room, result)
             && request.op() == Op::Read
         {
-            window.read(&request, room);
+            room.read(&request);
         }
-        self.leave(room);
+        // Before its submitter asks for more.
+        drop(room);
         self.end(request, result);
-    }
-
-    fn leave(&self, room: Option<Room>) {
-        if let (Some(window), Some(room)) = (self.window.get(), room) {
-            window.leave(room);
-        }
     }
 
     fn end(&self, request: Request, result: BioResult) {
@@ -366,8 +347,7 @@ impl Channel {
         {
             drop(removed);
         }
-        for (_, SentRequest { request, room, .. }) in in_flight {
-            self.leave(room);
+        for (_, SentRequest { request, .. }) in in_flight {
             self.end(request, Err(Status::Io));
         }
         for request in waiting {

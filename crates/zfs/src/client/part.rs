@@ -34,7 +34,7 @@ impl DiskPart {
         Ok(Self { path, file, offset_bytes, size_bytes: Some(size_bytes) })
     }
 
-    /// An open file or device, or a part of it: from an offset, up to its end or of this size.
+    /// A part of an open file or device: from an offset, of a size or up to its end.
     pub fn of(path: PathBuf, file: OwnedFd, offset_bytes: u64, size_bytes: Option<u64>) -> Self {
         Self { path, file: Arc::new(file), offset_bytes, size_bytes }
     }

@@ -53,7 +53,7 @@ impl Window {
                 return Ok(window);
             }
             windows.retain(|_, window| window.strong_count() > 0);
-            let Memfd { memory, file, address } = Memfd::new(WINDOW_BYTES)?;
+            let Memfd { memory, file, address } = Memfd::new(c"ashlar-window", WINDOW_BYTES)?;
             let free = RefCell::new(FreeRanges::new(WINDOW_BYTES));
             let window = Rc::new(Self { memory, file, address, free, waiting: RefCell::default() });
             windows.insert(worker.pid(), Rc::downgrade(&window));
@@ -74,45 +74,14 @@ impl Window {
     }
 
     /// Takes room for a request's data, and copies the data of a write; `None` without room.
-    pub(super) fn enter(&self, request: &Request) -> Option<Room> {
+    pub(super) fn enter(self: &Rc<Self>, request: &Request) -> Option<Room> {
         let len = usize::try_from(request.len().bytes()).ok()?;
-        let range = self.free.borrow_mut().take(len)?;
-        let room = Room { range: range.start..range.start + len };
+        let start = self.free.borrow_mut().take(len)?.start;
+        let room = Room { window: Rc::clone(self), range: start..start + len };
         if request.op() == Op::Write {
-            self.move_data(request, &room, shared::copy);
+            room.move_data(request, shared::copy);
         }
         Some(room)
-    }
-
-    /// Copies the data of a read that succeeded to its segments.
-    pub(super) fn read(&self, request: &Request, room: &Room) {
-        self.move_data(request, room, |ours, theirs| shared::copy(theirs, ours));
-    }
-
-    fn move_data(&self, request: &Request, room: &Room, copy: impl Fn(&[AtomicU8], &[AtomicU8])) {
-        let mut at = room.range.start;
-        for segment in request.segments() {
-            // A range that was taken is within the memory.
-            let Some(theirs) = self.memory.segment(at..at + segment.len()) else { return };
-            copy(segment.bytes(), theirs.bytes());
-            at += segment.len();
-        }
-    }
-
-    /// Where the worker finds the data.
-    pub(super) fn segment(&self, room: &Room) -> RemoteSegment {
-        RemoteSegment {
-            address: self.address + room.range.start as u64,
-            len_bytes: room.range.len() as u64,
-        }
-    }
-
-    /// Gives room back.
-    pub(super) fn leave(&self, room: Room) {
-        self.free.borrow_mut().give(room.range);
-        for waker in self.waiting.take() {
-            waker.wake();
-        }
     }
 
     /// Waits until a request gives its room back.
@@ -130,10 +99,46 @@ impl Window {
     }
 }
 
-/// The room of a request in a window.
+/// The room of a request in a window, until it is dropped.
 pub(super) struct Room {
+    window: Rc<Window>,
     /// Bytes of the window.
     range: Range<usize>,
+}
+
+impl Room {
+    /// Copies the data of a read that succeeded to its segments.
+    pub(super) fn read(&self, request: &Request) {
+        self.move_data(request, |ours, theirs| shared::copy(theirs, ours));
+    }
+
+    /// Where the worker finds the data.
+    pub(super) fn segment(&self) -> RemoteSegment {
+        RemoteSegment {
+            address: self.window.address + self.range.start as u64,
+            len_bytes: self.range.len() as u64,
+        }
+    }
+
+    fn move_data(&self, request: &Request, copy: impl Fn(&[AtomicU8], &[AtomicU8])) {
+        let mut at = self.range.start;
+        for segment in request.segments() {
+            // A range that was taken is within the memory.
+            let theirs = self.window.memory.segment(at..at + segment.len());
+            let Some(theirs) = theirs else { return };
+            copy(segment.bytes(), theirs.bytes());
+            at += segment.len();
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.window.free.borrow_mut().give(self.range.clone());
+        for waker in self.window.waiting.take() {
+            waker.wake();
+        }
+    }
 }
 
 /// The free ranges of a window, in order, without neighbours that touch.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter};
+use std::io::{self, BufRead, BufReader, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command as Process, ExitStatus, Stdio};
@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 use ashlar_engine::oneshot::{self, Receiver, Sender};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{
     PTracer, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_ptracer,
 };
@@ -26,7 +24,7 @@ use crate::protocol::{Command, Refusal, Reply};
 
 /// The subcommand that makes this program a worker.
 pub(super) const VERB: &str = "zfs-worker";
-/// The option of it that puts the worker into its sandbox.
+/// The option that puts the worker into its sandbox.
 const CONFINED: &str = "--confined";
 /// Number of lines kept of a worker's output.
 const LAST_WORDS: usize = 20;
@@ -137,17 +135,7 @@ impl WorkerEnds {
     /// Those of fork(2), execve(2), pidfd_open(2).
     pub fn spawn(self) -> io::Result<u32> {
         let Self { control, words, watch } = self;
-        let mut process = Process::new("/proc/self/exe");
-        process
-            .arg0("ashlar")
-            .args([VERB, CONFINED])
-            .stdin(Stdio::from(control))
-            .stdout(words.try_clone()?)
-            .stderr(words)
-            .process_group(0);
-        let mut child = process.spawn()?;
-        // Our copies of its ends: the other side waits until nobody has them.
-        drop(process);
+        let mut child = start(&[CONFINED], control, words)?;
         let pid = child.id();
         let watching = pidfd_of(&mut child).and_then(|process| {
             thread::Builder::new()
@@ -209,20 +197,9 @@ impl Worker {
         if let Err(errno) = set_ptracer(PTracer::ProcessID(getpid())) {
             tracing::debug!(%errno, "no Yama");
         }
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = control::pair()?;
         let (words, out) = io::pipe()?;
-        let mut process = Process::new("/proc/self/exe");
-        process
-            .arg0("ashlar")
-            .arg(VERB)
-            .stdin(Stdio::from(theirs))
-            .stdout(out.try_clone()?)
-            .stderr(out);
-        // In its own process group, so that ^C at a terminal reaches only the daemon: imported
-        // pools must be exported.
-        process.process_group(0);
-        Self::watch(process.spawn()?, words, ours)
+        Self::watch(start(&[], theirs, out.into())?, words, ours)
     }
 
     /// Has `launcher` start a worker. Blocks.
@@ -230,10 +207,8 @@ impl Worker {
     /// # Errors
     /// Those of the launcher, of socketpair(2) and pipe(2).
     pub fn launched_by(launcher: &dyn Launcher) -> io::Result<Self> {
-        let pair =
-            || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let ((socket, control), (watching, watch)) = (pair()?, pair()?);
-        let (words, out): (PipeReader, PipeWriter) = io::pipe()?;
+        let ((socket, control), (watching, watch)) = (control::pair()?, control::pair()?);
+        let (words, out) = io::pipe()?;
         let pid = launcher.launch(WorkerEnds { control, words: out.into(), watch })?;
         let heard = watching.try_clone()?;
         let end = move || {
@@ -443,6 +418,22 @@ fn listen(pid: u32, words: PipeReader, end: impl FnOnce() -> String, watched: &W
     watched.ended.notify_all();
 }
 
+/// Starts this program as a worker. Its ends are open in the worker alone then: readers see when it has ended.
+fn start(options: &[&str], control: OwnedFd, words: OwnedFd) -> io::Result<Child> {
+    let mut process = Process::new("/proc/self/exe");
+    process
+        .arg0("ashlar")
+        .arg(VERB)
+        .args(options)
+        .stdin(Stdio::from(control))
+        .stdout(words.try_clone()?)
+        .stderr(words);
+    // In its own process group, so that ^C at a terminal reaches only the daemon: imported
+    // pools must be exported.
+    process.process_group(0);
+    process.spawn()
+}
+
 /// A descriptor of a child; without one the child is killed.
 fn pidfd_of(child: &mut Child) -> io::Result<OwnedFd> {
     let opened = pidfd_open(rustix::process::Pid::from_child(child), PidfdFlags::empty());
@@ -466,9 +457,7 @@ fn told(status: ExitStatus) -> String {
 impl Worker {
     /// A worker process `program`, with the control channel as its standard input.
     pub(super) fn played_by(program: &mut Process) -> (Self, OwnedFd) {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
+        let (ours, theirs) = control::pair().unwrap();
         let (words, out) = io::pipe().unwrap();
         let child = program
             .stdin(Stdio::null())

@@ -99,7 +99,7 @@ impl VdevFile {
             Some(part) => {
                 (offset_bytes, size_bytes) = (part.offset_bytes, part.size_bytes);
                 if ARE_SHARED.load(Ordering::Relaxed) {
-                    part.file.try_clone().map_err(|error| of(&error))?
+                    part.file.try_clone().map_err(|error| errno_of(&error))?
                 } else {
                     // Opened again to get a separate open file description: the other has the lock, and other flags.
                     let path = PathBuf::from(format!("/proc/self/fd/{}", part.file.as_raw_fd()));
@@ -265,12 +265,12 @@ fn open_file(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-fn of(error: &std::io::Error) -> Errno {
+fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn last_errno() -> Errno {
-    of(&std::io::Error::last_os_error())
+    errno_of(&std::io::Error::last_os_error())
 }
 
 /// The return value of a function of the library: 0 or an errno.

@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn a_peer_behind_a_window_is_reached_through_it_only() {
         const LEN: usize = 64 << 10;
-        let Memfd { memory, file, address } = Memfd::new(LEN).unwrap();
+        let Memfd { memory, file, address } = Memfd::new(c"window", LEN).unwrap();
         let window = Window::map(&file, address, LEN as u64).unwrap();
         let peer = Peer::behind(window.memory());
         let moved = |address: u64, ours: &mut [u8], direction| {

@@ -193,7 +193,7 @@ impl Core {
         let _superblocks = self.superblocks().await;
         let _changing = ppl.changing.lock().await;
         if let Err(status) = self.write_replayed(ppl).await {
-            // Reads see it all the same.
+            // Reads see it nevertheless.
             rate_limited!(warn, array = self.name(), %status, "parity from the partial parity log was not written");
         }
     }
