@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check test interop soak demo demo-lvm demo-btrfs demo-zvol deb image bench figures fmt clean
+.PHONY: help check test test-busy interop soak demo demo-lvm demo-btrfs demo-zvol deb image bench figures fmt clean
 MAKEFLAGS += --no-print-directory
 
 # "NAME @SECONDS": a step's budget of processor seconds (scripts/steps).
@@ -80,6 +80,22 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 
 # A case of each kind of geometry and of metadata.
 MD_CASES := ^(raid10-f2-x4|raid10-n2-x4|raid10-o2-x3|raid1-x2|raid0-x3|linear-x3-0k|raid5-left-symmetric-x4|raid6-left-symmetric-x4)
+
+# What serves: the program's tests and the suites with file systems. Each waits for progress, and for no time.
+test-busy: ## the suites of the program and of file systems beside a builder that keeps all processors full
+	@scripts/setup test
+	@scripts/steps "make test-busy, the build" $(BUILD)
+	@STEPS_BUDGET=off scripts/busy scripts/steps "make test-busy" -- \
+		"tests of the program" "timeout 2700 scripts/test-programs run cli -- --test-threads=3" \
+		"the README and the tour" "timeout 900 tests/e2e/tour" \
+		"the disks of a dead NAS" "timeout 1200 tests/e2e/nas.sh" \
+		"ashlar top in a terminal" "timeout 400 tests/e2e/top.sh" \
+		"file systems on arrays" "timeout 1200 tests/e2e/filesystems.sh -r 1 n2" \
+		"snapshots of file systems in use" "timeout 900 tests/e2e/snapshots.sh -r 3" \
+		"arrays on NBD servers" "timeout 900 tests/e2e/nbd-members.sh" \
+		"discards of a loop device" "timeout 900 tests/e2e/discards.sh" \
+		"file systems whose daemon is killed" "timeout 1800 tests/e2e/kill.sh -r 1" \
+		"images of a Ceph cluster with faults" "timeout 900 tests/e2e/rbd.sh"
 
 interop: ## every suite with a real kernel, built ZFS modules included: before an issue is resolved, and every night
 	@scripts/setup test

@@ -1,9 +1,11 @@
 # shellcheck shell=bash
-# programs.sh - the programs that the suites test; sourced, with the repository's folder in $root.
+# programs.sh - the programs that the suites test, and what waits for them; sourced, with the repository's folder in $root.
 #
 # environment
 #   ASHLAR=FILE     the program, default target/debug/ashlar
 #   EXAMPLES=DIR    the crates' examples, default target/debug/examples
+# shellcheck source=tests/until.sh
+. "$root/tests/until.sh"
 ashlar=${ASHLAR:-$root/target/debug/ashlar}
 # shellcheck disable=SC2034 # used by the suites of libraries
 examples=${EXAMPLES:-$root/target/debug/examples}

@@ -14,8 +14,6 @@ here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
-# shellcheck source=tests/e2e/until.sh
-. "$root/tests/e2e/until.sh"
 export LC_ALL=C
 if [ "$(id -u)" != 0 ]; then
 	[ "${CI:-}" != true ] || { echo "discards.sh: CI must run as root" >&2; exit 1; }

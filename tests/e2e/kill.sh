@@ -110,14 +110,9 @@ attribute() { bounded "$ashlar" get --control "$W/control" "sys/block/md0/md/$1"
 
 # launch MEMBER... [OPTION...] - start ashlar over the members, and wait for the array
 launch() {
-	local _
 	"$ashlar" serve "$@" --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
 	server=$!
-	for _ in $(seq 200); do
-		! timeout 5 test -e "$W/vol/dev/md0" || break
-		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
-		sleep 0.05
-	done
+	until_it $server timeout 5 test -e "$W/vol/dev/md0" || fail "ashlar serve ended, or serves no array"
 }
 
 # serve - and attach a loop device; direct I/O every other time
@@ -181,11 +176,8 @@ write_on() {
 	cd "$OLDPWD"
 	timeout 120 "$0" --churn "$W/mnt/churn" &
 	writers+=($!)
-	for _ in $(seq 400); do
-		[ ! -s "$W/flushed" ] || [ ! -e "$W/fio/begun" ] || return 0
-		sleep 0.05
-	done
-	fail "nothing was flushed in 20 s"
+	until_done 90 "a flush" [ -s "$W/flushed" ]
+	until_done 90 "fio's first file" [ -e "$W/fio/begun" ]
 }
 
 # busy - refused, and rightly so: the array was healing
@@ -255,15 +247,10 @@ crash() {
 
 # heal - until all members are in sync
 heal() {
-	local _ state
 	[ -z "$gone" ] || trouble
-	for _ in $(seq 600); do
-		state="$(attribute sync_action) $(attribute resync_start) $(attribute degraded)"
-		[ "$state" != 'idle none 0' ] || return 0
-		sleep 0.1
-	done
-	fail "no end of resync or recovery: $state"
+	until_done 180 "the end of a resync or a recovery" synced
 }
+synced() { [ "$(attribute sync_action) $(attribute resync_start) $(attribute degraded)" = 'idle none 0' ]; }
 
 # healed - the members' copies are the same
 healed() {

@@ -9,6 +9,8 @@
 # Prints `done`, or `stuck` if the writer makes no progress for 30 s, with what the daemon's threads wait for. Then it cuts the guest's
 # power: a sync would wait for the daemon.
 set -eu
+# shellcheck source=tests/until.sh
+. "$(dirname "$(realpath "$0")")/../until.sh"
 ashlar=$1 version=$2 right=$3 limit=$4
 modprobe -q loop || true
 modprobe -q fuse || true
@@ -38,11 +40,7 @@ inside() {
 }
 inside "${drop[@]}" "$ashlar" serve "$DISK0" --mount $W/volumes --control $W/control >$W/log 2>&1 &
 daemon=$!
-for _ in $(seq 300); do
-	! grep -q '^ready$' $W/log || break
-	sleep 0.1
-done
-grep -q '^ready$' $W/log || { cat $W/log; exit 1; }
+until_it $daemon grep -q '^ready$' $W/log || { cat $W/log; exit 1; }
 sed -n 's/.*WARN/WARN/p' $W/log
 volume=$(find $W/volumes/dev -type f | head -n 1)
 loop=$(losetup --find --show "$volume")

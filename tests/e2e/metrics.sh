@@ -14,8 +14,6 @@ here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
-# shellcheck source=tests/e2e/until.sh
-. "$root/tests/e2e/until.sh"
 needs "$ashlar"
 promtool=${PROMTOOL:-$(command -v promtool || echo "$root/target/tools/promtool")}
 prometheus=${PROMETHEUS:-$(command -v prometheus || echo "$root/target/tools/prometheus")}

@@ -63,11 +63,7 @@ fail() {
 serve() { # IMAGE...
 	"$ashlar" serve "$@" --read-only --run --mount volumes --control control >log 2>&1 &
 	server=$!
-	for _ in $(seq 200); do
-		grep -q '^ready' log && return
-		kill -0 $server 2>/dev/null || break
-		sleep 0.05
-	done
+	! until_it $server grep -q '^ready' log || return 0
 	cat log
 	fail "serve $*"
 }

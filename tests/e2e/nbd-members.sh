@@ -18,8 +18,6 @@ here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
-# shellcheck source=tests/e2e/until.sh
-. "$root/tests/e2e/until.sh"
 
 rounds=1
 if [ "${1:-}" = -r ]; then rounds=$2; shift 2; fi

@@ -21,8 +21,6 @@
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-# shellcheck source=tests/e2e/until.sh
-. "$here/until.sh"
 export ASHLAR=${ASHLAR:-$root/target/dist/ashlar}
 # The unit's exposure that systemd-analyze may find, in tenths.
 LIMIT=18

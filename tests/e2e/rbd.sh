@@ -24,8 +24,6 @@ here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
-# shellcheck source=tests/e2e/until.sh
-. "$root/tests/e2e/until.sh"
 needs "$ashlar"
 
 rounds=1

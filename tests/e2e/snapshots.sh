@@ -83,11 +83,7 @@ lvm() { bounded "$ashlar" lvm "$1" --control "$W/control" "${@:2}" >>"$W/log" 2>
 
 # attach VOLUME - a loop device; sets $attached
 attach() {
-	local _
-	for _ in $(seq 100); do
-		[ ! -e "$W/vol/dev/vg/$1" ] || break
-		sleep 0.05
-	done
+	until_done 60 "the volume $1" [ -e "$W/vol/dev/vg/$1" ]
 	attached=$(bounded losetup -f --show --direct-io=on "$W/vol/dev/vg/$1") || fail "no loop device for $1"
 }
 mount_fs() {

@@ -71,13 +71,7 @@ judged() {
 serve() {
 	"$ashlar" serve "$@" --nbd "unix:$work/nbd" --control "$work/control" >"$work/log" 2>&1 </dev/null &
 	server=$!
-	local _
-	for _ in $(seq 200); do
-		[ ! -S "$work/nbd" ] || return 0
-		kill -0 $server 2>/dev/null || break
-		sleep 0.05
-	done
-	fail "the server did not start"
+	until_it $server [ -S "$work/nbd" ] || fail "the server did not start"
 }
 # end SIGNAL STATUS
 end() {
@@ -235,11 +229,7 @@ serve "${plain[@]}" --snapshot-autoextend-threshold 50 --snapshot-autoextend-per
 live lvcreate -s -n grows -c 4 -L 3M plain/data
 echo "$(sum_of plain/grows) plain/grows" >>"$work/shared/sums"
 write plain/data extend 400 || fail "writing plain/data"
-for _ in $(seq 200); do
-	! grep -q 'snapshot plain/grows was extended to 9.00 MiB' "$work/log" || break
-	sleep 0.1
-done
-grep -q 'snapshot plain/grows was extended to 9.00 MiB' "$work/log" || fail "the snapshot is not extended as far as its origin can fill it"
+until_it $server grep -q 'snapshot plain/grows was extended to 9.00 MiB' "$work/log" || fail "the snapshot is not extended as far as its origin can fill it"
 same ' plain/grows'
 end KILL 137
 judged judge "LVM reads a snapshot that was extended"

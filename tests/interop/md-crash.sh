@@ -65,11 +65,7 @@ start_server() {
 	[ $# != 0 ] || set -- "$dir"/m?.img
 	"$ashlar" serve "$@" --nbd "unix:$socket" --control "$socket.control" >"$socket.log" 2>&1 </dev/null &
 	server=$!
-	for _ in $(seq 200); do
-		[ ! -S "$socket" ] || return 0
-		kill -0 $server 2>/dev/null || break
-		sleep 0.05
-	done
+	! until_it $server [ -S "$socket" ] || return 0
 	echo "the server did not start"
 	cat "$socket.log"
 	return 1

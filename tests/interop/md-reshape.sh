@@ -166,11 +166,7 @@ serve() {
 	rm -f "$W/socket"
 	"$ashlar" serve "${left[@]}" --read-only --run --nbd "unix:$W/socket" --control "$W/control" >"$W/log" 2>&1 </dev/null &
 	server=$!
-	for _ in $(seq 400); do
-		! grep -q '^ready' "$W/log" || return 0
-		kill -0 $server 2>/dev/null || break
-		sleep 0.05
-	done
+	! until_it $server grep -q '^ready' "$W/log" || return 0
 	wait $server || true
 	server=''
 	return 1

@@ -202,13 +202,10 @@ ashlar_words() {
 		"$ashlar" "${verb[@]}" "${words[@]}" --nbd "unix:$socket" "${control[@]}" >"$socket.said" 2>&1 </dev/null &
 		server=$!
 		echo $server >"$socket.pid"
-		for _ in $(seq 200); do
-			! grep -q '^ready' "$socket.said" || break
-			kill -0 $server 2>/dev/null || break
-			sleep 0.05
-		done
+		local served=yes
+		until_it $server grep -q '^ready' "$socket.said" || served=no
 		cat "$socket.said" >>"$socket.log"
-		if ! grep -q '^ready' "$socket.said"; then
+		if [ $served = no ]; then
 			cat "$socket.said"
 			kill -KILL $server 2>/dev/null || true
 			wait $server 2>/dev/null || true

@@ -52,12 +52,7 @@ with_server() {
 	# shellcheck disable=SC2086 # the arguments are words without blanks
 	"$ashlar" serve $arguments --nbd "unix:$socket" --control "$socket.control" >"$socket.log" 2>&1 </dev/null &
 	server=$!
-	for _ in $(seq 200); do
-		[ ! -S "$socket" ] || break
-		kill -0 $server 2>/dev/null || break
-		sleep 0.05
-	done
-	if [ -S "$socket" ]; then
+	if until_it $server [ -S "$socket" ]; then
 		"$@" || status=1
 		kill -TERM $server 2>/dev/null || { echo "the server went away"; status=1; }
 	else

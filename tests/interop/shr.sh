@@ -136,12 +136,7 @@ serve() {
 	: >"$W/log"
 	"$ashlar" serve "$W"/disk[012].img "${models[@]}" --read-only --run --mount "$W/volumes" --control "$W/control" >"$W/log" 2>&1 </dev/null &
 	server=$!
-	for _ in $(seq 400); do
-		! grep -q '^ready' "$W/log" || return 0
-		kill -0 $server 2>/dev/null || break
-		sleep 0.05
-	done
-	fail "the server did not start"
+	until_it $server grep -q '^ready' "$W/log" || fail "the server did not start"
 }
 stop() {
 	kill -TERM $server

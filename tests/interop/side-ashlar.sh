@@ -35,12 +35,7 @@ create() {
 start() {
 	"$ashlar" serve "${@/%/.img}" --nbd "unix:$socket" "${control[@]}" >>"$socket.log" 2>&1 </dev/null &
 	server=$!
-	local _
-	for _ in $(seq 200); do
-		[ ! -S "$socket.control" ] || break
-		kill -0 $server || break
-		sleep 0.05
-	done
+	until_it $server [ -S "$socket.control" ] || true
 	array=$("$ashlar" get "${control[@]}" proc/mdstat | sed -n 's/^ *\(md[0-9]*\) : active.*/\1/p')
 	[ -n "$array" ] || { echo "the server did not start"; return 1; }
 }

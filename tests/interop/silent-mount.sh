@@ -38,6 +38,8 @@ ends() {
 
 inside() {
 	local ashlar=$1 stopped
+	# shellcheck source=tests/until.sh
+	. "$root/tests/until.sh"
 	modprobe -a fuse loop
 	mkdir silent && cd silent && mkdir mnt || exit 1
 	truncate -s 64M a.img b.img c.img d.img e.img
@@ -45,10 +47,7 @@ inside() {
 	mkfs.btrfs -q fs.img >/dev/null || exit 1
 	"$ashlar" serve --no-sandbox --mount mnt --control control a.img >log 2>&1 &
 	stopped=$!
-	for _ in $(seq 100); do
-		! grep -q ready log || break
-		sleep 0.1
-	done
+	until_it $stopped grep -q ready log || { cat log; exit 1; }
 	losetup /dev/loop0 mnt/dev/a.img || { cat log; exit 1; }
 	# A loop device whose file is ours is found.
 	losetup /dev/loop1 e.img || exit 1

@@ -32,7 +32,7 @@ zpool() { "${program[@]}" zpool "$1" --control "$control" "${@:2}"; }
 
 # serve [OPTION]...
 serve() {
-	local _ outside=()
+	local outside=()
 	# Workers in a sandbox, and outside.
 	if [ "$queue" = 1 ]; then outside=(--no-sandbox); fi
 	mkdir -p "$mount"
@@ -40,11 +40,7 @@ serve() {
 	"${program[@]}" serve "${outside[@]}" "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
 		--set "sys/module/zfs/parameters/zvol_use_blk_mq=$queue" "$@" >"$WORK/log" 2>&1 </dev/null &
 	echo $! >"$WORK/pid"
-	for _ in $(seq 600); do
-		if grep -qx ready "$WORK/log"; then return; fi
-		kill -0 "$(cat "$WORK/pid")" 2>/dev/null || break
-		sleep 0.05
-	done
+	! until_it "$(cat "$WORK/pid")" grep -qx ready "$WORK/log" || return 0
 	cat "$WORK/log"
 	fail "the daemon did not start"
 }
@@ -122,11 +118,7 @@ ashlar_crash() {
 		writers+=($!)
 	done
 	for name in $CRASH; do
-		for _ in $(seq 400); do
-			[ ! -s "$shared/$name.log" ] || break
-			sleep 0.05
-		done
-		[ -s "$shared/$name.log" ] || { cat "$WORK/log" "$WORK/writers"; fail "nothing was flushed to $name"; }
+		until_it "$(cat "$WORK/pid")" [ -s "$shared/$name.log" ] || { cat "$WORK/log" "$WORK/writers"; fail "nothing was flushed to $name"; }
 	done
 	sleep "$((RANDOM % 1500 + 500))e-3"
 	# The daemon and the process that has the pool, at once: neither puts in order what the other leaves.
