@@ -21,7 +21,6 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/export/src/fuse/mount.rs", "mounts at the start; at the end the daemon's own mount"),
     ("crates/host/src/background.rs", "the command that starts a daemon; /dev/null"),
     ("crates/host/src/btrfs/", "commands"),
-    ("crates/host/src/confinement.rs", "the start"),
     ("crates/host/src/daemon.rs", "the start"),
     ("crates/host/src/defect.rs", "tests"),
     ("crates/host/src/disks.rs", "has `asked`; all others are commands and the start"),
