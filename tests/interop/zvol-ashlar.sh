@@ -25,6 +25,8 @@ sys_of() {
 }
 zvol() { "${program[@]}" zvol "$1" --control "$control" "${@:2}"; }
 zpool() { "${program[@]}" zpool "$1" --control "$control" "${@:2}"; }
+# shellcheck source=tests/until.sh
+. "$root/tests/until.sh"
 # shellcheck source=tests/interop/zvol-both.sh
 . "$here/zvol-both.sh"
 # shellcheck source=tests/interop/zvol-datasets.sh
