@@ -4,6 +4,8 @@
 #
 # shellcheck disable=SC2034,SC2154 # variables are shared with members.sh
 
+# shellcheck source=tests/until.sh
+. "$here/../until.sh"
 server=
 
 begin_side() { :; }
