@@ -45,6 +45,8 @@ fi
 if [ "${NAS_WORK:-}" ]; then
 	# A copy of this script, outside of the repository: ASHLAR names the program to run.
 	ashlar=${ASHLAR:?}
+	# shellcheck source=tests/until.sh
+	. "$NAS_WORK/until.sh"
 else
 	# shellcheck source=tests/programs.sh
 	. "$root/tests/programs.sh"
@@ -167,7 +169,7 @@ if [ "$(id -u)" = 0 ]; then
 	# The binary may lie where nobody cannot look.
 	cp "$ashlar" "$NAS_WORK/ashlar"
 	chown -R nobody "$NAS_WORK"
-	cp "$here/nas.sh" "$NAS_WORK/nas.sh"
+	cp "$here/nas.sh" "$root/tests/until.sh" "$NAS_WORK"
 	ASHLAR=$NAS_WORK/ashlar setpriv --reuid=nobody --regid=nogroup --clear-groups bash "$NAS_WORK/nas.sh" || exit 1
 else
 	"$here/nas.sh" || exit 1
