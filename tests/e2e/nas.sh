@@ -165,11 +165,12 @@ for fs in btrfs ext4; do lose $fs || fail "there is no photo"; done | sort -n >l
 	echo "$end $(($(stat -c %s rescued.img) - end)) +"
 } >rescued.map
 before=$(sha256sum ./*.img)
+cp "$root/tests/until.sh" "$NAS_WORK"
 if [ "$(id -u)" = 0 ]; then
 	# The binary may lie where nobody cannot look.
 	cp "$ashlar" "$NAS_WORK/ashlar"
 	chown -R nobody "$NAS_WORK"
-	cp "$here/nas.sh" "$root/tests/until.sh" "$NAS_WORK"
+	cp "$here/nas.sh" "$NAS_WORK"
 	ASHLAR=$NAS_WORK/ashlar setpriv --reuid=nobody --regid=nogroup --clear-groups bash "$NAS_WORK/nas.sh" || exit 1
 else
 	"$here/nas.sh" || exit 1
