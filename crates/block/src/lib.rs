@@ -30,6 +30,7 @@ mod bounce;
 pub mod buffer;
 pub mod byte_volume;
 mod cache;
+pub mod calendar;
 pub mod canary;
 pub mod clock;
 pub mod device;

@@ -162,7 +162,7 @@ impl Ring {
             BackEnd::Uring | BackEnd::Auto => {
                 match KernelRing::new(entries, plain, rings == RESTRICTED) {
                     Err(error) if chosen == BackEnd::Auto && is_refusal(&error) => {
-                        warn_once(&error);
+                        note_once(&error);
                         ThreadsRing::new().map(Self::Threads)
                     }
                     made => made.map(Self::Kernel),
@@ -322,10 +322,11 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
 }
 
-fn warn_once(error: &io::Error) {
-    static WARNED: Once = Once::new();
-    WARNED.call_once(|| {
-        tracing::warn!(
+fn note_once(error: &io::Error) {
+    static NOTED: Once = Once::new();
+    NOTED.call_once(|| {
+        // A daemon logs this, and a command does not: in a container every command would.
+        tracing::info!(
             %error,
             "no io_uring: threads with epoll do its work, and small requests take more CPU time"
         );

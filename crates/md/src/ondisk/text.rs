@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use ashlar_block::calendar::DateTime;
+
 /// The name mdadm gives the layout of a RAID 5 or 6.
 pub fn parity_layout_name(level_6: bool, layout: u32) -> Option<&'static str> {
     Some(match (layout, level_6) {
@@ -159,37 +161,8 @@ pub struct CTime(
 
 impl fmt::Display for CTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-        const MONTHS: [&str; 12] =
-            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-        let days = self.0 / 86_400;
-        let second = self.0 % 86_400;
-        let (year, month, day) = civil_from_days(days);
-        let text = format!(
-            "{} {} {day:2} {:02}:{:02}:{:02} {year}",
-            DAYS[(days % 7) as usize],
-            MONTHS[month],
-            second / 3600,
-            second / 60 % 60,
-            second % 60,
-        );
+        let seconds = i64::try_from(self.0).unwrap_or(i64::MAX);
+        let text = DateTime::from_seconds(seconds).ctime().to_string();
         f.write_str(&text[..text.len().min(24)])
     }
-}
-
-/// Year, month (0 to 11) and day (1 to 31) of a day counted from 1970-01-01, Gregorian calendar.
-fn civil_from_days(days: u64) -> (u64, usize, u64) {
-    // Years begin in March here, so that the leap day is the last day of a year, and eras of 400
-    // years all have the same number of days. 719468 days lie between 0000-03-01 and 1970-01-01.
-    let days = days + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = ((march_month + 2) % 12) as usize;
-    let year = era * 400 + year_of_era + u64::from(month < 2);
-    (year, month, day)
 }
