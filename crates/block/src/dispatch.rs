@@ -15,7 +15,7 @@ pub(crate) trait Dispatch: Send + Sync {
     fn commit(&self);
     fn abort(&self, id: RequestId);
     fn read_memory(&self, len: usize) -> ReadMemory;
-    fn let_go(&self, id: RequestId) -> bool;
+    fn revoke(&self, id: RequestId) -> bool;
     /// How long a request may take; `None` on a queue without a deadline.
     fn timeout_ns(&self, op: Op) -> Option<u64>;
     /// What runs the timers of the deadlines.
@@ -28,6 +28,6 @@ pub enum ReadMemory {
     Queue,
     /// To this memory of the driver, of the read's length, which it reads into faster than into other memory; also copied.
     Driver(Segment),
-    /// To the submitters' memory: the driver can [release](crate::queue::Driver::let_go) it.
+    /// To the submitters' memory: the driver can [release](crate::queue::Driver::revoke) it.
     Submitters,
 }

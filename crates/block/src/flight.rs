@@ -44,7 +44,7 @@ use crate::cache::CacheLossGuard;
 use crate::device::Completion;
 use crate::patience::step_ns;
 use crate::presence::Footprint;
-use crate::request::{ReadTarget, Request};
+use crate::request::Request;
 use crate::units::Sectors;
 
 /// How long the timer waits for completions that have arrived before a deadline counts as missed, in ns.
@@ -65,11 +65,8 @@ pub(crate) struct Flight {
     pub(crate) footprint: Footprint,
     /// The submitters' completions.
     pub(crate) owners: SmallVec<[Rc<Completion>; 1]>,
-    /// The submitters' memory: of reads, to be filled; of writes, the same as the driver's.
     pub(crate) memory: Memory,
     pub(crate) loss_guard: Option<CacheLossGuard>,
-    /// Where the data of a read go.
-    pub(crate) target: ReadTarget,
     /// Whether its driver did not release that memory at the deadline.
     pub(crate) is_kept: bool,
 }
@@ -77,7 +74,7 @@ pub(crate) struct Flight {
 impl Flight {
     /// Whether it uses memory of the queue.
     fn is_bounced(&self) -> bool {
-        self.footprint.op == Op::Read && self.target == ReadTarget::Bounce
+        matches!(self.memory, Memory::Bounced(_))
     }
 }
 
@@ -209,9 +206,11 @@ impl Flights {
     }
 
     /// The tags of the reads into revocable memory that are still in time and have a deadline of `due_ns` or earlier.
-    pub(crate) fn lent_reads(&self, due_ns: u64) -> Vec<u32> {
+    pub(crate) fn revocable_reads(&self, due_ns: u64) -> Vec<u32> {
         let is_due = |slot: &Slot| match slot {
-            Slot::InTime(it) => it.target == ReadTarget::Revocable && it.deadline_ns <= due_ns,
+            Slot::InTime(flight) => {
+                matches!(flight.memory, Memory::Revocable(_)) && flight.deadline_ns <= due_ns
+            }
             Slot::Overdue(_) => false,
         };
         self.slots.iter().filter(|(_, slot)| is_due(slot)).map(|(tag, _)| tag as u32).collect()
@@ -236,16 +235,16 @@ impl Flights {
     ) -> Vec<(u32, Flight)> {
         let mut expired = Vec::new();
         for (tag, slot) in &mut self.slots {
-            let (footprint, target) = match slot {
+            let (footprint, is_bounced) = match slot {
                 Slot::InTime(flight) if flight.deadline_ns <= due_ns => {
-                    (flight.footprint, flight.target)
+                    (flight.footprint, flight.is_bounced())
                 }
                 Slot::InTime(_) | Slot::Overdue(_) => continue,
             };
             if footprint.op == Op::Read {
                 self.reads_overdue += footprint.len();
                 // The driver continues with other memory, or with memory that its submitters have abandoned.
-                if target != ReadTarget::Bounce {
+                if !is_bounced {
                     self.reads += footprint.len();
                 }
             }

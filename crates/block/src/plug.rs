@@ -37,7 +37,6 @@ use tracing::{info, warn};
 
 use crate::bio::{Bio, Flags, Op};
 use crate::bounce::{self, Memory};
-use crate::buffer::Segment;
 use crate::cache::{self, CacheLossGuard};
 use crate::clock;
 use crate::device::Completion;
@@ -46,7 +45,7 @@ use crate::dispatch::Dispatch;
 use crate::flight::{Flight, Slot};
 use crate::limits::Features;
 use crate::presence::is_absence;
-use crate::request::{QueuedBio, ReadTarget, Request, RequestId};
+use crate::request::{QueuedBio, Request, RequestId};
 use crate::runtime::Runtime;
 use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
@@ -218,8 +217,8 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
                 return None;
             }
         },
-        Op::Write => bounce::memory(&rq),
-        Op::Flush | Op::Discard | Op::WriteZeroes => Memory::new(),
+        Op::Write => Memory::written(&rq),
+        Op::Flush | Op::Discard | Op::WriteZeroes => Memory::None,
     };
     let flight = Flight {
         timeout_ns,
@@ -228,7 +227,6 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
         owners: rq.0.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
         memory,
         loss_guard: rq.0.loss_guard.take(),
-        target: rq.0.target,
         is_kept: false,
     };
     let tag = with_flights(rq.0.queue, |flights| flights.begin(flight, clock::now_ns()));
@@ -285,11 +283,11 @@ fn set_timer(queue: usize, (number, at_ns): (u64, u64), runtime: &Arc<dyn Runtim
 fn expire(id: usize, due_ns: u64) {
     let due = CONTEXTS.with_borrow_mut(|contexts| {
         let context = contexts.get(id);
-        Some((Arc::clone(context.queue.as_ref()?), context.flights.lent_reads(due_ns)))
+        Some((Arc::clone(context.queue.as_ref()?), context.flights.revocable_reads(due_ns)))
     });
     let Some((queue, revocable)) = due else { return };
     let kept =
-        revocable.into_iter().filter(|tag| !queue.let_go(RequestId { queue: id, tag: *tag }));
+        revocable.into_iter().filter(|tag| !queue.revoke(RequestId { queue: id, tag: *tag }));
     let kept: Vec<u32> = kept.collect();
     let disk = queue.disk();
     let mut silent = false;
@@ -307,17 +305,14 @@ fn expire(id: usize, due_ns: u64) {
         disk.tell(DiskEvent::Presence);
     }
     for (tag, flight) in expired {
-        let Flight { footprint, owners, memory, loss_guard, target, .. } = flight;
+        let Flight { footprint, owners, memory, loss_guard, .. } = flight;
         match loss_guard {
             Some(loss_guard) => loss_guard.end(footprint.op, Err(Status::Timeout)),
             None => disk.note_loss(),
         }
         let range = (footprint.op, footprint.flags, footprint.start, footprint.len());
         trace::end(disk, Action::Complete, range, Err(Status::Timeout));
-        if footprint.op == Op::Write || target == ReadTarget::InPlace {
-            memory.iter().flatten().for_each(Segment::leave);
-        }
-        drop(memory);
+        memory.end_in_use();
         owners.iter().for_each(|owner| owner.complete(Err(Status::Timeout)));
         queue.abort(RequestId { queue: id, tag });
     }
@@ -366,7 +361,7 @@ fn complete(rq: &mut Request, result: BioResult) {
             return after(id);
         }
         Some(Slot::InTime(flight)) => (flight.memory, flight.loss_guard),
-        None => (Memory::new(), rq.0.loss_guard.take()),
+        None => (Memory::None, rq.0.loss_guard.take()),
     };
     // A command at risk counts its own loss.
     let gone = loss_guard.is_none() && result.is_err_and(Status::is_gone);
@@ -381,17 +376,7 @@ fn complete(rq: &mut Request, result: BioResult) {
         let action = if one_by_one { Action::Requeue } else { Action::Complete };
         trace::end(queue.disk(), action, (op, flags, rq.0.sector, rq.0.len), result);
     }
-    // Of a write it is the bios' memory, which its submitters expect back.
-    if op == Op::Read {
-        for (queued, memory) in bios.iter_mut().zip(memory) {
-            if result.is_ok() && rq.0.target == ReadTarget::Bounce {
-                bounce::deliver(queued, &memory);
-            }
-            queued.bio.segments = memory;
-        }
-    } else {
-        drop(memory);
-    }
+    memory.give_back(&mut bios, result.is_ok());
     if one_by_one {
         CONTEXTS.with_borrow_mut(|contexts| {
             let context = contexts.get(id);

@@ -46,7 +46,7 @@ pub trait Driver: Send + Sync + 'static {
     /// A read of the calling thread into its submitters' memory has reached its deadline. If true, the driver does not touch
     /// that memory any more, and keeps the request as after [`Self::abort`]; if false, it is about to end the request, or has to be
     /// asked again a little later.
-    fn let_go(&self, _id: RequestId) -> bool {
+    fn revoke(&self, _id: RequestId) -> bool {
         false
     }
 
@@ -106,8 +106,8 @@ impl<D: Driver> Dispatch for ShardHandle<Inner<D>> {
         self.driver.read_memory(len)
     }
 
-    fn let_go(&self, id: RequestId) -> bool {
-        self.driver.let_go(id)
+    fn revoke(&self, id: RequestId) -> bool {
+        self.driver.revoke(id)
     }
 
     fn timeout_ns(&self, op: Op) -> Option<u64> {
@@ -135,7 +135,7 @@ impl<D: Driver> Queue<D> {
     /// As [`Self::new`], for a driver whose device may stop responding: each request has a deadline, at first
     /// [`DEFAULT_IO_TIMEOUT_MS`] ([`Disk::set_io_timeout_ms`] changes it), in time that the thread has [lived](crate::patience). At the deadline the
     /// request fails with [`Status::Timeout`](crate::status::Status::Timeout), and the driver keeps its memory; so reads go
-    /// to memory of the queue and are copied when they end, unless the driver can [release](Driver::let_go) their memory.
+    /// to memory of the queue and are copied when they end, unless the driver can [release](Driver::revoke) their memory.
     pub fn with_deadline(disk: Disk, driver: D, runtime: Arc<dyn Runtime>) -> Self {
         disk.begin_timeouts(DEFAULT_IO_TIMEOUT_MS);
         Self::with(disk, driver, Some(runtime))

@@ -29,20 +29,8 @@ pub(crate) struct Parts {
     pub(crate) loss_guard: Option<CacheLossGuard>,
     /// On a queue with a deadline, from when it is issued: the number of its flight.
     pub(crate) tag: Option<u32>,
-    /// Of a read on a queue with a deadline, from when it is issued.
-    pub(crate) target: ReadTarget,
-}
-
-/// The memory that a read fills.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) enum ReadTarget {
-    /// That of the queue or of its driver; the data are copied to the submitters'.
-    #[default]
-    Bounce,
-    /// The submitters', which the driver can release.
-    Revocable,
-    /// The submitters', which they do not use again if the read fails.
-    InPlace,
+    /// Whether it is a read into memory that the driver must be able to release.
+    pub(crate) is_revocable: bool,
 }
 
 /// The unit of work of a driver: a contiguous range (for discards on devices that accept several
@@ -73,7 +61,7 @@ impl Request {
             nr_segments,
             loss_guard: None,
             tag: None,
-            target: ReadTarget::default(),
+            is_revocable: false,
         }))
     }
 
@@ -148,15 +136,16 @@ impl Request {
         self.0.bios.iter().flat_map(|b| &b.bio.segments)
     }
 
-    /// Whether the driver must be able to [release](crate::queue::Driver::let_go) its memory, as it has said it can.
-    pub fn is_in_place(&self) -> bool {
-        self.0.target == ReadTarget::Revocable
+    /// Whether it reads into its submitters' memory, which the driver must be able to [release](crate::queue::Driver::revoke), as it
+    /// has said it can.
+    pub fn is_revocable(&self) -> bool {
+        self.0.is_revocable
     }
 
-    /// The segments for a driver that keeps them, in the same order. For a read in place the request has no other references:
+    /// The segments for a driver that keeps them, in the same order. For a revocable read the request has no other references:
     /// the driver releases the memory by dropping them.
     pub fn take_segments<L: FromIterator<Segment>>(&mut self) -> L {
-        if !self.is_in_place() {
+        if !self.is_revocable() {
             return self.segments().cloned().collect();
         }
         let of_each = |queued: &mut QueuedBio| std::mem::take(&mut queued.bio.segments);

@@ -509,8 +509,8 @@ impl<N: Network> Connection<N> {
         Ok(())
     }
 
-    /// See [`Driver::let_go`](ashlar_block::queue::Driver::let_go).
-    pub(crate) fn let_go(&self, owner: Owner) -> bool {
+    /// See [`Driver::revoke`](ashlar_block::queue::Driver::revoke).
+    pub(crate) fn revoke(&self, owner: Owner) -> bool {
         let mut pending = self.pending.borrow_mut();
         let mut reads = pending.values_mut().map(|pending| &mut pending.command);
         let read = reads.find(|command| command.owner == Some(owner));

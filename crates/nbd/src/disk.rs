@@ -181,7 +181,7 @@ impl<N: Network> Driver for NbdDriver<N> {
         if let Some(connection) = self.lanes.as_ref().and_then(Lanes::here) {
             return N::spawn(async move { rq.complete(connection.execute(command).await) });
         }
-        if rq.is_in_place() {
+        if rq.is_revocable() {
             // The connection has just ended; the link's thread could not release the memory.
             return rq.complete(Err(Status::Transport));
         }
@@ -200,8 +200,8 @@ impl<N: Network> Driver for NbdDriver<N> {
         }
     }
 
-    fn let_go(&self, id: RequestId) -> bool {
-        self.lanes.as_ref().is_some_and(|lanes| lanes.let_go(Owner::here(id)))
+    fn revoke(&self, id: RequestId) -> bool {
+        self.lanes.as_ref().is_some_and(|lanes| lanes.revoke(Owner::here(id)))
     }
 
     /// What the server tells of `base:allocation`.

@@ -92,8 +92,8 @@ impl Lanes {
         self.lane().and_then(|lane| lane.current())
     }
 
-    /// See [`Driver::let_go`](ashlar_block::queue::Driver::let_go).
-    pub(crate) fn let_go(&self, owner: Owner) -> bool {
+    /// See [`Driver::revoke`](ashlar_block::queue::Driver::revoke).
+    pub(crate) fn revoke(&self, owner: Owner) -> bool {
         let Some(lane) = self.lane() else { return false };
         let connection = lane.connection.borrow().clone();
         lane.former
@@ -101,7 +101,7 @@ impl Lanes {
             .iter()
             .filter_map(Weak::upgrade)
             .chain(connection)
-            .any(|it| it.let_go(owner))
+            .any(|it| it.revoke(owner))
     }
 
     /// The connection of the current thread, if there is one.

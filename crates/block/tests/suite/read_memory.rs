@@ -29,7 +29,7 @@ struct InPlace;
 
 impl Driver for InPlace {
     fn queue_rq(&self, mut rq: Request) {
-        assert!(rq.is_in_place());
+        assert!(rq.is_revocable());
         let memory = rq.take_segments();
         IN_PLACE.with_borrow_mut(|reads| reads.push((rq, memory)));
     }
@@ -38,7 +38,7 @@ impl Driver for InPlace {
         ReadMemory::Submitters
     }
 
-    fn let_go(&self, id: RequestId) -> bool {
+    fn revoke(&self, id: RequestId) -> bool {
         ASKED.set(ASKED.get() + 1);
         let can = ASKED.get() > CANNOT.get();
         IN_PLACE.with_borrow_mut(|reads| {
