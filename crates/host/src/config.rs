@@ -138,12 +138,17 @@ impl Config {
         self.threads.map_or_else(default, usize::from)
     }
 
+    /// Whether programs on this machine write to the volumes through its page cache.
+    pub(crate) fn has_writers_here(&self) -> bool {
+        self.mount.is_some()
+    }
+
     /// How long a thread with I/O in flight polls for completions before it sleeps. Called when the process has a reactor.
     pub(crate) fn spin(&self) -> Duration {
         // The users of a mount are on this machine and need its processors: as measured, a mount loses a third of its
         // rate by spinning, while NBD on a disk gains as much. Threads that do the I/O need processors, too: with them NBD on a
         // disk loses a tenth of its reads and a quarter of its writes.
-        let is_shared = self.mount.is_some() || BackEnd::used() == BackEnd::Threads;
+        let is_shared = self.has_writers_here() || BackEnd::used() == BackEnd::Threads;
         let default = if is_shared { 0 } else { 150 };
         Duration::from_micros(self.spin.unwrap_or(default).into())
     }

@@ -13,7 +13,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use ashlar_engine::memory::{address_space_bytes, available_bytes};
-use ashlar_export::nbd::budget::Budget;
 use ashlar_sandbox::{CapabilitySet, MemoryLimit, Policy, Sockets};
 
 use crate::btrfs::scrub::ScrubDirectory;
@@ -76,14 +75,13 @@ impl Confinement {
     }
 
     /// Drops the rights of this thread, and of those that it starts, to files that the daemon does not need, and to memory beyond
-    /// what is available now and what `budget` allows NBD clients.
+    /// what is available now and what clients may take.
     ///
     /// # Errors
     /// The kernel refused.
-    pub(crate) fn confine_files(&self, budget: &Budget) -> Result<()> {
+    pub(crate) fn confine_files(&self, client_bytes: u64) -> Result<()> {
         let Ok(policy) = &self.0 else { return Ok(()) };
-        let limit = memory_limit(budget.limit_bytes() as u64);
-        policy.clone().memory(limit).confine_files().map_err(failed)
+        policy.clone().memory(memory_limit(client_bytes)).confine_files().map_err(failed)
     }
 
     /// Refuses the system calls that the daemon does not need, in all threads.
@@ -112,10 +110,10 @@ fn failed(why: impl std::fmt::Display) -> Error {
 }
 
 /// The memory that the daemon may take; `None` if the kernel does not say how much there is.
-fn memory_limit(budget_bytes: u64) -> Option<MemoryLimit> {
+fn memory_limit(client_bytes: u64) -> Option<MemoryLimit> {
     // RAM disks have theirs already.
     let own = available_bytes()?.max(LEAST_MEMORY).checked_add(address_space_bytes()?)?;
-    let own_bytes = own.checked_add(budget_bytes)?;
+    let own_bytes = own.checked_add(client_bytes)?;
     Some(MemoryLimit { own_bytes, address_space_bytes: own_bytes.checked_add(RESERVED_BYTES)? })
 }
 

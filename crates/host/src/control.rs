@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ashlar_block::Presence;
+use ashlar_block::{ByteVolume, Presence};
 use ashlar_client::interface::{
     self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, SnapshotSample, TreePath,
     VolumeStatus, control_error,
@@ -132,10 +132,15 @@ impl Service {
     }
 
     fn status(&self) -> interface::Status {
+        let front_ends = &self.clients.front_ends;
+        let with_clients = |mut status: VolumeStatus, volume: &ByteVolume| {
+            front_ends.each(|front_end| front_end.describe_volume(volume, &mut status));
+            status
+        };
         let running = self.stack.arrays.running();
         let volumes = running.iter().map(|volume| {
             let status = volume.view.status();
-            VolumeStatus {
+            let own = VolumeStatus {
                 name: volume.name.device(),
                 alias: alias(&volume.name),
                 level: status.level.to_string(),
@@ -143,9 +148,9 @@ impl Service {
                 state: status.state.name().to_owned(),
                 raid_devices: status.raid_disks,
                 degraded: status.degraded,
-                snapshot: None,
-                nbd_clients: self.nbd.clients_of(&volume.bytes),
-            }
+                ..VolumeStatus::default()
+            };
+            with_clients(own, &volume.bytes)
         });
         let devices = self.stack.devices.all();
         let snapshots = Snapshots::among(&devices);
@@ -154,43 +159,41 @@ impl Service {
         let others = others.map(|device| {
             let snapshot = snapshots.of(device).map(SnapshotSample::from);
             let lost = snapshot.as_ref().filter(|snapshot| snapshot.is_lost());
-            VolumeStatus {
+            let own = VolumeStatus {
                 name: device.name.clone(),
                 alias: device.links.last().cloned(),
                 level: device.kind.name().to_owned(),
                 size: device.bytes.size_bytes(),
                 state: lost.map_or_else(|| state(device).to_owned(), |lost| lost.state.clone()),
                 raid_devices: 1,
-                degraded: 0,
                 snapshot,
-                nbd_clients: self.nbd.clients_of(&device.bytes),
-            }
+                ..VolumeStatus::default()
+            };
+            with_clients(own, &device.bytes)
         });
         let waiting = self.stack.arrays.waiting().into_iter().map(|array| VolumeStatus {
             name: array.name.device(),
             alias: alias(&array.name),
             level: array.level.to_string(),
-            size: 0,
             state: INACTIVE.to_owned(),
             raid_devices: array.raid_disks as usize,
             degraded: (array.raid_disks as usize).saturating_sub(array.members.len()),
-            snapshot: None,
-            nbd_clients: Vec::new(),
+            ..VolumeStatus::default()
         });
         let modelled = self.models.used().into_iter();
-        interface::Status {
+        let mut status = interface::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             io: BackEnd::used().name().to_owned(),
             sandbox: self.confinement.status(),
-            mount: self.mount.clone(),
-            nbd: self.nbd.addresses.clone(),
-            metrics: self.metrics.clone(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
             pools: self.pool_statuses(),
             stopping: self.ending.draining().is_stopped().then(|| self.ending.waits_for()),
             volumes: volumes.chain(waiting).chain(others).collect(),
-        }
+            ..interface::Status::default()
+        };
+        front_ends.each(|front_end| front_end.describe(&mut status));
+        status
     }
 
     fn detail(&self, ArrayReference { name }: &ArrayReference) -> Result<Value, Reply> {

@@ -42,7 +42,6 @@ use ashlar_control::console::{Console, LogPlace};
 use ashlar_engine::arenas::Arenas;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
-use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::{Collector, Turns};
@@ -63,21 +62,16 @@ use crate::defect;
 use crate::disks::Identity;
 use crate::ending::Ending;
 use crate::error::{Error, FAILURE, Result};
-use crate::front_ends::mount::ServedMount;
-use crate::front_ends::nbd::Nbd;
-use crate::front_ends::{FrontEnd, FrontEnds};
+use crate::front_ends::{FrontEnds, Page, Parts};
 use crate::incremental::log_notes;
 use crate::machine::{Machine, ThisMachine};
-use crate::metrics::http::Limits;
 use crate::models::Models;
 use crate::options::{BackEnd, ReAddPolicy};
 use crate::places::Places;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
-use crate::{
-    absent, balance, copies_end, disks, filling, metrics, notify, pools_end, returns, watch,
-};
+use crate::{absent, balance, copies_end, disks, filling, notify, pools_end, returns, watch};
 
 /// The parts of a daemon that are made from its configuration before it touches any disk.
 struct Means<'a> {
@@ -146,7 +140,7 @@ pub fn serve(
     notify::connect();
     // Inside, the limits of control groups cannot be read.
     let threads = config.threads();
-    confinement.confine_files(&places.budget)?;
+    confinement.confine_files(places.memory_bytes())?;
     // Only from now on do threads begin inside.
     ending.log_is_written_by(console.hand_over_log());
     if confinement.is_on() {
@@ -279,13 +273,13 @@ fn raise_open_files() {
 /// Asks the kernel not to let this daemon wait for its own clients when memory is short: docs/memory.md. Called before any other
 /// thread is started, so that all of them inherit it.
 fn serve_writers(config: &Config) {
-    if config.mount.is_some()
+    if config.has_writers_here()
         && let Err(error) = memory::keep_program()
     {
         tracing::debug!(%error, "the program is not kept in memory");
     }
     let Err(error) = memory::serve_writers() else { return };
-    if config.mount.is_some() && memory::left_in_groups().is_some() {
+    if config.has_writers_here() && memory::left_in_groups().is_some() {
         tracing::warn!(
             %error,
             "writers to the mount in the same memory limit can bring this daemon to a stop: give it CAP_SYS_RESOURCE, or a limit of its own"
@@ -373,19 +367,9 @@ async fn run(
             }
         }
     }
-    let Places { mount, control, metrics, nbd, budget } = places;
     let devices = Arc::clone(&stack.devices);
-    let placement = Placement::on(engine.handles());
-    let nbd = Nbd::start(engine, &placement, config, nbd, &budget, &devices, ending)?;
-    let nbd_report = nbd.report(placement, config);
-    let mut front_ends: Vec<Box<dyn FrontEnd>> = vec![Box::new(nbd)];
-    let mut mounted_at = None;
-    if let Some(mount) = mount {
-        let mounted =
-            ServedMount::start(engine, mount, config.holes.unwrap_or_default(), &attributes)?;
-        mounted_at = Some(mounted.path().display().to_string());
-        front_ends.push(Box::new(mounted));
-    }
+    let parts = Parts { engine, devices: &devices, attributes: &attributes, ending };
+    let (control, front_ends) = places.start(&parts)?;
     let machine = ThisMachine::default();
     let clients = Arc::new(Clients {
         runtime: Arc::clone(machine.runtime()),
@@ -401,12 +385,6 @@ async fn run(
         machine: Box::new(machine),
         stack: Arc::clone(stack),
         attributes,
-        mount: mounted_at,
-        nbd: nbd_report,
-        metrics: metrics
-            .as_ref()
-            .and_then(|bound| bound.local_addr().ok())
-            .map(|at| format!("tcp:{at}")),
         clients: Arc::clone(&clients),
         access: config.access(),
         direct: !config.buffered,
@@ -423,11 +401,12 @@ async fn run(
     let admit = move |peer: &Socket| access.check(peer);
     let limits = varlink_server::Limits::default();
     let control = spawn(varlink_server::serve(control.into(), limits, admit, Rc::clone(&service)));
-    let metrics = metrics.map(|bound| {
-        let service = Rc::clone(&service);
-        let page = async move || service.metrics().await;
-        spawn(metrics::http::serve(bound.into(), Limits::default(), page))
+    let measured = Rc::clone(&service);
+    let page: Page = Rc::new(move || {
+        let service = Rc::clone(&measured);
+        Box::pin(async move { service.metrics().await })
     });
+    clients.front_ends.each(|front_end| front_end.begin(&page));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let balance = spawn(balance::balance_reads(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
@@ -462,9 +441,6 @@ async fn run(
     ending.draining().stop();
     front_ends.drain(ending).await;
     control.cancel().await;
-    if let Some(metrics) = metrics {
-        metrics.cancel().await;
-    }
     service.scrubs.ended(ending.forced()).await;
     // An array that is just starting is stopped with the others.
     select(pin!(service.turns.look()), ending.forced()).await;

@@ -20,7 +20,6 @@
 //! active and its bitmap marks the writes in flight, so its next start resyncs the copies. Flushed data is on the disks.
 
 use std::io;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -52,15 +51,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 const BRIEF: Duration = Duration::from_secs(1);
 
 /// What the end is waiting for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) enum Obstacle {
     /// Nothing slow.
     #[default]
     Nothing,
-    /// Users of the mount.
-    Mount(PathBuf),
-    /// NBD clients at these addresses.
-    Clients(String),
+    /// Clients of a front end, with its words for them: who they are may change while they are waited for.
+    Clients(Arc<dyn Fn() -> String + Send + Sync>),
     /// A device that is stopping, since then.
     Device(String, Instant),
 }
@@ -177,7 +174,7 @@ impl Ending {
         thread::Builder::new().name("ashlar-signals".to_owned()).spawn(hear).map(drop)
     }
 
-    /// Sets the cleanup helper, which reports the users of the mount, and cleans up when the process exits at once.
+    /// Sets the cleanup helper, which cleans up when the process exits at once.
     pub(crate) fn cleaned_up_by(&self, helper: &Arc<CleanupHelper>) {
         // There is one.
         let (Ok(()) | Err(_)) = self.0.helper.set(Arc::clone(helper));
@@ -187,11 +184,6 @@ impl Ending {
     pub(crate) fn log_is_written_by(&self, written: fn()) {
         // There is one.
         let (Ok(()) | Err(_)) = self.0.written.set(written);
-    }
-
-    /// What uses the mount, as far as it can be seen.
-    pub(crate) fn users(&self) -> Vec<String> {
-        self.0.helper.get().map(|helper| helper.users()).unwrap_or_default()
     }
 
     /// Waits for a signal, and takes the step that it asks for; then receives those that belong to the same request.
@@ -341,14 +333,7 @@ impl Ending {
         let waiting = lock(&self.0.waiting).clone();
         match waiting {
             Obstacle::Nothing => Vec::new(),
-            Obstacle::Mount(path) => {
-                let mut users = self.users();
-                if users.is_empty() {
-                    users.push("a process that cannot be seen".to_owned());
-                }
-                vec![format!("{} is in use by {}", path.display(), users.join(", "))]
-            }
-            Obstacle::Clients(addresses) => vec![format!("NBD clients at {addresses}")],
+            Obstacle::Clients(words) => vec![words()],
             Obstacle::Device(name, _) => vec![format!("{name} is being stopped")],
         }
     }
@@ -422,7 +407,7 @@ mod tests {
         assert_eq!(ending.delayed_by(begun + BRIEF), ["md0 is being stopped"]);
         assert_eq!(ending.waits_for(), ["md0 is being stopped"]);
 
-        ending.wait_for(Obstacle::Clients("[::1]:7".to_owned()));
+        ending.wait_for(Obstacle::Clients(Arc::new(|| "NBD clients at [::1]:7".to_owned())));
         assert_eq!(ending.delayed_by(begun), ["NBD clients at [::1]:7"]);
     }
 

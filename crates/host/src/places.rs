@@ -9,38 +9,51 @@ use std::sync::Arc;
 use ashlar_client::access::Access;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;
-use ashlar_export::nbd::budget::Budget;
 
 use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::front_ends::mount::WaitingMount;
-use crate::front_ends::nbd;
-use crate::metrics;
-use crate::options::Listen;
+use crate::front_ends::{Bound, FrontEnd, Parts, Place, metrics, mount, nbd};
+
+/// The front ends, in the order in which they start: each makes its place, if the configuration has it. The mount comes last: so it
+/// is visible for the shortest time if another place cannot be made.
+const FRONT_ENDS: [fn(&Config) -> Bound; 3] = [metrics::bind, nbd::bind, mount::bind];
 
 /// See the module text. Dropping them ends the mount, and removes the files of sockets.
 pub(crate) struct Places {
-    pub(crate) mount: Option<WaitingMount>,
-    pub(crate) control: BoundSocket,
-    pub(crate) metrics: Option<BoundSocket>,
-    pub(crate) nbd: Vec<(Listen, BoundSocket)>,
-    /// The memory for requests of NBD clients: how much there is, /proc says.
-    pub(crate) budget: Arc<Budget>,
+    /// Those of the front ends. The one that was made last comes first, and is removed first.
+    waiting: Vec<Box<dyn Place>>,
+    control: BoundSocket,
 }
 
 impl Places {
-    /// Makes them. The mount comes last: so it is visible for the shortest time if another place cannot be made.
+    /// Makes them.
     ///
     /// # Errors
     /// One cannot be made; the others are removed again.
     pub(crate) fn make(config: &Config, access: &Access) -> Result<Self> {
         let control = access.bind(config.control.as_deref())?;
-        let metrics = config.metrics.as_ref().map(metrics::http::bind).transpose()?;
-        let nbd = nbd::bind(config)?;
-        let mount = config.mount.as_ref().map(|path| WaitingMount::new(path, config.allow_other));
-        let budget = Arc::new(config.nbd_options.budget());
-        Ok(Self { mount: mount.transpose()?, control, metrics, nbd, budget })
+        let mut waiting = Vec::new();
+        for bind in FRONT_ENDS {
+            waiting.extend(bind(config)?);
+        }
+        waiting.reverse();
+        Ok(Self { waiting, control })
+    }
+
+    /// The memory that clients may take, bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.waiting.iter().map(|place| place.memory_bytes()).sum()
+    }
+
+    /// Starts the front ends. Returns the control socket, too.
+    ///
+    /// # Errors
+    /// As [`Place::start`].
+    pub(crate) fn start(self, daemon: &Parts<'_>) -> Result<(BoundSocket, Vec<Box<dyn FrontEnd>>)> {
+        let Self { waiting, control } = self;
+        let front_ends = waiting.into_iter().rev().map(|place| place.start(daemon));
+        Ok((control, front_ends.collect::<Result<_>>()?))
     }
 
     /// Starts the process that ends the mount and removes the sockets' files from now on, and starts workers for a daemon in its
@@ -49,7 +62,7 @@ impl Places {
     /// # Errors
     /// It cannot be started.
     pub(crate) fn keep(&mut self, is_confined: bool) -> Result<Option<Arc<CleanupHelper>>> {
-        let mount = self.mount.as_ref().and_then(WaitingMount::place).cloned();
+        let mount = self.waiting.iter().find_map(|place| place.mount()).cloned();
         let mut tasks = CleanupTasks { mount, files: Vec::new() };
         for file in self.files() {
             // The cleanup helper is in another directory.
@@ -66,14 +79,124 @@ impl Places {
             let helper = Arc::clone(&helper);
             file.removed_by(Box::new(move || helper.remove(&path, identity)));
         }
-        if let Some(mount) = &mut self.mount {
-            mount.cleaned_up_by(&helper);
+        for place in &mut self.waiting {
+            place.cleaned_up_by(&helper);
         }
         Ok(Some(helper))
     }
 
     fn files(&mut self) -> impl Iterator<Item = &mut SocketFile> {
-        let nbd = self.nbd.iter_mut().map(|(_, bound)| bound);
-        std::iter::once(&mut self.control).chain(nbd).filter_map(BoundSocket::file_mut)
+        let waiting = self.waiting.iter_mut().rev().flat_map(|place| place.files());
+        self.control.file_mut().into_iter().chain(waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ashlar_block::LocalFuture;
+    use ashlar_engine::{Engine, ReactorConfig};
+    use ashlar_stack::assemble::{Options, assemble};
+    use ashlar_stack::devices::Device;
+
+    use super::*;
+    use crate::disks;
+    use crate::ending::Ending;
+    use crate::front_ends::FrontEnds;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    /// A front end, or its place, that writes down what happens to it.
+    struct Recorder {
+        name: &'static str,
+        socket: BoundSocket,
+        memory_bytes: u64,
+        log: Log,
+    }
+
+    impl Recorder {
+        fn note(&self, what: &str) {
+            self.log.lock().unwrap().push(format!("{} {what}", self.name));
+        }
+    }
+
+    impl Drop for Recorder {
+        fn drop(&mut self) {
+            self.note("removed");
+        }
+    }
+
+    impl Place for Recorder {
+        fn files(&mut self) -> Vec<&mut SocketFile> {
+            self.socket.file_mut().into_iter().collect()
+        }
+
+        fn memory_bytes(&self) -> u64 {
+            self.memory_bytes
+        }
+
+        fn start(self: Box<Self>, _: &Parts<'_>) -> Result<Box<dyn FrontEnd>> {
+            self.note("started");
+            Ok(self)
+        }
+    }
+
+    impl FrontEnd for Recorder {
+        fn offer(&self, _: &Device) -> std::result::Result<(), String> {
+            Ok(())
+        }
+
+        fn withdraw(&self, _: &str) {}
+
+        fn resized(&self, _: &Device) {}
+
+        fn drain<'a>(&'a self, _: &'a Ending) -> LocalFuture<'a, ()> {
+            self.note("ended");
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    #[test]
+    fn front_ends_start_in_their_order_and_end_in_the_reverse_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let bind = |name| BoundSocket::unix(dir.path().join(name), 0o600, None).unwrap();
+        let log = Log::default();
+        let make = || {
+            let place = |name, memory_bytes| -> Box<dyn Place> {
+                Box::new(Recorder { name, socket: bind(name), memory_bytes, log: Arc::clone(&log) })
+            };
+            Places {
+                waiting: vec![place("second", 2), place("first", 1)],
+                control: bind("control"),
+            }
+        };
+        let noted = || std::mem::take(&mut *log.lock().unwrap());
+
+        let mut places = make();
+        assert_eq!(places.memory_bytes(), 3);
+        let names: Vec<_> = places.files().map(|file| file.path().to_owned()).collect();
+        assert_eq!(names, ["control", "first", "second"].map(|name| dir.path().join(name)));
+        drop(places);
+        assert_eq!(noted(), ["second removed", "first removed"]);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+
+        disks::reactor().unwrap().block_on(async {
+            let stack = assemble(&[], Options::default(), &disks::runtime()).await;
+            let (devices, attributes) = (Arc::clone(&stack.devices), Arc::new(stack.attributes()));
+            let engine = Engine::with_config(1, ReactorConfig::default()).unwrap();
+            let ending = Ending::default();
+            let parts = Parts {
+                engine: &engine,
+                devices: &devices,
+                attributes: &attributes,
+                ending: &ending,
+            };
+            let (_control, started) = make().start(&parts).unwrap();
+            assert_eq!(noted(), ["first started", "second started"]);
+            FrontEnds::new(devices, started).drain(&ending).await;
+            assert_eq!(noted()[..2], ["second ended", "first ended"]);
+            engine.shutdown();
+        });
     }
 }

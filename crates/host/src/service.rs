@@ -20,7 +20,6 @@ use crate::clients::Clients;
 use crate::confinement::Confinement;
 use crate::disks::{self, Access, Identity};
 use crate::ending::Ending;
-use crate::front_ends::nbd::NbdReport;
 use crate::machine::Machine;
 use crate::models::Models;
 use crate::scrubs::Scrubs;
@@ -35,10 +34,6 @@ pub(crate) struct Service {
     pub(crate) machine: Box<dyn Machine>,
     pub(crate) stack: Arc<Stack>,
     pub(crate) attributes: Arc<Attributes>,
-    pub(crate) mount: Option<String>,
-    pub(crate) nbd: NbdReport,
-    /// The address at which metrics are served.
-    pub(crate) metrics: Option<String>,
     pub(crate) clients: Arc<Clients>,
     /// The access mode for disks.
     pub(crate) access: Access,

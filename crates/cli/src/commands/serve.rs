@@ -108,7 +108,7 @@ pub(crate) struct ServeOptions {
 
     /// Mount the volumes and their attributes on a directory
     #[arg(long, value_name = "DIR", help_heading = "Mount")]
-    pub(crate) mount: Option<PathBuf>,
+    mount: Option<PathBuf>,
 
     /// Give other users access to the mount, as far as the files' modes allow
     #[arg(long, requires = "mount", help_heading = "Mount")]
@@ -131,7 +131,7 @@ pub(crate) struct ServeOptions {
     /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
     /// made for the daemon (LISTEN_FDS) are served, too
     #[arg(long, value_name = "ADDRESS", help_heading = "NBD")]
-    pub(crate) nbd: Vec<Listen>,
+    nbd: Vec<Listen>,
 
     /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
     /// and write the volumes [default: 600]
@@ -289,6 +289,11 @@ impl FileOptions for ServeOptions {
 }
 
 impl ServeOptions {
+    /// Whether clients can reach volumes.
+    pub(crate) fn serves(&self) -> bool {
+        self.mount.is_some() || !self.nbd.is_empty()
+    }
+
     /// These options, which override those of a file; disks, models and attributes come after the file's.
     fn over(self, file: Self) -> Self {
         Self {

@@ -50,9 +50,7 @@ fn text(status: &interface::Status) -> String {
     if !status.sandbox.is_empty() {
         out += &format!("sandbox: {}\n", status.sandbox);
     }
-    out.extend(status.mount.iter().map(|mount| format!("mounted on {mount}\n")));
-    out.extend(status.nbd.iter().map(|address| format!("NBD at {address}\n")));
-    out.extend(status.metrics.iter().map(|address| format!("metrics at {address}\n")));
+    out.extend(status.places().iter().map(|place| format!("{place}\n")));
     let modelled = status.models.iter().map(|it| (&it.disk, &it.model));
     out.extend(modelled.map(|(disk, model)| format!("{disk} takes the time of {model}\n")));
     for pool in &status.pools {
@@ -69,11 +67,7 @@ fn text(status: &interface::Status) -> String {
         }
         out.extend(volume.snapshot.iter().map(|snapshot| format!(", {snapshot}")));
         out.push('\n');
-        for client in &volume.nbd_clients {
-            let (peer, count) = (&client.peer, client.connections);
-            let s = if count == 1 { "" } else { "s" };
-            out += &format!("  NBD client {peer}, {count} connection{s}\n");
-        }
+        out.extend(volume.clients().iter().map(|client| format!("  {client}\n")));
     }
     out
 }

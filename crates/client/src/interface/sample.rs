@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Job, NbdClient, PoolStatus, SnapshotSample};
 
 /// Counters and states of everything in a daemon, at one moment.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Sample {
     /// The daemon's version.
     pub version: String,
@@ -50,7 +50,7 @@ pub struct ThreadSample {
 }
 
 /// A block device at one moment.
-#[derive(Clone, Serialize, Deserialize, Debug)]
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
 pub struct DeviceSample {
     /// Its name below `sys/block`.
     pub name: String,

@@ -7,7 +7,7 @@ use ashlar_stack::snapshots::{SnapshotState, SnapshotUse};
 use serde::{Deserialize, Serialize};
 
 /// A daemon's state.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Status {
     /// The daemon's version.
     pub version: String,
@@ -58,7 +58,7 @@ pub struct ModelStatus {
 }
 
 /// A volume's state.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, Default)]
 pub struct VolumeStatus {
     /// The name: `md0`.
     pub name: String,
@@ -90,7 +90,26 @@ pub struct NbdClient {
     pub connections: u64,
 }
 
+impl Status {
+    /// The places where clients find the volumes, for users.
+    pub fn places(&self) -> Vec<String> {
+        let mount = self.mount.iter().map(|mount| format!("mounted on {mount}"));
+        let nbd = self.nbd.iter().map(|address| format!("NBD at {address}"));
+        let metrics = self.metrics.iter().map(|address| format!("metrics at {address}"));
+        mount.chain(nbd).chain(metrics).collect()
+    }
+}
+
 impl VolumeStatus {
+    /// The clients that have chosen it, for users.
+    pub fn clients(&self) -> Vec<String> {
+        let client = |NbdClient { peer, connections }: &NbdClient| {
+            let s = if *connections == 1 { "" } else { "s" };
+            format!("NBD client {peer}, {connections} connection{s}")
+        };
+        self.nbd_clients.iter().map(client).collect()
+    }
+
     /// Whether it is an array of md, running or not.
     pub fn is_array(&self) -> bool {
         // The level of other volumes is their kind: disk, part, lvm, zvol.

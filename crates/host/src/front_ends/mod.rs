@@ -1,22 +1,76 @@
-//! Front ends: the ways in which clients reach volumes.
+//! Front ends: the ways in which clients reach volumes, or read about them.
+//!
+//! A front end begins as a [`Place`], which is made before the daemon reads the first byte of a disk; early clients wait there.
+//! [`crate::places`] has the list of them. Each starts once everything is assembled.
 //!
 //! A front end keeps no list of devices. [`FrontEnds`] follows the registry's log ([`ashlar_stack::changes`]) and passes each
 //! change of a volume to each front end. The registry may change on any thread; front ends get the changes on the main thread,
 //! before the reply to the call that made the change, and otherwise as soon as the main thread runs.
 
+pub(crate) mod metrics;
 pub(crate) mod mount;
 mod namespace;
 pub(crate) mod nbd;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ashlar_block::LocalFuture;
+use ashlar_block::{ByteVolume, LocalFuture};
+use ashlar_client::interface::{DeviceSample, Sample, Status, VolumeStatus};
+use ashlar_engine::Engine;
+use ashlar_engine::socket_file::SocketFile;
+use ashlar_export::fuse::mount::MountPlace;
+use ashlar_stack::attributes::Attributes;
 use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::changes::{Change, Changes};
 use ashlar_stack::devices::{Device, Devices, Role};
 
+use crate::cleanup_helper::CleanupHelper;
 use crate::ending::Ending;
+use crate::error;
+
+/// The parts of a daemon that front ends use.
+pub(crate) struct Parts<'a> {
+    /// The threads that serve.
+    pub(crate) engine: &'a Engine,
+    pub(crate) devices: &'a Arc<Devices>,
+    pub(crate) attributes: &'a Arc<Attributes>,
+    pub(crate) ending: &'a Ending,
+}
+
+/// Makes the metrics at this moment; `None`, which is logged, only for a defect.
+pub(crate) type Page = Rc<dyn Fn() -> LocalFuture<'static, Option<String>>>;
+
+/// Where the clients of a front end wait until it starts. Dropping it removes it.
+pub(crate) trait Place {
+    /// The files of its sockets.
+    fn files(&mut self) -> Vec<&mut SocketFile> {
+        Vec::new()
+    }
+
+    /// The memory that its clients may take, bytes.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    /// What is needed to end its mount.
+    fn mount(&self) -> Option<&MountPlace> {
+        None
+    }
+
+    /// From now on the cleanup helper ends its mount.
+    fn cleaned_up_by(&mut self, _helper: &Arc<CleanupHelper>) {}
+
+    /// Serves the clients.
+    ///
+    /// # Errors
+    /// It cannot serve them, or not all volumes.
+    fn start(self: Box<Self>, daemon: &Parts<'_>) -> error::Result<Box<dyn FrontEnd>>;
+}
+
+/// The place of a front end, if the configuration has it; or why it cannot be made.
+pub(crate) type Bound = error::Result<Option<Box<dyn Place>>>;
 
 /// A way in which clients reach volumes.
 pub(crate) trait FrontEnd: Send + Sync {
@@ -32,11 +86,33 @@ pub(crate) trait FrontEnd: Send + Sync {
     /// Tells clients that a volume has another size.
     fn resized(&self, device: &Device);
 
+    /// Begins what needs the whole daemon, which answers calls from now on.
+    fn begin(&self, _page: &Page) {}
+
+    /// Fills its fields of the daemon's state.
+    fn describe(&self, _status: &mut Status) {}
+
+    /// Fills its fields of a volume's state.
+    fn describe_volume(&self, _volume: &ByteVolume, _status: &mut VolumeStatus) {}
+
+    /// Fills its fields of a sample.
+    fn sample(&self, _sample: &mut Sample) {}
+
+    /// Fills its fields of a device's sample.
+    fn sample_device(&self, _device: &ByteVolume, _sample: &mut DeviceSample) {}
+
     /// Ends when it is ended from outside, or has failed.
-    fn ended<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
+    fn ended<'a>(&'a self, _ending: &'a Ending) -> LocalFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
 
     /// Ends it, once its clients have disconnected or the shutdown is forced.
     fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
+}
+
+/// The data behind front ends' locks is consistent whenever they are free.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All front ends of a daemon.
@@ -60,12 +136,17 @@ impl FrontEnds {
         Self { devices, all, state: Mutex::default() }
     }
 
+    /// Calls `visit` for each.
+    pub(crate) fn each(&self, visit: impl FnMut(&dyn FrontEnd)) {
+        self.all.iter().map(|front_end| &**front_end).for_each(visit);
+    }
+
     /// Passes all changes to the front ends.
     pub(crate) fn follow(&self) {
         if broken(Rule::FrontEndsAreTold) {
             return;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let (changes, generation) = self.devices.changes_since(state.generation);
         if state.generation == generation {
             return;
@@ -87,10 +168,10 @@ impl FrontEnds {
             match (device, change) {
                 (Some(device), Change::Registered) => offers.push(device),
                 (Some(device), Change::Resized) => {
-                    self.all.iter().for_each(|front_end| front_end.resized(&device));
+                    self.each(|front_end| front_end.resized(&device));
                 }
                 (None, Change::Registered) => {
-                    self.all.iter().for_each(|front_end| front_end.withdraw(&name));
+                    self.each(|front_end| front_end.withdraw(&name));
                 }
                 // Its clients see their requests fail.
                 (Some(_) | None, Change::Presence) | (None, Change::Resized) => {}

@@ -3,30 +3,31 @@
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ashlar_block::LocalFuture;
 use ashlar_block::byte_volume::Holes;
-use ashlar_engine::{Engine, ReceiveError, Receiver, sleep};
+use ashlar_client::interface::Status;
+use ashlar_engine::{ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{Mount, MountOptions, MountPlace, mount};
 use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
-use ashlar_stack::attributes::Attributes;
 use ashlar_stack::devices::Device;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use futures_util::stream::FuturesUnordered;
 
-use super::FrontEnd;
 use super::namespace::View;
+use super::{Bound, FrontEnd, Parts, Place, lock};
 use crate::cleanup_helper::CleanupHelper;
+use crate::config::Config;
 use crate::disks;
 use crate::ending::{Ending, Obstacle, PATIENCE};
 use crate::error::{Error, FAILURE, Result};
@@ -37,56 +38,30 @@ const RETRY: Duration = Duration::from_millis(200);
 
 type Servers = FuturesUnordered<Receiver<io::Result<()>>>;
 
-/// See the module text.
-pub(crate) struct ServedMount {
-    path: PathBuf,
-    mount: Mutex<Mount>,
-    servers: AsyncMutex<Servers>,
-    session: Arc<Session<View>>,
-    /// For notifications.
-    fd: OwnedFd,
-}
-
-/// A mount whose requests wait until [`ServedMount::start`]. Dropping it ends it.
-pub(crate) struct WaitingMount {
+/// A mount whose requests wait. Dropping it ends it.
+struct WaitingMount {
     mount: Mount,
     fd: OwnedFd,
+    /// What happens when clients punch holes.
+    holes: Holes,
+    helper: Option<Arc<CleanupHelper>>,
 }
 
-impl WaitingMount {
-    /// Mounts on `path`.
-    ///
-    /// # Errors
-    /// Mounting failed.
-    pub(crate) fn new(path: &Path, allow_other: bool) -> Result<Self> {
-        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(cannot_mount)?;
-        Ok(Self { mount, fd })
-    }
-
-    /// What is needed to end it.
-    pub(crate) fn place(&self) -> Option<&MountPlace> {
+impl Place for WaitingMount {
+    fn mount(&self) -> Option<&MountPlace> {
         self.mount.place()
     }
 
-    /// From now on the cleanup helper ends it.
-    pub(crate) fn cleaned_up_by(&mut self, helper: &Arc<CleanupHelper>) {
+    fn cleaned_up_by(&mut self, helper: &Arc<CleanupHelper>) {
+        self.helper = Some(Arc::clone(helper));
         let helper = Arc::clone(helper);
         self.mount.ended_by(Box::new(move |lazy| helper.end_mount(lazy)));
     }
-}
 
-impl ServedMount {
-    /// Serves a mount from every reactor of `engine`; `holes` says what happens when clients punch holes.
-    ///
-    /// # Errors
-    /// There is no descriptor left.
-    pub(crate) fn start(
-        engine: &Engine,
-        WaitingMount { mount, fd }: WaitingMount,
-        holes: Holes,
-        attributes: &Arc<Attributes>,
-    ) -> Result<Self> {
-        let view = View { attributes: Arc::clone(attributes) };
+    /// Serves it from every reactor.
+    fn start(self: Box<Self>, daemon: &Parts<'_>) -> Result<Box<dyn FrontEnd>> {
+        let Self { mount, fd, holes, helper } = *self;
+        let view = View { attributes: Arc::clone(daemon.attributes) };
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -95,7 +70,7 @@ impl ServedMount {
         let session = Arc::new(Session::new(view, owner, holes));
         let path = mount.path().to_owned();
         let servers = FuturesUnordered::new();
-        for handle in engine.handles() {
+        for handle in daemon.engine.handles() {
             let fd: io::Result<OwnedFd> = fd.try_clone();
             let fd = fd.map_err(|error| Error::new("cannot mount", path.display(), error))?;
             let session = Arc::clone(&session);
@@ -104,16 +79,58 @@ impl ServedMount {
                 fuse::serve(dev, session, disks::runtime()).await
             }));
         }
-        Ok(Self { path, mount: mount.into(), servers: servers.into(), session, fd })
+        let (mount, servers, users) = (mount.into(), servers.into(), Users { path, helper }.into());
+        Ok(Box::new(ServedMount { mount, servers, session, fd, users }))
+    }
+}
+
+/// Mounts on the directory of the configuration, if there is one.
+///
+/// # Errors
+/// Mounting failed.
+pub(crate) fn bind(config: &Config) -> Bound {
+    let Some(path) = &config.mount else { return Ok(None) };
+    let options = MountOptions { allow_other: config.allow_other };
+    let (mount, fd) = mount(path, options).map_err(cannot_mount)?;
+    let holes = config.holes.unwrap_or_default();
+    Ok(Some(Box::new(WaitingMount { mount, fd, holes, helper: None })))
+}
+
+/// What uses the mount.
+struct Users {
+    path: PathBuf,
+    helper: Option<Arc<CleanupHelper>>,
+}
+
+impl Users {
+    /// As far as they can be seen.
+    fn visible(&self) -> Vec<String> {
+        self.helper.as_ref().map(|helper| helper.users()).unwrap_or_default()
     }
 
-    /// The mount point.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// What the end waits for.
+    fn obstacle(&self) -> String {
+        let mut users = self.visible();
+        if users.is_empty() {
+            users.push("a process that cannot be seen".to_owned());
+        }
+        format!("{} is in use by {}", self.path.display(), users.join(", "))
     }
+}
 
+/// See the module text.
+struct ServedMount {
+    mount: Mutex<Mount>,
+    servers: AsyncMutex<Servers>,
+    session: Arc<Session<View>>,
+    /// For notifications.
+    fd: OwnedFd,
+    users: Arc<Users>,
+}
+
+impl ServedMount {
     fn mount(&self) -> MutexGuard<'_, Mount> {
-        self.mount.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.mount)
     }
 
     /// Waits until it is unmounted, or a server fails.
@@ -163,15 +180,17 @@ impl ServedMount {
     ) -> bool {
         let mut waited = Duration::ZERO;
         while let Err(error) = attempt() {
-            ending.wait_for(Obstacle::Mount(self.path.clone()));
+            let users = Arc::clone(&self.users);
+            ending.wait_for(Obstacle::Clients(Arc::new(move || users.obstacle())));
             // Both are multiples of the same unit.
             if waited == PATIENCE {
-                let users = ending.users().join(", ");
+                let users = self.users.visible().join(", ");
                 tracing::error!(%error, users, "still serving; send a second signal to force it");
             }
             waited += RETRY;
             if let Either::Right(_) = select(pin!(sleep(RETRY)), ending.forced()).await {
-                tracing::error!(path = %self.path.display(), "forced shutdown while in use");
+                let path = self.users.path.display();
+                tracing::error!(%path, "forced shutdown while in use");
                 ending.fail(FAILURE);
                 return false;
             }
@@ -191,6 +210,10 @@ impl FrontEnd for ServedMount {
 
     fn resized(&self, device: &Device) {
         fuse::tell_size(&self.fd, &self.session, &device.bytes);
+    }
+
+    fn describe(&self, status: &mut Status) {
+        status.mount = Some(self.users.path.display().to_string());
     }
 
     fn ended<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()> {

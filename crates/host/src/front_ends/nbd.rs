@@ -4,28 +4,31 @@ use std::collections::HashMap;
 use std::io;
 use std::net::ToSocketAddrs;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-use crate::options::Listen;
 use ashlar_block::{ByteVolume, LocalFuture};
-use ashlar_client::interface::NbdClient;
+use ashlar_client::interface::{
+    DeviceSample, NbdClient, Sample, Status, ThreadSample, VolumeStatus,
+};
 use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
+use ashlar_engine::socket_file::SocketFile;
 use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
 use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::clients::Origin;
 use ashlar_export::nbd::context::{CHANGED_CONTEXT, ChangeMap, ChangeMaps};
 use ashlar_export::nbd::export::{Export, Exports};
-use ashlar_export::nbd::listen::listen;
+use ashlar_export::nbd::listen::{self, listen};
 use ashlar_export::nbd::placement::Placement;
 use ashlar_stack::devices::{Device, Devices};
 use ashlar_stack::snapshots::Snapshots;
 use futures_util::future::{Either, select};
 
-use super::FrontEnd;
+use super::{Bound, FrontEnd, Parts, Place, lock};
 use crate::config::Config;
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
+use crate::options::Listen;
 
 /// A server on another thread: ends with its result.
 type Server = Receiver<io::Result<()>>;
@@ -36,31 +39,68 @@ struct ExportedVolume {
     volume: Weak<ByteVolume>,
 }
 
-/// What a daemon reports of its NBD servers.
-#[derive(Default)]
-pub(crate) struct NbdReport {
-    /// Their addresses.
-    pub(crate) addresses: Vec<String>,
+/// The sockets, on which clients wait.
+struct WaitingNbd {
+    sockets: Vec<(Listen, BoundSocket)>,
+    limits: listen::Config,
+    /// The memory for requests: how much there is, /proc says.
+    budget: Arc<Budget>,
+}
+
+impl Place for WaitingNbd {
+    fn files(&mut self) -> Vec<&mut SocketFile> {
+        self.sockets.iter_mut().filter_map(|(_, bound)| bound.file_mut()).collect()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.budget.limit_bytes() as u64
+    }
+
+    /// Exports all volumes. Connections are spread over the threads, which also accept them: those of each address on one thread.
+    fn start(self: Box<Self>, daemon: &Parts<'_>) -> Result<Box<dyn FrontEnd>> {
+        let Self { sockets, limits, budget } = *self;
+        let threads = daemon.engine.handles();
+        let this = Nbd {
+            addresses: sockets.iter().map(|(address, _)| address.to_string()).collect(),
+            most_connections: limits.max_connections,
+            exports: Arc::default(),
+            devices: Arc::downgrade(daemon.devices),
+            exported: Mutex::default(),
+            placement: Placement::on(threads),
+            servers: Mutex::default(),
+        };
+        for device in daemon.devices.volumes() {
+            let offered = this.offer(&device);
+            offered.map_err(|why| Error::new("cannot export", &device.name, why))?;
+        }
+        for ((address, bound), thread) in sockets.into_iter().zip(threads.iter().cycle()) {
+            let (limits, budget) = (limits, Arc::clone(&budget));
+            let (exports, placement) = (Arc::clone(&this.exports), Arc::clone(&this.placement));
+            let stop = daemon.ending.draining();
+            let server = thread
+                .spawn_on(move || listen(bound.into(), exports, budget, placement, limits, stop));
+            lock(&this.servers).push((address, server));
+        }
+        Ok(Box::new(this))
+    }
+}
+
+/// See the module text.
+struct Nbd {
+    addresses: Vec<String>,
     /// The most connections that each address serves.
     most_connections: usize,
     exports: Arc<Exports>,
-    /// `None` if there are no threads that serve.
-    placement: Option<Arc<Placement>>,
+    devices: Weak<Devices>,
+    /// By the names of devices.
+    exported: Mutex<HashMap<String, ExportedVolume>>,
+    placement: Arc<Placement>,
+    servers: Mutex<Vec<(Listen, Server)>>,
 }
 
-impl NbdReport {
-    /// The most connections that each address serves, if there is an address.
-    pub(crate) fn connections_limit(&self) -> Option<u64> {
-        (!self.addresses.is_empty()).then_some(self.most_connections as u64)
-    }
-
-    /// The connections on each thread.
-    pub(crate) fn connections(&self) -> Vec<usize> {
-        self.placement.as_ref().map_or_else(Vec::new, |placement| placement.connections())
-    }
-
+impl Nbd {
     /// The clients of a volume.
-    pub(crate) fn clients_of(&self, volume: &ByteVolume) -> Vec<NbdClient> {
+    fn clients_of(&self, volume: &ByteVolume) -> Vec<NbdClient> {
         let clients = self.exports.clients_of(volume).into_iter();
         let client = |(origin, count): (Origin, usize)| NbdClient {
             peer: origin.to_string(),
@@ -68,67 +108,14 @@ impl NbdReport {
         };
         clients.map(client).collect()
     }
-}
-
-/// See the module text.
-#[derive(Default)]
-pub(crate) struct Nbd {
-    exports: Arc<Exports>,
-    devices: Weak<Devices>,
-    /// By the names of devices.
-    exported: Mutex<HashMap<String, ExportedVolume>>,
-    servers: Mutex<Vec<(Listen, Server)>>,
-}
-
-impl Nbd {
-    /// Exports the volumes among `devices` to the clients that connect to `listening`. Their connections are spread by `placement` over
-    /// the threads of `engine`, which also accept them: those of each address on one thread.
-    ///
-    /// # Errors
-    /// Two volumes have one name.
-    pub(crate) fn start(
-        engine: &Engine,
-        placement: &Arc<Placement>,
-        config: &Config,
-        listening: Vec<(Listen, BoundSocket)>,
-        budget: &Arc<Budget>,
-        devices: &Arc<Devices>,
-        ending: &Ending,
-    ) -> Result<Self> {
-        let this = Self { devices: Arc::downgrade(devices), ..Self::default() };
-        for device in devices.volumes() {
-            let offered = this.offer(&device);
-            offered.map_err(|why| Error::new("cannot export", &device.name, why))?;
-        }
-        for (index, (address, bound)) in listening.into_iter().enumerate() {
-            let handle = &engine.handles()[index % engine.handles().len()];
-            let (limits, budget) = (config.nbd_options.listener(), Arc::clone(budget));
-            let (exports, placement) = (Arc::clone(&this.exports), Arc::clone(placement));
-            let stop = ending.draining();
-            let server = handle
-                .spawn_on(move || listen(bound.into(), exports, budget, placement, limits, stop));
-            lock(&this.servers).push((address, server));
-        }
-        Ok(this)
-    }
-
-    /// The addresses, limits and clients of the servers, for status and metrics.
-    pub(crate) fn report(&self, placement: Arc<Placement>, config: &Config) -> NbdReport {
-        let servers = lock(&self.servers);
-        NbdReport {
-            addresses: servers.iter().map(|(address, _)| address.to_string()).collect(),
-            most_connections: config.nbd_options.listener().max_connections,
-            exports: Arc::clone(&self.exports),
-            placement: Some(placement),
-        }
-    }
 
     /// Waits until the servers have ended.
     async fn served(servers: Vec<(Listen, Server)>, ending: &Ending) {
         let addresses: Vec<String> =
             servers.iter().map(|(address, _)| address.to_string()).collect();
         if !servers.is_empty() {
-            ending.wait_for(Obstacle::Clients(addresses.join(", ")));
+            let clients = format!("NBD clients at {}", addresses.join(", "));
+            ending.wait_for(Obstacle::Clients(Arc::new(move || clients.clone())));
         }
         for (address, server) in servers {
             match server.await {
@@ -145,11 +132,6 @@ impl Nbd {
         }
         ending.wait_for(Obstacle::Nothing);
     }
-}
-
-/// The data behind the locks is consistent whenever they are free.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl FrontEnd for Nbd {
@@ -185,8 +167,27 @@ impl FrontEnd for Nbd {
     /// A client learns the size when it connects: the protocol's extension for later sizes is not final.
     fn resized(&self, _: &Device) {}
 
-    fn ended<'a>(&'a self, _: &'a Ending) -> LocalFuture<'a, ()> {
-        Box::pin(std::future::pending())
+    fn describe(&self, status: &mut Status) {
+        status.nbd.clone_from(&self.addresses);
+    }
+
+    fn describe_volume(&self, volume: &ByteVolume, status: &mut VolumeStatus) {
+        status.nbd_clients = self.clients_of(volume);
+    }
+
+    fn sample(&self, sample: &mut Sample) {
+        let connections = self.placement.connections().into_iter().enumerate();
+        let thread = |(index, count)| ThreadSample {
+            name: Engine::thread_name(index),
+            nbd_connections: count as u64,
+        };
+        sample.threads = connections.map(thread).collect();
+        let has_address = !self.addresses.is_empty();
+        sample.nbd_connections_limit = has_address.then_some(self.most_connections as u64);
+    }
+
+    fn sample_device(&self, device: &ByteVolume, sample: &mut DeviceSample) {
+        sample.nbd_clients = self.clients_of(device);
     }
 
     fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()> {
@@ -231,12 +232,12 @@ fn change_maps(devices: &Devices, of: &str) -> Vec<ChangeMap> {
     family.into_iter().map(map).collect()
 }
 
-/// Listens for NBD clients, which wait until [`Nbd::start`]: at the addresses of the configuration, and on the sockets of the service
+/// Listens for NBD clients: at the addresses of the configuration, and on the sockets of the service
 /// manager.
 ///
 /// # Errors
 /// An address cannot be listened at.
-pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, BoundSocket)>> {
+pub(crate) fn bind(config: &Config) -> Bound {
     let passed = activation::sockets().map_err(|why| {
         let error = Error::plain("cannot use the sockets of the service manager", why);
         error.hint("a socket unit for ashlar has ListenStream=, and not Accept=yes")
@@ -247,9 +248,10 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Listen, BoundSocket)>> {
         let bound = bind_at(address, config.nbd_options.mode()).map_err(failed)?;
         Ok((with_port(address, &bound), bound))
     });
-    let all: Vec<(Listen, BoundSocket)> = passed.chain(own).collect::<Result<_>>()?;
-    all.iter().for_each(|(_, bound)| warn_of_strangers(bound, config.read_only));
-    Ok(all)
+    let sockets: Vec<(Listen, BoundSocket)> = passed.chain(own).collect::<Result<_>>()?;
+    sockets.iter().for_each(|(_, bound)| warn_of_strangers(bound, config.read_only));
+    let (limits, budget) = (config.nbd_options.listener(), config.nbd_options.budget().into());
+    Ok(Some(Box::new(WaitingNbd { sockets, limits, budget })))
 }
 
 /// The address of a socket that the service manager has made.

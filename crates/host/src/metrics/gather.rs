@@ -6,9 +6,8 @@ use ashlar_block::stats::{GroupTotals, Stats};
 use ashlar_block::{Op, Presence, Sectors};
 use ashlar_client::interface::{
     ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
-    ThreadSample,
 };
-use ashlar_engine::{Engine, timeout};
+use ashlar_engine::timeout;
 use ashlar_md::MemberStatus;
 use ashlar_stack::arrays::{Volume, WaitingArray};
 use ashlar_stack::detail::INACTIVE;
@@ -32,35 +31,27 @@ impl Service {
         let (running, waiting) = (arrays.running(), arrays.waiting());
         let devices = self.stack.devices.all();
         let snapshots = Snapshots::among(&devices);
-        Sample {
+        let mut sample = Sample {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             io: BackEnd::used().name().to_owned(),
             now_ns: monotonic_ns(),
             uptime_ns: nanoseconds(self.begun.elapsed()),
             latency_bounds_us: Sample::bounds_us(),
-            threads: self.threads(),
-            nbd_connections_limit: self.nbd.connections_limit(),
             devices: devices.iter().map(|it| self.device(it, &snapshots)).collect(),
             arrays: running.iter().map(array).chain(waiting.iter().map(waiting_array)).collect(),
             pools: self.pool_statuses(),
             jobs,
-        }
-    }
-
-    fn threads(&self) -> Vec<ThreadSample> {
-        let connections = self.nbd.connections().into_iter();
-        let thread = |(index, count)| ThreadSample {
-            name: Engine::thread_name(index),
-            nbd_connections: count as u64,
+            ..Sample::default()
         };
-        connections.enumerate().map(thread).collect()
+        self.clients.front_ends.each(|front_end| front_end.sample(&mut sample));
+        sample
     }
 
     fn device(&self, device: &Device, snapshots: &Snapshots<'_>) -> DeviceSample {
         let disk = device.gateway().disk();
         let stats = disk.stats();
         let totals = stats.totals();
-        DeviceSample {
+        let mut sample = DeviceSample {
             name: device.name.clone(),
             path: device.path.clone(),
             alias: device.links.last().cloned(),
@@ -78,8 +69,11 @@ impl Service {
             discard: operation(stats, Op::Discard, totals.discard),
             flush: operation(stats, Op::Flush, totals.flush),
             errors: stats.errors(),
-            nbd_clients: self.nbd.clients_of(&device.bytes),
-        }
+            ..DeviceSample::default()
+        };
+        let front_ends = &self.clients.front_ends;
+        front_ends.each(|front_end| front_end.sample_device(&device.bytes, &mut sample));
+        sample
     }
 }
 

@@ -4,19 +4,17 @@
 //! is sent.
 
 use std::io;
-use std::net::{Shutdown, ToSocketAddrs};
+use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_block::rate_limited;
 use ashlar_client::connection_slots::{ConnectionSlot, ConnectionSlots, Rank};
-use ashlar_engine::net::{BoundSocket, Listener, Socket};
+use ashlar_engine::net::{Listener, Socket};
 use ashlar_engine::{spawn, timeout};
 
 use super::head::{Head, Refusal, Wanted};
-use crate::error::{Error, Result};
-use crate::options::MetricsAddress;
 
 /// What is received at once, bytes.
 const PART: usize = 2048;
@@ -39,31 +37,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self { connections: 16, deadline: Duration::from_secs(10) }
     }
-}
-
-/// Listens at `address`. Warns about one that other machines may reach.
-///
-/// # Errors
-/// Those of bind(2); a host that has no address.
-pub(crate) fn bind(address: &MetricsAddress) -> Result<BoundSocket> {
-    let bind = || {
-        let first = address.host_and_port().to_socket_addrs()?.next();
-        let bound = BoundSocket::tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
-        let address = bound.local_addr()?;
-        if !address.ip().to_canonical().is_loopback() {
-            tracing::warn!(%address, "every machine that reaches this address can read the metrics");
-        }
-        Ok(bound)
-    };
-    bind().map_err(|error: io::Error| {
-        let in_use = error.kind() == io::ErrorKind::AddrInUse;
-        let error = Error::new("cannot listen for readers of metrics", address, error);
-        if in_use {
-            error.hint("another program listens there: choose another port")
-        } else {
-            error
-        }
-    })
 }
 
 /// Answers all connections, while the socket listens. `page` makes the text; with `None`, which is a defect, the answer is an error.

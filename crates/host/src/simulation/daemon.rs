@@ -30,7 +30,6 @@ use crate::clients::Clients;
 use crate::confinement::Confinement;
 use crate::disks::Access;
 use crate::ending::Ending;
-use crate::front_ends::nbd::NbdReport;
 use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::machine::Machine;
 use crate::models::Models;
@@ -136,9 +135,6 @@ impl Daemon {
             machine: Box::new(machine),
             stack: Arc::clone(&stack),
             attributes,
-            mount: None,
-            nbd: NbdReport::default(),
-            metrics: None,
             clients: Arc::clone(&clients),
             access: Access::Write,
             direct: true,

@@ -78,7 +78,7 @@ pub(crate) struct Assemble {
 impl Assemble {
     /// Whether the array is served, not only checked.
     pub(crate) fn serves(&self) -> bool {
-        self.options.mount.is_some() || !self.options.nbd.is_empty()
+        self.options.serves()
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
