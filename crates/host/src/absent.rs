@@ -37,7 +37,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// One cannot be opened for another reason than that it is absent, or is absent and the daemon may not start without it.
 pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
-    disks::use_maps(config.maps.iter().cloned());
+    disks::use_maps(config.map.iter().cloned());
     if !config.incremental {
         disks::maps::check(&config.disks)?;
     }

@@ -12,7 +12,7 @@ use crate::options::{
 use ashlar_client::access::{self, Access};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
-use ashlar_lvm::snapshots::AutoExtend;
+use ashlar_lvm::snapshots::{AutoExtend, BadAutoExtend};
 use ashlar_stack::assemble::Others;
 use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
@@ -35,13 +35,16 @@ pub const MAX_THREADS: usize = 16;
 /// The least memory for the requests of all NBD clients, bytes.
 const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
 
+/// Permissions of the NBD server's Unix sockets, unless others are given: their users can write to the volumes.
+const DEFAULT_MODE: u32 = 0o600;
+
 /// What to serve and how.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Image files, block devices, URIs of NBD exports, and `ram:SIZE`. For a daemon in the background, absolute paths.
     pub disks: Vec<PathBuf>,
     /// Those of the disks that the user has called backup files of mdadm.
-    pub backup_files: Vec<PathBuf>,
+    pub backup_file: Vec<PathBuf>,
     /// The mount point, if volumes are mounted.
     pub mount: Option<PathBuf>,
     /// Whether other users may use the mount.
@@ -50,8 +53,14 @@ pub struct Config {
     pub holes: Option<Holes>,
     /// The addresses for NBD clients.
     pub nbd: Vec<Listen>,
-    /// What NBD clients may take.
-    pub nbd_options: NbdOptions,
+    /// Permissions of the NBD server's Unix sockets.
+    pub nbd_mode: Option<Mode>,
+    /// The most NBD clients at a time at each address; others are refused.
+    pub nbd_max_connections: Option<u16>,
+    /// Seconds after which an NBD connection without requests is closed; 0, the default, for never.
+    pub nbd_idle_timeout: Option<u32>,
+    /// Memory for the requests of all NBD clients together, at least 64 MiB.
+    pub nbd_memory: Option<Bytes>,
     /// The address at which metrics are served over HTTP.
     pub metrics: Option<MetricsAddress>,
     /// Whether nothing is written to the disks, and writes to the volumes are refused.
@@ -62,8 +71,10 @@ pub struct Config {
     pub run: bool,
     /// What happens when a member that was lost comes back; by default it is re-added.
     pub readd: Option<ReAddPolicy>,
-    /// When snapshots get more space, and how much.
-    pub auto_extend: AutoExtend,
+    /// Snapshots get more space when more than this percentage of it is in use.
+    pub snapshot_autoextend_threshold: Option<u32>,
+    /// By which percentage of its size the space of a snapshot grows.
+    pub snapshot_autoextend_percent: Option<u32>,
     /// Whether arrays wait for members that come later.
     pub incremental: bool,
     /// Whether disks and arrays are served as they are, without looking at their contents.
@@ -92,9 +103,9 @@ pub struct Config {
     /// Where the log goes; by default to the console, for a daemon in the background to the system's log.
     pub log: Option<LogPlace>,
     /// The device models that give disks their timing: the last one for a disk counts.
-    pub models: Vec<Assignment>,
+    pub model: Vec<Assignment>,
     /// The maps of ddrescue that list the unread areas of disks, besides those of the process ([`crate::disks::use_maps`]).
-    pub maps: Vec<MapFile>,
+    pub map: Vec<MapFile>,
     /// Attributes to set before the daemon serves anything: path and value. The last one for a path counts.
     pub set: Vec<(String, String)>,
     /// Whether the daemon stays outside of the sandbox.
@@ -110,6 +121,9 @@ impl Config {
     /// The message about the first invalid value.
     pub fn check(&self) -> Result<()> {
         let wrong = |why: &str| Err(Error::usage(format!("cannot use the configuration: {why}")));
+        if let Err(why) = self.auto_extend() {
+            return wrong(&why.to_string());
+        }
         if self.allow_other && self.mount.is_none() {
             return wrong("allow_other needs a mount");
         }
@@ -122,10 +136,10 @@ impl Config {
         if self.spin > Some(MAX_SPIN_US) {
             return wrong(&format!("spin must not be above {MAX_SPIN_US}"));
         }
-        if self.nbd_options.max_connections == Some(0) {
+        if self.nbd_max_connections == Some(0) {
             return wrong("nbd_max_connections must not be 0");
         }
-        match self.nbd_options.memory.map(enough) {
+        match self.nbd_memory.map(enough) {
             Some(Err(why)) => wrong(&format!("nbd_memory: {why}")),
             Some(Ok(_)) | None => Ok(()),
         }
@@ -172,6 +186,36 @@ impl Config {
         Ok(access)
     }
 
+    /// When snapshots get more space, and how much.
+    ///
+    /// # Errors
+    /// A percentage that cannot be meant, which [`Self::check`] refuses, too.
+    pub(crate) fn auto_extend(&self) -> std::result::Result<AutoExtend, BadAutoExtend> {
+        AutoExtend::new(self.snapshot_autoextend_threshold, self.snapshot_autoextend_percent)
+    }
+
+    /// The permissions of the NBD server's Unix sockets.
+    pub(crate) fn nbd_mode(&self) -> u32 {
+        self.nbd_mode.map_or(DEFAULT_MODE, |mode| mode.0)
+    }
+
+    /// The settings of each NBD listener.
+    pub(crate) fn nbd_listener(&self) -> listen::Config {
+        let default = listen::Config::default();
+        let idle = self.nbd_idle_timeout.filter(|seconds| *seconds > 0);
+        listen::Config {
+            max_connections: self.nbd_max_connections.map_or(default.max_connections, usize::from),
+            idle: idle.map(|seconds| Duration::from_secs(seconds.into())),
+            ..default
+        }
+    }
+
+    /// The memory budget that all NBD listeners share.
+    pub(crate) fn nbd_budget(&self) -> Budget {
+        let bytes = self.nbd_memory.map(|bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX));
+        bytes.map_or_else(Budget::default, Budget::new)
+    }
+
     /// The options for assembling arrays.
     pub(crate) fn md(&self) -> ashlar_md::Options {
         let force = self.force || self.force_arrays;
@@ -212,46 +256,6 @@ impl Config {
         let parameters = Arc::new(parameters);
         let (force, missing_log) = (self.force, self.missing_log);
         Ok(pools::Options { parameters, force, missing_log, launcher: None })
-    }
-}
-
-/// Permissions of the NBD server's Unix sockets, unless others are given: their users can write to the volumes.
-const DEFAULT_MODE: u32 = 0o600;
-
-/// What NBD clients may take. Without a value the default is used.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NbdOptions {
-    /// Permissions of Unix sockets.
-    pub mode: Option<Mode>,
-    /// The most clients at a time at each address; others are refused.
-    pub max_connections: Option<u16>,
-    /// Seconds after which a connection without requests is closed; 0, the default, for never.
-    pub idle_timeout: Option<u32>,
-    /// Memory for the requests of all clients together, at least 64 MiB.
-    pub memory: Option<Bytes>,
-}
-
-impl NbdOptions {
-    /// The permissions of Unix sockets.
-    pub(crate) fn mode(&self) -> u32 {
-        self.mode.map_or(DEFAULT_MODE, |mode| mode.0)
-    }
-
-    /// The settings of each listener.
-    pub(crate) fn listener(&self) -> listen::Config {
-        let default = listen::Config::default();
-        let idle = self.idle_timeout.filter(|seconds| *seconds > 0);
-        listen::Config {
-            max_connections: self.max_connections.map_or(default.max_connections, usize::from),
-            idle: idle.map(|seconds| Duration::from_secs(seconds.into())),
-            ..default
-        }
-    }
-
-    /// The memory budget shared by all listeners.
-    pub(crate) fn budget(&self) -> Budget {
-        let bytes = self.memory.map(|bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX));
-        bytes.map_or_else(Budget::default, Budget::new)
     }
 }
 

@@ -117,7 +117,7 @@ pub fn serve(
     raise_open_files();
     serve_writers(config);
     Arenas::serve_buffers();
-    let models = Arc::new(Models::new(config.models.clone()));
+    let models = Arc::new(Models::new(config.model.clone()));
     if !config.incremental {
         models.check(&config.disks)?;
     }
@@ -153,7 +153,7 @@ pub fn serve(
     confinement.seal()?;
     let result = reactor.block_on(async {
         let mut probed = probe_all(disks).await;
-        check_backups(&probed, &config.backup_files)?;
+        check_backups(&probed, &config.backup_file)?;
         probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
         for disk in &probed {
             if !config.read_only && !config.whole {
@@ -161,7 +161,7 @@ pub fn serve(
             }
             match disk.candidate() {
                 Ok(_) => {}
-                Err(_) if config.backup_files.contains(&disk.disk.path) => {}
+                Err(_) if config.backup_file.contains(&disk.disk.path) => {}
                 // A disk that is not a member is itself a volume, unless arrays were requested.
                 Err(MembershipError::Foreign(_))
                     if filter.is_none() && !disk.disk.gateway.capacity().is_zero() =>
@@ -345,6 +345,7 @@ async fn run(
         background,
         console,
     } = means;
+    let auto_extend = config.auto_extend().map_err(Error::usage)?;
     let attributes = Arc::new(stack.attributes());
     let draining = ending.draining();
     let turns = Turns::new(collector, &attributes, move || draining.is_stopped());
@@ -410,7 +411,7 @@ async fn run(
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let balance = spawn(balance::balance_reads(Arc::clone(stack)));
     let ends = spawn(copies_end::record_ends(Rc::clone(&service)));
-    let filling = spawn(filling::watch_snapshots(Rc::clone(&service), config.auto_extend));
+    let filling = spawn(filling::watch_snapshots(Rc::clone(&service), auto_extend));
     let re_adds = (config.readd.unwrap_or_default() == ReAddPolicy::Auto).then(|| {
         absent::take_when_there(&service, &absent);
         spawn(returns::re_add_members(Rc::clone(&service)))

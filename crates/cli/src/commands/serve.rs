@@ -4,7 +4,7 @@ use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::config::{Config, MAX_SPIN_US, NbdOptions, nbd_memory};
+use ashlar_host::config::{Config, MAX_SPIN_US, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::options::{
@@ -12,7 +12,6 @@ use ashlar_host::options::{
     MetricsAddress, Mode, ReAddPolicy,
 };
 use ashlar_host::{background, disks};
-use ashlar_lvm::snapshots::AutoExtend;
 use clap::Args;
 use serde::Deserialize;
 use serde::de::value::MapDeserializer;
@@ -91,176 +90,226 @@ pub(crate) struct Serve {
     options: ServeOptions,
 }
 
-/// How to serve: the options of the command line, and the keys of a `stack.toml`.
-#[derive(Args, Clone, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct ServeOptions {
-    // The command that has these options says what they mean there.
-    #[arg(skip)]
-    disks: Vec<PathBuf>,
-    #[arg(skip)]
-    pub(crate) force: bool,
-    /// The options are those of all commands.
-    #[arg(skip)]
-    no_sandbox: bool,
-    #[arg(skip)]
-    map: Vec<MapFile>,
+/// Options that the command line and a `stack.toml` may both give.
+trait Over {
+    /// These, which override those of a file or come after them.
+    fn over(self, file: Self) -> Self;
+}
 
-    /// Mount the volumes and their attributes on a directory
-    #[arg(long, value_name = "DIR", help_heading = "Mount")]
-    mount: Option<PathBuf>,
+impl Over for bool {
+    fn over(self, file: Self) -> Self {
+        self | file
+    }
+}
 
-    /// Give other users access to the mount, as far as the files' modes allow
-    #[arg(long, requires = "mount", help_heading = "Mount")]
-    allow_other: bool,
+impl<T> Over for Option<T> {
+    fn over(self, file: Self) -> Self {
+        self.or(file)
+    }
+}
 
-    /// What becomes of a hole that a client punches into a volume of the mount, which may be a loop device's discard, where
-    /// discarded ranges need not read as zeroes. fast: it is zeroed if all disks below do that without writing; zero: also
-    /// if they have a command for it that may write; otherwise both refuse it. discard: it is discarded. Holes are also the write-zeroes
-    /// of a loop device, and then ext4 and others rely on the zeroes: discard only if your file system does not [default: fast]
-    #[arg(
-        long,
-        value_name = "WAY",
-        requires = "mount",
-        help_heading = "Mount",
-        hide_short_help = true
-    )]
-    #[serde(deserialize_with = "options::some_parsed")]
-    holes: Option<Holes>,
+impl<T> Over for Vec<T> {
+    fn over(self, file: Self) -> Self {
+        file.into_iter().chain(self).collect()
+    }
+}
 
-    /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
-    /// made for the daemon (LISTEN_FDS) are served, too
-    #[arg(long, value_name = "ADDRESS", help_heading = "NBD")]
-    nbd: Vec<Listen>,
+/// A struct of options, each of which is a field of [`Config`] with the same name.
+macro_rules! options {
+    ($(#[$about:meta])* pub(crate) struct $name:ident {
+        $($(#[$of:meta])* $visible:vis $option:ident: $type:ty,)*
+    }) => {
+        $(#[$about])*
+        pub(crate) struct $name {
+            $($(#[$of])* $visible $option: $type,)*
+        }
 
-    /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
-    /// and write the volumes [default: 600]
-    #[arg(long, value_name = "MODE", help_heading = "NBD")]
-    nbd_mode: Option<Mode>,
+        impl Over for $name {
+            fn over(self, file: Self) -> Self {
+                Self { $($option: self.$option.over(file.$option),)* }
+            }
+        }
 
-    /// NBD clients that are served at a time at each address; others are refused [default: 256]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "NBD", hide_short_help = true)]
-    nbd_max_connections: Option<u16>,
+        impl From<$name> for Config {
+            fn from(given: $name) -> Self {
+                Self { $($option: given.$option,)* force_arrays: false, background: false }
+            }
+        }
+    };
+}
 
-    /// Close NBD connections without requests after so many seconds, 0 for never. A client with a
-    /// mounted file system may have none for long [default: 0]
-    #[arg(long, value_name = "SECONDS", help_heading = "NBD", hide_short_help = true)]
-    nbd_idle_timeout: Option<u32>,
+options! {
+    /// How to serve: the options of the command line, and the keys of a `stack.toml`.
+    #[derive(Args, Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    pub(crate) struct ServeOptions {
+        // The command that has these options says what they mean there.
+        #[arg(skip)]
+        disks: Vec<PathBuf>,
+        #[arg(skip)]
+        pub(crate) force: bool,
+        /// The options are those of all commands.
+        #[arg(skip)]
+        no_sandbox: bool,
+        #[arg(skip)]
+        map: Vec<MapFile>,
 
-    /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
-    /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
-    #[arg(long, value_name = "SIZE", value_parser = nbd_memory, help_heading = "NBD", hide_short_help = true)]
-    nbd_memory: Option<Bytes>,
+        /// Mount the volumes and their attributes on a directory
+        #[arg(long, value_name = "DIR", help_heading = "Mount")]
+        mount: Option<PathBuf>,
 
-    /// Serve metrics for Prometheus
-    ///
-    /// At http://ADDRESS:PORT/metrics: counters and states of all devices and arrays. Each client that reaches
-    /// ADDRESS can read them; without ADDRESS, only programs on this machine reach it
-    #[arg(long, value_name = "tcp:[ADDRESS:]PORT", help_heading = "Daemon")]
-    metrics: Option<MetricsAddress>,
+        /// Give other users access to the mount, as far as the files' modes allow
+        #[arg(long, requires = "mount", help_heading = "Mount")]
+        allow_other: bool,
 
-    /// Write nothing to the disks, and refuse writes to the volumes
-    #[arg(long, alias = "readonly", short_alias = 'o', help_heading = "Disks")]
-    pub(crate) read_only: bool,
+        /// What becomes of a hole that a client punches into a volume of the mount, which may be a loop device's discard, where
+        /// discarded ranges need not read as zeroes. fast: it is zeroed if all disks below do that without writing; zero: also
+        /// if they have a command for it that may write; otherwise both refuse it. discard: it is discarded. Holes are also the write-zeroes
+        /// of a loop device, and then ext4 and others rely on the zeroes: discard only if your file system does not [default: fast]
+        #[arg(
+            long,
+            value_name = "WAY",
+            requires = "mount",
+            help_heading = "Mount",
+            hide_short_help = true
+        )]
+        #[serde(deserialize_with = "options::some_parsed")]
+        holes: Option<Holes>,
 
-    /// Use the host's page cache instead of bypassing it: for disks that are read repeatedly, with
-    /// memory to spare. Flushed data are as durable as without it
-    #[arg(long, help_heading = "I/O", hide_short_help = true)]
-    buffered: bool,
+        /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
+        /// made for the daemon (LISTEN_FDS) are served, too
+        #[arg(long, value_name = "ADDRESS", help_heading = "NBD")]
+        nbd: Vec<Listen>,
 
-    /// Start arrays with fewer members than they had last time
-    #[arg(short = 'R', long, help_heading = "Arrays")]
-    pub(crate) run: bool,
+        /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
+        /// and write the volumes [default: 600]
+        #[arg(long, value_name = "MODE", help_heading = "NBD")]
+        nbd_mode: Option<Mode>,
 
-    /// The file that `mdadm --grow` was given as --backup-file, for an array whose reshape was interrupted
-    #[arg(long, value_name = "FILE", help_heading = "Arrays", hide_short_help = true)]
-    pub(crate) backup_file: Vec<PathBuf>,
+        /// NBD clients that are served at a time at each address; others are refused [default: 256]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "NBD", hide_short_help = true)]
+        nbd_max_connections: Option<u16>,
 
-    /// What happens when a member that was lost comes back, because its server restarts for example: auto re-adds it
-    /// by the bitmap, manual waits for `ashlar md re-add` [default: auto]
-    #[arg(long, value_name = "POLICY", help_heading = "Arrays", hide_short_help = true)]
-    readd: Option<ReAddPolicy>,
+        /// Close NBD connections without requests after so many seconds, 0 for never. A client with a
+        /// mounted file system may have none for long [default: 0]
+        #[arg(long, value_name = "SECONDS", help_heading = "NBD", hide_short_help = true)]
+        nbd_idle_timeout: Option<u32>,
 
-    /// Extend the space of a snapshot when more than this percentage of it is in use, 50 to 100; 100 extends none
-    /// [default: 100]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(50..=100), help_heading = "LVM and ZFS", hide_short_help = true)]
-    snapshot_autoextend_threshold: Option<u32>,
+        /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
+        /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
+        #[arg(long, value_name = "SIZE", value_parser = nbd_memory, help_heading = "NBD", hide_short_help = true)]
+        nbd_memory: Option<Bytes>,
 
-    /// Extend the space of a snapshot by this percentage of its size, at most to what its origin can fill [default: 20]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "LVM and ZFS", hide_short_help = true)]
-    snapshot_autoextend_percent: Option<u32>,
+        /// Serve metrics for Prometheus
+        ///
+        /// At http://ADDRESS:PORT/metrics: counters and states of all devices and arrays. Each client that reaches
+        /// ADDRESS can read them; without ADDRESS, only programs on this machine reach it
+        #[arg(long, value_name = "tcp:[ADDRESS:]PORT", help_heading = "Daemon")]
+        metrics: Option<MetricsAddress>,
 
-    /// Start with the disks present: incomplete arrays wait for members from `ashlar md incremental`
-    #[arg(short = 'I', long, help_heading = "Arrays")]
-    incremental: bool,
+        /// Write nothing to the disks, and refuse writes to the volumes
+        #[arg(long, alias = "readonly", short_alias = 'o', help_heading = "Disks")]
+        pub(crate) read_only: bool,
 
-    /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and volume groups
-    #[arg(long, help_heading = "Disks")]
-    whole: bool,
+        /// Use the host's page cache instead of bypassing it: for disks that are read repeatedly, with
+        /// memory to spare. Flushed data are as durable as without it
+        #[arg(long, help_heading = "I/O", hide_short_help = true)]
+        buffered: bool,
 
-    /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
-    /// the disks that their guests see, for which there is qemu-nbd
-    #[arg(long, help_heading = "Disks", hide_short_help = true)]
-    raw: bool,
+        /// Start arrays with fewer members than they had last time
+        #[arg(short = 'R', long, help_heading = "Arrays")]
+        pub(crate) run: bool,
 
-    /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
-    /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
-    #[arg(long, value_name = "PATH=VALUE", value_parser = setting, help_heading = "Daemon")]
-    #[serde(deserialize_with = "options::settings")]
-    set: Vec<(String, String)>,
+        /// The file that `mdadm --grow` was given as --backup-file, for an array whose reshape was interrupted
+        #[arg(long, value_name = "FILE", help_heading = "Arrays", hide_short_help = true)]
+        pub(crate) backup_file: Vec<PathBuf>,
 
-    /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
-    #[arg(short = 'P', long, help_heading = "LVM and ZFS", hide_short_help = true)]
-    partial: bool,
+        /// What happens when a member that was lost comes back, because its server restarts for example: auto re-adds it
+        /// by the bitmap, manual waits for `ashlar md re-add` [default: auto]
+        #[arg(long, value_name = "POLICY", help_heading = "Arrays", hide_short_help = true)]
+        readd: Option<ReAddPolicy>,
 
-    /// Import ZFS pools for writing without their log devices: what was only in the log is lost
-    /// (with --read-only they are imported without this)
-    #[arg(long, help_heading = "LVM and ZFS", hide_short_help = true)]
-    missing_log: bool,
+        /// Extend the space of a snapshot when more than this percentage of it is in use, 50 to 100; 100 extends none
+        /// [default: 100]
+        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(50..=100), help_heading = "LVM and ZFS", hide_short_help = true)]
+        snapshot_autoextend_threshold: Option<u32>,
 
-    /// Threads that do the I/O [default: one for each processor that the process may use, at most 16]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "I/O")]
-    threads: Option<u16>,
+        /// Extend the space of a snapshot by this percentage of its size, at most to what its origin can fill [default: 20]
+        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "LVM and ZFS", hide_short_help = true)]
+        snapshot_autoextend_percent: Option<u32>,
 
-    /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
-    /// latency for more processor time [default: 150; with --mount or without io_uring 0]
-    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)), help_heading = "I/O", hide_short_help = true)]
-    spin: Option<u32>,
+        /// Start with the disks present: incomplete arrays wait for members from `ashlar md incremental`
+        #[arg(short = 'I', long, help_heading = "Arrays")]
+        incremental: bool,
 
-    /// How the kernel is asked for I/O: uring, or threads with epoll [default: uring where it is allowed]
-    #[arg(long, value_name = "WAY", help_heading = "I/O", hide_short_help = true)]
-    #[serde(deserialize_with = "options::some_parsed")]
-    io: Option<BackEnd>,
+        /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and volume groups
+        #[arg(long, help_heading = "Disks")]
+        whole: bool,
 
-    /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
-    /// repeated). The models nvme, sata-ssd, hdd (7200 turns a minute), hdd-5400, gp2 and custom (which
-    /// takes no time) are adjusted after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
-    /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%,
-    /// unreadable=1M+4K (4 KiB at 1 MiB)
-    #[arg(long, value_name = "[DISK=]MODEL", help_heading = "I/O")]
-    #[serde(deserialize_with = "options::models")]
-    model: Vec<Assignment>,
+        /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
+        /// the disks that their guests see, for which there is qemu-nbd
+        #[arg(long, help_heading = "Disks", hide_short_help = true)]
+        raw: bool,
 
-    /// Where to log: a file, to which lines are added, syslog or stderr. Lines that a slow reader has no room for are
-    /// counted and left out; the daemon never waits for it. Programs that rotate the file copy and cut it (copytruncate)
-    /// [default: stderr, with --daemon syslog]
-    #[arg(long, value_name = "FILE|syslog|stderr", help_heading = "Daemon")]
-    log: Option<LogPlace>,
+        /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
+        /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
+        #[arg(long, value_name = "PATH=VALUE", value_parser = setting, help_heading = "Daemon")]
+        #[serde(deserialize_with = "options::settings")]
+        set: Vec<(String, String)>,
 
-    /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
-    /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
-    #[arg(long, value_name = "PATH", help_heading = "Daemon")]
-    control: Option<PathBuf>,
+        /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
+        #[arg(short = 'P', long, help_heading = "LVM and ZFS", hide_short_help = true)]
+        partial: bool,
 
-    /// Let members of a group control the daemon
-    ///
-    /// The group, by its name or number, owns the control socket, with mode 660. Otherwise only root and the daemon's
-    /// user may control it.
-    ///
-    /// Members may change, overwrite and end everything that the daemon serves, and add disks that they can open
-    /// themselves. For them the daemon opens no file and connects to no server.
-    #[arg(long, value_name = "GROUP", help_heading = "Daemon")]
-    control_group: Option<Group>,
+        /// Import ZFS pools for writing without their log devices: what was only in the log is lost
+        /// (with --read-only they are imported without this)
+        #[arg(long, help_heading = "LVM and ZFS", hide_short_help = true)]
+        missing_log: bool,
+
+        /// Threads that do the I/O [default: one for each processor that the process may use, at most 16]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "I/O")]
+        threads: Option<u16>,
+
+        /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
+        /// latency for more processor time [default: 150; with --mount or without io_uring 0]
+        #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)), help_heading = "I/O", hide_short_help = true)]
+        spin: Option<u32>,
+
+        /// How the kernel is asked for I/O: uring, or threads with epoll [default: uring where it is allowed]
+        #[arg(long, value_name = "WAY", help_heading = "I/O", hide_short_help = true)]
+        #[serde(deserialize_with = "options::some_parsed")]
+        io: Option<BackEnd>,
+
+        /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
+        /// repeated). The models nvme, sata-ssd, hdd (7200 turns a minute), hdd-5400, gp2 and custom (which
+        /// takes no time) are adjusted after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
+        /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%,
+        /// unreadable=1M+4K (4 KiB at 1 MiB)
+        #[arg(long, value_name = "[DISK=]MODEL", help_heading = "I/O")]
+        #[serde(deserialize_with = "options::models")]
+        model: Vec<Assignment>,
+
+        /// Where to log: a file, to which lines are added, syslog or stderr. Lines that a slow reader has no room for are
+        /// counted and left out; the daemon never waits for it. Programs that rotate the file copy and cut it (copytruncate)
+        /// [default: stderr, with --daemon syslog]
+        #[arg(long, value_name = "FILE|syslog|stderr", help_heading = "Daemon")]
+        log: Option<LogPlace>,
+
+        /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
+        /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
+        #[arg(long, value_name = "PATH", help_heading = "Daemon")]
+        control: Option<PathBuf>,
+
+        /// Let members of a group control the daemon
+        ///
+        /// The group, by its name or number, owns the control socket, with mode 660. Otherwise only root and the daemon's
+        /// user may control it.
+        ///
+        /// Members may change, overwrite and end everything that the daemon serves, and add disks that they can open
+        /// themselves. For them the daemon opens no file and connects to no server.
+        #[arg(long, value_name = "GROUP", help_heading = "Daemon")]
+        control_group: Option<Group>,
+    }
 }
 
 /// The keys of a `stack.toml`, as its parser lists them when it refuses another one.
@@ -294,47 +343,12 @@ impl ServeOptions {
         self.mount.is_some() || !self.nbd.is_empty()
     }
 
-    /// These options, which override those of a file; disks, models and attributes come after the file's.
-    fn over(self, file: Self) -> Self {
-        Self {
-            disks: [file.disks, self.disks].concat(),
-            backup_file: [file.backup_file, self.backup_file].concat(),
-            force: self.force | file.force,
-            no_sandbox: self.no_sandbox | file.no_sandbox,
-            mount: self.mount.or(file.mount),
-            allow_other: self.allow_other | file.allow_other,
-            holes: self.holes.or(file.holes),
-            nbd: if self.nbd.is_empty() { file.nbd } else { self.nbd },
-            nbd_mode: self.nbd_mode.or(file.nbd_mode),
-            nbd_max_connections: self.nbd_max_connections.or(file.nbd_max_connections),
-            nbd_idle_timeout: self.nbd_idle_timeout.or(file.nbd_idle_timeout),
-            nbd_memory: self.nbd_memory.or(file.nbd_memory),
-            metrics: self.metrics.or(file.metrics),
-            read_only: self.read_only | file.read_only,
-            buffered: self.buffered | file.buffered,
-            run: self.run | file.run,
-            readd: self.readd.or(file.readd),
-            snapshot_autoextend_threshold: self
-                .snapshot_autoextend_threshold
-                .or(file.snapshot_autoextend_threshold),
-            snapshot_autoextend_percent: self
-                .snapshot_autoextend_percent
-                .or(file.snapshot_autoextend_percent),
-            incremental: self.incremental | file.incremental,
-            whole: self.whole | file.whole,
-            raw: self.raw | file.raw,
-            set: [file.set, self.set].concat(),
-            partial: self.partial | file.partial,
-            missing_log: self.missing_log | file.missing_log,
-            threads: self.threads.or(file.threads),
-            spin: self.spin.or(file.spin),
-            io: self.io.or(file.io),
-            model: [file.model, self.model].concat(),
-            map: [file.map, self.map].concat(),
-            log: self.log.or(file.log),
-            control: self.control.or(file.control),
-            control_group: self.control_group.or(file.control_group),
+    /// These options over those of a file. Addresses replace those of the file; all other lists follow them.
+    fn over_file(self, mut file: Self) -> Self {
+        if !self.nbd.is_empty() {
+            file.nbd.clear();
         }
+        self.over(file)
     }
 
     /// The daemon's configuration for `disks`, too.
@@ -342,48 +356,8 @@ impl ServeOptions {
     /// # Errors
     /// As [`Config::check`].
     pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Result<Config> {
-        let auto_extend =
-            AutoExtend::new(self.snapshot_autoextend_threshold, self.snapshot_autoextend_percent);
-        let auto_extend = auto_extend
-            .map_err(|why| Error::usage(format!("cannot use the configuration: {why}")))?;
-        let config = Config {
-            disks: [self.disks, disks, self.backup_file.clone()].concat(),
-            backup_files: self.backup_file,
-            mount: self.mount,
-            allow_other: self.allow_other,
-            holes: self.holes,
-            nbd: self.nbd,
-            nbd_options: NbdOptions {
-                mode: self.nbd_mode,
-                max_connections: self.nbd_max_connections,
-                idle_timeout: self.nbd_idle_timeout,
-                memory: self.nbd_memory,
-            },
-            metrics: self.metrics,
-            read_only: self.read_only,
-            buffered: self.buffered,
-            run: self.run,
-            readd: self.readd,
-            auto_extend,
-            incremental: self.incremental,
-            whole: self.whole,
-            raw: self.raw,
-            partial: self.partial,
-            missing_log: self.missing_log,
-            force: self.force,
-            force_arrays: false,
-            threads: self.threads,
-            spin: self.spin,
-            io: self.io,
-            log: self.log,
-            control: self.control,
-            control_group: self.control_group,
-            models: self.model,
-            maps: self.map,
-            set: self.set,
-            no_sandbox: self.no_sandbox,
-            background: false,
-        };
+        let mut config = Config::from(self);
+        config.disks.extend(disks.into_iter().chain(config.backup_file.clone()));
         config.check()?;
         Ok(config)
     }
@@ -397,7 +371,7 @@ impl Serve {
         let given = ServeOptions { disks: self.disks, force: self.force, ..self.options };
         let mut options =
             match &self.config {
-                Some(path) => given.over(options::load(path).map_err(|error| {
+                Some(path) => given.over_file(options::load(path).map_err(|error| {
                     Error::usage(format!("cannot use the configuration: {error}"))
                 })?),
                 None => given,

@@ -245,12 +245,12 @@ pub(crate) fn bind(config: &Config) -> Bound {
     let passed = passed.into_iter().map(|bound| Ok((address_of(&bound), bound)));
     let own = config.nbd.iter().map(|address| {
         let failed = |why| Error::new("cannot listen for NBD clients", address, why);
-        let bound = bind_at(address, config.nbd_options.mode()).map_err(failed)?;
+        let bound = bind_at(address, config.nbd_mode()).map_err(failed)?;
         Ok((with_port(address, &bound), bound))
     });
     let sockets: Vec<(Listen, BoundSocket)> = passed.chain(own).collect::<Result<_>>()?;
     sockets.iter().for_each(|(_, bound)| warn_of_strangers(bound, config.read_only));
-    let (limits, budget) = (config.nbd_options.listener(), config.nbd_options.budget().into());
+    let (limits, budget) = (config.nbd_listener(), config.nbd_budget().into());
     Ok(Some(Box::new(WaitingNbd { sockets, limits, budget })))
 }
 
