@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::Gateway;
 use ashlar_engine::Engine;
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{Access, Opener};
 
 use crate::common::{Outcome, Settings};
 use crate::fio;
@@ -76,7 +76,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         Err(_) => format!("--ioengine=nbd --uri={uri}"),
     };
     let engine = Engine::start(1)?;
-    let disk = disks::open(Path::new(&uri), Access::Write, true);
+    let disk = Opener::new(Access::Write).one(Path::new(&uri));
     let disk = disk.map_err(|error| error.to_string())?;
     let gateway: &Gateway = &disk.gateway;
     let fill = Load { until: JobEnd::Moved(BYTES), ..load(3, settings.run) };

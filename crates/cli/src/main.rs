@@ -29,9 +29,10 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ashlar_engine::signal::{self, Signal};
+use ashlar_host::disks::{Decorators, Maps};
 use ashlar_host::error::{Result, USAGE};
 use ashlar_host::options::MapFile;
-use ashlar_host::{disks, sandbox};
+use ashlar_host::sandbox;
 use ashlar_terminal::{self as output, Voice};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
@@ -113,7 +114,7 @@ fn main() -> ExitCode {
         }
         // A daemon may leave the directory.
         let maps = cli.map.into_iter().map(MapFile::absolute).collect::<Result<Vec<_>>>()?;
-        disks::use_maps(maps);
+        Decorators { maps: Maps::new(maps), ..Decorators::default() }.use_in_process();
         Ok(())
     };
     let code = match maps().and_then(|()| cli.command.run()) {

@@ -24,7 +24,7 @@ use ashlar_stack::probe::{Contents, Md, probe_readable};
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::disks::{self, Access, Opened};
+use crate::disks::{self, Access, Opened, Opener};
 use crate::error::{Error, Result};
 use crate::service::Service;
 
@@ -36,18 +36,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// One cannot be opened for another reason than that it is absent, or is absent and the daemon may not start without it.
-pub(crate) fn open(config: &Config) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
-    disks::use_maps(config.map.iter().cloned());
-    if !config.incremental {
-        disks::maps::check(&config.disks)?;
-    }
-    let opened = disks::open_present(
-        &config.disks,
-        config.access(),
-        !config.buffered,
-        "it can be read: use --read-only to read the data without changes",
-    )?;
-    let Opened { disks, mut absent } = opened;
+pub(crate) fn open(config: &Config, opener: &Opener) -> Result<(Vec<Disk>, Vec<PathBuf>)> {
+    let to_read = "it can be read: use --read-only to read the data without changes";
+    let Opened { disks, mut absent } = opener.present(&config.disks, to_read)?;
     let may_lack = config.run || config.incremental;
     if !absent.is_empty() && (disks.is_empty() || !may_lack) {
         let (_, error) = absent.swap_remove(0);
@@ -101,7 +92,8 @@ async fn take(service: Rc<Service>, path: PathBuf) {
 
 /// The array that a disk is a member of, if any, once that array may be written to. `None` if the disk cannot be reached.
 async fn find_array(service: &Service, path: &Path) -> Option<Option<Uuid>> {
-    let disk = disks::open_in_task(path, Access::Look, service.direct).await.ok()?;
+    let looking = Opener { access: Access::Look, ..service.opener.clone() };
+    let disk = looking.in_task(path).await.ok()?;
     let contents = probe_readable(&disk.gateway).await.ok()?;
     let Contents { md: Md::Member(sb), .. } = contents else { return Some(None) };
     // Adding it would write to the array.

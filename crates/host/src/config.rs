@@ -18,9 +18,10 @@ use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
 use crate::acceptance::Asked;
+use crate::disks::{self, Decorators, Models, Opener};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
-use crate::{disks, mount_point};
+use crate::mount_point;
 
 /// The directory of ZFS's module parameters.
 pub(crate) const PARAMETERS: &str = "sys/module/zfs/parameters/";
@@ -104,7 +105,7 @@ pub struct Config {
     pub log: Option<LogPlace>,
     /// The device models that give disks their timing: the last one for a disk counts.
     pub model: Vec<Assignment>,
-    /// The maps of ddrescue that list the unread areas of disks, besides those of the process ([`crate::disks::use_maps`]).
+    /// The maps of ddrescue that list the unread areas of disks, besides those of the process.
     pub map: Vec<MapFile>,
     /// Attributes to set before the daemon serves anything: path and value. The last one for a path counts.
     pub set: Vec<(String, String)>,
@@ -170,6 +171,16 @@ impl Config {
     /// The access mode for disks.
     pub(crate) fn access(&self) -> disks::Access {
         if self.read_only { disks::Access::Read } else { disks::Access::Write }
+    }
+
+    /// How disks are opened.
+    pub(crate) fn opener(&self) -> Opener {
+        let decorators = Decorators {
+            maps: Decorators::of_process().maps.with(&self.map),
+            models: Models::new(self.model.clone()),
+        };
+        let (access, direct) = (self.access(), !self.buffered);
+        Opener { access, direct, decorators: Arc::new(decorators) }
     }
 
     /// Checks that everything needed to serve is available, before any disk is touched. Returns who may control the

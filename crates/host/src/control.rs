@@ -180,7 +180,7 @@ impl Service {
             degraded: (array.raid_disks as usize).saturating_sub(array.members.len()),
             ..VolumeStatus::default()
         });
-        let modelled = self.models.used().into_iter();
+        let modelled = self.opener.decorators.models.used().into_iter();
         let mut status = interface::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

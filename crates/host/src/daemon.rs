@@ -59,13 +59,12 @@ use crate::config::{Config, PARAMETERS};
 use crate::confinement::Confinement;
 #[cfg(debug_assertions)]
 use crate::defect;
-use crate::disks::Identity;
+use crate::disks::{Identity, Opener};
 use crate::ending::Ending;
 use crate::error::{Error, FAILURE, Result};
 use crate::front_ends::{FrontEnds, Page, Parts};
 use crate::incremental::log_notes;
 use crate::machine::{Machine, ThisMachine};
-use crate::models::Models;
 use crate::options::{BackEnd, ReAddPolicy};
 use crate::places::Places;
 use crate::scrubs::Scrubs;
@@ -77,7 +76,7 @@ use crate::{absent, balance, copies_end, disks, filling, notify, pools_end, retu
 struct Means<'a> {
     config: &'a Config,
     access: Access,
-    models: Arc<Models>,
+    opener: Opener,
     /// Where clients wait.
     places: Places,
     confinement: Confinement,
@@ -117,9 +116,9 @@ pub fn serve(
     raise_open_files();
     serve_writers(config);
     Arenas::serve_buffers();
-    let models = Arc::new(Models::new(config.model.clone()));
+    let opener = config.opener();
     if !config.incremental {
-        models.check(&config.disks)?;
+        opener.decorators.check(&config.disks)?;
     }
     let confinement = Confinement::of(config);
     if !confinement.is_on() {
@@ -128,10 +127,9 @@ pub fn serve(
     let mut pools = config.pools()?;
     let others = config.others();
     let access = config.check_surroundings()?;
-    let (disks, absent) = absent::open(config)?;
+    let (disks, absent) = absent::open(config, &opener)?;
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
-    let disks = disks.into_iter().map(|disk| models.wrap(disk)).collect();
     let mut places = Places::make(config, &access)?;
     if let Some(helper) = places.keep(confinement.is_on())? {
         ending.cleaned_up_by(&helper);
@@ -186,7 +184,7 @@ pub fn serve(
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
         // Drop the references, so that disks are free when they are released later.
         drop(probed);
-        disks::maps::keep_members(&stack);
+        opener.decorators.maps.keep_members(&stack);
         log_findings(&stack, config.run);
         let accepted = accept(config, &mut stack, options);
         let stack = Arc::new(stack);
@@ -202,7 +200,7 @@ pub fn serve(
                 let means = Means {
                     config,
                     access,
-                    models,
+                    opener,
                     places,
                     confinement,
                     identities,
@@ -337,7 +335,7 @@ async fn run(
     let Means {
         config,
         access,
-        models,
+        opener,
         places,
         confinement,
         identities,
@@ -387,10 +385,8 @@ async fn run(
         stack: Arc::clone(stack),
         attributes,
         clients: Arc::clone(&clients),
-        access: config.access(),
-        direct: !config.buffered,
+        opener,
         confinement,
-        models,
         turns,
         deferred: deferred.into(),
         identities: identities.into(),

@@ -33,7 +33,7 @@ impl Service {
         let mut turn = self.turn().await?;
         let new = self.open(&turn, None, &at.disk, passed).await?;
         let contents = new.contents().await?;
-        if self.access == Access::Write {
+        if self.opener.access == Access::Write {
             new.refuse_rivals(&contents).await?;
         }
         let sb = match contents.md {

@@ -53,7 +53,6 @@ mod manage;
 pub mod md;
 mod membership;
 mod metrics;
-mod models;
 mod mount_point;
 mod notify;
 pub mod options;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ashlar_block::{LocalFuture, Runtime};
 use ashlar_stack::assemble::Disk;
 
-use crate::disks::{self, Access, Identity};
+use crate::disks::{self, Identity, Opener};
 use crate::error::Result;
 use crate::lvm::archive::Archives;
 
@@ -25,16 +25,11 @@ pub(crate) trait Machine {
     /// Its file system does not respond.
     fn identity<'a>(&'a self, path: &'a Path) -> LocalFuture<'a, Result<Option<Identity>>>;
 
-    /// Opens the disk at `path`, with direct I/O where possible if `direct`.
+    /// Opens the disk at `path`.
     ///
     /// # Errors
     /// It cannot be opened.
-    fn open<'a>(
-        &'a self,
-        path: &'a Path,
-        access: Access,
-        direct: bool,
-    ) -> LocalFuture<'a, Result<Disk>>;
+    fn open<'a>(&'a self, path: &'a Path, opener: &'a Opener) -> LocalFuture<'a, Result<Disk>>;
 
     /// The archives of groups' descriptions for a change that `command` makes; with `keep` false, it leaves none.
     ///
@@ -61,13 +56,8 @@ impl Machine for ThisMachine {
         Box::pin(disks::identity_in_task(path))
     }
 
-    fn open<'a>(
-        &'a self,
-        path: &'a Path,
-        access: Access,
-        direct: bool,
-    ) -> LocalFuture<'a, Result<Disk>> {
-        Box::pin(disks::open_in_task(path, access, direct))
+    fn open<'a>(&'a self, path: &'a Path, opener: &'a Opener) -> LocalFuture<'a, Result<Disk>> {
+        Box::pin(opener.in_task(path))
     }
 
     fn archives(&self, keep: bool, command: &str) -> Result<Archives> {

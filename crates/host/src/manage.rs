@@ -406,15 +406,7 @@ impl Service {
         passed: &PassedFiles,
     ) -> Result<NewDisk, Reply> {
         let identity = self.identity_with(path, passed).await?;
-        let opened = self.open_or_take(Path::new(path), passed).await?;
-        let gateway = if self.models.is_empty() {
-            opened.gateway
-        } else {
-            // A model may name the disk by another path: this asks the file system.
-            let models = Arc::clone(&self.models);
-            let wrapped = disks::asked(Path::new(path), move |_| models.wrap(opened)).await;
-            wrapped.map_err(refused_by)?.gateway
-        };
+        let Disk { gateway, .. } = self.open_or_take(Path::new(path), passed).await?;
         let former = self.former_path(identity.as_ref());
         let path = match former {
             // Another file may have the inode number of a deleted one now.

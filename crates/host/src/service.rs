@@ -18,10 +18,9 @@ use serde_json::json;
 use crate::claimed::Identities;
 use crate::clients::Clients;
 use crate::confinement::Confinement;
-use crate::disks::{self, Access, Identity};
+use crate::disks::{self, Access, Identity, Opener};
 use crate::ending::Ending;
 use crate::machine::Machine;
-use crate::models::Models;
 use crate::scrubs::Scrubs;
 use crate::speeds::Speeds;
 use crate::stopping::Farewells;
@@ -35,14 +34,10 @@ pub(crate) struct Service {
     pub(crate) stack: Arc<Stack>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) clients: Arc<Clients>,
-    /// The access mode for disks.
-    pub(crate) access: Access,
-    /// Whether disks are opened for direct I/O.
-    pub(crate) direct: bool,
+    /// How disks are opened.
+    pub(crate) opener: Opener,
     /// The sandbox that the daemon is in.
     pub(crate) confinement: Confinement,
-    /// The device models of disks.
-    pub(crate) models: Arc<Models>,
     /// Each change of the stack takes a turn.
     pub(crate) turns: Arc<Turns>,
     /// Attributes to set once they exist, with their values.
@@ -111,7 +106,7 @@ impl Service {
                 let why = format!("cannot use {shown}: the daemon sees another file there");
                 return Err(refused(why, None));
             }
-            return disks::adopt(descriptor, path, self.access, self.direct).map_err(refused_by);
+            return self.opener.adopt(descriptor, path).await.map_err(refused_by);
         }
         match passed.caller {
             Caller::Member { user } if disks::is_no_file(path) => {
@@ -120,7 +115,7 @@ impl Service {
                 return Err(refused(why, Some("only root and the daemon's user may")));
             }
             Caller::Owner if !self.confinement.is_on() || disks::is_ram(path) => {
-                let opened = self.machine.open(path, self.access, self.direct).await;
+                let opened = self.machine.open(path, &self.opener).await;
                 return opened.map_err(refused_by);
             }
             Caller::Owner if disks::is_on_network(path) => {
@@ -131,7 +126,7 @@ impl Service {
             }
             Caller::Owner | Caller::Member { .. } => {}
         }
-        let access = if self.access == Access::Write { "write" } else { "read" };
+        let access = if self.opener.access == Access::Write { "write" } else { "read" };
         Err(control_error("NotOpened", json!({ "path": shown.to_string(), "access": access })))
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::now_ns;
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{self, Access, Opener};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::size;
 use ashlar_sim::model::NamedModel;
@@ -237,7 +237,7 @@ impl LvmSnapshot {
 
     /// Writes the file to the volume, before there is a snapshot.
     async fn fill(&self, image: &Path, file: Sectors, site: Option<Arc<Site>>) -> Result<()> {
-        let disk = disks::open(image, Access::Write, true)?.gateway;
+        let disk = Opener::new(Access::Write).one(image)?.gateway;
         let volumes = Volumes::activate(image, &disk).await;
         let volume = volumes.find(VOLUME_NAME)?;
         match site {
@@ -258,7 +258,7 @@ impl LvmSnapshot {
         file: Sectors,
         site: Option<Arc<Site>>,
     ) -> Result<Vec<DiskFigures>> {
-        let disk = disks::open(image, Access::Write, true)?.gateway;
+        let disk = Opener::new(Access::Write).one(image)?.gateway;
         // In this order, because the disk below a model gets other settings.
         let name = "the image file as it is, direct I/O where it can be had";
         let real = self.measure_disk(name, (image, &disk), file, site.as_ref()).await?;

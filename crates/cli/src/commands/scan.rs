@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{self, Access, Opener};
 use ashlar_host::error::Result;
 use ashlar_host::lvm::local_system_ids;
 use ashlar_host::sandbox::Sandbox;
@@ -37,7 +37,8 @@ pub(crate) struct Scan {
 impl Scan {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let sandbox = Sandbox::of(&self.disks);
-        let opened = disks::open_all(&self.disks, Access::Look)?;
+        let opener = Opener::new(Access::Look);
+        let opened = opener.all(&self.disks)?;
         let local = local_system_ids();
         let reactor = disks::reactor()?;
         // In the sandbox a terminal cannot be asked.
@@ -47,7 +48,7 @@ impl Scan {
             let probed = ashlar_stack::assemble::probe_all(opened).await;
             ashlar_stack::scan::scan(&probed, local, &disks::runtime()).await
         });
-        for found in disks::mapped_disks() {
+        for found in opener.decorators.maps.known() {
             let disk = found.disk.display().to_string();
             graph.amend_roots(&disk, |node| {
                 let node = node.fact("map", found.map.display()).fact("unread", found.unread_bytes);

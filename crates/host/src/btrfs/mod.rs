@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 pub use self::counters::{DeviceCounters, device_counters};
 pub use self::looking::{LookedAt, LookedThrough, look_through};
-use crate::disks::{self, Access};
+use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
 use crate::sandbox::Sandbox;
@@ -93,7 +93,8 @@ impl Selection {
     /// # Errors
     /// The devices cannot be opened, or do not belong to one file system.
     pub async fn open(&self, access: Access, sandbox: Sandbox) -> Result<OpenFileSystem> {
-        let opened = disks::open_all(&self.devices, access)?;
+        let opener = Opener::new(access);
+        let opened = opener.all(&self.devices)?;
         let others = Others { local: local_system_ids(), force: false };
         sandbox.enter()?;
         let writable = access == Access::Write;
@@ -104,7 +105,7 @@ impl Selection {
             ..Options::default()
         };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
-        disks::maps::keep_members(&stack);
+        opener.decorators.maps.keep_members(&stack);
         let found = self.open_on(&stack, writable).await;
         match found {
             Ok(fs) => Ok(OpenFileSystem { fs, stack }),
@@ -117,7 +118,7 @@ impl Selection {
     /// # Errors
     /// There is no file system, or more than one.
     async fn identify(&self, sandbox: Sandbox) -> Result<Uuid> {
-        let opened = disks::open_all(&self.devices, Access::Look)?;
+        let opened = Opener::new(Access::Look).all(&self.devices)?;
         sandbox.enter()?;
         let md = ashlar_md::Options { run: true, read_only: true, force: false };
         let options = Options { md, partial: true, ..Options::default() };

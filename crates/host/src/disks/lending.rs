@@ -4,7 +4,8 @@ use std::path::Path;
 
 use ashlar_client::client::Client;
 
-use super::{maps, open_to_lend};
+use super::decorators::Decorators;
+use super::opener::Opener;
 use crate::error::Result;
 
 /// Connects to the daemon at `control`, or at the default path: what it asks for and cannot open by itself, this process opens.
@@ -12,6 +13,6 @@ use crate::error::Result;
 /// # Errors
 /// No daemon listens there, or the user has named maps, which a running daemon does not accept.
 pub fn lending_client(control: Option<&Path>) -> Result<Client> {
-    maps::refuse()?;
-    Client::connect(control, open_to_lend)
+    Decorators::of_process().may_call()?;
+    Client::connect(control, |path, access| Opener::new(access).lend(path))
 }

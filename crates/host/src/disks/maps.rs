@@ -1,7 +1,4 @@
 //! Maps of GNU ddrescue: `--map`, and those beside images.
-//!
-//! The maps belong to the process, not to a command, so that a disk has its map wherever it is opened, also when a daemon reopens
-//! it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -10,19 +7,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::Gateway;
+use ashlar_client::disk_path::{is_no_file, is_same};
 use ashlar_stack::assemble::{Disk, Stack};
 use ashlar_stack::ddrescue::{MAX_BYTES, RescueMap, RescuedDevice, claims_to_be_a_map};
 use ashlar_stack::graph::human_size;
 use rustix::fs::OFlags;
 
-use crate::disks;
+use super::decorator::Decorator;
 use crate::error::{Error, Result};
 use crate::options::MapFile;
 
-/// The maps that the user named.
-static GIVEN: Mutex<Vec<MapFile>> = Mutex::new(Vec::new());
-/// What is known of the disks with a map.
-static KNOWN: Mutex<Vec<MappedDisk>> = Mutex::new(Vec::new());
+/// The maps that the user named, and those that were found.
+#[derive(Debug, Default)]
+pub struct Maps {
+    /// Those that the user named.
+    given: Mutex<Vec<MapFile>>,
+    /// What is known of the disks with a map.
+    known: Mutex<Vec<MappedDisk>>,
+}
 
 /// A disk with a map.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,112 +55,150 @@ fn locked<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Applies these maps to the disks that this process opens from now on, too; the last one for a disk counts.
-pub fn use_maps(maps: impl IntoIterator<Item = MapFile>) {
-    locked(&GIVEN).extend(maps);
-}
+impl Maps {
+    /// These maps; the last one for a disk counts.
+    pub fn new(given: Vec<MapFile>) -> Self {
+        Self { given: Mutex::new(given), known: Mutex::default() }
+    }
 
-/// Refuses maps for a client of a daemon.
-///
-/// # Errors
-/// The user has named some.
-pub(crate) fn refuse() -> Result<()> {
-    let given = locked(&GIVEN);
-    let Some(map) = given.first() else { return Ok(()) };
-    let text = format!("cannot use the map {}: the daemon opens the disks", map.file.display());
-    Err(Error::usage(text).hint("ashlar serve --map uses it from the start"))
-}
+    /// These, and then `more`.
+    pub(crate) fn with(&self, more: &[MapFile]) -> Self {
+        let given = [&locked(&self.given)[..], more].concat();
+        Self { given: Mutex::new(given), known: Mutex::new(self.known()) }
+    }
 
-/// Has arrays keep members with more read errors than md forgives within an hour, if a disk was not read completely: these errors are
-/// of the disk that ddrescue has read, and an image does not get worse. Otherwise each of two images that lack different parts could
-/// leave its array, and take with it what the other one lacks.
-pub(crate) fn keep_members(stack: &Stack) {
-    if locked(&KNOWN).iter().any(|found| found.areas > 0) {
-        for array in stack.arrays.running() {
-            array.view.members().set_max_read_errors(u32::MAX);
+    /// The disks that were opened and have a map.
+    pub fn known(&self) -> Vec<MappedDisk> {
+        locked(&self.known).clone()
+    }
+
+    /// Has arrays keep members with more read errors than md forgives within an hour, if a disk was not read completely: these errors are
+    /// of the disk that ddrescue has read, and an image does not get worse. Otherwise each of two images that lack different parts could
+    /// leave its array, and take with it what the other one lacks.
+    pub(crate) fn keep_members(&self, stack: &Stack) {
+        if locked(&self.known).iter().any(|found| found.areas > 0) {
+            for array in stack.arrays.running() {
+                array.view.members().set_max_read_errors(u32::MAX);
+            }
+        }
+    }
+
+    /// The map of a disk and its file: the one that the user named, or else one beside the image.
+    fn map_of(&self, disk: &Path) -> Result<Option<(PathBuf, RescueMap)>> {
+        let named = |map: &&MapFile| {
+            let wanted = map.disk.as_deref();
+            wanted.is_some_and(|wanted| is_same(disk, wanted))
+        };
+        let given = locked(&self.given).iter().rev().find(named).map(|map| map.file.clone());
+        if let Some(file) = given {
+            let text = read(&file)?;
+            let map = RescueMap::parse(&text).map_err(|why| {
+                let error = Error::new("cannot use the map", file.display(), why);
+                error.hint("a map is the third file of ddrescue DISK IMAGE MAP")
+            })?;
+            return Ok(Some((file, map)));
+        }
+        let is_image = !is_no_file(disk) && disk.is_file();
+        for file in if is_image { beside(disk) } else { Vec::new() } {
+            if !file.is_file() || is_same(&file, disk) {
+                continue;
+            }
+            let text = read(&file)?;
+            match RescueMap::parse(&text) {
+                Ok(map) => return Ok(Some((file, map))),
+                Err(why) if claims_to_be_a_map(&text) => {
+                    let error = Error::new("cannot use the map", file.display(), why);
+                    return Err(error.hint(
+                        "ddrescue wrote it beside the image: mend it, name another one with --map, or move it away",
+                    ));
+                }
+                Err(why) => tracing::debug!(file = %file.display(), %why, "no map of ddrescue"),
+            }
+        }
+        Ok(None)
+    }
+
+    fn note(&self, found: &MappedDisk) {
+        let mut known = locked(&self.known);
+        if known.contains(found) {
+            return;
+        }
+        known.retain(|other| other.disk != found.disk);
+        known.push(found.clone());
+        let (disk, map) = (found.disk.display(), found.map.display());
+        let text = found.unread();
+        if found.areas == 0 {
+            tracing::info!(%disk, %map, "{text}");
+        } else {
+            tracing::warn!(%disk, %map, "{text}: reads of that fail");
         }
     }
 }
 
-/// The disks that were opened and have a map.
-pub fn mapped_disks() -> Vec<MappedDisk> {
-    locked(&KNOWN).clone()
-}
-
-/// Finds the disks that the user's maps are for among all `disks` of a command.
-///
-/// # Errors
-/// One is for none of them, or for an unnamed one although there are several.
-pub(crate) fn check(disks: &[PathBuf]) -> Result<()> {
-    for map in locked(&GIVEN).iter_mut() {
-        let listed = || disks.iter().map(|disk| disk.display().to_string()).collect::<Vec<_>>();
-        match (&map.disk, disks) {
-            (None, [only]) => map.disk = Some(only.clone()),
-            (None, _) => {
-                let text = format!("which disk is the map {} for?", map.file.display());
-                let hint = format!("--map DISK={}", map.file.display());
-                return Err(Error::usage(text).hint(hint));
-            }
-            (Some(wanted), _) if disks.iter().any(|disk| disks::is_same(disk, wanted)) => {}
-            (Some(wanted), _) => {
-                let wanted = wanted.display();
-                let text = format!("a map for {wanted}, which is not among the disks");
-                return Err(Error::usage(text).hint(format!("they are {}", listed().join(", "))));
+impl Decorator for Maps {
+    /// Finds the disk that an unnamed map is for.
+    fn check(&self, disks: &[PathBuf]) -> Result<()> {
+        for map in locked(&self.given).iter_mut() {
+            let listed = || disks.iter().map(|disk| disk.display().to_string()).collect::<Vec<_>>();
+            match (&map.disk, disks) {
+                (None, [only]) => map.disk = Some(only.clone()),
+                (None, _) => {
+                    let text = format!("which disk is the map {} for?", map.file.display());
+                    let hint = format!("--map DISK={}", map.file.display());
+                    return Err(Error::usage(text).hint(hint));
+                }
+                (Some(wanted), _) if disks.iter().any(|disk| is_same(disk, wanted)) => {}
+                (Some(wanted), _) => {
+                    let wanted = wanted.display();
+                    let text = format!("a map for {wanted}, which is not among the disks");
+                    return Err(
+                        Error::usage(text).hint(format!("they are {}", listed().join(", ")))
+                    );
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// A disk whose reads fail in the areas that its map, if it has one, lists as unread.
-///
-/// # Errors
-/// The map cannot be read, has another format, or belongs to another disk.
-pub(super) fn apply(disk: Disk) -> Result<Disk> {
-    let Some((file, map)) = map_of(&disk.path)? else { return Ok(disk) };
-    let size = disk.gateway.capacity().bytes();
-    if map.end() / 512 > size / 512 {
-        return Err(too_large(&disk.path, &file, map.end(), size));
+    /// Reads fail in the areas that the map of the disk, if it has one, lists as unread.
+    fn over(&self, disk: Disk) -> Result<Disk> {
+        let Some((file, map)) = self.map_of(&disk.path)? else { return Ok(disk) };
+        let size = disk.gateway.capacity().bytes();
+        if map.end() / 512 > size / 512 {
+            return Err(too_large(&disk.path, &file, map.end(), size));
+        }
+        let unread = map.unread(size);
+        let found = MappedDisk {
+            disk: disk.path.clone(),
+            map: file,
+            unread_bytes: unread.iter().map(|area| area.end - area.start).sum(),
+            areas: unread.len(),
+        };
+        self.note(&found);
+        if unread.is_empty() {
+            return Ok(disk);
+        }
+        let device = RescuedDevice::new(disk.gateway, &unread);
+        Ok(Disk { path: disk.path, gateway: Gateway::new(Arc::new(device)) })
     }
-    let unread = map.unread(size);
-    let found = MappedDisk {
-        disk: disk.path.clone(),
-        map: file,
-        unread_bytes: unread.iter().map(|area| area.end - area.start).sum(),
-        areas: unread.len(),
-    };
-    note(&found);
-    if unread.is_empty() {
-        return Ok(disk);
-    }
-    let device = RescuedDevice::new(disk.gateway, &unread);
-    Ok(Disk { path: disk.path, gateway: Gateway::new(Arc::new(device)) })
-}
 
-/// Refuses to pass a disk with a map to a daemon, which would not know what was not read.
-///
-/// # Errors
-/// It has one.
-pub(super) fn refuse_passing(path: &Path) -> Result<()> {
-    let Some((file, _)) = map_of(path)? else { return Ok(()) };
-    let why = format!("a running daemon takes no map, and this disk has {}", file.display());
-    let error = Error::new("cannot hand in", path.display(), why);
-    Err(error.hint("serve it from the start, or move the map away if all of the disk was read"))
-}
-
-fn note(found: &MappedDisk) {
-    let mut known = locked(&KNOWN);
-    if known.contains(found) {
-        return;
+    /// Its owner has looked for a map, and lends no disk with one.
+    fn over_lent(&self, disk: Disk) -> Result<Disk> {
+        Ok(disk)
     }
-    known.retain(|other| other.disk != found.disk);
-    known.push(found.clone());
-    let (disk, map) = (found.disk.display(), found.map.display());
-    let text = found.unread();
-    if found.areas == 0 {
-        tracing::info!(%disk, %map, "{text}");
-    } else {
-        tracing::warn!(%disk, %map, "{text}: reads of that fail");
+
+    fn may_lend(&self, path: &Path) -> Result<()> {
+        let Some((file, _)) = self.map_of(path)? else { return Ok(()) };
+        let why = format!("a running daemon takes no map, and this disk has {}", file.display());
+        let error = Error::new("cannot hand in", path.display(), why);
+        Err(error.hint("serve it from the start, or move the map away if all of the disk was read"))
+    }
+
+    fn may_call(&self) -> Result<()> {
+        let given = locked(&self.given);
+        let Some(map) = given.first() else { return Ok(()) };
+        let text = format!("cannot use the map {}: the daemon opens the disks", map.file.display());
+        Err(Error::usage(text).hint("ashlar serve --map uses it from the start"))
     }
 }
 
@@ -170,41 +210,6 @@ fn too_large(disk: &Path, map: &Path, end: u64, size: u64) -> Error {
          not read, so that the image is too short: truncate -s {end} {shown}"
     );
     Error::new("cannot use the map of", shown, why).hint(hint)
-}
-
-/// The map of a disk and its file: the one that the user named, or else one beside the image.
-fn map_of(disk: &Path) -> Result<Option<(PathBuf, RescueMap)>> {
-    let named = |map: &&MapFile| {
-        let wanted = map.disk.as_deref();
-        wanted.is_some_and(|wanted| disks::is_same(disk, wanted))
-    };
-    let given = locked(&GIVEN).iter().rev().find(named).map(|map| map.file.clone());
-    if let Some(file) = given {
-        let text = read(&file)?;
-        let map = RescueMap::parse(&text).map_err(|why| {
-            let error = Error::new("cannot use the map", file.display(), why);
-            error.hint("a map is the third file of ddrescue DISK IMAGE MAP")
-        })?;
-        return Ok(Some((file, map)));
-    }
-    let is_image = !disks::is_no_file(disk) && disk.is_file();
-    for file in if is_image { beside(disk) } else { Vec::new() } {
-        if !file.is_file() || disks::is_same(&file, disk) {
-            continue;
-        }
-        let text = read(&file)?;
-        match RescueMap::parse(&text) {
-            Ok(map) => return Ok(Some((file, map))),
-            Err(why) if claims_to_be_a_map(&text) => {
-                let error = Error::new("cannot use the map", file.display(), why);
-                return Err(error.hint(
-                    "ddrescue wrote it beside the image: mend it, name another one with --map, or move it away",
-                ));
-            }
-            Err(why) => tracing::debug!(file = %file.display(), %why, "no map of ddrescue"),
-        }
-    }
-    Ok(None)
 }
 
 /// Where the map of an image may be: `disk.img.map`, and for `disk.img` also `disk.map`.

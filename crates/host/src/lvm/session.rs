@@ -17,7 +17,7 @@ use ashlar_stack::probe::{Contents, Md, probe};
 use super::devices::Volumes;
 use super::dialogue::Dialogue;
 use super::system_id::local_system_ids;
-use crate::disks::{self, Access};
+use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 use crate::sandbox::Sandbox;
 
@@ -73,7 +73,7 @@ pub fn with_session<T>(
         let hint = "name them with --devices DISK,...";
         return Err(Error::usage("no disks to look for physical volumes on").hint(hint));
     }
-    let opened = disks::open_all(disks, access)?;
+    let opened = Opener::new(access).all(disks)?;
     let local = local_system_ids();
     let reactor = disks::reactor()?;
     sandbox.enter()?;

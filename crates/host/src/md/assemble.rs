@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::homehost;
 use crate::acceptance::{Asked, check_backups, check_started};
-use crate::disks::{self, Access};
+use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 
 /// Which array is meant; all of them if nothing is given.
@@ -56,7 +56,7 @@ fn no_member() -> Error {
 /// # Errors
 /// There is no member.
 pub async fn find_members(among: &[PathBuf], filter: &MemberFilter) -> Result<Vec<PathBuf>> {
-    let probed = probe_all(disks::open_for_scan(among)).await;
+    let probed = probe_all(Opener::new(Access::Look).openable(among)).await;
     let members = probed.iter().filter(|probed| probed.candidate().is_ok());
     let selected = members.filter(|probed| filter.accepts(probed));
     let found: Vec<PathBuf> = selected.map(|probed| probed.disk.path.clone()).collect();
@@ -77,7 +77,7 @@ pub async fn try_to_assemble(
 ) -> Result<Vec<String>> {
     let access = if md.read_only { Access::Read } else { Access::Write };
     let all = [devices, backups].concat();
-    let mut probed = probe_all(disks::open_all(&all, access)?).await;
+    let mut probed = probe_all(Opener::new(access).all(&all)?).await;
     check_backups(&probed, backups)?;
     probed.retain(|disk| filter.accepts(disk));
     for disk in probed.iter().filter(|disk| !disk.is_reshape_backup()) {
@@ -145,7 +145,7 @@ pub async fn update(
     let is_named = filter.uuid.is_some();
     let mut update = options.parse(filter)?;
     let mut members: Vec<Candidate> = Vec::new();
-    for probed in probe_all(disks::open_all(devices, Access::Write)?).await {
+    for probed in probe_all(Opener::new(Access::Write).all(devices)?).await {
         if filter.accepts(&probed) {
             let path = probed.disk.path.display();
             if let Ok(contents) = &probed.contents

@@ -19,7 +19,7 @@ use ashlar_stack::wipe;
 use uuid::Uuid;
 
 use super::homehost;
-use crate::disks::{self, Access};
+use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 
 /// The word for a device that will be added later.
@@ -313,7 +313,7 @@ impl NewArray {
             layout.transpose().map_err(|why| Error::usage(format_args!("--layout: {why}")))?;
         let present = devices.iter().filter(|device| !device.is_missing());
         let present: Vec<PathBuf> = present.map(|device| device.path.clone()).collect();
-        let mut opened = disks::open_all(&present, access)?.into_iter();
+        let mut opened = Opener::new(access).all(&present)?.into_iter();
         let member = |device: &MemberPath| {
             if device.is_missing() {
                 return None;

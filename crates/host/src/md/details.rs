@@ -7,7 +7,7 @@ use ashlar_stack::assemble::{MembershipError, Options, ProbedDisk, assemble, pro
 use ashlar_stack::detail::Detail;
 use ashlar_stack::signature::{Signature, Usage};
 
-use crate::disks::{self, Access};
+use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 use crate::sandbox::Sandbox;
 
@@ -40,7 +40,7 @@ fn is_partitioned(disk: &ProbedDisk) -> bool {
 /// # Errors
 /// A device cannot be opened, or has neither a member nor partitions.
 pub async fn arrays_on(devices: &[PathBuf], sandbox: Sandbox) -> Result<ArraysOnDisks> {
-    let opened = disks::open_all(devices, Access::Look)?;
+    let opened = Opener::new(Access::Look).all(devices)?;
     sandbox.enter()?;
     let probed = probe_all(opened).await;
     let (mut whole, mut damaged) = (true, Vec::new());

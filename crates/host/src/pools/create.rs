@@ -12,7 +12,7 @@ use ashlar_zfs::client::{Parameters, Pool};
 use ashlar_zfs::protocol::{Command, DiskWipe, NewVdev, VdevClass, VdevKind};
 
 use super::{not_had, refused};
-use crate::disks::{self, Access};
+use crate::disks::{Access, Opener};
 use crate::error::{Error, Result};
 
 /// The vdevs of a new pool.
@@ -159,7 +159,7 @@ impl NewDisks {
     /// A disk cannot be opened or read, or is not empty.
     pub async fn open(mut layout: PoolLayout, access: Access, force: bool) -> Result<Self> {
         // Locked, so that no other process uses them.
-        let disks = disks::open_all(&layout.paths(), access)?;
+        let disks = Opener::new(access).all(&layout.paths())?;
         let mut wiped = Vec::new();
         if force {
             wiped = signatures(&disks).await?;

@@ -21,7 +21,7 @@ use ashlar_zfs::protocol::{
 
 pub use self::create::{NewDisks, NewPool, NewPoolProperties, PoolLayout, absolute};
 pub use self::labels::clear_labels;
-use crate::disks::{self, Access};
+use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 
 /// How often the state of a pool is read.
@@ -157,7 +157,7 @@ pub async fn labelled(named: &[PathBuf], access: Access) -> Result<LabelledDisks
     let mut found = LabelledDisks { disks: Vec::new(), members: Vec::new() };
     for path in expand(named)? {
         refuse_network(&path)?;
-        let disk = disks::open(&path, Access::Look, true)?;
+        let disk = Opener::new(Access::Look).one(&path)?;
         let members = members_on(&path, &disk.gateway).await;
         let members = members.map_err(|error| Error::new("cannot read", path.display(), error))?;
         if members.is_empty() {
@@ -168,7 +168,7 @@ pub async fn labelled(named: &[PathBuf], access: Access) -> Result<LabelledDisks
             disks::refuse_rivals(&disk, contents.as_ref()).await?;
             disks::refuse_outsider(&disk, contents.as_ref())?;
         }
-        let disk = if access == Access::Look { disk } else { disks::open(&path, access, true)? };
+        let disk = if access == Access::Look { disk } else { Opener::new(access).one(&path)? };
         found.disks.push(disk);
         found.members.extend(members);
     }

@@ -28,11 +28,10 @@ use super::disks::{SimulatedDisk, SimulatedMachine};
 use crate::array_end::ArrayEnd;
 use crate::clients::Clients;
 use crate::confinement::Confinement;
-use crate::disks::Access;
+use crate::disks::{Access, Opener};
 use crate::ending::Ending;
 use crate::front_ends::{FrontEnd, FrontEnds};
 use crate::machine::Machine;
-use crate::models::Models;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::{copies_end, filling, returns};
@@ -89,9 +88,10 @@ impl Daemon {
     ) -> Self {
         let machine = SimulatedMachine::new(disks);
         let runtime = Arc::clone(machine.runtime());
+        let opener = Opener { access: Access::Write, direct: true, decorators: Arc::default() };
         let (mut opened, mut identities) = (Vec::new(), Vec::new());
         for path in paths {
-            let disk = machine.open(Path::new(path), Access::Write, true).await;
+            let disk = machine.open(Path::new(path), &opener).await;
             opened.push(disk.unwrap_or_else(|error| panic!("{error}")));
             let identity = machine
                 .identity(Path::new(path))
@@ -136,10 +136,8 @@ impl Daemon {
             stack: Arc::clone(&stack),
             attributes,
             clients: Arc::clone(&clients),
-            access: Access::Write,
-            direct: true,
+            opener,
             confinement: Confinement::off(),
-            models: Arc::new(Models::default()),
             turns,
             deferred: RefCell::default(),
             identities: RefCell::new(identities.into_iter().collect()),

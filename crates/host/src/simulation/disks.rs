@@ -16,7 +16,7 @@ use ashlar_md::ondisk::{Superblock, Version};
 use ashlar_sim::{Break, Media, Model, Rng, SimDisk, SimRuntime};
 use ashlar_stack::assemble::Disk;
 
-use crate::disks::{Access, Identity};
+use crate::disks::{Identity, Opener};
 use crate::error::{Error, Result};
 use crate::lvm::archive::Archives;
 use crate::machine::Machine;
@@ -204,7 +204,7 @@ impl Machine for SimulatedMachine {
         Box::pin(ready(Ok(identity)))
     }
 
-    fn open<'a>(&'a self, path: &'a Path, _: Access, _: bool) -> LocalFuture<'a, Result<Disk>> {
+    fn open<'a>(&'a self, path: &'a Path, _: &'a Opener) -> LocalFuture<'a, Result<Disk>> {
         Box::pin(async move {
             let failed = |why| Error::new("cannot open", path.display(), why);
             let disk = self.at(path).ok_or_else(|| failed("no such disk"))?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_block::Gateway;
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{Access, Opener};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, absolute, labelled, not_had, refused};
 use ashlar_stack::assemble::Disk;
@@ -106,7 +106,7 @@ impl Site {
         is_mirrored: bool,
         tunables: &[(String, u64)],
     ) -> Result<Self> {
-        let disks = disks::open_all(paths, Access::Write)?;
+        let disks = Opener::new(Access::Write).all(paths)?;
         for disk in &disks {
             refuse_used(disk).await?;
         }

@@ -12,7 +12,7 @@ use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::Logical;
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_host::btrfs::{LookedAt, look_through};
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{self, Access, Opener};
 use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_host::sandbox::Sandbox;
 use ashlar_terminal::bulk::{text_output, written};
@@ -89,7 +89,7 @@ pub(crate) struct Super {
 impl Super {
     fn run(self) -> Result<ExitCode> {
         let sandbox = Sandbox::of(&self.devices);
-        let opened = disks::open_all(&self.devices, Access::Look)?;
+        let opened = Opener::new(Access::Look).all(&self.devices)?;
         let reactor = disks::reactor()?;
         sandbox.enter()?;
         let wanted = usize::from(self.which);

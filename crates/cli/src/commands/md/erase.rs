@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{self, Access, Opener};
 use ashlar_host::error::Result;
 use ashlar_host::md::erase_superblocks;
 use ashlar_host::sandbox::Sandbox;
@@ -36,7 +36,7 @@ pub(crate) struct ZeroSuperblock {
 impl ZeroSuperblock {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let sandbox = Sandbox::of(&self.devices);
-        let disks = disks::open_all(&self.devices, Access::Write)?;
+        let disks = Opener::new(Access::Write).all(&self.devices)?;
         let reactor = disks::reactor()?;
         sandbox.enter()?;
         for disk in reactor.block_on(erase_superblocks(&disks, self.force))? {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{self, Access, Opener};
 use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_host::md::{ExamineForm, examine};
 use ashlar_host::sandbox::Sandbox;
@@ -80,9 +80,10 @@ impl Examine {
 
     pub(crate) fn run(self) -> Result<ExitCode> {
         let sandbox = Sandbox::of(&self.devices);
+        let opener = Opener::new(Access::Look);
         let disks = match self.scan {
-            true => disks::open_for_scan(&self.devices),
-            false => disks::open_all(&self.devices, Access::Look)?,
+            true => opener.openable(&self.devices),
+            false => opener.all(&self.devices)?,
         };
         let mut code = ExitCode::SUCCESS;
         let mut fail = |error: Error| {

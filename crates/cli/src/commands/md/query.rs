@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{self, Access, Opener};
 use ashlar_host::error::Result;
 use ashlar_host::md::{query_array, query_disk, served_arrays};
 use ashlar_host::sandbox::Sandbox;
@@ -50,7 +50,7 @@ impl Query {
             Err(_) => Vec::new(),
         };
         let sandbox = Sandbox::of(&devices);
-        let disks = disks::open_all(&devices, Access::Look)?;
+        let disks = Opener::new(Access::Look).all(&devices)?;
         let reactor = disks::reactor()?;
         sandbox.enter()?;
         for disk in &disks {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_host::disks::{self, Access, Opener};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, clear_labels};
 use ashlar_zfs::protocol::Dataset;
@@ -87,7 +87,7 @@ pub(crate) struct LabelClear {
 impl LabelClear {
     pub(crate) fn run(self) -> Result<ExitCode> {
         disks::reactor()?.block_on(async {
-            let disks = disks::open_all(&self.disks, Access::Write)?;
+            let disks = Opener::new(Access::Write).all(&self.disks)?;
             clear_labels(&disks, self.force).await
         })?;
         Ok(ExitCode::SUCCESS)
