@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ashlar_block::Gateway;
+use ashlar_disks::{Access, Opener};
 use ashlar_engine::Engine;
-use ashlar_host::disks::{Access, Opener};
 
 use crate::common::{Outcome, Settings};
 use crate::fio;

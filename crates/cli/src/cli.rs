@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_disks::options::MapFile;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::options::MapFile;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands;
@@ -123,7 +123,7 @@ impl Command {
             Self::Zpool(command) => command.run(),
             Self::Zvol(command) => command.run(),
             Self::ZfsWorker { confined } => {
-                ashlar_zfs::worker::main(confined.then_some(ashlar_host::sandbox::enter_as_worker))
+                ashlar_zfs::worker::main(confined.then_some(ashlar_disks::sandbox::enter_as_worker))
             }
             Self::CleanupHelper(command) => command.run(),
             Self::Status(command) => command.run(),

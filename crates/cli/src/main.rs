@@ -28,11 +28,11 @@ mod words;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use ashlar_disks::options::MapFile;
+use ashlar_disks::sandbox;
+use ashlar_disks::{Decorators, Maps};
 use ashlar_engine::signal::{self, Signal};
-use ashlar_host::disks::{Decorators, Maps};
 use ashlar_host::error::{Result, USAGE};
-use ashlar_host::options::MapFile;
-use ashlar_host::sandbox;
 use ashlar_terminal::{self as output, Voice};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};

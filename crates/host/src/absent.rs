@@ -17,6 +17,7 @@ use std::time::Duration;
 use ashlar_block::Presence;
 use ashlar_client::interface::Attach;
 use ashlar_client::passed_files::PassedFiles;
+use ashlar_disks::{self as disks, Access, Opened, Opener};
 use ashlar_engine::{sleep, spawn};
 use ashlar_md::ArrayState;
 use ashlar_stack::assemble::Disk;
@@ -24,7 +25,6 @@ use ashlar_stack::probe::{Contents, Md, probe_readable};
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::disks::{self, Access, Opened, Opener};
 use crate::error::{Error, Result};
 use crate::service::Service;
 

@@ -1,12 +1,12 @@
 //! Whether disks and an assembled stack are what the user wants served.
 
-use std::fmt::Display;
 use std::path::PathBuf;
 
+use ashlar_disks::written_elsewhere;
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Failure, Nothing, ProbedDisk, RefusedDisk, Stack};
 use ashlar_stack::incremental::may_wait;
-use ashlar_stack::outsiders::{DeviceClass, Outsider, RefusedOutsider};
+use ashlar_stack::outsiders::{DeviceClass, RefusedOutsider};
 use ashlar_stack::signature::{UNRAID, Usage};
 
 use crate::error::{Error, Result};
@@ -51,11 +51,6 @@ pub(crate) fn check_backups(probed: &[ProbedDisk], backups: &[PathBuf]) -> Resul
     Err(error.hint(
         "name the file that mdadm --grow was given as --backup-file, or leave the option out",
     ))
-}
-
-/// The refusal to write to a device that another program writes to.
-pub(crate) fn written_elsewhere(device: impl Display, outsider: &Outsider) -> Error {
-    Error::new("cannot write to", device, format!("it {outsider}"))
 }
 
 /// The options of the user that say what may be missing. Advice repeats the options that must stay, and suggests none that is

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
+use ashlar_disks::Identity;
 use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::devices::Claim;
-
-use crate::disks::Identity;
 
 /// The files and devices that were opened by their paths.
 pub(crate) type Identities = RefCell<HashMap<String, Identity>>;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use crate::options::{
+use ashlar_client::access::{self, Access};
+use ashlar_disks::options::{
     Assignment, BackEnd, Bytes, Group, Holes, Listen, LogPlace, MapFile, MetricsAddress, Mode,
     ReAddPolicy,
 };
-use ashlar_client::access::{self, Access};
+use ashlar_disks::{self as disks, Decorators, Models, Opener};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::listen;
 use ashlar_lvm::snapshots::{AutoExtend, BadAutoExtend};
@@ -18,7 +19,6 @@ use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
 use crate::acceptance::Asked;
-use crate::disks::{self, Decorators, Models, Opener};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
 use crate::mount_point;

@@ -10,6 +10,7 @@ use ashlar_client::interface::{
 use ashlar_client::passed_files::PassedFiles;
 use ashlar_client::varlink_server::{Interface, nothing, parse};
 use ashlar_control::varlink::{Call, Reply};
+use ashlar_disks::options::BackEnd;
 use ashlar_engine::net::Socket;
 use ashlar_stack::attributes::{AttributeError, NodeKind};
 use ashlar_stack::detail::{Detail, INACTIVE};
@@ -18,7 +19,6 @@ use ashlar_stack::names::ArrayName;
 use ashlar_stack::snapshots::Snapshots;
 use serde_json::{Value, json};
 
-use crate::options::BackEnd;
 use crate::service::Service;
 use crate::{stopping, trace, zfs};
 

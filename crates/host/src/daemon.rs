@@ -39,6 +39,8 @@ use std::time::Instant;
 use ashlar_client::access::Access;
 use ashlar_client::varlink_server;
 use ashlar_control::console::{Console, LogPlace};
+use ashlar_disks::options::{BackEnd, ReAddPolicy};
+use ashlar_disks::{self as disks, Identity, Opener};
 use ashlar_engine::arenas::Arenas;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
@@ -59,18 +61,16 @@ use crate::config::{Config, PARAMETERS};
 use crate::confinement::Confinement;
 #[cfg(debug_assertions)]
 use crate::defect;
-use crate::disks::{Identity, Opener};
 use crate::ending::Ending;
 use crate::error::{Error, FAILURE, Result};
 use crate::front_ends::{FrontEnds, Page, Parts};
 use crate::incremental::log_notes;
 use crate::machine::{Machine, ThisMachine};
-use crate::options::{BackEnd, ReAddPolicy};
 use crate::places::Places;
 use crate::scrubs::Scrubs;
 use crate::service::Service;
 use crate::stopping::Farewells;
-use crate::{absent, balance, copies_end, disks, filling, notify, pools_end, returns, watch};
+use crate::{absent, balance, copies_end, filling, notify, pools_end, returns, watch};
 
 /// The parts of a daemon that are made from its configuration before it touches any disk.
 struct Means<'a> {

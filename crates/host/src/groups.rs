@@ -8,6 +8,7 @@ use ashlar_client::interface::{
     Activate, ActivateReply, GroupsReply, Lvm, LvmReply, refused, refused_by, reply,
 };
 use ashlar_control::varlink::Reply;
+use ashlar_disks::{self as disks, Identity};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_stack::devices::Device;
@@ -16,7 +17,6 @@ use ashlar_stack::volume_groups::{Change, ChangeResult, Request};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
-use crate::disks::{self, Identity};
 use crate::error::Error;
 use crate::incremental::log_notes;
 use crate::lvm::archive;

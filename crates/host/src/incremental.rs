@@ -10,6 +10,7 @@ use ashlar_client::interface::{
 };
 use ashlar_client::passed_files::PassedFiles;
 use ashlar_control::varlink::Reply;
+use ashlar_disks::Access;
 use ashlar_md::ondisk::{Role, Superblock};
 use ashlar_md::{AddOptions, ManageError};
 use ashlar_stack::arrays::Volume;
@@ -20,7 +21,6 @@ use ashlar_stack::probe::Md;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::disks::Access;
 use crate::manage::{NewDisk, index_of, not_done};
 use crate::service::Service;
 

@@ -40,7 +40,6 @@ mod copies_end;
 pub mod daemon;
 #[cfg(debug_assertions)]
 mod defect;
-pub mod disks;
 mod ending;
 mod filling;
 mod front_ends;
@@ -55,17 +54,14 @@ mod membership;
 mod metrics;
 mod mount_point;
 mod notify;
-pub mod options;
 mod places;
 pub mod pools;
 mod pools_end;
 mod returns;
-pub mod sandbox;
 mod scrubs;
 mod service;
 #[cfg(test)]
 mod simulation;
-pub mod size;
 mod speeds;
 mod stopping;
 pub mod trace;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{LocalFuture, Runtime};
+use ashlar_disks::{self as disks, Identity, Opener};
 use ashlar_stack::assemble::Disk;
 
-use crate::disks::{self, Identity, Opener};
 use crate::error::Result;
 use crate::lvm::archive::Archives;
 

@@ -14,6 +14,7 @@ use ashlar_client::interface::{
 };
 use ashlar_client::passed_files::PassedFiles;
 use ashlar_control::varlink::Reply;
+use ashlar_disks::{self as disks, Identity};
 use ashlar_md::ondisk;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{AddOptions, AddOutcome, GrowOptions, Index, ManageError, MemberStatus, Need};
@@ -28,7 +29,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::claimed::Claimed;
-use crate::disks::{self, Identity};
 use crate::service::Service;
 
 pub(crate) fn not_done(error: &ManageError) -> Reply {

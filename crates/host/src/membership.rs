@@ -8,6 +8,7 @@ use ashlar_block::{Gateway, Sectors};
 use ashlar_client::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
 use ashlar_client::passed_files::PassedFiles;
 use ashlar_control::varlink::Reply;
+use ashlar_disks::{self as disks, Identity};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::{Command, Effect, LayoutOptions, Membership, NewGroup, Question};
 use ashlar_lvm::format::{Layout, plan};
@@ -19,7 +20,6 @@ use ashlar_stack::volume_groups::{PlannedResize, Request, new_member};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
-use crate::disks::{self, Identity};
 use crate::error::Error;
 use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;

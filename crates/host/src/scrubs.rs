@@ -21,6 +21,7 @@ use ashlar_client::interface::{
 };
 use ashlar_client::stop::Stop;
 use ashlar_control::varlink::Reply;
+use ashlar_disks::{self as disks, Access};
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_stack::assemble::Stack;
 use futures_util::future::{join_all, select};
@@ -33,7 +34,6 @@ use crate::btrfs::scrub::{
     ScrubStart,
 };
 use crate::clients::claim;
-use crate::disks::{self, Access};
 use crate::ending::Ending;
 use crate::error::{self, Error};
 

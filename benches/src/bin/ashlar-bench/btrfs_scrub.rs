@@ -14,11 +14,11 @@ use ashlar_btrfs::extent_walk::{ExtentKind, ExtentWalk, SearchResult};
 use ashlar_btrfs::readahead::{Reada, TreeReads};
 use ashlar_btrfs::scrub::{Options, Scrub};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
+use ashlar_disks::sandbox::Sandbox;
+use ashlar_disks::{self as disks, Access};
 use ashlar_engine::now_ns;
 use ashlar_host::btrfs::Selection;
-use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::sandbox::Sandbox;
 use ashlar_sim::Sim;
 use ashlar_sim::model::Model;
 use ashlar_terminal as output;
@@ -94,7 +94,7 @@ pub(crate) struct BtrfsScrub {
 
     /// Size of the image file, which is sparse, with K, M, G or T. The patches' disk had 2 TB. Where it is no more than a few
     /// times that of the files, btrfs writes most of them in extents of 4 KiB, as there is little room to reserve metadata
-    #[arg(long, value_name = "SIZE", default_value = "2T", value_parser = ashlar_host::size::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "2T", value_parser = ashlar_disks::size::bytes)]
     size: u64,
 
     /// Number of rounds; medians are printed

@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use ashlar_block::{Buffer, Flags, Gateway, Sector, Sectors};
-use ashlar_host::disks;
+use ashlar_disks as disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::{Disk, Options, Stack, assemble, probe_all};
 

@@ -24,7 +24,7 @@ use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 
 use ashlar_client::client::Client;
-use ashlar_host::disks;
+use ashlar_disks as disks;
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 

@@ -4,14 +4,15 @@ use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::config::{Config, MAX_SPIN_US, nbd_memory};
-use ashlar_host::daemon::serve;
-use ashlar_host::error::{Error, Result};
-use ashlar_host::options::{
+use ashlar_disks as disks;
+use ashlar_disks::options::{
     self, Assignment, BackEnd, Bytes, FileOptions, Group, Holes, Listen, LogPlace, MapFile,
     MetricsAddress, Mode, ReAddPolicy,
 };
-use ashlar_host::{background, disks};
+use ashlar_host::background;
+use ashlar_host::config::{Config, MAX_SPIN_US, nbd_memory};
+use ashlar_host::daemon::serve;
+use ashlar_host::error::{Error, Result};
 use clap::Args;
 use serde::Deserialize;
 use serde::de::value::MapDeserializer;
@@ -401,7 +402,7 @@ fn setting(text: &str) -> std::result::Result<(String, String), String> {
 mod tests {
     use std::path::Path;
 
-    use ashlar_host::options::FileError;
+    use ashlar_disks::options::FileError;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use ashlar_client::interface;
+use ashlar_disks::options::BackEnd;
 use ashlar_host::error::Result;
-use ashlar_host::options::BackEnd;
 use ashlar_stack::graph::human_size;
 use clap::Args;
 

@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 
 use super::support::ashlar;
 
-/// Files and folders of `crates/cli/src`, or of `host/src`, whose texts several commands print, or a command of another
+/// The rooms whose messages name the options of the program.
+const ROOMS: [&str; 3] = ["host/src", "disks/src", "client/src"];
+
+/// Files and folders of `crates/cli/src`, or of [`ROOMS`], whose texts several commands print, or a command of another
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
     ("host/src/confinement.rs", &["serve", "md assemble"]),
@@ -47,7 +50,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ),
     ("client/src/control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
     ("host/src/daemon.rs", &["serve", "md assemble"]),
-    ("host/src/disks/maps.rs", &["scan", "serve", "md examine", "btrfs get", "lvm lvs"]),
+    ("disks/src/maps.rs", &["scan", "serve", "md examine", "btrfs get", "lvm lvs"]),
     ("host/src/groups.rs", &["lvm lvreduce"]),
     // Comments of the interface.
     ("client/src/interface", &[]),
@@ -60,7 +63,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("host/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
     ("host/src/front_ends", &["serve", "md assemble"]),
-    ("host/src/sandbox.rs", &["scan", "md examine", "md detail", "btrfs get", "lvm lvs"]),
+    ("disks/src/sandbox.rs", &["scan", "md examine", "md detail", "btrfs get", "lvm lvs"]),
     ("host/src/trace", &["trace"]),
     ("host/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     ("host/src/pools/create.rs", &["zpool create", "zpool add", "zpool attach", "zpool replace"]),
@@ -173,7 +176,7 @@ fn help(command: &str, known: &mut BTreeMap<String, BTreeSet<String>>) -> BTreeS
     found.clone()
 }
 
-/// The commands that print the texts of a file of `crates/cli/src`, or of `host/src` and `client/src`.
+/// The commands that print the texts of a file of `crates/cli/src`, or of [`ROOMS`].
 fn printers(file: &str) -> Vec<String> {
     let shared = SHARED.iter().filter(|(prefix, _)| file.starts_with(prefix));
     if let Some((_, commands)) = shared.max_by_key(|(prefix, _)| prefix.len()) {
@@ -202,9 +205,7 @@ fn every_option_that_a_message_names_is_one_of_the_command_that_prints_it() {
         for Text { file, line, text } in literals(&relative, &fs::read_to_string(&file).unwrap()) {
             let ours = match file.strip_prefix("cli/src") {
                 Ok(file) => file.to_str(),
-                Err(_) if ["host/src", "client/src"].iter().any(|room| file.starts_with(room)) => {
-                    file.to_str()
-                }
+                Err(_) if ROOMS.iter().any(|room| file.starts_with(room)) => file.to_str(),
                 Err(_) => None,
             };
             for (at, option) in options(&text) {

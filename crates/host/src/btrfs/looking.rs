@@ -2,11 +2,11 @@
 
 use ashlar_block::Gateway;
 use ashlar_btrfs::volume;
+use ashlar_disks as disks;
 use ashlar_stack::assemble::{Disk, Options, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
 
 use super::stop;
-use crate::disks;
 use crate::error::Result;
 
 /// A device to look at.

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::units::DevId;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
+use ashlar_disks::sandbox::Sandbox;
+use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_engine::signal::{self, Signal};
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Options, Others, Stack, assemble, probe_all};
@@ -22,10 +24,8 @@ use uuid::Uuid;
 
 pub use self::counters::{DeviceCounters, device_counters};
 pub use self::looking::{LookedAt, LookedThrough, look_through};
-use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 use crate::lvm::local_system_ids;
-use crate::sandbox::Sandbox;
 
 /// The signals on which work on a file system stops cleanly.
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];

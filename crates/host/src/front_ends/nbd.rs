@@ -10,6 +10,7 @@ use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_client::interface::{
     DeviceSample, NbdClient, Sample, Status, ThreadSample, VolumeStatus,
 };
+use ashlar_disks::options::Listen;
 use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;

@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use ashlar_disks as disks;
 use ashlar_lvm::metadata::{Creation, Header, Metadata};
 use ashlar_lvm::text::Form;
 
-use crate::disks;
 use crate::error::{Error, Result};
 
 /// The most characters of a command in a description.

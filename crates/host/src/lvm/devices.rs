@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ashlar_block::{ByteVolume, Flags, Gateway, Status};
+use ashlar_disks as disks;
 use ashlar_dm::snapshot::Origins;
 use ashlar_dm::{Context, Device, Devices, Table};
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::{self, DeviceSource, Plan};
 
-use crate::disks;
 use crate::error::{Error, Result};
 
 /// The devices that the group would have if it were active, created on demand.

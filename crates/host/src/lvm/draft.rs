@@ -11,6 +11,7 @@
 //! Until step 4 ends, the old group is valid. Refusals come before step 2.
 
 use ashlar_block::Sectors;
+use ashlar_disks::{self as disks, written_elsewhere};
 use ashlar_dm::Devices as _;
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::change::Author;
@@ -25,8 +26,6 @@ use ashlar_stack::outsiders::Outsider;
 use super::archive::{self, Archives};
 use super::session::{Place, Pv, Session};
 use super::{new_uuid, refuse_to_cut};
-use crate::acceptance::written_elsewhere;
-use crate::disks;
 use crate::error::{Error, Result};
 
 /// A group that is about to change.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_client::interface::GroupsReply;
+use ashlar_disks as disks;
 use ashlar_lvm::Metadata;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::group::Group;
@@ -18,7 +19,6 @@ use rustix::fs::{major, minor};
 
 use super::names::split_name;
 use super::session::{Session, only_group};
-use crate::disks;
 use crate::error::{Error, Result};
 
 /// Physical volumes and groups, of the daemon or on disks.

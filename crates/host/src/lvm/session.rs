@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ashlar_block::Gateway;
+use ashlar_disks::sandbox::Sandbox;
+use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_lvm::group::{self, Group, GroupSurvey, NameError, named};
 use ashlar_lvm::metadata::SystemIds;
 use ashlar_lvm::{PvOnDisk, VolumeGroup, read_pv};
@@ -17,9 +19,7 @@ use ashlar_stack::probe::{Contents, Md, probe};
 use super::devices::Volumes;
 use super::dialogue::Dialogue;
 use super::system_id::local_system_ids;
-use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
-use crate::sandbox::Sandbox;
 
 /// A device that may be or become a physical volume.
 pub(super) struct Place {

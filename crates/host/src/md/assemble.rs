@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_md::ondisk::Version;
 use ashlar_md::ondisk::create::full_name;
 use ashlar_md::ondisk::homehost::with_host;
@@ -14,7 +15,6 @@ use uuid::Uuid;
 
 use super::homehost;
 use crate::acceptance::{Asked, check_backups, check_started};
-use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 
 /// Which array is meant; all of them if nothing is given.

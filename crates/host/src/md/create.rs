@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use ashlar_block::Sectors;
+use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_md::create::{CreatedArray, NewDevice, create, prepare};
 use ashlar_md::ondisk::create::{
     CreateSpec, DEFAULT_DAEMON_SLEEP, DeviceNumbers, NewBitmap, NewMember, NewSuperblock, full_name,
@@ -19,7 +20,6 @@ use ashlar_stack::wipe;
 use uuid::Uuid;
 
 use super::homehost;
-use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 
 /// The word for a device that will be added later.

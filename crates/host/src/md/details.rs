@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
+use ashlar_disks::sandbox::Sandbox;
+use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{MembershipError, Options, ProbedDisk, assemble, probe_all};
 use ashlar_stack::detail::Detail;
 use ashlar_stack::signature::{Signature, Usage};
 
-use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
-use crate::sandbox::Sandbox;
 
 /// The arrays on disks.
 #[derive(Default)]

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use ashlar_disks::is_same;
 use ashlar_md::ondisk::text::binary_size;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::detail::Detail;
 use ashlar_stack::probe::{Md, probe};
 
-use crate::disks::is_same;
 use crate::error::{Error, Result};
 
 /// What a running array is, in a line.

@@ -7,6 +7,7 @@ use ashlar_block::{Op, Presence, Sectors};
 use ashlar_client::interface::{
     ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
 };
+use ashlar_disks::options::BackEnd;
 use ashlar_engine::timeout;
 use ashlar_md::MemberStatus;
 use ashlar_stack::arrays::{Volume, WaitingArray};
@@ -16,7 +17,6 @@ use ashlar_stack::progress::{Run, Step};
 use ashlar_stack::snapshots::Snapshots;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::options::BackEnd;
 use crate::service::Service;
 
 /// How long the list of jobs may take. A pool that does not answer takes 2 s; scrapers wait for 10.

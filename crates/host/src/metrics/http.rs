@@ -147,8 +147,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::disks;
     use ashlar_client::stop::Stop;
+    use ashlar_disks as disks;
 
     const GET: &[u8] = b"GET /metrics HTTP/1.0\r\n\r\n";
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ashlar_disks::{Access, Opener};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::{Md, probe};
 use ashlar_stack::signature::{Signature, ZFS_MEMBER};
@@ -12,7 +13,6 @@ use ashlar_zfs::client::{Parameters, Pool};
 use ashlar_zfs::protocol::{Command, DiskWipe, NewVdev, VdevClass, VdevKind};
 
 use super::{not_had, refused};
-use crate::disks::{Access, Opener};
 use crate::error::{Error, Result};
 
 /// The vdevs of a new pool.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ashlar_client::client::Client;
+use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::pool_members::{FoundMember, members_on};
@@ -21,7 +22,6 @@ use ashlar_zfs::protocol::{
 
 pub use self::create::{NewDisks, NewPool, NewPoolProperties, PoolLayout, absolute};
 pub use self::labels::clear_labels;
-use crate::disks::{self, Access, Opener};
 use crate::error::{Error, Result};
 
 /// How often the state of a pool is read.

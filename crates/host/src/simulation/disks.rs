@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_block::{BlockDevice, Gateway, LocalFuture, Runtime, Sector, Sectors};
+use ashlar_disks::{Identity, Opener};
 use ashlar_lvm::Uuid as LvmId;
 use ashlar_lvm::ondisk::layout::LABEL_SCAN_SECTORS;
 use ashlar_lvm::ondisk::{MdaHeader, Range, crc, find_label};
@@ -16,7 +17,6 @@ use ashlar_md::ondisk::{Superblock, Version};
 use ashlar_sim::{Break, Media, Model, Rng, SimDisk, SimRuntime};
 use ashlar_stack::assemble::Disk;
 
-use crate::disks::{Identity, Opener};
 use crate::error::{Error, Result};
 use crate::lvm::archive::Archives;
 use crate::machine::Machine;
@@ -77,7 +77,7 @@ impl SimulatedDisk {
     }
 
     pub(super) fn is_far(&self) -> bool {
-        crate::disks::is_on_network(Path::new(&self.path))
+        ashlar_disks::is_on_network(Path::new(&self.path))
     }
 
     /// Whether a program has it open.

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_btrfs::occupants::{Occupant, Occupants};
 use ashlar_btrfs::units::{DevId, Physical};
+use ashlar_disks::Access;
+use ashlar_disks::sandbox::Sandbox;
 use ashlar_plot::trace::Record;
 use ashlar_stack::devices::Device;
 
 use crate::btrfs::{OpenFileSystem, Selection};
-use crate::disks::Access;
 use crate::error::{Error, Result};
-use crate::sandbox::Sandbox;
 
 /// The major number of md arrays.
 const MD: u32 = 9;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_block::Gateway;
-use ashlar_host::disks::{Access, Opener};
+use ashlar_disks::{Access, Opener};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, absolute, labelled, not_had, refused};
 use ashlar_stack::assemble::Disk;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use ashlar_disks::Access;
+use ashlar_disks::sandbox::Sandbox;
 use ashlar_host::btrfs::{OpenFileSystem, Selection};
-use ashlar_host::disks::Access;
 use ashlar_host::error::Result;
-use ashlar_host::sandbox::Sandbox;
 use uuid::Uuid;
 
 /// Which devices, and how they are opened.

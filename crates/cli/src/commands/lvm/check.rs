@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::Access;
+use ashlar_disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::group_name;
 use ashlar_host::lvm::{Groups, Pv, Session, with_named};

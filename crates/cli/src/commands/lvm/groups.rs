@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ashlar_host::disks;
+use ashlar_disks as disks;
 use ashlar_host::error::Result;
 use ashlar_host::lvm::{Groups, local_system_ids, with_named};
 

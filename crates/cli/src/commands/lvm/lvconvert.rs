@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use ashlar_block::Gateway;
 use ashlar_client::client::Client;
+use ashlar_disks::Access;
 use ashlar_dm::snapshot::examine;
 use ashlar_engine::signal;
 use ashlar_engine::sleep;
-use ashlar_host::disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::Archives;
 use ashlar_host::lvm::names::volume_name;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_client::client::Client;
 use ashlar_client::interface::{JobKind, JobState};
-use ashlar_host::disks::Access;
+use ashlar_disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::names::split_name;
 use ashlar_host::lvm::{Groups, MoveProgress, block_signals};

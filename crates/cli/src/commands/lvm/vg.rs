@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
-use ashlar_host::disks;
+use ashlar_disks as disks;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::Archives;
 use ashlar_host::lvm::names::group_name;

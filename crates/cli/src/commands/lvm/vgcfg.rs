@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ashlar_host::disks::Access;
+use ashlar_disks::Access;
 use ashlar_host::error::{Error, Result};
 use ashlar_host::lvm::archive::{self, Archives, Copy};
 use ashlar_host::lvm::{Draft, Session};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_client::interface::{self, ManageAction, disk_for_daemon};
-use ashlar_host::disks::lending_client;
+use ashlar_disks::lending_client;
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 

@@ -14,9 +14,9 @@ use std::time::Duration;
 use ashlar_block::disk::DeviceNumber;
 use ashlar_client::interface;
 use ashlar_client::trace_stream::TraceStream;
+use ashlar_disks::{self as disks, Access};
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
-use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::trace::{
     NamesOnDisk, TraceFiles, host_and_kernel, recorded_devices, recorded_items,

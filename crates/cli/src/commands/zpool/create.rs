@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_disks::{self as disks, Access};
 use ashlar_host::error::Result;
 use ashlar_host::pools::{NewPool, NewPoolProperties, PoolLayout};
 use clap::Args;

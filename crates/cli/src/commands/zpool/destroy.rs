@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access, Opener};
+use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, clear_labels};
 use ashlar_zfs::protocol::Dataset;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_disks::{self as disks, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, NewDisks, PoolLayout, Session};
 use ashlar_stack::zfs_text::scan_status;

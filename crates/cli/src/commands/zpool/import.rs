@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ashlar_host::disks::{self, Access};
+use ashlar_disks::{self as disks, Access};
 use ashlar_host::error::{Error, Result};
 use ashlar_host::pools::{ImportMode, Session, labelled};
 use ashlar_stack::zfs_text::importable_pool;

@@ -19,6 +19,7 @@ use ashlar_client::passed_files::PassedFiles;
 use ashlar_client::stop::Stop;
 use ashlar_client::varlink_server::{self, Interface, nothing, parse};
 use ashlar_control::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
+use ashlar_disks as disks;
 use ashlar_engine::net::{BoundSocket, Socket};
 use ashlar_engine::socket_file::{self, SocketFile};
 use futures_util::future::select;
@@ -27,7 +28,6 @@ use serde_json::{Value, json};
 
 use super::origin::Origin;
 use super::records::ScrubRecord;
-use crate::disks;
 use crate::error::{Error, Result};
 
 /// The time limit for the other side.

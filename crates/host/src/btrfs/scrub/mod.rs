@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_disks::sandbox::Sandbox;
 use uuid::Uuid;
 
 pub use self::background::{
@@ -40,7 +41,6 @@ pub use self::report::{Occasion, ReportForm};
 pub use self::run::{ReportedProblem, ScrubObserver, ScrubReport, ScrubRun};
 pub use self::served::ServedScrub;
 use crate::error::Result;
-use crate::sandbox::Sandbox;
 
 /// How many groups of 512 KiB may be in flight on each device.
 pub(crate) const DEPTHS: RangeInclusive<usize> = 1..=256;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use ashlar_client::client::Client;
 use ashlar_client::interface::{FileSystemReply, JobAction, Scrub};
+use ashlar_disks as disks;
 use ashlar_engine::{signal, sleep};
 use futures_util::future::{Either, select};
 
 use super::{ScrubDirectory, ScrubHandle, ScrubObserver, ScrubRecord};
 use crate::btrfs::SIGNALS;
-use crate::disks;
 use crate::error::{Error, Result};
 
 /// How often the observer gets the progress.

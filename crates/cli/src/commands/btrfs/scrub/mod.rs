@@ -6,14 +6,14 @@ mod start;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_disks as disks;
+use ashlar_disks::sandbox::Sandbox;
 use ashlar_engine::wall_clock;
 use ashlar_host::btrfs::scrub::{
     Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubStatus, ServedScrub,
 };
 use ashlar_host::btrfs::{fsid_of, is_uuid};
-use ashlar_host::disks;
 use ashlar_host::error::Result;
-use ashlar_host::sandbox::Sandbox;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -186,7 +186,7 @@ pub(crate) struct Limit {
     which: ScrubArgs,
 
     /// Bytes per second, with K, M, G or T; 0 means no limit
-    #[arg(short, long, value_name = "SIZE", value_parser = ashlar_host::size::bytes)]
+    #[arg(short, long, value_name = "SIZE", value_parser = ashlar_disks::size::bytes)]
     limit: u64,
 }
 

@@ -7,12 +7,12 @@ use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_client::client::Client;
 use ashlar_client::interface::Scrub;
+use ashlar_disks::{self as disks, Access};
 use ashlar_host::btrfs::scrub::{
     self, BackgroundProcess, BackgroundScrub, ScrubDirectory, ScrubOptions, ScrubReport,
     ScrubStart, ServedScrub,
 };
 use ashlar_host::btrfs::{OpenFileSystem, block_signals};
-use ashlar_host::disks::{self, Access};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -43,7 +43,7 @@ struct CommonOptions {
     /// Read limit of each device in bytes per second
     ///
     /// With K, M, G or T; 0 means no limit
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = ashlar_host::size::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = ashlar_disks::size::bytes)]
     limit: u64,
 
     /// Groups of 512 KiB in flight on each device

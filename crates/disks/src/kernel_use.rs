@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 /// How the kernel uses the device or image: mounted, as swap, or as part of another device; for an image through a loop
 /// device. `None` if no use is visible.
-pub(super) fn user(disk: Identity) -> Option<String> {
+pub(crate) fn user(disk: Identity) -> Option<String> {
     match disk {
         Identity::Device(number) => {
             let device = Device::of(number)?;
@@ -42,7 +42,7 @@ pub(super) fn user(disk: Identity) -> Option<String> {
 }
 
 /// Whether the kernel or another process has claimed the device at `path`, or a partition of it.
-pub(super) fn is_claimed(path: &Path) -> bool {
+pub(crate) fn is_claimed(path: &Path) -> bool {
     // Another ashlar process that tests the device claims it for a moment: try again.
     (0..10).all(|turn| {
         if turn > 0 {

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use ashlar_client::client::Client;
+use ashlar_control::error::Result;
 
-use super::decorators::Decorators;
-use super::opener::Opener;
-use crate::error::Result;
+use crate::decorators::Decorators;
+use crate::opener::Opener;
 
 /// Connects to the daemon at `control`, or at the default path: what it asks for and cannot open by itself, this process opens.
 ///

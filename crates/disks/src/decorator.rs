@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use ashlar_control::error::Result;
 use ashlar_stack::assemble::Disk;
 
-use crate::error::Result;
-
 /// One kind of it, with all that the user said about single disks.
-pub(super) trait Decorator {
+pub(crate) trait Decorator {
     /// Checks that each disk which the user has named is one of `disks`.
     ///
     /// # Errors

@@ -5,14 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use ashlar_client::disk_path::is_on_network;
+use ashlar_control::error::{Error, Result};
 use ashlar_engine::memory::available_bytes;
 use ashlar_sandbox::{CapabilitySet, MemoryLimit, Policy, Sockets};
 
-use crate::disks;
-use crate::error::{Error, Result};
-
 /// The least memory in the sandbox, bytes: less is not enough to start in, since threads reserve address space.
-pub(crate) const LEAST_MEMORY: u64 = 1 << 30;
+pub const LEAST_MEMORY: u64 = 1 << 30;
 
 /// What libzpool opens when it starts: random numbers, the host's ID, the numbers of processors and pages of memory.
 const WORKER_READS: [&str; 6] = [
@@ -62,7 +61,7 @@ impl Sandbox {
             tracing::debug!("no sandbox: --no-sandbox");
             return Self::none();
         }
-        if let Some(disk) = paths.iter().find(|path| disks::is_on_network(path)) {
+        if let Some(disk) = paths.iter().find(|path| is_on_network(path)) {
             let disk = disk.display();
             tracing::debug!(%disk, "no sandbox: the disk may have to be connected to again");
             return Self::none();
@@ -109,7 +108,7 @@ impl Sandbox {
     }
 
     /// The same for a command that keeps its state in a directory and answers on a socket there.
-    pub(crate) fn answering_in(self, directory: &Path) -> Self {
+    pub fn answering_in(self, directory: &Path) -> Self {
         let Self(Some(policy)) = self else { return self };
         let policy = policy.keep(CapabilitySet::DAC_OVERRIDE).sockets(Sockets::Listen);
         Self(Some(policy.write_below(directory)))

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ashlar_block::Gateway;
 use ashlar_client::disk_path::is_same;
+use ashlar_control::error::{Error, Result};
 use ashlar_engine::EngineRuntime;
 use ashlar_sim::model::NamedModel;
 use ashlar_sim::{ModelledDevice, modelled};
 use ashlar_stack::assemble::Disk;
 
-use super::decorator::Decorator;
-use crate::error::{Error, Result};
+use crate::decorator::Decorator;
 use crate::options::Assignment;
 
 /// The model assignments, and the disks that use one.
@@ -45,7 +45,7 @@ impl Models {
     }
 
     /// The disks with a model, and the models.
-    pub(crate) fn used(&self) -> Vec<(String, String)> {
+    pub fn used(&self) -> Vec<(String, String)> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.retain(|used| used.device.strong_count() > 0);
         let mut named = Vec::new();

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::Gateway;
 use ashlar_client::disk_path::{is_no_file, is_same};
+use ashlar_control::error::{Error, Result};
 use ashlar_stack::assemble::{Disk, Stack};
 use ashlar_stack::ddrescue::{MAX_BYTES, RescueMap, RescuedDevice, claims_to_be_a_map};
 use ashlar_stack::graph::human_size;
 use rustix::fs::OFlags;
 
-use super::decorator::Decorator;
-use crate::error::{Error, Result};
+use crate::decorator::Decorator;
 use crate::options::MapFile;
 
 /// The maps that the user named, and those that were found.
@@ -62,7 +62,7 @@ impl Maps {
     }
 
     /// These, and then `more`.
-    pub(crate) fn with(&self, more: &[MapFile]) -> Self {
+    pub fn with(&self, more: &[MapFile]) -> Self {
         let given = [&locked(&self.given)[..], more].concat();
         Self { given: Mutex::new(given), known: Mutex::new(self.known()) }
     }
@@ -75,7 +75,7 @@ impl Maps {
     /// Has arrays keep members with more read errors than md forgives within an hour, if a disk was not read completely: these errors are
     /// of the disk that ddrescue has read, and an image does not get worse. Otherwise each of two images that lack different parts could
     /// leave its array, and take with it what the other one lacks.
-    pub(crate) fn keep_members(&self, stack: &Stack) {
+    pub fn keep_members(&self, stack: &Stack) {
         if locked(&self.known).iter().any(|found| found.areas > 0) {
             for array in stack.arrays.running() {
                 array.view.members().set_max_read_errors(u32::MAX);

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use ashlar_control::error::Result;
 use ashlar_stack::assemble::Disk;
 
-use super::decorator::Decorator;
-use super::maps::Maps;
-use super::models::Models;
-use crate::error::Result;
+use crate::decorator::Decorator;
+use crate::maps::Maps;
+use crate::models::Models;
 
 /// Those of this process. They are not handed from `main` to the places that open disks, since all signatures on the way of every verb
 /// would have them as an argument, and a verb that forgot it would silently read an image as if all of the disk were in it.
@@ -35,7 +35,7 @@ impl Decorators {
     }
 
     /// Those of this process; by default with what is found beside disks.
-    pub(crate) fn of_process() -> Arc<Self> {
+    pub fn of_process() -> Arc<Self> {
         Arc::clone(OF_PROCESS.get_or_init(Arc::default))
     }
 
@@ -49,7 +49,7 @@ impl Decorators {
     ///
     /// # Errors
     /// One is not.
-    pub(crate) fn check(&self, disks: &[PathBuf]) -> Result<()> {
+    pub fn check(&self, disks: &[PathBuf]) -> Result<()> {
         self.list().into_iter().try_for_each(|decorator| decorator.check(disks))
     }
 
@@ -57,7 +57,7 @@ impl Decorators {
     ///
     /// # Errors
     /// What the user asked for is not possible with this disk.
-    pub(super) fn over(&self, disk: Disk) -> Result<Disk> {
+    pub(crate) fn over(&self, disk: Disk) -> Result<Disk> {
         self.list().into_iter().try_fold(disk, |disk, decorator| decorator.over(disk))
     }
 
@@ -65,7 +65,7 @@ impl Decorators {
     ///
     /// # Errors
     /// As there.
-    pub(super) fn over_lent(&self, disk: Disk) -> Result<Disk> {
+    pub(crate) fn over_lent(&self, disk: Disk) -> Result<Disk> {
         self.list().into_iter().try_fold(disk, |disk, decorator| decorator.over_lent(disk))
     }
 
@@ -73,7 +73,7 @@ impl Decorators {
     ///
     /// # Errors
     /// The daemon would use it without what is between the disk and its users here.
-    pub(super) fn may_lend(&self, path: &Path) -> Result<()> {
+    pub(crate) fn may_lend(&self, path: &Path) -> Result<()> {
         self.list().into_iter().try_for_each(|decorator| decorator.may_lend(path))
     }
 
@@ -81,7 +81,7 @@ impl Decorators {
     ///
     /// # Errors
     /// The user asked for something that the daemon does not know.
-    pub(super) fn may_call(&self) -> Result<()> {
+    pub(crate) fn may_call(&self) -> Result<()> {
         self.list().into_iter().try_for_each(Decorator::may_call)
     }
 }

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use ashlar_client::disk_path::Access;
+use ashlar_control::error::Error;
 use ashlar_engine::file::OpenError;
 use ashlar_stack::names::parse_array_name;
 use rustix::io::Errno;
-
-use crate::error::Error;
 
 /// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
 /// on a slow disk.
@@ -18,26 +17,26 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const WORKER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a disk was not opened.
-pub(super) struct OpenFailure {
-    pub(super) error: Error,
+pub(crate) struct OpenFailure {
+    pub(crate) error: Error,
     /// It may be free within this time. It is in use, but no living process or visible use is the cause: the kernel keeps locks and
     /// claims of a killed process until it has finished the process's I/O in flight. Or its user finishes the work of a daemon that
     /// has died.
-    pub(super) left: Option<Duration>,
+    pub(crate) left: Option<Duration>,
     /// It does not exist, or cannot be reached: it may be there later.
-    pub(super) is_absent: bool,
+    pub(crate) is_absent: bool,
     /// It can be read, but not written to, as was asked for.
-    pub(super) is_only_readable: bool,
+    pub(crate) is_only_readable: bool,
 }
 
 impl OpenFailure {
     /// A failure that another attempt does not change.
-    pub(super) fn certain(error: Error) -> Self {
+    pub(crate) fn certain(error: Error) -> Self {
         Self { error, left: None, is_absent: false, is_only_readable: false }
     }
 
     /// The disk at `path` was not opened with this access because of `error`.
-    pub(super) fn of(error: &OpenError, path: &Path, access: Access) -> Self {
+    pub(crate) fn of(error: &OpenError, path: &Path, access: Access) -> Self {
         let is_only_readable = access == Access::Write && is_only_readable(path, error);
         let unseen = error.has_unseen_user().then_some(PATIENCE);
         let left = unseen.or_else(|| error.has_finishing_user().then_some(WORKER_PATIENCE));
@@ -54,7 +53,7 @@ impl OpenFailure {
     }
 
     /// The disk is absent.
-    pub(super) fn absent(error: Error) -> Self {
+    pub(crate) fn absent(error: Error) -> Self {
         Self { error, left: None, is_absent: true, is_only_readable: false }
     }
 }
@@ -79,7 +78,7 @@ fn is_only_readable(path: &Path, error: &OpenError) -> bool {
 }
 
 /// The message for a disk that was not opened.
-pub(super) fn open_error(error: &OpenError) -> Error {
+pub(crate) fn open_error(error: &OpenError) -> Error {
     let failed = Error::plain("cannot open", error);
     match error {
         OpenError::InUse { .. } | OpenError::Claimed { .. } if error.has_finishing_user() => {

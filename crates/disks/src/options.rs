@@ -34,12 +34,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fs, io};
 
+use ashlar_client::disk_path::is_no_file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use self::values::{Value, parsed};
-use crate::disks;
 
 pub use ashlar_block::byte_volume::Holes;
 pub use ashlar_control::console::LogPlace;
@@ -151,7 +151,7 @@ pub fn parse<T: FileOptions>(text: &str, path: &Path) -> Result<T, FileError> {
     })?;
     let base = path.parent().unwrap_or(Path::new(""));
     for relative in options.paths() {
-        if !disks::is_no_file(relative) {
+        if !is_no_file(relative) {
             *relative = base.join(&*relative);
         }
     }

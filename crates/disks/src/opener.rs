@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::Gateway;
 use ashlar_client::disk_path::{Access, Identity, NetworkDisk, RAM, identity};
+use ashlar_control::error::{Error, Result};
 use ashlar_engine::file::{self, Kind, OpenError, OpenOptions};
 use ashlar_engine::{RamDevice, blocking};
 use ashlar_stack::assemble::Disk;
 
-use super::asking::asked;
-use super::decorators::Decorators;
-use super::failure::{OpenFailure, open_error};
-use super::{kernel_use, network};
-use crate::error::{Error, Result};
+use crate::asking::asked;
+use crate::decorators::Decorators;
+use crate::failure::{OpenFailure, open_error};
+use crate::{kernel_use, network};
 
 /// How often to try to open a disk that an ended process still holds.
 const RETRY: Duration = Duration::from_millis(20);
@@ -37,9 +37,11 @@ pub struct Opener {
 }
 
 /// The disks that could be opened, and the paths of those that are absent, with the error.
-pub(crate) struct Opened {
-    pub(crate) disks: Vec<Disk>,
-    pub(crate) absent: Vec<(PathBuf, Error)>,
+pub struct Opened {
+    /// The disks.
+    pub disks: Vec<Disk>,
+    /// The paths, and why each could not be opened.
+    pub absent: Vec<(PathBuf, Error)>,
 }
 
 impl Opener {
@@ -63,7 +65,7 @@ impl Opener {
     ///
     /// # Errors
     /// One cannot be opened for another reason, or is given twice.
-    pub(crate) fn present(&self, paths: &[PathBuf], to_read: &str) -> Result<Opened> {
+    pub fn present(&self, paths: &[PathBuf], to_read: &str) -> Result<Opened> {
         check_twice(paths)?;
         let mut opened = Opened { disks: Vec::new(), absent: Vec::new() };
         for path in paths {
@@ -96,7 +98,7 @@ impl Opener {
     ///
     /// # Errors
     /// As there, and as [`asked`].
-    pub(crate) async fn in_task(&self, path: &Path) -> Result<Disk> {
+    pub async fn in_task(&self, path: &Path) -> Result<Disk> {
         let opener = self.clone();
         if NetworkDisk::at(path).is_none() {
             let opened = asked(path, move |path| opener.attempt(path)).await?;
@@ -113,7 +115,7 @@ impl Opener {
     ///
     /// # Errors
     /// It is not a disk, is in use, or was not opened with this access; or as [`asked`].
-    pub(crate) async fn adopt(&self, fd: OwnedFd, path: &Path) -> Result<Disk> {
+    pub async fn adopt(&self, fd: OwnedFd, path: &Path) -> Result<Disk> {
         let device = file::adopt(fd, path, &self.options()).map_err(|why| open_error(&why))?;
         let disk = Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) };
         let opener = self.clone();
@@ -124,7 +126,7 @@ impl Opener {
     ///
     /// # Errors
     /// As there; or the daemon would not see what stands between the disk and its users.
-    pub(super) fn lend(&self, path: &Path) -> Result<OwnedFd> {
+    pub(crate) fn lend(&self, path: &Path) -> Result<OwnedFd> {
         self.decorators.may_lend(path)?;
         let open = || self.attempt_with(path, |options| file::open_to_lend(path, options));
         patiently(path, open).map_err(|failed| failed.error)
@@ -256,8 +258,8 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::disks::{Maps, Models, reactor, runtime};
     use crate::options::{Assignment, MapFile};
+    use crate::{Maps, Models, reactor, runtime};
 
     const MIB: usize = 1 << 20;
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ashlar_client::disk_path::absolute;
+use ashlar_control::error::Result;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use super::values::parsed;
-use crate::disks;
-use crate::error::Result;
 
 /// A map for a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,8 +31,8 @@ impl MapFile {
     /// # Errors
     /// The current directory is gone.
     pub fn absolute(self) -> Result<Self> {
-        let disk = self.disk.map(|disk| disks::absolute(&disk)).transpose()?;
-        Ok(Self { disk, file: disks::absolute(&self.file)? })
+        let disk = self.disk.map(|disk| absolute(&disk)).transpose()?;
+        Ok(Self { disk, file: absolute(&self.file)? })
     }
 }
 

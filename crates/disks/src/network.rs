@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use ashlar_block::Gateway;
 use ashlar_client::disk_path::{Access, NetworkDisk};
+use ashlar_control::error::Error;
 use ashlar_nbd::ConnectError;
 use ashlar_rbd::OpenError as RbdError;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::names::unique_name;
 
-use super::failure::OpenFailure;
-use crate::error::Error;
+use crate::failure::OpenFailure;
 
 /// Opens it. Blocks while it connects.
 ///
 /// # Errors
 /// The URI is invalid, or the disk cannot be opened.
-pub(super) fn open(disk: NetworkDisk<'_>, access: Access) -> Result<Disk, OpenFailure> {
+pub(crate) fn open(disk: NetworkDisk<'_>, access: Access) -> Result<Disk, OpenFailure> {
     let read_only = access != Access::Write;
     let disk = match disk {
         NetworkDisk::Nbd(uri) => open_nbd(uri, read_only),

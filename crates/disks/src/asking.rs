@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ashlar_client::disk_path::{Identity, identity};
+use ashlar_control::error::{Error, Result};
 use ashlar_engine::{blocking, timeout};
-
-use crate::error::{Error, Result};
 
 /// How long a file system may take to answer a reactor's task.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -22,7 +21,7 @@ const RETRY: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// No answer came in time. It may still come: what `ask` returns then is dropped.
-pub(crate) async fn asked<T, F>(path: &Path, ask: F) -> Result<T>
+pub async fn asked<T, F>(path: &Path, ask: F) -> Result<T>
 where
     T: Send + 'static,
     F: FnOnce(&Path) -> T + Send + 'static,
@@ -71,7 +70,7 @@ where
 ///
 /// # Errors
 /// As [`asked`].
-pub(crate) async fn identity_in_task(path: &Path) -> Result<Option<Identity>> {
+pub async fn identity_in_task(path: &Path) -> Result<Option<Identity>> {
     asked(path, identity).await
 }
 
@@ -80,7 +79,7 @@ mod tests {
     use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
     use super::*;
-    use crate::disks::reactor;
+    use crate::reactor;
 
     /// These tests count the threads that wait.
     static ALONE: Mutex<()> = Mutex::new(());

@@ -1,19 +1,37 @@
-//! Disks: image files or block devices, each opened at most once.
+//! Disks: how options name them, how they are opened, and what stands between them and their users; and the sandbox in which a command
+//! reads them.
+//!
+//! # Theory
+//!
+//! An [`Opener`] opens image files, block devices, disks on the network and RAM disks, and puts over each what the user asked for
+//! ([`Decorators`]): a map of unread areas, a device model. [`options`] has the values of options and of `stack.toml`, [`size`] their sizes.
+//! A [`sandbox::Sandbox`] is made before the disks are opened, and entered before their first byte is read.
+//!
+//! States of a disk: not open; open and locked, unless it is only looked at; lent, with its lock, to a daemon, which adopts it.
+//!
+//! Invariants: a disk is opened at most once by a command, and not while the kernel or another program uses it. Whoever reads it sees all that
+//! decorates it, and a disk that would lose this is not lent.
+//!
+//! Ordering: the program sets the decorators of the process before it opens a disk. A disk that its last process still holds is waited for.
+//!
+//! Assumed: the engine locks and claims what it opens. What waits for a file system runs on a thread of the pool when a reactor calls it.
 
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::fmt::Display;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::{Runtime, Status};
+use ashlar_control::error::{Error, Result};
 use ashlar_engine::{EngineRuntime, Reactor};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::outsiders::{DeviceClass, Outsider};
 use ashlar_stack::owners;
 use ashlar_stack::probe::Contents;
 use rustix::io::Errno;
-
-use crate::acceptance::written_elsewhere;
-use crate::error::{Error, Result};
 
 mod asking;
 mod decorator;
@@ -25,20 +43,20 @@ mod maps;
 mod models;
 mod network;
 mod opener;
+pub mod options;
+pub mod sandbox;
+pub mod size;
 
 pub use ashlar_client::disk_path::{
-    Access, Identity, absolute, device_number, identity, may_exist,
+    Access, Identity, absolute, device_number, identity, identity_of, in_directory, is_no_file,
+    is_on_network, is_ram, is_same, may_exist,
 };
-pub(crate) use ashlar_client::disk_path::{
-    identity_of, in_directory, is_no_file, is_on_network, is_ram, is_same,
-};
-pub(crate) use asking::{asked, identity_in_task};
+pub use asking::{asked, identity_in_task};
 pub use decorators::Decorators;
 pub use lending::lending_client;
 pub use maps::{MappedDisk, Maps};
 pub use models::Models;
-pub(crate) use opener::Opened;
-pub use opener::Opener;
+pub use opener::{Opened, Opener};
 
 /// Refuses a disk with two owners for writing: see [`owners`].
 ///
@@ -56,6 +74,11 @@ pub async fn refuse_rivals(
         Ok(Some(rivals)) => Err(Error::new("cannot use", path, &rivals).hint(rivals.way_out())),
         Err(status) => Err(Error::new("cannot read", path, status)),
     }
+}
+
+/// The refusal to write to a device that another program writes to.
+pub fn written_elsewhere(device: impl Display, outsider: &Outsider) -> Error {
+    Error::new("cannot write to", device, format!("it {outsider}"))
 }
 
 /// Refuses to write to a disk that another program writes to: see [`ashlar_stack::outsiders`].
