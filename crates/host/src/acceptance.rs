@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ashlar_disks::written_elsewhere;
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{Failure, Nothing, ProbedDisk, RefusedDisk, Stack};
+use ashlar_stack::assemble::{Failure, Nothing, ProbedDisk, Refused, RefusedDisk, Stack};
 use ashlar_stack::incremental::may_wait;
 use ashlar_stack::outsiders::{DeviceClass, RefusedOutsider};
 use ashlar_stack::signature::{UNRAID, Usage};
@@ -128,13 +128,13 @@ pub fn check_started(stack: &Stack, asked: &Asked) -> Result<()> {
     if let Some(disk) = refused.into_iter().find(|device| !goes_on(device)) {
         return Err(refused_device(disk, !is_empty, asked));
     }
-    if let Some(group) = stack.refused_groups.first() {
-        let error = Error::new("cannot serve the volume group", &group.name, group.why());
+    if let Some(group) = stack.refusals(Refused::Group).next() {
+        let error = Error::new("cannot serve the volume group", &group.name, &group.why);
         return Err(error.hint(
             "use --read-only to read the data without changes, or, if no other host uses the group, --force to write to its volumes",
         ));
     }
-    if let Some(pool) = stack.refused_pools.first() {
+    if let Some(pool) = stack.refusals(Refused::Pool).next() {
         let error = Error::plain("cannot serve a pool", &pool.why);
         return Err(match &pool.hint {
             Some(hint) => error.hint(hint),

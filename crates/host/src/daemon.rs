@@ -44,7 +44,9 @@ use ashlar_disks::{self as disks, Identity, Opener};
 use ashlar_engine::arenas::Arenas;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
-use ashlar_stack::assemble::{self, MembershipError, ProbedDisk, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{
+    self, MembershipError, ProbedDisk, Refused, Stack, assemble, probe_all,
+};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::{Collector, Turns};
 use ashlar_stack::outsiders::{DeviceClass, RefusedOutsider};
@@ -315,10 +317,10 @@ fn log_findings(stack: &Stack, run: bool) {
     for refused in stack.refused_outsiders.iter().filter(deeper) {
         tracing::error!(device = refused.shown, "{refused}");
     }
-    for volume in &stack.refused_volumes {
+    for volume in stack.refusals(Refused::Volume) {
         tracing::error!(volume = volume.name, error = volume.why, "cannot start a logical volume");
     }
-    for pool in &stack.refused_pools {
+    for pool in stack.refusals(Refused::Pool) {
         tracing::error!(pool = pool.name, error = pool.why, "cannot import a pool");
     }
 }

@@ -17,12 +17,12 @@ use crate::arrays::Arrays;
 use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Kind, Role};
-pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others};
+pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others, Refusal, Refused};
 use crate::names::Names;
 use crate::outsiders::RefusedOutsider;
-use crate::pools::{Pools, RefusedPool};
+use crate::pools::Pools;
 use crate::probe::{Contents, Md, probe_readable};
-use crate::volume_groups::{FREE, RefusedGroup, RefusedVolume, VolumeGroups};
+use crate::volume_groups::{FREE, VolumeGroups};
 
 /// An open disk.
 pub struct Disk {
@@ -52,16 +52,12 @@ pub struct Stack {
     pub notes: Vec<Note>,
     /// The probed devices, in order.
     pub probes: Vec<DeviceProbe>,
-    /// The logical volumes that could not be activated.
-    pub refused_volumes: Vec<RefusedVolume>,
     /// The devices that are not used, because something else than ashlar writes to them.
     pub refused_outsiders: Vec<RefusedOutsider>,
-    /// The volume groups that are not used, because another host may write to them.
-    pub refused_groups: Vec<RefusedGroup>,
+    /// The volume groups, pools and volumes that are not used.
+    pub(crate) refusals: Vec<Refusal>,
     /// The pools of ZFS.
     pub pools: Arc<Pools>,
-    /// The pools that could not be imported.
-    pub refused_pools: Vec<RefusedPool>,
     /// The devices of which too much cannot be read.
     pub(crate) unreadable: BTreeSet<String>,
     /// The names in use.
@@ -196,10 +192,8 @@ pub async fn assemble(
         groups,
         unreadable,
         failures,
-        refused_volumes,
-        refused_groups,
+        refusals,
         refused_outsiders,
-        refused_pools,
         notes,
         probes,
         ..
@@ -211,11 +205,9 @@ pub async fn assemble(
         failures,
         notes,
         probes,
-        refused_volumes,
         refused_outsiders,
-        refused_groups,
+        refusals,
         pools,
-        refused_pools,
         unreadable,
         names,
         groups,
@@ -257,9 +249,14 @@ impl Stack {
         refused.collect()
     }
 
+    /// What of this kind is not used.
+    pub fn refusals(&self, what: Refused) -> impl Iterator<Item = &Refusal> {
+        self.refusals.iter().filter(move |refusal| refusal.what == what)
+    }
+
     /// Why there is nothing to serve; `None` if the only reason is that no volume exists yet.
     pub fn why_nothing(&self) -> Option<Nothing> {
-        if let Some(refused) = self.refused_volumes.first() {
+        if let Some(refused) = self.refusals(Refused::Volume).next() {
             let (shown, why) = (refused.name.clone(), refused.why.clone());
             return Some(Nothing { shown, why, is_volume: true });
         }

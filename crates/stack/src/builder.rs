@@ -18,16 +18,16 @@ use uuid::Uuid;
 use crate::arrays::{Arrays, Volume};
 use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Role};
-use crate::findings::{DeviceProbe, Failure, Note, Options};
+use crate::findings::{DeviceProbe, Failure, Note, Options, Refusal, Refused};
 use crate::names::{ArrayName, Names, wanted_name};
 use crate::outsiders::{DeviceClass, Outsider, RefusedOutsider};
 use crate::owners;
 use crate::partitions::{Partition, Table};
 use crate::pool_members::Members as PoolMembers;
-use crate::pools::{Pools, RefusedPool};
+use crate::pools::Pools;
 use crate::probe::{Contents, Md};
 use crate::view::ArrayView;
-use crate::volume_groups::{RefusedGroup, RefusedVolume, VolumeGroups};
+use crate::volume_groups::VolumeGroups;
 use members::Members;
 
 /// Devices nested deeper than this are not probed; the disks are level 0.
@@ -59,18 +59,14 @@ pub(crate) struct Builder {
     pool_members: PoolMembers,
     /// The devices that are not used, because something else than ashlar writes to them.
     pub(crate) refused_outsiders: Vec<RefusedOutsider>,
-    /// The volume groups that are not used, because another host may write to them.
-    pub(crate) refused_groups: Vec<RefusedGroup>,
-    /// The pools that could not be imported.
-    pub(crate) refused_pools: Vec<RefusedPool>,
+    /// The volume groups, pools and volumes that are not used.
+    pub(crate) refusals: Vec<Refusal>,
     /// The devices of which too much cannot be read: whoever owns them may have written it there.
     pub(crate) unreadable: BTreeSet<String>,
     /// The devices that are looked at when no more can be made of the others.
     last: Vec<Work>,
     /// The arrays that did not start.
     pub(crate) failures: Vec<Failure>,
-    /// The logical volumes that could not be activated.
-    pub(crate) refused_volumes: Vec<RefusedVolume>,
     /// Messages to the user.
     pub(crate) notes: Vec<Note>,
     /// The probed devices.
@@ -91,8 +87,7 @@ impl Builder {
             pools,
             pool_members: PoolMembers::default(),
             refused_outsiders: Vec::new(),
-            refused_groups: Vec::new(),
-            refused_pools: Vec::new(),
+            refusals: Vec::new(),
             runtime,
             options,
             names: Names::default(),
@@ -103,7 +98,6 @@ impl Builder {
             unreadable: BTreeSet::new(),
             last: Vec::new(),
             failures: Vec::new(),
-            refused_volumes: Vec::new(),
             notes: Vec::new(),
             probes: Vec::new(),
         }
@@ -175,7 +169,7 @@ impl Builder {
         let served = match self.pools.import(&ready, read_only, &options).await {
             Ok(served) => served,
             Err(refused) => {
-                self.refused_pools.push(refused);
+                self.refusals.push(refused);
                 return true;
             }
         };
@@ -188,8 +182,9 @@ impl Builder {
             Ok(changes) => {
                 let followed = self.pools.open_new(&served, changes.new, &self.devices).await;
                 for (dataset, error) in followed.failed {
-                    let (name, why, below) = (dataset, error.to_string(), ready.below.clone());
-                    self.refused_volumes.push(RefusedVolume { name, why, below });
+                    let (why, below) = (error.to_string(), ready.below.clone());
+                    let (what, name, hint) = (Refused::Volume, dataset, None);
+                    self.refusals.push(Refusal { what, name, why, hint, below });
                 }
                 for opened in followed.opened.into_iter().filter(|opened| opened.may_hold_others) {
                     self.add(opened.device, ready.depth + 1);
@@ -198,8 +193,8 @@ impl Builder {
             Err(error) => {
                 let hint = error.hint().map(str::to_owned);
                 let (name, why) = (served.pool.name().to_owned(), error.to_string());
-                let below = ready.below;
-                self.refused_pools.push(RefusedPool { name, why, hint, below });
+                let (what, below) = (Refused::Pool, ready.below);
+                self.refusals.push(Refusal { what, name, why, hint, below });
             }
         }
         true

@@ -20,7 +20,7 @@ use event_listener::EventListener;
 use uuid::Uuid;
 
 use crate::arrays::{Collects, Volume, WaitingArray};
-use crate::assemble::{Failure, Note, Options, Stack};
+use crate::assemble::{Failure, Note, Options, Refused, Stack};
 use crate::attributes::Attributes;
 use crate::builder::Builder;
 use crate::devices::Claim;
@@ -192,8 +192,9 @@ impl Collector {
 
     /// The messages about new arrays since the last call.
     pub fn take_notes(&mut self) -> Vec<Note> {
-        for refused in std::mem::take(&mut self.builder.refused_groups) {
-            let text = format!("volume group {} is not used: {}", refused.name, refused.why());
+        let refusals = std::mem::take(&mut self.builder.refusals);
+        for refused in refusals.iter().filter(|refusal| refusal.what == Refused::Group) {
+            let text = format!("volume group {} is not used: {}", refused.name, refused.why);
             refused.below.iter().for_each(|device| self.builder.note(device, text.clone()));
         }
         for refused in std::mem::take(&mut self.builder.refused_outsiders) {

@@ -20,6 +20,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 
 use crate::attributes::AttributeError;
 use crate::devices::Devices;
+use crate::findings::{Refusal, Refused};
 use crate::pool_members::ReadyPool;
 
 /// How pools are imported.
@@ -33,19 +34,6 @@ pub struct Options {
     pub missing_log: bool,
     /// Starts the workers of a process in a sandbox, in sandboxes of their own.
     pub launcher: Option<Arc<dyn Launcher>>,
-}
-
-/// A pool that was not imported.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RefusedPool {
-    /// Its name.
-    pub name: String,
-    /// The reason.
-    pub why: String,
-    /// The remedy.
-    pub hint: Option<String>,
-    /// The names of its members.
-    pub below: Vec<String>,
 }
 
 /// A served pool.
@@ -116,9 +104,10 @@ impl Pools {
         ready: &ReadyPool,
         read_only: bool,
         options: &Options,
-    ) -> Result<Arc<ServedPool>, RefusedPool> {
+    ) -> Result<Arc<ServedPool>, Refusal> {
         let name = ready.name().to_owned();
-        let refused = |why: String, hint: Option<&str>| RefusedPool {
+        let refused = |why: String, hint: Option<&str>| Refusal {
+            what: Refused::Pool,
             name: name.clone(),
             why,
             hint: hint.map(str::to_owned),

@@ -10,7 +10,9 @@ use ashlar_lvm::metadata::SystemIds;
 use ashlar_md::ArrayStatus;
 use ashlar_md::ondisk::{Level, MdadmUuid, Role as MdRole, Superblock, text};
 
-use crate::assemble::{DeviceProbe, Failure, Options, Others, ProbedDisk, Stack, assemble};
+use crate::assemble::{
+    DeviceProbe, Failure, Options, Others, ProbedDisk, Refused, Stack, assemble,
+};
 use crate::devices::{Device, Kind, Role};
 use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
@@ -56,7 +58,7 @@ fn draw(stack: &Stack) -> Graph {
         let parents: Vec<NodeId> = members.filter_map(|name| nodes.get(&name).copied()).collect();
         graph.add_below(&parents, failure_node(failure));
     }
-    for refused in &stack.refused_volumes {
+    for refused in stack.refusals(Refused::Volume) {
         let parents: Vec<NodeId> =
             refused.below.iter().filter_map(|name| nodes.get(name).copied()).collect();
         let node = Node::new(Kind::LOGICAL, &refused.name).problem(&refused.why);

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use ashlar_lvm::activate;
 use ashlar_lvm::group::{self, Group, MemberState};
-use ashlar_lvm::metadata::HeldElsewhere;
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
 use crate::devices::Device;
+use crate::findings::{Refusal, Refused};
 
 mod activation;
 mod active;
@@ -34,7 +34,6 @@ pub use activation::{Activation, Activations};
 use active::{Active, LiveDevice, Numbers};
 pub use copying::CopyControl;
 pub use filling::ServedSnapshot;
-pub use held::RefusedGroup;
 pub use members::{PlannedResize, new_member};
 pub use merges::{MergeIdentity, ServedMerge, left_to_merge};
 pub use moves::{MirrorProgress, MovingState, ServedMove, mirror_progress};
@@ -55,17 +54,6 @@ struct PresentVolume {
 /// What is said of a physical volume that a group can be made of.
 pub(crate) const FREE: &str = "is in no volume group";
 
-/// A refused logical volume.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RefusedVolume {
-    /// Its group and name: `vg/lv`.
-    pub name: String,
-    /// The reason.
-    pub why: String,
-    /// The names of the devices of its group.
-    pub below: Vec<String>,
-}
-
 /// The result of an activation.
 pub(crate) struct ActivationResult {
     /// The names of the new volumes that users see.
@@ -73,7 +61,7 @@ pub(crate) struct ActivationResult {
     /// The depth of the group's devices.
     pub(crate) depth: usize,
     /// The refused volumes.
-    pub(crate) refused: Vec<RefusedVolume>,
+    pub(crate) refused: Vec<Refusal>,
     /// The physical volumes that are not up to date, with the reason.
     pub(crate) notes: Vec<(String, String)>,
 }
@@ -101,7 +89,7 @@ pub(crate) struct VolumeGroups {
     inside: Vec<(Uuid, uuid::Uuid)>,
     active: BTreeMap<Uuid, Active>,
     /// The groups that are not used, because other hosts may write to them.
-    refused: BTreeMap<Uuid, HeldElsewhere>,
+    refused: BTreeSet<Uuid>,
     numbers: Numbers,
 }
 
@@ -154,7 +142,7 @@ impl VolumeGroups {
         let mut groups = found.groups;
         groups.retain(|group| {
             let vg = &group.metadata.group;
-            let is_done = self.active.contains_key(&vg.id) || self.refused.contains_key(&vg.id);
+            let is_done = self.active.contains_key(&vg.id) || self.refused.contains(&vg.id);
             !is_done && vg.pvs.iter().all(|pv| !unsure.contains(&pv.id))
         });
         groups.into_iter().find(|group| any || group.is_complete())
@@ -212,9 +200,9 @@ impl VolumeGroups {
         let mut notes = self.stale(group);
         let refuse = |name: &str, why: String| {
             let name = format!("{}/{name}", vg.name);
-            RefusedVolume { name, why, below: below.clone() }
+            Refusal { what: Refused::Volume, name, why, hint: None, below: below.clone() }
         };
-        let mut refused: Vec<RefusedVolume> =
+        let mut refused: Vec<Refusal> =
             plan.refused.iter().map(|(name, why)| refuse(name, why.to_string())).collect();
         let planned = plan.devices.iter().map(|planned| planned.name.clone()).collect();
         let mut active = Active { planned, ..Active::default() };

@@ -14,7 +14,7 @@ use std::path::Path;
 use ashlar_block::{Buffer, Flags, Gateway, Sector, Sectors};
 use ashlar_disks as disks;
 use ashlar_host::error::{Error, Result};
-use ashlar_stack::assemble::{Disk, Options, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{Disk, Options, Refused, Stack, assemble, probe_all};
 
 use crate::program;
 use crate::readahead::PAGE;
@@ -85,7 +85,7 @@ impl Volumes {
         let devices = self.0.devices.all();
         let found = devices.iter().find(|device| device.links.contains(&link));
         found.map(|device| device.gateway().clone()).ok_or_else(|| {
-            let refused = self.0.refused_volumes.iter();
+            let refused = self.0.refusals(Refused::Volume);
             let refused = refused.map(|refused| format!("{}: {}", refused.name, refused.why));
             let notes = self.0.notes.iter().map(ToString::to_string);
             let why: Vec<String> = refused.chain(notes).collect();

@@ -16,10 +16,9 @@ use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_engine::signal::{self, Signal};
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{Options, Others, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{Options, Others, Refusal, Refused, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
 use ashlar_stack::outsiders::RefusedOutsider;
-use ashlar_stack::volume_groups::RefusedGroup;
 use uuid::Uuid;
 
 pub use self::counters::{DeviceCounters, device_counters};
@@ -226,10 +225,10 @@ impl Selection {
     fn nothing(&self, stack: &Stack) -> Error {
         let none = |why: String| Error::new("no btrfs file system", self.given(), why);
         let superblock = || none("no superblock of it is found".into());
-        if let Some(group) = stack.refused_groups.first() {
-            let RefusedGroup { name, .. } = group;
+        if let Some(group) = stack.refusals(Refused::Group).next() {
+            let Refusal { name, why, .. } = group;
             let what = "ashlar btrfs scrub start --readonly reads it";
-            let why = format!("volume group {name} is not used: {}; {what}", group.why());
+            let why = format!("volume group {name} is not used: {why}; {what}");
             return superblock().hint(why);
         }
         if let Some(RefusedOutsider { shown, outsider, .. }) = stack.refused_outsiders.first() {

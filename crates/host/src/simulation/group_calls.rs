@@ -13,6 +13,7 @@ use ashlar_lvm::command::{
     Sign,
 };
 use ashlar_sim::{Mix, Oracle, Rng, Violation, Workload};
+use ashlar_stack::assemble::Refused;
 use ashlar_stack::devices::{Device, Kind};
 use ashlar_stack::volume_groups::MovingState;
 use serde_json::{Value, json};
@@ -425,7 +426,7 @@ impl World {
         }
         // A merge that was put off begins with the start, and may have filled other snapshots of its origin.
         self.look_at_snapshots(&daemon.service, false);
-        for refused in &daemon.service.stack.refused_volumes {
+        for refused in daemon.service.stack.refusals(Refused::Volume) {
             let is_invalid = self.is_or_was_invalid(&refused.name);
             assert!(is_invalid, "{} is refused: {}", refused.name, refused.why);
         }

@@ -14,7 +14,7 @@ impl Builder {
         let notes = match groups.admit(&group, &site) {
             Ok(notes) => notes,
             Err(refused) => {
-                self.refused_groups.push(refused);
+                self.refusals.push(refused);
                 return true;
             }
         };
@@ -23,7 +23,7 @@ impl Builder {
         for (device, text) in done.notes {
             self.note(&device, text);
         }
-        self.refused_volumes.extend(done.refused);
+        self.refusals.extend(done.refused);
         for volume in done.volumes {
             self.add(volume, done.depth + 1);
         }

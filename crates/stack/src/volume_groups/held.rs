@@ -6,27 +6,9 @@
 
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::group::Group;
-use ashlar_lvm::metadata::HeldElsewhere;
 
 use super::{Site, VolumeGroups};
-
-/// A group that is not used, because another host may be writing to it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RefusedGroup {
-    /// Its name.
-    pub name: String,
-    /// Whose it may be.
-    pub held: HeldElsewhere,
-    /// The names of its devices.
-    pub below: Vec<String>,
-}
-
-impl RefusedGroup {
-    /// Why it is not used; the sentence begins with the group.
-    pub fn why(&self) -> String {
-        format!("it {}: another host may be writing to it", self.held.state())
-    }
-}
+use crate::findings::{Refusal, Refused};
 
 impl VolumeGroups {
     /// Decides whether a group is activated. Returns messages about its devices.
@@ -37,7 +19,7 @@ impl VolumeGroups {
         &mut self,
         group: &Group,
         site: &Site<'_>,
-    ) -> Result<Vec<(String, String)>, RefusedGroup> {
+    ) -> Result<Vec<(String, String)>, Refusal> {
         let vg = &group.metadata.group;
         let Some(held) = vg.held_elsewhere(&site.others.local) else { return Ok(Vec::new()) };
         let devices = group.members.iter().filter_map(|member| self.physical.get(member.index()?));
@@ -47,8 +29,9 @@ impl VolumeGroups {
             (true, _) => "it is only read",
             (false, true) => "it is writable because of ashlar serve --force",
             (false, false) => {
-                self.refused.insert(vg.id, held.clone());
-                return Err(RefusedGroup { name, held, below });
+                let why = format!("it {state}: another host may be writing to it");
+                self.refused.insert(vg.id);
+                return Err(Refusal { what: Refused::Group, name, why, hint: None, below });
             }
         };
         let text =

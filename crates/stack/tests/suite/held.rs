@@ -8,7 +8,7 @@ use ashlar_lvm::metadata::{SystemIds, VgFlag};
 use ashlar_md::Candidate;
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim, SimDisk, Snapshot};
-use ashlar_stack::assemble::{Disk, Options, Others, Stack, probe_all};
+use ashlar_stack::assemble::{Disk, Options, Others, Refused, Stack, probe_all};
 use ashlar_stack::devices::Role;
 use ashlar_stack::incremental::{AttachOutcome, Collector, Turns};
 
@@ -34,8 +34,8 @@ fn unchanged(media: &[Media], before: &[Snapshot]) -> bool {
 }
 
 fn refused(stack: &Stack) -> Vec<(String, String)> {
-    let groups = stack.refused_groups.iter();
-    groups.map(|group| (group.name.clone(), group.why())).collect()
+    let groups = stack.refusals(Refused::Group);
+    groups.map(|group| (group.name.clone(), group.why.clone())).collect()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_group_of_another_host_is_read_and_written_to_by_force_only() {
         let why =
             "it has the system ID there, and this host has none: another host may be writing to it";
         assert_eq!(refused(&stack), [("vg".to_owned(), why.to_owned())]);
-        assert_eq!(stack.refused_groups[0].below, ["md0"]);
+        assert_eq!(stack.refusals(Refused::Group).next().unwrap().below, ["md0"]);
         assert!(names(&stack).is_empty(), "{:?}", names(&stack));
         assert_eq!(role(&stack, "md0"), Role::PhysicalVolume);
         stack.stop().await.unwrap();

@@ -9,7 +9,7 @@ use ashlar_lvm::metadata::{Creation, Header};
 use ashlar_lvm::{Metadata, PhysicalVolume, PvOnDisk, Uuid, VolumeGroup};
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
-use ashlar_stack::assemble::{Options, Stack};
+use ashlar_stack::assemble::{Options, Refusal, Refused, Stack};
 use ashlar_stack::devices::Role;
 
 use crate::common::{boot, device, media, mirror, notes, plain, role, run};
@@ -237,7 +237,8 @@ fn without_one_disk_the_other_volumes_are_served_and_with_partial_all_of_them() 
         made.add("both", Wish::striped(4, 2, Sectors(8))).await;
         let stack = boot(&sim, &media[..1], plain()).await;
         assert_eq!(names(&stack), ["vg/here"]);
-        let [refused] = &stack.refused_volumes[..] else { panic!("{:?}", stack.refused_volumes) };
+        let refused: Vec<&Refusal> = stack.refusals(Refused::Volume).collect();
+        let [refused] = refused[..] else { panic!("{refused:?}") };
         assert!(refused.name == "vg/both" && refused.why.contains("missing"), "{refused:?}");
         let partial = Options { partial: true, ..plain() };
         let stack = boot(&sim, &media[..1], partial).await;
