@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::arrays::Arrays;
 use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
-use crate::devices::{Device, Devices, Kind, Role};
+use crate::devices::{Device, Devices, Role};
 pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others, Refusal, Refused};
 use crate::names::Names;
 use crate::outsiders::RefusedOutsider;
@@ -184,34 +184,19 @@ pub async fn assemble(
     }
     builder.run().await;
     builder.settle();
-    let Builder {
-        devices,
-        arrays,
-        pools,
-        names,
-        groups,
-        unreadable,
-        failures,
-        refusals,
-        refused_outsiders,
-        notes,
-        probes,
-        ..
-    } = builder;
-    let has_group = groups.is_any_active();
     Stack {
-        devices,
-        arrays,
-        failures,
-        notes,
-        probes,
-        refused_outsiders,
-        refusals,
-        pools,
-        unreadable,
-        names,
-        groups,
-        has_group,
+        devices: builder.devices,
+        arrays: builder.arrays,
+        failures: builder.failures,
+        notes: builder.notes,
+        probes: builder.probes,
+        refused_outsiders: builder.refused_outsiders,
+        refusals: builder.refusals,
+        pools: builder.pools,
+        unreadable: builder.unreadable,
+        names: builder.names,
+        has_group: builder.groups.is_any_active(),
+        groups: builder.groups,
     }
 }
 
@@ -226,10 +211,9 @@ impl Stack {
     /// these members.
     pub fn refused(&self, run: bool) -> Vec<RefusedDisk> {
         let all = self.devices.all();
-        let is_named = |device: &Device| match device.kind {
-            Kind::Disk | Kind::Partition(_) => self.devices.is_users(&device.name),
-            Kind::Array => device.below.iter().all(|name| self.devices.is_users(name)),
-            Kind::Logical(_) | Kind::Zvol(_) => false,
+        let is_users = |name: &String| self.devices.is_users(name);
+        let is_named = |device: &Device| {
+            is_users(&device.name) || device.kind.is_array() && device.below.iter().all(is_users)
         };
         let refused = all.iter().filter(|device| device.role == Role::Refused && is_named(device));
         let refused = refused.cloned().map(|device| {

@@ -152,10 +152,7 @@ impl Device {
 
     /// The volume of a pool that it is, if it is one.
     pub const fn zvol(&self) -> Option<&Arc<Zvol>> {
-        match &self.kind {
-            Kind::Zvol(zvol) => Some(zvol),
-            Kind::Disk | Kind::Partition(_) | Kind::Array | Kind::Logical(_) => None,
-        }
+        if let Kind::Zvol(zvol) = &self.kind { Some(zvol) } else { None }
     }
 
     /// Whether it is a snapshot that is invalid: all its I/O fails.
@@ -349,17 +346,10 @@ impl Devices {
         let mut found: Vec<Device> = Vec::new();
         for device in self.all() {
             let is_above = found.iter().any(|found| device.below.contains(&found.name));
-            match device.kind {
-                _ if is_meant(&device) => found.push(device),
-                Kind::Partition(_) if is_above => found.push(device),
-                Kind::Disk | Kind::Array | Kind::Logical(_) | Kind::Zvol(_) if is_above => {
-                    return Err(device.export_name().to_owned());
-                }
-                Kind::Disk
-                | Kind::Partition(_)
-                | Kind::Array
-                | Kind::Logical(_)
-                | Kind::Zvol(_) => {}
+            if is_meant(&device) || is_above && matches!(device.kind, Kind::Partition(_)) {
+                found.push(device);
+            } else if is_above {
+                return Err(device.export_name().to_owned());
             }
         }
         Ok(found)

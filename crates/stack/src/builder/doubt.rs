@@ -2,6 +2,7 @@
 //!
 //! The rules are in docs/internals/stack.md; [`crate::unread`] says which owner may be hidden.
 
+use ashlar_block::Status;
 use ashlar_md::Candidate;
 use uuid::Uuid;
 
@@ -16,6 +17,15 @@ impl Builder {
     pub(super) fn lacks_members(&self) -> bool {
         let is_degraded = |volume: &Volume| volume.view.degraded() > 0;
         !self.failures.is_empty() || self.arrays.running().iter().any(is_degraded)
+    }
+
+    /// Refuses a device that cannot be read.
+    pub(super) fn refuse_unreadable(
+        &mut self,
+        device: &Device,
+        status: Status,
+    ) -> Option<&'static str> {
+        self.refuse_unread(device, format!("cannot be read: {status}"))
     }
 
     /// Refuses a device because what is on it cannot be read, unless the user wants it as it is.

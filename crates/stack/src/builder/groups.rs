@@ -18,9 +18,8 @@ impl Builder {
                 return true;
             }
         };
-        let mut done = groups.activate(&group, &site).await;
-        done.notes.extend(notes);
-        for (device, text) in done.notes {
+        let done = groups.activate(&group, &site).await;
+        for (device, text) in done.notes.into_iter().chain(notes) {
             self.note(&device, text);
         }
         self.refusals.extend(done.refused);
