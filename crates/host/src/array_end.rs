@@ -110,10 +110,7 @@ fn belongs_to(role: Role) -> Option<&'static str> {
     match role {
         Role::Volume | Role::Partitioned | Role::Refused | Role::Former => None,
         Role::Member(_) => Some("a member of another array"),
-        Role::PhysicalVolume => Some("part of a volume group"),
-        Role::Component => Some("part of a logical volume"),
-        Role::PoolMember => Some("a member of a ZFS pool"),
-        Role::Backup => Some("the backup of an array"),
+        Role::Held(what, _) => Some(what),
     }
 }
 

@@ -320,10 +320,7 @@ impl Service {
                 Some((format!("it is served as the volume {}", held.name), Some(hint)))
             }
             Role::Partitioned => Some(("it has partitions".to_owned(), None)),
-            Role::PhysicalVolume => Some(("it is part of a volume group".to_owned(), None)),
-            Role::Component => Some(("it is part of a logical volume".to_owned(), None)),
-            Role::PoolMember => Some(("it is a member of a ZFS pool".to_owned(), None)),
-            Role::Backup => Some(("it is the backup of an array".to_owned(), None)),
+            Role::Held(what, _) => Some((format!("it is {what}"), None)),
         };
         if let Some((what, hint)) = use_and_hint {
             return Err(refused(format!("{disk} is in use: {what}"), hint));

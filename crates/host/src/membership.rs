@@ -16,7 +16,7 @@ use ashlar_lvm::{VolumeGroup, read_pv};
 use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::incremental::Turn;
 use ashlar_stack::probe::probe;
-use ashlar_stack::volume_groups::{PlannedResize, Request, new_member};
+use ashlar_stack::volume_groups::{PHYSICAL, PlannedResize, Request, new_member};
 use serde_json::Value;
 
 use crate::clients::ClosedDevices;
@@ -299,8 +299,8 @@ impl Service {
         };
         let Device { name, role, .. } = &device;
         let gateway = device.gateway().clone();
-        match role {
-            Role::PhysicalVolume => {
+        match *role {
+            PHYSICAL => {
                 let free = turn.has_free_physical(name, path);
                 free.map_err(|why| refused(why, None))?;
                 let (path, place) = (path.to_owned(), Place::Known(name.clone()));
@@ -321,13 +321,7 @@ impl Service {
                     }
                 }
             }
-            Role::Member(_)
-            | Role::Former
-            | Role::Partitioned
-            | Role::Component
-            | Role::PoolMember
-            | Role::Backup
-            | Role::Refused => {
+            Role::Member(_) | Role::Former | Role::Partitioned | Role::Held(..) | Role::Refused => {
                 let why = "is used by an array or has partitions, or cannot be read";
                 Err(refused(format!("Cannot use {path}: it {why}"), None))
             }
@@ -374,7 +368,7 @@ impl Service {
             Place::Volume(device, _) => device,
             Place::New(new) => {
                 done.push(format!("  {}", is_a_disk_now(&path)));
-                let mut claim = self.claim_as(turn, new, Role::PhysicalVolume)?;
+                let mut claim = self.claim_as(turn, new, PHYSICAL)?;
                 claim.keep();
                 claim.name().to_owned()
             }

@@ -22,7 +22,7 @@ use crate::names::Names;
 use crate::outsiders::RefusedOutsider;
 use crate::pools::Pools;
 use crate::probe::{Contents, Md, probe_readable};
-use crate::volume_groups::{FREE, VolumeGroups};
+use crate::volume_groups::{COMPONENT, FREE, VolumeGroups};
 
 /// An open disk.
 pub struct Disk {
@@ -250,7 +250,7 @@ impl Stack {
         let mut notes = self.notes.iter().filter(|note| note.text != FREE);
         let of_unused = |note: &&Note| {
             let device = self.devices.find(&note.device);
-            device.is_some_and(|device| !matches!(device.role, Role::Volume | Role::Component))
+            device.is_some_and(|device| !matches!(device.role, Role::Volume | COMPONENT))
         };
         let Note { shown, text, .. } = notes.find(of_unused)?;
         Some(Nothing { shown: shown.clone(), why: text.clone(), is_volume: false })

@@ -93,14 +93,8 @@ pub enum Role {
     Former,
     /// It has partitions.
     Partitioned,
-    /// It is a physical volume of LVM.
-    PhysicalVolume,
-    /// It is part of a logical volume.
-    Component,
-    /// It is a member of a ZFS pool.
-    PoolMember,
-    /// It is mdadm's backup of what a reshape moves in place.
-    Backup,
+    /// A holder has it: what the device is to it, `part of a volume group`, and the word for that in metrics.
+    Held(&'static str, &'static str),
     /// None: its contents cannot be used.
     Refused,
 }

@@ -26,10 +26,10 @@ pub enum DeviceClass {
 
 impl From<&Kind> for DeviceClass {
     fn from(kind: &Kind) -> Self {
-        match kind {
-            Kind::Disk => Self::Disk,
-            Kind::Partition(_) => Self::Partition,
-            Kind::Array | Kind::Logical(_) | Kind::Zvol(_) => Self::Made,
+        match (kind.is_disk(), kind.is_disk_or_partition()) {
+            (true, _) => Self::Disk,
+            (false, true) => Self::Partition,
+            (false, false) => Self::Made,
         }
     }
 }

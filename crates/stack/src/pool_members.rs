@@ -16,11 +16,14 @@ use ashlar_zfs::ondisk::vdev::VdevKind;
 use ashlar_zfs::protocol::ImportConfig;
 
 use crate::claim::{self, Claim};
-use crate::devices::{Device, Devices, Kind};
+use crate::devices::{Device, Devices, Kind, Role};
 use crate::names::partition_suffix;
 use crate::owners;
 use crate::partitions::Partition;
 use crate::probe::probe;
+
+/// The use of a member.
+pub(crate) const MEMBER: Role = Role::Held("a member of a ZFS pool", "pool-member");
 
 /// Where a worker finds a member.
 #[derive(Clone, Debug)]

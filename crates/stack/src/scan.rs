@@ -18,6 +18,7 @@ use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
 use crate::probe::{Contents, Md};
 use crate::signature::{Identity, Signature, Usage, ZFS_MEMBER};
+use crate::volume_groups::PHYSICAL;
 use crate::zpools::{self, LabelledDevice};
 
 /// The graph of `probed` on the host with the system IDs `local`. Nothing is written.
@@ -123,7 +124,7 @@ fn add_signatures(
             let is_inside = device.role == Role::Partitioned && labels.label().is_none();
             is_inside || device.role == Role::Volume
         }),
-        Usage::Member => device.role == Role::PhysicalVolume && found.name == "LVM2_member",
+        Usage::Member => device.role == PHYSICAL && found.name == "LVM2_member",
         Usage::FileSystem
         | Usage::Encrypted
         | Usage::Swap

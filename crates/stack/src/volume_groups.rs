@@ -11,7 +11,7 @@ use ashlar_lvm::activate;
 use ashlar_lvm::group::{self, Group, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
-use crate::devices::Device;
+use crate::devices::{Device, Role};
 use crate::findings::{Refusal, Refused};
 
 mod activation;
@@ -51,6 +51,10 @@ struct PresentVolume {
     text: group::Text,
 }
 
+/// The use of a physical volume.
+pub const PHYSICAL: Role = Role::Held("part of a volume group", "physical-volume");
+/// The use of a component of a logical volume.
+pub const COMPONENT: Role = Role::Held("part of a logical volume", "component");
 /// What is said of a physical volume that a group can be made of.
 pub(crate) const FREE: &str = "is in no volume group";
 

@@ -221,6 +221,7 @@ mod tests {
     use ashlar_block::{ByteVolume, Sectors};
     use ashlar_sim::SimDisk;
     use ashlar_stack::devices::Kind;
+    use ashlar_stack::volume_groups::COMPONENT;
 
     use super::*;
 
@@ -290,7 +291,7 @@ mod tests {
         };
         devices.put_back(volume("dm-0", "a"));
         devices.put_back(volume("dm-1", "b"));
-        devices.put_back(Device { role: Role::Component, ..volume("dm-2", "c") });
+        devices.put_back(Device { role: COMPONENT, ..volume("dm-2", "c") });
         assert_eq!(offered(), "dm-0=a dm-1=b");
         // Their names change places.
         for (name, link) in [("dm-0", "b"), ("dm-1", "a")] {

@@ -105,10 +105,7 @@ const fn usage(role: Role) -> &'static str {
         Role::Volume => "volume",
         Role::Member(_) | Role::Former => "member",
         Role::Partitioned => "partitioned",
-        Role::PhysicalVolume => "physical-volume",
-        Role::Component => "component",
-        Role::PoolMember => "pool-member",
-        Role::Backup => "reshape-backup",
+        Role::Held(_, usage) => usage,
         Role::Refused => "none",
     }
 }

@@ -9,6 +9,7 @@ use ashlar_md::{ArrayState, MemberStatus, SyncAction};
 use ashlar_sim::{SimRuntime, Workload};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::devices::{Device, Role};
+use ashlar_stack::volume_groups::PHYSICAL;
 use uuid::Uuid;
 
 use super::daemon::Daemon;
@@ -82,7 +83,7 @@ impl World {
             }
         }
         for device in daemon.service.stack.devices.all() {
-            if device.kind.is_disk() && device.role == Role::PhysicalVolume {
+            if device.kind.is_disk() && device.role == PHYSICAL {
                 owners.entry(device.path).or_default().push("LVM".to_owned());
             }
         }
@@ -236,7 +237,7 @@ impl World {
             let owner = by_path(&device.path).map(|(_, uuid)| Role::Member(*uuid));
             let disk = self.disks.iter().find(|disk| disk.path == device.path);
             let is_physical = disk.is_some_and(|disk| disk.physical().is_some());
-            let otherwise = if is_physical { Role::PhysicalVolume } else { Role::Former };
+            let otherwise = if is_physical { PHYSICAL } else { Role::Former };
             let role = owner.unwrap_or(otherwise);
             let Device { path, role: registered, .. } = device;
             assert_eq!(*registered, role, "{path}: {}", self.state(daemon));

@@ -19,7 +19,8 @@ use crate::view::ArrayView;
 impl Builder {
     /// Keeps mdadm's backup of what a reshape moves in place.
     pub(super) fn keep_backup(&mut self, device: &Device) {
-        self.devices.set_role(&device.name, Role::Backup);
+        let role = Role::Held("the backup of an array", "reshape-backup");
+        self.devices.set_role(&device.name, role);
         let (gateway, path) = (device.gateway().clone(), device.path.clone());
         self.backups.push(BackupFile { gateway, path });
     }

@@ -3,8 +3,9 @@
 use ashlar_zfs::ondisk::label::Label;
 
 use super::Builder;
-use crate::devices::{Device, Role};
+use crate::devices::Device;
 use crate::findings::{Refusal, Refused};
+use crate::pool_members::MEMBER;
 use crate::probe::Contents;
 
 impl Builder {
@@ -31,7 +32,7 @@ impl Builder {
         }
         let is_confined = self.options.pools.as_ref().is_some_and(|pools| pools.launcher.is_some());
         match self.pool_members.add(device, depth, labels, &self.devices, is_confined) {
-            Ok(()) => self.devices.set_role(&device.name, Role::PoolMember),
+            Ok(()) => self.devices.set_role(&device.name, MEMBER),
             Err(why) => self.note(&device.name, why),
         }
     }

@@ -10,7 +10,7 @@ use ashlar_dm::snapshot::Origins;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::activate::{DeviceSource, PlannedDevice};
 
-use super::Site;
+use super::{COMPONENT, Site};
 use crate::devices::Role;
 use crate::mapped::{Maker, Parts};
 
@@ -153,7 +153,7 @@ impl Active {
         if planned.read_only || made.read_only {
             disk.set_read_only(true);
         }
-        let role = if planned.volume.is_some() { Role::Volume } else { Role::Component };
+        let role = if planned.volume.is_some() { Role::Volume } else { COMPONENT };
         let (links, mapped) = (links(&planned, group), made.mapped);
         site.devices.add_logical(&device, links, role, lower, Arc::clone(&mapped));
         let names = vec![device.clone()];

@@ -34,7 +34,7 @@ use super::activation::end;
 use super::active::{Active, LiveDevice, Numbers, links};
 use super::difference::{Difference, Renames};
 use super::put_off::later;
-use super::{Change, ChangeResult, PresentVolume, Request, Site, VolumeGroups};
+use super::{COMPONENT, Change, ChangeResult, PresentVolume, Request, Site, VolumeGroups};
 use crate::canary::{Rule, broken};
 use crate::devices::{MappedNames, Role};
 
@@ -423,7 +423,7 @@ impl Step<'_, '_> {
         let made = made.map_err(|why| format!("cannot make the device {name}: {why}"))?;
         // Clients see it once it is in the metadata.
         if let Some(new) = made {
-            self.site.devices.set_role(&new.device, Role::Component);
+            self.site.devices.set_role(&new.device, COMPONENT);
         }
         self.undo.made.push(name.clone());
         if held {

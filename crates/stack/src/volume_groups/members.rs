@@ -17,8 +17,8 @@ use ashlar_lvm::{Metadata, PhysicalVolume, Uuid, VolumeGroup};
 
 use super::active::Active;
 use super::change::write;
-use super::{Change, Site, VolumeGroups};
-use crate::devices::{Device, Devices, Role};
+use super::{Change, PHYSICAL, Site, VolumeGroups};
+use crate::devices::{Device, Devices};
 
 /// The entry of a group with this extent size for the physical volume of this label, which the user knows as `path`.
 ///
@@ -58,7 +58,7 @@ impl VolumeGroups {
         devices: &Devices,
     ) -> Result<(), String> {
         self.add(device, depth).await?;
-        devices.set_role(&device.name, Role::PhysicalVolume);
+        devices.set_role(&device.name, PHYSICAL);
         Ok(())
     }
 

@@ -13,8 +13,7 @@ use ashlar_lvm::{Metadata, SegmentKind, Uuid, VolumeGroup};
 
 use super::active::Active;
 use super::difference::{Difference, Renames};
-use super::{Change, PresentVolume, Site, VolumeGroups};
-use crate::devices::Role;
+use super::{COMPONENT, Change, PresentVolume, Site, VolumeGroups};
 
 /// A description in which merges into these origins have not begun.
 fn without(group: &VolumeGroup, put_off: &BTreeSet<Uuid>) -> VolumeGroup {
@@ -136,7 +135,7 @@ impl VolumeGroups {
 /// Takes a device and its partitions away from clients, if none has one of them open, and nothing is made of them.
 fn hide(name: &str, site: &Site<'_>) {
     let Ok(all) = site.devices.with_partitions(|device| device.name == *name) else { return };
-    if all.iter().all(|device| device.role == Role::Component) {
+    if all.iter().all(|device| device.role == COMPONENT) {
         return;
     }
     let closed = all.iter().take_while(|device| device.bytes.withdraw()).count();
@@ -144,5 +143,5 @@ fn hide(name: &str, site: &Site<'_>) {
         all.iter().take(closed).for_each(|device| device.bytes.offer());
         return;
     }
-    all.iter().for_each(|device| site.devices.set_role(&device.name, Role::Component));
+    all.iter().for_each(|device| site.devices.set_role(&device.name, COMPONENT));
 }

@@ -11,6 +11,7 @@ use ashlar_sim::{Media, Sim, SimDisk, Snapshot};
 use ashlar_stack::assemble::{Disk, Options, Others, Refused, Stack, probe_all};
 use ashlar_stack::devices::Role;
 use ashlar_stack::incremental::{AttachOutcome, Collector, Turns};
+use ashlar_stack::volume_groups::PHYSICAL;
 
 use crate::common::{boot, device, media, mirror, notes, plain, role, volumes, write_mbr};
 use crate::volume_groups::{GroupRig, names, read, write};
@@ -50,7 +51,7 @@ fn a_group_of_another_host_is_read_and_written_to_by_force_only() {
         assert_eq!(refused(&stack), [("vg".to_owned(), why.to_owned())]);
         assert_eq!(stack.refusals(Refused::Group).next().unwrap().below, ["md0"]);
         assert!(names(&stack).is_empty(), "{:?}", names(&stack));
-        assert_eq!(role(&stack, "md0"), Role::PhysicalVolume);
+        assert_eq!(role(&stack, "md0"), PHYSICAL);
         stack.stop().await.unwrap();
         assert!(unchanged(&media, &before));
 

@@ -9,6 +9,7 @@ use ashlar_sim::{Media, Sim};
 use ashlar_stack::assemble::{Options, Stack};
 use ashlar_stack::devices::Role;
 use ashlar_stack::signature::Image;
+use ashlar_stack::volume_groups::PHYSICAL;
 
 use crate::common::{
     boot, device, media, mirror, notes, old_mirror, plain, role, volumes, write_mbr,
@@ -263,7 +264,7 @@ fn a_physical_volume_is_one_unless_it_may_be_a_member() {
         let served = std::cell::Cell::new(0);
         each(&sim, &media, 7, async |block, mode, stack| {
             let shown = format!("{mode:?}, sector {block}: {:?}", notes(stack));
-            let whole = if block == 0 { Role::Volume } else { Role::PhysicalVolume };
+            let whole = if block == 0 { Role::Volume } else { PHYSICAL };
             let expected = refused_or(places.contains(&block), mode, whole);
             assert_eq!(used(stack), expected, "{shown}");
             served.set(served.get() + usize::from(names(stack).contains(&"vg/data".to_owned())));

@@ -10,7 +10,7 @@ use ashlar_lvm::{Metadata, PhysicalVolume, PvOnDisk, Uuid, VolumeGroup};
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
 use ashlar_stack::assemble::{Options, Refusal, Refused, Stack};
-use ashlar_stack::devices::Role;
+use ashlar_stack::volume_groups::PHYSICAL;
 
 use crate::common::{boot, device, media, mirror, notes, plain, role, run};
 
@@ -137,7 +137,7 @@ fn a_group_on_an_array_is_found_and_its_volumes_hold_what_was_written() {
         stack.stop().await.unwrap();
         let stack = boot(&sim, &media, plain()).await;
         assert_eq!(names(&stack), ["vg/data", "vg/more"]);
-        assert_eq!(role(&stack, "md0"), Role::PhysicalVolume);
+        assert_eq!(role(&stack, "md0"), PHYSICAL);
         write(&stack, "vg/more", 17, 7).await;
         stack.stop().await.unwrap();
         // One MiB in front, and five of the first volume.
