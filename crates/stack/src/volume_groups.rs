@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ashlar_lvm::activate;
 use ashlar_lvm::group::{self, Group, MemberState};
+use ashlar_lvm::metadata::HeldElsewhere;
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
 use crate::devices::{Device, Role};
@@ -93,7 +94,7 @@ pub(crate) struct VolumeGroups {
     inside: Vec<(Uuid, uuid::Uuid)>,
     active: BTreeMap<Uuid, Active>,
     /// The groups that are not used, because other hosts may write to them.
-    refused: BTreeSet<Uuid>,
+    refused: BTreeMap<Uuid, HeldElsewhere>,
     numbers: Numbers,
 }
 
@@ -146,7 +147,7 @@ impl VolumeGroups {
         let mut groups = found.groups;
         groups.retain(|group| {
             let vg = &group.metadata.group;
-            let is_done = self.active.contains_key(&vg.id) || self.refused.contains(&vg.id);
+            let is_done = self.active.contains_key(&vg.id) || self.refused.contains_key(&vg.id);
             !is_done && vg.pvs.iter().all(|pv| !unsure.contains(&pv.id))
         });
         groups.into_iter().find(|group| any || group.is_complete())

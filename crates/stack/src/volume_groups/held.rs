@@ -30,7 +30,7 @@ impl VolumeGroups {
             (false, true) => "it is writable because of ashlar serve --force",
             (false, false) => {
                 let why = format!("it {state}: another host may be writing to it");
-                self.refused.insert(vg.id);
+                self.refused.insert(vg.id, held);
                 return Err(Refusal { what: Refused::Group, name, why, hint: None, below });
             }
         };
