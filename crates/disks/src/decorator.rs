@@ -27,6 +27,9 @@ pub(crate) trait Decorator {
         self.over(disk)
     }
 
+    /// Whether there may be anything for lent disks.
+    fn is_for_lent(&self) -> bool;
+
     /// Whether this process may lend the disk at `path` to a daemon, which uses it without this.
     ///
     /// # Errors

@@ -61,12 +61,18 @@ impl Decorators {
         self.list().into_iter().try_fold(disk, |disk, decorator| decorator.over(disk))
     }
 
+    /// Whether there is anything for disks that another process lends.
+    pub(crate) fn are_for_lent(&self) -> bool {
+        self.list().into_iter().any(Decorator::is_for_lent)
+    }
+
     /// As [`Self::over`], for a disk that another process lends.
     ///
     /// # Errors
     /// As there.
     pub(crate) fn over_lent(&self, disk: Disk) -> Result<Disk> {
-        self.list().into_iter().try_fold(disk, |disk, decorator| decorator.over_lent(disk))
+        let mut list = self.list().into_iter().filter(|decorator| decorator.is_for_lent());
+        list.try_fold(disk, |disk, decorator| decorator.over_lent(disk))
     }
 
     /// Whether this process may lend the disk at `path`.

@@ -83,14 +83,18 @@ impl Maps {
         }
     }
 
-    /// The map of a disk and its file: the one that the user named, or else one beside the image.
-    fn map_of(&self, disk: &Path) -> Result<Option<(PathBuf, RescueMap)>> {
+    /// The file of the map that the user named for a disk.
+    fn given_for(&self, disk: &Path) -> Option<PathBuf> {
         let named = |map: &&MapFile| {
             let wanted = map.disk.as_deref();
             wanted.is_some_and(|wanted| is_same(disk, wanted))
         };
-        let given = locked(&self.given).iter().rev().find(named).map(|map| map.file.clone());
-        if let Some(file) = given {
+        locked(&self.given).iter().rev().find(named).map(|map| map.file.clone())
+    }
+
+    /// The map of a disk and its file: the one that the user named, or else one beside the image.
+    fn map_of(&self, disk: &Path) -> Result<Option<(PathBuf, RescueMap)>> {
+        if let Some(file) = self.given_for(disk) {
             let text = read(&file)?;
             let map = RescueMap::parse(&text).map_err(|why| {
                 let error = Error::new("cannot use the map", file.display(), why);
@@ -182,9 +186,17 @@ impl Decorator for Maps {
         Ok(Disk { path: disk.path, gateway: Gateway::new(Arc::new(device)) })
     }
 
-    /// Its owner has looked for a map, and lends no disk with one.
+    /// The lender has looked for a map beside the image, and lends no disk with one. A map that this daemon was given cannot be
+    /// read in its sandbox.
     fn over_lent(&self, disk: Disk) -> Result<Disk> {
-        Ok(disk)
+        let Some(file) = self.given_for(&disk.path) else { return Ok(disk) };
+        let why = format!("the daemon cannot read its map {} any more", file.display());
+        let error = Error::new("cannot use", disk.path.display(), why);
+        Err(error.hint("stop the daemon, and start it with this disk among the others"))
+    }
+
+    fn is_for_lent(&self) -> bool {
+        !locked(&self.given).is_empty()
     }
 
     fn may_lend(&self, path: &Path) -> Result<()> {

@@ -89,6 +89,10 @@ impl Decorator for Models {
         Ok(Disk { path: disk.path, gateway: Gateway::new(device) })
     }
 
+    fn is_for_lent(&self) -> bool {
+        !self.assignments.is_empty()
+    }
+
     /// The daemon gives the disk a model if it has one for it.
     fn may_lend(&self, _: &Path) -> Result<()> {
         Ok(())

@@ -118,6 +118,9 @@ impl Opener {
     pub async fn adopt(&self, fd: OwnedFd, path: &Path) -> Result<Disk> {
         let device = file::adopt(fd, path, &self.options()).map_err(|why| open_error(&why))?;
         let disk = Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) };
+        if !self.decorators.are_for_lent() {
+            return Ok(disk);
+        }
         let opener = self.clone();
         asked(path, move |_| opener.decorators.over_lent(disk)).await?
     }
@@ -368,6 +371,7 @@ mod tests {
         let file = directory.path().join("disk.map");
         let lender = opener(&path, None, None);
         let lent = lender.lend(&path).unwrap();
+        let again = lent.try_clone().unwrap();
         fs::write(&file, map(MIB)).unwrap();
         for lender in [&lender, &opener(&path, Some(&file), None)] {
             let error = lender.lend(&path).unwrap_err().to_string();
@@ -377,6 +381,10 @@ mod tests {
             let daemon = opener(&path, None, Some("custom:unreadable=2M+4K"));
             let disk = daemon.adopt(lent, &path).await.unwrap();
             assert_eq!(readable(&disk).await, [true, true, false, true]);
+            // One that was given a map for it would serve what was not read as zeroes.
+            let daemon = opener(&path, Some(&file), None);
+            let error = daemon.adopt(again, &path).await.err().unwrap().to_string();
+            assert!(error.contains("cannot use") && error.contains("disk.map"), "{error}");
         });
     }
 }

@@ -101,9 +101,9 @@ mod tests {
     use ashlar_stack::devices::Device;
 
     use super::*;
-    use crate::disks;
     use crate::ending::Ending;
     use crate::front_ends::FrontEnds;
+    use ashlar_disks as disks;
 
     type Log = Arc<Mutex<Vec<String>>>;
 

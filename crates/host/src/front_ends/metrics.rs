@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::ending::Ending;
 use crate::error::{Error, Result};
 use crate::metrics::http::{self, Limits};
-use crate::options::MetricsAddress;
+use ashlar_disks::options::MetricsAddress;
 
 /// The socket, on which readers wait.
 struct WaitingMetrics(BoundSocket);

@@ -29,7 +29,6 @@ use super::{Bound, FrontEnd, Parts, Place, lock};
 use crate::config::Config;
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
-use crate::options::Listen;
 
 /// A server on another thread: ends with its result.
 type Server = Receiver<io::Result<()>>;
