@@ -17,11 +17,12 @@ use crate::arrays::Arrays;
 use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Role};
-pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others, Refusal, Refused};
+pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others};
 use crate::names::Names;
 use crate::outsiders::RefusedOutsider;
 use crate::pools::Pools;
 use crate::probe::{Contents, Md, probe_readable};
+pub use crate::refusals::{Refusal, Refused};
 use crate::volume_groups::{COMPONENT, FREE, VolumeGroups};
 
 /// An open disk.

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::arrays::Arrays;
 use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Role};
-use crate::findings::{DeviceProbe, Failure, Note, Options, Refusal};
+use crate::findings::{DeviceProbe, Failure, Note, Options};
 use crate::names::Names;
 use crate::outsiders::{DeviceClass, Outsider, RefusedOutsider};
 use crate::owners;
@@ -26,6 +26,7 @@ use crate::partitions::{Partition, Table};
 use crate::pool_members::Members as PoolMembers;
 use crate::pools::Pools;
 use crate::probe::{Contents, Md};
+use crate::refusals::Refusal;
 use crate::volume_groups::VolumeGroups;
 use members::Members;
 

@@ -45,6 +45,7 @@ pub mod pool_members;
 pub mod pools;
 pub mod probe;
 pub mod progress;
+mod refusals;
 pub mod scan;
 pub mod signature;
 pub mod snapshots;

@@ -20,8 +20,8 @@ use futures_util::lock::Mutex as AsyncMutex;
 
 use crate::attributes::AttributeError;
 use crate::devices::Devices;
-use crate::findings::{Refusal, Refused};
 use crate::pool_members::ReadyPool;
+use crate::refusals::{Refusal, Refused};
 
 /// How pools are imported.
 #[derive(Clone, Debug)]

@@ -12,8 +12,8 @@ use ashlar_lvm::group::{self, Group, MemberState};
 use ashlar_lvm::metadata::HeldElsewhere;
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
-use crate::devices::{Device, Role};
-use crate::findings::{Refusal, Refused};
+use crate::devices::Device;
+use crate::refusals::{Refusal, Refused};
 
 mod activation;
 mod active;
@@ -29,6 +29,7 @@ mod planned;
 mod put_off;
 mod report;
 mod restored;
+mod roles;
 mod site;
 
 pub use activation::{Activation, Activations};
@@ -40,6 +41,7 @@ pub use merges::{MergeIdentity, ServedMerge, left_to_merge};
 pub use moves::{MirrorProgress, MovingState, ServedMove, mirror_progress};
 pub use planned::{Change, ChangeResult, Request};
 pub use report::{ServedGroup, ServedPhysical, ServedVolume};
+pub use roles::{COMPONENT, PHYSICAL};
 pub(crate) use site::Site;
 
 /// A present physical volume.
@@ -52,10 +54,6 @@ struct PresentVolume {
     text: group::Text,
 }
 
-/// The use of a physical volume.
-pub const PHYSICAL: Role = Role::Held("part of a volume group", "physical-volume");
-/// The use of a component of a logical volume.
-pub const COMPONENT: Role = Role::Held("part of a logical volume", "component");
 /// What is said of a physical volume that a group can be made of.
 pub(crate) const FREE: &str = "is in no volume group";
 

@@ -4,9 +4,9 @@ use ashlar_zfs::ondisk::label::Label;
 
 use super::Builder;
 use crate::devices::Device;
-use crate::findings::{Refusal, Refused};
 use crate::pool_members::MEMBER;
 use crate::probe::Contents;
+use crate::refusals::{Refusal, Refused};
 
 impl Builder {
     /// Adds a member of a pool to that pool, if pools are imported.

@@ -10,7 +10,8 @@ use ashlar_dm::snapshot::Origins;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::activate::{DeviceSource, PlannedDevice};
 
-use super::{COMPONENT, Site};
+use super::Site;
+use super::roles::COMPONENT;
 use crate::devices::Role;
 use crate::mapped::{Maker, Parts};
 

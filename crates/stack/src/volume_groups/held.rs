@@ -8,7 +8,7 @@ use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::group::Group;
 
 use super::{Site, VolumeGroups};
-use crate::findings::{Refusal, Refused};
+use crate::refusals::{Refusal, Refused};
 
 impl VolumeGroups {
     /// Decides whether a group is activated. Returns messages about its devices.
