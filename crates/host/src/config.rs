@@ -6,6 +6,8 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use ashlar_client::access::{self, Access};
+use ashlar_commands::acceptance::Asked;
+use ashlar_commands::lvm::local_system_ids;
 use ashlar_disks::options::{
     Assignment, BackEnd, Bytes, Group, Holes, Listen, LogPlace, MapFile, MetricsAddress, Mode,
     ReAddPolicy,
@@ -18,9 +20,7 @@ use ashlar_stack::assemble::Others;
 use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
-use crate::acceptance::Asked;
 use crate::error::{Error, Result};
-use crate::lvm::local_system_ids;
 use crate::mount_point;
 
 /// The directory of ZFS's module parameters.
@@ -111,7 +111,7 @@ pub struct Config {
     pub set: Vec<(String, String)>,
     /// Whether the daemon stays outside of the sandbox.
     pub no_sandbox: bool,
-    /// Whether this process was started by [`crate::background::start`], whose caller waits until it serves.
+    /// Whether this process was started by [`ashlar_commands::background::start`], whose caller waits until it serves.
     pub background: bool,
 }
 

@@ -12,15 +12,15 @@ use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
+use ashlar_commands::btrfs::scrub::ScrubDirectory;
+use ashlar_commands::lvm::archive::Archives;
 use ashlar_disks as disks;
 use ashlar_disks::sandbox::{LEAST_MEMORY, is_switched_off};
 use ashlar_engine::memory::{address_space_bytes, available_bytes};
 use ashlar_sandbox::{CapabilitySet, MemoryLimit, Policy, Sockets};
 
-use crate::btrfs::scrub::ScrubDirectory;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::lvm::archive::Archives;
 
 /// Files that the daemon reads later: the host's name and kernel for descriptions of volume groups, the limits of devices that
 /// clients pass to it.

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use ashlar_commands::lvm::archive;
 use ashlar_stack::incremental::Turn;
 use ashlar_stack::turn::NoTurn;
 use ashlar_stack::volume_groups::{MergeIdentity, MovingState, ServedMerge, ServedMove};
 
 use crate::groups::apply;
-use crate::lvm::archive;
 use crate::service::Service;
 
 /// How often to check for finished ones.

@@ -38,6 +38,8 @@ use std::time::Instant;
 
 use ashlar_client::access::Access;
 use ashlar_client::varlink_server;
+use ashlar_commands::acceptance::{check_backups, check_started, refuse_image};
+use ashlar_commands::background::Background;
 use ashlar_control::console::{Console, LogPlace};
 use ashlar_disks::options::{BackEnd, ReAddPolicy};
 use ashlar_disks::{self as disks, Identity, Opener};
@@ -54,10 +56,8 @@ use ashlar_zfs::client::Launcher;
 use futures_util::future::select;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::acceptance::{check_backups, check_started, refuse_image};
 use crate::announcement::announcement;
 use crate::array_end::ArrayEnd;
-use crate::background::Background;
 use crate::clients::Clients;
 use crate::config::{Config, PARAMETERS};
 use crate::confinement::Confinement;

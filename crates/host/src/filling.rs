@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::Sectors;
+use ashlar_commands::lvm::{archive, new_uuid};
 use ashlar_dm::snapshot::Status;
 use ashlar_lvm::Uuid;
 use ashlar_lvm::change::Author;
@@ -25,7 +26,6 @@ use futures_util::future::select;
 
 use crate::groups::apply;
 use crate::incremental::log_notes;
-use crate::lvm::{archive, new_uuid};
 use crate::machine::now;
 use crate::service::Service;
 

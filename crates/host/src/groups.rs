@@ -7,6 +7,7 @@ use std::path::Path;
 use ashlar_client::interface::{
     Activate, ActivateReply, GroupsReply, Lvm, LvmReply, refused, refused_by, reply,
 };
+use ashlar_commands::lvm::{archive, new_uuid, refuse_to_cut};
 use ashlar_control::varlink::Reply;
 use ashlar_disks::{self as disks, Identity};
 use ashlar_lvm::change::Author;
@@ -19,8 +20,6 @@ use serde_json::Value;
 use crate::clients::ClosedDevices;
 use crate::error::Error;
 use crate::incremental::log_notes;
-use crate::lvm::archive;
-use crate::lvm::{new_uuid, refuse_to_cut};
 use crate::machine::Machine;
 use crate::service::Service;
 

@@ -1,11 +1,11 @@
-//! The control plane: a daemon that assembles volumes, serves them and stops cleanly, and the work of commands that need no daemon.
+//! The control plane: a daemon that assembles volumes, serves them and stops cleanly.
 //!
 //! # Theory
 //!
-//! [`daemon::serve`] takes a [`config::Config`] and returns when everything has stopped. It opens the [`disks`],
-//! lets `stack` assemble them, accepts or refuses the result ([`acceptance`]), and starts the front ends of `export`: the
+//! [`daemon::serve`] takes a [`config::Config`] and returns when everything has stopped. It opens the [`disks`](ashlar_disks),
+//! lets `stack` assemble them, accepts or refuses the result ([`ashlar_commands::acceptance`]), and starts the front ends of `export`: the
 //! mount and the NBD servers. From then on its main thread answers calls on the control socket
-//! ([`ashlar_client`]). Commands that need no daemon use [`disks`], [`lvm`], [`btrfs`], [`md`] and [`pools`] as well.
+//! ([`ashlar_client`]). Commands that need no daemon are in [`ashlar_commands`].
 //!
 //! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
 //!
@@ -24,12 +24,9 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod absent;
-pub mod acceptance;
 mod announcement;
 mod array_end;
-pub mod background;
 mod balance;
-pub mod btrfs;
 mod claimed;
 pub mod cleanup_helper;
 mod clients;
@@ -46,16 +43,13 @@ mod front_ends;
 mod groups;
 mod incremental;
 mod jobs;
-pub mod lvm;
 mod machine;
 mod manage;
-pub mod md;
 mod membership;
 mod metrics;
 mod mount_point;
 mod notify;
 mod places;
-pub mod pools;
 mod pools_end;
 mod returns;
 mod scrubs;
@@ -64,7 +58,7 @@ mod service;
 mod simulation;
 mod speeds;
 mod stopping;
-pub mod trace;
+mod trace;
 mod users;
 mod watch;
 mod zfs;

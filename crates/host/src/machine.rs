@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{LocalFuture, Runtime};
+use ashlar_commands::lvm::archive::Archives;
 use ashlar_disks::{self as disks, Identity, Opener};
 use ashlar_stack::assemble::Disk;
 
 use crate::error::Result;
-use crate::lvm::archive::Archives;
 
 /// See the module text.
 pub(crate) trait Machine {

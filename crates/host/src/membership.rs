@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ashlar_block::{Gateway, Sectors};
 use ashlar_client::interface::{LvmMembers, LvmReply, refused, refused_by, reply};
 use ashlar_client::passed_files::PassedFiles;
+use ashlar_commands::lvm::{archive, make_physical, new_uuid, refuse_foreign};
 use ashlar_control::varlink::Reply;
 use ashlar_disks::{self as disks, Identity};
 use ashlar_lvm::change::Author;
@@ -23,8 +24,6 @@ use crate::clients::ClosedDevices;
 use crate::error::Error;
 use crate::groups::{apply, in_use, sure};
 use crate::incremental::log_notes;
-use crate::lvm::archive;
-use crate::lvm::{make_physical, new_uuid, refuse_foreign};
 use crate::manage::{NewDisk, is_a_disk_now};
 use crate::service::Service;
 

@@ -2,7 +2,7 @@
 //!
 //! Each has its own thread and reactor, because checksums take a processor. The scrub claims its volumes: no client can open
 //! them meanwhile, because a repair would write below a file system that a client has mounted, and a scrub of a changing file
-//! system would report false errors. It has the status file, lock and socket of any other scrub ([`crate::btrfs::scrub`]).
+//! system would report false errors. It has the status file, lock and socket of any other scrub ([`ashlar_commands::btrfs::scrub`]).
 //!
 //! A paused scrub is one that has ended early, and is listed until it is resumed or cancelled: clients may open its volumes.
 
@@ -20,6 +20,11 @@ use ashlar_client::interface::{
     reply,
 };
 use ashlar_client::stop::Stop;
+use ashlar_commands::btrfs::Selection;
+use ashlar_commands::btrfs::scrub::{
+    Controls, DEPTHS, ScrubDirectory, ScrubObserver, ScrubOptions, ScrubRecord, ScrubRun,
+    ScrubStart,
+};
 use ashlar_control::varlink::Reply;
 use ashlar_disks::{self as disks, Access};
 use ashlar_engine::oneshot::{self, Sender};
@@ -28,11 +33,6 @@ use futures_util::future::{join_all, select};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::btrfs::Selection;
-use crate::btrfs::scrub::{
-    Controls, DEPTHS, ScrubDirectory, ScrubObserver, ScrubOptions, ScrubRecord, ScrubRun,
-    ScrubStart,
-};
 use crate::clients::claim;
 use crate::ending::Ending;
 use crate::error::{self, Error};

@@ -10,6 +10,7 @@ use super::{Finding, Tree};
 /// The crates with code on reactors.
 const CRATES: &[&str] = &[
     "crates/client/src/",
+    "crates/commands/src/",
     "crates/disks/src/",
     "crates/export/src/",
     "crates/host/src/",
@@ -23,20 +24,20 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/client/src/control_path.rs", "commands and the start"),
     ("crates/client/src/disk_path.rs", "what `disks::asked` asks"),
     ("crates/client/src/interface/messages.rs", "commands: a path for the daemon"),
+    ("crates/commands/src/background.rs", "the command that starts a daemon; /dev/null"),
+    ("crates/commands/src/btrfs/", "commands"),
+    ("crates/commands/src/lvm/", "commands, and what `asked` asks"),
+    ("crates/commands/src/md/", "commands"),
+    ("crates/commands/src/pools/", "commands"),
+    ("crates/commands/src/trace/files.rs", "commands"),
     ("crates/disks/src/", "commands and the start, and what `disks::asked` asks"),
     ("crates/export/src/fuse/mount.rs", "mounts at the start; at the end the daemon's own mount"),
     ("crates/host/src/absent.rs", "the start"),
-    ("crates/host/src/background.rs", "the command that starts a daemon; /dev/null"),
-    ("crates/host/src/btrfs/", "commands"),
     ("crates/host/src/daemon.rs", "the start"),
     ("crates/host/src/defect.rs", "tests"),
     ("crates/host/src/ending.rs", "a thread of its own"),
     ("crates/host/src/front_ends/metrics.rs", "the start"),
     ("crates/host/src/front_ends/nbd.rs", "the start"),
-    ("crates/host/src/lvm/", "commands, and what `asked` asks"),
-    ("crates/host/src/md/", "commands"),
-    ("crates/host/src/pools/", "commands"),
-    ("crates/host/src/trace/files.rs", "commands"),
     ("crates/host/src/users.rs", "the cleanup helper"),
     ("crates/nbd/src/network.rs", "in the pool, which looks names up"),
 ];
@@ -157,7 +158,7 @@ mod tests {
         for elsewhere in ["crates/cli/src/x.rs", "crates/host/src/metrics/tests.rs"] {
             assert_eq!(lines(elsewhere, calls), [], "{elsewhere}");
         }
-        assert_eq!(lines("crates/host/src/lvm/archive.rs", calls), []);
+        assert_eq!(lines("crates/commands/src/lvm/archive.rs", calls), []);
     }
 
     #[test]

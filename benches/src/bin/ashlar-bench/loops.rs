@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ashlar_host::error::{Error, Result};
+use ashlar_commands::error::{Error, Result};
 use ashlar_terminal as output;
 
 use crate::program::run;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Gateway, Sectors};
+use ashlar_commands::error::{Error, Result};
 use ashlar_disks::size;
 use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_engine::now_ns;
-use ashlar_host::error::{Error, Result};
 use ashlar_sim::model::NamedModel;
 use ashlar_sim::modelled;
 use ashlar_terminal as output;

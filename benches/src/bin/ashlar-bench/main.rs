@@ -18,8 +18,8 @@ mod zvol;
 
 use std::process::ExitCode;
 
+use ashlar_commands::error::Result;
 use ashlar_engine::signal::{self, Signal};
-use ashlar_host::error::Result;
 use ashlar_terminal::{self as output, Voice};
 use clap::{Parser, Subcommand};
 

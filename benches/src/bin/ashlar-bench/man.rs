@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_host::error::{Error, Result};
+use ashlar_commands::error::{Error, Result};
 use clap::{Args, CommandFactory};
 
 use crate::Cli;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ashlar_block::byte_volume::{ByteVolume, Holes};
 use ashlar_block::{Gateway, Sectors};
+use ashlar_commands::error::{Error, Result};
 use ashlar_disks as disks;
 use ashlar_engine::{Engine, Receiver, blocking, wall_clock};
 use ashlar_export::fuse::dev::KernelDev;
@@ -16,7 +17,6 @@ use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
 use ashlar_export::fuse::server;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::{Entry, Namespace, Owner};
-use ashlar_host::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::loops::{LoopDevice, MountedFileSystem, drop_caches};

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use ashlar_host::error::{Error, Result};
+use ashlar_commands::error::{Error, Result};
 
 use crate::loops::{LoopDevice, MountedFileSystem};
 use crate::program::run;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use ashlar_host::error::{Error, Result};
+use ashlar_commands::error::{Error, Result};
 
 /// Runs a program to its end; returns its output.
 ///

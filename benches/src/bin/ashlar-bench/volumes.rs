@@ -12,8 +12,8 @@
 use std::path::Path;
 
 use ashlar_block::{Buffer, Flags, Gateway, Sector, Sectors};
+use ashlar_commands::error::{Error, Result};
 use ashlar_disks as disks;
-use ashlar_host::error::{Error, Result};
 use ashlar_stack::assemble::{Disk, Options, Refused, Stack, assemble, probe_all};
 
 use crate::program;

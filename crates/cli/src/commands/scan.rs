@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_commands::lvm::local_system_ids;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_host::error::Result;
-use ashlar_host::lvm::local_system_ids;
 use ashlar_stack::graph::TEXT_WIDTH;
 use clap::Args;
 

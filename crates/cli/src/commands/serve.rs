@@ -4,12 +4,12 @@ use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_commands::background;
 use ashlar_disks as disks;
 use ashlar_disks::options::{
     self, Assignment, BackEnd, Bytes, FileOptions, Group, Holes, Listen, LogPlace, MapFile,
     MetricsAddress, Mode, ReAddPolicy,
 };
-use ashlar_host::background;
 use ashlar_host::config::{Config, MAX_SPIN_US, nbd_memory};
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::support::ashlar;
 
 /// The rooms whose messages name the options of the program.
-const ROOMS: [&str; 3] = ["host/src", "disks/src", "client/src"];
+const ROOMS: [&str; 4] = ["host/src", "commands/src", "disks/src", "client/src"];
 
 /// Files and folders of `crates/cli/src`, or of [`ROOMS`], whose texts several commands print, or a command of another
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
@@ -41,9 +41,9 @@ const SHARED: &[(&str, &[&str])] = &[
     ("words/table.rs", &[]),
     ("host/src/absent.rs", &["serve", "md assemble"]),
     ("client/src/access.rs", &["serve", "md assemble"]),
-    ("host/src/acceptance.rs", &["serve"]),
-    ("host/src/btrfs/scrub", &["btrfs scrub start"]),
-    ("host/src/btrfs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
+    ("commands/src/acceptance.rs", &["serve"]),
+    ("commands/src/btrfs/scrub", &["btrfs scrub start"]),
+    ("commands/src/btrfs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
     (
         "client/src/client.rs",
         &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],
@@ -55,19 +55,22 @@ const SHARED: &[(&str, &[&str])] = &[
     // Comments of the interface.
     ("client/src/interface", &[]),
     ("host/src/jobs.rs", &["lvm pvmove"]),
-    ("host/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
-    ("host/src/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
-    ("host/src/md/assemble.rs", &["md assemble"]),
+    ("commands/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
+    ("commands/src/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
+    ("commands/src/md/assemble.rs", &["md assemble"]),
     ("host/src/mount_point.rs", &["serve", "md assemble"]),
-    ("host/src/md/erase.rs", &["md zero-superblock"]),
-    ("host/src/md/create.rs", &["md create"]),
+    ("commands/src/md/erase.rs", &["md zero-superblock"]),
+    ("commands/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),
     ("host/src/front_ends", &["serve", "md assemble"]),
     ("disks/src/sandbox.rs", &["scan", "md examine", "md detail", "btrfs get", "lvm lvs"]),
-    ("host/src/trace", &["trace"]),
-    ("host/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
-    ("host/src/pools/create.rs", &["zpool create", "zpool add", "zpool attach", "zpool replace"]),
-    ("host/src/pools/labels.rs", &["zpool labelclear"]),
+    ("commands/src/trace", &["trace"]),
+    ("commands/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
+    (
+        "commands/src/pools/create.rs",
+        &["zpool create", "zpool add", "zpool attach", "zpool replace"],
+    ),
+    ("commands/src/pools/labels.rs", &["zpool labelclear"]),
 ];
 
 /// Other programs whose options messages recommend.

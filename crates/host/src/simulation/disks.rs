@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_block::{BlockDevice, Gateway, LocalFuture, Runtime, Sector, Sectors};
+use ashlar_commands::lvm::archive::Archives;
 use ashlar_disks::{Identity, Opener};
 use ashlar_lvm::Uuid as LvmId;
 use ashlar_lvm::ondisk::layout::LABEL_SCAN_SECTORS;
@@ -18,7 +19,6 @@ use ashlar_sim::{Break, Media, Model, Rng, SimDisk, SimRuntime};
 use ashlar_stack::assemble::Disk;
 
 use crate::error::{Error, Result};
-use crate::lvm::archive::Archives;
 use crate::machine::Machine;
 
 /// Why a disk is not opened that is open.

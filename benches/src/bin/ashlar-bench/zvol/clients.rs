@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ashlar_commands::error::{Error, Result};
 use ashlar_engine::now_ns;
-use ashlar_host::error::{Error, Result};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::{Add, Sub};
 
-use ashlar_host::error::{Error, Result};
+use ashlar_commands::error::{Error, Result};
 
 /// Ticks per second in /proc: `USER_HZ`, the same on every machine that ashlar runs on.
 const TICKS_PER_SECOND: f64 = 100.0;

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ashlar_block::{Bio, Buffer, Gateway, Sector, Status, plug};
+use ashlar_commands::error::{Error, Result};
 use ashlar_engine::{Engine, now_ns, yield_now};
-use ashlar_host::error::{Error, Result};
 use futures_util::future::{join_all, maybe_done, try_join_all};
 
 const SECTOR_BYTES: u64 = 512;

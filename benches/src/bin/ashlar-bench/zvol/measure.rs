@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use ashlar_commands::error::{Error, Result};
 use ashlar_engine::{Engine, now_ns};
-use ashlar_host::error::{Error, Result};
 use ashlar_terminal as output;
 use serde::Serialize;
 

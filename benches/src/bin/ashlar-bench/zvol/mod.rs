@@ -17,11 +17,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
+use ashlar_commands::error::{Error, Result};
+use ashlar_commands::pools::absolute;
 use ashlar_disks as disks;
 use ashlar_disks::size::bytes;
 use ashlar_engine::Engine;
-use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::absolute;
 use ashlar_terminal as output;
 use clap::Args;
 use serde::Serialize;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ashlar_block::Gateway;
+use ashlar_commands::error::{Error, Result};
+use ashlar_commands::pools::{ImportMode, absolute, labelled, not_had, refused};
 use ashlar_disks::{Access, Opener};
-use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::{ImportMode, absolute, labelled, not_had, refused};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{DiskPart, Pool, Zvol};

@@ -3,12 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
 
-use ashlar_disks::sandbox::Sandbox;
-use ashlar_files::{Name, size};
-use ashlar_host::btrfs::block_signals;
-use ashlar_host::btrfs::restore::{
+use ashlar_commands::btrfs::block_signals;
+use ashlar_commands::btrfs::restore::{
     Amount, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions, RestoreProgress, restore,
 };
+use ashlar_disks::sandbox::Sandbox;
+use ashlar_files::{Name, size};
 use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
-use ashlar_host::btrfs::{DeviceCounters, device_counters};
+use ashlar_commands::btrfs::{DeviceCounters, device_counters};
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
 use ashlar_btrfs::units::Logical;
-use ashlar_host::btrfs::restore::{ExistingFiles, PathFilter, RestoreAdvice, RestoreOptions};
+use ashlar_commands::btrfs::restore::{ExistingFiles, PathFilter, RestoreAdvice, RestoreOptions};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 

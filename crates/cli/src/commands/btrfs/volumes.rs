@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use ashlar_commands::btrfs::{OpenFileSystem, Selection};
 use ashlar_disks::Access;
 use ashlar_disks::sandbox::Sandbox;
-use ashlar_host::btrfs::{OpenFileSystem, Selection};
 use ashlar_host::error::Result;
 use uuid::Uuid;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_client::interface::Activate;
+use ashlar_commands::lvm::Groups;
+use ashlar_commands::lvm::names::{group_name, split_name};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::Groups;
-use ashlar_host::lvm::names::{group_name, split_name};
 use ashlar_lvm::command::{AllocatableChange, Command, TagChange, TagOwners};
 use ashlar_lvm::group::Group;
 use ashlar_lvm::metadata::parse_tag;

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_commands::lvm::names::group_name;
+use ashlar_commands::lvm::{Groups, Pv, Session, with_named};
 use ashlar_disks::Access;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::names::group_name;
-use ashlar_host::lvm::{Groups, Pv, Session, with_named};
 use ashlar_lvm::group::MemberState;
 use ashlar_lvm::report::display::{checked, headers, metadata_text};
 use clap::Args;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use ashlar_commands::lvm::{Groups, local_system_ids, with_named};
 use ashlar_disks as disks;
 use ashlar_host::error::Result;
-use ashlar_host::lvm::{Groups, local_system_ids, with_named};
 
 use super::{Devices, session, warn};
 

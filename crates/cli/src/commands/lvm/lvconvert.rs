@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use ashlar_block::Gateway;
 use ashlar_client::client::Client;
+use ashlar_commands::lvm::archive::Archives;
+use ashlar_commands::lvm::names::volume_name;
+use ashlar_commands::lvm::{Draft, SIGNALS, Session, Volumes, block_signals};
 use ashlar_disks::Access;
 use ashlar_dm::snapshot::examine;
 use ashlar_engine::signal;
 use ashlar_engine::sleep;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::archive::Archives;
-use ashlar_host::lvm::names::volume_name;
-use ashlar_host::lvm::{Draft, SIGNALS, Session, Volumes, block_signals};
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::dm_name;
 use ashlar_lvm::command::{Command, merges_later};

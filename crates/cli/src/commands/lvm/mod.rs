@@ -1,7 +1,7 @@
 //! `ashlar lvm`: volume groups, with LVM's verbs and option names.
 //!
 //! Each command has the daemon work on a group that it serves, or opens the disks given with `--devices`, looks through partitions and
-//! arrays for physical volumes, works on the metadata there, and ends; then nothing is activated. [`ashlar_host::lvm`] has the
+//! arrays for physical volumes, works on the metadata there, and ends; then nothing is activated. [`ashlar_commands::lvm`] has the
 //! order in which a change is written: docs/internals/lvm.md.
 
 mod activation;
@@ -27,8 +27,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_client::client::Client;
+use ashlar_commands::lvm::archive::{self, Archives};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::archive::{self, Archives};
 use clap::{ArgAction, Args, Subcommand};
 
 use self::spellings::Common;

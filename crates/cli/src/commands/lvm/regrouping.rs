@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use ashlar_commands::lvm::Moved;
+use ashlar_commands::lvm::names::{group_name, split_name};
 use ashlar_host::error::Result;
-use ashlar_host::lvm::Moved;
-use ashlar_host::lvm::names::{group_name, split_name};
 use clap::Args;
 
 use super::session::{asking, tell};

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use ashlar_client::client::Client;
 use ashlar_client::interface::{Lvm, LvmMembers, LvmReply};
+use ashlar_commands::lvm::archive;
+use ashlar_commands::lvm::{Dialogue, Session, with_named, with_session};
 use ashlar_disks::Access;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::archive;
-use ashlar_host::lvm::{Dialogue, Session, with_named, with_session};
 use ashlar_lvm::Metadata;
 use ashlar_lvm::command::{Command, Membership};
 use ashlar_stack::volume_groups::ServedGroup;

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
+use ashlar_commands::lvm::archive::Archives;
+use ashlar_commands::lvm::names::group_name;
+use ashlar_commands::lvm::{Groups, Session, with_named};
 use ashlar_disks as disks;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::archive::Archives;
-use ashlar_host::lvm::names::group_name;
-use ashlar_host::lvm::{Groups, Session, with_named};
 use ashlar_lvm::command::{Membership, NewGroup};
 use ashlar_lvm::metadata::{is_valid_name, parse_tag};
 use ashlar_lvm::sizes;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ashlar_commands::lvm::archive::{self, Archives, Copy};
+use ashlar_commands::lvm::{Draft, Session};
 use ashlar_disks::Access;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::lvm::archive::{self, Archives, Copy};
-use ashlar_host::lvm::{Draft, Session};
 use ashlar_lvm::Metadata;
 use ashlar_lvm::command::restoring::{self, KnownPhysical, RestoredGroup};
 use ashlar_lvm::command::{Command, Restore, RestoreError};

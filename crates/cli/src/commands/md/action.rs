@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_commands::md::start_action;
 use ashlar_host::error::{FAILURE, Result};
-use ashlar_host::md::start_action;
 use clap::Args;
 
 use super::ArrayName;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ashlar_block::text::one_line;
+use ashlar_commands::md::hostname;
 use ashlar_host::error::{Error, Result};
-use ashlar_host::md::hostname;
 use ashlar_stack::events::Event;
 use ashlar_terminal::{Severity, SystemLog};
 use clap::Args;

@@ -19,7 +19,7 @@ pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod suspect;
 
-pub(crate) use ashlar_host::md::ServedArrayName as ArrayName;
+pub(crate) use ashlar_commands::md::ServedArrayName as ArrayName;
 use clap::Subcommand;
 
 use crate::commands::verbs::verbs;

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ashlar_commands::md::running_arrays;
 use ashlar_host::error::{FAILURE, Result};
-use ashlar_host::md::running_arrays;
 use ashlar_stack::events::{Event, Monitor};
 use clap::Args;
 use serde_json::json;

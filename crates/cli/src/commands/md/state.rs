@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_commands::md::set_array_state;
 use ashlar_host::error::Result;
-use ashlar_host::md::set_array_state;
 use clap::Args;
 
 use super::ArrayName;

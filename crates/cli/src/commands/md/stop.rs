@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_commands::md::stop_array;
 use ashlar_host::error::Result;
-use ashlar_host::md::stop_array;
 use clap::Args;
 
 use super::ArrayName;

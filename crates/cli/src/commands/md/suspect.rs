@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_commands::md::suspects;
 use ashlar_host::error::Result;
-use ashlar_host::md::suspects;
 use clap::Args;
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use ashlar_block::disk::DeviceNumber;
 use ashlar_btrfs::occupants::Occupant;
-use ashlar_host::trace::event_json;
+use ashlar_commands::trace::event_json;
 use ashlar_plot::FileRow;
 use ashlar_plot::trace::Summary;
 use ashlar_plot::trace::binary::Item;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use ashlar_commands::pools::{NewPool, NewPoolProperties, PoolLayout};
 use ashlar_disks::{self as disks, Access};
 use ashlar_host::error::Result;
-use ashlar_host::pools::{NewPool, NewPoolProperties, PoolLayout};
 use clap::Args;
 
 use crate::commands::zvol::property;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_commands::pools::{ImportMode, clear_labels};
 use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::{ImportMode, clear_labels};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 

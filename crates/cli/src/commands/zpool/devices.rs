@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_commands::pools::{ImportMode, NewDisks, PoolLayout, Session};
 use ashlar_disks::{self as disks, Access};
 use ashlar_host::error::{Error, Result};
-use ashlar_host::pools::{ImportMode, NewDisks, PoolLayout, Session};
 use ashlar_stack::zfs_text::scan_status;
 use ashlar_zfs::protocol::{Command, LeafChange, ScanStatus};
 use clap::Args;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use ashlar_commands::pools::ImportMode;
 use ashlar_host::error::Result;
-use ashlar_host::pools::ImportMode;
 use ashlar_stack::zfs_text::{is_pool_property, pool_properties, pool_value};
 use ashlar_zfs::protocol::Property;
 use clap::{ArgAction, Args};

@@ -1,7 +1,7 @@
 //! `ashlar zpool`: pools of ZFS, with zpool's verbs, options and output.
 //!
 //! A command works on a pool that a running daemon serves, or on the disks it is given: these are locked, and the pool
-//! is imported in a separate process and exported at the end ([`ashlar_host::pools`]).
+//! is imported in a separate process and exported at the end ([`ashlar_commands::pools`]).
 
 mod create;
 mod destroy;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ashlar_commands::pools::{ImportMode, Session, pool_of};
 use ashlar_host::error::Result;
-use ashlar_host::pools::{ImportMode, Session, pool_of};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 

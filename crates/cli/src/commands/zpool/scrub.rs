@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_commands::pools::{ImportMode, Session};
 use ashlar_host::error::Result;
-use ashlar_host::pools::{ImportMode, Session};
 use ashlar_stack::zfs_text::{nice_bytes, scan_status};
 use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
 use clap::Args;

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_commands::pools::ImportMode;
 use ashlar_host::error::Result;
-use ashlar_host::pools::ImportMode;
 use ashlar_stack::zfs_text::pool_status;
 use clap::Args;
 

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::process::ExitCode;
 
+use ashlar_commands::pools::{ImportMode, only_pool_of};
 use ashlar_host::error::Result;
-use ashlar_host::pools::{ImportMode, only_pool_of};
 use ashlar_stack::zfs_text::{DATASET_NAMES, dataset_cell, has_column, is_kind};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;

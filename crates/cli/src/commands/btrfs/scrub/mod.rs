@@ -6,13 +6,13 @@ mod start;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_commands::btrfs::scrub::{
+    Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubStatus, ServedScrub,
+};
+use ashlar_commands::btrfs::{fsid_of, is_uuid};
 use ashlar_disks as disks;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_engine::wall_clock;
-use ashlar_host::btrfs::scrub::{
-    Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubStatus, ServedScrub,
-};
-use ashlar_host::btrfs::{fsid_of, is_uuid};
 use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;

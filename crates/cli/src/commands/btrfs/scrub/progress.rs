@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use ashlar_host::btrfs::scrub::{ScrubObserver, ScrubRecord};
+use ashlar_commands::btrfs::scrub::{ScrubObserver, ScrubRecord};
 use ashlar_host::error::Result;
 use indicatif::ProgressBar;
 

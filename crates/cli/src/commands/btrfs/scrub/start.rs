@@ -7,12 +7,12 @@ use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::DEPTH;
 use ashlar_client::client::Client;
 use ashlar_client::interface::Scrub;
-use ashlar_disks::{self as disks, Access};
-use ashlar_host::btrfs::scrub::{
+use ashlar_commands::btrfs::scrub::{
     self, BackgroundProcess, BackgroundScrub, ScrubDirectory, ScrubOptions, ScrubReport,
     ScrubStart, ServedScrub,
 };
-use ashlar_host::btrfs::{OpenFileSystem, block_signals};
+use ashlar_commands::btrfs::{OpenFileSystem, block_signals};
+use ashlar_disks::{self as disks, Access};
 use ashlar_host::error::{Error, Result};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};

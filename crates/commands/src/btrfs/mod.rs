@@ -127,7 +127,7 @@ impl Selection {
     }
 
     /// The devices of the selected file system.
-    pub(crate) async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
+    pub async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
         let mut found: Vec<(Uuid, Device)> = Vec::new();
         for device in self.among(stack)? {
             if let Some(fsid) = volume::identify(device.gateway()).await {
@@ -179,7 +179,7 @@ impl Selection {
     ///
     /// # Errors
     /// Those of [`FileSystem::open`].
-    pub(crate) async fn open_devices(
+    pub async fn open_devices(
         &self,
         devices: &[Device],
         stack: &Stack,

@@ -49,7 +49,7 @@ impl Archives {
     ///
     /// # Errors
     /// It cannot be determined.
-    pub(crate) fn directory() -> Result<PathBuf> {
+    pub fn directory() -> Result<PathBuf> {
         let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         let state = match set("XDG_STATE_HOME").map(PathBuf::from) {
             Some(state) if state.is_absolute() => Some(state),
@@ -95,7 +95,7 @@ impl Archives {
     ///
     /// # Errors
     /// As there, or the file system is silent.
-    pub(crate) async fn before_in_task(&self, metadata: Option<&Metadata>) -> Result<()> {
+    pub async fn before_in_task(&self, metadata: Option<&Metadata>) -> Result<()> {
         let (this, metadata) = (self.clone(), metadata.cloned());
         self.asked(move || this.before(metadata.as_ref())).await
     }
@@ -104,7 +104,7 @@ impl Archives {
     ///
     /// # Errors
     /// As there, or the file system is silent.
-    pub(crate) async fn after_in_task(&self, metadata: &Metadata) -> Result<()> {
+    pub async fn after_in_task(&self, metadata: &Metadata) -> Result<()> {
         let (this, metadata) = (self.clone(), metadata.clone());
         self.asked(move || this.after(&metadata)).await
     }

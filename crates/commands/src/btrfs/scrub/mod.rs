@@ -31,8 +31,7 @@ use uuid::Uuid;
 pub use self::background::{
     BackgroundProcess, BackgroundScrub, is_background, leave_terminal, start_in_background,
 };
-pub(crate) use self::control::Controls;
-pub use self::control::ScrubStatus;
+pub use self::control::{Controls, ScrubStatus};
 pub use self::handle::{ScrubHandle, ScrubOptions, ScrubStart};
 pub use self::owners::BlockOwner;
 use self::records::RecordStore;
@@ -43,7 +42,7 @@ pub use self::served::ServedScrub;
 use crate::error::Result;
 
 /// How many groups of 512 KiB may be in flight on each device.
-pub(crate) const DEPTHS: RangeInclusive<usize> = 1..=256;
+pub const DEPTHS: RangeInclusive<usize> = 1..=256;
 
 /// Parses such a number.
 ///
@@ -72,7 +71,7 @@ impl ScrubDirectory {
     }
 
     /// Its path.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.store.path()
     }
 

@@ -47,7 +47,7 @@ pub struct ScrubStatus {
 /// The parts of a running scrub that other threads use. They may outlive the scrub, and must not keep its devices open:
 /// hence `Weak`.
 #[derive(Clone)]
-pub(crate) struct Controls {
+pub struct Controls {
     pub(super) scrub: Weak<Scrub>,
     pub(super) limit: Arc<AtomicU64>,
     pub(super) origin: Arc<Origin>,
@@ -55,12 +55,12 @@ pub(crate) struct Controls {
 
 impl Controls {
     /// The scrub's current record; `None` once it has ended.
-    pub(crate) fn record(&self) -> Option<ScrubRecord> {
+    pub fn record(&self) -> Option<ScrubRecord> {
         Some(self.origin.record(&*self.scrub.upgrade()?))
     }
 
     /// Ends the scrub soon; it can be resumed.
-    pub(crate) fn cancel(&self) {
+    pub fn cancel(&self) {
         if let Some(scrub) = self.scrub.upgrade() {
             scrub.cancel();
         }

@@ -119,7 +119,7 @@ impl ScrubRecord {
     }
 
     /// Bytes scanned per second since the start or the last resume, if that is known.
-    pub(crate) fn bytes_per_second(&self) -> Option<u64> {
+    pub fn bytes_per_second(&self) -> Option<u64> {
         let since = self.duration - self.before.duration;
         let passed = self.passed_bytes().checked_sub(self.before.passed_bytes)?;
         (passed > 0 && since > 0.0).then(|| (passed as f64 / since) as u64)

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// The disk is such an image or file.
-pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
+pub fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
     let mut found = disk.contents.iter().flat_map(|contents| &contents.foreign);
     if found.clone().any(|found| found.name == UNRAID) && !raw {
         let why = "it is the configuration of an Unraid array, and no disk of it";
@@ -39,7 +39,7 @@ pub(crate) fn refuse_image(disk: &ProbedDisk, raw: bool) -> Result<()> {
 ///
 /// # Errors
 /// The first such file.
-pub(crate) fn check_backups(probed: &[ProbedDisk], backups: &[PathBuf]) -> Result<()> {
+pub fn check_backups(probed: &[ProbedDisk], backups: &[PathBuf]) -> Result<()> {
     let is_wrong =
         |disk: &&ProbedDisk| backups.contains(&disk.disk.path) && !disk.is_reshape_backup();
     let Some(ProbedDisk { disk, contents }) = probed.iter().find(is_wrong) else { return Ok(()) };
@@ -69,7 +69,7 @@ pub struct Asked {
 
 impl Asked {
     /// The option that starts arrays without members.
-    pub(crate) fn run(&self) -> &'static str {
+    pub fn run(&self) -> &'static str {
         if self.md.read_only { "--run --read-only" } else { "--run" }
     }
 

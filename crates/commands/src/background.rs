@@ -97,13 +97,13 @@ pub(crate) fn launch(mark: &str, mut args: impl Iterator<Item = OsString>) -> Re
 
 /// The background as the process in it sees it.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub struct Background {
     /// The command that waits.
     command: File,
     /// `/dev/null`.
     nothing: File,
     /// Whether standard error stays where it is.
-    pub(crate) keeps_stderr: bool,
+    pub keeps_stderr: bool,
 }
 
 impl Background {
@@ -111,7 +111,7 @@ impl Background {
     ///
     /// # Errors
     /// Those of the system calls.
-    pub(crate) fn begin() -> Result<Self> {
+    pub fn begin() -> Result<Self> {
         let begin = || {
             let nothing = OpenOptions::new().read(true).write(true).open("/dev/null")?;
             let command = File::from(rustix::io::fcntl_dupfd_cloexec(stdin(), 3)?);
@@ -129,7 +129,7 @@ impl Background {
     ///
     /// # Errors
     /// That of chdir(2).
-    pub(crate) fn leave_directory(&self) -> Result<()> {
+    pub fn leave_directory(&self) -> Result<()> {
         chdir("/").map_err(|error| failed(error.into()))
     }
 
@@ -138,7 +138,7 @@ impl Background {
     ///
     /// # Errors
     /// The command has ended: the process is no longer wanted.
-    pub(crate) fn ready(&self, message: &str) -> io::Result<()> {
+    pub fn ready(&self, message: &str) -> io::Result<()> {
         dup2_stdout(&self.nothing)?;
         if !self.keeps_stderr {
             dup2_stderr(&self.nothing)?;

@@ -1,8 +1,4 @@
-//! `Trace`: streams bio events until the client stops it; the client's side, and the files of a trace.
-
-mod files;
-mod json;
-mod names;
+//! `Trace`: streams bio events until the client stops it.
 
 use std::io;
 use std::pin::pin;
@@ -21,9 +17,6 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
-pub use self::files::{TraceFiles, recorded_devices, recorded_items};
-pub use self::json::event_json;
-pub use self::names::NamesOnDisk;
 use crate::ending::Ending;
 use crate::stopping::Farewells;
 
@@ -39,14 +32,6 @@ fn who() -> ThreadIdentity {
     let pid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let name = rustix::thread::name().unwrap_or_default();
     ThreadIdentity { pid, name: name.to_string_lossy().into_owned() }
-}
-
-/// This host's name and its kernel: `nas, Linux 6.12.57 x86_64`.
-pub fn host_and_kernel() -> String {
-    let system = rustix::system::uname();
-    let parts = [system.nodename(), system.sysname(), system.release(), system.machine()];
-    let [name, kernel, release, machine] = parts.map(|part| part.to_string_lossy());
-    format!("{name}, {kernel} {release} {machine}")
 }
 
 const HOST: Host = Host { clock: now_ns, wall_clock, who };

@@ -226,12 +226,12 @@ impl ScrubRun {
     }
 
     /// The UUID of the file system.
-    pub(crate) fn fsid(&self) -> Uuid {
+    pub fn fsid(&self) -> Uuid {
         self.handle.fsid()
     }
 
     /// What other threads use while it runs.
-    pub(crate) fn controls(&self) -> Controls {
+    pub fn controls(&self) -> Controls {
         self.controls.clone()
     }
 
@@ -249,7 +249,7 @@ impl ScrubRun {
     ///
     /// # Errors
     /// Nothing can be scrubbed, the status file cannot be written, or the observer failed.
-    pub(crate) async fn run_until<E>(
+    pub async fn run_until<E>(
         self,
         end: impl Future<Output = E>,
         observer: &mut dyn ScrubObserver,
