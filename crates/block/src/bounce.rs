@@ -52,7 +52,7 @@ impl Memory {
         }
     }
 
-    /// At the end of its request: gives a read's bios their memory again, with what they have read if that succeeded; drops the
+    /// At the end of its request: gives a read's bios their memory again, with the bytes read if that succeeded; drops the
     /// references to a write's, which its submitters expect back.
     pub(crate) fn give_back(self, bios: &mut [QueuedBio], is_ok: bool) {
         let (lists, is_bounced) = match self {
