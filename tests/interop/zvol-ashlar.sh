@@ -32,6 +32,14 @@ zpool() { "${program[@]}" zpool "$1" --control "$control" "${@:2}"; }
 # shellcheck source=tests/interop/zvol-datasets.sh
 . "$here/zvol-datasets.sh"
 
+# family - the daemon and all that it has started, also by its cleanup helper: a worker in a sandbox is that one's child
+family() {
+	local found next
+	found=$(cat "$WORK/pid") || return
+	next=$found
+	while next=$(ps -o pid= --ppid "$(xargs <<<"$next" | tr ' ' ,)"); do found+=" $(xargs <<<"$next")"; done
+	echo "$found"
+}
 # serve [OPTION]...
 serve() {
 	local outside=()
@@ -124,7 +132,7 @@ ashlar_crash() {
 	done
 	sleep "$((RANDOM % 1500 + 500))e-3"
 	# The daemon and the process that has the pool, at once: neither puts in order what the other leaves.
-	pids=$(cat "$WORK/pid"; ps -o pid= --ppid "$(cat "$WORK/pid")") || fail "the daemon went away"
+	pids=$(family) && [ "$(wc -w <<<"$pids")" -gt 1 ] || fail "the daemon went away"
 	# shellcheck disable=SC2086 # numbers
 	kill -KILL $pids
 	ends 137
@@ -224,12 +232,8 @@ ashlar() {
 	esac
 }
 ashlar_cleanup() {
-	local pid
-	if [ -e "$WORK/pid" ]; then
-		pid=$(cat "$WORK/pid")
-		# shellcheck disable=SC2046 # numbers
-		kill -KILL "$pid" $(ps -o pid= --ppid "$pid") 2>/dev/null
-	fi
+	# shellcheck disable=SC2046 # numbers
+	[ ! -e "$WORK/pid" ] || kill -KILL $(family) 2>/dev/null
 	# Without looking into it: what it shows may be dead.
 	! grep -qF " $mount " /proc/self/mountinfo || umount -l "$mount"
 }
