@@ -180,7 +180,8 @@ fn a_disk_that_was_made_into_something_else_is_not_made_into_what_it_was() {
 pub(crate) const MODES: [&str; 5] = ["none", "back", "forward", "forward-always", "scan"];
 
 /// For the log of a program: what a scrub reads ahead.
-pub(crate) const LOG_READAHEAD: (&str, &str) = ("ASHLAR_LOG", "ashlar_commands=debug");
+pub(crate) const LOG_READAHEAD: (&str, &str) =
+    ("ASHLAR_LOG", "ashlar_commands=debug,ashlar_host=debug");
 
 /// For each scrub in a log: its mode, and how many tree blocks it read ahead.
 pub(crate) fn read_ahead(log: &str) -> Vec<(String, u64)> {
