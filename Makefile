@@ -24,7 +24,7 @@ WITHOUT_IO_URING := serving:: ending:: nbd_disks:: rbd_disks:: btrfs_scrub
 # What a container of Docker has not: loop devices, mounts, FUSE and the rights of CAP_SYS_ADMIN and CAP_SYS_PTRACE.
 OUTSIDE := fuse_mount at_once::a_member_that_was_removed_is_closed background::a_pool_is_served_in_the_background_too \
 	background::it_returns_once_everything_is_served btrfs_get::attributes_that_give_rights btrfs_lists::a_file_system_is_shown \
-	btrfs_lists::errors_that_the_kernel_counted btrfs_lists::subvolumes_are_listed btrfs_verbs::damaged_structures_are_found \
+	btrfs_lists::errors_that_the_kernel_counted btrfs_lists::subvolumes_are_listed btrfs_verbs::a_file_system_that_was_just_filled btrfs_verbs::damaged_structures_are_found \
 	btrfs_verbs::numbers_and_paths_are_resolved btrfs_verbs::subvolumes_are_shown btrfs_verbs::usage_is_that in_use::a_living_holder \
 	in_use::a_reader_without_rights mdadm::devices_without_array nbd_disks::a_pool_lies_on_the_file
 
