@@ -45,7 +45,7 @@ impl Memory {
         Self::Written(lists(rq))
     }
 
-    /// At the deadline of its request: tells the submitters which of it the driver may still use.
+    /// At the deadline of its request: marks the memory that the driver may still use.
     pub(crate) fn end_in_use(self) {
         if let Self::Written(lists) | Self::Given(lists) = self {
             lists.iter().flatten().for_each(Segment::leave);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ashlar_control::error::Result;
 use ashlar_stack::assemble::Disk;
 
-/// One kind of it, with all that the user said about single disks.
+/// A kind of device between a disk and its users, with the user's options for single disks.
 pub(crate) trait Decorator {
     /// Checks that each disk which the user has named is one of `disks`.
     ///

@@ -4,9 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ashlar_block::Gateway;
+use ashlar_block::sync::lock;
 use ashlar_client::disk_path::{is_no_file, is_same};
 use ashlar_control::error::{Error, Result};
 use ashlar_stack::assemble::{Disk, Stack};
@@ -51,10 +52,6 @@ impl MappedDisk {
     }
 }
 
-fn locked<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Maps {
     /// These maps; the last one for a disk counts.
     pub fn new(given: Vec<MapFile>) -> Self {
@@ -63,20 +60,20 @@ impl Maps {
 
     /// These, and then `more`.
     pub fn with(&self, more: &[MapFile]) -> Self {
-        let given = [&locked(&self.given)[..], more].concat();
+        let given = [&lock(&self.given)[..], more].concat();
         Self { given: Mutex::new(given), known: Mutex::new(self.known()) }
     }
 
     /// The disks that were opened and have a map.
     pub fn known(&self) -> Vec<MappedDisk> {
-        locked(&self.known).clone()
+        lock(&self.known).clone()
     }
 
     /// Has arrays keep members with more read errors than md forgives within an hour, if a disk was not read completely: these errors are
     /// of the disk that ddrescue has read, and an image does not get worse. Otherwise each of two images that lack different parts could
     /// leave its array, and take with it what the other one lacks.
     pub fn keep_members(&self, stack: &Stack) {
-        if locked(&self.known).iter().any(|found| found.areas > 0) {
+        if lock(&self.known).iter().any(|found| found.areas > 0) {
             for array in stack.arrays.running() {
                 array.view.members().set_max_read_errors(u32::MAX);
             }
@@ -89,7 +86,7 @@ impl Maps {
             let wanted = map.disk.as_deref();
             wanted.is_some_and(|wanted| is_same(disk, wanted))
         };
-        locked(&self.given).iter().rev().find(named).map(|map| map.file.clone())
+        lock(&self.given).iter().rev().find(named).map(|map| map.file.clone())
     }
 
     /// The map of a disk and its file: the one that the user named, or else one beside the image.
@@ -123,7 +120,7 @@ impl Maps {
     }
 
     fn note(&self, found: &MappedDisk) {
-        let mut known = locked(&self.known);
+        let mut known = lock(&self.known);
         if known.contains(found) {
             return;
         }
@@ -142,7 +139,7 @@ impl Maps {
 impl Decorator for Maps {
     /// Finds the disk that an unnamed map is for.
     fn check(&self, disks: &[PathBuf]) -> Result<()> {
-        for map in locked(&self.given).iter_mut() {
+        for map in lock(&self.given).iter_mut() {
             let listed = || disks.iter().map(|disk| disk.display().to_string()).collect::<Vec<_>>();
             match (&map.disk, disks) {
                 (None, [only]) => map.disk = Some(only.clone()),
@@ -196,7 +193,7 @@ impl Decorator for Maps {
     }
 
     fn is_for_lent(&self) -> bool {
-        !locked(&self.given).is_empty()
+        !lock(&self.given).is_empty()
     }
 
     fn may_lend(&self, path: &Path) -> Result<()> {
@@ -207,7 +204,7 @@ impl Decorator for Maps {
     }
 
     fn may_call(&self) -> Result<()> {
-        let given = locked(&self.given);
+        let given = lock(&self.given);
         let Some(map) = given.first() else { return Ok(()) };
         let text = format!("cannot use the map {}: the daemon opens the disks", map.file.display());
         Err(Error::usage(text).hint("ashlar serve --map uses it from the start"))

@@ -1,9 +1,10 @@
 //! Disks with the timing of a device model: `--model`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use ashlar_block::Gateway;
+use ashlar_block::sync::lock;
 use ashlar_client::disk_path::is_same;
 use ashlar_control::error::{Error, Result};
 use ashlar_engine::EngineRuntime;
@@ -46,7 +47,7 @@ impl Models {
 
     /// The disks with a model, and the models.
     pub fn used(&self) -> Vec<(String, String)> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = lock(&self.used);
         used.retain(|used| used.device.strong_count() > 0);
         let mut named = Vec::new();
         for ModelledDisk { disk, model, .. } in used.iter() {
@@ -85,7 +86,7 @@ impl Decorator for Models {
             device: Arc::downgrade(&device),
         };
         tracing::info!(disk = used.disk, model = used.model, "modelled");
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+        lock(&self.used).push(used);
         Ok(Disk { path: disk.path, gateway: Gateway::new(device) })
     }
 

@@ -22,10 +22,11 @@
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ashlar_block::sync::lock;
 use ashlar_client::stop::Stop;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::{ThreadPanic, sleep};
@@ -137,10 +138,6 @@ fn say(log: impl FnOnce() + Send + 'static) {
 
 fn say_same() {
     say(|| tracing::info!("a signal within a second of the last one is the same request"));
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ending {

@@ -6,17 +6,18 @@ use std::rc::Rc;
 use std::sync::Mutex;
 
 use ashlar_block::LocalFuture;
+use ashlar_block::sync::lock;
 use ashlar_client::interface::Status;
+use ashlar_disks::options::MetricsAddress;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::{Task, spawn};
 use ashlar_stack::devices::Device;
 
-use super::{Bound, FrontEnd, Page, Parts, Place, lock};
+use super::{Bound, FrontEnd, Page, Parts, Place};
 use crate::config::Config;
 use crate::ending::Ending;
 use crate::error::{Error, Result};
 use crate::metrics::http::{self, Limits};
-use ashlar_disks::options::MetricsAddress;
 
 /// The socket, on which readers wait.
 struct WaitingMetrics(BoundSocket);

@@ -14,8 +14,9 @@ pub(crate) mod nbd;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use ashlar_block::sync::lock;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_client::interface::{DeviceSample, Sample, Status, VolumeStatus};
 use ashlar_engine::Engine;
@@ -108,11 +109,6 @@ pub(crate) trait FrontEnd: Send + Sync {
 
     /// Ends it, once its clients have disconnected or the shutdown is forced.
     fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
-}
-
-/// The data behind front ends' locks is consistent whenever they are free.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All front ends of a daemon.

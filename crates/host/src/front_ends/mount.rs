@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ashlar_block::LocalFuture;
 use ashlar_block::byte_volume::Holes;
+use ashlar_block::sync::lock;
 use ashlar_client::interface::Status;
 use ashlar_disks as disks;
 use ashlar_engine::{ReceiveError, Receiver, sleep};
@@ -26,7 +27,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use futures_util::stream::FuturesUnordered;
 
 use super::namespace::View;
-use super::{Bound, FrontEnd, Parts, Place, lock};
+use super::{Bound, FrontEnd, Parts, Place};
 use crate::cleanup_helper::CleanupHelper;
 use crate::config::Config;
 use crate::ending::{Ending, Obstacle, PATIENCE};

@@ -6,6 +6,7 @@ use std::net::ToSocketAddrs;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
 
+use ashlar_block::sync::lock;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_client::interface::{
     DeviceSample, NbdClient, Sample, Status, ThreadSample, VolumeStatus,
@@ -25,7 +26,7 @@ use ashlar_stack::devices::{Device, Devices};
 use ashlar_stack::snapshots::Snapshots;
 use futures_util::future::{Either, select};
 
-use super::{Bound, FrontEnd, Parts, Place, lock};
+use super::{Bound, FrontEnd, Parts, Place};
 use crate::config::Config;
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
