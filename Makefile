@@ -12,11 +12,10 @@ STATIC_CHECKS := \
 	"formatting" "cargo fmt --all --check" \
 	"house rules" "cargo xtask tidy" \
 	"shell scripts" "scripts/lint-shell" \
-	"figures" "scripts/figures --check" \
-	"lints @400" "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings"
+	"figures" "scripts/figures --check"
 
-# Every step below runs what this one has built: cargo resolves features once, and builds each crate once.
-BUILD := "build of tests and programs @1300" "scripts/test-programs build"
+# Every step below runs what this one has built: cargo resolves features once, and each crate is read once, for lints and for code.
+BUILD := "lints, and build of tests and programs @1300" "scripts/test-programs build"
 
 # What serves and does I/O; make interop runs all tests of the program in a container, without io_uring.
 WITHOUT_IO_URING := serving:: ending:: nbd_disks:: rbd_disks:: btrfs_scrub
@@ -46,6 +45,7 @@ check: ## formatting, house rules, lints, unit tests (under two minutes when war
 	@scripts/setup check
 	@scripts/steps "make check" \
 		$(STATIC_CHECKS) \
+		"lints" "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings" \
 		"unit tests" "cargo test --quiet --locked --workspace --lib --bins"
 
 test: ## what CI runs: check, all tests, one case of each kind with a real kernel (20 minutes when cold)
