@@ -134,7 +134,7 @@ impl Service {
     fn status(&self) -> interface::Status {
         let front_ends = &self.clients.front_ends;
         let with_clients = |mut status: VolumeStatus, volume: &ByteVolume| {
-            front_ends.each(|front_end| front_end.describe_volume(volume, &mut status));
+            front_ends.each(|front_end| front_end.clients(volume, &mut status.clients));
             status
         };
         let running = self.stack.arrays.running();
@@ -192,7 +192,7 @@ impl Service {
             volumes: volumes.chain(waiting).chain(others).collect(),
             ..interface::Status::default()
         };
-        front_ends.each(|front_end| front_end.describe(&mut status));
+        front_ends.each(|front_end| front_end.place(&mut status.places));
         status
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use ashlar_client::interface::front_ends::{NbdClient, VolumeClients};
 use ashlar_client::interface::{
-    ArraySample, DeviceSample, Job, NbdClient, OperationSample, PoolStatus, Sample, SnapshotSample,
+    ArraySample, DeviceSample, Job, OperationSample, PoolStatus, Sample, SnapshotSample,
 };
 use serde::Serialize;
 
@@ -170,8 +171,8 @@ fn device_rates(
         below: after.below.clone(),
         state: after.state.clone(),
         snapshot: after.snapshot.clone(),
-        nbd_clients: after.nbd_clients.clone(),
-        nbd_connections: after.nbd_connections(),
+        nbd_clients: after.clients.nbd_clients.clone(),
+        nbd_connections: after.volume_clients().map(VolumeClients::nbd_connections),
         queue: after.in_flight,
         read: of(|device| &device.read),
         write: of(|device| &device.write),

@@ -1,8 +1,8 @@
 //! Rates, percentiles, orders, keys and screens, from made-up samples.
 
+use ashlar_client::interface::front_ends::NbdClient;
 use ashlar_client::interface::{
-    ArraySample, DeviceSample, Job, JobKind, JobState, NbdClient, OperationSample, Sample,
-    SnapshotSample,
+    ArraySample, DeviceSample, Job, JobKind, JobState, OperationSample, Sample, SnapshotSample,
 };
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
@@ -32,17 +32,8 @@ fn device(name: &str, alias: Option<&str>, usage: &str, below: &[&str]) -> Devic
         usage: usage.to_owned(),
         below: below.iter().map(|name| (*name).to_owned()).collect(),
         size_bytes: 1 << 30,
-        read_only: false,
         state: "answering".to_owned(),
-        snapshot: None,
-        in_flight: 0,
-        busy_ns: 0,
-        read: OperationSample::default(),
-        write: OperationSample::default(),
-        discard: OperationSample::default(),
-        flush: OperationSample::default(),
-        errors: 0,
-        nbd_clients: Vec::new(),
+        ..DeviceSample::default()
     }
 }
 
@@ -59,7 +50,8 @@ fn sample(times: u64) -> Sample {
     devices[0].busy_ns = 250_000_000 * times;
     devices[0].in_flight = 3;
     devices[3].read = operation(1000 * times, &[0, 0, 0, 1000 * times]);
-    devices[3].nbd_clients = vec![NbdClient { peer: "192.0.2.7".to_owned(), connections: 4 }];
+    devices[3].clients.nbd_clients =
+        vec![NbdClient { peer: "192.0.2.7".to_owned(), connections: 4 }];
     Sample {
         version: "0.1.0".to_owned(),
         io: "io_uring".to_owned(),
@@ -67,7 +59,7 @@ fn sample(times: u64) -> Sample {
         uptime_ns: times * 1_000_000_000,
         latency_bounds_us: BOUNDS.to_vec(),
         threads: Vec::new(),
-        nbd_connections_limit: None,
+        limits: Default::default(),
         devices,
         arrays: vec![ArraySample {
             device: "md0".to_owned(),

@@ -50,7 +50,7 @@ fn text(status: &interface::Status) -> String {
     if !status.sandbox.is_empty() {
         out += &format!("sandbox: {}\n", status.sandbox);
     }
-    out.extend(status.places().iter().map(|place| format!("{place}\n")));
+    out.extend(status.places.lines().iter().map(|place| format!("{place}\n")));
     let modelled = status.models.iter().map(|it| (&it.disk, &it.model));
     out.extend(modelled.map(|(disk, model)| format!("{disk} takes the time of {model}\n")));
     for pool in &status.pools {
@@ -67,7 +67,7 @@ fn text(status: &interface::Status) -> String {
         }
         out.extend(volume.snapshot.iter().map(|snapshot| format!(", {snapshot}")));
         out.push('\n');
-        out.extend(volume.clients().iter().map(|client| format!("  {client}\n")));
+        out.extend(volume.clients.lines().iter().map(|client| format!("  {client}\n")));
     }
     out
 }

@@ -4,6 +4,7 @@
 //! agree.
 
 mod description;
+pub mod front_ends;
 mod messages;
 mod replies;
 mod sample;
@@ -23,7 +24,7 @@ pub use sample::{
     ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SampleReply,
     SyncSample, ThreadSample,
 };
-pub use status::{ModelStatus, NbdClient, PoolStatus, SnapshotSample, Status, VolumeStatus};
+pub use status::{ModelStatus, PoolStatus, SnapshotSample, Status, VolumeStatus};
 
 /// The interface's name.
 pub const NAME: &str = "io.ashlar.Control";
@@ -32,6 +33,7 @@ pub const NAME: &str = "io.ashlar.Control";
 mod tests {
     use ashlar_stack::detail::Detail;
 
+    use super::front_ends::NbdClient;
     use super::*;
 
     /// The fields of `type NAME (...)` in the description.
@@ -58,38 +60,11 @@ mod tests {
 
     #[test]
     fn the_description_has_the_fields_that_are_sent() {
-        let client = NbdClient { peer: String::new(), connections: 0 };
-        check("NbdClient", serde_json::to_value(&client).unwrap());
-        let volume = VolumeStatus {
-            name: String::new(),
-            alias: None,
-            level: String::new(),
-            size: 0,
-            state: String::new(),
-            raid_devices: 0,
-            degraded: 0,
-            snapshot: None,
-            nbd_clients: vec![client.clone()],
-        };
-        check("Volume", serde_json::to_value(volume).unwrap());
-        let status = Status {
-            version: String::new(),
-            pid: 1,
-            io: String::new(),
-            sandbox: String::new(),
-            mount: None,
-            nbd: Vec::new(),
-            metrics: None,
-            models: Vec::new(),
-            pools: Vec::new(),
-            volumes: Vec::new(),
-            stopping: None,
-        };
-        check("Status", serde_json::to_value(status).unwrap());
-        let model = ModelStatus { disk: String::new(), model: String::new() };
-        check("Model", serde_json::to_value(model).unwrap());
-        let pool = PoolStatus { name: String::new(), pid: 1, release: String::new(), ended: None };
-        check("Pool", serde_json::to_value(pool).unwrap());
+        check("NbdClient", serde_json::to_value(NbdClient::default()).unwrap());
+        check("Volume", serde_json::to_value(VolumeStatus::default()).unwrap());
+        check("Status", serde_json::to_value(Status::default()).unwrap());
+        check("Model", serde_json::to_value(ModelStatus::default()).unwrap());
+        check("Pool", serde_json::to_value(PoolStatus::default()).unwrap());
         let job = Job {
             name: String::new(),
             alias: None,
@@ -167,86 +142,15 @@ mod tests {
 
     #[test]
     fn the_description_has_the_fields_of_samples() {
-        let operation = OperationSample::default();
-        check("OperationSample", serde_json::to_value(&operation).unwrap());
-        let run =
-            RunSample { done_bytes: 0, total_bytes: 0, bytes_per_second: 0, seconds_left: None };
-        check("RunSample", serde_json::to_value(&run).unwrap());
-        let sync = SyncSample {
-            action: String::new(),
-            mismatched_bytes: 0,
-            barrier_waits: 0,
-            barrier_raises: 0,
-            barrier_freezes: 0,
-            run: Some(run),
-        };
-        check("SyncSample", serde_json::to_value(&sync).unwrap());
-        let member = MemberSample {
-            name: String::new(),
-            state: String::new(),
-            read_errors: 0,
-            corrected_bytes: 0,
-        };
-        check("MemberSample", serde_json::to_value(&member).unwrap());
-        let array = ArraySample {
-            device: String::new(),
-            level: String::new(),
-            state: String::new(),
-            required: 0,
-            active: 0,
-            failed: 0,
-            spare: 0,
-            degraded: 0,
-            unsynced: false,
-            sync: Some(sync),
-            members: vec![member],
-        };
-        check("ArraySample", serde_json::to_value(&array).unwrap());
-        let snapshot = SnapshotSample {
-            origin: String::new(),
-            state: String::new(),
-            used_percent: None,
-            used_bytes: None,
-            size_bytes: 0,
-        };
-        check("SnapshotSample", serde_json::to_value(&snapshot).unwrap());
-        let device = DeviceSample {
-            name: String::new(),
-            path: String::new(),
-            alias: None,
-            kind: String::new(),
-            usage: String::new(),
-            below: Vec::new(),
-            size_bytes: 0,
-            read_only: false,
-            state: String::new(),
-            snapshot: Some(snapshot),
-            in_flight: 0,
-            busy_ns: 0,
-            read: operation.clone(),
-            write: operation.clone(),
-            discard: operation.clone(),
-            flush: operation,
-            errors: 0,
-            nbd_clients: Vec::new(),
-        };
-        check("DeviceSample", serde_json::to_value(&device).unwrap());
-        let thread = ThreadSample { name: String::new(), nbd_connections: 0 };
-        check("ThreadSample", serde_json::to_value(&thread).unwrap());
-        let sample = Sample {
-            version: String::new(),
-            io: String::new(),
-            now_ns: 0,
-            uptime_ns: 0,
-            latency_bounds_us: Sample::bounds_us(),
-            threads: vec![thread],
-            nbd_connections_limit: None,
-            devices: vec![device],
-            arrays: vec![array],
-            pools: Vec::new(),
-            jobs: None,
-        };
-        check("Sample", serde_json::to_value(sample).unwrap());
+        check("OperationSample", serde_json::to_value(OperationSample::default()).unwrap());
+        check("RunSample", serde_json::to_value(RunSample::default()).unwrap());
+        check("SyncSample", serde_json::to_value(SyncSample::default()).unwrap());
+        check("MemberSample", serde_json::to_value(MemberSample::default()).unwrap());
+        check("ArraySample", serde_json::to_value(ArraySample::default()).unwrap());
+        check("SnapshotSample", serde_json::to_value(SnapshotSample::default()).unwrap());
+        check("DeviceSample", serde_json::to_value(DeviceSample::default()).unwrap());
+        check("ThreadSample", serde_json::to_value(ThreadSample::default()).unwrap());
+        check("Sample", serde_json::to_value(Sample::default()).unwrap());
     }
 
     #[test]

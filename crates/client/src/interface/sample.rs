@@ -3,7 +3,8 @@
 use ashlar_block::latency::BOUNDS_US;
 use serde::{Deserialize, Serialize};
 
-use super::{Job, NbdClient, PoolStatus, SnapshotSample};
+use super::front_ends::{ConnectionLimits, ThreadConnections, VolumeClients};
+use super::{Job, PoolStatus, SnapshotSample};
 
 /// Counters and states of everything in a daemon, at one moment.
 #[derive(Serialize, Deserialize, Debug, Default)]
@@ -20,9 +21,9 @@ pub struct Sample {
     pub latency_bounds_us: Vec<u64>,
     /// The threads that serve clients.
     pub threads: Vec<ThreadSample>,
-    /// The most connections of NBD clients that each address serves, if there is an address.
-    #[serde(default)]
-    pub nbd_connections_limit: Option<u64>,
+    /// The most connections that are served.
+    #[serde(flatten)]
+    pub limits: ConnectionLimits,
     /// All block devices, those below others before them.
     pub devices: Vec<DeviceSample>,
     /// The md arrays, also those that wait for members.
@@ -41,12 +42,13 @@ impl Sample {
 }
 
 /// A thread that serves clients, at one moment.
-#[derive(Clone, Serialize, Deserialize, Debug)]
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
 pub struct ThreadSample {
     /// Its name.
     pub name: String,
-    /// Connections of NBD clients that have chosen an export, of all addresses.
-    pub nbd_connections: u64,
+    /// The connections that it serves.
+    #[serde(flatten)]
+    pub connections: ThreadConnections,
 }
 
 /// A block device at one moment.
@@ -89,15 +91,14 @@ pub struct DeviceSample {
     #[serde(default)]
     pub errors: u64,
     /// As in [`VolumeStatus`](super::VolumeStatus).
-    #[serde(default)]
-    pub nbd_clients: Vec<NbdClient>,
+    #[serde(flatten)]
+    pub clients: VolumeClients,
 }
 
 impl DeviceSample {
-    /// The connections of all NBD clients; `None` if it is not a volume: no client can choose it.
-    pub fn nbd_connections(&self) -> Option<u64> {
-        let all = self.nbd_clients.iter().map(|client| client.connections);
-        (self.usage == "volume").then(|| all.sum())
+    /// Its clients; `None` if it is not a volume: no client can choose it.
+    pub fn volume_clients(&self) -> Option<&VolumeClients> {
+        (self.usage == "volume").then_some(&self.clients)
     }
 }
 
@@ -118,7 +119,7 @@ pub struct OperationSample {
 }
 
 /// An md array at one moment.
-#[derive(Clone, Serialize, Deserialize, Debug)]
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
 pub struct ArraySample {
     /// The name of its device.
     pub device: String,
@@ -145,7 +146,7 @@ pub struct ArraySample {
 }
 
 /// The internal I/O of an array at one moment.
-#[derive(Clone, Serialize, Deserialize, Debug)]
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
 pub struct SyncSample {
     /// Its current action, in the words of `sync_action`.
     pub action: String,
@@ -162,7 +163,7 @@ pub struct SyncSample {
 }
 
 /// The progress of a sync.
-#[derive(Clone, Serialize, Deserialize, Debug)]
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
 pub struct RunSample {
     /// What is done.
     pub done_bytes: u64,
@@ -175,7 +176,7 @@ pub struct RunSample {
 }
 
 /// A member of an array at one moment.
-#[derive(Clone, Serialize, Deserialize, Debug)]
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
 pub struct MemberSample {
     /// Its name below `sys/block`.
     pub name: String,

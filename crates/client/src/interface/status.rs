@@ -6,6 +6,8 @@ use ashlar_stack::graph::human_size;
 use ashlar_stack::snapshots::{SnapshotState, SnapshotUse};
 use serde::{Deserialize, Serialize};
 
+use super::front_ends::{PlaceStatus, VolumeClients};
+
 /// A daemon's state.
 #[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Status {
@@ -19,12 +21,9 @@ pub struct Status {
     /// `on` in its sandbox, otherwise `off: ` and the reason; empty from an older daemon without a sandbox.
     #[serde(default)]
     pub sandbox: String,
-    /// The mount point, if any.
-    pub mount: Option<String>,
-    /// The addresses of the NBD servers.
-    pub nbd: Vec<String>,
-    /// The address of the metrics, if they are served over HTTP.
-    pub metrics: Option<String>,
+    /// The places where clients find the volumes.
+    #[serde(flatten)]
+    pub places: PlaceStatus,
     /// The disks with the timing of a device model.
     pub models: Vec<ModelStatus>,
     /// The ZFS pools.
@@ -36,7 +35,7 @@ pub struct Status {
 }
 
 /// A pool's process.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, Default)]
 pub struct PoolStatus {
     /// The pool's name.
     pub name: String,
@@ -49,7 +48,7 @@ pub struct PoolStatus {
 }
 
 /// A disk's device model.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, Default)]
 pub struct ModelStatus {
     /// The disk's path.
     pub disk: String,
@@ -76,40 +75,12 @@ pub struct VolumeStatus {
     pub degraded: usize,
     /// The snapshot that it is, or that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
-    /// The NBD clients that have chosen it; none from an older daemon, which does not list them.
-    #[serde(default)]
-    pub nbd_clients: Vec<NbdClient>,
-}
-
-/// An NBD client of a volume.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
-pub struct NbdClient {
-    /// Who it is: an IP address, or `process` and a number.
-    pub peer: String,
-    /// Its connections to the volume.
-    pub connections: u64,
-}
-
-impl Status {
-    /// The places where clients find the volumes, for users.
-    pub fn places(&self) -> Vec<String> {
-        let mount = self.mount.iter().map(|mount| format!("mounted on {mount}"));
-        let nbd = self.nbd.iter().map(|address| format!("NBD at {address}"));
-        let metrics = self.metrics.iter().map(|address| format!("metrics at {address}"));
-        mount.chain(nbd).chain(metrics).collect()
-    }
+    /// The clients that have it.
+    #[serde(flatten)]
+    pub clients: VolumeClients,
 }
 
 impl VolumeStatus {
-    /// The clients that have chosen it, for users.
-    pub fn clients(&self) -> Vec<String> {
-        let client = |NbdClient { peer, connections }: &NbdClient| {
-            let s = if *connections == 1 { "" } else { "s" };
-            format!("NBD client {peer}, {connections} connection{s}")
-        };
-        self.nbd_clients.iter().map(client).collect()
-    }
-
     /// Whether it is an array of md, running or not.
     pub fn is_array(&self) -> bool {
         // The level of other volumes is their kind: disk, part, lvm, zvol.
@@ -118,7 +89,7 @@ impl VolumeStatus {
 }
 
 /// A snapshot at one moment. While it is merged, the origin has it.
-#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug, Default)]
 pub struct SnapshotSample {
     /// The name of its origin for clients: `vg/data`.
     pub origin: String,

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use ashlar_block::LocalFuture;
 use ashlar_block::sync::lock;
-use ashlar_client::interface::Status;
+use ashlar_client::interface::front_ends::PlaceStatus;
 use ashlar_disks::options::MetricsAddress;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::{Task, spawn};
@@ -56,8 +56,8 @@ impl FrontEnd for Metrics {
         *lock(&self.server) = Some(spawn(http::serve(bound.into(), Limits::default(), page)));
     }
 
-    fn describe(&self, status: &mut Status) {
-        status.metrics.clone_from(&self.address);
+    fn place(&self, places: &mut PlaceStatus) {
+        places.metrics.clone_from(&self.address);
     }
 
     fn drain<'a>(&'a self, _: &'a Ending) -> LocalFuture<'a, ()> {

@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex};
 
 use ashlar_block::sync::lock;
 use ashlar_block::{ByteVolume, LocalFuture};
-use ashlar_client::interface::{DeviceSample, Sample, Status, VolumeStatus};
+use ashlar_client::interface::Sample;
+use ashlar_client::interface::front_ends::{PlaceStatus, VolumeClients};
 use ashlar_engine::Engine;
 use ashlar_engine::socket_file::SocketFile;
 use ashlar_export::fuse::mount::MountPlace;
@@ -90,17 +91,14 @@ pub(crate) trait FrontEnd: Send + Sync {
     /// Begins what needs the whole daemon, which answers calls from now on.
     fn begin(&self, _page: &Page) {}
 
-    /// Fills its fields of the daemon's state.
-    fn describe(&self, _status: &mut Status) {}
+    /// Says where its clients find the volumes.
+    fn place(&self, _places: &mut PlaceStatus) {}
 
-    /// Fills its fields of a volume's state.
-    fn describe_volume(&self, _volume: &ByteVolume, _status: &mut VolumeStatus) {}
+    /// Says which clients have a volume.
+    fn clients(&self, _volume: &ByteVolume, _clients: &mut VolumeClients) {}
 
     /// Fills its fields of a sample.
     fn sample(&self, _sample: &mut Sample) {}
-
-    /// Fills its fields of a device's sample.
-    fn sample_device(&self, _device: &ByteVolume, _sample: &mut DeviceSample) {}
 
     /// Ends when it is ended from outside, or has failed.
     fn ended<'a>(&'a self, _ending: &'a Ending) -> LocalFuture<'a, ()> {

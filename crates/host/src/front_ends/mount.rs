@@ -12,7 +12,7 @@ use std::time::Duration;
 use ashlar_block::LocalFuture;
 use ashlar_block::byte_volume::Holes;
 use ashlar_block::sync::lock;
-use ashlar_client::interface::Status;
+use ashlar_client::interface::front_ends::PlaceStatus;
 use ashlar_disks as disks;
 use ashlar_engine::{ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
@@ -213,8 +213,8 @@ impl FrontEnd for ServedMount {
         fuse::tell_size(&self.fd, &self.session, &device.bytes);
     }
 
-    fn describe(&self, status: &mut Status) {
-        status.mount = Some(self.users.path.display().to_string());
+    fn place(&self, places: &mut PlaceStatus) {
+        places.mount = Some(self.users.path.display().to_string());
     }
 
     fn ended<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()> {

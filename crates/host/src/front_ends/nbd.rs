@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 use ashlar_block::sync::lock;
 use ashlar_block::{ByteVolume, LocalFuture};
-use ashlar_client::interface::{
-    DeviceSample, NbdClient, Sample, Status, ThreadSample, VolumeStatus,
+use ashlar_client::interface::front_ends::{
+    ConnectionLimits, NbdClient, PlaceStatus, ThreadConnections, VolumeClients,
 };
+use ashlar_client::interface::{Sample, ThreadSample};
 use ashlar_disks::options::Listen;
 use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
@@ -100,16 +101,6 @@ struct Nbd {
 }
 
 impl Nbd {
-    /// The clients of a volume.
-    fn clients_of(&self, volume: &ByteVolume) -> Vec<NbdClient> {
-        let clients = self.exports.clients_of(volume).into_iter();
-        let client = |(origin, count): (Origin, usize)| NbdClient {
-            peer: origin.to_string(),
-            connections: count as u64,
-        };
-        clients.map(client).collect()
-    }
-
     /// Waits until the servers have ended.
     async fn served(servers: Vec<(Listen, Server)>, ending: &Ending) {
         let addresses: Vec<String> =
@@ -168,27 +159,28 @@ impl FrontEnd for Nbd {
     /// A client learns the size when it connects: the protocol's extension for later sizes is not final.
     fn resized(&self, _: &Device) {}
 
-    fn describe(&self, status: &mut Status) {
-        status.nbd.clone_from(&self.addresses);
+    fn place(&self, places: &mut PlaceStatus) {
+        places.nbd.clone_from(&self.addresses);
     }
 
-    fn describe_volume(&self, volume: &ByteVolume, status: &mut VolumeStatus) {
-        status.nbd_clients = self.clients_of(volume);
+    fn clients(&self, volume: &ByteVolume, clients: &mut VolumeClients) {
+        let client = |(origin, count): (Origin, usize)| NbdClient {
+            peer: origin.to_string(),
+            connections: count as u64,
+        };
+        clients.nbd_clients = self.exports.clients_of(volume).into_iter().map(client).collect();
     }
 
     fn sample(&self, sample: &mut Sample) {
         let connections = self.placement.connections().into_iter().enumerate();
         let thread = |(index, count)| ThreadSample {
             name: Engine::thread_name(index),
-            nbd_connections: count as u64,
+            connections: ThreadConnections { nbd_connections: count as u64 },
         };
         sample.threads = connections.map(thread).collect();
         let has_address = !self.addresses.is_empty();
-        sample.nbd_connections_limit = has_address.then_some(self.most_connections as u64);
-    }
-
-    fn sample_device(&self, device: &ByteVolume, sample: &mut DeviceSample) {
-        sample.nbd_clients = self.clients_of(device);
+        let nbd_connections_limit = has_address.then_some(self.most_connections as u64);
+        sample.limits = ConnectionLimits { nbd_connections_limit };
     }
 
     fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()> {

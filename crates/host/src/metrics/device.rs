@@ -2,6 +2,7 @@
 
 use ashlar_block::Presence;
 use ashlar_block::latency::BOUNDS_US;
+use ashlar_client::interface::front_ends::VolumeClients;
 use ashlar_client::interface::{DeviceSample, OperationSample};
 
 use super::gather::presence;
@@ -36,7 +37,7 @@ impl Subject for DeviceSample {
         Row::gauge(
             "ashlar_nbd_export_connections",
             "Connections of NBD clients to the volume, those in the handshake not counted.",
-            |d| Values::some(d.nbd_connections()),
+            |d| Values::some(d.volume_clients().map(VolumeClients::nbd_connections)),
         ),
         Row::counter(
             "ashlar_disk_reads_completed_total",
@@ -167,7 +168,7 @@ impl Subject for DeviceInfo {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use ashlar_client::interface::NbdClient;
+    use ashlar_client::interface::front_ends::NbdClient;
 
     /// A device with different numbers in all fields.
     pub(in crate::metrics) fn sample(name: &str) -> DeviceSample {
@@ -200,9 +201,11 @@ pub(super) mod tests {
             discard: operation(30, 7),
             flush: operation(40, 10),
             errors: 9,
-            nbd_clients: [("192.0.2.7", 2), ("process 5", 3)]
-                .map(|(peer, connections)| NbdClient { peer: peer.to_owned(), connections })
-                .into(),
+            clients: VolumeClients {
+                nbd_clients: [("192.0.2.7", 2), ("process 5", 3)]
+                    .map(|(peer, connections)| NbdClient { peer: peer.to_owned(), connections })
+                    .into(),
+            },
         }
     }
 }

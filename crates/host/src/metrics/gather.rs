@@ -72,7 +72,7 @@ impl Service {
             ..DeviceSample::default()
         };
         let front_ends = &self.clients.front_ends;
-        front_ends.each(|front_end| front_end.sample_device(&device.bytes, &mut sample));
+        front_ends.each(|front_end| front_end.clients(&device.bytes, &mut sample.clients));
         sample
     }
 }

@@ -14,7 +14,7 @@ mod page;
 mod snapshot;
 mod work;
 
-use std::fmt;
+use std::{fmt, slice};
 
 use ashlar_client::interface::{MetricsReply, Sample, SampleReply, refused, reply};
 use ashlar_control::varlink::Reply;
@@ -26,7 +26,7 @@ use self::array::MemberOf;
 use self::device::DeviceInfo;
 use self::page::encode_all;
 use self::snapshot::SnapshotOf;
-use self::work::{Backend, Build, JobsListed, NbdLimit};
+use self::work::{Backend, Build, JobsListed};
 use crate::service::Service;
 
 /// A sample as a page of metrics.
@@ -39,9 +39,7 @@ impl Collector for Page {
         encode_all(encoder, &[Build])?;
         encode_all(encoder, &[Backend(sample.io.clone())])?;
         encode_all(encoder, &sample.threads)?;
-        let limits: Vec<NbdLimit> =
-            sample.nbd_connections_limit.map(NbdLimit).into_iter().collect();
-        encode_all(encoder, &limits)?;
+        encode_all(encoder, slice::from_ref(&sample.limits))?;
         let infos: Vec<DeviceInfo> = sample.devices.iter().map(DeviceInfo::from).collect();
         encode_all(encoder, &infos)?;
         encode_all(encoder, &sample.devices)?;

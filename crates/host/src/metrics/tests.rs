@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ashlar_client::interface::front_ends::{ConnectionLimits, ThreadConnections};
 use ashlar_client::interface::{
     ArraySample, DeviceSample, Job, JobAction, JobKind, JobState, PoolStatus, SnapshotSample,
     ThreadSample,
@@ -47,8 +48,11 @@ fn page() -> Page {
         now_ns: 1,
         uptime_ns: 2,
         latency_bounds_us: Sample::bounds_us(),
-        threads: vec![ThreadSample { name: "ashlar-0".to_owned(), nbd_connections: 3 }],
-        nbd_connections_limit: Some(256),
+        threads: vec![ThreadSample {
+            name: "ashlar-0".to_owned(),
+            connections: ThreadConnections { nbd_connections: 3 },
+        }],
+        limits: ConnectionLimits { nbd_connections_limit: Some(256) },
         devices: vec![device::tests::sample("md0"), snapshot],
         arrays: vec![array::tests::recovering()],
         pools: vec![pool],
@@ -81,7 +85,7 @@ fn metrics() -> Vec<Metric> {
     rows::<Build>()
         .chain(rows::<Backend>())
         .chain(rows::<ThreadSample>())
-        .chain(rows::<NbdLimit>())
+        .chain(rows::<ConnectionLimits>())
         .chain(rows::<DeviceInfo>())
         .chain(rows::<DeviceSample>())
         .chain(rows::<SnapshotOf>())
@@ -194,7 +198,7 @@ fn values_are_in_seconds_and_bytes() {
 fn what_does_not_apply_is_left_out() {
     let empty = Sample {
         threads: Vec::new(),
-        nbd_connections_limit: None,
+        limits: ConnectionLimits::default(),
         devices: Vec::new(),
         arrays: Vec::new(),
         pools: Vec::new(),

@@ -1,5 +1,6 @@
 //! Metrics of the daemon, its threads, its long work and its ZFS pools.
 
+use ashlar_client::interface::front_ends::ConnectionLimits;
 use ashlar_client::interface::{Job, JobState, PoolStatus, ThreadSample};
 
 use super::page::{Labels, Row, Subject, Values};
@@ -39,7 +40,7 @@ impl Subject for ThreadSample {
     const ROWS: &'static [Row<Self>] = &[Row::gauge(
         "ashlar_nbd_connections",
         "Connections on which the thread serves NBD clients, those in the handshake not counted.",
-        |thread| Values::One(thread.nbd_connections.into()),
+        |thread| Values::One(thread.connections.nbd_connections.into()),
     )];
 
     fn labels(&self) -> Labels {
@@ -47,15 +48,11 @@ impl Subject for ThreadSample {
     }
 }
 
-/// The most connections of NBD clients that each address serves.
-#[derive(Debug)]
-pub(super) struct NbdLimit(pub(super) u64);
-
-impl Subject for NbdLimit {
+impl Subject for ConnectionLimits {
     const ROWS: &'static [Row<Self>] = &[Row::gauge(
         "ashlar_nbd_connections_limit",
         "The most connections that each NBD address serves.",
-        |limit| Values::One(limit.0.into()),
+        |limits| Values::some(limits.nbd_connections_limit),
     )];
 
     fn labels(&self) -> Labels {
