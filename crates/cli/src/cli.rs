@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ashlar_disks::options::MapFile;
+use ashlar_disks::MapFile;
 use ashlar_host::error::{Error, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 

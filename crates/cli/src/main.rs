@@ -28,7 +28,7 @@ mod words;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use ashlar_disks::options::MapFile;
+use ashlar_disks::MapFile;
 use ashlar_disks::sandbox;
 use ashlar_disks::{Decorators, Maps};
 use ashlar_engine::signal::{self, Signal};

@@ -54,8 +54,8 @@ pub use ashlar_client::disk_path::{
 pub use asking::{asked, identity_in_task};
 pub use decorators::Decorators;
 pub use lending::lending_client;
-pub use maps::{MappedDisk, Maps};
-pub use models::Models;
+pub use maps::{BadMapFile, MapFile, MappedDisk, Maps};
+pub use models::{Assignment, Models};
 pub use opener::{Opened, Opener};
 
 /// Refuses a disk with two owners for writing: see [`owners`].

@@ -16,7 +16,10 @@ use ashlar_stack::graph::human_size;
 use rustix::fs::OFlags;
 
 use crate::decorator::Decorator;
-use crate::options::MapFile;
+
+mod map_file;
+
+pub use map_file::{BadMapFile, MapFile};
 
 /// The maps that the user named, and those that were found.
 #[derive(Debug, Default)]

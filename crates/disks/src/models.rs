@@ -13,7 +13,10 @@ use ashlar_sim::{ModelledDevice, modelled};
 use ashlar_stack::assemble::Disk;
 
 use crate::decorator::Decorator;
-use crate::options::Assignment;
+
+mod assignment;
+
+pub use assignment::Assignment;
 
 /// The model assignments, and the disks that use one.
 #[derive(Debug, Default)]

@@ -261,8 +261,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::options::{Assignment, MapFile};
-    use crate::{Maps, Models, reactor, runtime};
+    use crate::{Assignment, MapFile, Maps, Models, reactor, runtime};
 
     const MIB: usize = 1 << 20;
 

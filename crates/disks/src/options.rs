@@ -1,59 +1,32 @@
 //! `stack.toml`, and the values of options, in the notation that command lines and the file share.
 //!
-//! The options themselves are those of `ashlar serve`; the front end has them, as [`FileOptions`].
-//!
-//! ```toml
-//! disks = ["disk0.img", "disk1.img"]
-//! mount = "/srv/volumes"
-//! nbd = ["unix:/run/ashlar.nbd", "tcp:localhost:10809"]
-//! model = "gp2:3000iops"
-//!
-//! [set]
-//! "sys/block/md0/queue/discard_max_bytes" = 524288
-//! ```
-//!
-//! Instead of one device model for all disks, a table may give models by disk:
-//!
-//! ```toml
-//! [model]
-//! "disk0.img" = "hdd"
-//! ```
+//! The options themselves are those of `ashlar serve`; the daemon has them, as [`Options`].
 //!
 //! Every key is optional and has the meaning of the option of `ashlar serve` with its name. Relative
 //! paths are relative to the file's directory. Unknown keys are errors: a misspelt `read_only` must
 //! not start a writable stack.
 
-mod maps;
-mod metrics;
-mod models;
+mod given;
 mod values;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::{fs, io};
+use std::{fmt, fs};
 
 use ashlar_client::disk_path::is_no_file;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use self::values::{Value, parsed};
+use self::values::Value;
 
 pub use ashlar_block::byte_volume::Holes;
 pub use ashlar_control::console::LogPlace;
 pub use ashlar_engine::BackEnd;
-pub use maps::{BadMapFile, MapFile};
-pub use metrics::{BadMetricsAddress, MetricsAddress};
-pub use models::{Assignment, models};
+pub use given::{Given, OptionValue, Options, take_keys};
+pub use toml::de::{DeTable as Table, Error as BadValue};
+pub(crate) use values::parsed;
 pub use values::{BadBytes, BadMode, BadReAddPolicy, Bytes, Group, Mode, ReAddPolicy, some_parsed};
-
-/// The options that a `stack.toml` may have.
-pub trait FileOptions: DeserializeOwned {
-    /// The paths among them.
-    fn paths(&mut self) -> Vec<&mut PathBuf>;
-}
 
 /// An address to listen on: `unix:PATH` or `tcp:HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +41,17 @@ pub enum Listen {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("`{0}` is neither unix:PATH nor tcp:HOST:PORT")]
 pub struct BadListen(String);
+
+impl OptionValue for Listen {
+    const REPLACE: bool = true;
+
+    fn paths(&mut self) -> Vec<&mut PathBuf> {
+        match self {
+            Self::Unix(path) => vec![path],
+            Self::Tcp(_) => Vec::new(),
+        }
+    }
+}
 
 impl FromStr for Listen {
     type Err = BadListen;
@@ -104,51 +88,39 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// Why a `stack.toml` cannot be used.
+/// Why a `stack.toml` cannot be used: it cannot be read, is not TOML, or has unknown keys or values. With the file, and where in it.
 #[derive(Debug, Error)]
-pub enum FileError {
-    /// The file cannot be read.
-    #[error("{path}: {error}", path = path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        error: io::Error,
-    },
-    /// The file is not TOML, or has unknown keys or values.
-    #[error("{path}:{line}:{column}: {message}", path = path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The character in the line, from 1.
-        column: usize,
-        /// The error.
-        message: String,
-    },
-}
+#[error("{0}")]
+pub struct FileError(String);
 
 /// The options in the file `path`.
 ///
 /// # Errors
 /// [`FileError`]; a file with an error is ignored as a whole.
-pub fn load<T: FileOptions>(path: &Path) -> Result<T, FileError> {
-    let read = |error| FileError::Read { path: path.to_owned(), error };
-    let text = fs::read_to_string(path).map_err(read)?;
+pub fn load<T: Options>(path: &Path) -> Result<T, FileError> {
+    let failed = |error| FileError(format!("{}: {error}", path.display()));
+    let text = fs::read_to_string(path).map_err(failed)?;
     parse(&text, path)
 }
 
 /// The options in `text`, the contents of the file `path`.
 ///
 /// # Errors
-/// [`FileError::Parse`].
-pub fn parse<T: FileOptions>(text: &str, path: &Path) -> Result<T, FileError> {
-    let mut options: T = toml::from_str(text).map_err(|error| {
-        let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-        let message = error.message().replace('\n', " ");
-        FileError::Parse { path: path.to_owned(), line, column, message }
-    })?;
+/// [`FileError`].
+pub fn parse<T: Options>(text: &str, path: &Path) -> Result<T, FileError> {
+    let failed = |at, message: &str| {
+        let (line, column) = position(text, at);
+        let message = message.replace('\n', " ");
+        FileError(format!("{}:{line}:{column}: {message}", path.display()))
+    };
+    let bad = |error: BadValue| failed(error.span().map_or(0, |span| span.start), error.message());
+    let mut file = Table::parse(text).map_err(bad)?.into_inner();
+    let keys = T::keys();
+    if let Some(unknown) = file.keys().find(|key| !keys.contains(&&**key.get_ref())) {
+        let (at, name, known) = (unknown.span().start, unknown.get_ref(), keys.join("`, `"));
+        return Err(failed(at, &format!("unknown field `{name}`, expected one of `{known}`")));
+    }
+    let mut options = T::take(&mut file).map_err(bad)?;
     let base = path.parent().unwrap_or(Path::new(""));
     for relative in options.paths() {
         if !is_no_file(relative) {
@@ -179,31 +151,6 @@ fn position(text: &str, offset: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Debug, Deserialize)]
-    struct DiskOptions {
-        disks: Vec<PathBuf>,
-    }
-
-    impl FileOptions for DiskOptions {
-        fn paths(&mut self) -> Vec<&mut PathBuf> {
-            self.disks.iter_mut().collect()
-        }
-    }
-
-    #[test]
-    fn paths_are_relative_to_the_file_unless_they_are_no_files() {
-        let text = r#"disks = ["a.img", "/b", "ram:1G", "nbd://h/e", "nbd+unix:///?socket=s"]"#;
-        let DiskOptions { disks } = parse(text, Path::new("/etc/stack.toml")).unwrap();
-        let expected = ["/etc/a.img", "/b", "ram:1G", "nbd://h/e", "nbd+unix:///?socket=s"];
-        assert_eq!(disks, expected.map(PathBuf::from));
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let error = load::<DiskOptions>(Path::new("/nonexistent/stack.toml")).unwrap_err();
-        assert!(error.to_string().starts_with("/nonexistent/stack.toml: "), "{error}");
-    }
 
     #[test]
     fn addresses_to_listen_on_read_as_they_print() {

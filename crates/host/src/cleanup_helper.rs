@@ -46,7 +46,7 @@ use rustix::net::{
 use rustix::stdio::stdin;
 
 use crate::error::{Error, Result};
-use crate::users;
+use crate::front_ends::mount::users;
 
 /// The hidden command of the program.
 const COMMAND: &str = "cleanup-helper";

@@ -1,4 +1,4 @@
-//! What to serve and how: the configuration of a daemon, without the syntax of a command line or a file.
+//! What to serve and how: the configuration of a daemon, which is given by a command line and a `stack.toml`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,111 +8,172 @@ use std::time::Duration;
 use ashlar_client::access::{self, Access};
 use ashlar_commands::acceptance::Asked;
 use ashlar_commands::lvm::local_system_ids;
-use ashlar_disks::options::{
-    Assignment, BackEnd, Bytes, Group, Holes, Listen, LogPlace, MapFile, MetricsAddress, Mode,
-    ReAddPolicy,
-};
-use ashlar_disks::{self as disks, Decorators, Models, Opener};
-use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
-use ashlar_export::nbd::listen;
+use ashlar_disks::options::{self, BackEnd, Group, LogPlace, ReAddPolicy};
+use ashlar_disks::{self as disks, Assignment, Decorators, MapFile, Models, Opener};
 use ashlar_lvm::snapshots::{AutoExtend, BadAutoExtend};
 use ashlar_stack::assemble::Others;
 use ashlar_stack::pools;
 use ashlar_zfs::client::Parameters;
 
 use crate::error::{Error, Result};
-use crate::mount_point;
+use crate::front_ends::metrics::MetricsOptions;
+use crate::front_ends::mount::MountOptions;
+use crate::front_ends::nbd::NbdOptions;
+use crate::options::options;
 
 /// The directory of ZFS's module parameters.
 pub(crate) const PARAMETERS: &str = "sys/module/zfs/parameters/";
 
 /// The longest time to poll for completions, microseconds.
-pub const MAX_SPIN_US: u32 = 10_000;
+const MAX_SPIN_US: u32 = 10_000;
 
 /// The most threads that do the I/O, unless a number is given. As many have counters of their own in each device
 /// (`ashlar_block::shard`); more threads share cache lines, and each may keep some ten MiB of buffers.
 pub const MAX_THREADS: usize = 16;
 
-/// The least memory for the requests of all NBD clients, bytes.
-const MIN_NBD_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
+options! {
+    /// What to serve and how: the options of the command line, and the keys of a `stack.toml`. For a daemon in the background, paths are
+    /// absolute.
+    // The texts are those of the help.
+    #[allow(rustdoc::broken_intra_doc_links, rustdoc::bare_urls)]
+    pub struct Config {
+        // The mount is first, and so starts last: it is visible for the shortest time if another front end cannot start.
+        front_ends {
+            mount: MountOptions,
+            nbd: NbdOptions,
+            metrics: MetricsOptions,
+        }
 
-/// Permissions of the NBD server's Unix sockets, unless others are given: their users can write to the volumes.
-const DEFAULT_MODE: u32 = 0o600;
+        // The command that has these options says what they mean there.
+        /// Image files, block devices, URIs of exports, and `ram:SIZE`.
+        #[arg(skip)]
+        pub disks: Vec<PathBuf>,
+        /// Whether to import pools that another host used last, to write to devices and volume groups that others
+        /// may be writing to, and to start arrays with parity that were not stopped cleanly and lack a member.
+        #[arg(skip)]
+        pub force: bool,
+        /// Whether the daemon stays outside of the sandbox.
+        #[arg(skip)]
+        pub no_sandbox: bool,
+        /// The maps of ddrescue that list the unread areas of disks, besides those of the process.
+        #[arg(skip)]
+        pub map: Vec<MapFile>,
 
-/// What to serve and how.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Image files, block devices, URIs of NBD exports, and `ram:SIZE`. For a daemon in the background, absolute paths.
-    pub disks: Vec<PathBuf>,
-    /// Those of the disks that the user has called backup files of mdadm.
-    pub backup_file: Vec<PathBuf>,
-    /// The mount point, if volumes are mounted.
-    pub mount: Option<PathBuf>,
-    /// Whether other users may use the mount.
-    pub allow_other: bool,
-    /// What happens when a client of the mount punches a hole; by default a fast write-zeroes, or a refusal.
-    pub holes: Option<Holes>,
-    /// The addresses for NBD clients.
-    pub nbd: Vec<Listen>,
-    /// Permissions of the NBD server's Unix sockets.
-    pub nbd_mode: Option<Mode>,
-    /// The most NBD clients at a time at each address; others are refused.
-    pub nbd_max_connections: Option<u16>,
-    /// Seconds after which an NBD connection without requests is closed; 0, the default, for never.
-    pub nbd_idle_timeout: Option<u32>,
-    /// Memory for the requests of all NBD clients together, at least 64 MiB.
-    pub nbd_memory: Option<Bytes>,
-    /// The address at which metrics are served over HTTP.
-    pub metrics: Option<MetricsAddress>,
-    /// Whether nothing is written to the disks, and writes to the volumes are refused.
-    pub read_only: bool,
-    /// Whether disks are used through the host's page cache, and not with direct I/O.
-    pub buffered: bool,
-    /// Whether arrays start with fewer members than they had last time.
-    pub run: bool,
-    /// What happens when a member that was lost comes back; by default it is re-added.
-    pub readd: Option<ReAddPolicy>,
-    /// Snapshots get more space when more than this percentage of it is in use.
-    pub snapshot_autoextend_threshold: Option<u32>,
-    /// By which percentage of its size the space of a snapshot grows.
-    pub snapshot_autoextend_percent: Option<u32>,
-    /// Whether arrays wait for members that come later.
-    pub incremental: bool,
-    /// Whether disks and arrays are served as they are, without looking at their contents.
-    pub whole: bool,
-    /// Whether hypervisor images are served as raw bytes.
-    pub raw: bool,
-    /// Whether logical volumes start without missing physical volumes.
-    pub partial: bool,
-    /// Whether to import pools that another host used last, to write to devices and volume groups that others
-    /// may be writing to, and to start arrays with parity that were not stopped cleanly and lack a member.
-    pub force: bool,
-    /// Whether only such arrays start, and nothing else is forced.
-    pub force_arrays: bool,
-    /// Whether to import pools for writing whose log devices are missing: what was only in the log is lost.
-    pub missing_log: bool,
-    /// The threads that do the I/O; without a number as many as there are processors for the process, at most [`MAX_THREADS`].
-    pub threads: Option<u16>,
-    /// Microseconds that a thread with I/O in flight polls for completions before it sleeps.
-    pub spin: Option<u32>,
-    /// The kernel interface for I/O; by default io_uring where it is allowed.
-    pub io: Option<BackEnd>,
-    /// The path of the control socket; without one, the default of this user.
-    pub control: Option<PathBuf>,
-    /// The group whose members may control the daemon, by its name or number.
-    pub control_group: Option<Group>,
-    /// Where the log goes; by default to the console, for a daemon in the background to the system's log.
-    pub log: Option<LogPlace>,
-    /// The device models that give disks their timing: the last one for a disk counts.
-    pub model: Vec<Assignment>,
-    /// The maps of ddrescue that list the unread areas of disks, besides those of the process.
-    pub map: Vec<MapFile>,
-    /// Attributes to set before the daemon serves anything: path and value. The last one for a path counts.
-    pub set: Vec<(String, String)>,
-    /// Whether the daemon stays outside of the sandbox.
-    pub no_sandbox: bool,
-    /// Whether this process was started by [`ashlar_commands::background::start`], whose caller waits until it serves.
-    pub background: bool,
+        /// Write nothing to the disks, and refuse writes to the volumes
+        #[arg(long, alias = "readonly", short_alias = 'o', help_heading = "Disks")]
+        pub read_only: bool,
+
+        /// Use the host's page cache instead of bypassing it: for disks that are read repeatedly, with
+        /// memory to spare. Flushed data are as durable as without it
+        #[arg(long, help_heading = "I/O", hide_short_help = true)]
+        pub buffered: bool,
+
+        /// Start arrays with fewer members than they had last time
+        #[arg(short = 'R', long, help_heading = "Arrays")]
+        pub run: bool,
+
+        /// The file that `mdadm --grow` was given as --backup-file, for an array whose reshape was interrupted
+        #[arg(long, value_name = "FILE", help_heading = "Arrays", hide_short_help = true)]
+        pub backup_file: Vec<PathBuf>,
+
+        /// What happens when a member that was lost comes back, because its server restarts for example: auto re-adds it
+        /// by the bitmap, manual waits for `ashlar md re-add` [default: auto]
+        #[arg(long, value_name = "POLICY", help_heading = "Arrays", hide_short_help = true)]
+        #[serde(deserialize_with = "options::some_parsed")]
+        pub readd: Option<ReAddPolicy>,
+
+        /// Extend the space of a snapshot when more than this percentage of it is in use, 50 to 100; 100 extends none
+        /// [default: 100]
+        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(50..=100), help_heading = "LVM and ZFS", hide_short_help = true)]
+        pub snapshot_autoextend_threshold: Option<u32>,
+
+        /// Extend the space of a snapshot by this percentage of its size, at most to what its origin can fill [default: 20]
+        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "LVM and ZFS", hide_short_help = true)]
+        pub snapshot_autoextend_percent: Option<u32>,
+
+        /// Start with the disks present: incomplete arrays wait for members from `ashlar md incremental`
+        #[arg(short = 'I', long, help_heading = "Arrays")]
+        pub incremental: bool,
+
+        /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and volume groups
+        #[arg(long, help_heading = "Disks")]
+        pub whole: bool,
+
+        /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
+        /// the disks that their guests see, for which there is qemu-nbd
+        #[arg(long, help_heading = "Disks", hide_short_help = true)]
+        pub raw: bool,
+
+        /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
+        /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
+        #[arg(long, value_name = "PATH=VALUE", value_parser = setting, help_heading = "Daemon")]
+        #[serde(deserialize_with = "options::settings")]
+        pub set: Vec<(String, String)>,
+
+        /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
+        #[arg(short = 'P', long, help_heading = "LVM and ZFS", hide_short_help = true)]
+        pub partial: bool,
+
+        /// Import ZFS pools for writing without their log devices: what was only in the log is lost
+        /// (with --read-only they are imported without this)
+        #[arg(long, help_heading = "LVM and ZFS", hide_short_help = true)]
+        pub missing_log: bool,
+
+        /// Threads that do the I/O [default: one for each processor that the process may use, at most 16]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "I/O")]
+        pub threads: Option<u16>,
+
+        /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
+        /// latency for more processor time [default: 150; with --mount or without io_uring 0]
+        #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)), help_heading = "I/O", hide_short_help = true)]
+        pub spin: Option<u32>,
+
+        /// How the kernel is asked for I/O: uring, or threads with epoll [default: uring where it is allowed]
+        #[arg(long, value_name = "WAY", help_heading = "I/O", hide_short_help = true)]
+        #[serde(deserialize_with = "options::some_parsed")]
+        pub io: Option<BackEnd>,
+
+        /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
+        /// repeated). The models nvme, sata-ssd, hdd (7200 turns a minute), hdd-5400, gp2 and custom (which
+        /// takes no time) are adjusted after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
+        /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%,
+        /// unreadable=1M+4K (4 KiB at 1 MiB)
+        #[arg(long, value_name = "[DISK=]MODEL", help_heading = "I/O")]
+        #[serde(deserialize_with = "Assignment::list")]
+        pub model: Vec<Assignment>,
+
+        /// Where to log: a file, to which lines are added, syslog or stderr. Lines that a slow reader has no room for are
+        /// counted and left out; the daemon never waits for it. Programs that rotate the file copy and cut it (copytruncate)
+        /// [default: stderr, with --daemon syslog]
+        #[arg(long, value_name = "FILE|syslog|stderr", help_heading = "Daemon")]
+        pub log: Option<LogPlace>,
+
+        /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
+        /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
+        #[arg(long, value_name = "PATH", help_heading = "Daemon")]
+        pub control: Option<PathBuf>,
+
+        /// Let members of a group control the daemon
+        ///
+        /// The group, by its name or number, owns the control socket, with mode 660. Otherwise only root and the daemon's
+        /// user may control it.
+        ///
+        /// Members may change, overwrite and end everything that the daemon serves, and add disks that they can open
+        /// themselves. For them the daemon opens no file and connects to no server.
+        #[arg(long, value_name = "GROUP", help_heading = "Daemon")]
+        pub control_group: Option<Group>,
+
+        no_options {
+            /// Whether [`Self::force`] is only meant for arrays.
+            #[arg(skip)]
+            #[serde(skip)]
+            pub force_arrays: bool,
+            /// Whether this process was started by [`ashlar_commands::background::start`], whose caller waits until it serves.
+            #[arg(skip)]
+            #[serde(skip)]
+            pub background: bool,
+        }
+    }
 }
 
 impl Config {
@@ -120,16 +181,10 @@ impl Config {
     ///
     /// # Errors
     /// The message about the first invalid value.
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let wrong = |why: &str| Err(Error::usage(format!("cannot use the configuration: {why}")));
         if let Err(why) = self.auto_extend() {
             return wrong(&why.to_string());
-        }
-        if self.allow_other && self.mount.is_none() {
-            return wrong("allow_other needs a mount");
-        }
-        if self.holes.is_some() && self.mount.is_none() {
-            return wrong("holes needs a mount");
         }
         if self.threads == Some(0) {
             return wrong("threads must not be 0");
@@ -137,13 +192,24 @@ impl Config {
         if self.spin > Some(MAX_SPIN_US) {
             return wrong(&format!("spin must not be above {MAX_SPIN_US}"));
         }
-        if self.nbd_max_connections == Some(0) {
-            return wrong("nbd_max_connections must not be 0");
-        }
-        match self.nbd_memory.map(enough) {
-            Some(Err(why)) => wrong(&format!("nbd_memory: {why}")),
-            Some(Ok(_)) | None => Ok(()),
-        }
+        self.front_ends()
+            .into_iter()
+            .try_for_each(|front_end| front_end.check().or_else(|why| wrong(&why)))
+    }
+
+    /// The configuration with `disks`, too.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn checked(mut self, disks: Vec<PathBuf>) -> Result<Self> {
+        self.disks.extend(disks.into_iter().chain(self.backup_file.clone()));
+        self.check()?;
+        Ok(self)
+    }
+
+    /// Whether clients can reach volumes.
+    pub fn serves(&self) -> bool {
+        self.front_ends().iter().any(|front_end| front_end.serves())
     }
 
     /// The threads that do the I/O.
@@ -155,7 +221,7 @@ impl Config {
 
     /// Whether programs on this machine write to the volumes through its page cache.
     pub(crate) fn has_writers_here(&self) -> bool {
-        self.mount.is_some()
+        self.front_ends().iter().any(|front_end| front_end.has_writers_here())
     }
 
     /// How long a thread with I/O in flight polls for completions before it sleeps. Called when the process has a reactor.
@@ -189,9 +255,7 @@ impl Config {
     /// # Errors
     /// What is missing, and an option that avoids it.
     pub(crate) fn check_surroundings(&self) -> Result<Access> {
-        if let Some(path) = &self.mount {
-            mount_point::check(path)?;
-        }
+        self.front_ends().iter().try_for_each(|front_end| front_end.check_surroundings())?;
         let access = Access::new(self.control_group.as_ref().map(|group| &*group.0))?;
         access::place(self.control.as_deref())?;
         Ok(access)
@@ -203,28 +267,6 @@ impl Config {
     /// A percentage that cannot be meant, which [`Self::check`] refuses, too.
     pub(crate) fn auto_extend(&self) -> std::result::Result<AutoExtend, BadAutoExtend> {
         AutoExtend::new(self.snapshot_autoextend_threshold, self.snapshot_autoextend_percent)
-    }
-
-    /// The permissions of the NBD server's Unix sockets.
-    pub(crate) fn nbd_mode(&self) -> u32 {
-        self.nbd_mode.map_or(DEFAULT_MODE, |mode| mode.0)
-    }
-
-    /// The settings of each NBD listener.
-    pub(crate) fn nbd_listener(&self) -> listen::Config {
-        let default = listen::Config::default();
-        let idle = self.nbd_idle_timeout.filter(|seconds| *seconds > 0);
-        listen::Config {
-            max_connections: self.nbd_max_connections.map_or(default.max_connections, usize::from),
-            idle: idle.map(|seconds| Duration::from_secs(seconds.into())),
-            ..default
-        }
-    }
-
-    /// The memory budget that all NBD listeners share.
-    pub(crate) fn nbd_budget(&self) -> Budget {
-        let bytes = self.nbd_memory.map(|bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX));
-        bytes.map_or_else(Budget::default, Budget::new)
     }
 
     /// The options for assembling arrays.
@@ -270,16 +312,9 @@ impl Config {
     }
 }
 
-/// The memory for the requests of all NBD clients, as a number of bytes.
-///
-/// # Errors
-/// The message for the user: it is not a number, or not enough.
-pub fn nbd_memory(text: &str) -> std::result::Result<Bytes, String> {
-    text.parse::<Bytes>().map_err(|error| error.to_string()).and_then(enough)
-}
-
-fn enough(bytes: Bytes) -> std::result::Result<Bytes, String> {
-    let least = MIN_NBD_MEMORY_BYTES >> 20;
-    let is_enough = bytes.0 >= MIN_NBD_MEMORY_BYTES;
-    is_enough.then_some(bytes).ok_or_else(|| format!("at least {least}M are needed"))
+/// `PATH=VALUE`.
+fn setting(text: &str) -> std::result::Result<(String, String), String> {
+    let (path, value) =
+        text.split_once('=').ok_or_else(|| format!("`{text}` is not PATH=VALUE"))?;
+    Ok((path.to_owned(), value.to_owned()))
 }

@@ -47,8 +47,8 @@ mod machine;
 mod manage;
 mod membership;
 mod metrics;
-mod mount_point;
 mod notify;
+mod options;
 mod places;
 mod pools_end;
 mod returns;
@@ -59,7 +59,6 @@ mod simulation;
 mod speeds;
 mod stopping;
 mod trace;
-mod users;
 mod watch;
 mod zfs;
 

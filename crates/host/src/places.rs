@@ -13,11 +13,7 @@ use ashlar_engine::socket_file::SocketFile;
 use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::front_ends::{Bound, FrontEnd, Parts, Place, metrics, mount, nbd};
-
-/// The front ends, in the order in which they start: each makes its place, if the configuration has it. The mount comes last: so it
-/// is visible for the shortest time if another place cannot be made.
-const FRONT_ENDS: [fn(&Config) -> Bound; 3] = [metrics::bind, nbd::bind, mount::bind];
+use crate::front_ends::{FrontEnd, Parts, Place};
 
 /// See the module text. Dropping them ends the mount, and removes the files of sockets.
 pub(crate) struct Places {
@@ -34,8 +30,8 @@ impl Places {
     pub(crate) fn make(config: &Config, access: &Access) -> Result<Self> {
         let control = access.bind(config.control.as_deref())?;
         let mut waiting = Vec::new();
-        for bind in FRONT_ENDS {
-            waiting.extend(bind(config)?);
+        for front_end in config.front_ends().into_iter().rev() {
+            waiting.extend(front_end.bind(config.read_only)?);
         }
         waiting.reverse();
         Ok(Self { waiting, control })
@@ -62,8 +58,8 @@ impl Places {
     /// # Errors
     /// It cannot be started.
     pub(crate) fn keep(&mut self, is_confined: bool) -> Result<Option<Arc<CleanupHelper>>> {
-        let mount = self.waiting.iter().find_map(|place| place.mount()).cloned();
-        let mut tasks = CleanupTasks { mount, files: Vec::new() };
+        let mut tasks = CleanupTasks::default();
+        self.waiting.iter().for_each(|place| place.leave_to(&mut tasks));
         for file in self.files() {
             // The cleanup helper is in another directory.
             let path = path::absolute(file.path());

@@ -68,7 +68,9 @@ const HARMLESS: &[&str] =
     &["time::Duration", "thread::LocalKey", "thread::panicking", "os::fd::OwnedFd"];
 
 /// Crates for a command line, which only a program has.
-const PROGRAM_CRATES: &[&str] = &["clap", "clap_complete", "clap_mangen", BAR_CRATE];
+const PROGRAM_CRATES: &[&str] = &[OPTIONS_CRATE, "clap_complete", "clap_mangen", BAR_CRATE];
+/// The crate of options: the configuration of a daemon, which only the program has, is the struct of its options.
+const OPTIONS_CRATE: &str = "clap";
 /// The crate of progress bars, which the crate `terminal` has, too.
 const BAR_CRATE: &str = "indicatif";
 /// The crate that formats the log, which only the crate `terminal` prints.
@@ -101,6 +103,7 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
             } else if name != "cli"
                 && PROGRAM_CRATES.contains(&dependency.as_str())
                 && (name != "terminal" || dependency != BAR_CRATE)
+                && (name != "host" || dependency != OPTIONS_CRATE)
             {
                 let message = format!("{dependency} is for a program, {name} has no options");
                 found.push(Finding::error(&manifest.path, line, message));
@@ -231,9 +234,11 @@ mod tests {
     #[test]
     fn only_the_program_has_a_command_line() {
         let body = "[dependencies]\nclap.workspace = true";
-        assert_eq!(arrows_of("host", body).len(), 1);
+        assert_eq!(arrows_of("disks", body).len(), 1);
         assert_eq!(arrows_of("cli", body), []);
         assert_eq!(arrows_of("terminal", body).len(), 1);
+        assert_eq!(arrows_of("host", body), [], "the options of a daemon");
+        assert_eq!(arrows_of("host", "[dependencies]\nclap_mangen.workspace = true").len(), 1);
         let log = "[dependencies]\ntracing-subscriber.workspace = true";
         assert_eq!(arrows_of("cli", log).len(), 1);
         assert_eq!(arrows_of("terminal", log), []);

@@ -37,8 +37,8 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/host/src/defect.rs", "tests"),
     ("crates/host/src/ending.rs", "a thread of its own"),
     ("crates/host/src/front_ends/metrics.rs", "the start"),
+    ("crates/host/src/front_ends/mount/users.rs", "the cleanup helper"),
     ("crates/host/src/front_ends/nbd.rs", "the start"),
-    ("crates/host/src/users.rs", "the cleanup helper"),
     ("crates/nbd/src/network.rs", "in the pool, which looks names up"),
 ];
 

@@ -5,12 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ashlar_disks::options::{Bytes, Group, Options};
+use ashlar_host::config::Config;
 use ashlar_host::error::{Error, Result};
 use clap::{Arg, ArgAction, Args, Command};
 use clap_mangen::Man as Page;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
-use super::serve;
 use crate::help::{self, EXIT_CODES, GLOBAL};
 
 /// Write the manual pages
@@ -317,7 +318,7 @@ fn see_also(roff: &mut Roff, pages: Vec<String>) {
 
 /// The page of the configuration: the keys that its parser knows, with the texts of the options of the same names.
 fn stack(serve: &Command) -> Roff {
-    let keys = serve::keys();
+    let keys = Config::keys();
     let mut roff = Roff::new();
     let version = format!("ashlar {}", serve.get_version().unwrap_or_default());
     roff.control("TH", [STACK, "5", "", &version, "ashlar"]);
@@ -330,7 +331,7 @@ fn stack(serve: &Command) -> Roff {
     roff.control("SH", ["DESCRIPTION"]);
     lines(&mut roff, DESCRIPTION);
     roff.control("SH", ["KEYS"]);
-    for arg in serve.get_arguments().filter(|arg| keys.iter().any(|key| arg.get_id() == key)) {
+    for arg in serve.get_arguments().filter(|arg| keys.contains(&arg.get_id().as_str())) {
         let head = [bold(arg.get_id().as_str()), roman(" = "), italic(kind(arg))];
         roff.control("TP", []).text(head);
         let help = arg.get_long_help().map(ToString::to_string).unwrap_or_default();
@@ -362,9 +363,11 @@ fn kind(arg: &Arg) -> &'static str {
     match (arg.get_id().as_str(), arg.get_action()) {
         ("set", _) => "table",
         ("model", _) => "string or table",
-        ("control_group" | "nbd_memory", _) => "string or integer",
         (_, ArgAction::SetTrue) => "boolean",
         (_, ArgAction::Append) => "array of strings",
+        _ if parser == TypeId::of::<Group>() || parser == TypeId::of::<Bytes>() => {
+            "string or integer"
+        }
         _ if parser == TypeId::of::<u16>() || parser == TypeId::of::<u32>() => "integer",
         _ => "string",
     }

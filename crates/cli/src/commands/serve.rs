@@ -1,21 +1,15 @@
 //! `ashlar serve`: the daemon.
 
-use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::background;
 use ashlar_disks as disks;
-use ashlar_disks::options::{
-    self, Assignment, BackEnd, Bytes, FileOptions, Group, Holes, Listen, LogPlace, MapFile,
-    MetricsAddress, Mode, ReAddPolicy,
-};
-use ashlar_host::config::{Config, MAX_SPIN_US, nbd_memory};
+use ashlar_disks::options::{self, Given};
+use ashlar_host::config::Config;
 use ashlar_host::daemon::serve;
 use ashlar_host::error::{Error, Result};
 use clap::Args;
-use serde::Deserialize;
-use serde::de::value::MapDeserializer;
 
 use crate::output::Terminal;
 
@@ -88,280 +82,7 @@ pub(crate) struct Serve {
     daemon: bool,
 
     #[command(flatten)]
-    options: ServeOptions,
-}
-
-/// Options that the command line and a `stack.toml` may both give.
-trait Over {
-    /// These, which override those of a file or come after them.
-    fn over(self, file: Self) -> Self;
-}
-
-impl Over for bool {
-    fn over(self, file: Self) -> Self {
-        self | file
-    }
-}
-
-impl<T> Over for Option<T> {
-    fn over(self, file: Self) -> Self {
-        self.or(file)
-    }
-}
-
-impl<T> Over for Vec<T> {
-    fn over(self, file: Self) -> Self {
-        file.into_iter().chain(self).collect()
-    }
-}
-
-/// A struct of options, each of which is a field of [`Config`] with the same name.
-macro_rules! options {
-    ($(#[$about:meta])* pub(crate) struct $name:ident {
-        $($(#[$of:meta])* $visible:vis $option:ident: $type:ty,)*
-    }) => {
-        $(#[$about])*
-        pub(crate) struct $name {
-            $($(#[$of])* $visible $option: $type,)*
-        }
-
-        impl Over for $name {
-            fn over(self, file: Self) -> Self {
-                Self { $($option: self.$option.over(file.$option),)* }
-            }
-        }
-
-        impl From<$name> for Config {
-            fn from(given: $name) -> Self {
-                Self { $($option: given.$option,)* force_arrays: false, background: false }
-            }
-        }
-    };
-}
-
-options! {
-    /// How to serve: the options of the command line, and the keys of a `stack.toml`.
-    #[derive(Args, Clone, PartialEq, Eq, Debug, Default, Deserialize)]
-    #[serde(deny_unknown_fields, default)]
-    pub(crate) struct ServeOptions {
-        // The command that has these options says what they mean there.
-        #[arg(skip)]
-        disks: Vec<PathBuf>,
-        #[arg(skip)]
-        pub(crate) force: bool,
-        /// The options are those of all commands.
-        #[arg(skip)]
-        no_sandbox: bool,
-        #[arg(skip)]
-        map: Vec<MapFile>,
-
-        /// Mount the volumes and their attributes on a directory
-        #[arg(long, value_name = "DIR", help_heading = "Mount")]
-        mount: Option<PathBuf>,
-
-        /// Give other users access to the mount, as far as the files' modes allow
-        #[arg(long, requires = "mount", help_heading = "Mount")]
-        allow_other: bool,
-
-        /// What becomes of a hole that a client punches into a volume of the mount, which may be a loop device's discard, where
-        /// discarded ranges need not read as zeroes. fast: it is zeroed if all disks below do that without writing; zero: also
-        /// if they have a command for it that may write; otherwise both refuse it. discard: it is discarded. Holes are also the write-zeroes
-        /// of a loop device, and then ext4 and others rely on the zeroes: discard only if your file system does not [default: fast]
-        #[arg(
-            long,
-            value_name = "WAY",
-            requires = "mount",
-            help_heading = "Mount",
-            hide_short_help = true
-        )]
-        #[serde(deserialize_with = "options::some_parsed")]
-        holes: Option<Holes>,
-
-        /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
-        /// made for the daemon (LISTEN_FDS) are served, too
-        #[arg(long, value_name = "ADDRESS", help_heading = "NBD")]
-        nbd: Vec<Listen>,
-
-        /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
-        /// and write the volumes [default: 600]
-        #[arg(long, value_name = "MODE", help_heading = "NBD")]
-        nbd_mode: Option<Mode>,
-
-        /// NBD clients that are served at a time at each address; others are refused [default: 256]
-        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "NBD", hide_short_help = true)]
-        nbd_max_connections: Option<u16>,
-
-        /// Close NBD connections without requests after so many seconds, 0 for never. A client with a
-        /// mounted file system may have none for long [default: 0]
-        #[arg(long, value_name = "SECONDS", help_heading = "NBD", hide_short_help = true)]
-        nbd_idle_timeout: Option<u32>,
-
-        /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
-        /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
-        #[arg(long, value_name = "SIZE", value_parser = nbd_memory, help_heading = "NBD", hide_short_help = true)]
-        nbd_memory: Option<Bytes>,
-
-        /// Serve metrics for Prometheus
-        ///
-        /// At http://ADDRESS:PORT/metrics: counters and states of all devices and arrays. Each client that reaches
-        /// ADDRESS can read them; without ADDRESS, only programs on this machine reach it
-        #[arg(long, value_name = "tcp:[ADDRESS:]PORT", help_heading = "Daemon")]
-        metrics: Option<MetricsAddress>,
-
-        /// Write nothing to the disks, and refuse writes to the volumes
-        #[arg(long, alias = "readonly", short_alias = 'o', help_heading = "Disks")]
-        pub(crate) read_only: bool,
-
-        /// Use the host's page cache instead of bypassing it: for disks that are read repeatedly, with
-        /// memory to spare. Flushed data are as durable as without it
-        #[arg(long, help_heading = "I/O", hide_short_help = true)]
-        buffered: bool,
-
-        /// Start arrays with fewer members than they had last time
-        #[arg(short = 'R', long, help_heading = "Arrays")]
-        pub(crate) run: bool,
-
-        /// The file that `mdadm --grow` was given as --backup-file, for an array whose reshape was interrupted
-        #[arg(long, value_name = "FILE", help_heading = "Arrays", hide_short_help = true)]
-        pub(crate) backup_file: Vec<PathBuf>,
-
-        /// What happens when a member that was lost comes back, because its server restarts for example: auto re-adds it
-        /// by the bitmap, manual waits for `ashlar md re-add` [default: auto]
-        #[arg(long, value_name = "POLICY", help_heading = "Arrays", hide_short_help = true)]
-        readd: Option<ReAddPolicy>,
-
-        /// Extend the space of a snapshot when more than this percentage of it is in use, 50 to 100; 100 extends none
-        /// [default: 100]
-        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(50..=100), help_heading = "LVM and ZFS", hide_short_help = true)]
-        snapshot_autoextend_threshold: Option<u32>,
-
-        /// Extend the space of a snapshot by this percentage of its size, at most to what its origin can fill [default: 20]
-        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "LVM and ZFS", hide_short_help = true)]
-        snapshot_autoextend_percent: Option<u32>,
-
-        /// Start with the disks present: incomplete arrays wait for members from `ashlar md incremental`
-        #[arg(short = 'I', long, help_heading = "Arrays")]
-        incremental: bool,
-
-        /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and volume groups
-        #[arg(long, help_heading = "Disks")]
-        whole: bool,
-
-        /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
-        /// the disks that their guests see, for which there is qemu-nbd
-        #[arg(long, help_heading = "Disks", hide_short_help = true)]
-        raw: bool,
-
-        /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
-        /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
-        #[arg(long, value_name = "PATH=VALUE", value_parser = setting, help_heading = "Daemon")]
-        #[serde(deserialize_with = "options::settings")]
-        set: Vec<(String, String)>,
-
-        /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
-        #[arg(short = 'P', long, help_heading = "LVM and ZFS", hide_short_help = true)]
-        partial: bool,
-
-        /// Import ZFS pools for writing without their log devices: what was only in the log is lost
-        /// (with --read-only they are imported without this)
-        #[arg(long, help_heading = "LVM and ZFS", hide_short_help = true)]
-        missing_log: bool,
-
-        /// Threads that do the I/O [default: one for each processor that the process may use, at most 16]
-        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "I/O")]
-        threads: Option<u16>,
-
-        /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
-        /// latency for more processor time [default: 150; with --mount or without io_uring 0]
-        #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)), help_heading = "I/O", hide_short_help = true)]
-        spin: Option<u32>,
-
-        /// How the kernel is asked for I/O: uring, or threads with epoll [default: uring where it is allowed]
-        #[arg(long, value_name = "WAY", help_heading = "I/O", hide_short_help = true)]
-        #[serde(deserialize_with = "options::some_parsed")]
-        io: Option<BackEnd>,
-
-        /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
-        /// repeated). The models nvme, sata-ssd, hdd (7200 turns a minute), hdd-5400, gp2 and custom (which
-        /// takes no time) are adjusted after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
-        /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%,
-        /// unreadable=1M+4K (4 KiB at 1 MiB)
-        #[arg(long, value_name = "[DISK=]MODEL", help_heading = "I/O")]
-        #[serde(deserialize_with = "options::models")]
-        model: Vec<Assignment>,
-
-        /// Where to log: a file, to which lines are added, syslog or stderr. Lines that a slow reader has no room for are
-        /// counted and left out; the daemon never waits for it. Programs that rotate the file copy and cut it (copytruncate)
-        /// [default: stderr, with --daemon syslog]
-        #[arg(long, value_name = "FILE|syslog|stderr", help_heading = "Daemon")]
-        log: Option<LogPlace>,
-
-        /// The control socket [default: for root /run/ashlar.sock; for others ashlar.sock in
-        /// $XDG_RUNTIME_DIR, or else in /run/user/UID or /tmp/ashlar-UID]
-        #[arg(long, value_name = "PATH", help_heading = "Daemon")]
-        control: Option<PathBuf>,
-
-        /// Let members of a group control the daemon
-        ///
-        /// The group, by its name or number, owns the control socket, with mode 660. Otherwise only root and the daemon's
-        /// user may control it.
-        ///
-        /// Members may change, overwrite and end everything that the daemon serves, and add disks that they can open
-        /// themselves. For them the daemon opens no file and connects to no server.
-        #[arg(long, value_name = "GROUP", help_heading = "Daemon")]
-        control_group: Option<Group>,
-    }
-}
-
-/// The keys of a `stack.toml`, as its parser lists them when it refuses another one.
-pub(crate) fn keys() -> Vec<String> {
-    let unknown = MapDeserializer::<_, serde::de::value::Error>::new(iter::once(("", "")));
-    let refusal = ServeOptions::deserialize(unknown).err();
-    // unknown field ``, expected one of `disks`, `force`, ...
-    let text = refusal.map(|error| error.to_string()).unwrap_or_default();
-    text.split('`').skip(3).step_by(2).map(str::to_owned).collect()
-}
-
-impl FileOptions for ServeOptions {
-    fn paths(&mut self) -> Vec<&mut PathBuf> {
-        let unix = self.nbd.iter_mut().filter_map(|address| match address {
-            Listen::Unix(path) => Some(path),
-            Listen::Tcp(_) => None,
-        });
-        let log = self.log.iter_mut().filter_map(LogPlace::file_mut);
-        let modelled = self.model.iter_mut().filter_map(|model| model.disk.as_mut());
-        let maps = self.map.iter_mut();
-        let maps = maps.flat_map(|map| map.disk.iter_mut().chain([&mut map.file]));
-        let disks = self.disks.iter_mut().chain(&mut self.backup_file);
-        let others = disks.chain(&mut self.mount).chain(&mut self.control);
-        others.chain(unix).chain(log).chain(modelled).chain(maps).collect()
-    }
-}
-
-impl ServeOptions {
-    /// Whether clients can reach volumes.
-    pub(crate) fn serves(&self) -> bool {
-        self.mount.is_some() || !self.nbd.is_empty()
-    }
-
-    /// These options over those of a file. Addresses replace those of the file; all other lists follow them.
-    fn over_file(self, mut file: Self) -> Self {
-        if !self.nbd.is_empty() {
-            file.nbd.clear();
-        }
-        self.over(file)
-    }
-
-    /// The daemon's configuration for `disks`, too.
-    ///
-    /// # Errors
-    /// As [`Config::check`].
-    pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Result<Config> {
-        let mut config = Config::from(self);
-        config.disks.extend(disks.into_iter().chain(config.backup_file.clone()));
-        config.check()?;
-        Ok(config)
-    }
+    options: Config,
 }
 
 impl Serve {
@@ -369,20 +90,20 @@ impl Serve {
         if self.daemon && !background::is_it() {
             return background::start(std::env::args_os());
         }
-        let given = ServeOptions { disks: self.disks, force: self.force, ..self.options };
-        let mut options =
+        let given = Config { disks: self.disks, force: self.force, ..self.options };
+        let mut config =
             match &self.config {
-                Some(path) => given.over_file(options::load(path).map_err(|error| {
+                Some(path) => given.over(options::load(path).map_err(|error| {
                     Error::usage(format!("cannot use the configuration: {error}"))
                 })?),
                 None => given,
             };
         if self.daemon {
-            for path in options.paths() {
+            for path in config.paths() {
                 *path = disks::absolute(path)?;
             }
         }
-        let config = Config { background: self.daemon, ..options.into_config(Vec::new())? };
+        let config = Config { background: self.daemon, ..config }.checked(Vec::new())?;
         if config.disks.is_empty() && !config.incremental {
             let hint = "name disk images or block devices, a --config that does, or --incremental";
             return Err(Error::usage("no disks given").hint(hint));
@@ -391,23 +112,30 @@ impl Serve {
     }
 }
 
-/// `PATH=VALUE`.
-fn setting(text: &str) -> std::result::Result<(String, String), String> {
-    let (path, value) =
-        text.split_once('=').ok_or_else(|| format!("`{text}` is not PATH=VALUE"))?;
-    Ok((path.to_owned(), value.to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use ashlar_disks::options::FileError;
+    use ashlar_disks::options::{Bytes, FileError, Group, Holes, Listen, LogPlace, Mode, Options};
+    use ashlar_disks::{Assignment, MapFile};
 
     use super::*;
 
-    fn parse(text: &str) -> std::result::Result<ServeOptions, FileError> {
+    fn parse(text: &str) -> std::result::Result<Config, FileError> {
         options::parse(text, Path::new("/etc/ashlar/stack.toml"))
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file_unless_they_are_no_files() {
+        let text = r#"disks = ["a.img", "/b", "ram:1G", "nbd://h/e", "nbd+unix:///?socket=s"]"#;
+        let expected = ["/etc/ashlar/a.img", "/b", "ram:1G", "nbd://h/e", "nbd+unix:///?socket=s"];
+        assert_eq!(parse(text).unwrap().disks, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = options::load::<Config>(Path::new("/nonexistent/stack.toml")).unwrap_err();
+        assert!(error.to_string().starts_with("/nonexistent/stack.toml: "), "{error}");
     }
 
     /// But the one that names the configuration, and the one that says how a command starts the daemon: a configuration
@@ -427,8 +155,8 @@ mod tests {
     fn every_key_is_on_the_manual_page() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/ashlar-stack.toml.5");
         let page = std::fs::read_to_string(page).unwrap();
-        let keys = keys();
-        assert!(keys.len() > 30 && keys.contains(&"disks".to_owned()), "{keys:?}");
+        let keys = Config::keys();
+        assert!(keys.len() > 30 && keys.contains(&"disks"), "{keys:?}");
         for key in keys {
             assert!(page.contains(&format!("\n\\fB{key}\\fR = ")), "{key}");
         }
@@ -483,24 +211,27 @@ mod tests {
         let maps: Vec<String> = options.map.iter().map(MapFile::to_string).collect();
         assert_eq!(maps, ["/etc/ashlar/a.img=/etc/ashlar/maps/a", "/dev/sdb=/b.map"]);
         let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
-        assert_eq!(options.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
-        assert_eq!(options.nbd_mode, Some(Mode(0o660)));
-        assert_eq!((options.nbd_max_connections, options.nbd_idle_timeout), (Some(16), Some(600)));
-        assert_eq!(options.nbd_memory, Some(Bytes(256 << 20)));
-        assert_eq!(options.metrics, "tcp:127.0.0.1:9100".parse().ok());
+        assert_eq!(options.nbd.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
+        assert_eq!(options.nbd.nbd_mode, Some(Mode(0o660)));
+        assert_eq!(
+            (options.nbd.nbd_max_connections, options.nbd.nbd_idle_timeout),
+            (Some(16), Some(600))
+        );
+        assert_eq!(options.nbd.nbd_memory, Some(Bytes(256 << 20)));
+        assert_eq!(options.metrics.metrics, "tcp:127.0.0.1:9100".parse().ok());
         assert_eq!(options.log, Some(LogPlace::File("/etc/ashlar/ashlar.log".into())));
         assert_eq!(options.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
         assert_eq!(options.control_group, Some(Group("disk".to_owned())));
         let numbered = parse("control_group = 6").unwrap();
         assert_eq!(numbered.control_group, Some(Group("6".to_owned())));
         assert!(options.read_only && options.run && options.incremental && options.no_sandbox);
-        assert!(options.whole && options.partial && options.force && options.allow_other);
+        assert!(options.whole && options.partial && options.force && options.mount.allow_other);
         assert!(options.missing_log);
-        assert_eq!(options.holes, Some(Holes::Discard));
+        assert_eq!(options.mount.holes, Some(Holes::Discard));
         assert_eq!((options.threads, options.spin), (Some(2), Some(0)));
         let values: Vec<&str> = options.set.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(values, ["0.2", "524288", "1"]);
-        assert_eq!(parse("").unwrap(), ServeOptions::default());
+        assert_eq!(parse("").unwrap(), Config::default());
     }
 
     #[test]

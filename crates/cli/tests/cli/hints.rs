@@ -58,7 +58,6 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("commands/src/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("commands/src/md/assemble.rs", &["md assemble"]),
-    ("host/src/mount_point.rs", &["serve", "md assemble"]),
     ("commands/src/md/erase.rs", &["md zero-superblock"]),
     ("commands/src/md/create.rs", &["md create"]),
     ("host/src/manage.rs", &["md add", "md manage"]),

@@ -46,7 +46,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// The permissions of a file, three octal digits: `660`.
+/// The permissions of a file, three octal digits: `660`. In TOML a string: an integer is decimal, and has no leading zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode(pub u32);
 
@@ -101,7 +101,7 @@ impl FromStr for ReAddPolicy {
 ///
 /// # Errors
 /// It is not a text, or not the text of such a value.
-pub(super) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: std::fmt::Display>,
@@ -109,7 +109,7 @@ where
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-/// As [`parsed`], for an option's value of a type that cannot deserialize itself.
+/// As [`parsed`], for an option that is given once.
 ///
 /// # Errors
 /// As there.
@@ -119,12 +119,6 @@ where
     T: FromStr<Err: std::fmt::Display>,
 {
     parsed(deserializer).map(Some)
-}
-
-impl<'de> Deserialize<'de> for ReAddPolicy {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer)
-    }
 }
 
 impl From<String> for Group {
@@ -151,13 +145,6 @@ impl<'de> Deserialize<'de> for Group {
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Value::deserialize(deserializer)?.0.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for Mode {
-    // A string only: an integer is decimal, and TOML does not allow its leading zero.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer)
     }
 }
 

@@ -8,16 +8,33 @@ use std::sync::Mutex;
 use ashlar_block::LocalFuture;
 use ashlar_block::sync::lock;
 use ashlar_client::interface::front_ends::PlaceStatus;
-use ashlar_disks::options::MetricsAddress;
+use ashlar_disks::options::some_parsed;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::{Task, spawn};
 use ashlar_stack::devices::Device;
 
-use super::{Bound, FrontEnd, Page, Parts, Place};
-use crate::config::Config;
+use self::address::MetricsAddress;
+use super::{FrontEnd, FrontEndOptions, Page, Parts, Place};
 use crate::ending::Ending;
 use crate::error::{Error, Result};
 use crate::metrics::http::{self, Limits};
+use crate::options::options;
+
+mod address;
+
+options! {
+    /// The options of metrics over HTTP.
+    #[allow(rustdoc::broken_intra_doc_links, rustdoc::bare_urls)]
+    pub struct MetricsOptions {
+        /// Serve metrics for Prometheus
+        ///
+        /// At http://ADDRESS:PORT/metrics: counters and states of all devices and arrays. Each client that reaches
+        /// ADDRESS can read them; without ADDRESS, only programs on this machine reach it
+        #[arg(long, value_name = "tcp:[ADDRESS:]PORT", help_heading = "Daemon")]
+        #[serde(deserialize_with = "some_parsed")]
+        pub metrics: Option<MetricsAddress>,
+    }
+}
 
 /// The socket, on which readers wait.
 struct WaitingMetrics(BoundSocket);
@@ -70,22 +87,28 @@ impl FrontEnd for Metrics {
     }
 }
 
-/// Listens at the address of the configuration, if there is one. Warns about one that other machines may reach.
-///
-/// # Errors
-/// Those of bind(2); a host that has no address.
-pub(crate) fn bind(config: &Config) -> Bound {
-    let Some(address) = &config.metrics else { return Ok(None) };
-    match bind_at(address) {
-        Ok(bound) => Ok(Some(Box::new(WaitingMetrics(bound)))),
-        Err(error) => {
-            let in_use = error.kind() == io::ErrorKind::AddrInUse;
-            let error = Error::new("cannot listen for readers of metrics", address, error);
-            Err(if in_use {
-                error.hint("another program listens there: choose another port")
-            } else {
-                error
-            })
+impl FrontEndOptions for MetricsOptions {
+    fn serves(&self) -> bool {
+        false
+    }
+
+    /// Listens at the address, if there is one. Warns about one that other machines may reach.
+    ///
+    /// # Errors
+    /// Those of bind(2); a host that has no address.
+    fn bind(&self, _: bool) -> Result<Option<Box<dyn Place>>> {
+        let Some(address) = &self.metrics else { return Ok(None) };
+        match bind_at(address) {
+            Ok(bound) => Ok(Some(Box::new(WaitingMetrics(bound)))),
+            Err(error) => {
+                let in_use = error.kind() == io::ErrorKind::AddrInUse;
+                let error = Error::new("cannot listen for readers of metrics", address, error);
+                Err(if in_use {
+                    error.hint("another program listens there: choose another port")
+                } else {
+                    error
+                })
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Front ends: the ways in which clients reach volumes, or read about them.
 //!
-//! A front end begins as a [`Place`], which is made before the daemon reads the first byte of a disk; early clients wait there.
-//! [`crate::places`] has the list of them. Each starts once everything is assembled.
+//! A front end begins as a [`Place`], which its options make before the daemon reads the first byte of a disk; early clients wait
+//! there. [`crate::config::Config`] has the list of them. Each starts once everything is assembled.
 //!
 //! A front end keeps no list of devices. [`FrontEnds`] follows the registry's log ([`ashlar_stack::changes`]) and passes each
 //! change of a volume to each front end. The registry may change on any thread; front ends get the changes on the main thread,
@@ -22,13 +22,12 @@ use ashlar_client::interface::Sample;
 use ashlar_client::interface::front_ends::{PlaceStatus, VolumeClients};
 use ashlar_engine::Engine;
 use ashlar_engine::socket_file::SocketFile;
-use ashlar_export::fuse::mount::MountPlace;
 use ashlar_stack::attributes::Attributes;
 use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::changes::{Change, Changes};
 use ashlar_stack::devices::{Device, Devices, Role};
 
-use crate::cleanup_helper::CleanupHelper;
+use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::ending::Ending;
 use crate::error;
 
@@ -44,6 +43,39 @@ pub(crate) struct Parts<'a> {
 /// Makes the metrics at this moment; `None`, which is logged, only for a defect.
 pub(crate) type Page = Rc<dyn Fn() -> LocalFuture<'static, Option<String>>>;
 
+/// The options of a front end.
+pub(crate) trait FrontEndOptions {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// The message about the first invalid value.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Checks that what it needs is available, before any disk is touched.
+    ///
+    /// # Errors
+    /// What is missing, and an option that avoids it.
+    fn check_surroundings(&self) -> error::Result<()> {
+        Ok(())
+    }
+
+    /// Whether clients can reach volumes by it.
+    fn serves(&self) -> bool;
+
+    /// Whether programs on this machine write to the volumes through its page cache.
+    fn has_writers_here(&self) -> bool {
+        false
+    }
+
+    /// Makes its place, if the configuration has it; `read_only` if writes to the volumes are refused.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    fn bind(&self, read_only: bool) -> error::Result<Option<Box<dyn Place>>>;
+}
+
 /// Where the clients of a front end wait until it starts. Dropping it removes it.
 pub(crate) trait Place {
     /// The files of its sockets.
@@ -56,12 +88,10 @@ pub(crate) trait Place {
         0
     }
 
-    /// What is needed to end its mount.
-    fn mount(&self) -> Option<&MountPlace> {
-        None
-    }
+    /// Adds what the cleanup helper is to end, besides the files.
+    fn leave_to(&self, _tasks: &mut CleanupTasks) {}
 
-    /// From now on the cleanup helper ends its mount.
+    /// From now on the cleanup helper ends that.
     fn cleaned_up_by(&mut self, _helper: &Arc<CleanupHelper>) {}
 
     /// Serves the clients.
@@ -70,9 +100,6 @@ pub(crate) trait Place {
     /// It cannot serve them, or not all volumes.
     fn start(self: Box<Self>, daemon: &Parts<'_>) -> error::Result<Box<dyn FrontEnd>>;
 }
-
-/// The place of a front end, if the configuration has it; or why it cannot be made.
-pub(crate) type Bound = error::Result<Option<Box<dyn Place>>>;
 
 /// A way in which clients reach volumes.
 pub(crate) trait FrontEnd: Send + Sync {

@@ -14,9 +14,10 @@ use ashlar_block::byte_volume::Holes;
 use ashlar_block::sync::lock;
 use ashlar_client::interface::front_ends::PlaceStatus;
 use ashlar_disks as disks;
+use ashlar_disks::options::some_parsed;
 use ashlar_engine::{ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
-use ashlar_export::fuse::mount::{Mount, MountOptions, MountPlace, mount};
+use ashlar_export::fuse::mount::{self as fuse_mount, Mount, MountError};
 use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
@@ -27,17 +28,94 @@ use futures_util::lock::Mutex as AsyncMutex;
 use futures_util::stream::FuturesUnordered;
 
 use super::namespace::View;
-use super::{Bound, FrontEnd, Parts, Place};
-use crate::cleanup_helper::CleanupHelper;
-use crate::config::Config;
+use super::{FrontEnd, FrontEndOptions, Parts, Place};
+use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::ending::{Ending, Obstacle, PATIENCE};
 use crate::error::{Error, FAILURE, Result};
-use crate::mount_point::cannot_mount;
+use crate::options::options;
+
+pub(crate) mod users;
 
 /// How often unmounting is retried while the mount is in use.
 const RETRY: Duration = Duration::from_millis(200);
 
 type Servers = FuturesUnordered<Receiver<io::Result<()>>>;
+
+options! {
+    /// The options of the mount.
+    #[allow(rustdoc::broken_intra_doc_links)]
+    pub struct MountOptions {
+        /// Mount the volumes and their attributes on a directory
+        #[arg(long, value_name = "DIR", help_heading = "Mount")]
+        pub mount: Option<PathBuf>,
+
+        /// Give other users access to the mount, as far as the files' modes allow
+        #[arg(long, requires = "mount", help_heading = "Mount")]
+        pub allow_other: bool,
+
+        /// What becomes of a hole that a client punches into a volume of the mount, which may be a loop device's discard, where
+        /// discarded ranges need not read as zeroes. fast: it is zeroed if all disks below do that without writing; zero: also
+        /// if they have a command for it that may write; otherwise both refuse it. discard: it is discarded. Holes are also the write-zeroes
+        /// of a loop device, and then ext4 and others rely on the zeroes: discard only if your file system does not [default: fast]
+        #[arg(
+            long,
+            value_name = "WAY",
+            requires = "mount",
+            help_heading = "Mount",
+            hide_short_help = true
+        )]
+        #[serde(deserialize_with = "some_parsed")]
+        pub holes: Option<Holes>,
+    }
+}
+
+impl FrontEndOptions for MountOptions {
+    fn check(&self) -> std::result::Result<(), String> {
+        let needs_mount = |option: &str| Err(format!("{option} needs a mount"));
+        match &self.mount {
+            None if self.allow_other => needs_mount("allow_other"),
+            None if self.holes.is_some() => needs_mount("holes"),
+            None | Some(_) => Ok(()),
+        }
+    }
+
+    /// Checks, as far as possible, that the directory can be a mount point.
+    fn check_surroundings(&self) -> Result<()> {
+        self.mount.as_ref().map_or(Ok(()), |path| fuse_mount::check(path).map_err(cannot_mount))
+    }
+
+    fn serves(&self) -> bool {
+        self.mount.is_some()
+    }
+
+    fn has_writers_here(&self) -> bool {
+        self.mount.is_some()
+    }
+
+    /// Mounts on the directory, if there is one.
+    ///
+    /// # Errors
+    /// Mounting failed.
+    fn bind(&self, _: bool) -> Result<Option<Box<dyn Place>>> {
+        let Some(path) = &self.mount else { return Ok(None) };
+        let options = fuse_mount::MountOptions { allow_other: self.allow_other };
+        let (mount, fd) = fuse_mount::mount(path, options).map_err(cannot_mount)?;
+        let holes = self.holes.unwrap_or_default();
+        Ok(Some(Box::new(WaitingMount { mount, fd, holes, helper: None })))
+    }
+}
+
+/// The failure to mount, with advice.
+fn cannot_mount(error: MountError) -> Error {
+    let hint = if let MountError::MountPoint { path, source } = &error
+        && source.kind() == io::ErrorKind::NotFound
+    {
+        format!("make the directory first: mkdir -p {}", path.display())
+    } else {
+        "--nbd ADDRESS serves the volumes without a mount".into()
+    };
+    Error::plain("cannot mount", error).hint(hint)
+}
 
 /// A mount whose requests wait. Dropping it ends it.
 struct WaitingMount {
@@ -49,8 +127,8 @@ struct WaitingMount {
 }
 
 impl Place for WaitingMount {
-    fn mount(&self) -> Option<&MountPlace> {
-        self.mount.place()
+    fn leave_to(&self, tasks: &mut CleanupTasks) {
+        tasks.mount = self.mount.place().cloned();
     }
 
     fn cleaned_up_by(&mut self, helper: &Arc<CleanupHelper>) {
@@ -83,18 +161,6 @@ impl Place for WaitingMount {
         let (mount, servers, users) = (mount.into(), servers.into(), Users { path, helper }.into());
         Ok(Box::new(ServedMount { mount, servers, session, fd, users }))
     }
-}
-
-/// Mounts on the directory of the configuration, if there is one.
-///
-/// # Errors
-/// Mounting failed.
-pub(crate) fn bind(config: &Config) -> Bound {
-    let Some(path) = &config.mount else { return Ok(None) };
-    let options = MountOptions { allow_other: config.allow_other };
-    let (mount, fd) = mount(path, options).map_err(cannot_mount)?;
-    let holes = config.holes.unwrap_or_default();
-    Ok(Some(Box::new(WaitingMount { mount, fd, holes, helper: None })))
 }
 
 /// What uses the mount.

@@ -5,6 +5,7 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use ashlar_block::sync::lock;
 use ashlar_block::{ByteVolume, LocalFuture};
@@ -12,12 +13,12 @@ use ashlar_client::interface::front_ends::{
     ConnectionLimits, NbdClient, PlaceStatus, ThreadConnections, VolumeClients,
 };
 use ashlar_client::interface::{Sample, ThreadSample};
-use ashlar_disks::options::Listen;
+use ashlar_disks::options::{Bytes, Listen, Mode, some_parsed};
 use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;
 use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
-use ashlar_export::nbd::budget::Budget;
+use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::clients::Origin;
 use ashlar_export::nbd::context::{CHANGED_CONTEXT, ChangeMap, ChangeMaps};
 use ashlar_export::nbd::export::{Export, Exports};
@@ -27,10 +28,116 @@ use ashlar_stack::devices::{Device, Devices};
 use ashlar_stack::snapshots::Snapshots;
 use futures_util::future::{Either, select};
 
-use super::{Bound, FrontEnd, Parts, Place};
-use crate::config::Config;
+use super::{FrontEnd, FrontEndOptions, Parts, Place};
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, PANICKED, Result};
+use crate::options::options;
+
+/// The least memory for the requests of all clients, bytes.
+const MIN_MEMORY_BYTES: u64 = MIN_BUDGET_BYTES as u64;
+
+/// Permissions of the Unix sockets, unless others are given: their users can write to the volumes.
+const DEFAULT_MODE: Mode = Mode(0o600);
+
+options! {
+    /// The options of the NBD servers.
+    #[allow(rustdoc::broken_intra_doc_links)]
+    pub struct NbdOptions {
+        /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
+        /// made for the daemon (LISTEN_FDS) are served, too
+        #[arg(long, value_name = "ADDRESS", help_heading = "NBD")]
+        pub nbd: Vec<Listen>,
+
+        /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
+        /// and write the volumes [default: 600]
+        #[arg(long, value_name = "MODE", help_heading = "NBD")]
+        #[serde(deserialize_with = "some_parsed")]
+        pub nbd_mode: Option<Mode>,
+
+        /// NBD clients that are served at a time at each address; others are refused [default: 256]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "NBD", hide_short_help = true)]
+        pub nbd_max_connections: Option<u16>,
+
+        /// Close NBD connections without requests after so many seconds, 0 for never. A client with a
+        /// mounted file system may have none for long [default: 0]
+        #[arg(long, value_name = "SECONDS", help_heading = "NBD", hide_short_help = true)]
+        pub nbd_idle_timeout: Option<u32>,
+
+        /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
+        /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
+        #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "NBD", hide_short_help = true)]
+        pub nbd_memory: Option<Bytes>,
+    }
+}
+
+impl NbdOptions {
+    /// The settings of each listener.
+    fn listener(&self) -> listen::Config {
+        let default = listen::Config::default();
+        let idle = self.nbd_idle_timeout.filter(|seconds| *seconds > 0);
+        listen::Config {
+            max_connections: self.nbd_max_connections.map_or(default.max_connections, usize::from),
+            idle: idle.map(|seconds| Duration::from_secs(seconds.into())),
+            ..default
+        }
+    }
+
+    /// The memory budget that all listeners share.
+    fn budget(&self) -> Budget {
+        let bytes = self.nbd_memory.map(|bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX));
+        bytes.map_or_else(Budget::default, Budget::new)
+    }
+}
+
+impl FrontEndOptions for NbdOptions {
+    fn check(&self) -> std::result::Result<(), String> {
+        if self.nbd_max_connections == Some(0) {
+            return Err("nbd_max_connections must not be 0".to_owned());
+        }
+        let memory = self.nbd_memory.map_or(Ok(()), |bytes| enough(bytes).map(|_| ()));
+        memory.map_err(|why| format!("nbd_memory: {why}"))
+    }
+
+    fn serves(&self) -> bool {
+        !self.nbd.is_empty()
+    }
+
+    /// Listens for clients: at the addresses given, and on the sockets of the service manager.
+    ///
+    /// # Errors
+    /// An address cannot be listened at.
+    fn bind(&self, read_only: bool) -> Result<Option<Box<dyn Place>>> {
+        let passed = activation::sockets().map_err(|why| {
+            let error = Error::plain("cannot use the sockets of the service manager", why);
+            error.hint("a socket unit for ashlar has ListenStream=, and not Accept=yes")
+        })?;
+        let passed = passed.into_iter().map(|bound| Ok((address_of(&bound), bound)));
+        let Mode(mode) = self.nbd_mode.unwrap_or(DEFAULT_MODE);
+        let own = self.nbd.iter().map(|address| {
+            let failed = |why| Error::new("cannot listen for NBD clients", address, why);
+            let bound = bind_at(address, mode).map_err(failed)?;
+            Ok((with_port(address, &bound), bound))
+        });
+        let sockets: Vec<(Listen, BoundSocket)> = passed.chain(own).collect::<Result<_>>()?;
+        sockets.iter().for_each(|(_, bound)| warn_of_strangers(bound, read_only));
+        let (limits, budget) = (self.listener(), self.budget().into());
+        Ok(Some(Box::new(WaitingNbd { sockets, limits, budget })))
+    }
+}
+
+/// The memory for the requests of all clients, as a number of bytes.
+///
+/// # Errors
+/// The message for the user: it is not a number, or not enough.
+fn memory(text: &str) -> std::result::Result<Bytes, String> {
+    text.parse::<Bytes>().map_err(|error| error.to_string()).and_then(enough)
+}
+
+fn enough(bytes: Bytes) -> std::result::Result<Bytes, String> {
+    let least = MIN_MEMORY_BYTES >> 20;
+    let is_enough = bytes.0 >= MIN_MEMORY_BYTES;
+    is_enough.then_some(bytes).ok_or_else(|| format!("at least {least}M are needed"))
+}
 
 /// A server on another thread: ends with its result.
 type Server = Receiver<io::Result<()>>;
@@ -223,28 +330,6 @@ fn change_maps(devices: &Devices, of: &str) -> Vec<ChangeMap> {
         })
     };
     family.into_iter().map(map).collect()
-}
-
-/// Listens for NBD clients: at the addresses of the configuration, and on the sockets of the service
-/// manager.
-///
-/// # Errors
-/// An address cannot be listened at.
-pub(crate) fn bind(config: &Config) -> Bound {
-    let passed = activation::sockets().map_err(|why| {
-        let error = Error::plain("cannot use the sockets of the service manager", why);
-        error.hint("a socket unit for ashlar has ListenStream=, and not Accept=yes")
-    })?;
-    let passed = passed.into_iter().map(|bound| Ok((address_of(&bound), bound)));
-    let own = config.nbd.iter().map(|address| {
-        let failed = |why| Error::new("cannot listen for NBD clients", address, why);
-        let bound = bind_at(address, config.nbd_mode()).map_err(failed)?;
-        Ok((with_port(address, &bound), bound))
-    });
-    let sockets: Vec<(Listen, BoundSocket)> = passed.chain(own).collect::<Result<_>>()?;
-    sockets.iter().for_each(|(_, bound)| warn_of_strangers(bound, config.read_only));
-    let (limits, budget) = (config.nbd_listener(), config.nbd_budget().into());
-    Ok(Some(Box::new(WaitingNbd { sockets, limits, budget })))
 }
 
 /// The address of a socket that the service manager has made.

@@ -14,7 +14,6 @@ use ashlar_stack::names::parse_array_name;
 use clap::Args;
 use uuid::Uuid;
 
-use crate::commands::serve::ServeOptions;
 use crate::output;
 use crate::output::Terminal;
 
@@ -64,7 +63,7 @@ pub(crate) struct Assemble {
     force: bool,
 
     #[command(flatten)]
-    options: ServeOptions,
+    options: Config,
 
     /// A name for the array instead of its own, as /dev/md0, md0 or /dev/md/NAME; then the members
     #[arg(required_unless_present = "scan", value_name = "[NAME] DEVICE")]
@@ -105,7 +104,7 @@ impl Assemble {
         if self.serves() {
             let accepts = |probed: &ProbedDisk| filter.accepts(probed);
             // As mdadm's, it is about arrays: nothing that is on them is forced.
-            let config = Config { force_arrays: self.force, ..self.options.into_config(devices)? };
+            let config = Config { force_arrays: self.force, ..self.options.checked(devices)? };
             return serve(&config, rename.as_deref(), Some(&accepts), &mut Terminal);
         }
         let md = ashlar_md::Options {

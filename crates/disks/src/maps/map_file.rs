@@ -9,7 +9,7 @@ use ashlar_control::error::Result;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use super::values::parsed;
+use crate::options::{OptionValue, parsed};
 
 /// A map for a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +33,12 @@ impl MapFile {
     pub fn absolute(self) -> Result<Self> {
         let disk = self.disk.map(|disk| absolute(&disk)).transpose()?;
         Ok(Self { disk, file: absolute(&self.file)? })
+    }
+}
+
+impl OptionValue for MapFile {
+    fn paths(&mut self) -> Vec<&mut PathBuf> {
+        self.disk.iter_mut().chain([&mut self.file]).collect()
     }
 }
 

@@ -3,11 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer};
+use ashlar_disks::options::{Listen, OptionValue};
 use thiserror::Error;
-
-use super::Listen;
-use super::values::parsed;
 
 /// The address that only programs on this machine reach.
 const LOOPBACK: &str = "127.0.0.1";
@@ -22,6 +19,8 @@ impl MetricsAddress {
         &self.0
     }
 }
+
+impl OptionValue for MetricsAddress {}
 
 /// Why a text is not such an address.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -46,12 +45,6 @@ impl FromStr for MetricsAddress {
 impl fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tcp:{}", self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for MetricsAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer)
     }
 }
 

@@ -10,6 +10,8 @@ use ashlar_sim::model::{ModelError, NamedModel};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use crate::options::OptionValue;
+
 /// A model for one disk, or for all disks without one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
@@ -17,6 +19,35 @@ pub struct Assignment {
     pub disk: Option<PathBuf>,
     /// Its model.
     pub model: NamedModel,
+}
+
+impl Assignment {
+    /// The key `model` of a `stack.toml`: a model for all disks, or a table of models by disk.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Self>, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a device model, or a table of device models by disk")]
+        enum Models {
+            All(String),
+            ByDisk(BTreeMap<PathBuf, String>),
+        }
+        let named = |text: String| text.parse::<NamedModel>().map_err(D::Error::custom);
+        match Models::deserialize(deserializer)? {
+            Models::All(text) => Ok(vec![Self { disk: None, model: named(text)? }]),
+            Models::ByDisk(table) => table
+                .into_iter()
+                .map(|(disk, text)| Ok(Self { disk: Some(disk), model: named(text)? }))
+                .collect(),
+        }
+    }
+}
+
+impl OptionValue for Assignment {
+    fn paths(&mut self) -> Vec<&mut PathBuf> {
+        self.disk.iter_mut().collect()
+    }
 }
 
 impl FromStr for Assignment {
@@ -43,27 +74,6 @@ impl fmt::Display for Assignment {
             Some(disk) => write!(f, "{}={}", disk.display(), self.model),
             None => self.model.fmt(f),
         }
-    }
-}
-
-/// The key `model` of a `stack.toml`: a model for all disks, or a table of models by disk.
-///
-/// # Errors
-/// It is neither.
-pub fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Assignment>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a device model, or a table of device models by disk")]
-    enum Models {
-        All(String),
-        ByDisk(BTreeMap<PathBuf, String>),
-    }
-    let named = |text: String| text.parse::<NamedModel>().map_err(D::Error::custom);
-    match Models::deserialize(deserializer)? {
-        Models::All(text) => Ok(vec![Assignment { disk: None, model: named(text)? }]),
-        Models::ByDisk(table) => table
-            .into_iter()
-            .map(|(disk, text)| Ok(Assignment { disk: Some(disk), model: named(text)? }))
-            .collect(),
     }
 }
 
