@@ -5,9 +5,9 @@ use std::time::Duration;
 use ashlar_client::client::Client;
 use ashlar_commands::md::await_action;
 use ashlar_host::error::Result;
-use ashlar_stack::detail::{Detail, DetailSync};
 pub(crate) use ashlar_terminal::progress::bar;
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
+use ashlar_view::detail::{Detail, DetailSync};
 use serde_json::json;
 
 /// How progress is shown.

@@ -11,7 +11,7 @@ use ashlar_control::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 use ashlar_engine::net::{MAX_FILES, Socket, readable_until, send_with_files};
 use ashlar_engine::process::{self, credentials};
 use ashlar_lvm::command::Membership;
-use ashlar_stack::detail::Detail;
+use ashlar_view::detail::Detail;
 use ashlar_zfs::protocol::{Command, Reply as PoolReply};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};

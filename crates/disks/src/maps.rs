@@ -12,7 +12,7 @@ use ashlar_client::disk_path::{is_no_file, is_same};
 use ashlar_control::error::{Error, Result};
 use ashlar_stack::assemble::{Disk, Stack};
 use ashlar_stack::ddrescue::{MAX_BYTES, RescueMap, RescuedDevice, claims_to_be_a_map};
-use ashlar_stack::graph::human_size;
+use ashlar_view::graph::human_size;
 use rustix::fs::OFlags;
 
 use crate::decorator::Decorator;

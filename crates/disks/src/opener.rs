@@ -257,7 +257,7 @@ mod tests {
 
     use ashlar_block::{Sector, Sectors};
     use ashlar_stack::assemble::probe_all;
-    use ashlar_stack::scan::scan;
+    use ashlar_view::scan::scan;
     use tempfile::TempDir;
 
     use super::*;

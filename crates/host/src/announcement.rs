@@ -1,7 +1,7 @@
 //! The first words of a daemon: a line for each array, pool and volume that it serves.
 
 use ashlar_stack::assemble::Stack;
-use ashlar_stack::graph::human_size;
+use ashlar_view::graph::human_size;
 use ashlar_zfs::ondisk::config::Health;
 
 /// What is running, a line each, and `ready`.

@@ -8,9 +8,10 @@ use std::sync::{Arc, Weak};
 
 use ashlar_block::LocalFuture;
 use ashlar_engine::{Handle, ReceiveError};
-use ashlar_stack::arrays::{End, Turn, Volume};
-use ashlar_stack::attributes::AttributeError;
+use ashlar_stack::arrays::Volume;
 use ashlar_stack::devices::{Device, Role};
+use ashlar_stack::incremental::Turn;
+use ashlar_view::attributes::{AttributeError, End};
 
 use crate::clients::Clients;
 use crate::incremental::log_notes;
@@ -24,7 +25,7 @@ impl ArrayEnd {
     /// Stops arrays from now on, on the current thread.
     pub(crate) fn begin(self: &Arc<Self>) {
         let (main, this) = (Handle::current(), Arc::downgrade(self));
-        self.clients.arrays.set_ender(Box::new(move |name, how, turn| {
+        self.clients.attributes.set_ender(Box::new(move |name, how, turn| {
             let (main, this, name) = (main.clone(), Weak::clone(&this), name.to_owned());
             Box::pin(async move {
                 let ended = main.spawn_on(move || async move {

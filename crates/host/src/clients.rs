@@ -6,9 +6,9 @@ use std::time::Duration;
 use ashlar_block::Runtime;
 use ashlar_block::byte_volume::ClaimedVolume;
 use ashlar_stack::arrays::Arrays;
-use ashlar_stack::attributes::Attributes;
 use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::devices::{Device, Devices};
+use ashlar_view::attributes::Attributes;
 
 use crate::front_ends::FrontEnds;
 

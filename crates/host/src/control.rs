@@ -12,11 +12,11 @@ use ashlar_client::varlink_server::{Interface, nothing, parse};
 use ashlar_control::varlink::{Call, Reply};
 use ashlar_disks::options::BackEnd;
 use ashlar_engine::net::Socket;
-use ashlar_stack::attributes::{AttributeError, NodeKind};
-use ashlar_stack::detail::{Detail, INACTIVE};
 use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::names::ArrayName;
 use ashlar_stack::snapshots::Snapshots;
+use ashlar_view::attributes::{AttributeError, NodeKind};
+use ashlar_view::detail::{Detail, INACTIVE};
 use serde_json::{Value, json};
 
 use crate::service::Service;

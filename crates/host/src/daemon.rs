@@ -49,9 +49,9 @@ use ashlar_engine::{Engine, ReactorConfig, memory, spawn};
 use ashlar_stack::assemble::{
     self, MembershipError, ProbedDisk, Refused, Stack, assemble, probe_all,
 };
-use ashlar_stack::attributes::AttributeError;
-use ashlar_stack::incremental::{Collector, Turns};
+use ashlar_stack::incremental::Collector;
 use ashlar_stack::outsiders::{DeviceClass, RefusedOutsider};
+use ashlar_view::attributes::{AttributeError, Attributes};
 use ashlar_zfs::client::Launcher;
 use futures_util::future::select;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -346,9 +346,9 @@ async fn run(
         console,
     } = means;
     let auto_extend = config.auto_extend().map_err(Error::usage)?;
-    let attributes = Arc::new(stack.attributes());
+    let attributes = Arc::new(Attributes::of(stack));
     let draining = ending.draining();
-    let turns = Turns::new(collector, &attributes, move || draining.is_stopped());
+    let turns = attributes.turns(collector, move || draining.is_stopped());
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
         let path = path.trim_matches('/');

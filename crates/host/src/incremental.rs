@@ -15,9 +15,9 @@ use ashlar_md::ondisk::{Role, Superblock};
 use ashlar_md::{AddOptions, ManageError};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Note;
-use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::{AttachOutcome, Turn};
 use ashlar_stack::probe::Md;
+use ashlar_view::attributes::AttributeError;
 use serde_json::Value;
 use uuid::Uuid;
 

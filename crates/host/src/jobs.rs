@@ -23,8 +23,8 @@ use ashlar_control::varlink::Reply;
 use ashlar_lvm::command::Command as LvmCommand;
 use ashlar_md::{SyncAction, SyncRequest};
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::progress::{Run, Step};
 use ashlar_stack::volume_groups::{MovingState, ServedMerge, ServedMove};
+use ashlar_view::progress::{Progress, Run, Step};
 use ashlar_zfs::protocol::{self, Command, ScanStatus};
 use futures_util::future::{Either, join_all, select};
 use serde_json::{Value, json};
@@ -280,7 +280,7 @@ fn refuse(job: &Job, action: JobAction) -> Reply {
 
 /// The sync of an array, if there is one.
 fn sync_job(volume: &Volume) -> Option<Job> {
-    let progress = volume.view.progress();
+    let progress = Progress::of(&volume.view);
     let (action, run, state) = match (progress.step, progress.paused) {
         (Step::Running(run), _) => (progress.action, run, JobState::Running),
         (Step::None | Step::Pending, Some((action, run))) => (action, run, JobState::Paused),

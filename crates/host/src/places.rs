@@ -95,6 +95,7 @@ mod tests {
     use ashlar_engine::{Engine, ReactorConfig};
     use ashlar_stack::assemble::{Options, assemble};
     use ashlar_stack::devices::Device;
+    use ashlar_view::attributes::Attributes;
 
     use super::*;
     use crate::ending::Ending;
@@ -179,7 +180,8 @@ mod tests {
 
         disks::reactor().unwrap().block_on(async {
             let stack = assemble(&[], Options::default(), &disks::runtime()).await;
-            let (devices, attributes) = (Arc::clone(&stack.devices), Arc::new(stack.attributes()));
+            let (devices, attributes) =
+                (Arc::clone(&stack.devices), Arc::new(Attributes::of(&stack)));
             let engine = Engine::with_config(1, ReactorConfig::default()).unwrap();
             let ending = Ending::default();
             let parts = Parts {

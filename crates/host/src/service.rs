@@ -12,8 +12,8 @@ use ashlar_control::varlink::Reply;
 use ashlar_disks::{self as disks, Access, Identity, Opener};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{Disk, Stack};
-use ashlar_stack::attributes::Attributes;
 use ashlar_stack::incremental::{Turn, Turns};
+use ashlar_view::attributes::Attributes;
 use serde_json::json;
 
 use crate::claimed::Identities;

@@ -11,7 +11,7 @@ use ashlar_control::varlink::{Call, Reply, encode};
 use ashlar_engine::net::Socket;
 use ashlar_engine::{now_ns, sleep, wall_clock};
 use ashlar_plot::trace::{Categories, Host, Session, ThreadIdentity};
-use ashlar_stack::attributes::Attributes;
+use ashlar_view::attributes::Attributes;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{Either, select};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ashlar_engine::sleep;
 use ashlar_stack::assemble::Stack;
-use ashlar_stack::detail::Detail;
-use ashlar_stack::events::Monitor;
+use ashlar_view::detail::Detail;
+use ashlar_view::events::Monitor;
 
 /// How often the arrays are checked.
 const INTERVAL: Duration = Duration::from_secs(1);

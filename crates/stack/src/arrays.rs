@@ -3,19 +3,16 @@
 //! Arrays are added while the stack runs ([`crate::incremental`]), and removed when a user ends one. Look-ups take the
 //! lock, I/O does not.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_block::{ByteVolume, LocalFuture, Sectors};
+use ashlar_block::{ByteVolume, Sectors};
 use ashlar_md::Candidate;
 use ashlar_md::ondisk::{Level, Version};
 use uuid::Uuid;
 
-use crate::attributes::AttributeError;
 use crate::canary::{Rule, broken};
-use crate::findings::Note;
 use crate::names::ArrayName;
-use crate::turn::{self, Settles};
 use crate::view::ArrayView;
 
 /// A running array.
@@ -90,50 +87,10 @@ impl WaitingArray {
     }
 }
 
-/// What ends of an array that nothing uses, by the word that a user writes to its `array_state`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// The array: its members are released (`clear`).
-    Clear,
-    /// The array: its members wait to be one again (`inactive`).
-    Inactive,
-    /// Its writes (`readonly`, or `read-auto`: until the next one).
-    Writes(&'static str),
-}
-
-/// What the end of an array does with what the stack collects: the arrays that wait.
-pub trait Collects: Settles {
-    /// Forgets a waiting or stopped array and its name. Its disks are closed at the end of the turn.
-    fn release(&mut self, name: &ArrayName);
-
-    /// Makes a stopped array, which was removed from the stack, a waiting one, with the members that can be read. False
-    /// if no member can be read.
-    fn keep_stopped<'a>(
-        &'a mut self,
-        name: &'a ArrayName,
-        array: &'a ArrayView,
-    ) -> LocalFuture<'a, bool>;
-
-    /// The messages about new arrays since the last call.
-    fn take_notes(&mut self) -> Vec<Note>;
-}
-
-/// The turn within which an array ends or an attribute changes the stack.
-pub type Turn = turn::Turn<dyn Collects>;
-
-/// Where attributes get their turns.
-pub(crate) type TurnSource = turn::TurnSource<dyn Collects>;
-
-/// Ends the array of this name, which runs or waits, or its writes, if nothing uses it.
-pub type Ender =
-    dyn Fn(&str, End, Turn) -> LocalFuture<'static, Result<(), AttributeError>> + Send + Sync;
-
 /// See the module text.
 #[derive(Default)]
 pub struct Arrays {
     table: RwLock<Table>,
-    /// Set by the daemon, which knows the clients of the arrays.
-    ender: OnceLock<Box<Ender>>,
 }
 
 #[derive(Default)]
@@ -167,22 +124,6 @@ impl Arrays {
     pub fn of(&self, uuid: Uuid) -> Option<Volume> {
         let all = self.running();
         all.into_iter().find(|volume| volume.view.status().uuid == uuid)
-    }
-
-    /// Sets the function that ends arrays; later calls have no effect.
-    pub fn set_ender(&self, ender: Box<Ender>) {
-        self.ender.get_or_init(|| ender);
-    }
-
-    /// Ends the array called `name`, or its writes.
-    ///
-    /// # Errors
-    /// The array is in use, or there is no function that ends arrays.
-    pub(crate) async fn end(&self, name: &str, how: End, turn: Turn) -> Result<(), AttributeError> {
-        match self.ender.get() {
-            Some(ender) => ender(name, how, turn).await,
-            None => Err(AttributeError::Busy(format!("{name} is not served yet"))),
-        }
     }
 
     /// Removes the running array called `name` from the list, and returns it.

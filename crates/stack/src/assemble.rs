@@ -14,7 +14,6 @@ use ashlar_md::ondisk::ArrayEvents;
 use thiserror::Error;
 
 use crate::arrays::Arrays;
-use crate::attributes::{Attributes, StackSource};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Role};
 pub use crate::findings::{DeviceProbe, Failure, Note, Options, Others};
@@ -202,12 +201,6 @@ pub async fn assemble(
 }
 
 impl Stack {
-    /// The attributes of all devices.
-    pub fn attributes(&self) -> Attributes {
-        let (devices, arrays) = (Arc::clone(&self.devices), Arc::clone(&self.arrays));
-        Attributes::new(StackSource { devices, arrays, pools: Arc::clone(&self.pools) })
-    }
-
     /// The user's disks, their partitions and the arrays on these that cannot be used for anything. With `run`, arrays may run without
     /// these members.
     pub fn refused(&self, run: bool) -> Vec<RefusedDisk> {
@@ -237,6 +230,11 @@ impl Stack {
     /// What of this kind is not used.
     pub fn refusals(&self, what: Refused) -> impl Iterator<Item = &Refusal> {
         self.refusals.iter().filter(move |refusal| refusal.what == what)
+    }
+
+    /// The physical volume on the device of this name: its UUID, and the name of its group if that can be read.
+    pub fn physical_on(&self, device: &str) -> Option<(ashlar_lvm::Uuid, Option<&str>)> {
+        self.groups.physical_on(device)
     }
 
     /// Why there is nothing to serve; `None` if the only reason is that no volume exists yet.

@@ -43,7 +43,7 @@ pub enum Kind {
 
 impl Kind {
     /// The type of logical volumes.
-    pub(crate) const LOGICAL: &'static str = "lvm";
+    pub const LOGICAL: &'static str = "lvm";
 
     /// Whether it is one of the user's disks.
     pub const fn is_disk(&self) -> bool {
@@ -412,7 +412,7 @@ impl Devices {
     }
 
     /// How often a device came, went, or got other names or another use.
-    pub(crate) fn registered(&self) -> u64 {
+    pub fn registered(&self) -> u64 {
         self.log.registered()
     }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ashlar_block::{LocalFuture, Runtime, Sectors};
+use ashlar_block::{Runtime, Sectors};
 use ashlar_lvm::change::Author;
 use ashlar_lvm::command::Command;
 use ashlar_lvm::metadata::Header;
@@ -19,9 +19,8 @@ use ashlar_md::{AssembleError, Candidate, probe};
 use event_listener::EventListener;
 use uuid::Uuid;
 
-use crate::arrays::{Collects, Volume, WaitingArray};
+use crate::arrays::{Volume, WaitingArray};
 use crate::assemble::{Failure, Note, Options, Refused, Stack};
-use crate::attributes::Attributes;
 use crate::builder::Builder;
 use crate::devices::Claim;
 use crate::names::{ArrayName, wanted_name};
@@ -92,20 +91,15 @@ pub fn may_wait(error: &AssembleError) -> bool {
 }
 
 impl Turns {
-    /// The turns of the stack whose later members `collector` collects and whose attributes are `attributes`: from now on those
-    /// can be written that change the stack. No change begins once `is_over` returns true.
+    /// The turns of the stack whose later members `collector` collects. `after` is called at the end of each. No change begins once
+    /// `is_over` returns true.
     pub fn new(
         collector: Collector,
-        attributes: &Arc<Attributes>,
+        after: impl Fn() + Send + Sync + 'static,
         is_over: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Arc<Self> {
+    ) -> Self {
         let runtime = Arc::clone(&collector.builder.runtime);
-        let changed = Arc::clone(attributes);
-        let this = Arc::new(Self::of(collector, move || changed.release_old(), is_over, runtime));
-        let turns = Arc::downgrade(&this);
-        // The attributes do not keep the stack alive.
-        attributes.turns().set(move || Some(turns.upgrade()?.narrowed::<dyn Collects>(|it| it)));
-        this
+        Self::of(collector, after, is_over, runtime)
     }
 }
 
@@ -113,53 +107,6 @@ impl Settles for Collector {
     /// Records in the registry which array has each disk. A member that an array dropped meanwhile has no owner then.
     fn settle(&self) {
         self.builder.settle();
-    }
-}
-
-impl Collects for Collector {
-    fn release(&mut self, name: &ArrayName) {
-        self.builder.names.take_back(name);
-        let found = self.waiting.iter().find(|(_, (other, _))| other == name);
-        if let Some(uuid) = found.map(|(uuid, _)| *uuid) {
-            self.builder.arrays.forget(uuid);
-            self.waiting.remove(&uuid);
-        }
-    }
-
-    fn keep_stopped<'a>(
-        &'a mut self,
-        name: &'a ArrayName,
-        array: &'a ArrayView,
-    ) -> LocalFuture<'a, bool> {
-        Box::pin(async move {
-            let uuid = array.status().uuid;
-            let mut members = Vec::new();
-            for (_, rdev) in array.members().iter() {
-                match probe(rdev.gateway()).await {
-                    Ok(Some(sb)) if sb.set_uuid == uuid => {
-                        let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());
-                        members.push(Candidate { gateway, path, sb });
-                    }
-                    Ok(_) | Err(_) => {
-                        let device = self.builder.devices.name(rdev.path());
-                        let device = device.unwrap_or_else(|| rdev.path().to_owned());
-                        let text =
-                            format!("left out of {}: no superblock can be read", name.path());
-                        self.builder.notes.push(Note::new(&self.builder.devices, device, text));
-                    }
-                }
-            }
-            if members.is_empty() {
-                self.release(name);
-                return false;
-            }
-            self.keep(uuid, name.clone(), members);
-            true
-        })
-    }
-
-    fn take_notes(&mut self) -> Vec<Note> {
-        self.take_notes()
     }
 }
 
@@ -188,6 +135,43 @@ impl Collector {
         }
         this.settle();
         this
+    }
+
+    /// Forgets a waiting or stopped array and its name. Its disks are closed at the end of the turn.
+    pub fn release(&mut self, name: &ArrayName) {
+        self.builder.names.take_back(name);
+        let found = self.waiting.iter().find(|(_, (other, _))| other == name);
+        if let Some(uuid) = found.map(|(uuid, _)| *uuid) {
+            self.builder.arrays.forget(uuid);
+            self.waiting.remove(&uuid);
+        }
+    }
+
+    /// Makes a stopped array, which was removed from the stack, a waiting one, with the members that can be read. False
+    /// if no member can be read.
+    pub async fn keep_stopped(&mut self, name: &ArrayName, array: &ArrayView) -> bool {
+        let uuid = array.status().uuid;
+        let mut members = Vec::new();
+        for (_, rdev) in array.members().iter() {
+            match probe(rdev.gateway()).await {
+                Ok(Some(sb)) if sb.set_uuid == uuid => {
+                    let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());
+                    members.push(Candidate { gateway, path, sb });
+                }
+                Ok(_) | Err(_) => {
+                    let device = self.builder.devices.name(rdev.path());
+                    let device = device.unwrap_or_else(|| rdev.path().to_owned());
+                    let text = format!("left out of {}: no superblock can be read", name.path());
+                    self.builder.notes.push(Note::new(&self.builder.devices, device, text));
+                }
+            }
+        }
+        if members.is_empty() {
+            self.release(name);
+            return false;
+        }
+        self.keep(uuid, name.clone(), members);
+        true
     }
 
     /// The messages about new arrays since the last call.

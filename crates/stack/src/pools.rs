@@ -18,7 +18,6 @@ use ashlar_zfs::ondisk::config::Health;
 use ashlar_zfs::protocol::Command;
 use futures_util::lock::Mutex as AsyncMutex;
 
-use crate::attributes::AttributeError;
 use crate::devices::Devices;
 use crate::pool_members::ReadyPool;
 use crate::refusals::{Refusal, Refused};
@@ -73,9 +72,10 @@ pub struct Pools {
     served: RwLock<Vec<Arc<ServedPool>>>,
     /// Minor numbers of volumes.
     minors: Mutex<BTreeSet<u32>>,
-    parameters: Arc<Parameters>,
+    /// OpenZFS's module parameters.
+    pub parameters: Arc<Parameters>,
     /// Held while a parameter is set.
-    setting: AsyncMutex<()>,
+    pub setting: AsyncMutex<()>,
 }
 
 impl Pools {
@@ -221,52 +221,4 @@ impl Pools {
         minors.insert(minor);
         (minor, name)
     }
-
-    /// The value of a module parameter.
-    pub(crate) fn parameter(&self, name: &str) -> String {
-        self.parameters.get(name).unwrap_or_default().to_string()
-    }
-
-    /// Sets a module parameter for all pools, or for none.
-    ///
-    /// # Errors
-    /// There is no such parameter, the value is out of range, or the worker of a pool refused it:
-    /// the other pools then keep the previous value.
-    pub(crate) async fn set_parameter(&self, name: &str, value: u64) -> Result<(), AttributeError> {
-        let too_large = |max| {
-            AttributeError::Invalid(format!("{value} is out of range: 0 to {max} is possible here"))
-        };
-        // One change at a time, so that all pools end with the same value.
-        let setting = self.setting.lock().await;
-        let before = self.parameters.get(name).ok_or(AttributeError::NotFound)?;
-        let checked = self.parameters.check(name, value);
-        let of_worker = checked.map_err(|max| max.map_or(AttributeError::NotFound, too_large))?;
-        if of_worker {
-            let mut told = Vec::new();
-            for served in self.all() {
-                match tell(&served, name, value).await {
-                    Ok(()) => told.push(served),
-                    // A dead worker keeps no parameters.
-                    Err(CallError::Dead(_)) => {}
-                    Err(error @ (CallError::Refused(_) | CallError::NotUnderstood(_))) => {
-                        let mut why = format!("{}: {error}", served.pool.name());
-                        for other in told {
-                            if let Err(error) = tell(&other, name, before).await {
-                                why += &format!("; {} has it already: {error}", other.pool.name());
-                            }
-                        }
-                        return Err(AttributeError::Busy(why));
-                    }
-                }
-            }
-        }
-        let set = self.parameters.set(name, value);
-        drop(setting);
-        set.map(|_| ()).map_err(|max| max.map_or(AttributeError::NotFound, too_large))
-    }
-}
-
-/// Sets a module parameter in one pool's worker.
-async fn tell(served: &ServedPool, name: &str, value: u64) -> Result<(), CallError> {
-    served.pool.run(Command::SetParameter { name: name.to_owned(), value }).await
 }

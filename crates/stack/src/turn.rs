@@ -13,7 +13,7 @@
 //! each pool has a turn of its own.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::Runtime;
@@ -21,7 +21,6 @@ use futures_util::future::{Either, select};
 use futures_util::lock::{Mutex, MutexGuard, OwnedMutexGuard};
 use thiserror::Error;
 
-use crate::attributes::AttributeError;
 use crate::canary::{Rule, broken};
 
 /// How long a change waits for the others.
@@ -41,12 +40,6 @@ pub enum NoTurn {
     NotServed,
 }
 
-impl From<NoTurn> for AttributeError {
-    fn from(why: NoTurn) -> Self {
-        Self::Busy(why.to_string())
-    }
-}
-
 /// What only one change at a time may use.
 pub trait Settles: Send {
     /// Makes the registry agree with what has changed: at the end of each turn.
@@ -54,7 +47,7 @@ pub trait Settles: Send {
 }
 
 /// Gives the turns of one stack.
-pub struct Turns<T: ?Sized> {
+pub struct Turns<T> {
     value: Arc<Mutex<T>>,
     rules: Arc<Rules>,
 }
@@ -79,16 +72,6 @@ impl<T: Settles> Turns<T> {
         let rules = Rules { after: Box::new(after), is_over: Box::new(is_over), runtime };
         Self { value: Arc::new(Mutex::new(value)), rules: Arc::new(rules) }
     }
-}
-
-impl<T: Settles + ?Sized> Turns<T> {
-    /// The same turns, for a caller that knows only the trait of the value.
-    pub(crate) fn narrowed<U: Settles + ?Sized>(
-        &self,
-        narrow: impl FnOnce(Arc<Mutex<T>>) -> Arc<Mutex<U>>,
-    ) -> Turns<U> {
-        Turns { value: narrow(Arc::clone(&self.value)), rules: Arc::clone(&self.rules) }
-    }
 
     /// Waits until no other change is under way.
     ///
@@ -108,8 +91,8 @@ impl<T: Settles + ?Sized> Turns<T> {
 
     /// Looks at the value between two changes.
     pub async fn look(&self) -> impl Deref<Target = T> {
-        struct Look<'a, T: ?Sized>(MutexGuard<'a, T>);
-        impl<T: ?Sized> Deref for Look<'_, T> {
+        struct Look<'a, T>(MutexGuard<'a, T>);
+        impl<T> Deref for Look<'_, T> {
             type Target = T;
             fn deref(&self) -> &T {
                 &self.0
@@ -120,12 +103,12 @@ impl<T: Settles + ?Sized> Turns<T> {
 }
 
 /// The right to change the stack: there is one at a time.
-pub struct Turn<T: Settles + ?Sized> {
+pub struct Turn<T: Settles> {
     value: OwnedMutexGuard<T>,
     rules: Arc<Rules>,
 }
 
-impl<T: Settles + ?Sized> Deref for Turn<T> {
+impl<T: Settles> Deref for Turn<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -133,44 +116,17 @@ impl<T: Settles + ?Sized> Deref for Turn<T> {
     }
 }
 
-impl<T: Settles + ?Sized> DerefMut for Turn<T> {
+impl<T: Settles> DerefMut for Turn<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T: Settles + ?Sized> Drop for Turn<T> {
+impl<T: Settles> Drop for Turn<T> {
     fn drop(&mut self) {
         if !broken(Rule::RegistryIsSettled) {
             self.value.settle();
         }
         (self.rules.after)();
-    }
-}
-
-type GetTurns<T> = dyn Fn() -> Option<Turns<T>> + Send + Sync;
-
-/// Where the turns of a stack will come from, once it is served.
-pub(crate) struct TurnSource<T: ?Sized>(OnceLock<Box<GetTurns<T>>>);
-
-impl<T: ?Sized> Default for TurnSource<T> {
-    fn default() -> Self {
-        Self(OnceLock::new())
-    }
-}
-
-impl<T: Settles + ?Sized> TurnSource<T> {
-    /// `turns` returns nothing once the stack is served no more. Later calls have no effect.
-    pub(crate) fn set(&self, turns: impl Fn() -> Option<Turns<T>> + Send + Sync + 'static) {
-        self.0.get_or_init(|| Box::new(turns));
-    }
-
-    /// See [`Turns::take`].
-    ///
-    /// # Errors
-    /// [`NoTurn`].
-    pub(crate) async fn take(&self) -> Result<Turn<T>, NoTurn> {
-        let turns = self.0.get().ok_or(NoTurn::NotServed)?;
-        turns().ok_or(NoTurn::Ending)?.take().await
     }
 }

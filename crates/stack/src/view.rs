@@ -10,65 +10,14 @@ use ashlar_block::{BioResult, BlockDevice, Sector, Sectors};
 use ashlar_md::ondisk::Superblock;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{
-    AddOptions, AddOutcome, Array, ArrayState, ArrayStatus, BarrierTotals, Bitmap, BitmapKind,
-    Candidate, GrowOptions, Index, ManageError, MemberStatus, Members, ParitySettings, SyncError,
-    SyncRequest, SyncSettings, SyncStatus,
+    AddOptions, AddOutcome, Array, ArrayState, ArrayStatus, BarrierTotals, Bitmap, Candidate,
+    GrowOptions, Index, ManageError, MemberStatus, Members, ParitySettings, SyncError, SyncRequest,
+    SyncSettings, SyncStatus,
 };
 
 use crate::canary::{Rule, broken};
 use crate::devices::{Claim, Devices};
-use crate::progress::Progress;
 use crate::turn::{Settles, Turn};
-
-/// An array's bitmap.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BitmapStatus {
-    /// Classic or lockless.
-    pub kind: BitmapKind,
-    /// Its text in `proc/mdstat`.
-    pub mdstat: String,
-}
-
-/// An array at one moment.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// Its configuration and state.
-    pub status: ArrayStatus,
-    /// The array's own I/O.
-    pub progress: Progress,
-    /// Its bitmap.
-    pub bitmap: Option<BitmapStatus>,
-}
-
-impl Snapshot {
-    /// How redundancy is made consistent after a crash, in the kernel's word.
-    pub fn consistency_policy(&self) -> &'static str {
-        match (&self.bitmap, self.status.level.is_redundant()) {
-            (Some(_), _) => "bitmap",
-            (None, _) if self.status.has_ppl => "ppl",
-            (None, true) => "resync",
-            (None, false) => "none",
-        }
-    }
-}
-
-/// The state that determines the names below an array's directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ArrayShape {
-    pub(crate) members: Vec<MemberShape>,
-    pub(crate) bitmap: Option<BitmapKind>,
-}
-
-/// The part of a member's state that determines names.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct MemberShape {
-    pub(crate) index: Index,
-    /// Its name under `sys/block`.
-    pub(crate) name: String,
-    /// The slot it is in; none for a failed member.
-    pub(crate) slot: Option<u16>,
-    pub(crate) replacement: bool,
-}
 
 /// A running array, seen from outside.
 pub struct ArrayView {
@@ -100,32 +49,6 @@ impl ArrayView {
         }
         last.clone()
     }
-
-    /// The array's own I/O.
-    pub fn progress(&self) -> Progress {
-        Progress::of(&self.array)
-    }
-
-    /// The current state of everything.
-    pub fn snapshot(&self) -> Snapshot {
-        let bitmap = self.bitmap().map(|b| BitmapStatus { kind: b.kind(), mdstat: b.mdstat() });
-        Snapshot { status: self.status(), progress: self.progress(), bitmap }
-    }
-
-    /// The state that determines the names.
-    pub(crate) fn shape(&self) -> ArrayShape {
-        let status = self.status();
-        let members = status.members.iter().filter_map(|member| {
-            Some(MemberShape {
-                index: member.index?,
-                name: self.member_name(member)?,
-                slot: member.slot.filter(|_| !member.faulty),
-                replacement: member.replacement,
-            })
-        });
-        let bitmap = self.bitmap().map(|bitmap| bitmap.kind());
-        ArrayShape { members: members.collect(), bitmap }
-    }
 }
 
 /// What can be read, and the array's own I/O.
@@ -155,15 +78,18 @@ impl ArrayView {
         self.array.bitmap()
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
+    /// Whether it takes no writes.
+    pub fn is_read_only(&self) -> bool {
         self.array.disk().is_read_only()
     }
 
-    pub(crate) fn is_unsynced(&self) -> bool {
+    /// Whether a resync is due or runs.
+    pub fn is_unsynced(&self) -> bool {
         self.array.is_unsynced()
     }
 
-    pub(crate) fn in_sync_to(&self) -> Sectors {
+    /// Up to where it is in sync.
+    pub fn in_sync_to(&self) -> Sectors {
         self.array.in_sync_to()
     }
 
@@ -177,13 +103,19 @@ impl ArrayView {
         self.array.sync_status()
     }
 
+    /// Whether a sync runs, or is about to.
+    pub fn is_sync_busy(&self) -> bool {
+        let mut ended = Box::pin(self.array.sync_ended());
+        ended.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
     /// See [`Array::suspects`].
-    pub(crate) fn suspects(&self) -> Vec<std::ops::Range<Sector>> {
+    pub fn suspects(&self) -> Vec<std::ops::Range<Sector>> {
         self.array.suspects()
     }
 
     /// The settings of levels with parity.
-    pub(crate) fn parity_settings(&self) -> Option<&ParitySettings> {
+    pub fn parity_settings(&self) -> Option<&ParitySettings> {
         self.array.parity_settings()
     }
 
@@ -209,11 +141,18 @@ impl ArrayView {
     }
 
     /// Marks a range in the bitmap.
-    pub(crate) async fn mark(&self, at: Sector, len: Sectors) -> BioResult {
+    ///
+    /// # Errors
+    /// See [`Array::mark`].
+    pub async fn mark(&self, at: Sector, len: Sectors) -> BioResult {
         self.array.mark(at, len).await
     }
 
-    pub(crate) async fn add_bad_blocks(&self, at: Index, line: &str) -> Result<(), ManageError> {
+    /// Adds bad blocks to the log of a member, from a line in the kernel's form.
+    ///
+    /// # Errors
+    /// See [`Array::add_bad_blocks`].
+    pub async fn add_bad_blocks(&self, at: Index, line: &str) -> Result<(), ManageError> {
         self.array.add_bad_blocks(at, line).await
     }
 
@@ -229,7 +168,7 @@ impl ArrayView {
     /// Adds a disk, as a spare or to its former slot. The claim lasts if it was added.
     pub async fn add(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         claim: &mut Claim,
         options: AddOptions,
     ) -> Result<AddOutcome, ManageError> {
@@ -244,7 +183,7 @@ impl ArrayView {
     /// The same for a disk with foreign signatures in the byte ranges `wiped`.
     pub async fn add_over(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         claim: &mut Claim,
         options: AddOptions,
         wiped: Vec<std::ops::Range<u64>>,
@@ -258,7 +197,7 @@ impl ArrayView {
     /// Puts a former member back into its slot, or the `failed` one that has not been removed. The claim lasts if it is back.
     pub async fn re_add(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         claim: &mut Claim,
         sb: Box<Superblock>,
         options: AddOptions,
@@ -277,34 +216,26 @@ impl ArrayView {
     /// Puts a member back that was lost, unless a user has failed or removed it since.
     pub async fn re_add_lost(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         index: Index,
     ) -> Result<Index, ManageError> {
         self.array.re_add_lost(index).await
     }
 
     /// Fails a member.
-    pub async fn fail(
-        &self,
-        _: &Turn<impl Settles + ?Sized>,
-        index: Index,
-    ) -> Result<(), ManageError> {
+    pub async fn fail(&self, _: &Turn<impl Settles>, index: Index) -> Result<(), ManageError> {
         self.array.fail(index).await
     }
 
     /// Removes a member that has failed, or a spare.
-    pub async fn remove(
-        &self,
-        _: &Turn<impl Settles + ?Sized>,
-        index: Index,
-    ) -> Result<(), ManageError> {
+    pub async fn remove(&self, _: &Turn<impl Settles>, index: Index) -> Result<(), ManageError> {
         self.array.remove(index).await
     }
 
     /// Has a spare replace a member that works.
     pub async fn replace(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         index: Index,
         with: Option<Index>,
     ) -> Result<(), ManageError> {
@@ -314,7 +245,7 @@ impl ArrayView {
     /// Does what the kernel does when the word is written to the member's `state`.
     pub async fn set_member_state(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         index: Index,
         word: &str,
     ) -> Result<(), ManageError> {
@@ -322,18 +253,14 @@ impl ArrayView {
     }
 
     /// Does what the kernel does when the word is written to `array_state`, apart from those that end the array.
-    pub async fn set_state(
-        &self,
-        _: &Turn<impl Settles + ?Sized>,
-        word: &str,
-    ) -> Result<(), ManageError> {
+    pub async fn set_state(&self, _: &Turn<impl Settles>, word: &str) -> Result<(), ManageError> {
         self.array.set_state(word).await
     }
 
     /// Adds, replaces or removes the bitmap.
     pub async fn set_bitmap(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         wanted: NewBitmap,
     ) -> Result<(), ManageError> {
         self.array.set_bitmap(wanted).await
@@ -342,7 +269,7 @@ impl ArrayView {
     /// Changes the number of slots.
     pub async fn grow_devices(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         wanted: usize,
     ) -> Result<(), ManageError> {
         self.array.grow_devices(wanted).await
@@ -351,7 +278,7 @@ impl ArrayView {
     /// Changes what the array uses of each member.
     pub async fn grow_size(
         &self,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         size: Option<Sectors>,
         options: GrowOptions,
     ) -> Result<Sectors, ManageError> {
@@ -359,7 +286,7 @@ impl ArrayView {
     }
 
     /// Stops the array.
-    pub async fn stop(&self, _: &Turn<impl Settles + ?Sized>) -> BioResult {
+    pub async fn stop(&self, _: &Turn<impl Settles>) -> BioResult {
         self.array.stop().await
     }
 }

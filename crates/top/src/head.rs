@@ -2,8 +2,8 @@
 
 use ashlar_block::text::one_line;
 use ashlar_client::interface::{ArraySample, Job, JobState, SnapshotSample};
-use ashlar_stack::graph::human_size;
 use ashlar_terminal::progress::clock;
+use ashlar_view::graph::human_size;
 
 use crate::format::{bar, megabytes, rate};
 use crate::rates::{DeviceRates, Interval};

@@ -1,6 +1,6 @@
 //! The live table as cells of a terminal.
 
-use ashlar_stack::graph::wrapped;
+use ashlar_view::graph::wrapped;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};

@@ -1,6 +1,6 @@
 //! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> host -> {export, commands -> disks -> {sandbox, client}} -> {plot, stack} -> {lvm -> dm, md, btrfs -> files, zfs} -> block`; `engine` and `sim` are beside `block`.
+//! `cli -> host -> {export, commands -> disks -> {sandbox, client}} -> {plot, view -> stack} -> {lvm -> dm, md, btrfs -> files, zfs} -> block`; `engine` and `sim` are beside `block`.
 //! `top` stands on `client` and `terminal`, and these, like all above them, on `control`. The layers that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{line_of, without_tests};
@@ -26,32 +26,39 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("export", &["block", "engine", "nbd"]),
     ("plot", &["block"]),
     ("stack", &["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"]),
+    ("view", &["block", "md", "lvm", "zfs", "stack"]),
     (
         "client",
-        &["block", "control", "engine", "plot", "stack", "lvm", "btrfs", "zfs", "nbd", "rbd"],
+        &[
+            "block", "control", "engine", "plot", "stack", "view", "lvm", "btrfs", "zfs", "nbd",
+            "rbd",
+        ],
     ),
-    ("disks", &["block", "control", "client", "engine", "nbd", "rbd", "sandbox", "sim", "stack"]),
+    (
+        "disks",
+        &["block", "control", "client", "engine", "nbd", "rbd", "sandbox", "sim", "stack", "view"],
+    ),
     (
         "commands",
         &[
             "control", "client", "disks", "block", "files", "engine", "md", "dm", "lvm", "btrfs",
-            "zfs", "stack", "plot",
+            "zfs", "stack", "view", "plot",
         ],
     ),
     (
         "host",
         &[
             "control", "client", "disks", "commands", "block", "engine", "md", "dm", "lvm",
-            "btrfs", "zfs", "export", "sandbox", "stack", "plot",
+            "btrfs", "zfs", "export", "sandbox", "stack", "view", "plot",
         ],
     ),
     ("terminal", &["block", "control"]),
-    ("top", &["block", "engine", "stack", "control", "client", "terminal"]),
+    ("top", &["block", "engine", "view", "control", "client", "terminal"]),
     (
         "cli",
         &[
-            "block", "files", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "host", "plot",
-            "client", "disks", "commands", "terminal", "top",
+            "block", "files", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "view", "host",
+            "plot", "client", "disks", "commands", "terminal", "top",
         ],
     ),
 ];

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use ashlar_client::client::Client;
 use ashlar_client::interface::{Job, JobAction};
 use ashlar_host::error::Result;
-use ashlar_stack::graph::human_size;
 use ashlar_terminal::progress::clock;
 use ashlar_terminal::table::Column;
+use ashlar_view::graph::human_size;
 use clap::{Args, Subcommand};
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use ashlar_commands::lvm::local_system_ids;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_host::error::Result;
-use ashlar_stack::graph::TEXT_WIDTH;
+use ashlar_view::graph::TEXT_WIDTH;
 use clap::Args;
 
 use crate::output;
@@ -46,7 +46,7 @@ impl Scan {
         sandbox.enter()?;
         let mut graph = reactor.block_on(async {
             let probed = ashlar_stack::assemble::probe_all(opened).await;
-            ashlar_stack::scan::scan(&probed, local, &disks::runtime()).await
+            ashlar_view::scan::scan(&probed, local, &disks::runtime()).await
         });
         for found in opener.decorators.maps.known() {
             let disk = found.disk.display().to_string();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ashlar_client::interface;
 use ashlar_disks::options::BackEnd;
 use ashlar_host::error::Result;
-use ashlar_stack::graph::human_size;
+use ashlar_view::graph::human_size;
 use clap::Args;
 
 use super::Daemon;

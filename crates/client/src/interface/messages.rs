@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use ashlar_btrfs::readahead::Reada;
-use ashlar_stack::detail::Detail;
 use ashlar_stack::volume_groups::{ServedGroup, ServedPhysical};
+use ashlar_view::detail::Detail;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -31,7 +31,7 @@ pub const NAME: &str = "io.ashlar.Control";
 
 #[cfg(test)]
 mod tests {
-    use ashlar_stack::detail::Detail;
+    use ashlar_view::detail::Detail;
 
     use super::front_ends::NbdClient;
     use super::*;
@@ -77,7 +77,7 @@ mod tests {
             actions: Vec::new(),
         };
         check("Job", serde_json::to_value(job).unwrap());
-        let member = ashlar_stack::detail::DetailMember {
+        let member = ashlar_view::detail::DetailMember {
             number: None,
             slot: None,
             state: String::new(),
@@ -87,7 +87,7 @@ mod tests {
             corrected: 0,
         };
         check("Member", serde_json::to_value(&member).unwrap());
-        let sync = ashlar_stack::detail::DetailSync {
+        let sync = ashlar_view::detail::DetailSync {
             kind: String::new(),
             percent: 0,
             done_kib: 0,
@@ -96,7 +96,7 @@ mod tests {
             seconds_left: None,
         };
         check("Sync", serde_json::to_value(&sync).unwrap());
-        let reshape = ashlar_stack::detail::DetailReshape {
+        let reshape = ashlar_view::detail::DetailReshape {
             percent: 0,
             position_kib: 0,
             delta_devices: 0,

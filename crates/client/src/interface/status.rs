@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use ashlar_stack::graph::human_size;
 use ashlar_stack::snapshots::{SnapshotState, SnapshotUse};
+use ashlar_view::graph::human_size;
 use serde::{Deserialize, Serialize};
 
 use super::front_ends::{PlaceStatus, VolumeClients};

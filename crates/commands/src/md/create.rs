@@ -13,10 +13,10 @@ use ashlar_md::ondisk::create::{
 };
 use ashlar_md::ondisk::homehost::with_host;
 use ashlar_md::ondisk::{DeviceFlags, Level, MdadmUuid, Version, words};
-use ashlar_stack::graph::human_size;
 use ashlar_stack::names::parse_array_name;
 use ashlar_stack::probe::probe;
 use ashlar_stack::wipe;
+use ashlar_view::graph::human_size;
 use uuid::Uuid;
 
 use super::homehost;

@@ -6,8 +6,8 @@ use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{MembershipError, Options, ProbedDisk, assemble, probe_all};
-use ashlar_stack::detail::Detail;
 use ashlar_stack::signature::{Signature, Usage};
+use ashlar_view::detail::Detail;
 
 use crate::error::{Error, Result};
 

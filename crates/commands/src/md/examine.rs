@@ -3,8 +3,8 @@
 use ashlar_md::ondisk::Superblock;
 use ashlar_md::ondisk::brief::{self, Brief};
 use ashlar_stack::assemble::Disk;
-use ashlar_stack::examine::{self, ExaminedPlace, ExaminedSuperblock};
 use ashlar_stack::probe::Md;
+use ashlar_view::examine::{self, ExaminedPlace, ExaminedSuperblock};
 
 use super::hostname;
 use crate::error::{Error, Result};

@@ -5,8 +5,8 @@ use std::path::Path;
 use ashlar_disks::is_same;
 use ashlar_md::ondisk::text::binary_size;
 use ashlar_stack::assemble::Disk;
-use ashlar_stack::detail::Detail;
 use ashlar_stack::probe::{Md, probe};
+use ashlar_view::detail::Detail;
 
 use crate::error::{Error, Result};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_client::client::Client;
-use ashlar_stack::detail::{Detail, DetailSync, INACTIVE};
 use ashlar_stack::names::parse_array_name;
+use ashlar_view::detail::{Detail, DetailSync, INACTIVE};
 
 use crate::error::Result;
 

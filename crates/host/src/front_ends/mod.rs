@@ -22,10 +22,10 @@ use ashlar_client::interface::Sample;
 use ashlar_client::interface::front_ends::{PlaceStatus, VolumeClients};
 use ashlar_engine::Engine;
 use ashlar_engine::socket_file::SocketFile;
-use ashlar_stack::attributes::Attributes;
 use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::changes::{Change, Changes};
 use ashlar_stack::devices::{Device, Devices, Role};
+use ashlar_view::attributes::Attributes;
 
 use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::ending::Ending;

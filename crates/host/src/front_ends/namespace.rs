@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ashlar_block::{LocalFuture, rate_limited};
 use ashlar_export::fuse::tree::{Access, Entry, Namespace};
-use ashlar_stack::attributes::{AttributeError, Attributes, NodeKind};
+use ashlar_view::attributes::{AttributeError, Attributes, NodeKind};
 use rustix::io::Errno;
 
 /// The namespace of the mount.

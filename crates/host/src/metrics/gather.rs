@@ -11,10 +11,10 @@ use ashlar_disks::options::BackEnd;
 use ashlar_engine::timeout;
 use ashlar_md::MemberStatus;
 use ashlar_stack::arrays::{Volume, WaitingArray};
-use ashlar_stack::detail::INACTIVE;
 use ashlar_stack::devices::{Device, Role};
-use ashlar_stack::progress::{Run, Step};
 use ashlar_stack::snapshots::Snapshots;
+use ashlar_view::detail::INACTIVE;
+use ashlar_view::progress::{Progress, Run, Step};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::service::Service;
@@ -120,7 +120,7 @@ pub(super) const fn presence(presence: Presence) -> &'static str {
 }
 
 fn array(volume: &Volume) -> ArraySample {
-    let (status, progress) = (volume.view.status(), volume.view.progress());
+    let (status, progress) = (volume.view.status(), Progress::of(&volume.view));
     let here = || status.members.iter().filter(|member| member.index.is_some());
     let (active, failed) =
         (here().filter(|m| m.in_sync).count(), here().filter(|m| m.faulty).count());

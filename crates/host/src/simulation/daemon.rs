@@ -20,7 +20,8 @@ use ashlar_sim::SimRuntime;
 use ashlar_sim::scheduler::start;
 use ashlar_stack::assemble::{Options, assemble, probe_all};
 use ashlar_stack::devices::Device;
-use ashlar_stack::incremental::{Collector, Turns};
+use ashlar_stack::incremental::Collector;
+use ashlar_view::attributes::Attributes;
 use futures_util::future::{Either, select};
 use serde::Serialize;
 use serde_json::Value;
@@ -109,9 +110,9 @@ impl Daemon {
         let failures = stack.failures.iter().map(|failed| format!("{failed}: {}", failed.error));
         let failures = failures.collect();
         let (stack, ending) = (Arc::new(stack), Ending::default());
-        let (attributes, devices) = (Arc::new(stack.attributes()), Arc::clone(&stack.devices));
+        let (attributes, devices) = (Arc::new(Attributes::of(&stack)), Arc::clone(&stack.devices));
         let draining = ending.draining();
-        let turns = Turns::new(collector, &attributes, move || draining.is_stopped());
+        let turns = attributes.turns(collector, move || draining.is_stopped());
         let offers = Offers::default();
         let clients = Arc::new(Clients {
             runtime: Arc::clone(&runtime),
@@ -122,7 +123,7 @@ impl Daemon {
         });
         let array_end = Arc::new(ArrayEnd { clients: Arc::clone(&clients) });
         let ender = Arc::downgrade(&array_end);
-        stack.arrays.set_ender(Box::new(move |name, how, turn| {
+        clients.attributes.set_ender(Box::new(move |name, how, turn| {
             let (ender, name) = (ender.clone(), name.to_owned());
             // A task of its own, as on the daemon's main thread.
             Box::pin(start(async move {

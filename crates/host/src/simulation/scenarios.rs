@@ -21,8 +21,8 @@ use ashlar_control::varlink::Reply;
 use ashlar_sim::scheduler::start;
 use ashlar_sim::{Mix, Oracle, Sim, SimRuntime, Workload};
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::detail::{Detail, DetailMember};
 use ashlar_stack::devices::Device;
+use ashlar_view::detail::{Detail, DetailMember};
 use serde_json::{Value, json};
 
 use super::daemon::Daemon;

@@ -17,7 +17,7 @@ impl Devices {
     /// Its present use, or nothing if there is no such device.
     pub fn claim(
         self: &Arc<Self>,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         name: &str,
         role: Role,
     ) -> Result<Claim, Option<Role>> {
@@ -42,7 +42,7 @@ impl Devices {
     /// The present use of the device with that path.
     pub fn claim_new(
         self: &Arc<Self>,
-        _: &Turn<impl Settles + ?Sized>,
+        _: &Turn<impl Settles>,
         path: &str,
         gateway: Gateway,
         role: Role,

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use ashlar_block::text::one_line;
 use ashlar_commands::md::hostname;
 use ashlar_host::error::{Error, Result};
-use ashlar_stack::events::Event;
 use ashlar_terminal::{Severity, SystemLog};
+use ashlar_view::events::Event;
 use clap::Args;
 
 /// Directories of mail servers' `sendmail` that a user's PATH may lack.

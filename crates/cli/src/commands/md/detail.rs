@@ -7,7 +7,7 @@ use ashlar_commands::md::{UnusableArray, arrays_on, served_arrays};
 use ashlar_disks as disks;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_host::error::{Error, Result};
-use ashlar_stack::detail::{Detail, INACTIVE};
+use ashlar_view::detail::{Detail, INACTIVE};
 use clap::Args;
 
 use super::ArrayName;

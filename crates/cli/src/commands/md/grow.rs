@@ -6,7 +6,7 @@ use ashlar_client::client::Client;
 use ashlar_client::interface;
 use ashlar_disks::size;
 use ashlar_host::error::{Error, Result};
-use ashlar_stack::graph::human_size;
+use ashlar_view::graph::human_size;
 use clap::Args;
 use serde_json::json;
 

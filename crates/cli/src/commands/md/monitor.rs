@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ashlar_commands::md::running_arrays;
 use ashlar_host::error::{FAILURE, Result};
-use ashlar_stack::events::{Event, Monitor};
+use ashlar_view::events::{Event, Monitor};
 use clap::Args;
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ashlar_commands::pools::{ImportMode, NewDisks, PoolLayout, Session};
 use ashlar_disks::{self as disks, Access};
 use ashlar_host::error::{Error, Result};
-use ashlar_stack::zfs_text::scan_status;
+use ashlar_view::zfs_text::scan_status;
 use ashlar_zfs::protocol::{Command, LeafChange, ScanStatus};
 use clap::Args;
 

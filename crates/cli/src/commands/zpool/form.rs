@@ -1,8 +1,8 @@
 //! The tables of `zpool` and `zfs`.
 
 use ashlar_host::error::Error;
-use ashlar_stack::zfs_text::{ShortNames, is_number};
 use ashlar_terminal::table::{Column, table};
+use ashlar_view::zfs_text::{ShortNames, is_number};
 use clap::Args;
 
 /// The refusal of a property that does not exist, in the words of libzfs.

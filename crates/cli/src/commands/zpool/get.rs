@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_commands::pools::ImportMode;
 use ashlar_host::error::Result;
-use ashlar_stack::zfs_text::{is_pool_property, pool_properties, pool_value};
+use ashlar_view::zfs_text::{is_pool_property, pool_properties, pool_value};
 use ashlar_zfs::protocol::Property;
 use clap::{ArgAction, Args};
 use serde::Serialize;

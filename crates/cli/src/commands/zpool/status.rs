@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_commands::pools::ImportMode;
 use ashlar_host::error::Result;
-use ashlar_stack::zfs_text::pool_status;
+use ashlar_view::zfs_text::pool_status;
 use clap::Args;
 
 use super::place::PoolArgs;

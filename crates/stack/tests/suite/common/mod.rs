@@ -1,12 +1,13 @@
 //! Stacks on simulated disks.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test uses its part")]
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_md::create::{NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
-use ashlar_md::ondisk::superblock_0_90::{Block090, disk, state};
+use ashlar_md::ondisk::superblock_0_90::{self, Block090, state};
 use ashlar_md::ondisk::{DeviceFlags, Level, MAGIC, Version};
 use ashlar_sim::{Media, Sim, SimDisk};
 use ashlar_stack::assemble::{Disk, Options, Stack, assemble, probe_all};
@@ -113,6 +114,21 @@ pub async fn mirror(devices: &[Gateway], name: u32, version: Version) {
     create(&spec, &devices.iter().map(new).collect::<Vec<_>>()).await.unwrap();
 }
 
+/// Type of a partition for Linux RAID.
+pub const RAID: u8 = 0xfd;
+
+/// Two partitions of 8 MiB on each of two disks; mirrors of the first ones and of the second ones.
+pub async fn two_mirrors(sim: &Sim) -> Vec<Media> {
+    let media = media(2, 20);
+    for media in &media {
+        write_mbr(media, &[(RAID, 2048, 16384), (RAID, 18432, 16384)]);
+    }
+    let stack = boot(sim, &media, plain()).await;
+    mirror(&[device(&stack, "d0.img1"), device(&stack, "d1.img1")], 0, Version::V1_2).await;
+    mirror(&[device(&stack, "d0.img2"), device(&stack, "d1.img2")], 1, Version::V1_2).await;
+    media
+}
+
 /// Makes a mirror with metadata 0.90 of the `len` sectors of two disks from `start` on; the array
 /// uses as much of them as it can.
 pub fn old_mirror(media: &[Media], start: Sector, len: Sectors) {
@@ -130,7 +146,7 @@ pub fn old_mirror(media: &[Media], start: Sector, len: Sectors) {
         block.set_events(40);
         for (number, entry) in (0..).zip(&mut block.disks[..2]) {
             (entry.number, entry.raid_disk) = (number.into(), number.into());
-            entry.state = (disk::ACTIVE | disk::SYNC).into();
+            entry.state = (superblock_0_90::disk::ACTIVE | superblock_0_90::disk::SYNC).into();
         }
         block.this_disk = block.disks[this].clone();
         block.set_resync_offset(u64::MAX);
@@ -145,4 +161,37 @@ fn new_member(array: u32, number: u32, device: &Gateway) -> NewMember {
         device_uuid: Uuid::from_u128(u128::from(array) << 32 | u128::from(number)),
         flags: DeviceFlags::default(),
     }
+}
+
+/// The bytes of a sector.
+pub const SECTOR: usize = 512;
+
+/// The devices of a golden pool.
+pub fn golden(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/zfs").join(name);
+    let map = fs::read_to_string(folder.join("image.map")).expect("image.map");
+    let bin = fs::read(folder.join("image.bin")).expect("image.bin");
+    let mut devices: Vec<Vec<u8>> = Vec::new();
+    for line in map.lines() {
+        let numbers = line.split(' ').skip(1).map(|number| number.parse().expect("a number"));
+        match numbers.collect::<Vec<usize>>()[..] {
+            [_, bytes] => devices.push(vec![0; bytes]),
+            [index, at, len, source] => {
+                devices[index][at..at + len].copy_from_slice(&bin[source..source + len]);
+            }
+            _ => panic!("{name}: {line}"),
+        }
+    }
+    devices
+}
+
+/// A disk with these bytes.
+pub fn disk(bytes: &[u8]) -> Media {
+    let media = Media::new(Sectors::from_bytes_floor(bytes.len() as u64));
+    for (n, sector) in bytes.chunks_exact(SECTOR).enumerate() {
+        if sector.iter().any(|byte| *byte != 0) {
+            media.poke(Sector(n as u64), sector);
+        }
+    }
+    media
 }
