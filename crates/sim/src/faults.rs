@@ -110,8 +110,19 @@ impl Faults {
         }
     }
 
+    /// Appends what a read of `range` returns to `out`.
+    pub(crate) fn read(&self, store: &Store, range: Range<u64>, out: &mut Vec<u8>) {
+        let mut at = range.start;
+        for (&bad, _) in self.corrupt.range(range.clone()) {
+            store.read(at..bad, out);
+            out.extend_from_slice(&self.look(store, bad));
+            at = bad + 1;
+        }
+        store.read(at..range.end, out);
+    }
+
     /// What a read of `sector` returns.
-    pub(crate) fn look(&self, store: &Store, sector: u64) -> SectorData {
+    fn look(&self, store: &Store, sector: u64) -> SectorData {
         match self.corrupt.get(&sector) {
             None => store.get(sector),
             Some(Corruption::Misdirected { from }) => store.get(*from),

@@ -95,8 +95,9 @@ impl Media {
 
     /// The contents of a range, as [`Self::peek`].
     pub fn peek_range(&self, sector: Sector, len: Sectors) -> Vec<u8> {
-        let state = self.lock();
-        (sector.0..sector.0 + len.0).flat_map(|at| state.current.get(at)).collect()
+        let mut bytes = Vec::with_capacity(len.bytes() as usize);
+        self.lock().current.read(sector.0..sector.0 + len.0, &mut bytes);
+        bytes
     }
 
     /// Which sectors of a range read as zeroes.

@@ -16,11 +16,11 @@ impl<V> Default for RangeMap<V> {
     }
 }
 
-impl<V: Copy + PartialEq> RangeMap<V> {
+impl<V: Clone> RangeMap<V> {
     /// The value at `sector`.
-    pub fn get(&self, sector: u64) -> Option<V> {
-        let (_, &(end, value)) = self.ranges.range(..=sector).next_back()?;
-        (sector < end).then_some(value)
+    pub fn get(&self, sector: u64) -> Option<&V> {
+        let (_, (end, value)) = self.ranges.range(..=sector).next_back()?;
+        (sector < *end).then_some(value)
     }
 
     /// Removes `range`.
@@ -28,18 +28,19 @@ impl<V: Copy + PartialEq> RangeMap<V> {
         if range.is_empty() {
             return;
         }
-        if let Some((&start, &(end, value))) = self.ranges.range(..range.start).next_back()
-            && end > range.start
-        {
-            self.ranges.insert(start, (range.start, value));
-            if end > range.end {
-                self.ranges.insert(range.end, (end, value));
+        // What begins at `range.end` or later stays.
+        while let Some((&start, (end, value))) = self.ranges.range_mut(..range.end).next_back() {
+            if *end <= range.start {
+                break;
             }
-        }
-        while let Some((&start, &(end, value))) = self.ranges.range(range.clone()).next() {
-            self.ranges.remove(&start);
-            if end > range.end {
-                self.ranges.insert(range.end, (end, value));
+            let rest = (*end > range.end).then(|| (*end, value.clone()));
+            if start < range.start {
+                *end = range.start;
+            } else {
+                self.ranges.remove(&start);
+            }
+            if let Some(rest) = rest {
+                self.ranges.insert(range.end, rest);
             }
         }
     }
@@ -54,13 +55,13 @@ impl<V: Copy + PartialEq> RangeMap<V> {
     }
 
     /// The parts within `range` that have a value, in order.
-    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, V)> + '_ {
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> {
         let before = self.ranges.range(..range.start).next_back();
         let (from, to) = (range.start, range.end);
         before
             .into_iter()
             .chain(self.ranges.range(range))
-            .map(move |(&start, &(end, value))| (start.max(from)..end.min(to), value))
+            .map(move |(&start, (end, value))| (start.max(from)..(*end).min(to), value))
             .filter(|(part, _)| !part.is_empty())
     }
 
@@ -98,12 +99,12 @@ mod tests {
                     naive[start..end].fill(Some(step));
                 }
                 for (sector, want) in naive.iter().enumerate() {
-                    assert_eq!(map.get(sector as u64), *want, "seed {seed}");
+                    assert_eq!(map.get(sector as u64).copied(), *want, "seed {seed}");
                 }
                 let (from, to) = (rng.index(20), 20 + rng.index(20));
                 let mut seen = [None; 40];
                 for (part, value) in map.within(from as u64..to as u64) {
-                    seen[part.start as usize..part.end as usize].fill(Some(value));
+                    seen[part.start as usize..part.end as usize].fill(Some(*value));
                 }
                 assert_eq!(seen[from..to], naive[from..to], "seed {seed}");
                 assert!(seen[..from].iter().chain(&seen[to..]).all(Option::is_none));

@@ -134,11 +134,7 @@ impl Change {
     /// Applies the sectors in `part` of this change.
     fn apply(&self, part: Range<u64>, store: &mut Store) {
         match self {
-            Self::Data { sector, data } => {
-                for at in part {
-                    store.set(at, &data[(at - sector) as usize]);
-                }
-            }
+            Self::Data { sector, data } => store.write(part, *sector, data),
             Self::Fill { fill, .. } => store.fill(part, *fill),
         }
     }
@@ -425,9 +421,7 @@ impl State {
             return Err(Status::Medium);
         }
         let mut bytes = Vec::with_capacity(rq.len().bytes() as usize);
-        for sector in range {
-            bytes.extend_from_slice(&self.faults.look(&self.current, sector));
-        }
+        self.faults.read(&self.current, range, &mut bytes);
         scatter(&bytes, rq.segments());
         Ok(())
     }

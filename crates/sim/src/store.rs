@@ -1,10 +1,9 @@
 //! Sparse contents of a disk.
 //!
-//! Written sectors are in pages that snapshots share until they change. All other sectors are
-//! background: zeroes, or noise that is computed from a seed. So a discard of terabytes costs one
-//! entry, and undefined contents are arbitrary, but the same at every read.
+//! A range of sectors holds what one write brought, which all stores share that hold it, or zeroes, or noise
+//! that is computed from a seed. So a write of many sectors costs one entry and no copy, and so does a discard of
+//! terabytes; and undefined contents are arbitrary, but the same at every read.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,8 +12,6 @@ use crate::rng::mix;
 
 /// The contents of one sector.
 pub type SectorData = [u8; 512];
-
-const PAGE_SECTORS: u64 = 8;
 
 /// The contents of sectors that were not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,84 +37,100 @@ impl Fill {
     }
 }
 
+/// What a range of sectors holds.
 #[derive(Clone)]
-struct Page {
-    /// Bit mask of its written sectors.
-    valid: u8,
-    data: [SectorData; PAGE_SECTORS as usize],
+enum Content {
+    /// The data of one write, whose first sector is `first`.
+    Data {
+        first: u64,
+        data: Arc<[SectorData]>,
+    },
+    Fill(Fill),
 }
 
-/// Sparse contents; cloning is cheap.
+impl Content {
+    /// The data of `part`, a part of its range, if they were written.
+    fn written(&self, part: Range<u64>) -> Option<&[SectorData]> {
+        match self {
+            Self::Data { first, data } => {
+                Some(&data[(part.start - first) as usize..(part.end - first) as usize])
+            }
+            Self::Fill(_) => None,
+        }
+    }
+
+    fn sector(&self, sector: u64) -> SectorData {
+        match self {
+            Self::Data { first, data } => data[(sector - first) as usize],
+            Self::Fill(fill) => fill.sector(sector),
+        }
+    }
+
+    /// Whether the two are the same without a look at the bytes.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Fill(fill), Self::Fill(other)) => fill == other,
+            (Self::Data { first, data }, Self::Data { first: other_first, data: other }) => {
+                first == other_first && Arc::ptr_eq(data, other)
+            }
+            (Self::Data { .. }, Self::Fill(_)) | (Self::Fill(_), Self::Data { .. }) => false,
+        }
+    }
+}
+
+/// Sparse contents; cloning copies no data.
 #[derive(Clone)]
 pub struct Store {
-    pages: BTreeMap<u64, Arc<Page>>,
-    background: RangeMap<Fill>,
-    fill: Fill,
-}
-
-const fn place(sector: u64) -> (u64, usize) {
-    (sector / PAGE_SECTORS, (sector % PAGE_SECTORS) as usize)
+    contents: RangeMap<Content>,
+    /// What all other sectors hold.
+    background: Content,
 }
 
 impl Store {
     /// A store with `fill` everywhere.
     pub fn new(fill: Fill) -> Self {
-        Self { pages: BTreeMap::new(), background: RangeMap::default(), fill }
-    }
-
-    fn written(&self, sector: u64) -> Option<&SectorData> {
-        let (page, i) = place(sector);
-        let page = self.pages.get(&page)?;
-        (page.valid & 1 << i != 0).then(|| &page.data[i])
-    }
-
-    fn background(&self, sector: u64) -> Fill {
-        self.background.get(sector).unwrap_or(self.fill)
+        Self { contents: RangeMap::default(), background: Content::Fill(fill) }
     }
 
     /// The contents of a sector.
     pub fn get(&self, sector: u64) -> SectorData {
-        match self.written(sector) {
-            Some(data) => *data,
-            None => self.background(sector).sector(sector),
+        self.contents.get(sector).unwrap_or(&self.background).sector(sector)
+    }
+
+    /// `range` in parts, in order, each with what it holds.
+    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, &Content)> {
+        let end = range.end;
+        let mut at = range.start;
+        let mut known = self.contents.within(range).peekable();
+        std::iter::from_fn(move || {
+            let next = known.peek().map_or(end, |(part, _)| part.start);
+            let (part, content) = match at < next {
+                true => (at..next, &self.background),
+                false => known.next()?,
+            };
+            at = part.end;
+            Some((part, content))
+        })
+    }
+
+    /// Appends the contents of `range` to `out`.
+    pub fn read(&self, range: Range<u64>, out: &mut Vec<u8>) {
+        for (part, content) in self.parts(range) {
+            match content.written(part.clone()) {
+                Some(data) => out.extend_from_slice(data.as_flattened()),
+                None => part.for_each(|sector| out.extend_from_slice(&content.sector(sector))),
+            }
         }
     }
 
-    /// Writes a sector.
-    pub fn set(&mut self, sector: u64, data: &SectorData) {
-        let (page, i) = place(sector);
-        let page = self.pages.entry(page).or_insert_with(|| {
-            Arc::new(Page { valid: 0, data: [[0; 512]; PAGE_SECTORS as usize] })
-        });
-        let page = Arc::make_mut(page);
-        page.valid |= 1 << i;
-        page.data[i] = *data;
+    /// Replaces the contents of `range` by its part of `data`, whose first sector is `first`.
+    pub fn write(&mut self, range: Range<u64>, first: u64, data: &Arc<[SectorData]>) {
+        self.contents.set(range, Content::Data { first, data: Arc::clone(data) });
     }
 
     /// Replaces the contents of `range` by `fill`.
     pub fn fill(&mut self, range: Range<u64>, fill: Fill) {
-        if range.is_empty() {
-            return;
-        }
-        let pages = range.start / PAGE_SECTORS..range.end.div_ceil(PAGE_SECTORS);
-        let touched: Vec<u64> = self.pages.range(pages).map(|(page, _)| *page).collect();
-        for number in touched {
-            let first = number * PAGE_SECTORS;
-            let mut keep = 0;
-            for i in 0..PAGE_SECTORS {
-                if !range.contains(&(first + i)) {
-                    keep |= 1 << i;
-                }
-            }
-            if let Some(page) = self.pages.get_mut(&number) {
-                if page.valid & keep == 0 {
-                    self.pages.remove(&number);
-                } else {
-                    Arc::make_mut(page).valid &= keep;
-                }
-            }
-        }
-        self.background.set(range, fill);
+        self.contents.set(range, Content::Fill(fill));
     }
 
     /// The ranges of sectors within `[0, capacity)` that differ from `other`.
@@ -127,45 +140,18 @@ impl Store {
             Some(last) if last.end == part.start => last.end = part.end,
             Some(_) | None => out.push(part),
         };
-        let mut at = 0;
-        while at < capacity {
-            let here = (self.written(at), other.written(at));
-            if matches!(here, (None, None)) {
-                let end = self.plain_end(at).min(other.plain_end(at)).min(capacity);
-                if self.background(at) != other.background(at) {
-                    add(at..end);
+        for (part, content) in self.parts(0..capacity) {
+            for (part, other) in other.parts(part) {
+                match (content, other) {
+                    _ if content.is_same(other) => {}
+                    (Content::Fill(_), Content::Fill(_)) => add(part),
+                    _ => part
+                        .filter(|at| content.sector(*at) != other.sector(*at))
+                        .for_each(|at| add(at..at + 1)),
                 }
-                at = end;
-                continue;
             }
-            let same_page = match (self.pages.get(&place(at).0), other.pages.get(&place(at).0)) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b) && a.valid == u8::MAX,
-                (Some(_) | None, None) | (None, Some(_)) => false,
-            };
-            if same_page {
-                at = (place(at).0 + 1) * PAGE_SECTORS;
-                continue;
-            }
-            if self.get(at) != other.get(at) {
-                add(at..at + 1);
-            }
-            at += 1;
         }
         out
-    }
-
-    /// Where the unwritten background at `at` ends.
-    fn plain_end(&self, at: u64) -> u64 {
-        let (page, _) = place(at);
-        let next_page =
-            self.pages.range(page + 1..).next().map_or(u64::MAX, |(n, _)| n * PAGE_SECTORS);
-        let end = if self.pages.contains_key(&page) { at + 1 } else { next_page };
-        let next = self.background.within(at..u64::MAX).next();
-        match next {
-            Some((part, _)) if part.start == at => end.min(part.end),
-            Some((part, _)) => end.min(part.start),
-            None => end,
-        }
     }
 }
 
@@ -197,14 +183,23 @@ mod tests {
                     }
                     2 => old = (store.clone(), naive.clone()),
                     _ => {
-                        let data = Fill::Noise(rng.next_u64()).sector(0);
-                        store.set(start, &data);
-                        naive[start as usize] = data;
+                        let new = rng.next_u64();
+                        let data: Arc<[SectorData]> =
+                            (0..64).map(|s| Fill::Noise(new).sector(s)).collect();
+                        // The data of a write begin before the part that reaches the disk.
+                        let first = start - rng.below(start + 1);
+                        store.write(start..end, first, &data);
+                        let (from, len) = ((start - first) as usize, (end - start) as usize);
+                        naive[start as usize..end as usize]
+                            .copy_from_slice(&data[from..from + len]);
                     }
                 }
                 for (s, want) in naive.iter().enumerate() {
                     assert_eq!(&store.get(s as u64), want, "seed {seed} sector {s}");
                 }
+                let mut read = Vec::new();
+                store.read(start..end, &mut read);
+                assert_eq!(read, naive[start as usize..end as usize].as_flattened(), "seed {seed}");
                 let mut differs = [false; 64];
                 for part in store.diff(&old.0, 64) {
                     differs[part.start as usize..part.end as usize].fill(true);
