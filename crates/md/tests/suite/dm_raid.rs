@@ -83,6 +83,12 @@ impl Volume {
         Self { shape, legs: (0..legs).map(leg).collect() }
     }
 
+    /// The same volume on media of its own.
+    fn copy(&self) -> Self {
+        let leg = |(meta, data): &(Media, Media)| (meta.copy(), data.copy());
+        Self { shape: self.shape, legs: self.legs.iter().map(leg).collect() }
+    }
+
     /// Changes the superblock of a leg.
     fn change(&self, leg: usize, change: impl Fn(&mut Fields)) -> &Self {
         let mut fields = Fields { bytes: self.legs[leg].0.peek(Sector(0)) };
@@ -401,9 +407,10 @@ fn any_bytes_in_a_superblock_are_an_error_or_an_array() {
     let sim = Sim::new(1);
     for shape in [MIRROR, TEN, STRIPED, FIVE, SIX] {
         let legs = if shape == MIRROR { 2 } else { 4 };
+        let whole = Volume::new(shape, legs);
         for at in 4..148 {
             for value in [0, 1, 0x7f, 0xff] {
-                let volume = Volume::new(shape, legs);
+                let volume = whole.copy();
                 volume.change(1, |f| f.bytes[at] = value);
                 let all = volume.all();
                 sim.block_on(async {

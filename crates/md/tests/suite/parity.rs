@@ -69,6 +69,12 @@ impl Rig {
         rig
     }
 
+    /// The same array on media of its own.
+    pub(crate) fn copy(&self) -> Self {
+        let media = self.media.iter().map(Media::copy).collect();
+        Self { media, geometry: self.geometry, superblocks: self.superblocks.clone() }
+    }
+
     /// Writes the superblocks after a change.
     pub(crate) fn record(&self, change: impl Fn(&mut Superblock)) {
         for (medium, superblock) in self.media.iter().zip(&self.superblocks) {
@@ -88,10 +94,10 @@ impl Rig {
         for slot in 0..self.geometry.disks() {
             let Held::Data(sector) = self.geometry.unmap(slot, at) else { continue };
             let data = contents(sector.0);
-            let factor = row.exponent(slot).map_or(0, power);
-            for (at, byte) in data.iter().enumerate() {
-                p[at] ^= byte;
-                q[at] ^= times(factor, *byte);
+            p.iter_mut().zip(&data).for_each(|(p, byte)| *p ^= byte);
+            if let Some(exponent) = row.exponent(slot) {
+                let factor = power(exponent);
+                q.iter_mut().zip(&data).for_each(|(q, byte)| *q ^= times(factor, *byte));
             }
             self.poke(slot, at, &data);
         }
@@ -122,7 +128,7 @@ impl Rig {
     }
 
     pub(crate) fn all(&self) -> Vec<u8> {
-        (0..self.geometry.size().0).flat_map(contents).collect()
+        (0..self.geometry.size().0).map(contents).collect::<Vec<_>>().concat()
     }
 }
 

@@ -89,9 +89,10 @@ fn every_layout_is_written_complete_and_without_as_many_members_as_it_can_lose()
                     (0..members).flat_map(|one| (0..one).map(move |other| vec![other, one]));
                 losses.extend(pairs);
             }
+            let complete = Rig::new(level, layout, members);
             for lost in losses {
                 let case = format!("{level:?} {layout} of {members} without {lost:?}");
-                let rig = Rig::new(level, layout, members);
+                let rig = complete.copy();
                 let mut model = Model::of(&rig);
                 let sim = Sim::new(1);
                 sim.block_on(async {

@@ -58,7 +58,7 @@ pub fn gateway(device: &Arc<Device>) -> Gateway {
 
 /// Bytes that encode their sector and generation.
 pub fn stamped(sector: u64, len: u64, generation: u8) -> Vec<u8> {
-    (0..len).flat_map(|i| stamp(sector + i, generation)).collect()
+    (0..len).map(|i| stamp(sector + i, generation)).collect::<Vec<[u8; 512]>>().into_flattened()
 }
 
 /// One stamped sector.

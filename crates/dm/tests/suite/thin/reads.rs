@@ -27,7 +27,7 @@ fn oracle(shape: &Shape, id: u32, len: u64, data: &Media, origin: Option<&Media>
         (None, Some(origin)) if at < origin.capacity().0 => origin.peek(Sector(at)),
         (None, Some(_) | None) => [0; 512],
     };
-    (0..len).flat_map(sector).collect()
+    (0..len).map(sector).collect::<Vec<[u8; 512]>>().into_flattened()
 }
 
 #[test]

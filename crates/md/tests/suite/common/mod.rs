@@ -143,13 +143,12 @@ pub const DATA: u64 = 256;
 
 /// Bytes that identify their sector and generation.
 pub fn stamped(sector: u64, len: u64, generation: u8) -> Vec<u8> {
-    (0..len)
-        .flat_map(|i| {
-            let mut bytes = [generation; 512];
-            bytes[..8].copy_from_slice(&(sector + i).to_le_bytes());
-            bytes
-        })
-        .collect()
+    let stamp = |i| {
+        let mut bytes = [generation; 512];
+        bytes[..8].copy_from_slice(&u64::to_le_bytes(sector + i));
+        bytes
+    };
+    (0..len).map(stamp).collect::<Vec<[u8; 512]>>().into_flattened()
 }
 
 /// Writes stamped sectors.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ashlar_block::Runtime;
 use ashlar_md::ondisk::{Level, Role};
 use ashlar_md::{AddOptions, Candidate, Index, ManageError, Place, probe};
+use ashlar_sim::runs::wanted;
 use ashlar_sim::scheduler::start as spawn;
 use ashlar_sim::{Media, Rng, Sim, SimRuntime};
 use futures_util::future::join_all;
@@ -164,9 +165,14 @@ async fn finish(world: &World, rng: &mut Rng) -> Vec<Media> {
     world.media.iter().map(Media::copy).collect()
 }
 
+/// The first `count` seeds, or those that the environment says (`make soak`: more).
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    wanted(|name| std::env::var(name).ok()).unwrap_or(0..count)
+}
+
 #[test]
 fn two_re_adds_of_one_failed_member_leave_one_membership() {
-    for seed in 0..100 {
+    for seed in seeds(40) {
         run(seed, &[ReAddWord, ReAddWord]);
         run(seed, &[ReAddFailed, ReAddWord]);
     }
@@ -174,7 +180,7 @@ fn two_re_adds_of_one_failed_member_leave_one_membership() {
 
 #[test]
 fn a_removed_member_is_not_taken_back_by_a_re_add_that_was_under_way() {
-    for seed in 0..100 {
+    for seed in seeds(40) {
         run(seed, &[ReAddWord, Remove]);
         run(seed, &[Remove, ReAddFailed]);
     }
@@ -226,7 +232,7 @@ fn changes_of_one_disk_that_meet_come_one_after_the_other() {
             }
         }
     }
-    for seed in 0..200 {
+    for seed in seeds(60) {
         let mut rng = Sim::new(seed).rng();
         let calls: Vec<Call> = (0..2 + rng.below(4)).map(|_| ALL[rng.index(ALL.len())]).collect();
         run(seed, &calls);

@@ -32,7 +32,7 @@ fn cut_everywhere(
     after: impl AsyncFn(&World),
 ) {
     // A long run (`make soak`) tests more of the later steps.
-    let share = if std::env::var_os("ASHLAR_SEEDS").is_some() { 32 } else { 5 };
+    let share = if std::env::var_os("ASHLAR_SEEDS").is_some() { 32 } else { 3 };
     let mut step = 0;
     for round in 0.. {
         let media = recipe.media();

@@ -12,10 +12,12 @@ use futures_util::future::{join, join_all};
 use crate::common::{DATA, Shape, write};
 use crate::manage::world::{Recipe, World, options};
 
+/// How often a member returns, and to what; more often in a long run (`make soak`).
 fn recipes() -> [(u64, Recipe); 2] {
+    let share = if std::env::var_os("ASHLAR_SEEDS").is_some() { 1 } else { 5 };
     let raid1 = Shape::new(Level::Raid1, None, 0, 2);
     let raid10 = Shape::new(Level::Raid10, Some(0x201), 4, 3);
-    [(1000, Recipe::new(raid1).internal()), (100, Recipe::new(raid10).internal())]
+    [(1000 / share, Recipe::new(raid1).internal()), (100 / share, Recipe::new(raid10).internal())]
 }
 
 /// Loses the member on disk 1 by a write, and has it return during another one. Returns its indices before and after.
@@ -34,7 +36,7 @@ async fn go_and_come(world: &World, generation: u8) -> [Result<Index, ManageErro
 }
 
 #[test]
-fn a_member_that_returns_a_thousand_times_leaves_the_table_as_long_as_the_first_time() {
+fn a_member_that_returns_again_and_again_leaves_the_table_as_long_as_the_first_time() {
     for (times, recipe) in recipes() {
         recipe.run(async |_, world| {
             let length = || world.array.members().memberships();

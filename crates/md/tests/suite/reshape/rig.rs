@@ -196,7 +196,7 @@ impl Rig {
     }
 
     pub(super) fn all(&self) -> Vec<u8> {
-        (0..self.size()).flat_map(contents).collect()
+        (0..self.size()).map(contents).collect::<Vec<_>>().concat()
     }
 
     pub(super) fn present(&self, lost: &[usize]) -> Vec<SimDisk> {

@@ -56,50 +56,50 @@ fn run_in(world: impl Fn(Level, u64) -> World, level: Level, count: u64) {
 
 #[test]
 fn raid1_keeps_what_it_promised() {
-    run(Level::Raid1, 500);
+    run(Level::Raid1, 200);
 }
 
 #[test]
 fn raid10_keeps_what_it_promised() {
-    run(Level::Raid10, 500);
+    run(Level::Raid10, 200);
 }
 
 #[test]
 fn raid0_keeps_what_it_promised() {
-    run(Level::Raid0, 300);
+    run(Level::Raid0, 100);
 }
 
 #[test]
 fn raid4_keeps_what_it_promised() {
-    run(Level::Raid4, 100);
+    run(Level::Raid4, 50);
 }
 
 #[test]
 fn raid5_keeps_what_it_promised() {
-    run(Level::Raid5, 300);
+    run(Level::Raid5, 120);
 }
 
 #[test]
 fn raid6_keeps_what_it_promised() {
-    run(Level::Raid6, 300);
+    run(Level::Raid6, 120);
 }
 
 #[test]
 fn raid1_on_a_network_keeps_what_it_promised() {
-    run_in(World::networked, Level::Raid1, 150);
+    run_in(World::networked, Level::Raid1, 60);
 }
 
 #[test]
 fn raid10_on_a_network_keeps_what_it_promised() {
-    run_in(World::networked, Level::Raid10, 150);
+    run_in(World::networked, Level::Raid10, 60);
 }
 
 #[test]
 fn raid5_on_a_network_keeps_what_it_promised() {
-    run_in(World::networked, Level::Raid5, 100);
+    run_in(World::networked, Level::Raid5, 40);
 }
 
 #[test]
 fn raid6_on_a_network_keeps_what_it_promised() {
-    run_in(World::networked, Level::Raid6, 100);
+    run_in(World::networked, Level::Raid6, 40);
 }

@@ -135,7 +135,7 @@ pub fn first_copies(array: &Array, media: &[Media]) -> Vec<u8> {
         let copy = array.personality().map(Sector(sector))[0];
         media[copy.disk].peek(copy.sector + Sectors(DATA))
     };
-    (0..array.personality().size().0).flat_map(copy).collect()
+    (0..array.personality().size().0).map(copy).collect::<Vec<[u8; 512]>>().into_flattened()
 }
 
 /// Reads the whole array.
