@@ -43,7 +43,7 @@ use world::World;
 const REGRESSIONS: &[u64] = &[];
 
 /// The runs of a test without other seeds, and the tests that share them.
-const RUNS: u64 = 200;
+const RUNS: u64 = 80;
 const SHARES: u64 = 4;
 
 /// Most lives of one set of disks.
