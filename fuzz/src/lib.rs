@@ -35,7 +35,7 @@ pub struct Target {
     pub run: fn(&[u8]) -> bool,
     /// Good inputs to start with.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// The number of inputs in the bounded test: about a second or two.
+    /// The number of inputs in the bounded test: about a second at most.
     pub rounds: u32,
 }
 
@@ -47,21 +47,21 @@ macro_rules! target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
-    target!(btrfs_image, 200),
-    target!(btrfs_structs, 60_000),
-    target!(ddrescue_map, 100_000),
-    target!(dm_exception_store, 30_000),
-    target!(dm_raid, 40_000),
-    target!(dm_table, 200_000),
-    target!(dm_thin_metadata, 2_000),
-    target!(fuse_request, 10_000),
-    target!(lvm_label, 200_000),
-    target!(lvm_text, 8_000),
-    target!(md_assembly, 1_000),
-    target!(md_superblock, 60_000),
-    target!(nbd_client, 300),
-    target!(nbd_handshake, 200_000),
-    target!(nbd_transmission, 200_000),
-    target!(partition_table, 60_000),
-    target!(zfs_label, 10_000),
+    target!(btrfs_image, 100),
+    target!(btrfs_structs, 30_000),
+    target!(ddrescue_map, 50_000),
+    target!(dm_exception_store, 15_000),
+    target!(dm_raid, 20_000),
+    target!(dm_table, 100_000),
+    target!(dm_thin_metadata, 1_000),
+    target!(fuse_request, 5_000),
+    target!(lvm_label, 100_000),
+    target!(lvm_text, 4_000),
+    target!(md_assembly, 500),
+    target!(md_superblock, 30_000),
+    target!(nbd_client, 150),
+    target!(nbd_handshake, 100_000),
+    target!(nbd_transmission, 100_000),
+    target!(partition_table, 30_000),
+    target!(zfs_label, 5_000),
 ];
