@@ -109,17 +109,15 @@ fn disk_commands() -> impl Iterator<Item = &'static [&'static str]> {
 
 #[test]
 fn every_command_has_help_with_examples() {
+    let listed = ashlar(&["--help"]).ok().out;
     for (command, _) in COMMANDS {
         let run = ashlar(&[command, &["--help"][..]].concat()).ok();
         assert!(run.out.contains("Usage: ashlar") && run.out.contains("Examples:"), "{run:?}");
         let short = ashlar(&[command, &["-h"][..]].concat()).ok();
         assert!(short.out.contains("Usage: ashlar"), "{short:?}");
         // The list of commands above is complete.
-        for word in *command {
-            assert!(ashlar(&["--help"]).out.contains(&format!("\n  {}", command[0])), "{word}");
-        }
+        assert!(listed.contains(&format!("\n  {}", command[0])), "{command:?}");
     }
-    let listed = ashlar(&["--help"]).ok().out;
     let verbs = listed.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     for verb in verbs.lines().filter_map(|line| line.split_whitespace().next()) {
         let known = verb == "help" || COMMANDS.iter().any(|(command, _)| command[0] == verb);

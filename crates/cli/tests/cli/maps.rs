@@ -16,9 +16,10 @@ type Area = (u64, u64);
 
 const SOCKET: [&str; 2] = ["--nbd", "unix:nbd"];
 
-/// Bytes that say where they are, none of them zero.
+/// Whole sectors whose bytes say where they are, none of them zero.
 fn pattern(at: u64, len: u64) -> Vec<u8> {
-    (at..at + len).map(|at| ((at / 512).wrapping_mul(37) % 251) as u8 + 1).collect()
+    let sector = |sector: u64| [(sector.wrapping_mul(37) % 251) as u8 + 1; 512];
+    (at / 512..(at + len) / 512).map(sector).collect::<Vec<_>>().into_flattened()
 }
 
 /// An array of images that is full of [`pattern`], and its size.

@@ -14,7 +14,7 @@ use crate::pool::{Directory, NewVolume, Zpool, assert_clean, zpool};
 use ashlar_zfs::zvol::Volume;
 
 const MIB: u64 = 1 << 20;
-const VOLSIZE_BYTES: u64 = 32 * MIB;
+const VOLSIZE_BYTES: u64 = 16 * MIB;
 /// `ZFS_LOGBIAS_THROUGHPUT`
 const THROUGHPUT: u64 = 1;
 
