@@ -17,8 +17,13 @@ STATIC_CHECKS := \
 # Every step below runs what this one has built: cargo resolves features once, and each crate is read once, for lints and for code.
 BUILD := "lints, and build of tests and programs @1300" "scripts/test-programs build"
 
-# What serves and does I/O; make interop runs all tests of the program in a container, without io_uring.
+# What serves and does I/O without io_uring, in make interop; its container runs nearly all other tests of the program so, too.
+# Of the program make test has one such test, beside all of the crates that do the I/O.
 WITHOUT_IO_URING := serving:: ending:: nbd_disks:: rbd_disks:: btrfs_scrub
+ONE_WITHOUT_IO_URING := serving::nbd_clients_see_the_volume
+
+# Further measurements of zvols, with real clients and as text: make interop has them.
+ZVOL_BENCHES := zvol::clients_of_nbd zvol::dd_on_a_loop_device zvol::the_tables
 
 # What a container of Docker has not: loop devices, mounts, FUSE and the rights of CAP_SYS_ADMIN and CAP_SYS_PTRACE.
 OUTSIDE := fuse_mount at_once::a_member_that_was_removed_is_closed background::a_pool_is_served_in_the_background_too \
@@ -27,16 +32,17 @@ OUTSIDE := fuse_mount at_once::a_member_that_was_removed_is_closed background::a
 	btrfs_verbs::numbers_and_paths_are_resolved btrfs_verbs::subvolumes_are_shown btrfs_verbs::usage_is_that in_use::a_living_holder \
 	in_use::a_reader_without_rights mdadm::devices_without_array nbd_disks::a_pool_lies_on_the_file
 
-# Longest first, so that the last to run are short.
+# Longest first, so that the last to run are short. The budgets are what a whole run of make test took, and a fifth. Steps without
+# one have much of their work done where the shell does not count it: by daemons that go on without their parent, by guests that are
+# killed, or by the kernel's own threads for loop devices and file systems.
 CARGO_TESTS := \
-	"tests of the program" "timeout 900 scripts/test-programs run cli -- --test-threads=3" \
-	"tests of md" "timeout 900 scripts/test-programs run md" \
-	"tests of ZFS" "timeout 900 scripts/test-programs run zfs -- --test-threads=3" \
-	"tests of LVM, the device mapper, btrfs" "timeout 900 scripts/test-programs run lvm dm btrfs" \
-	"I/O without io_uring" "ASHLAR_IO=threads timeout 600 scripts/test-programs again engine nbd export" \
-	"the program without io_uring, a share" "ASHLAR_IO=threads timeout 600 scripts/test-programs again cli -- --test-threads=3 $(WITHOUT_IO_URING)" \
-	"fuzz targets, a bounded share" "timeout 600 scripts/test-programs run fuzz" \
-	"all other cargo tests" "timeout 900 scripts/test-programs run others"
+	"tests of the program @204" "timeout 900 scripts/test-programs run cli -- --test-threads=3" \
+	"tests of md @154" "timeout 900 scripts/test-programs run md" \
+	"tests of ZFS @86" "timeout 900 scripts/test-programs run zfs -- --test-threads=3" \
+	"tests of LVM, the device mapper, btrfs @42" "timeout 900 scripts/test-programs run lvm dm btrfs" \
+	"I/O without io_uring @18" "export ASHLAR_IO=threads; timeout 600 scripts/test-programs again engine nbd export; timeout 60 scripts/test-programs again cli -- $(ONE_WITHOUT_IO_URING)" \
+	"fuzz targets, a bounded share @20" "timeout 600 scripts/test-programs run fuzz" \
+	"all other cargo tests @140" "timeout 900 scripts/test-programs run others -- $(ZVOL_BENCHES:%=--skip %)"
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -55,19 +61,19 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		$(BUILD) \
 		-- \
 		$(CARGO_TESTS) \
-		"md against the kernel" "ONLY='$(MD_CASES)' timeout 600 tests/interop/md.sh" \
-		"members between ashlar and the kernel" "ONLY='^(readd|recover)-' timeout 600 tests/interop/md-members.sh" \
-		"arrays that crash" "ROUNDS=1 ONLY='^raid1-x3|^raid10-f2|^raid5-(ls|ppl-x4)' timeout 600 tests/interop/md-crash.sh" \
-		"mdadm's own scenarios for parity" "ONLY='^(raid6-one|repair-raid6-left)' timeout 600 tests/interop/md-scenarios.sh" \
+		"md against the kernel @92" "ONLY='$(MD_CASES)' timeout 600 tests/interop/md.sh" \
+		"members between ashlar and the kernel @60" "ONLY='^(readd|recover)-' timeout 600 tests/interop/md-members.sh" \
+		"arrays that crash" "ROUNDS=1 ONLY='^raid10-f2|^raid5-(ls|ppl-x4)' timeout 600 tests/interop/md-crash.sh" \
+		"mdadm's own scenarios for parity @26" "ONLY='^(raid6-one|repair-raid6-left)' timeout 600 tests/interop/md-scenarios.sh" \
 		"an array whose reshape was interrupted" "ONLY='^raid5-grow-crash$$' timeout 300 tests/interop/md-reshape.sh" \
-		"the disks of a NAS with unequal disks" "ONLY=raid5-ext4 timeout 300 tests/interop/shr.sh" \
-		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
-		"ashlar lvm against LVM" "timeout 600 tests/interop/lvm-commands.sh" \
-		"what users of LVM type" "timeout 300 tests/interop/lvm-verbs.sh" \
-		"groups that change while they serve" "CHANGES=80 EVERY=20 timeout 600 tests/interop/lvm-live.sh" \
-		"snapshots between ashlar and the kernel" "ONLY=8-cut timeout 600 tests/interop/dm-snapshot.sh" \
-		"the device mapper against the kernel" "timeout 600 tests/interop/dm.sh" \
-		"btrfs against the kernel" "ONLY='^(raid1-sha256|raid6-sha256)$$' timeout 600 tests/interop/btrfs.sh" \
+		"the disks of a NAS with unequal disks @16" "ONLY=raid5-ext4 timeout 300 tests/interop/shr.sh" \
+		"volume groups between ashlar and the kernel @90" "timeout 600 tests/interop/lvm.sh" \
+		"ashlar lvm against LVM @63" "timeout 600 tests/interop/lvm-commands.sh" \
+		"what users of LVM type @82" "timeout 300 tests/interop/lvm-verbs.sh" \
+		"groups that change while they serve @23" "CHANGES=80 EVERY=20 timeout 600 tests/interop/lvm-live.sh" \
+		"snapshots between ashlar and the kernel @30" "ONLY=8-cut timeout 600 tests/interop/dm-snapshot.sh" \
+		"the device mapper against the kernel @12" "timeout 600 tests/interop/dm.sh" \
+		"btrfs against the kernel @16" "ONLY='^(raid1-sha256|raid6-sha256)$$' timeout 600 tests/interop/btrfs.sh" \
 		"alert rules under promtool" "timeout 60 tests/e2e/alerts.sh" \
 		"the README and the tour" "timeout 300 tests/e2e/tour" \
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
@@ -76,8 +82,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"snapshots of file systems in use" "timeout 300 tests/e2e/snapshots.sh -r 3" \
 		"arrays on NBD servers" "timeout 300 tests/e2e/nbd-members.sh" \
 		"discards of a loop device" "timeout 300 tests/e2e/discards.sh" \
-		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh -r 1" \
-		"images of a Ceph cluster with faults" "timeout 300 tests/e2e/rbd.sh"
+		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh -r 1 raid1 far-ll six five-ppl"
 
 # A case of each kind of geometry and of metadata.
 MD_CASES := ^(raid10-f2-x4|raid10-n2-x4|raid10-o2-x3|raid1-x2|raid0-x3|linear-x3-0k|raid5-left-symmetric-x4|raid6-left-symmetric-x4)
@@ -106,6 +111,8 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		-- \
 		"zvols between ashlar and the kernel" "timeout 3600 tests/interop/zvol.sh" \
 		"the program in a container of Docker" "timeout 1800 tests/e2e/container scripts/test-programs again cli nbd export -- --test-threads=3 $(OUTSIDE:%=--skip %)" \
+		"the program without io_uring" "ASHLAR_IO=threads timeout 600 scripts/test-programs again cli -- --test-threads=3 $(WITHOUT_IO_URING)" \
+		"zvols measured" "timeout 600 scripts/test-programs again benches/suite -- zvol::" \
 		"btrfs file systems against the kernel" "timeout 1800 tests/interop/btrfs.sh" \
 		"file systems on arrays" "timeout 1800 tests/e2e/filesystems.sh -r 4" \
 		"md against the kernel" "timeout 1800 tests/interop/md.sh" \
@@ -169,7 +176,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
 		"arrays on NBD servers" "timeout 3600 tests/e2e/nbd-members.sh -r 50" \
 		"images of a Ceph cluster with faults" "timeout 7200 tests/e2e/rbd.sh -r 50 all" \
-		"fuzz targets, more of the bounded share" "ASHLAR_FUZZ_ROUNDS=$${FUZZ_ROUNDS:-20} timeout 1800 cargo test --quiet --locked --workspace --test bounded" \
+		"fuzz targets, more of the bounded share" "ASHLAR_FUZZ_ROUNDS=$${FUZZ_ROUNDS:-40} timeout 1800 cargo test --quiet --locked --workspace --test bounded" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 
 BUILD_DEMO := cargo build --locked --profile demo --package ashlar --no-default-features
