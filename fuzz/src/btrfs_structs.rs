@@ -8,10 +8,10 @@ use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::inspect::{self, SuperblockKind};
 use ashlar_btrfs::ondisk::chunk::{Chunk, system_chunks};
 use ashlar_btrfs::ondisk::items::{
-    BalanceItem, BlockGroup, CsumItem, DevExtent, DevReplaceItem, DevStats, DirEntries, DirLogItem,
-    ExtentItem, FileExtent, FreeSpaceBitmap, FreeSpaceHeader, FreeSpaceInfo, InodeExtrefs,
-    InodeItem, InodeRefs, QgroupInfoItem, QgroupLimitItem, QgroupStatus, RootItem, RootRef,
-    VerityDescriptorItem, keyed_ref, raid_stripe, uuid_subvolumes,
+    BalanceItem, BlockGroup, CsumItem, DevExtent, DevStats, DirEntries, DirLogItem, ExtentItem,
+    FileExtent, FreeSpaceBitmap, FreeSpaceHeader, FreeSpaceInfo, InodeExtrefs, InodeItem,
+    InodeRefs, QgroupInfoItem, QgroupLimitItem, RootItem, RootRef, keyed_ref, raid_stripe,
+    uuid_subvolumes,
 };
 use ashlar_btrfs::ondisk::key::{DiskKey, Key, item};
 use ashlar_btrfs::ondisk::node::{BlockExpectation, HEADER_SIZE, Identity, Node, header};
@@ -136,7 +136,6 @@ fn parse(key: Key, body: &[u8]) -> bool {
         item::INODE_EXTREF => count(InodeExtrefs::new(body), body),
         item::DIR_ITEM | item::DIR_INDEX | item::XATTR_ITEM => count(DirEntries::new(body), body),
         item::DIR_LOG_ITEM | item::DIR_LOG_INDEX => DirLogItem::parse(body).is_ok(),
-        item::VERITY_DESC_ITEM => VerityDescriptorItem::parse(body).is_ok(),
         item::EXTENT_DATA => FileExtent::parse(body, SECTOR).is_ok(),
         item::EXTENT_CSUM => {
             CsumItem::parse(key, body, ChecksumKind::Crc32c, SECTOR).is_ok_and(|sums| {
@@ -161,12 +160,10 @@ fn parse(key: Key, body: &[u8]) -> bool {
             true
         }),
         item::RAID_STRIPE => raid_stripe(body).is_ok(),
-        item::QGROUP_STATUS => QgroupStatus::parse(body).is_ok(),
         item::QGROUP_INFO => QgroupInfoItem::parse(body).is_ok(),
         item::QGROUP_LIMIT => QgroupLimitItem::parse(body).is_ok(),
         item::TEMPORARY_ITEM => BalanceItem::parse(body).is_ok(),
         item::PERSISTENT_ITEM => DevStats::parse(body).is_ok(),
-        item::DEV_REPLACE => DevReplaceItem::parse(body).is_ok(),
         item::UUID_SUBVOL | item::UUID_RECEIVED_SUBVOL => uuid_subvolumes(body).is_ok(),
         0 => FreeSpaceHeader::parse(body).is_ok(),
         _ => keyed_ref(key, body).is_some_and(|found| found.is_ok()),

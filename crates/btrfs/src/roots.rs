@@ -5,9 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::error::TreeError;
-use crate::ondisk::items::{
-    DevStats, DirEntries, ItemError, RootFlags, RootItem, RootRef, name_hash,
-};
+use crate::ondisk::items::{DevStats, ItemError, RootFlags, RootItem, RootRef};
 use crate::ondisk::key::{Key, item, objectid};
 use crate::path::{Path, Root};
 use crate::readahead::Reada;
@@ -231,28 +229,6 @@ impl FileSystem {
         }
         let Some((_, data)) = path.item() else { return Ok(DevStats::default()) };
         DevStats::parse(data).map_err(|why| damaged(tree.id, key, &why))
-    }
-
-    /// The number of the subvolume that is mounted by default.
-    ///
-    /// # Errors
-    /// The tree of roots is damaged.
-    pub async fn default_subvolume(self: &Arc<Self>) -> Result<u64, TreeError> {
-        const NAME: &[u8] = b"default";
-        let tree = self.tree_root();
-        let key = Key::new(objectid::ROOT_TREE_DIR, item::DIR_ITEM, name_hash(NAME));
-        let mut path = Path::new(self, tree);
-        if !path.search(key).await? || path.key() != Some(key) {
-            return Ok(objectid::FS_TREE);
-        }
-        let Some((_, data)) = path.item() else { return Ok(objectid::FS_TREE) };
-        for entry in DirEntries::new(data) {
-            let entry = entry.map_err(|why| damaged(tree.id, key, &why))?;
-            if entry.name == NAME && entry.location.kind == item::ROOT_ITEM {
-                return Ok(entry.location.objectid);
-            }
-        }
-        Ok(objectid::FS_TREE)
     }
 }
 

@@ -297,34 +297,6 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_at_its_place() {
-        let bytes = counting::<24>();
-        let item = DiskExtentItem::ref_from_bytes(&bytes).unwrap();
-        assert_eq!(item.refs, 0x0807_0605_0403_0201);
-        assert_eq!(item.generation, 0x100f_0e0d_0c0b_0a09);
-        assert_eq!(item.flags, 0x1817_1615_1413_1211);
-        let bytes = counting::<18>();
-        let item = DiskTreeBlockInfo::ref_from_bytes(&bytes).unwrap();
-        assert_eq!(item.key.objectid, 0x0807_0605_0403_0201);
-        assert_eq!(item.key.kind, 9);
-        assert_eq!(item.key.offset, 0x1110_0f0e_0d0c_0b0a);
-        assert_eq!(item.level, 18);
-        let bytes = counting::<9>();
-        let item = DiskInlineRef::ref_from_bytes(&bytes).unwrap();
-        assert_eq!(item.kind, 1);
-        assert_eq!(item.offset, 0x0908_0706_0504_0302);
-        let bytes = counting::<28>();
-        let item = DiskExtentDataRef::ref_from_bytes(&bytes).unwrap();
-        assert_eq!(item.root, 0x0807_0605_0403_0201);
-        assert_eq!(item.objectid, 0x100f_0e0d_0c0b_0a09);
-        assert_eq!(item.offset, 0x1817_1615_1413_1211);
-        assert_eq!(item.count, 0x1c1b_1a19);
-        let bytes = counting::<4>();
-        let item = DiskSharedDataRef::ref_from_bytes(&bytes).unwrap();
-        assert_eq!(item.count, 0x0403_0201);
-    }
-
-    #[test]
     fn references_to_data_follow_each_other() {
         let bytes = join(&[
             &head(1),

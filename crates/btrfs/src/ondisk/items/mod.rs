@@ -19,9 +19,7 @@ use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 pub use csum::CsumItem;
-pub use device::{
-    BalanceArgs, BalanceFlags, BalanceItem, DevReplaceItem, DevReplaceState, DevStats,
-};
+pub use device::{BalanceArgs, BalanceItem, DevStats};
 pub use dir::{DirEntries, DirEntry, DirLogItem, DiskDirItem, FileType};
 pub use extent::{
     BackRef, BackRefs, DiskExtentDataRef, DiskExtentItem, DiskInlineRef, DiskSharedDataRef,
@@ -30,18 +28,18 @@ pub use extent::{
 pub use file_extent::{
     Compression, DataExtent, DiskFileExtent, DiskFileExtentData, FileExtent, FileExtentBody,
 };
-pub use hash::{extent_data_ref_hash, extref_hash, name_hash};
+pub use hash::name_hash;
 pub use inode::{
     DiskInodeExtref, DiskInodeRef, InodeExtref, InodeExtrefs, InodeFlags, InodeItem, InodeRef,
-    InodeRefs, Timespec, VerityDescriptorItem,
+    InodeRefs, Timespec,
 };
-pub use quota::{QgroupInfoItem, QgroupLimitItem, QgroupStatus, QgroupStatusItem};
+pub use quota::{QgroupInfoItem, QgroupLimitItem, QgroupStatusItem};
 pub use root::{DiskRootItem, DiskRootItemTail, DiskRootRef, RootFlags, RootItem, RootRef};
 pub use space::{
     BlockGroup, DevExtent, DiskBlockGroupItem, FREE_SPACE_BITMAP_SIZE, FreeRanges, FreeSpaceBitmap,
     FreeSpaceHeader, FreeSpaceInfo,
 };
-pub use stripe::{RaidStride, raid_stripe, uuid_of_key, uuid_subvolumes};
+pub use stripe::{RaidStride, raid_stripe, uuid_subvolumes};
 
 /// Maximum length of a name in bytes (`BTRFS_NAME_LEN`, and `XATTR_NAME_MAX`).
 pub const NAME_LEN_MAX: usize = 255;

@@ -220,62 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_root_is_at_its_place() {
+    fn a_root_gives_its_place_its_progress_and_its_identities() {
         let bytes = new_form();
         let root = RootItem::parse(&bytes).unwrap();
         let item = root.disk;
-        assert_eq!(item.generation, 0xa8a7_a6a5_a4a3_a2a1);
-        assert_eq!(item.root_dirid, 0xb0af_aead_acab_aaa9);
-        assert_eq!(item.bytenr, 0xb8b7_b6b5_b4b3_b2b1);
-        assert_eq!(item.byte_limit, 0xc0bf_bebd_bcbb_bab9);
-        assert_eq!(item.bytes_used, 0xc8c7_c6c5_c4c3_c2c1);
-        assert_eq!(item.last_snapshot, 0xd0cf_cecd_cccb_cac9);
-        assert_eq!(item.flags, 0xd8d7_d6d5_d4d3_d2d1);
-        assert_eq!(item.refs, 0xdcdb_dad9);
-        assert_eq!(item.drop_progress.objectid, 0xe4e3_e2e1_e0df_dedd);
-        assert_eq!(item.drop_progress.kind, 229);
-        assert_eq!(item.drop_progress.offset, 0xedec_ebea_e9e8_e7e6);
-        assert_eq!((item.drop_level, item.level), (5, 7));
-        assert_eq!(root.at(), Logical(item.bytenr.get()));
+        assert_eq!(root.at(), Logical(0xb8b7_b6b5_b4b3_b2b1));
         assert_eq!(root.drop_progress(), Key::from(&item.drop_progress));
+        assert_eq!((item.drop_level, item.level), (5, 7));
         assert!(root.flags().contains(RootFlags::RDONLY | RootFlags::DEAD));
         let item = root.tail.unwrap();
-        assert_eq!(item.uuid, std::array::from_fn(|i| 248_u8.wrapping_add(i as u8)));
-        assert_eq!(item.parent_uuid, std::array::from_fn(|i| 8_u8.wrapping_add(i as u8)));
-        assert_eq!(item.received_uuid, std::array::from_fn(|i| 24_u8.wrapping_add(i as u8)));
-        assert_eq!(item.ctransid, 0x2f2e_2d2c_2b2a_2928);
-        assert_eq!(item.otransid, 0x3736_3534_3332_3130);
-        assert_eq!(item.stransid, 0x3f3e_3d3c_3b3a_3938);
-        assert_eq!(item.rtransid, 0x4746_4544_4342_4140);
-        assert_eq!(
-            (item.ctime.sec.get(), item.ctime.nsec.get()),
-            (0x4f4e_4d4c_4b4a_4948, 0x5352_5150)
-        );
-        assert_eq!(
-            (item.otime.sec.get(), item.otime.nsec.get()),
-            (0x5b5a_5958_5756_5554, 0x5f5e_5d5c)
-        );
-        assert_eq!(
-            (item.stime.sec.get(), item.stime.nsec.get()),
-            (0x6766_6564_6362_6160, 0x6b6a_6968)
-        );
-        assert_eq!(
-            (item.rtime.sec.get(), item.rtime.nsec.get()),
-            (0x7372_7170_6f6e_6d6c, 0x7776_7574)
-        );
-        assert_eq!(
-            item.reserved,
-            [
-                0x7f7e_7d7c_7b7a_7978,
-                0x8786_8584_8382_8180,
-                0x8f8e_8d8c_8b8a_8988,
-                0x9796_9594_9392_9190,
-                0x9f9e_9d9c_9b9a_9998,
-                0xa7a6_a5a4_a3a2_a1a0,
-                0xafae_adac_abaa_a9a8,
-                0xb7b6_b5b4_b3b2_b1b0
-            ]
-        );
         assert_eq!(root.uuid(), Some(Uuid::from_bytes(item.uuid)));
         assert_eq!(root.parent_uuid(), Some(Uuid::from_bytes(item.parent_uuid)));
         assert_eq!(root.received_uuid(), Some(Uuid::from_bytes(item.received_uuid)));

@@ -127,11 +127,6 @@ impl FreeSpaceInfo {
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("free space info", bytes)
     }
-
-    /// Whether ranges are recorded as bitmaps (`BTRFS_FREE_SPACE_USING_BITMAPS`).
-    pub fn uses_bitmaps(&self) -> bool {
-        self.flags.get() & 1 != 0
-    }
 }
 
 /// Maximum size of a bitmap in bytes (`BTRFS_FREE_SPACE_BITMAP_SIZE`).
@@ -237,43 +232,8 @@ impl FreeSpaceHeader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::counting;
     use super::*;
     use crate::ondisk::key::item;
-
-    #[test]
-    fn every_field_is_at_its_place() {
-        let bytes = counting::<48>();
-        let item = DevExtent::parse(Key::MIN, &bytes).unwrap();
-        assert_eq!(item.chunk_tree, 0x0807_0605_0403_0201);
-        assert_eq!(item.chunk_objectid, 0x100f_0e0d_0c0b_0a09);
-        assert_eq!(item.chunk_offset, 0x1817_1615_1413_1211);
-        assert_eq!(item.length, 0x201f_1e1d_1c1b_1a19);
-        assert_eq!(item.chunk_tree_uuid, std::array::from_fn(|i| 33_u8.wrapping_add(i as u8)));
-        assert_eq!(item.chunk(), Logical(0x1817_1615_1413_1211));
-        assert_eq!(
-            item.chunk_tree_uuid(),
-            Uuid::from_u128(0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30)
-        );
-        let bytes = counting::<24>();
-        let item = DiskBlockGroupItem::ref_from_bytes(&bytes).unwrap();
-        assert_eq!(item.used, 0x0807_0605_0403_0201);
-        assert_eq!(item.chunk_objectid, 0x100f_0e0d_0c0b_0a09);
-        assert_eq!(item.flags, 0x1817_1615_1413_1211);
-        let bytes = counting::<8>();
-        let item = FreeSpaceInfo::parse(&bytes).unwrap();
-        assert_eq!(item.extent_count, 0x0403_0201);
-        assert_eq!(item.flags, 0x0807_0605);
-        assert!(item.uses_bitmaps());
-        let bytes = counting::<41>();
-        let item = FreeSpaceHeader::parse(&bytes).unwrap();
-        assert_eq!(item.location.objectid, 0x0807_0605_0403_0201);
-        assert_eq!(item.location.kind, 9);
-        assert_eq!(item.location.offset, 0x1110_0f0e_0d0c_0b0a);
-        assert_eq!(item.generation, 0x1918_1716_1514_1312);
-        assert_eq!(item.num_entries, 0x2120_1f1e_1d1c_1b1a);
-        assert_eq!(item.num_bitmaps, 0x2928_2726_2524_2322);
-    }
 
     #[test]
     fn sizes_are_exact() {

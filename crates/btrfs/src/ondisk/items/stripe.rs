@@ -1,12 +1,10 @@
 //! Items that are plain arrays: the stripes of an extent, and the subvolumes of a UUID.
 
 use ashlar_block::ondisk_layout;
-use uuid::Uuid;
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ItemError, array};
-use crate::ondisk::key::Key;
 use crate::units::{DevId, Physical};
 
 /// `struct btrfs_raid_stride`: location of a copy on a device.
@@ -51,19 +49,10 @@ pub fn uuid_subvolumes(bytes: &[u8]) -> Result<&[U64], ItemError> {
     array("uuid item", bytes)
 }
 
-/// The UUID in the key of a `UUID_SUBVOL` or `UUID_RECEIVED_SUBVOL`.
-pub fn uuid_of_key(key: Key) -> Uuid {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&key.objectid.to_le_bytes());
-    bytes[8..].copy_from_slice(&key.offset.to_le_bytes());
-    Uuid::from_bytes(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::counting;
     use super::*;
-    use crate::ondisk::key::item;
 
     #[test]
     fn strides_follow_each_other() {
@@ -79,12 +68,6 @@ mod tests {
             let size = ItemError::Size { item: "raid stripe", found, wanted };
             assert_eq!(raid_stripe(&bytes[..len]), Err(size));
         }
-    }
-
-    #[test]
-    fn a_uuid_is_in_its_key() {
-        let key = Key::new(0x0807_0605_0403_0201, item::UUID_SUBVOL, 0x100f_0e0d_0c0b_0a09);
-        assert_eq!(uuid_of_key(key).as_bytes(), &counting::<16>());
     }
 
     #[test]
