@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ashlar_block::{BioResult, Op, Status};
+use rangemap::RangeSet;
 
-use crate::ranges::RangeMap;
 use crate::store::{Fill, SectorData, Store};
 
 /// How a sector returns wrong contents until it is written again.
@@ -36,9 +36,9 @@ pub enum Corruption {
 #[derive(Clone, Default)]
 pub(crate) struct Faults {
     /// Reads fail until the sector is written.
-    pub(crate) latent: RangeMap<()>,
+    pub(crate) latent: RangeSet<u64>,
     /// Writes fail.
-    pub(crate) unwritable: RangeMap<()>,
+    pub(crate) unwritable: RangeSet<u64>,
     /// Reads that succeed before one fails.
     pub(crate) fail_read_in: Option<u64>,
     /// Writes that succeed before one fails.
@@ -95,15 +95,18 @@ impl Faults {
         if countdown(&mut self.fail_write_in) {
             return range.start..range.start;
         }
-        match self.unwritable.first_in(range.clone()) {
-            Some(bad) => range.start..bad,
+        match self.unwritable.overlapping(&range).next() {
+            Some(bad) => range.start..bad.start.max(range.start),
             None => range,
         }
     }
 
     /// A new write clears the read faults of the old contents.
     pub(crate) fn rewritten(&mut self, range: Range<u64>) {
-        self.latent.clear(range.clone());
+        if range.is_empty() {
+            return;
+        }
+        self.latent.remove(range.clone());
         let healed: Vec<u64> = self.corrupt.range(range).map(|(sector, _)| *sector).collect();
         for sector in healed {
             self.corrupt.remove(&sector);

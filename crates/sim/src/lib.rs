@@ -34,7 +34,6 @@ pub mod media;
 pub mod model;
 pub mod modelled;
 pub mod oracle;
-pub mod ranges;
 pub mod rng;
 pub mod runs;
 pub mod scheduler;

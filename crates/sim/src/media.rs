@@ -173,13 +173,17 @@ impl Media {
 
     /// Reads of these sectors fail (`Medium`) until they are written.
     pub fn fail_reads(&self, range: Range<u64>) {
-        self.lock().faults.latent.set(range, ());
+        if !range.is_empty() {
+            self.lock().faults.latent.insert(range);
+        }
     }
 
     /// Writes to these sectors fail (`Io`); the part of a request before the first of them may have been
     /// written.
     pub fn fail_writes(&self, range: Range<u64>) {
-        self.lock().faults.unwritable.set(range, ());
+        if !range.is_empty() {
+            self.lock().faults.unwritable.insert(range);
+        }
     }
 
     /// The `n`-th write, discard or write-zeroes from now (0 is the next) fails (`Io`).

@@ -417,7 +417,7 @@ impl State {
         if countdown(&mut self.faults.fail_read_in) {
             return Err(Status::Medium);
         }
-        if self.faults.latent.first_in(range.clone()).is_some() {
+        if self.faults.latent.overlaps(&range) {
             return Err(Status::Medium);
         }
         let mut bytes = Vec::with_capacity(rq.len().bytes() as usize);

@@ -7,7 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::ranges::RangeMap;
+use rangemap::RangeMap;
+
 use crate::rng::mix;
 
 /// The contents of one sector.
@@ -66,8 +67,11 @@ impl Content {
         }
     }
 
-    /// Whether the two are the same without a look at the bytes.
-    fn is_same(&self, other: &Self) -> bool {
+}
+
+/// Whether the two are the same without a look at the bytes.
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Fill(fill), Self::Fill(other)) => fill == other,
             (Self::Data { first, data }, Self::Data { first: other_first, data: other }) => {
@@ -78,10 +82,12 @@ impl Content {
     }
 }
 
+impl Eq for Content {}
+
 /// Sparse contents; cloning copies no data.
 #[derive(Clone)]
 pub struct Store {
-    contents: RangeMap<Content>,
+    contents: RangeMap<u64, Content>,
     /// What all other sectors hold.
     background: Content,
 }
@@ -89,19 +95,23 @@ pub struct Store {
 impl Store {
     /// A store with `fill` everywhere.
     pub fn new(fill: Fill) -> Self {
-        Self { contents: RangeMap::default(), background: Content::Fill(fill) }
+        Self { contents: RangeMap::new(), background: Content::Fill(fill) }
     }
 
     /// The contents of a sector.
     pub fn get(&self, sector: u64) -> SectorData {
-        self.contents.get(sector).unwrap_or(&self.background).sector(sector)
+        self.contents.get(&sector).unwrap_or(&self.background).sector(sector)
     }
 
     /// `range` in parts, in order, each with what it holds.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, &Content)> {
         let end = range.end;
         let mut at = range.start;
-        let mut known = self.contents.within(range).peekable();
+        let within = self.contents.overlapping(range.clone());
+        let clip = move |(part, content): (&Range<u64>, _)| {
+            (part.start.max(range.start)..part.end.min(end), content)
+        };
+        let mut known = within.map(clip).peekable();
         std::iter::from_fn(move || {
             let next = known.peek().map_or(end, |(part, _)| part.start);
             let (part, content) = match at < next {
@@ -123,14 +133,21 @@ impl Store {
         }
     }
 
+    fn set(&mut self, range: Range<u64>, content: Content) {
+        // The map refuses it.
+        if !range.is_empty() {
+            self.contents.insert(range, content);
+        }
+    }
+
     /// Replaces the contents of `range` by its part of `data`, whose first sector is `first`.
     pub fn write(&mut self, range: Range<u64>, first: u64, data: &Arc<[SectorData]>) {
-        self.contents.set(range, Content::Data { first, data: Arc::clone(data) });
+        self.set(range, Content::Data { first, data: Arc::clone(data) });
     }
 
     /// Replaces the contents of `range` by `fill`.
     pub fn fill(&mut self, range: Range<u64>, fill: Fill) {
-        self.contents.set(range, Content::Fill(fill));
+        self.set(range, Content::Fill(fill));
     }
 
     /// The ranges of sectors within `[0, capacity)` that differ from `other`.
@@ -143,7 +160,7 @@ impl Store {
         for (part, content) in self.parts(0..capacity) {
             for (part, other) in other.parts(part) {
                 match (content, other) {
-                    _ if content.is_same(other) => {}
+                    _ if content == other => {}
                     (Content::Fill(_), Content::Fill(_)) => add(part),
                     _ => part
                         .filter(|at| content.sector(*at) != other.sector(*at))
