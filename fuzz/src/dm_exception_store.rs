@@ -4,15 +4,13 @@
 //! Input: a byte of flags, then the start of the device. The device is larger, and ends in zeroes.
 
 use std::collections::HashSet;
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
-use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sectors, Status};
+use ashlar_block::{Disk, Gateway, Limits, Sectors};
 use ashlar_dm::snapshot::examine;
 use ashlar_dm::snapshot::ondisk::{Geometry, Header};
 use zerocopy::IntoBytes;
+
+use crate::memory::{Memory, block_on};
 
 /// The header is corrected, so that the code after that check is reached; chunks have 1 to 16 sectors.
 const RESEAL: u8 = 1;
@@ -22,44 +20,6 @@ const HUGE: u8 = 2;
 /// Size of the origin.
 const ORIGIN: Sectors = Sectors(1 << 16);
 const COW: Sectors = Sectors(1 << 12);
-
-struct Ram {
-    disk: Disk,
-    data: Vec<u8>,
-}
-
-impl BlockDevice for Ram {
-    fn disk(&self) -> &Disk {
-        &self.disk
-    }
-
-    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        if bio.op != Op::Read {
-            return IoFuture::failed(Status::ReadOnly);
-        }
-        let mut at = usize::try_from(bio.sector.bytes()).unwrap_or(usize::MAX);
-        for segment in &bio.segments {
-            let from = self.data.get(at..).unwrap_or_default();
-            segment.fill_zero();
-            segment.copy_from(&from[..from.len().min(segment.len())]);
-            at = at.saturating_add(segment.len());
-        }
-        drop(bio);
-        IoFuture::ready(Ok(()))
-    }
-}
-
-/// The device never waits for anything.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..10_000_000 {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
-        }
-    }
-    panic!("a look that never ends");
-}
 
 /// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
@@ -72,7 +32,7 @@ pub fn run(data: &[u8]) -> bool {
     }
     let size = if flags & HUGE == 0 { COW } else { Sectors(1 << 40) };
     let disk = Disk::new("cow", size, Limits::default());
-    let cow = Gateway::new(Arc::new(Ram { disk, data }));
+    let cow = Gateway::new(Memory::for_reading(disk, data));
     match block_on(examine(&cow, ORIGIN)) {
         Ok(None) => false,
         Ok(Some(found)) => {

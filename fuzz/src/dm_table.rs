@@ -8,27 +8,10 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
-use ashlar_block::{
-    Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sectors,
-};
+use ashlar_block::{Disk, Gateway, Limits, LocalFuture, Runtime, Sectors};
 use ashlar_dm::{Context, Devices, Table, text};
 
-/// A device of zeroes, whose I/O ends at once.
-struct Zeroes(Disk);
-
-impl BlockDevice for Zeroes {
-    fn disk(&self) -> &Disk {
-        &self.0
-    }
-
-    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        match bio.op {
-            Op::Read => bio.segments.iter().for_each(ashlar_block::Segment::fill_zero),
-            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {}
-        }
-        IoFuture::ready(Ok(()))
-    }
-}
+use crate::memory::Memory;
 
 struct DeviceList([Gateway; 3]);
 
@@ -41,7 +24,7 @@ impl Devices for DeviceList {
 static DEVICES: LazyLock<DeviceList> = LazyLock::new(|| {
     let device = |name, sectors, logical_block_bytes| {
         let limits = Limits { logical_block_bytes, ..Limits::default() };
-        Gateway::new(Arc::new(Zeroes(Disk::new(name, Sectors(sectors), limits))))
+        Gateway::new(Memory::writable(Disk::new(name, Sectors(sectors), limits), Vec::new()))
     };
     DeviceList([device("a", 64, 512), device("b", 1 << 20, 512), device("c", 1 << 40, 4096)])
 });

@@ -10,21 +10,18 @@
     reason = "an operation that is added falls under the strictest check here"
 )]
 
-use std::future::Future;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::byte_volume::Holes;
-use ashlar_block::{
-    Bio, BioResult, BlockDevice, Buffer, ByteVolume, Disk, Features, Gateway, IoFuture, Limits, Op,
-    Sectors,
-};
+use ashlar_block::{BlockDevice, Buffer, ByteVolume, Disk, Features, Gateway, Limits, Sectors};
 use ashlar_export::fuse::job::JobReply;
 use ashlar_export::fuse::request::{Operation, Request};
 use ashlar_export::fuse::session::{Action, Session};
 use ashlar_export::fuse::tree::{Access, Entry, Namespace, Owner};
 use rustix::io::Errno;
+
+use crate::memory::{Memory, block_on};
 
 /// The arguments are the whole message, including header and length.
 const RAW: u8 = 1;
@@ -76,56 +73,6 @@ const OPCODES: [u32; 24] = [
 /// The volume's initial contents: without zeroes, and different in each sector.
 fn contents() -> Vec<u8> {
     (0..VOLUME).map(|at| (at % 251 + 1) as u8).collect()
-}
-
-struct Ram {
-    disk: Disk,
-    data: Mutex<Vec<u8>>,
-}
-
-impl Ram {
-    fn new() -> Self {
-        let limits = Limits {
-            max_write_zeroes: Sectors(64),
-            features: Features::WRITE_CACHE,
-            ..Limits::default()
-        };
-        let disk = Disk::new("md0", Sectors::from_bytes_floor(VOLUME as u64), limits);
-        Self { disk, data: Mutex::new(contents()) }
-    }
-
-    fn serve(&self, bio: &Bio) -> BioResult {
-        let mut data = self.data.lock().expect("one thread");
-        let mut at = bio.sector.bytes() as usize;
-        match bio.op {
-            Op::Flush => {}
-            Op::Discard => unreachable!("not offered"),
-            Op::WriteZeroes => data[at..at + bio.len.bytes() as usize].fill(0),
-            Op::Read | Op::Write => {
-                for segment in &bio.segments {
-                    let part = &mut data[at..at + segment.len()];
-                    match bio.op {
-                        Op::Read => segment.copy_from(part),
-                        _ => segment.copy_to(part),
-                    }
-                    at += segment.len();
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl BlockDevice for Ram {
-    fn disk(&self) -> &Disk {
-        &self.disk
-    }
-
-    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        let result = self.serve(&bio);
-        drop(bio);
-        IoFuture::ready(result)
-    }
 }
 
 struct Tree(Arc<ByteVolume>);
@@ -226,18 +173,6 @@ fn open(session: &Session<Tree>) {
     }
 }
 
-/// The volume never waits for anything.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = std::pin::pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..10_000 {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
-        }
-    }
-    panic!("a request waits forever");
-}
-
 /// Checks the header of a reply; returns the rest if it reports success.
 fn body(head: &[u8], data: usize, unique: u64) -> Option<&[u8]> {
     let word = |at| u32::from_ne_bytes(head[at..at + 4].try_into().expect("four bytes"));
@@ -296,7 +231,13 @@ fn unique_of(done: &JobReply) -> u64 {
 
 /// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
-    let ram = Arc::new(Ram::new());
+    let limits = Limits {
+        max_write_zeroes: Sectors(64),
+        features: Features::WRITE_CACHE,
+        ..Limits::default()
+    };
+    let disk = Disk::new("md0", Sectors::from_bytes_floor(VOLUME as u64), limits);
+    let ram = Memory::writable(disk, contents());
     let volume = Gateway::new(Arc::clone(&ram) as Arc<dyn BlockDevice>);
     let tree = Tree(Arc::new(ByteVolume::new(volume)));
     let owner = Owner { uid: 0, gid: 0, since: Duration::ZERO };
@@ -349,7 +290,6 @@ pub fn run(data: &[u8]) -> bool {
             }
         }
     }
-    let held = ram.data.lock().expect("one thread");
-    assert!(*held == mirror, "the volume is not what was written");
+    assert!(ram.holds(&mirror), "the volume is not what was written");
     accepted
 }

@@ -19,6 +19,7 @@ pub mod lvm_label;
 pub mod lvm_text;
 pub mod md_assembly;
 pub mod md_superblock;
+mod memory;
 pub mod mutate;
 pub mod nbd_client;
 pub mod nbd_handshake;

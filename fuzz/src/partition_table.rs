@@ -4,14 +4,11 @@
 //! Input: one byte of flags, then the start of the disk or, with `ENDS`, its start and its end in equal parts. The rest
 //! is zeroes. With `RESEAL` checksums are corrected.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-
-use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sectors, Status};
+use ashlar_block::{Disk, Gateway, Limits, Sectors};
 use ashlar_stack::partitions::{TableState, read};
 use ashlar_stack::probe::signatures;
+
+use crate::memory::{Memory, block_on};
 
 /// The checksums of a GPT's headers and entries are corrected.
 const RESEAL: u8 = 1;
@@ -21,29 +18,6 @@ const LARGE: u8 = 2;
 const ENDS: u8 = 4;
 /// The smallest disk.
 pub const MIN_BYTES: usize = 64 << 10;
-
-/// A disk in memory, for reading.
-struct Memory(Disk, Vec<u8>);
-
-impl BlockDevice for Memory {
-    fn disk(&self) -> &Disk {
-        &self.0
-    }
-
-    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        IoFuture::ready(match bio.op {
-            Op::Read => {
-                let mut at = bio.sector.bytes() as usize;
-                for segment in &bio.segments {
-                    segment.copy_from(&self.1[at..at + segment.len()]);
-                    at += segment.len();
-                }
-                Ok(())
-            }
-            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => Err(Status::ReadOnly),
-        })
-    }
-}
 
 /// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
@@ -62,8 +36,8 @@ pub fn run(data: &[u8]) -> bool {
     }
     let len = Sectors(bytes.len() as u64 / 512);
     let limits = Limits { logical_block_bytes: block as u32, ..Limits::default() };
-    let gateway = Gateway::new(Arc::new(Memory(Disk::new("fuzz", len, limits), bytes)));
-    let found = ready(async {
+    let gateway = Gateway::new(Memory::for_reading(Disk::new("fuzz", len, limits), bytes));
+    let found = block_on(async {
         let signatures = signatures(&gateway).await.expect("memory can be read");
         read(&gateway, &signatures).await.expect("memory can be read")
     });
@@ -91,12 +65,4 @@ fn reseal(bytes: &mut [u8], at: usize, block: usize) {
     let size = number(bytes, 12).min(block);
     let sum = crc32fast::hash(&bytes[at..at + size]);
     bytes[at + 16..at + 20].copy_from_slice(&sum.to_le_bytes());
-}
-
-/// The result of a future that never waits.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("memory is always ready"),
-    }
 }
