@@ -3,6 +3,7 @@
 use super::super::info::BlockSize;
 use super::*;
 use crate::nbd::context::ChangeMaps;
+use crate::nbd::testing::Chance;
 use ashlar_nbd::wire::{
     FLAG_HAS_FLAGS, FLAG_SEND_DF, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME,
     OPT_SET_META_CONTEXT, REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
@@ -383,23 +384,11 @@ fn the_table_has_one_next_state_for_each_pair_and_reaches_every_state() {
     }
 }
 
-/// xorshift64*: random enough for a test, the same in every run.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}
-
 #[test]
 fn random_bytes_behind_good_beginnings_never_panic_and_answers_are_bounded() {
     let exports = exports();
     for seed in 1..4000_u64 {
-        let mut chance = Chance(seed);
+        let chance = Chance::new(seed);
         let mut handshake = Handshake::new();
         let mut input = vec![0, 0, 0, 3];
         for _ in 0..chance.below(8) {

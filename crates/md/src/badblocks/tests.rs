@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ashlar_sim::Rng;
+
 use super::*;
 use crate::ondisk::bad_block_log::{END, entry, parse};
 
@@ -138,7 +140,7 @@ fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
     const SECTORS: usize = 4;
     // Scattered single units fill the log, so that entries in all its sectors change.
     const SPACE: usize = 3000;
-    let mut random = Random(11);
+    let mut random = Rng::new(11);
     for round in 0..12 {
         let shift = round % 3;
         let list = empty(SECTORS as u64, shift);
@@ -149,9 +151,9 @@ fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
             // Sectors that were bad at all times since the old image.
             let mut kept: BTreeSet<u64> = old_sectors.clone();
             // In some rounds the list grows, in others it shrinks.
-            let (sets, clears) = [(80, 3), (20, 20), (5, 40)][random.below(3)];
+            let (sets, clears) = [(80, 3), (20, 20), (5, 40)][random.index(3)];
             for _ in 0..random.below(sets + 1) {
-                let (start, len) = (random.below(SPACE) as u64, 1 + random.below(3) as u64);
+                let (start, len) = (random.below(SPACE as u64), 1 + random.below(3));
                 if set(&list, start, len).is_ok() {
                     naive.set(start, len);
                 } else {
@@ -159,7 +161,7 @@ fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
                 }
             }
             for _ in 0..random.below(clears + 1) {
-                let (start, len) = (random.below(SPACE) as u64, random.below(20) as u64);
+                let (start, len) = (random.below(SPACE as u64), random.below(20));
                 if clear(&list, start, len).is_ok() {
                     naive.clear(start, len);
                     kept.retain(|sector| naive.sectors.contains_key(sector));
@@ -426,17 +428,5 @@ fn a_user_writes_a_range_or_a_range_with_a_minus() {
         18446744073709551615 1|18446744073709551616 1";
     for text in wrong.split('|') {
         assert_eq!(Change::parse(text), Err(InvalidChange), "{text:?}");
-    }
-}
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % bound as u64) as usize
     }
 }

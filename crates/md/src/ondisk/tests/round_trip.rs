@@ -1,10 +1,11 @@
 //! Written superblocks read back unchanged, and an update changes only its fields.
 
 use ashlar_block::units::{Sector, Sectors};
+use ashlar_sim::Rng;
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use super::{Random, created_spec, image};
+use super::{created_spec, image};
 use crate::ondisk::create::create;
 use crate::ondisk::examine::{Examine1, Examine090};
 use crate::ondisk::probe::{identify, probe_ranges};
@@ -231,18 +232,18 @@ fn a_0_90_array_records_nothing_else() {
 
 #[test]
 fn random_superblocks_survive_being_written_and_read() {
-    let mut random = Random(11);
+    let mut random = Rng::new(11);
     let mut superblock = raid10();
     for round in 0..2000 {
-        superblock.events = random.next();
-        superblock.resync_offset = Sectors(random.next());
-        superblock.utime = Timestamp::from_raw(random.next());
-        superblock.corrected_reads = random.next() as u32;
-        superblock.size = Sectors(128 + random.below(202_000) as u64);
-        superblock.recovery_offset = (round % 3 == 0).then(|| Sectors(random.next()));
+        superblock.events = random.next_u64();
+        superblock.resync_offset = Sectors(random.next_u64());
+        superblock.utime = Timestamp::from_raw(random.next_u64());
+        superblock.corrected_reads = random.next_u64() as u32;
+        superblock.size = Sectors(128 + random.below(202_000));
+        superblock.recovery_offset = (round % 3 == 0).then(|| Sectors(random.next_u64()));
         superblock.bitmap_offset = (round % 2 == 0).then(|| 2 + random.below(2000) as i32);
         superblock.flags = DeviceFlags { write_mostly: round % 5 == 0, failfast: round % 7 == 0 };
-        let number = random.below(superblock.roles.len());
+        let number = random.index(superblock.roles.len());
         superblock.roles[number] = match random.below(5) {
             0 => Role::Spare,
             1 => Role::Faulty,
@@ -267,7 +268,7 @@ fn random_damage_never_panics() {
         (image("by-hand/superblock_0_90.bin"), OLD_DEVICE),
         (raid10().encode(4096).unwrap(), DEVICE),
     ];
-    let mut random = Random(13);
+    let mut random = Rng::new(13);
     let (mut accepted, mut refused) = (0, 0);
     for round in 0..6000 {
         let (image, device) = &images[round % images.len()];
@@ -275,8 +276,8 @@ fn random_damage_never_panics() {
         for _ in 0..1 + random.below(4) {
             // Damage mostly the bytes with fields.
             let reach = if random.below(4) == 0 { 4096 } else { 300 };
-            let at = random.below(reach);
-            let value = random.next();
+            let at = random.index(reach);
+            let value = random.next_u64();
             match random.below(3) {
                 0 => bytes[at] ^= 1 << (value % 8),
                 1 => bytes[at] = value as u8,
@@ -286,8 +287,11 @@ fn random_damage_never_panics() {
         if round % 2 == 0 {
             reseal(&mut bytes);
         }
-        let device =
-            if random.below(3) == 0 { Sectors(random.next() >> random.below(64)) } else { *device };
+        let device = if random.below(3) == 0 {
+            Sectors(random.next_u64() >> random.below(64))
+        } else {
+            *device
+        };
         for (version, parsed) in parse_everywhere(&bytes, device) {
             match parsed {
                 Ok(superblock) => {
