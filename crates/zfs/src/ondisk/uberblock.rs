@@ -25,27 +25,10 @@ pub struct Uberblock {
     pub version: u64,
     /// The transaction group that it completes.
     pub txg: u64,
-    /// Sum of the identities of all vdevs, modulo 2^64.
-    pub guid_sum: u64,
     /// Time of the write, seconds since 1970.
     pub timestamp: u64,
-    /// Highest version known to the software that wrote it.
-    pub software_version: u64,
-    /// The `multihost` fields, if the software was new enough to write them.
-    pub multihost: Option<Multihost>,
-    /// Transaction group of the checkpoint; zero if it is not a checkpoint's.
-    pub checkpoint_txg: u64,
-    /// Progress of a RAID-Z expansion, as stored.
-    pub raidz_reflow: u64,
-}
-
-/// The `multihost` state in an uberblock, for a pool that several hosts can access.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Multihost {
-    /// Nanoseconds since the last heartbeat; zero if `multihost` is off.
-    pub delay_ns: u64,
-    /// Interval, sequence number and fail intervals, as stored.
-    pub config: u64,
+    /// The `multihost` state (interval, sequence number and fail intervals), if the software was new enough to write it.
+    pub multihost: Option<u64>,
 }
 
 /// The contents of a ring of uberblocks.
@@ -63,8 +46,8 @@ impl Uberblock {
     /// The sort key for age, newer is greater: transaction group, then time, then the sequence
     /// number of `multihost`.
     pub fn age(&self) -> (u64, u64, u16) {
-        let sequence = self.multihost.filter(|multihost| multihost.config & MMP_HAS_SEQUENCE != 0);
-        let sequence = sequence.map_or(0, |multihost| (multihost.config >> 32) as u16);
+        let sequence = self.multihost.filter(|config| config & MMP_HAS_SEQUENCE != 0);
+        let sequence = sequence.map_or(0, |config| (config >> 32) as u16);
         (self.txg, self.timestamp, sequence)
     }
 
@@ -87,19 +70,14 @@ impl Uberblock {
     }
 
     fn from_raw<O: ByteOrder>(raw: &RawUberblock<O>, endian: Endian) -> Self {
-        let multihost = (raw.mmp_magic == MMP_MAGIC)
-            .then(|| Multihost { delay_ns: raw.mmp_delay.get(), config: raw.mmp_config.get() });
+        let multihost = (raw.mmp_magic == MMP_MAGIC).then(|| raw.mmp_config.get());
         Self {
             slot: 0,
             endian,
             version: raw.version.get(),
             txg: raw.txg.get(),
-            guid_sum: raw.guid_sum.get(),
             timestamp: raw.timestamp.get(),
-            software_version: raw.software_version.get(),
             multihost,
-            checkpoint_txg: raw.checkpoint_txg.get(),
-            raidz_reflow: raw.raidz_reflow.get(),
         }
     }
 }
@@ -194,12 +172,8 @@ mod tests {
             endian: Endian::Little,
             version: 5000,
             txg: 17,
-            guid_sum: 3,
             timestamp: 19,
-            software_version: 5001,
-            multihost: Some(Multihost { delay_ns: 7, config: MMP_HAS_SEQUENCE | 9 << 32 }),
-            checkpoint_txg: 11,
-            raidz_reflow: 13,
+            multihost: Some(MMP_HAS_SEQUENCE | 9 << 32),
         };
         assert_eq!(expected.age(), (17, 19, 9));
         assert_eq!(Uberblock::parse(&bytes, 0, 5), Ok(Some(expected)));
