@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::MapFile;
-use ashlar_host::error::{Error, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands;

@@ -3,11 +3,11 @@
 //! # Theory
 //!
 //! A command is a file in [`commands`]: its arguments, and a function that runs it and returns an
-//! [`Error`](ashlar_host::error::Error) or an exit code. Commands that look at disks run to their end on one reactor;
-//! `serve` becomes the daemon of [`ashlar_host`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running
+//! [`Error`](ashlar_daemon::error::Error) or an exit code. Commands that look at disks run to their end on one reactor;
+//! `serve` becomes the daemon of [`ashlar_daemon`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running
 //! daemon's control socket. Only this crate knows options, `stack.toml`'s place among them, and the terminal.
 //!
-//! States: a command parses, opens, probes, acts, reports. Those of a daemon: [`ashlar_host::daemon`].
+//! States: a command parses, opens, probes, acts, reports. Those of a daemon: [`ashlar_daemon`].
 //!
 //! Invariants: only `serve` and commands that create, change or repair something write to disks. A refused command has
 //! changed nothing. Every failure ends with one line that says what, where and why, and a nonzero exit code.
@@ -28,11 +28,11 @@ mod words;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use ashlar_daemon::error::{Result, USAGE};
 use ashlar_disks::MapFile;
 use ashlar_disks::sandbox;
 use ashlar_disks::{Decorators, Maps};
 use ashlar_engine::signal::{self, Signal};
-use ashlar_host::error::{Result, USAGE};
 use ashlar_terminal::{self as output, Voice};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};

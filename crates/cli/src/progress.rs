@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ashlar_client::client::Client;
 use ashlar_commands::md::await_action;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 pub(crate) use ashlar_terminal::progress::bar;
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use ashlar_view::detail::{Detail, DetailSync};

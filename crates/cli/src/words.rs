@@ -7,7 +7,7 @@ mod table;
 
 use std::ffi::OsString;
 
-use ashlar_host::error::Error;
+use ashlar_daemon::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 

@@ -66,7 +66,6 @@ impl Content {
             Self::Fill(fill) => fill.sector(sector),
         }
     }
-
 }
 
 /// Whether the two are the same without a look at the bytes.

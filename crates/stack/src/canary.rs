@@ -1,7 +1,7 @@
 //! Rules that a test can break on purpose, to see that the simulation of the daemon notices.
 //!
 //! The rules are those of docs/internals/simulated-daemon.md; this crate and `host`, the control plane, keep them. The code that
-//! keeps a rule asks [`broken`](ashlar_block::canary). crates/host/src/simulation/canaries.rs breaks one rule after the other, and
+//! keeps a rule asks [`broken`](ashlar_block::canary). crates/daemon/src/simulation/canaries.rs breaks one rule after the other, and
 //! the simulation has to find it.
 
 pub use ashlar_block::canary::broken;

@@ -1,6 +1,6 @@
 //! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> host -> {export, commands -> disks -> {sandbox, client}} -> {plot, view -> stack} -> {lvm -> dm, md, btrfs -> files, zfs} -> block`; `engine` and `sim` are beside `block`.
+//! `cli -> daemon -> {export, commands -> disks -> {sandbox, client}} -> {plot, view -> stack} -> {lvm -> dm, md, btrfs -> files, zfs} -> block`; `engine` and `sim` are beside `block`.
 //! `top` stands on `client` and `terminal`, and these, like all above them, on `control`. The layers that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{line_of, without_tests};
@@ -46,7 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "host",
+        "daemon",
         &[
             "control", "client", "disks", "commands", "block", "engine", "md", "dm", "lvm",
             "btrfs", "zfs", "export", "sandbox", "stack", "view", "plot",
@@ -57,8 +57,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "block", "files", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "view", "host",
-            "plot", "client", "disks", "commands", "terminal", "top",
+            "block", "files", "engine", "md", "dm", "lvm", "btrfs", "zfs", "stack", "view",
+            "daemon", "plot", "client", "disks", "commands", "terminal", "top",
         ],
     ),
 ];
@@ -110,7 +110,7 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
             } else if name != "cli"
                 && PROGRAM_CRATES.contains(&dependency.as_str())
                 && (name != "terminal" || dependency != BAR_CRATE)
-                && (name != "host" || dependency != OPTIONS_CRATE)
+                && (name != "daemon" || dependency != OPTIONS_CRATE)
             {
                 let message = format!("{dependency} is for a program, {name} has no options");
                 found.push(Finding::error(&manifest.path, line, message));
@@ -230,12 +230,12 @@ mod tests {
         let body = "[dependencies]\nashlar-engine.workspace = true\n";
         assert_eq!(arrows_of("md", body), [(2, "there is no arrow md -> engine".to_owned())]);
         assert_eq!(arrows_of("export", body), []);
-        assert_eq!(arrows_of("host", body), []);
+        assert_eq!(arrows_of("daemon", body), []);
         assert_eq!(arrows_of("cli", body), []);
         assert_eq!(arrows_of("cli", "[dependencies]\nashlar-sim.workspace = true").len(), 1);
         assert_eq!(arrows_of("block", "[dependencies]\nashlar-md = { path = \"../md\" }").len(), 1);
         assert_eq!(arrows_of("stack", "[dependencies]\nashlar.workspace = true").len(), 1);
-        assert_eq!(arrows_of("stack", "[dependencies]\nashlar-host.workspace = true").len(), 1);
+        assert_eq!(arrows_of("stack", "[dependencies]\nashlar-daemon.workspace = true").len(), 1);
     }
 
     #[test]
@@ -244,8 +244,8 @@ mod tests {
         assert_eq!(arrows_of("disks", body).len(), 1);
         assert_eq!(arrows_of("cli", body), []);
         assert_eq!(arrows_of("terminal", body).len(), 1);
-        assert_eq!(arrows_of("host", body), [], "the options of a daemon");
-        assert_eq!(arrows_of("host", "[dependencies]\nclap_mangen.workspace = true").len(), 1);
+        assert_eq!(arrows_of("daemon", body), [], "the options of a daemon");
+        assert_eq!(arrows_of("daemon", "[dependencies]\nclap_mangen.workspace = true").len(), 1);
         let log = "[dependencies]\ntracing-subscriber.workspace = true";
         assert_eq!(arrows_of("cli", log).len(), 1);
         assert_eq!(arrows_of("terminal", log), []);

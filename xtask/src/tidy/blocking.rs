@@ -13,7 +13,7 @@ const CRATES: &[&str] = &[
     "crates/commands/src/",
     "crates/disks/src/",
     "crates/export/src/",
-    "crates/host/src/",
+    "crates/daemon/src/",
     "crates/nbd/src/",
 ];
 
@@ -32,13 +32,13 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/commands/src/trace/files.rs", "commands"),
     ("crates/disks/src/", "commands and the start, and what `disks::asked` asks"),
     ("crates/export/src/fuse/mount.rs", "mounts at the start; at the end the daemon's own mount"),
-    ("crates/host/src/absent.rs", "the start"),
-    ("crates/host/src/daemon.rs", "the start"),
-    ("crates/host/src/defect.rs", "tests"),
-    ("crates/host/src/ending.rs", "a thread of its own"),
-    ("crates/host/src/front_ends/metrics.rs", "the start"),
-    ("crates/host/src/front_ends/mount/users.rs", "the cleanup helper"),
-    ("crates/host/src/front_ends/nbd.rs", "the start"),
+    ("crates/daemon/src/absent.rs", "the start"),
+    ("crates/daemon/src/serve.rs", "the start"),
+    ("crates/daemon/src/defect.rs", "tests"),
+    ("crates/daemon/src/ending.rs", "a thread of its own"),
+    ("crates/daemon/src/front_ends/metrics.rs", "the start"),
+    ("crates/daemon/src/front_ends/mount/users.rs", "the cleanup helper"),
+    ("crates/daemon/src/front_ends/nbd.rs", "the start"),
     ("crates/nbd/src/network.rs", "in the pool, which looks names up"),
 ];
 
@@ -153,9 +153,9 @@ mod tests {
             \"fs::read(path)\";\n\
             #[cfg(test)]\nmod tests {\n    fn x() { fs::read(path); }\n}\n";
         let expected = [3, 4, 5, 6, 7, 9, 11, 12];
-        assert_eq!(lines("crates/host/src/manage.rs", calls), expected);
+        assert_eq!(lines("crates/daemon/src/manage.rs", calls), expected);
         assert_eq!(lines("crates/export/src/nbd/x.rs", calls), expected);
-        for elsewhere in ["crates/cli/src/x.rs", "crates/host/src/metrics/tests.rs"] {
+        for elsewhere in ["crates/cli/src/x.rs", "crates/daemon/src/metrics/tests.rs"] {
             assert_eq!(lines(elsewhere, calls), [], "{elsewhere}");
         }
         assert_eq!(lines("crates/commands/src/lvm/archive.rs", calls), []);

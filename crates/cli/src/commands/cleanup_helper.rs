@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use ashlar_host::cleanup_helper::{self, CleanupTasks};
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::cleanup_helper::{self, CleanupTasks};
+use ashlar_daemon::error::{Error, Result};
 use clap::{ArgAction, Args};
 
 /// Keep a mount and the files of sockets, for the daemon that started this process

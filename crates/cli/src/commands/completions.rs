@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use ashlar_client::client::Client;
 use ashlar_client::interface::{Status, VolumeStatus};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::lending_client;
-use ashlar_host::error::{Error, Result};
 use clap::{Arg, Args, Command};
 use clap_complete::Shell;
 use clap_complete::engine::{

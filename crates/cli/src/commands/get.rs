@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_client::client::Client;
 use ashlar_client::interface::EntryKind;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use clap::Args;
 
 use super::Daemon;

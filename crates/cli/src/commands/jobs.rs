@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_client::client::Client;
 use ashlar_client::interface::{Job, JobAction};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_terminal::progress::clock;
 use ashlar_terminal::table::Column;
 use ashlar_view::graph::human_size;

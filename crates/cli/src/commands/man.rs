@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ashlar_daemon::config::Config;
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::options::{Bytes, Group, Options};
-use ashlar_host::config::Config;
-use ashlar_host::error::{Error, Result};
 use clap::{Arg, ArgAction, Args, Command};
 use clap_mangen::Man as Page;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};

@@ -24,8 +24,8 @@ use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 
 use ashlar_client::client::Client;
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks as disks;
-use ashlar_host::error::{Error, Result};
 use clap::Args;
 
 use crate::help::GLOBAL;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::lvm::local_system_ids;
+use ashlar_daemon::error::Result;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
-use ashlar_host::error::Result;
 use ashlar_view::graph::TEXT_WIDTH;
 use clap::Args;
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::background;
+use ashlar_daemon::config::Config;
+use ashlar_daemon::error::{Error, Result};
+use ashlar_daemon::serve;
 use ashlar_disks as disks;
 use ashlar_disks::options::{self, Given};
-use ashlar_host::config::Config;
-use ashlar_host::daemon::serve;
-use ashlar_host::error::{Error, Result};
 use clap::Args;
 
 use crate::output::Terminal;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use clap::Args;
 
 use super::Daemon;

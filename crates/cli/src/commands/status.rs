@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use ashlar_client::interface;
+use ashlar_daemon::error::Result;
 use ashlar_disks::options::BackEnd;
-use ashlar_host::error::Result;
 use ashlar_view::graph::human_size;
 use clap::Args;
 

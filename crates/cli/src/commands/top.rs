@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use ashlar_client::client::Client;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_top::{Column, Interval, Options, report};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};

@@ -10,7 +10,7 @@ macro_rules! verbs {
         pub(crate) enum $name { $($(#[$attribute])* $verb($command),)* }
 
         impl $name {
-            pub(crate) fn run(self) -> ashlar_host::error::Result<std::process::ExitCode> {
+            pub(crate) fn run(self) -> ashlar_daemon::error::Result<std::process::ExitCode> {
                 match self { $(Self::$verb(command) => command.run(),)* }
             }
         }

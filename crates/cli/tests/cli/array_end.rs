@@ -59,7 +59,7 @@ fn clients_in_their_handshake_keep_no_array_from_ending() {
     daemon.end();
 }
 
-/// What becomes of such an array, its disks and its data is tested on the simulator: crates/host/src/simulation/scenarios/ending.rs.
+/// What becomes of such an array, its disks and its data is tested on the simulator: crates/daemon/src/simulation/scenarios/ending.rs.
 #[test]
 fn a_client_of_an_array_keeps_it_from_ending() {
     let images = two_arrays();

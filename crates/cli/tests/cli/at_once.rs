@@ -1,5 +1,5 @@
 //! Files of disks that the daemon has, and closes. (Changes that several clients request at once are tested on the simulator:
-//! crates/host/src/simulation/scenarios.rs.)
+//! crates/daemon/src/simulation/scenarios.rs.)
 
 use std::fs;
 

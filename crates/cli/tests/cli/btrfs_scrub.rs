@@ -181,7 +181,7 @@ pub(crate) const MODES: [&str; 5] = ["none", "back", "forward", "forward-always"
 
 /// For the log of a program: what a scrub reads ahead.
 pub(crate) const LOG_READAHEAD: (&str, &str) =
-    ("ASHLAR_LOG", "ashlar_commands=debug,ashlar_host=debug");
+    ("ASHLAR_LOG", "ashlar_commands=debug,ashlar_daemon=debug");
 
 /// For each scrub in a log: its mode, and how many tree blocks it read ahead.
 pub(crate) fn read_ahead(log: &str) -> Vec<(String, u64)> {

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use super::support::ashlar;
 
 /// The rooms whose messages name the options of the program.
-const ROOMS: [&str; 4] = ["host/src", "commands/src", "disks/src", "client/src"];
+const ROOMS: [&str; 4] = ["daemon/src", "commands/src", "disks/src", "client/src"];
 
 /// Files and folders of `crates/cli/src`, or of [`ROOMS`], whose texts several commands print, or a command of another
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
-    ("host/src/confinement.rs", &["serve", "md assemble"]),
-    ("host/src/service.rs", &["md add", "md incremental", "lvm vgextend"]),
+    ("daemon/src/confinement.rs", &["serve", "md assemble"]),
+    ("daemon/src/service.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("cli.rs", &["status", "zpool list"]),
     ("help.rs", &["status"]),
     ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
@@ -39,7 +39,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("commands/zpool/place.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
     // A test beside it looks for what it names.
     ("words/table.rs", &[]),
-    ("host/src/absent.rs", &["serve", "md assemble"]),
+    ("daemon/src/absent.rs", &["serve", "md assemble"]),
     ("client/src/access.rs", &["serve", "md assemble"]),
     ("commands/src/acceptance.rs", &["serve"]),
     ("commands/src/btrfs/scrub", &["btrfs scrub start"]),
@@ -49,19 +49,19 @@ const SHARED: &[(&str, &[&str])] = &[
         &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],
     ),
     ("client/src/control_path.rs", &["serve", "md assemble", "status", "zpool list"]),
-    ("host/src/daemon.rs", &["serve", "md assemble"]),
+    ("daemon/src/serve.rs", &["serve", "md assemble"]),
     ("disks/src/maps.rs", &["scan", "serve", "md examine", "btrfs get", "lvm lvs"]),
-    ("host/src/groups.rs", &["lvm lvreduce"]),
+    ("daemon/src/groups.rs", &["lvm lvreduce"]),
     // Comments of the interface.
     ("client/src/interface", &[]),
-    ("host/src/jobs.rs", &["lvm pvmove"]),
+    ("daemon/src/jobs.rs", &["lvm pvmove"]),
     ("commands/src/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
     ("commands/src/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
     ("commands/src/md/assemble.rs", &["md assemble"]),
     ("commands/src/md/erase.rs", &["md zero-superblock"]),
     ("commands/src/md/create.rs", &["md create"]),
-    ("host/src/manage.rs", &["md add", "md manage"]),
-    ("host/src/front_ends", &["serve", "md assemble"]),
+    ("daemon/src/manage.rs", &["md add", "md manage"]),
+    ("daemon/src/front_ends", &["serve", "md assemble"]),
     ("disks/src/sandbox.rs", &["scan", "md examine", "md detail", "btrfs get", "lvm lvs"]),
     ("commands/src/trace", &["trace"]),
     ("commands/src/pools", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),

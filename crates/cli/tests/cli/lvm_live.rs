@@ -132,7 +132,7 @@ fn wait_for_exports(images: &Images, wanted: &[&str]) {
     });
 }
 
-/// What becomes of the data and of the volumes is tested on the simulator: crates/host/src/simulation/scenarios/merges_and_moves.rs.
+/// What becomes of the data and of the volumes is tested on the simulator: crates/daemon/src/simulation/scenarios/merges_and_moves.rs.
 #[test]
 fn a_merge_that_waits_for_the_next_activation_is_told_and_shown() {
     let images = group(1);
@@ -262,7 +262,7 @@ fn spare(images: &Images, name: &str) {
     File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
 }
 
-/// What the daemon does is tested on the simulator: crates/host/src/simulation/scenarios/members_of_groups.rs.
+/// What the daemon does is tested on the simulator: crates/daemon/src/simulation/scenarios/members_of_groups.rs.
 #[test]
 fn disks_that_join_and_leave_a_served_group_are_told() {
     let images = group(1);

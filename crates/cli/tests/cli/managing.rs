@@ -220,7 +220,7 @@ fn a_check_finds_what_differs_and_a_repair_makes_it_the_same() {
     assert!(contents(&images, "d0") == contents(&images, "d1"));
 }
 
-/// What becomes of members and data then is tested on the simulator: crates/host/src/simulation/scenarios.
+/// What becomes of members and data then is tested on the simulator: crates/daemon/src/simulation/scenarios.
 #[test]
 fn a_re_add_a_replacement_and_another_number_of_devices_are_told() {
     let images = array(4, 2, &["--level=1", "--bitmap=internal"]);

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use ashlar_daemon::error::{Error, FAILURE, Result};
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_files::{FileError, Name, Piece};
-use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::bulk::{output, written, zeroes};
 use clap::Args;
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::check::{CheckSummary, check};
 use ashlar_btrfs::scrub;
-use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_daemon::error::{Error, FAILURE, Result};
 use clap::Args;
 
 use super::volumes::FileSystemArgs;

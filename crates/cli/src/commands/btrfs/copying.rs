@@ -7,9 +7,9 @@ use ashlar_commands::btrfs::block_signals;
 use ashlar_commands::btrfs::restore::{
     Amount, RestoreCounts, RestoreEvent, RestoreObserver, RestoreOptions, RestoreProgress, restore,
 };
+use ashlar_daemon::error::{Error, FAILURE, Result};
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_files::{Name, size};
-use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::progress::{Moment, ProgressDisplay, clock};
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
 use ashlar_commands::btrfs::{DeviceCounters, device_counters};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;

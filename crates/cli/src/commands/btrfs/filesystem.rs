@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use ashlar_btrfs::inspect;
+use ashlar_daemon::error::Result;
 use ashlar_files::Name;
-use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;

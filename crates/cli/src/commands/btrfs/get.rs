@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::btrfs::restore::{ExistingFiles, PathFilter, RestoreAdvice, RestoreOptions};
+use ashlar_daemon::error::Result;
 use ashlar_files::Name;
-use ashlar_host::error::Result;
 use clap::Args;
 
 use super::SubvolumeArgs;

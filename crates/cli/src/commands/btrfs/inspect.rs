@@ -12,9 +12,9 @@ use ashlar_btrfs::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE};
 use ashlar_btrfs::units::Logical;
 use ashlar_btrfs::volume::FileSystem;
 use ashlar_commands::btrfs::{LookedAt, look_through};
+use ashlar_daemon::error::{Error, FAILURE, Result};
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
-use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::bulk::{text_output, written};
 use clap::{Args, Subcommand};
 

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use ashlar_commands::btrfs::listing::ListedFile;
+use ashlar_daemon::error::{Error, FAILURE, Result};
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_files::{FileError, FileType, Name, Place, Tree, Walk, trimmed};
-use ashlar_host::error::{Error, FAILURE, Result};
 use ashlar_terminal::bulk::{BulkError, text_output, written};
 use clap::Args;
 

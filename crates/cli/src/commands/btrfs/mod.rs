@@ -23,10 +23,10 @@ use ashlar_btrfs::files::Files;
 use ashlar_btrfs::inspect::{InspectError, Sink, SizeForm};
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access};
 use ashlar_files::Tree;
-use ashlar_host::error::{Error, Result};
 use clap::Subcommand;
 
 use self::volumes::FileSystemArgs;

@@ -7,7 +7,7 @@ use ashlar_btrfs::backref;
 use ashlar_btrfs::error::TreeError;
 use ashlar_btrfs::inspect::{self, InspectError};
 use ashlar_btrfs::units::Logical;
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_terminal::bulk::{text_output, written};
 use clap::Args;
 

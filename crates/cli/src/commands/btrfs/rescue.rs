@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use ashlar_btrfs::scrub::{self, Problem, Repair};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access};
-use ashlar_host::error::{Error, Result};
 use clap::{Args, Subcommand};
 
 use super::volumes::FileSystemArgs;

@@ -8,8 +8,8 @@ use ashlar_btrfs::error::TreeError;
 use ashlar_btrfs::ondisk::key::objectid;
 use ashlar_btrfs::units::Logical;
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_daemon::error::{Error, Result};
 use ashlar_files::{Name, Place, Tree as _};
-use ashlar_host::error::{Error, Result};
 use clap::Args;
 
 use super::volumes::FileSystemArgs;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ashlar_btrfs::inspect;
 use ashlar_btrfs::units::Logical;
 use ashlar_commands::btrfs::restore::{ExistingFiles, PathFilter, RestoreAdvice, RestoreOptions};
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use clap::Args;
 
 use super::copying::{self, CopyOutput};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ashlar_btrfs::inspect::{self, SubvolumeKey, SubvolumeList};
 use ashlar_btrfs::volume::FileSystem;
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use clap::{Args, Subcommand};
 use uuid::Uuid;
 

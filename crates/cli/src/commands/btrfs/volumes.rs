@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use ashlar_commands::btrfs::{OpenFileSystem, Selection};
+use ashlar_daemon::error::Result;
 use ashlar_disks::Access;
 use ashlar_disks::sandbox::Sandbox;
-use ashlar_host::error::Result;
 use uuid::Uuid;
 
 /// Which devices, and how they are opened.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ashlar_client::interface::Activate;
 use ashlar_commands::lvm::Groups;
 use ashlar_commands::lvm::names::{group_name, split_name};
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_lvm::command::{AllocatableChange, Command, TagChange, TagOwners};
 use ashlar_lvm::group::Group;
 use ashlar_lvm::metadata::parse_tag;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use ashlar_commands::lvm::names::group_name;
 use ashlar_commands::lvm::{Groups, Pv, Session, with_named};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::Access;
-use ashlar_host::error::{Error, Result};
 use ashlar_lvm::group::MemberState;
 use ashlar_lvm::report::display::{checked, headers, metadata_text};
 use clap::Args;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use ashlar_commands::lvm::{Groups, local_system_ids, with_named};
+use ashlar_daemon::error::Result;
 use ashlar_disks as disks;
-use ashlar_host::error::Result;
 
 use super::{Devices, session, warn};
 

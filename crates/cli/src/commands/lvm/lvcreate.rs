@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_commands::lvm::names::split_name;
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_lvm::command::{Amount, Command, Create, PolicyName};
 use ashlar_lvm::metadata::parse_tag;
 use ashlar_lvm::sizes;

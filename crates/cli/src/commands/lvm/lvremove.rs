@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::lvm::names::split_name;
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_lvm::command::Command;
 use clap::{ArgAction, Args};
 

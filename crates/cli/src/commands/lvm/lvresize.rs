@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::lvm::names::volume_name;
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_lvm::command::{Amount, Base, Command, Direction, NewSize, Resize, Sign};
 use ashlar_lvm::sizes;
 use clap::{ArgAction, Args};

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use ashlar_client::client::Client;
 use ashlar_commands::lvm::archive::{self, Archives};
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use clap::{ArgAction, Args, Subcommand};
 
 use self::spellings::Common;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_commands::lvm::{OverwritePermission, with_named};
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_lvm::command::Membership;
 use ashlar_lvm::format::Layout;
 use ashlar_lvm::{Uuid, sizes};

@@ -7,8 +7,8 @@ use ashlar_client::client::Client;
 use ashlar_client::interface::{JobKind, JobState};
 use ashlar_commands::lvm::names::split_name;
 use ashlar_commands::lvm::{Groups, MoveProgress, block_signals};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::Access;
-use ashlar_host::error::{Error, Result};
 use ashlar_lvm::command::{Command, Move, PhysicalPart, PolicyName};
 use clap::Args;
 

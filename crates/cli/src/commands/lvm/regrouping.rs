@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_commands::lvm::Moved;
 use ashlar_commands::lvm::names::{group_name, split_name};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use clap::Args;
 
 use super::session::{asking, tell};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::lvm::Groups;
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_lvm::report::display::{Display, Form};
 use ashlar_lvm::report::{
     self, Field, FieldError, Item, LVS, Of, PIECES, PVS, Prefixes, PvRow, Report, SEGMENTS,

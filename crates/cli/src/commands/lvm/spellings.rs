@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_lvm::text::{self, Node, Scalar, Section};
 use clap::builder::TypedValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

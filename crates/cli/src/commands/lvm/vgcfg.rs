@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use ashlar_commands::lvm::archive::{self, Archives, Copy};
 use ashlar_commands::lvm::{Draft, Session};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::Access;
-use ashlar_host::error::{Error, Result};
 use ashlar_lvm::Metadata;
 use ashlar_lvm::command::restoring::{self, KnownPhysical, RestoredGroup};
 use ashlar_lvm::command::{Command, Restore, RestoreError};

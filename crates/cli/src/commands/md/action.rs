@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::md::start_action;
-use ashlar_host::error::{FAILURE, Result};
+use ashlar_daemon::error::{FAILURE, Result};
 use clap::Args;
 
 use super::ArrayName;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use ashlar_block::text::one_line;
 use ashlar_commands::md::hostname;
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_terminal::{Severity, SystemLog};
 use ashlar_view::events::Event;
 use clap::Args;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::md::{MemberFilter, UpdateOptions, find_members, try_to_assemble, update};
+use ashlar_daemon::config::Config;
+use ashlar_daemon::error::{Error, Result};
+use ashlar_daemon::serve;
 use ashlar_disks as disks;
-use ashlar_host::config::Config;
-use ashlar_host::daemon::serve;
-use ashlar_host::error::{Error, Result};
 use ashlar_md::ondisk::{MdadmUuid, words};
 use ashlar_stack::assemble::ProbedDisk;
 use ashlar_stack::names::parse_array_name;

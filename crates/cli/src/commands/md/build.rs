@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use clap::Args;
 
 /// Refused: arrays without superblocks are not supported

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use ashlar_block::Sectors;
 use ashlar_commands::md::{BitmapChoice, ConsistencyPolicy, CreateOptions, MemberPath, NewArray};
+use ashlar_daemon::error::Result;
 use ashlar_disks::size;
 use ashlar_disks::{self as disks, Access};
-use ashlar_host::error::Result;
 use ashlar_md::ondisk::bitmap_super::MAX_WRITE_BEHIND;
 use ashlar_md::ondisk::{DeviceFlags, Level, Version, words};
 use clap::builder::{PossibleValuesParser, TypedValueParser};

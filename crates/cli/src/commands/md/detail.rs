@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::md::{UnusableArray, arrays_on, served_arrays};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks as disks;
 use ashlar_disks::sandbox::Sandbox;
-use ashlar_host::error::{Error, Result};
 use ashlar_view::detail::{Detail, INACTIVE};
 use clap::Args;
 

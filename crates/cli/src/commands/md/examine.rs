@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::md::{ExamineForm, examine};
+use ashlar_daemon::error::{Error, FAILURE, Result};
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
-use ashlar_host::error::{Error, FAILURE, Result};
 use clap::Args;
 
 use crate::output;

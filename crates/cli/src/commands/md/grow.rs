@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use ashlar_client::client::Client;
 use ashlar_client::interface;
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::size;
-use ashlar_host::error::{Error, Result};
 use ashlar_view::graph::human_size;
 use clap::Args;
 use serde_json::json;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_client::interface::{Attach, disk_for_daemon};
-use ashlar_host::error::{Error, FAILURE, Result};
+use ashlar_daemon::error::{Error, FAILURE, Result};
 use clap::Args;
 
 use crate::commands::Daemon;

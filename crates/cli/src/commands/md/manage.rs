@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_client::interface::{self, ManageAction, disk_for_daemon};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::lending_client;
-use ashlar_host::error::{Error, Result};
 use clap::Args;
 
 use super::ArrayName;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ashlar_client::client::Client;
 use ashlar_client::interface::{self, ManageAction, disk_for_daemon};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use clap::Args;
 
 use super::ArrayName;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ashlar_commands::md::running_arrays;
-use ashlar_host::error::{FAILURE, Result};
+use ashlar_daemon::error::{FAILURE, Result};
 use ashlar_view::events::{Event, Monitor};
 use clap::Args;
 use serde_json::json;

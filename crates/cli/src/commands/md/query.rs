@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::md::{query_array, query_disk, served_arrays};
+use ashlar_daemon::error::Result;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_disks::{self as disks, Access, Opener};
-use ashlar_host::error::Result;
 use clap::Args;
 
 use super::ArrayName;

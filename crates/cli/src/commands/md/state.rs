@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::md::set_array_state;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use clap::Args;
 
 use super::ArrayName;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::md::suspects;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use clap::Args;
 use serde::Serialize;
 

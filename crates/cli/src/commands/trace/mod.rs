@@ -17,10 +17,10 @@ use ashlar_client::trace_stream::TraceStream;
 use ashlar_commands::trace::{
     NamesOnDisk, TraceFiles, host_and_kernel, recorded_devices, recorded_items,
 };
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::{self as disks, Access};
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
-use ashlar_host::error::{Error, Result};
 use ashlar_plot::trace::Categories;
 use ashlar_plot::trace::binary::{Item, PlacedItem};
 use ashlar_terminal::bulk::BulkError;

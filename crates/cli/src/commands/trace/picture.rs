@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ashlar_block::disk::DeviceNumber;
+use ashlar_daemon::error::{Error, Result};
 use ashlar_files::utc;
-use ashlar_host::error::{Error, Result};
 use ashlar_plot::trace::binary::Item;
 use ashlar_plot::{FileRow, Plot};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{NewPool, NewPoolProperties, PoolLayout};
+use ashlar_daemon::error::Result;
 use ashlar_disks::{self as disks, Access};
-use ashlar_host::error::Result;
 use clap::Args;
 
 use crate::commands::zvol::property;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, clear_labels};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::{self as disks, Access, Opener};
-use ashlar_host::error::{Error, Result};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 

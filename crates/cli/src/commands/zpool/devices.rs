@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, NewDisks, PoolLayout, Session};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::{self as disks, Access};
-use ashlar_host::error::{Error, Result};
 use ashlar_view::zfs_text::scan_status;
 use ashlar_zfs::protocol::{Command, LeafChange, ScanStatus};
 use clap::Args;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, Session, only_pool_of};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 

@@ -1,6 +1,6 @@
 //! The tables of `zpool` and `zfs`.
 
-use ashlar_host::error::Error;
+use ashlar_daemon::error::Error;
 use ashlar_terminal::table::{Column, table};
 use ashlar_view::zfs_text::{ShortNames, is_number};
 use clap::Args;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_commands::pools::ImportMode;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_view::zfs_text::{is_pool_property, pool_properties, pool_value};
 use ashlar_zfs::protocol::Property;
 use clap::{ArgAction, Args};

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, Session, labelled};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::{self as disks, Access};
-use ashlar_host::error::{Error, Result};
 use ashlar_view::zfs_text::importable_pool;
 use ashlar_zfs::ondisk::label::PoolState;
 use clap::Args;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::pools::ImportMode;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_view::zfs_text::{POOL_NAMES, pool_value};
 use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, Session, pool_of};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 

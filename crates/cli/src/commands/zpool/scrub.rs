@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, Session};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_view::zfs_text::{nice_bytes, scan_status};
 use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
 use clap::Args;

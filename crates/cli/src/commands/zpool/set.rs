@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::pools::ImportMode;
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_view::zfs_text::pool_status;
 use clap::Args;
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, only_pool_of, pool_of, pool_of_snapshot};
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_zfs::protocol::{Command, Dataset};
 use clap::Args;
 

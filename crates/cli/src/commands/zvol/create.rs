@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_zfs::client::parse_size;
 use ashlar_zfs::protocol::Command;
 use clap::Args;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, only_pool_of};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_view::zfs_text::dataset_value;
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;

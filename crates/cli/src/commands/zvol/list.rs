@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, only_pool_of};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use ashlar_view::zfs_text::{DATASET_NAMES, dataset_cell, has_column, is_kind};
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;

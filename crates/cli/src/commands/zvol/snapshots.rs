@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ashlar_commands::pools::{ImportMode, pool_of, pool_of_snapshot};
-use ashlar_host::error::{Error, Result};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_zfs::protocol::Command;
 use clap::Args;
 

@@ -10,10 +10,10 @@ use ashlar_commands::btrfs::scrub::{
     Occasion, ReportForm, ScrubDirectory, ScrubHandle, ScrubStatus, ServedScrub,
 };
 use ashlar_commands::btrfs::{fsid_of, is_uuid};
+use ashlar_daemon::error::Result;
 use ashlar_disks as disks;
 use ashlar_disks::sandbox::Sandbox;
 use ashlar_engine::wall_clock;
-use ashlar_host::error::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 

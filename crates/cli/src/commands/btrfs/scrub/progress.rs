@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use ashlar_commands::btrfs::scrub::{ScrubObserver, ScrubRecord};
-use ashlar_host::error::Result;
+use ashlar_daemon::error::Result;
 use indicatif::ProgressBar;
 
 use crate::{output, progress};

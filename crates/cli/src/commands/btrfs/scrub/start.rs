@@ -12,8 +12,8 @@ use ashlar_commands::btrfs::scrub::{
     ScrubStart, ServedScrub,
 };
 use ashlar_commands::btrfs::{OpenFileSystem, block_signals};
+use ashlar_daemon::error::{Error, Result};
 use ashlar_disks::{self as disks, Access};
-use ashlar_host::error::{Error, Result};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 

@@ -1,4 +1,4 @@
-//! A daemon on the simulated machine: from disks to a `Service` and the tasks beside it, as `daemon::serve` and `daemon::run`
+//! A daemon on the simulated machine: from disks to a `Service` and the tasks beside it, as `serve::serve` and `serve::run`
 //! make them, with a front end that only writes down what it offers.
 
 use std::cell::RefCell;

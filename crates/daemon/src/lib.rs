@@ -2,12 +2,12 @@
 //!
 //! # Theory
 //!
-//! [`daemon::serve`] takes a [`config::Config`] and returns when everything has stopped. It opens the [`disks`](ashlar_disks),
+//! [`serve()`] takes a [`config::Config`] and returns when everything has stopped. It opens the [`disks`](ashlar_disks),
 //! lets `stack` assemble them, accepts or refuses the result ([`ashlar_commands::acceptance`]), and starts the front ends of `export`: the
 //! mount and the NBD servers. From then on its main thread answers calls on the control socket
 //! ([`ashlar_client`]). Commands that need no daemon are in [`ashlar_commands`].
 //!
-//! States of a daemon: starting, serving, draining, stopping. The table is in [`daemon`].
+//! States of a daemon: starting, serving, draining, stopping. The table is in `serve.rs`.
 //!
 //! Invariants: a disk is opened once, and locked against other programs unless it is only looked at. A refused call has
 //! changed nothing. Each change of the stack holds its turn, from the first check to the last write. While the daemon shuts down
@@ -17,7 +17,7 @@
 //! Ordering: a daemon first stops its clients, then the arrays, then the threads.
 //!
 //! Assumptions about the layers below: an assembled array that was not written to has changed nothing on its disks, and
-//! a stopped array is clean. About the caller: no other thread runs when [`daemon::serve`] is called, because all
+//! a stopped array is clean. About the caller: no other thread runs when [`serve()`] is called, because all
 //! threads must inherit the blocked signals.
 
 #![forbid(unsafe_code)]
@@ -34,7 +34,6 @@ pub mod config;
 mod confinement;
 mod control;
 mod copies_end;
-pub mod daemon;
 #[cfg(debug_assertions)]
 mod defect;
 mod ending;
@@ -53,6 +52,7 @@ mod places;
 mod pools_end;
 mod returns;
 mod scrubs;
+mod serve;
 mod service;
 #[cfg(test)]
 mod simulation;
@@ -64,3 +64,4 @@ mod zfs;
 
 // What this crate's functions return.
 pub use ashlar_control::error;
+pub use serve::{Filter, serve};
