@@ -4,7 +4,7 @@
 //! (`ashlar_export::nbd::placement`). Server and client share the machine's processors.
 
 use std::future::pending;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,13 +26,13 @@ const COLUMNS: [&str; 5] = ["1 job", "2 jobs", "4 jobs", "8 jobs", "40 jobs"];
 const JOBS: [usize; 5] = [1, 2, 4, 8, 40];
 
 /// A server of one volume, which ends when it is dropped.
-struct Server {
+pub(crate) struct Server {
     socket: PathBuf,
     _engine: Engine,
 }
 
 impl Server {
-    fn start(threads: usize, volume: &Gateway) -> Outcome<Self> {
+    pub(crate) fn start(threads: usize, volume: &Gateway) -> Outcome<Self> {
         let socket = std::env::temp_dir().join(format!("ashlar-nbd-{}", std::process::id()));
         let exports = Arc::new(Exports::new());
         let export = Export::new("", ByteVolume::new(volume.clone()));
@@ -56,6 +56,11 @@ impl Server {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(Self { socket, _engine: engine })
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// The score of a client's jobs, with the CPU time of this process, which is the server's.

@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ashlar_block::{
-    Bio, BioResult, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors,
+    Bio, BioResult, BlockDevice, Disk, Driver, Gateway, IoFuture, Limits, Op, Queue, Request,
+    Sector, Sectors,
 };
 use ashlar_engine::{EngineRuntime, RamDevice};
 use ashlar_md::internals::barrier::Barrier;
@@ -133,18 +134,41 @@ impl BlockDevice for RaisingMember {
     }
 }
 
+/// Ends each request at once.
+pub(crate) struct NullDriver;
+
+impl Driver for NullDriver {
+    fn queue_rq(&self, rq: Request) {
+        rq.complete(Ok(()));
+    }
+}
+
 /// A member that stores only superblocks: data are discarded, and reads leave the buffer as it is. So only the layers
 /// above take time.
 pub(crate) struct HollowMember {
     disk: Disk,
     front: Gateway,
+    /// What the data pass.
+    queue: Option<Queue<NullDriver>>,
 }
 
 impl HollowMember {
     pub(crate) fn gateway(name: &str, capacity: Sectors) -> Outcome<Gateway> {
+        Self::make(name, capacity, false)
+    }
+
+    /// One whose data pass a queue with a deadline, as those of a file do.
+    pub(crate) fn queued(name: &str, capacity: Sectors) -> Outcome<Gateway> {
+        Self::make(name, capacity, true)
+    }
+
+    fn make(name: &str, capacity: Sectors, is_queued: bool) -> Outcome<Gateway> {
         let front = Gateway::new(Arc::new(RamDevice::new(name, DATA_OFFSET)?));
-        let disk = Disk::new(name, capacity, *front.disk().limits());
-        Ok(Gateway::new(Arc::new(Self { disk, front })))
+        let limits = *front.disk().limits();
+        let disk = || Disk::new(name, capacity, limits);
+        let queue = || Queue::with_deadline(disk(), NullDriver, Arc::new(EngineRuntime));
+        let queue = is_queued.then(queue);
+        Ok(Gateway::new(Arc::new(Self { disk: disk(), front, queue })))
     }
 }
 
@@ -156,6 +180,9 @@ impl BlockDevice for HollowMember {
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         if bio.end() <= DATA_OFFSET.as_end() {
             return self.front.submit(bio);
+        }
+        if let Some(queue) = &self.queue {
+            return queue.submit_bio(bio);
         }
         drop(bio);
         IoFuture::ready(Ok(()))

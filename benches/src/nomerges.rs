@@ -12,14 +12,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ashlar_block::queue::{Driver, Queue};
-use ashlar_block::{Disk, Gateway, Limits, Request, Sectors};
+use ashlar_block::{Disk, Gateway, Limits, Queue, Sectors};
 use ashlar_engine::{Engine, ReactorConfig};
 use ashlar_zfs::client::{Pool, Zvol};
 use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind};
 use rustix::param::clock_ticks_per_second;
 
 use crate::common::{Files, Outcome, Settings, block_on, open_disk};
+use crate::devices::NullDriver;
 use crate::load::{JobEnd, Load, Loads, Order, Score, on_engine};
 use crate::report::{Grid, Unit};
 
@@ -36,15 +36,6 @@ const POOL_BYTES: u64 = 64 << 30;
 const COLUMNS: [&str; 3] = ["sequential", "4 streams", "random"];
 const NOMERGES: [(&str, u64); 3] = [("nomerges 2", 2), ("nomerges 1", 1), ("nomerges 0", 0)];
 const LATE: &str = "nomerges 0, sent at the end of the turn";
-
-/// Ends each request at once.
-struct NullDriver;
-
-impl Driver for NullDriver {
-    fn queue_rq(&self, rq: Request) {
-        rq.complete(Ok(()));
-    }
-}
 
 /// The loads of a column.
 fn loads(column: usize, settings: Settings) -> Vec<Load> {
