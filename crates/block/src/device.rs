@@ -1,6 +1,6 @@
 //! A block device, and the future of an I/O on it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -85,6 +85,14 @@ pub trait BlockDevice: Send + Sync + 'static {
     }
 }
 
+/// How many ended completions a thread keeps.
+const MAX_SPARE: usize = 256;
+
+thread_local! {
+    /// Ended completions for reuse, so that a bio allocates none.
+    static SPARE: RefCell<Vec<Rc<Completion>>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Passes the result of a bio from a driver to the future that waits on the same thread.
 #[derive(Default)]
 pub struct Completion {
@@ -93,6 +101,11 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// That of a new I/O.
+    pub(crate) fn take() -> Rc<Self> {
+        SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
+    }
+
     /// Ends the I/O. Only the first result counts.
     pub fn complete(&self, result: BioResult) {
         if self.result.get().is_none() {
@@ -110,9 +123,29 @@ impl Completion {
     }
 }
 
+/// The completion that a future waits for.
+struct Awaited(Rc<Completion>);
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        // Otherwise the I/O has not ended.
+        if Rc::strong_count(&self.0) == 1 {
+            drop((self.0.result.take(), self.0.waker.take()));
+            let keep = |spare: &RefCell<Vec<_>>| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < MAX_SPARE {
+                    spare.push(Rc::clone(&self.0));
+                }
+            };
+            // While the thread ends, none is kept.
+            let (Ok(()) | Err(_)) = SPARE.try_with(keep);
+        }
+    }
+}
+
 enum Inner<'a> {
     Ready(BioResult),
-    Completion(Rc<Completion>),
+    Completion(Awaited),
     Boxed(LocalFuture<'a, BioResult>),
     Uncancellable(Uncancellable<'a, ()>),
 }
@@ -139,7 +172,7 @@ impl<'a> IoFuture<'a> {
 
     /// An I/O whose driver completes `completion`.
     pub fn completion(completion: Rc<Completion>) -> Self {
-        Self { inner: Inner::Completion(completion), account: None }
+        Self { inner: Inner::Completion(Awaited(completion)), account: None }
     }
 
     /// An I/O performed by a layer's future.
@@ -183,7 +216,7 @@ impl Future for IoFuture<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BioResult> {
         let result = match &mut self.inner {
             Inner::Ready(result) => *result,
-            Inner::Completion(completion) => match completion.result.get() {
+            Inner::Completion(Awaited(completion)) => match completion.result.get() {
                 Some(result) => result,
                 None => {
                     completion.wait(cx.waker());

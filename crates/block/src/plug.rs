@@ -58,7 +58,7 @@ pub const MAX_MISSES: usize = 4;
 
 /// Adds a bio to the current thread's plug for queue number `id`.
 pub(crate) fn add(id: usize, queue: &Arc<impl Dispatch + 'static>, bio: Bio) -> Rc<Completion> {
-    let completion = Rc::new(Completion::default());
+    let completion = Completion::take();
     let queued = QueuedBio { bio, completion: Rc::clone(&completion) };
     let disk = queue.disk();
     let straight = queued.bio.op == Op::Flush;

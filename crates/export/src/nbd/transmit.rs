@@ -24,7 +24,7 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
-use ashlar_block::buffer::Buffer;
+use ashlar_block::buffer::{Buffer, Segment};
 use ashlar_block::plug;
 use ashlar_engine::ChunkList;
 use ashlar_nbd::stream::Stream;
@@ -46,6 +46,8 @@ use crate::stream::TryRecv;
 const FIRST_REPLIES: usize = 1;
 /// The most replies sent with one call.
 const BATCH_REPLIES: usize = 64;
+/// The length of headers for which a connection keeps memory, bytes.
+const PAGE_BYTES: usize = 4096;
 /// Once a call has this much data, it takes no further reply, bytes.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -276,8 +278,7 @@ async fn or_stopped<T>(flow: &Flow<'_>, future: impl Future<Output = T>) -> Opti
 
 /// Sends replies as they become ready; ends only with an error.
 async fn send(stream: &impl Stream, structured: bool, flow: &Flow<'_>) -> io::Error {
-    let (mut heads, mut tickets) = (Vec::new(), Vec::new());
-    let mut chunks = ChunkList::new();
+    let (mut batch, mut chunks) = (Batch::default(), ChunkList::new());
     let mut most = FIRST_REPLIES;
     loop {
         poll_fn(|_| {
@@ -288,14 +289,7 @@ async fn send(stream: &impl Stream, structured: bool, flow: &Flow<'_>) -> io::Er
             Poll::Ready(())
         })
         .await;
-        gather(
-            &mut flow.replies.borrow_mut(),
-            most,
-            structured,
-            &mut heads,
-            &mut chunks,
-            &mut tickets,
-        );
+        batch.gather(&mut flow.replies.borrow_mut(), most, structured, &mut chunks);
         most = (2 * most).min(BATCH_REPLIES);
         let bytes = chunks.len();
         let (sent, same) = flow.peer.transfer(Direction::Out, bytes, stream.send(chunks)).await;
@@ -304,42 +298,58 @@ async fn send(stream: &impl Stream, structured: bool, flow: &Flow<'_>) -> io::Er
         }
         chunks = same;
         chunks.clear();
-        tickets.clear();
+        batch.tickets.clear();
     }
 }
 
-/// Takes the replies for one call, at most `most`, and adds what is to be sent to `chunks`. All headers share one buffer, of
-/// which the header segments are parts; data are sent from where they were read to. The replies' tickets are added to
-/// `tickets`.
-fn gather<'a>(
-    replies: &mut VecDeque<Reply<'a>>,
-    most: usize,
-    structured: bool,
-    heads: &mut Vec<u8>,
-    chunks: &mut ChunkList,
-    tickets: &mut Vec<Ticket<'a>>,
-) {
-    heads.clear();
-    let (mut bytes, mut count) = (0, 0);
-    // Each data segment, and the end of the headers that precede it.
-    let mut data = Vec::with_capacity(replies.len().min(most));
-    while count < most && bytes < BATCH_BYTES {
-        let Some(Reply { cookie, answer, ticket }) = replies.pop_front() else { break };
-        bytes += ticket.bytes();
-        count += 1;
-        tickets.push(ticket);
-        if let Some(segment) = answer.encode(cookie, structured, heads) {
-            data.push((heads.len(), segment));
+/// The replies of one call. The next call reuses the memory.
+#[derive(Default)]
+struct Batch<'a> {
+    heads: Vec<u8>,
+    /// Where headers are sent from, unless they are long.
+    page: Option<Buffer>,
+    /// Each data segment, and the end of the headers that precede it.
+    data: Vec<(usize, Segment)>,
+    tickets: Vec<Ticket<'a>>,
+}
+
+impl<'a> Batch<'a> {
+    /// Takes the replies for one call, at most `most`, and adds what is to be sent to `chunks`. All headers share one buffer, of
+    /// which the header segments are parts; data are sent from where they were read to. The replies' tickets are kept
+    /// until the call has ended.
+    fn gather(
+        &mut self,
+        replies: &mut VecDeque<Reply<'a>>,
+        most: usize,
+        structured: bool,
+        chunks: &mut ChunkList,
+    ) {
+        self.heads.clear();
+        let (mut bytes, mut count) = (0, 0);
+        while count < most && bytes < BATCH_BYTES {
+            let Some(Reply { cookie, answer, ticket }) = replies.pop_front() else { break };
+            bytes += ticket.bytes();
+            count += 1;
+            self.tickets.push(ticket);
+            if let Some(segment) = answer.encode(cookie, structured, &mut self.heads) {
+                self.data.push((self.heads.len(), segment));
+            }
         }
-    }
-    let mut heads = Buffer::from_slice(heads);
-    let mut at = 0;
-    for (end, segment) in data {
-        chunks.push_segment(heads.segment(at..end));
-        chunks.push_segment(segment);
-        at = end;
-    }
-    if at < heads.len() {
-        chunks.push_segment(heads.segment(at..heads.len()));
+        let len = self.heads.len();
+        let mut long = (len > PAGE_BYTES).then(|| Buffer::alloc(len));
+        let heads = match &mut long {
+            Some(long) => long,
+            None => self.page.get_or_insert_with(|| Buffer::alloc(PAGE_BYTES)),
+        };
+        heads.as_mut_slice()[..len].copy_from_slice(&self.heads);
+        let mut at = 0;
+        for (end, segment) in self.data.drain(..) {
+            chunks.push_segment(heads.segment(at..end));
+            chunks.push_segment(segment);
+            at = end;
+        }
+        if at < len {
+            chunks.push_segment(heads.segment(at..len));
+        }
     }
 }
