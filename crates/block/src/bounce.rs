@@ -4,120 +4,117 @@
 //! the same data from another member into it. But the device may still write to the memory that the driver gave it. So a
 //! queue with a deadline gives the driver memory of its own, and copies the data when the read ends in time. (A driver that
 //! can release a read's memory gets that of the submitters; see [`ReadMemory`]. So does any driver if the submitters have
-//! [given](Flags::GIVEN) it, and copying would take longer than preparing that memory for the device.) [`Memory`] is what the
-//! queue keeps of the submitters' memory meanwhile, and says which of this is the case.
+//! [given](Flags::GIVEN) it, and copying would take longer than preparing that memory for the device.) [`Memory`] says which
+//! of this is the case.
 
 use std::mem;
 
-use smallvec::SmallVec;
-
-use crate::bio::{Flags, Segments};
+use crate::bio::{Bio, Flags, Op, Segments};
 use crate::buffer::{BUFFER_ALIGN, Buffer, Segment, shared};
+use crate::device::QueuedBio;
 use crate::dispatch::ReadMemory;
-use crate::request::{QueuedBio, Request};
 use crate::status::Status;
 
 /// Reads from this size on go to memory that was given: below it a copy is cheaper than to pin pages, which registered memory saves.
 const WORTH_BYTES: usize = 32 << 10;
 
-/// Segments, one list for each bio.
-type Lists = SmallVec<[Segments; 1]>;
-
-/// The submitters' memory of a request that the driver has.
-#[derive(Default)]
+/// The memory that the driver has of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// The request has no data.
-    #[default]
-    None,
-    /// Of a write: the driver has it, also after the deadline.
-    Written(Lists),
-    /// Of a read into memory of the queue or of its driver: the data are copied to it.
-    Bounced(Lists),
-    /// Of a read into it; the driver can release it.
-    Revocable(Lists),
-    /// Of a read into it, which may still happen after the deadline: the submitters do not use it again if the read fails.
-    Given(Lists),
+    /// The submitters', of a request without a deadline, which has the only references to it; or none.
+    Lent,
+    /// The submitters', of a write: the driver has it also after the deadline.
+    Written,
+    /// Of the queue or of its driver: what was read is copied to the submitters'.
+    Bounced,
+    /// The submitters', of a read; the driver can release it.
+    Revocable,
+    /// The submitters', of a read that may still happen after the deadline: they do not use it again if the read fails.
+    Given,
 }
 
 impl Memory {
-    /// That of a write.
-    pub(crate) fn written(rq: &Request) -> Self {
-        Self::Written(lists(rq))
-    }
-
-    /// At the deadline of its request: marks the memory that the driver may still use.
-    pub(crate) fn end_in_use(self) {
-        if let Self::Written(lists) | Self::Given(lists) = self {
-            lists.iter().flatten().for_each(Segment::leave);
+    /// At the deadline of a flight: marks the memory that the driver may still use.
+    pub(crate) fn end_in_use(self, bios: &[QueuedBio]) {
+        if matches!(self, Self::Written | Self::Given) {
+            segments(bios).for_each(Segment::leave);
         }
     }
 
-    /// At the end of its request: gives a read's bios their memory again, with the bytes read if that succeeded; drops the
-    /// references to a write's, which its submitters expect back.
-    pub(crate) fn give_back(self, bios: &mut [QueuedBio], is_ok: bool) {
-        let (lists, is_bounced) = match self {
-            Self::None | Self::Written(_) => return,
-            Self::Bounced(lists) => (lists, true),
-            Self::Revocable(lists) | Self::Given(lists) => (lists, false),
-        };
-        for (queued, memory) in bios.iter_mut().zip(lists) {
-            if is_ok && is_bounced {
-                deliver(queued, &memory);
-            }
-            queued.bio.segments = memory;
-        }
-    }
-}
-
-/// Whether direct I/O can use the memory of a request.
-fn is_aligned(rq: &Request) -> bool {
-    rq.segments().all(|part| (part.as_ptr() as usize | part.len()).is_multiple_of(BUFFER_ALIGN))
-}
-
-/// Gives a read memory of the queue or of its driver, in one piece, unless the driver reads in place; returns the memory that its
-/// bios had.
-///
-/// # Errors
-/// [`Status::Resource`]: there is no memory for the read.
-pub(crate) fn divert(
-    rq: &mut Request,
-    choose: impl FnOnce(usize) -> ReadMemory,
-) -> Result<Memory, Status> {
-    let len = rq.len().bytes() as usize;
-    if rq.flags().contains(Flags::GIVEN) && len >= WORTH_BYTES && is_aligned(rq) {
-        return Ok(Memory::Given(lists(rq)));
-    }
-    let mut rest = match choose(len) {
-        ReadMemory::Driver(own) => own,
-        ReadMemory::Queue => {
-            Buffer::try_alloc(len).map(Buffer::into_whole).ok_or(Status::Resource)?
-        }
-        ReadMemory::Submitters => {
-            rq.0.is_revocable = true;
-            return Ok(Memory::Revocable(lists(rq)));
-        }
-    };
-    rq.0.nr_segments = rq.0.bios.len() as u32;
-    let divert_one = |queued: &mut QueuedBio| {
-        let part = rest.split_to(queued.bio.len.bytes() as usize);
-        mem::replace(&mut queued.bio.segments, Segments::from_buf([part]))
-    };
-    Ok(Memory::Bounced(rq.0.bios.iter_mut().map(divert_one).collect()))
-}
-
-/// References to the memory of a request.
-fn lists(rq: &Request) -> Lists {
-    rq.0.bios.iter().map(|queued| queued.bio.segments.clone()).collect()
-}
-
-/// Copies what a bio has read to its submitter's memory.
-fn deliver(queued: &QueuedBio, memory: &Segments) {
-    for own in &queued.bio.segments {
+    /// At the end of a read that succeeded: copies what the driver has read to the memory of the bios.
+    pub(crate) fn deliver(self, read: &[Segment], bios: &[QueuedBio]) {
+        let (Self::Bounced, [own]) = (self, read) else { return };
         let mut bytes = own.bytes();
-        for segment in memory {
+        for segment in segments(bios) {
             let (part, rest) = bytes.split_at(segment.len());
             shared::copy(part, segment.bytes());
             bytes = rest;
         }
     }
+
+    /// Before bios are tried again: they need the memory that the driver had.
+    pub(crate) fn give_back(self, lent: Segments, bios: &mut [QueuedBio]) {
+        let mut lent = lent.into_iter().filter(|_| self == Self::Lent);
+        for QueuedBio { bio, .. } in bios {
+            while bio.data_bytes() < bio.len.bytes() {
+                let Some(segment) = lent.next() else { return };
+                bio.segments.push(segment);
+            }
+        }
+    }
+}
+
+fn segments(bios: &[QueuedBio]) -> impl Iterator<Item = &Segment> {
+    bios.iter().flat_map(|queued| &queued.bio.segments)
+}
+
+/// Whether direct I/O can use the memory of a request.
+fn is_aligned(bios: &[QueuedBio]) -> bool {
+    segments(bios).all(|part| (part.as_ptr() as usize | part.len()).is_multiple_of(BUFFER_ALIGN))
+}
+
+/// The segments of all bios, taken or cloned.
+fn all(bios: &mut [QueuedBio], of: impl Fn(&mut Segments) -> Segments) -> Segments {
+    match bios {
+        [one] => of(&mut one.bio.segments),
+        several => several.iter_mut().flat_map(|queued| of(&mut queued.bio.segments)).collect(),
+    }
+}
+
+/// The memory for the driver of a request without a deadline.
+pub(crate) fn lend(bios: &mut [QueuedBio]) -> (Memory, Segments) {
+    (Memory::Lent, all(bios, mem::take))
+}
+
+/// The memory for the driver of a request with a deadline. A read gets memory of the queue or of its driver, in one piece, unless
+/// the driver reads in place.
+///
+/// # Errors
+/// [`Status::Resource`]: there is no memory for the read.
+pub(crate) fn share(
+    bios: &mut [QueuedBio],
+    choose: impl FnOnce(usize) -> ReadMemory,
+) -> Result<(Memory, Segments), Status> {
+    let Bio { op, flags, .. } = bios[0].bio;
+    let len = segments(bios).map(Segment::len).sum();
+    let is_given = || flags.contains(Flags::GIVEN) && len >= WORTH_BYTES;
+    let memory = match op {
+        Op::Flush | Op::Discard | Op::WriteZeroes => return Ok((Memory::Lent, Segments::new())),
+        Op::Write => Memory::Written,
+        Op::Read if is_given() && is_aligned(bios) => Memory::Given,
+        Op::Read => {
+            let own = match choose(len) {
+                ReadMemory::Driver(own) => Some(own),
+                ReadMemory::Queue => {
+                    Some(Buffer::try_alloc(len).ok_or(Status::Resource)?.into_whole())
+                }
+                ReadMemory::Submitters => None,
+            };
+            match own {
+                Some(own) => return Ok((Memory::Bounced, Segments::from_buf([own]))),
+                None => Memory::Revocable,
+            }
+        }
+    };
+    Ok((memory, all(bios, |segments| segments.clone())))
 }

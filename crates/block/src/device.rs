@@ -123,6 +123,12 @@ impl Completion {
     }
 }
 
+/// A bio in a request, and where its result goes.
+pub(crate) struct QueuedBio {
+    pub(crate) bio: Bio,
+    pub(crate) completion: Rc<Completion>,
+}
+
 /// The completion that a future waits for.
 struct Awaited(Rc<Completion>);
 

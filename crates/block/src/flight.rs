@@ -1,7 +1,8 @@
 //! The requests that a thread has with a driver, and their deadlines.
 //!
-//! A queue with a deadline ([`Disk::io_timeout_ms`]) keeps, for each request that it issues, a **flight**: the completions of
-//! its submitters, and their memory. The driver has only the [`Request`]. So both can end a request, in any order:
+//! A queue keeps, for each request that it issues, a **flight**, which owns its bios: the submitters' completions, and their
+//! memory. The driver has a [`Request`]: what to do, the memory to do it with, and the number of the flight, which it ends once.
+//! On a queue with a deadline ([`Disk::io_timeout_ms`]) both can end a request, in any order:
 //!
 //! | first           | submitters get    | then                                                                |
 //! |-----------------|-------------------|---------------------------------------------------------------------|
@@ -32,20 +33,22 @@
 //! [`Disk::io_timeout_ms`]: crate::disk::Disk::io_timeout_ms
 //! [`Status::Timeout`]: crate::status::Status::Timeout
 
+use std::marker::PhantomData;
 use std::mem;
-use std::rc::Rc;
 
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::bio::Op;
+use crate::bio::{Bio, Flags, Op, Segments};
 use crate::bounce::Memory;
 use crate::cache::CacheLossGuard;
-use crate::device::Completion;
+use crate::clock;
+use crate::device::QueuedBio;
+use crate::limits::Limits;
 use crate::patience::step_ns;
 use crate::presence::Footprint;
-use crate::request::Request;
-use crate::units::Sectors;
+use crate::request::{Request, RequestId};
+use crate::units::{Sector, Sectors};
 
 /// How long the timer waits for completions that have arrived before a deadline counts as missed, in ns.
 const GRACE_NS: u64 = 1_000_000;
@@ -57,24 +60,92 @@ const AGAIN_NS: u64 = 10_000_000;
 /// No timer.
 const NEVER_NS: u64 = u64::MAX;
 
-/// A request in time.
+/// The bios of one request, from the plug list until they end.
 pub(crate) struct Flight {
-    pub(crate) timeout_ns: u64,
-    /// By the time that the thread has lived; set when it begins.
-    pub(crate) deadline_ns: u64,
-    pub(crate) footprint: Footprint,
-    /// The submitters' completions.
-    pub(crate) owners: SmallVec<[Rc<Completion>; 1]>,
+    pub(crate) bios: SmallVec<[QueuedBio; 1]>,
+    pub(crate) sector: Sector,
+    pub(crate) len: Sectors,
+    pub(crate) nr_segments: u32,
+    /// What the driver has, from when it is issued.
     pub(crate) memory: Memory,
+    /// If it may lose the device's cache, from when it is issued.
     pub(crate) loss_guard: Option<CacheLossGuard>,
-    /// Whether its driver did not release that memory at the deadline.
-    pub(crate) is_kept: bool,
+    timeout_ns: u64,
+    /// By the time that the thread has lived.
+    deadline_ns: u64,
+    /// Whether its driver did not release its memory at the deadline.
+    is_kept: bool,
 }
 
 impl Flight {
-    /// Whether it uses memory of the queue.
-    fn is_bounced(&self) -> bool {
-        matches!(self.memory, Memory::Bounced(_))
+    pub(crate) fn new(queued: QueuedBio) -> Self {
+        let QueuedBio { bio: Bio { sector, len, .. }, .. } = queued;
+        Self {
+            nr_segments: queued.bio.segments.len() as u32,
+            bios: SmallVec::from_buf([queued]),
+            sector,
+            len,
+            memory: Memory::Lent,
+            loss_guard: None,
+            timeout_ns: NEVER_NS,
+            deadline_ns: NEVER_NS,
+            is_kept: false,
+        }
+    }
+
+    pub(crate) fn first(&self) -> &Bio {
+        &self.bios[0].bio
+    }
+
+    pub(crate) fn op(&self) -> Op {
+        self.first().op
+    }
+
+    /// The flags of the first bio: flags that matter to a driver are the same in all bios.
+    pub(crate) fn flags(&self) -> Flags {
+        self.first().flags
+    }
+
+    /// The sector after the last one.
+    pub(crate) fn end(&self) -> Sector {
+        self.sector + self.len
+    }
+
+    /// What is traced of it.
+    pub(crate) fn range(&self) -> (Op, Flags, Sector, Sectors) {
+        (self.op(), self.flags(), self.sector, self.len)
+    }
+
+    pub(crate) fn footprint(&self, limits: &Limits) -> Footprint {
+        let (op, flags) = (self.op(), self.flags());
+        // The ranges of a discard may lie anywhere.
+        let scattered = op == Op::Discard && limits.max_discard_segments > 1 && self.bios.len() > 1;
+        let (start, end) = match scattered {
+            true => (Sector::ZERO, Sectors::MAX.as_end()),
+            false => (self.sector, self.end()),
+        };
+        Footprint { op, flags, start, end }
+    }
+
+    /// The request for the driver, with the memory that it gets.
+    fn request(&self, id: RequestId, segments: Segments) -> Request {
+        let Bio { op, flags, ioprio, .. } = *self.first();
+        let range = |queued: &QueuedBio| (queued.bio.sector, queued.bio.len);
+        let has_ranges = op == Op::Discard && self.bios.len() > 1;
+        Request {
+            id,
+            op,
+            flags,
+            ioprio,
+            nr_bios: self.bios.len() as u32,
+            sector: self.sector,
+            len: self.len,
+            ranges: self.bios.iter().filter(|_| has_ranges).map(range).collect(),
+            segments,
+            is_revocable: self.memory == Memory::Revocable,
+            has_ended: false,
+            thread: PhantomData,
+        }
     }
 }
 
@@ -157,20 +228,39 @@ impl Timer {
 }
 
 impl Flights {
-    /// Takes a request into account that is issued at `now_ns`; returns its tag.
-    pub(crate) fn begin(&mut self, mut flight: Flight, now_ns: u64) -> u32 {
-        flight.deadline_ns = self.timer.lived_ns(now_ns).saturating_add(flight.timeout_ns);
-        self.timer.require(step_ns(flight.timeout_ns), now_ns);
-        if flight.is_bounced() {
-            self.reads += flight.footprint.len();
+    /// Takes a request into account that is issued to the driver of a queue with these segments, and has a deadline after
+    /// `timeout_ns`; returns it.
+    pub(crate) fn begin(
+        &mut self,
+        queue: usize,
+        mut flight: Flight,
+        segments: Segments,
+        timeout_ns: Option<u64>,
+    ) -> Request {
+        if let Some(timeout_ns) = timeout_ns {
+            let now_ns = clock::now_ns();
+            flight.timeout_ns = timeout_ns;
+            flight.deadline_ns = self.timer.lived_ns(now_ns).saturating_add(timeout_ns);
+            self.timer.require(step_ns(timeout_ns), now_ns);
         }
+        if flight.memory == Memory::Bounced {
+            self.reads += flight.len;
+        }
+        let slot = self.slots.vacant_entry();
         // As many as `nr_requests`, which is 32 bits.
-        self.slots.insert(Slot::InTime(flight)) as u32
+        let rq = flight.request(RequestId { queue, tag: slot.key() as u32 }, segments);
+        slot.insert(Slot::InTime(flight));
+        rq
+    }
+
+    /// How many requests the driver has.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// Whether a read must wait for the end of others.
-    pub(crate) fn is_full(&self, rq: &Request) -> bool {
-        rq.op() == Op::Read && !self.reads.is_zero() && self.reads + rq.len() > MAX_READS
+    pub(crate) fn is_full(&self, flight: &Flight) -> bool {
+        flight.op() == Op::Read && !self.reads.is_zero() && self.reads + flight.len > MAX_READS
     }
 
     /// Whether all reads are overdue: their memory need not come back.
@@ -179,10 +269,11 @@ impl Flights {
     }
 
     /// The driver has ended a request.
-    pub(crate) fn end(&mut self, tag: u32, (op, len): (Op, Sectors)) -> Option<Slot> {
-        let slot = self.slots.try_remove(tag as usize);
+    pub(crate) fn end(&mut self, rq: &Request) -> Option<Slot> {
+        let (op, len) = (rq.op, rq.len);
+        let slot = self.slots.try_remove(rq.id.tag as usize);
         match &slot {
-            Some(Slot::InTime(flight)) if flight.is_bounced() => self.reads -= len,
+            Some(Slot::InTime(flight)) if flight.memory == Memory::Bounced => self.reads -= len,
             Some(Slot::InTime(_)) | None => {}
             Some(Slot::Overdue(_)) => {
                 self.overdue -= 1;
@@ -209,7 +300,7 @@ impl Flights {
     pub(crate) fn revocable_reads(&self, due_ns: u64) -> Vec<u32> {
         let is_due = |slot: &Slot| match slot {
             Slot::InTime(flight) => {
-                matches!(flight.memory, Memory::Revocable(_)) && flight.deadline_ns <= due_ns
+                flight.memory == Memory::Revocable && flight.deadline_ns <= due_ns
             }
             Slot::Overdue(_) => false,
         };
@@ -231,24 +322,22 @@ impl Flights {
     pub(crate) fn expire(
         &mut self,
         due_ns: u64,
-        mut hold: impl FnMut(Footprint) -> u64,
+        mut hold: impl FnMut(&Flight) -> u64,
     ) -> Vec<(u32, Flight)> {
         let mut expired = Vec::new();
         for (tag, slot) in &mut self.slots {
-            let (footprint, is_bounced) = match slot {
-                Slot::InTime(flight) if flight.deadline_ns <= due_ns => {
-                    (flight.footprint, flight.is_bounced())
-                }
+            let flight = match slot {
+                Slot::InTime(flight) if flight.deadline_ns <= due_ns => flight,
                 Slot::InTime(_) | Slot::Overdue(_) => continue,
             };
-            if footprint.op == Op::Read {
-                self.reads_overdue += footprint.len();
+            if flight.op() == Op::Read {
+                self.reads_overdue += flight.len;
                 // The driver continues with other memory, or with memory that its submitters have abandoned.
-                if !is_bounced {
-                    self.reads += footprint.len();
+                if flight.memory != Memory::Bounced {
+                    self.reads += flight.len;
                 }
             }
-            let number = hold(footprint);
+            let number = hold(flight);
             if let Slot::InTime(flight) = mem::replace(slot, Slot::Overdue(number)) {
                 expired.push((tag as u32, flight));
             }
@@ -271,10 +360,11 @@ impl Flights {
         Some((self.timer.number, self.timer.at_ns))
     }
 
+    /// The requests that have a deadline ahead.
     fn in_time(&self) -> impl Iterator<Item = &Flight> {
         self.slots.iter().filter_map(|(_, slot)| match slot {
-            Slot::InTime(flight) => Some(flight),
-            Slot::Overdue(_) => None,
+            Slot::InTime(flight) if flight.timeout_ns != NEVER_NS => Some(flight),
+            Slot::InTime(_) | Slot::Overdue(_) => None,
         })
     }
 

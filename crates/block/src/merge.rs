@@ -1,13 +1,14 @@
 //! Decides whether a bio may join a request (the kernel's `blk_rq_merge_ok` and `blk_try_merge`).
 
 use crate::bio::{Bio, Flags, Op};
+use crate::device::QueuedBio;
+use crate::flight::Flight;
 use crate::limits::Limits;
-use crate::request::{QueuedBio, Request};
 use crate::units::Sectors;
 
 /// How a bio joins a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Merge {
+pub(crate) enum Merge {
     /// It continues the request.
     Back,
     /// It ends where the request begins.
@@ -25,21 +26,21 @@ const ALIKE: Flags = Flags::NOWAIT
     .union(Flags::REFUSABLE)
     .union(Flags::GIVEN);
 
-/// How `bio` can join `rq` on a device with `limits` and soft limits of `max_merged` for data and
+/// How `bio` can join the request `flight` on a device with `limits` and soft limits of `max_merged` for data and
 /// `max_discard` for discards; `None` if it cannot.
-pub fn try_merge(
-    rq: &Request,
+pub(crate) fn try_merge(
+    flight: &Flight,
     bio: &Bio,
     limits: &Limits,
     max_merged: Sectors,
     max_discard: Sectors,
 ) -> Option<Merge> {
-    let (op, flags) = (rq.op(), rq.flags());
+    let (op, flags) = (flight.op(), flight.flags());
     if op != bio.op
         || (flags | bio.flags).intersects(VETO)
         || (flags ^ bio.flags).intersects(ALIKE)
-        || rq.ioprio() != bio.ioprio
-        || rq.copy() != bio.copy
+        || flight.first().ioprio != bio.ioprio
+        || flight.first().copy != bio.copy
     {
         return None;
     }
@@ -51,36 +52,36 @@ pub fn try_merge(
     };
     // A discard of several ranges has no front or back.
     if op == Op::Discard && limits.max_discard_segments > 1 {
-        let room = rq.nr_bios() < usize::from(limits.max_discard_segments);
-        return (room && rq.0.len + bio.len <= max).then_some(Merge::Discard);
+        let room = flight.bios.len() < usize::from(limits.max_discard_segments);
+        return (room && flight.len + bio.len <= max).then_some(Merge::Discard);
     }
-    let how = if rq.end() == bio.sector {
+    let how = if flight.end() == bio.sector {
         Merge::Back
-    } else if bio.end() == rq.0.sector {
+    } else if bio.end() == flight.sector {
         Merge::Front
     } else {
         return None;
     };
-    let segments = rq.nr_segments() + bio.segments.len();
-    let fits = rq.0.len + bio.len <= max && segments <= limits.max_segments as usize;
+    let segments = flight.nr_segments as usize + bio.segments.len();
+    let fits = flight.len + bio.len <= max && segments <= limits.max_segments as usize;
     let (start, end) = match how {
-        Merge::Back | Merge::Discard => (rq.0.sector, bio.end()),
-        Merge::Front => (bio.sector, rq.end()),
+        Merge::Back | Merge::Discard => (flight.sector, bio.end()),
+        Merge::Front => (bio.sector, flight.end()),
     };
     let chunk = limits.chunk_sectors.0;
     let one_chunk = chunk == 0 || !op.has_data() || start.0 / chunk == (end.0 - 1) / chunk;
     (fits && one_chunk).then_some(how)
 }
 
-/// Merges `queued` into `rq`, as [`try_merge`] allowed.
-pub(crate) fn merge(rq: &mut Request, queued: QueuedBio, how: Merge) {
-    rq.0.len += queued.bio.len;
-    rq.0.nr_segments += queued.bio.segments.len() as u32;
+/// Merges `queued` into `flight`, as [`try_merge`] allowed.
+pub(crate) fn merge(flight: &mut Flight, queued: QueuedBio, how: Merge) {
+    flight.len += queued.bio.len;
+    flight.nr_segments += queued.bio.segments.len() as u32;
     match how {
-        Merge::Back | Merge::Discard => rq.0.bios.push(queued),
+        Merge::Back | Merge::Discard => flight.bios.push(queued),
         Merge::Front => {
-            rq.0.sector = queued.bio.sector;
-            rq.0.bios.insert(0, queued);
+            flight.sector = queued.bio.sector;
+            flight.bios.insert(0, queued);
         }
     }
 }
@@ -99,11 +100,9 @@ mod tests {
         let mut data = Buffer::alloc(4096);
         let mut read = |at, copy| Bio::read_into(Sector(at), &mut data).with_copy(CopyNumber(copy));
         let queued = QueuedBio { bio: read(0, 1), completion: Rc::default() };
-        let mut rq = Request::new(0, queued);
+        let flight = Flight::new(queued);
         let (limits, max) = (Limits::default(), Sectors(256));
-        let how = [1, 2, 0].map(|copy| try_merge(&rq, &read(8, copy), &limits, max, max));
+        let how = [1, 2, 0].map(|copy| try_merge(&flight, &read(8, copy), &limits, max, max));
         assert_eq!(how, [Some(Merge::Back), None, None]);
-        // A request that is dropped completes its bios; this one was never queued.
-        rq.0.bios.clear();
     }
 }

@@ -35,80 +35,30 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::bio::{Bio, Flags, Op};
-use crate::bounce::{self, Memory};
+use crate::bio::{Bio, Flags, Segments};
+use crate::bounce;
 use crate::cache::{self, CacheLossGuard};
 use crate::clock;
-use crate::device::Completion;
+use crate::device::{Completion, QueuedBio};
 use crate::disk::DiskEvent;
 use crate::dispatch::Dispatch;
 use crate::flight::{Flight, Slot};
 use crate::limits::Features;
 use crate::presence::is_absence;
-use crate::request::{QueuedBio, Request, RequestId};
+use crate::request::{Request, RequestId};
 use crate::runtime::Runtime;
 use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
 
 use context::{CONTEXTS, NextRequest, with_flights};
-pub use context::{FLUSH_BYTES, MAX_PLUGGED};
-
-/// This many bios in a row without a merge flush the plug.
-pub const MAX_MISSES: usize = 4;
+pub use context::{FLUSH_BYTES, MAX_MISSES, MAX_PLUGGED};
 
 /// Adds a bio to the current thread's plug for queue number `id`.
 pub(crate) fn add(id: usize, queue: &Arc<impl Dispatch + 'static>, bio: Bio) -> Rc<Completion> {
     let completion = Completion::take();
     let queued = QueuedBio { bio, completion: Rc::clone(&completion) };
-    let disk = queue.disk();
-    let straight = queued.bio.op == Op::Flush;
-    // Each step is its own borrow: issuing calls the driver.
-    let queued = CONTEXTS.with_borrow_mut(|contexts| {
-        let context = contexts.get(id);
-        if context.queue.is_none() {
-            context.queue = Some(Arc::<_>::clone(queue) as Arc<dyn Dispatch>);
-        }
-        let full = context.in_flight >= disk.nr_requests() as usize;
-        if full && queued.bio.flags.contains(Flags::NOWAIT) {
-            queued.completion.complete(Err(Status::Again));
-            return None;
-        }
-        if straight {
-            return Some(queued);
-        }
-        match context.try_merge(disk, queued) {
-            Ok(()) => {
-                context.misses = 0;
-                None
-            }
-            Err(queued) => {
-                context.misses += 1;
-                Some(queued)
-            }
-        }
-    });
-    let Some(queued) = queued else { return completion };
-    trace::bio(disk, Action::GetRequest, &queued.bio);
-    let rq = Request::new(id, queued);
-    if straight {
-        CONTEXTS.with_borrow_mut(|contexts| contexts.get(id).waiting.push_front(rq));
+    if CONTEXTS.with_borrow_mut(|contexts| contexts.add(id, queue, queued)) {
         drain(id);
-        return completion;
-    }
-    if CONTEXTS.with_borrow_mut(|contexts| contexts.get(id).must_flush()) {
-        flush(id);
-    }
-    let flush_now = CONTEXTS.with_borrow_mut(|contexts| {
-        if contexts.get(id).plugged.is_empty() {
-            contexts.plugged.push(id);
-            trace::plug(disk);
-        }
-        let context = contexts.get(id);
-        context.plugged.push_back(rq);
-        context.misses >= MAX_MISSES
-    });
-    if flush_now {
-        flush(id);
     }
     completion
 }
@@ -133,20 +83,7 @@ pub fn flush_current() -> bool {
 }
 
 fn flush(id: usize) {
-    CONTEXTS.with_borrow_mut(|contexts| {
-        contexts.plugged.retain(|&plugged| plugged != id);
-        let context = contexts.get(id);
-        context.misses = 0;
-        let Some(queue) = &context.queue else { return };
-        let disk = queue.disk();
-        if !context.plugged.is_empty() {
-            trace::unplug(disk, context.plugged.len());
-        }
-        for rq in context.plugged.drain(..) {
-            trace::range(disk, Action::Insert, rq.op(), rq.flags(), rq.sector(), rq.len());
-            context.waiting.push_back(rq);
-        }
-    });
+    CONTEXTS.with_borrow_mut(|contexts| contexts.flush(id));
     drain(id);
 }
 
@@ -154,10 +91,9 @@ fn flush(id: usize) {
 fn drain(id: usize) {
     let queue = CONTEXTS.with_borrow_mut(|contexts| {
         let context = contexts.get(id);
-        if context.draining || context.waiting.is_empty() {
+        if context.has_none_waiting() || mem::replace(&mut context.draining, true) {
             return None;
         }
-        context.draining = true;
         context.queue.clone()
     });
     let Some(queue) = queue else { return };
@@ -169,21 +105,10 @@ fn drain(id: usize) {
             context.draining = next.is_some();
             next
         });
-        let rq = match next {
+        match next {
             None => break,
-            Some(NextRequest::Issue(rq)) => rq,
-            Some(NextRequest::Refuse(mut rq)) => {
-                let (range, late) =
-                    ((rq.op(), rq.flags(), rq.sector(), rq.len()), Err(Status::Timeout));
-                trace::end(queue.disk(), Action::Complete, range, late);
-                end_bios(mem::take(&mut rq.0.bios), late);
-                continue;
-            }
-        };
-        if let Some(rq) = prepare(&queue, rq) {
-            trace::range(queue.disk(), Action::Issue, rq.op(), rq.flags(), rq.sector(), rq.len());
-            queue.issue(rq);
-            issued = true;
+            Some(NextRequest::Issue(flight)) => issued |= issue(id, &queue, flight),
+            Some(NextRequest::Refuse(flight)) => refuse(&queue, flight, Status::Timeout),
         }
     }
     if issued {
@@ -201,37 +126,40 @@ fn drain(id: usize) {
     drop(released);
 }
 
-/// Prepares a request for the driver: what it may lose, and its deadline. `None`: it has ended.
-fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
-    let op = rq.op();
-    let at_risk = cache::is_at_risk(op, rq.flags());
-    if at_risk && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
-        rq.0.loss_guard = Some(CacheLossGuard::new(queue.disk().cache()));
+/// Ends a request that the driver does not get.
+fn refuse(queue: &Arc<dyn Dispatch>, flight: Flight, status: Status) {
+    trace::end(queue.disk(), Action::Complete, flight.range(), Err(status));
+    end_bios(flight.bios, Err(status));
+}
+
+/// Passes a request to the driver, with what it may lose, and its deadline. False: there is no memory for it.
+fn issue(id: usize, queue: &Arc<dyn Dispatch>, mut flight: Flight) -> bool {
+    let (op, disk) = (flight.op(), queue.disk());
+    let timeout_ns = queue.timeout_ns(op);
+    let lent = match timeout_ns {
+        None => Ok(bounce::lend(&mut flight.bios)),
+        Some(_) => bounce::share(&mut flight.bios, |len| queue.read_memory(len)),
+    };
+    let segments = match lent {
+        Ok((memory, segments)) => {
+            flight.memory = memory;
+            segments
+        }
+        Err(status) => {
+            refuse(queue, flight, status);
+            return false;
+        }
+    };
+    let at_risk = cache::is_at_risk(op, flight.flags());
+    if at_risk && disk.limits().features.contains(Features::WRITE_CACHE) {
+        flight.loss_guard = Some(CacheLossGuard::new(disk.cache()));
     }
-    let Some(timeout_ns) = queue.timeout_ns(op) else { return Some(rq) };
-    let memory = match op {
-        Op::Read => match bounce::divert(&mut rq, |len| queue.read_memory(len)) {
-            Ok(memory) => memory,
-            Err(status) => {
-                rq.complete(Err(status));
-                return None;
-            }
-        },
-        Op::Write => Memory::written(&rq),
-        Op::Flush | Op::Discard | Op::WriteZeroes => Memory::None,
-    };
-    let flight = Flight {
-        timeout_ns,
-        deadline_ns: u64::MAX,
-        footprint: rq.footprint(queue.disk().limits()),
-        owners: rq.0.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
-        memory,
-        loss_guard: rq.0.loss_guard.take(),
-        is_kept: false,
-    };
-    let tag = with_flights(rq.0.queue, |flights| flights.begin(flight, clock::now_ns()));
-    rq.0.tag = tag;
-    Some(rq)
+    let rq = CONTEXTS.with_borrow_mut(|contexts| {
+        contexts.get(id).flights.begin(id, flight, segments, timeout_ns)
+    });
+    trace::range(disk, Action::Issue, op, rq.flags(), rq.sector(), rq.len());
+    queue.issue(rq);
+    true
 }
 
 /// Ends bios for their submitters.
@@ -294,8 +222,8 @@ fn expire(id: usize, due_ns: u64) {
     let expired = CONTEXTS.with_borrow_mut(|contexts| {
         let flights = &mut contexts.get(id).flights;
         flights.delay(&kept, due_ns);
-        flights.expire(due_ns, |footprint| {
-            let (number, first) = disk.life().hold(footprint);
+        flights.expire(due_ns, |flight| {
+            let (number, first) = disk.life().hold(flight.footprint(disk.limits()));
             silent |= first;
             number
         })
@@ -305,100 +233,118 @@ fn expire(id: usize, due_ns: u64) {
         disk.tell(DiskEvent::Presence);
     }
     for (tag, flight) in expired {
-        let Flight { footprint, owners, memory, loss_guard, .. } = flight;
-        match loss_guard {
-            Some(loss_guard) => loss_guard.end(footprint.op, Err(Status::Timeout)),
+        let range = flight.range();
+        match flight.loss_guard {
+            Some(loss_guard) => loss_guard.end(range.0, Err(Status::Timeout)),
             None => disk.note_loss(),
         }
-        let range = (footprint.op, footprint.flags, footprint.start, footprint.len());
         trace::end(disk, Action::Complete, range, Err(Status::Timeout));
-        memory.end_in_use();
-        owners.iter().for_each(|owner| owner.complete(Err(Status::Timeout)));
+        flight.memory.end_in_use(&flight.bios);
+        end_bios(flight.bios, Err(Status::Timeout));
         queue.abort(RequestId { queue: id, tag });
     }
     drain(id);
 }
 
-/// Ends an issued request.
+/// Ends an issued request: its flight, or what is left of it after the deadline.
 fn complete(rq: &mut Request, result: BioResult) {
-    let id = rq.0.queue;
-    let mut bios = mem::take(&mut rq.0.bios);
-    let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
-    let absent = result.is_err_and(is_absence);
-    let failed = result.is_err();
+    if mem::replace(&mut rq.has_ended, true) {
+        return;
+    }
+    let id = rq.id.queue;
+    let lent = mem::take(&mut rq.segments);
+    let is_absent = result.is_err_and(is_absence);
     let landed = CONTEXTS.try_with(|contexts| {
         let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);
-        context.in_flight = context.in_flight.saturating_sub(1);
-        let slot = rq.0.tag.take().and_then(|tag| context.flights.end(tag, (op, rq.0.len)));
+        let slot = context.flights.end(rq);
+        let is_late = matches!(slot, Some(Slot::Overdue(_)));
         let is_unreported = |queue: &&Arc<dyn Dispatch>| {
-            let late = matches!(slot, Some(Slot::Overdue(_)));
-            failed || late || trace::is_active() || queue.disk().life().is_gone()
+            result.is_err() || is_late || trace::is_active() || queue.disk().life().is_gone()
         };
         let queue = context.queue.as_ref().filter(is_unreported).cloned();
-        (slot, queue)
+        // Of a request that failed some bios may be tried again.
+        let goes_on = result.is_err() || !context.draining && !context.waiting.is_empty();
+        let released = if goes_on { None } else { context.release_if_idle() };
+        (slot, queue, goes_on, released)
     });
     // The thread is ending, and this is one of its last requests: its submitters, which live on the
     // same thread, were dropped too.
-    let Ok((slot, queue)) = landed else { return };
+    let Ok((slot, queue, goes_on, released)) = landed else { return };
     if let Some(queue) = &queue
-        && queue.disk().life().set_gone(absent)
+        && queue.disk().life().set_gone(is_absent)
     {
         let device = queue.disk().name();
-        if absent {
+        if is_absent {
             warn!(device, "offline")
         } else {
             info!(device, "online again")
         }
         queue.disk().tell(DiskEvent::Presence);
     }
-    let (memory, loss_guard) = match slot {
+    match slot {
+        Some(Slot::InTime(flight)) => land(id, queue.as_ref(), flight, lent, result),
         Some(Slot::Overdue(number)) => {
-            drop(bios);
-            if let Some(queue) = queue {
-                give_up(&queue, number, (op, flags), result);
+            drop(lent);
+            if let Some(queue) = &queue {
+                give_up(queue, number, rq, result);
             }
-            return after(id);
         }
-        Some(Slot::InTime(flight)) => (flight.memory, flight.loss_guard),
-        None => (Memory::None, rq.0.loss_guard.take()),
-    };
-    // A command at risk counts its own loss.
-    let gone = loss_guard.is_none() && result.is_err_and(Status::is_gone);
-    if let Some(loss_guard) = loss_guard {
-        loss_guard.end(op, result);
+        None => {}
     }
-    let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_of_medium);
-    if let Some(queue) = &queue {
+    if goes_on {
+        after(id);
+    }
+    drop(released);
+}
+
+/// Ends the bios of a request that the driver has ended in time.
+fn land(
+    id: usize,
+    queue: Option<&Arc<dyn Dispatch>>,
+    mut flight: Flight,
+    lent: Segments,
+    result: BioResult,
+) {
+    let range = flight.range();
+    // A command at risk counts its own loss.
+    let gone = flight.loss_guard.is_none() && result.is_err_and(Status::is_gone);
+    if let Some(loss_guard) = flight.loss_guard {
+        loss_guard.end(range.0, result);
+    }
+    let one_by_one = flight.bios.len() > 1 && result.is_err_and(Status::is_of_medium);
+    if let Some(queue) = queue {
         if gone {
             queue.disk().note_loss();
         }
         let action = if one_by_one { Action::Requeue } else { Action::Complete };
-        trace::end(queue.disk(), action, (op, flags, rq.0.sector, rq.0.len), result);
+        trace::end(queue.disk(), action, range, result);
     }
-    memory.give_back(&mut bios, result.is_ok());
-    if one_by_one {
-        CONTEXTS.with_borrow_mut(|contexts| {
-            let context = contexts.get(id);
-            for mut queued in bios {
-                queued.bio.flags |= Flags::NOMERGE;
-                if let Some(queue) = &queue {
-                    trace::bio(queue.disk(), Action::Insert, &queued.bio);
-                }
-                context.waiting.push_back(Request::new(id, queued));
+    if !one_by_one {
+        if result.is_ok() {
+            flight.memory.deliver(&lent, &flight.bios);
+        }
+        drop(lent);
+        return end_bios(flight.bios, result);
+    }
+    flight.memory.give_back(lent, &mut flight.bios);
+    CONTEXTS.with_borrow_mut(|contexts| {
+        let context = contexts.get(id);
+        for mut queued in flight.bios {
+            queued.bio.flags |= Flags::NOMERGE;
+            if let Some(queue) = queue {
+                trace::bio(queue.disk(), Action::Insert, &queued.bio);
             }
-        });
-    } else {
-        end_bios(bios, result);
-    }
-    after(id);
+            context.waiting.push_back(Flight::new(queued));
+        }
+    });
 }
 
 /// The driver has ended a request that was overdue.
-fn give_up(queue: &Arc<dyn Dispatch>, number: u64, (op, flags): (Op, Flags), result: BioResult) {
-    let disk = queue.disk();
+fn give_up(queue: &Arc<dyn Dispatch>, number: u64, rq: &Request, result: BioResult) {
+    let (disk, op) = (queue.disk(), rq.op());
     // Before its number is released, because a flush is refused until then.
-    let at_risk = cache::is_at_risk(op, flags);
+    let at_risk = cache::is_at_risk(op, rq.flags());
     let loses = |status: Status| at_risk && cache::loses(op, status) || status.is_gone();
     if result.is_err_and(loses) {
         disk.note_loss();
@@ -412,20 +358,15 @@ fn give_up(queue: &Arc<dyn Dispatch>, number: u64, (op, flags): (Op, Flags), res
 /// Continues after the end of a request.
 fn after(id: usize) {
     drain(id);
-    let released = CONTEXTS.try_with(|contexts| {
-        let mut contexts = contexts.borrow_mut();
-        let context = contexts.get(id);
-        if context.draining { None } else { context.release_if_idle() }
-    });
+    let released = CONTEXTS.try_with(|contexts| contexts.borrow_mut().get(id).release_if_idle());
     drop(released);
 }
 
 impl Request {
     /// Whether its deadline has passed: a driver that would have to try again need not.
     pub fn is_overdue(&self) -> bool {
-        let is_overdue =
-            |id: RequestId| with_flights(id.queue, |flights| flights.is_overdue(id.tag));
-        self.id().is_some_and(|id| is_overdue(id).unwrap_or(true))
+        let RequestId { queue, tag } = self.id;
+        with_flights(queue, |flights| flights.is_overdue(tag)).unwrap_or(true)
     }
 
     /// Ends the request. If its deadline has passed, its submitters already got the timeout: this only returns the memory.
@@ -439,8 +380,6 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if !self.0.bios.is_empty() {
-            complete(self, Err(Status::Io));
-        }
+        complete(self, Err(Status::Io));
     }
 }

@@ -18,7 +18,7 @@ use crate::bio::{Flags, Op};
 use crate::cache;
 use crate::status::Status;
 use crate::sync::lock;
-use crate::units::{Sector, Sectors};
+use crate::units::Sector;
 
 /// Whether a device answers its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,10 +41,6 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    pub(crate) fn len(&self) -> Sectors {
-        self.end - self.start
-    }
-
     /// Whether this request must not be issued while the driver has `overdue`.
     fn must_not_overtake(&self, overdue: &Self) -> bool {
         let overlap = self.start < overdue.end && overdue.start < self.end;

@@ -213,7 +213,7 @@ impl<R> OpTable<R> {
     /// The key of the operation of a request.
     fn of_request(&self, id: RequestId) -> Option<u64> {
         let ours = |slot: &Slot<R>| match &slot.state {
-            State::Callback(owner) => owner.request().and_then(Request::id) == Some(id),
+            State::Callback(owner) => owner.request().map(Request::id) == Some(id),
             State::Waiting(_) | State::Done(_) | State::Orphaned => false,
         };
         let (index, slot) = self.slots.iter().find(|(_, slot)| ours(slot))?;

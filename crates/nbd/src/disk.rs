@@ -175,7 +175,7 @@ impl<N: Network> Driver for NbdDriver<N> {
             flags,
             offset: if kind == CMD_FLUSH { 0 } else { rq.sector().bytes() },
             len: rq.len().bytes() as u32,
-            owner: rq.id().map(Owner::here),
+            owner: Some(Owner::here(rq.id())),
             segments: rq.take_segments(),
         };
         if let Some(connection) = self.lanes.as_ref().and_then(Lanes::here) {

@@ -226,7 +226,7 @@ impl Event for PendingCommand {
     }
 
     fn request(&self) -> Option<RequestId> {
-        self.rq.id()
+        Some(self.rq.id())
     }
 }
 

@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::bio::{Flags, Op};
+use crate::device::QueuedBio;
 use crate::disk::{Disk, Nomerges};
 use crate::dispatch::Dispatch;
-use crate::flight::Flights;
+use crate::flight::{Flight, Flights};
 use crate::merge::{Merge, merge, try_merge};
-use crate::request::{QueuedBio, Request};
+use crate::status::Status;
 use crate::trace::{self, Action};
 
 /// Most requests on a plug list (the kernel's `BLK_MAX_REQUEST_COUNT`).
@@ -16,6 +18,8 @@ pub const MAX_PLUGGED: usize = 32;
 /// A last request of this size flushes the plug (the kernel's `BLK_PLUG_FLUSH_SIZE`). Unlike in the kernel, a read or write of this
 /// size is a request of its own: the first of several would wait for the last, and a device that works on several at once has one.
 pub const FLUSH_BYTES: u64 = 128 << 10;
+/// This many bios in a row without a merge flush the plug.
+pub const MAX_MISSES: usize = 4;
 /// Number of newest requests that a bio is compared with under `nomerges` 0.
 const MERGE_SCAN: usize = 8;
 
@@ -23,11 +27,10 @@ const MERGE_SCAN: usize = 8;
 pub(super) struct Context {
     /// The queue, held while the context has its requests.
     pub(super) queue: Option<Arc<dyn Dispatch>>,
-    pub(super) plugged: VecDeque<Request>,
-    pub(super) waiting: VecDeque<Request>,
-    pub(super) in_flight: usize,
+    plugged: VecDeque<Flight>,
+    pub(super) waiting: VecDeque<Flight>,
     pub(super) flights: Flights,
-    pub(super) misses: usize,
+    misses: usize,
     /// A loop that issues waiting requests is already on the stack.
     pub(super) draining: bool,
 }
@@ -50,40 +53,110 @@ impl Contexts {
         }
         &mut self.by_queue[queue]
     }
+
+    /// Adds a bio for queue number `id`; returns whether waiting requests are to be issued.
+    pub(super) fn add(
+        &mut self,
+        id: usize,
+        queue: &Arc<impl Dispatch + 'static>,
+        queued: QueuedBio,
+    ) -> bool {
+        let (disk, context) = (queue.disk(), self.get(id));
+        context.queue.get_or_insert_with(|| Arc::<_>::clone(queue) as Arc<dyn Dispatch>);
+        let full = context.flights.len() >= disk.nr_requests() as usize;
+        if full && queued.bio.flags.contains(Flags::NOWAIT) {
+            // Nothing waits for it yet.
+            queued.completion.complete(Err(Status::Again));
+            return false;
+        }
+        if queued.bio.op == Op::Flush {
+            trace::bio(disk, Action::GetRequest, &queued.bio);
+            context.waiting.push_front(Flight::new(queued));
+            return true;
+        }
+        let queued = match context.try_merge(disk, queued) {
+            Ok(()) => {
+                context.misses = 0;
+                return false;
+            }
+            Err(queued) => queued,
+        };
+        context.misses += 1;
+        trace::bio(disk, Action::GetRequest, &queued.bio);
+        let was_full = context.must_flush();
+        if was_full {
+            self.flush(id);
+        }
+        let context = self.get(id);
+        let is_first = context.plugged.is_empty();
+        context.plugged.push_back(Flight::new(queued));
+        let has_missed = context.misses >= MAX_MISSES;
+        if is_first {
+            self.plugged.push(id);
+            trace::plug(disk);
+        }
+        if has_missed {
+            self.flush(id);
+        }
+        was_full || has_missed
+    }
+
+    /// Adds the requests on the plug list to those that wait.
+    pub(super) fn flush(&mut self, id: usize) {
+        self.plugged.retain(|&plugged| plugged != id);
+        let Context { queue, plugged, waiting, misses, .. } = self.get(id);
+        *misses = 0;
+        let Some(queue) = queue else { return };
+        let disk = queue.disk();
+        if !plugged.is_empty() {
+            trace::unplug(disk, plugged.len());
+        }
+        for flight in &*plugged {
+            let (op, flags, sector, len) = flight.range();
+            trace::range(disk, Action::Insert, op, flags, sector, len);
+        }
+        waiting.append(plugged);
+    }
 }
 
 /// A request that waits, and whether it is issued.
 pub(super) enum NextRequest {
-    Issue(Request),
+    Issue(Flight),
     /// It fails because of overdue requests that the driver has not completed.
-    Refuse(Request),
+    Refuse(Flight),
 }
 
 impl Context {
     /// The next request, if one may leave the list of those that wait.
     pub(super) fn next(&mut self, disk: &Disk) -> Option<NextRequest> {
-        let rq = self.waiting.front()?;
-        let full = self.flights.is_full(rq);
-        if full || self.in_flight >= disk.nr_requests() as usize {
+        let first = self.waiting.front()?;
+        let full = self.flights.is_full(first);
+        if full || self.flights.len() >= disk.nr_requests() as usize {
             let no_memory = full && self.flights.are_reads_overdue();
-            let stuck = no_memory || self.flights.overdue() == self.in_flight;
+            let stuck = no_memory || self.flights.overdue() == self.flights.len();
             return if stuck { self.waiting.pop_front().map(NextRequest::Refuse) } else { None };
         }
-        let rq = self.waiting.pop_front()?;
-        if disk.life().refuses(|| rq.footprint(disk.limits())) {
-            return Some(NextRequest::Refuse(rq));
-        }
-        self.in_flight += 1;
-        Some(NextRequest::Issue(rq))
+        let flight = self.waiting.pop_front()?;
+        let refused = disk.life().refuses(|| flight.footprint(disk.limits()));
+        Some(if refused { NextRequest::Refuse(flight) } else { NextRequest::Issue(flight) })
+    }
+
+    /// Whether nothing waits, and no loop issues what waited.
+    pub(super) fn has_none_waiting(&self) -> bool {
+        !self.draining && self.waiting.is_empty()
     }
 
     pub(super) fn release_if_idle(&mut self) -> Option<Arc<dyn Dispatch>> {
-        let idle = self.in_flight == 0 && self.plugged.is_empty() && self.waiting.is_empty();
-        if idle { self.queue.take() } else { None }
+        if self.flights.len() > 0 || !self.plugged.is_empty() || !self.has_none_waiting() {
+            return None;
+        }
+        // The list of a crowd.
+        self.waiting.shrink_to(MAX_PLUGGED);
+        self.queue.take()
     }
 
     /// Merges `queued` into a request on the plug list, or into a waiting one.
-    pub(super) fn try_merge(&mut self, disk: &Disk, queued: QueuedBio) -> Result<(), QueuedBio> {
+    fn try_merge(&mut self, disk: &Disk, queued: QueuedBio) -> Result<(), QueuedBio> {
         if queued.bio.op.has_data() && queued.bio.len.bytes() >= FLUSH_BYTES {
             return Err(queued);
         }
@@ -95,24 +168,24 @@ impl Context {
         let (max, max_discard) = (disk.max_merged(), disk.max_discard());
         let newest = self.plugged.iter_mut().rev().take(scan);
         let waiting = self.waiting.iter_mut().rev().take(if scan > 1 { scan } else { 0 });
-        for rq in newest.chain(waiting) {
-            if let Some(how) = try_merge(rq, &queued.bio, disk.limits(), max, max_discard) {
+        for flight in newest.chain(waiting) {
+            if let Some(how) = try_merge(flight, &queued.bio, disk.limits(), max, max_discard) {
                 let action = match how {
                     Merge::Back | Merge::Discard => Action::BackMerge,
                     Merge::Front => Action::FrontMerge,
                 };
                 trace::bio(disk, action, &queued.bio);
                 disk.stats().merged(queued.bio.op, 1);
-                merge(rq, queued, how);
+                merge(flight, queued, how);
                 return Ok(());
             }
         }
         Err(queued)
     }
 
-    pub(super) fn must_flush(&self) -> bool {
+    fn must_flush(&self) -> bool {
         self.plugged.len() >= MAX_PLUGGED
-            || self.plugged.back().is_some_and(|rq| rq.len().bytes() >= FLUSH_BYTES)
+            || self.plugged.back().is_some_and(|last| last.len.bytes() >= FLUSH_BYTES)
     }
 }
 

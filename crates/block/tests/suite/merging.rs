@@ -1,6 +1,8 @@
 //! The plug: bios that merge, bios that do not, and the moment of the flush.
 
-use crate::common::{discard, end_all, end_one, held, holder, poll, read, result, take, write};
+use crate::common::{
+    discard, end_all, end_one, held, holder, memory, poll, read, result, take, write,
+};
 use ashlar_block::{Bio, Features, Flags, Limits, Op, Sector, Sectors, Status, plug};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
 
@@ -270,9 +272,12 @@ fn a_failed_request_is_tried_again_bio_by_bio() {
     let (_, gateway) = holder(limits());
     let mut ios: Vec<_> = (0..4).map(|i| gateway.submit(read(i * 8, 8))).collect();
     plug::flush_current();
+    let places = memory().concat();
     end_one(Err(Status::Medium));
     let each: Vec<_> = (0..4).map(|i| (Op::Read, i * 8, 8, 1)).collect();
     assert_eq!(held(), each);
+    // Each in its own memory.
+    assert_eq!((memory().len(), memory().concat()), (4, places));
     for i in 0..4 {
         end_one(if i == 2 { Err(Status::Medium) } else { Ok(()) });
     }

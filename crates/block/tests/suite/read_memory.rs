@@ -42,7 +42,7 @@ impl Driver for InPlace {
         ASKED.set(ASKED.get() + 1);
         let can = ASKED.get() > CANNOT.get();
         IN_PLACE.with_borrow_mut(|reads| {
-            let read = reads.iter_mut().find(|(rq, _)| can && rq.id() == Some(id));
+            let read = reads.iter_mut().find(|(rq, _)| can && rq.id() == id);
             read.map(|(_, memory)| memory.clear()).is_some()
         })
     }

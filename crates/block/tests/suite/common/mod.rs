@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use ashlar_block::{
     Bio, BioResult, Buffer, Disk, Driver, Gateway, IoFuture, Limits, Op, Queue, Request, Sector,
-    Sectors,
+    Sectors, Segment,
 };
 
 thread_local! {
@@ -38,6 +38,12 @@ pub fn held() -> Vec<(Op, u64, u64, usize)> {
     HELD.with_borrow(|held| {
         held.iter().map(|r| (r.op(), r.sector().0, r.len().0, r.nr_bios())).collect()
     })
+}
+
+/// The memory of the requests that the driver holds, one list for each.
+pub fn memory() -> Vec<Vec<(usize, usize)>> {
+    let place = |segment: &Segment| (segment.as_ptr() as usize, segment.len());
+    HELD.with_borrow(|held| held.iter().map(|rq| rq.segments().map(place).collect()).collect())
 }
 
 /// Takes the requests out of the driver.
