@@ -37,6 +37,7 @@ pub mod pool_members;
 pub mod pools;
 pub mod probe;
 mod refusals;
+mod served_groups;
 pub mod signature;
 pub mod snapshots;
 pub mod stopping;
