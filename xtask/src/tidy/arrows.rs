@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nbd", &["block", "engine"]),
     ("rbd", &["block", "engine"]),
     ("export", &["block", "engine", "nbd"]),
+    ("vhost", &["block", "engine"]),
     ("plot", &["block"]),
     ("stack", &["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"]),
     ("view", &["block", "md", "lvm", "zfs", "stack"]),

@@ -15,6 +15,7 @@ const CRATES: &[&str] = &[
     "crates/export/src/",
     "crates/daemon/src/",
     "crates/nbd/src/",
+    "crates/vhost/src/",
 ];
 
 /// The files with calls that wait, and why no reactor waits in them.

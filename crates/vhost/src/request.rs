@@ -1,0 +1,218 @@
+//! A request of virtio-blk: from the buffers of its chain to its status.
+
+use ashlar_block::bio::Flags;
+use ashlar_block::buffer::{gather, scatter};
+use ashlar_block::byte_volume::OpenVolume;
+use ashlar_block::{Bio, BioResult, Sector, Segment, Segments, Status};
+use virtio_bindings::virtio_blk;
+
+use crate::blk::{ID_BYTES, MAX_RANGE_SECTORS, MAX_RANGES};
+use crate::chain::{Chain, Fault};
+
+/// Type, reserved, sector.
+const HEADER_BYTES: usize = 16;
+/// Sector, number of sectors, flags.
+const RANGE_BYTES: usize = 16;
+const SECTOR_BYTES: u64 = 512;
+
+/// What a request's last byte says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Answer {
+    Ok = virtio_blk::VIRTIO_BLK_S_OK as u8,
+    Failed = virtio_blk::VIRTIO_BLK_S_IOERR as u8,
+    Unsupported = virtio_blk::VIRTIO_BLK_S_UNSUPP as u8,
+}
+
+impl From<BioResult> for Answer {
+    fn from(result: BioResult) -> Self {
+        match result {
+            Ok(()) => Self::Ok,
+            Err(Status::NotSupported) => Self::Unsupported,
+            Err(_) => Self::Failed,
+        }
+    }
+}
+
+/// What holds for all requests of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// Writes fail.
+    pub(crate) is_read_only: bool,
+    /// The driver does not flush: each write is durable when it is answered.
+    pub(crate) is_write_through: bool,
+    /// The answer to GET_ID.
+    pub(crate) id: [u8; ID_BYTES],
+}
+
+/// A request that was taken from a ring.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// The head of its chain.
+    head: u16,
+    kind: u32,
+    sector: u64,
+    /// What follows the header.
+    out: Segments,
+    out_bytes: u32,
+    /// What precedes the status.
+    into: Segments,
+    into_bytes: u32,
+    status: Segment,
+}
+
+/// A request that has ended: its status is in the guest's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    /// The head of its chain.
+    pub(crate) head: u16,
+    /// Bytes that the device may have written to its buffers.
+    pub(crate) written: u32,
+}
+
+/// Takes the first `len` bytes away, which there are.
+fn split_front(segments: &mut Segments, mut len: usize) -> Segments {
+    let mut front = Segments::new();
+    while len > 0 {
+        let Some(first) = segments.first_mut() else { break };
+        if first.len() > len {
+            front.push(first.split_to(len));
+            break;
+        }
+        len -= first.len();
+        front.push(segments.remove(0));
+    }
+    front
+}
+
+impl Request {
+    /// The request of a chain: any layout of header, data and status.
+    ///
+    /// # Errors
+    /// It has no room for header and status.
+    pub(crate) fn parse(head: u16, chain: Chain) -> Result<Self, Fault> {
+        let Chain { mut readable, mut writable, readable_bytes, writable_bytes } = chain;
+        let short = Fault::Short(readable_bytes.into(), writable_bytes.into());
+        let out_bytes = readable_bytes.checked_sub(HEADER_BYTES as u32);
+        let (Some(out_bytes), Some(mut last)) = (out_bytes, writable.pop()) else {
+            return Err(short);
+        };
+        let mut header = [0; HEADER_BYTES];
+        gather(&split_front(&mut readable, HEADER_BYTES), &mut header);
+        let rest = last.split_to(last.len() - 1);
+        if !rest.is_empty() {
+            writable.push(rest);
+        }
+        let [kind @ .., _, _, _, _, _, _, _, _, _, _, _, _] = header;
+        let [_, _, _, _, _, _, _, _, sector @ ..] = header;
+        Ok(Self {
+            head,
+            kind: u32::from_le_bytes(kind),
+            sector: u64::from_le_bytes(sector),
+            out: readable,
+            out_bytes,
+            into: writable,
+            into_bytes: writable_bytes - 1,
+            status: last,
+        })
+    }
+
+    /// Executes the request, and writes its status.
+    pub(crate) async fn execute(self, volume: &OpenVolume, terms: &Terms) -> Done {
+        let (head, written, status) = (self.head, self.into_bytes + 1, self.status.clone());
+        let answer = self.answer(volume, terms).await;
+        status.copy_from(&[answer as u8]);
+        Done { head, written }
+    }
+
+    async fn answer(self, volume: &OpenVolume, terms: &Terms) -> Answer {
+        match self.kind {
+            virtio_blk::VIRTIO_BLK_T_IN => self.read(volume).await.into(),
+            virtio_blk::VIRTIO_BLK_T_OUT => self.write(volume, terms).await.into(),
+            virtio_blk::VIRTIO_BLK_T_FLUSH => volume.flush().await.into(),
+            virtio_blk::VIRTIO_BLK_T_GET_ID => {
+                let len = ID_BYTES.min(self.into_bytes as usize);
+                let mut into = self.into;
+                scatter(&terms.id[..len], &split_front(&mut into, len));
+                Answer::Ok
+            }
+            virtio_blk::VIRTIO_BLK_T_DISCARD | virtio_blk::VIRTIO_BLK_T_WRITE_ZEROES => {
+                self.ranges(volume, terms).await
+            }
+            _ => Answer::Unsupported,
+        }
+    }
+
+    /// The range of a read or a write in bytes.
+    fn offset(&self, volume: &OpenVolume, len: u32) -> Result<u64, Status> {
+        let offset = self.sector.checked_mul(SECTOR_BYTES).ok_or(Status::Invalid)?;
+        let is_aligned = (offset | u64::from(len)) & (volume.block_bytes() - 1) == 0;
+        // What follows needs no memory of its own for parts of a block.
+        if is_aligned { Ok(offset) } else { Err(Status::Invalid) }
+    }
+
+    async fn read(self, volume: &OpenVolume) -> BioResult {
+        let offset = self.offset(volume, self.into_bytes)?;
+        if self.into_bytes == 0 {
+            return Ok(());
+        }
+        // The guest uses its memory again also after a read has failed: it is not given (see `Flags::GIVEN`).
+        let bio = Bio::read(Sector::from_bytes_floor(offset), self.into);
+        volume.gateway().submit(bio).await
+    }
+
+    async fn write(self, volume: &OpenVolume, terms: &Terms) -> BioResult {
+        if terms.is_read_only {
+            return Err(Status::ReadOnly);
+        }
+        let offset = self.offset(volume, self.out_bytes)?;
+        let flags = if terms.is_write_through { Flags::FUA } else { Flags::empty() };
+        volume.write(offset, self.out, flags).await
+    }
+
+    async fn ranges(self, volume: &OpenVolume, terms: &Terms) -> Answer {
+        let bytes = self.out_bytes as usize;
+        let count = bytes / RANGE_BYTES;
+        if terms.is_read_only
+            || !bytes.is_multiple_of(RANGE_BYTES)
+            || !(1..=MAX_RANGES).contains(&count)
+        {
+            return Answer::Failed;
+        }
+        let mut ranges = [0; RANGE_BYTES * MAX_RANGES];
+        gather(&self.out, &mut ranges[..bytes]);
+        for range in ranges[..bytes].chunks_exact(RANGE_BYTES) {
+            let answer = self.range(range, volume, terms).await;
+            if answer != Answer::Ok {
+                return answer;
+            }
+        }
+        Answer::Ok
+    }
+
+    async fn range(&self, range: &[u8], volume: &OpenVolume, terms: &Terms) -> Answer {
+        let field = |at: usize| {
+            range[at..at + 4].iter().rev().fold(0u32, |sum, byte| sum << 8 | u32::from(*byte))
+        };
+        let sector = u64::from(field(4)) << 32 | u64::from(field(0));
+        let (sectors, flags) = (field(8), field(12));
+        let unmap = virtio_blk::VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP;
+        let is_discard = self.kind == virtio_blk::VIRTIO_BLK_T_DISCARD;
+        if flags & !unmap != 0 || is_discard && flags != 0 {
+            return Answer::Unsupported;
+        }
+        let Some(offset) =
+            sector.checked_mul(SECTOR_BYTES).filter(|_| sectors <= MAX_RANGE_SECTORS)
+        else {
+            return Answer::Failed;
+        };
+        let len = u64::from(sectors) * SECTOR_BYTES;
+        if is_discard {
+            return volume.discard(offset, len, Flags::empty()).await.into();
+        }
+        let mut kinds = Flags::empty();
+        kinds.set(Flags::NOUNMAP, flags & unmap == 0);
+        kinds.set(Flags::FUA, terms.is_write_through);
+        volume.write_zeroes(offset, len, kinds).await.into()
+    }
+}
