@@ -14,11 +14,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ashlar_block::buffer::ForeignMemory;
 use ashlar_block::{Segment, Segments};
+use ashlar_engine::sleep;
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use vm_memory::{
     FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
     GuestRegionMmap, GuestUsize, MmapRegion,
@@ -26,6 +29,8 @@ use vm_memory::{
 
 /// The most regions of a guest.
 pub(crate) const MAX_REGIONS: usize = 256;
+/// The pause between two looks at memory that a device still has.
+const ROUND: Duration = Duration::from_millis(10);
 
 /// What becomes of a guest whose memory its front end can shorten. QEMU seals its memfds against that; cloud-hypervisor and
 /// libblkio do not, and files of tmpfs and hugetlbfs cannot be sealed.
@@ -188,20 +193,32 @@ impl GuestMap {
             let mapping = region.get_mmap();
             // A mapping is never at address 0.
             let Some(start) = NonNull::new(mapping.as_ptr()) else { continue };
-            let len = mapping.size();
-            // SAFETY: mapped for reading and writing until `mapping` is dropped. Its file is sealed against shrinking, or its user
-            // has accepted that shrinking it ends this process (`Unsealed`). Other access of this process is vm-memory's to rings,
-            // by volatile and atomic operations through raw pointers.
-            let memory = unsafe { ForeignMemory::new(start, len, mapping as _) };
-            parts.push(Part { start: region.start_addr().0, memory });
+            parts.push(Part {
+                start: region.start_addr().0,
+                at: start,
+                memory: foreign(start, &mapping),
+                mapping,
+            });
         }
         View(parts)
     }
 }
 
+/// A mapped region, of which bios get parts.
+fn foreign(start: NonNull<u8>, mapping: &Arc<MmapRegion<()>>) -> ForeignMemory {
+    // SAFETY: mapped for reading and writing until the last clone of `mapping` is dropped. Its file is sealed against shrinking, or its
+    // user has accepted that shrinking it ends this process (`Unsealed`). Other access of this process is vm-memory's to rings, by
+    // volatile and atomic operations through raw pointers.
+    unsafe { ForeignMemory::new(start, mapping.size(), Arc::clone(mapping) as _) }
+}
+
 struct Part {
+    /// The guest's address.
     start: u64,
+    /// This process's address.
+    at: NonNull<u8>,
     memory: ForeignMemory,
+    mapping: Arc<MmapRegion<()>>,
 }
 
 /// A table of regions as segments, for one thread: it shares no count of references with others.
@@ -225,6 +242,49 @@ impl View {
             (at, rest) = (at.checked_add(take)?, rest - take);
         }
         Some(())
+    }
+}
+
+impl View {
+    /// The same parts of the memory as segments of their own: the lease says when no I/O has them any more. `None` if they are
+    /// of another view.
+    pub(crate) fn lease(&self, segments: &Segments) -> Option<(Segments, Lease)> {
+        let mut lease: SmallVec<[(NonNull<u8>, ForeignMemory); 1]> = SmallVec::new();
+        let mut leased = Segments::with_capacity(segments.len());
+        for segment in segments {
+            let address = segment.as_ptr().addr();
+            let offset = |at: NonNull<u8>, len: usize| {
+                let offset = address.checked_sub(at.addr().get())?;
+                (offset < len).then_some(offset)
+            };
+            let is_in = |part: &&Part| offset(part.at, part.memory.len()).is_some();
+            let part = self.0.iter().find(is_in)?;
+            if lease.iter().all(|(at, _)| *at != part.at) {
+                lease.push((part.at, foreign(part.at, &part.mapping)));
+            }
+            let (at, memory) = lease.iter().find(|(at, _)| *at == part.at)?;
+            let start = offset(*at, memory.len())?;
+            leased.push(memory.segment(start..start + segment.len())?);
+        }
+        Some((leased, Lease(lease.into_iter().map(|(_, memory)| memory).collect())))
+    }
+}
+
+/// Memory that a request has for itself.
+pub(crate) struct Lease(SmallVec<[ForeignMemory; 1]>);
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({})", self.0.len())
+    }
+}
+
+impl Lease {
+    /// Ends when no I/O has a segment of it.
+    pub(crate) async fn ended(&self) {
+        while !self.0.iter().all(ForeignMemory::is_unused) {
+            sleep(ROUND).await;
+        }
     }
 }
 

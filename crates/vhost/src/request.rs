@@ -8,12 +8,15 @@ use virtio_bindings::virtio_blk;
 
 use crate::blk::{ID_BYTES, MAX_RANGE_SECTORS, MAX_RANGES};
 use crate::chain::{Chain, Fault};
+use crate::memory::{Lease, View};
 
 /// Type, reserved, sector.
 const HEADER_BYTES: usize = 16;
 /// Sector, number of sectors, flags.
 const RANGE_BYTES: usize = 16;
 const SECTOR_BYTES: u64 = 512;
+/// Reads from this size on go to the guest's memory directly, with [`Flags::GIVEN`]; queues copy smaller ones in less time.
+const LEASED_BYTES: u32 = 32 << 10;
 
 /// What a request's last byte says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +61,8 @@ pub(crate) struct Request {
     /// What precedes the status.
     into: Segments,
     into_bytes: u32,
+    /// That of `into`, for a read that may go there directly.
+    lease: Option<Lease>,
     status: Segment,
 }
 
@@ -90,7 +95,7 @@ impl Request {
     ///
     /// # Errors
     /// It has no room for header and status.
-    pub(crate) fn parse(head: u16, chain: Chain) -> Result<Self, Fault> {
+    pub(crate) fn parse(head: u16, chain: Chain, view: &View) -> Result<Self, Fault> {
         let Chain { mut readable, mut writable, readable_bytes, writable_bytes } = chain;
         let short = Fault::Short(readable_bytes.into(), writable_bytes.into());
         let out_bytes = readable_bytes.checked_sub(HEADER_BYTES as u32);
@@ -105,16 +110,25 @@ impl Request {
         }
         let [kind @ .., _, _, _, _, _, _, _, _, _, _, _, _] = header;
         let [_, _, _, _, _, _, _, _, sector @ ..] = header;
-        Ok(Self {
+        let (kind, into_bytes) = (u32::from_le_bytes(kind), writable_bytes - 1);
+        let mut request = Self {
             head,
-            kind: u32::from_le_bytes(kind),
+            kind,
             sector: u64::from_le_bytes(sector),
             out: readable,
             out_bytes,
             into: writable,
-            into_bytes: writable_bytes - 1,
+            into_bytes,
+            lease: None,
             status: last,
-        })
+        };
+        if kind == virtio_blk::VIRTIO_BLK_T_IN
+            && into_bytes >= LEASED_BYTES
+            && let Some((into, lease)) = view.lease(&request.into)
+        {
+            (request.into, request.lease) = (into, Some(lease));
+        }
+        Ok(request)
     }
 
     /// Executes the request, and writes its status.
@@ -156,9 +170,14 @@ impl Request {
         if self.into_bytes == 0 {
             return Ok(());
         }
-        // The guest uses its memory again also after a read has failed: it is not given (see `Flags::GIVEN`).
         let bio = Bio::read(Sector::from_bytes_floor(offset), self.into);
-        volume.gateway().submit(bio).await
+        let Some(lease) = self.lease else { return volume.gateway().submit(bio).await };
+        let result = volume.gateway().submit(bio.with_flags(Flags::GIVEN)).await;
+        if result.is_err() {
+            // The device may still write to the memory, which the guest uses for something else once it has the answer.
+            lease.ended().await;
+        }
+        result
     }
 
     async fn write(self, volume: &OpenVolume, terms: &Terms) -> BioResult {

@@ -277,7 +277,7 @@ impl Ring {
             has_indirect: self.placed.has_indirect,
         };
         let chain = walk(&self.map, &self.view, table, head)?;
-        let request = Request::parse(head, chain)?;
+        let request = Request::parse(head, chain, &self.view)?;
         // The walk has checked the head.
         let busy = self.busy.get_mut(usize::from(head)).ok_or(Fault::Head(head, table.size))?;
         if std::mem::replace(busy, true) {

@@ -175,6 +175,34 @@ fn a_read_only_device_changes_nothing() {
 }
 
 #[test]
+fn a_failed_read_is_answered_when_its_device_has_left_the_memory() {
+    let slow = Slow::new();
+    let server = Server::of(slow.volume());
+    let guest = Guest::new();
+    let mut client = Client::connect(&server.path, &guest, ALL);
+    let mut ring = client.start(0, 0);
+    let large = [(DATA_AT, 4096, WRITE), (DATA_AT + 0x10000, 61440, WRITE)];
+    guest.put(DATA_AT + 0x10000, &bytes(1, 61440));
+    assert_eq!(ring.execute(OUT, 8, &[(DATA_AT + 0x10000, 61440, 0)]), OK);
+    guest.put(DATA_AT + 0x10000, &[1; 61440]);
+    assert_eq!(ring.execute(IN, 0, &large), OK);
+    assert!(guest.get(DATA_AT + 0x10000, 61440) == bytes(1, 61440));
+    slow.kept.lock().unwrap().replace(Vec::new());
+    ring.put_request(0, IN, 0, &large);
+    ring.offer(0);
+    ring.signal();
+    while slow.kept.lock().unwrap().as_ref().is_none_or(Vec::is_empty) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(ring.try_used(), None);
+    drop(slow.kept.lock().unwrap().take());
+    assert_eq!(ring.used().0, 0);
+    assert_eq!(ring.status(0), FAILED);
+    server.stop();
+}
+
+#[test]
 fn many_requests_on_all_queues_are_each_completed_once() {
     let server = Server::of(Slow::new().volume());
     let guest = Guest::new();

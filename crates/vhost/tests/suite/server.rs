@@ -1,11 +1,13 @@
 //! A device on a socket, over a RAM disk that can hold its I/O back.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ashlar_block::{Bio, BlockDevice, ByteVolume, Disk, Gateway, IoFuture, Op, Sectors};
+use ashlar_block::{
+    Bio, BlockDevice, ByteVolume, Disk, Gateway, IoFuture, Op, Sectors, Segments, Status,
+};
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_engine::{Engine, RamDevice, Reactor, Receiver, sleep};
@@ -22,13 +24,15 @@ pub(crate) struct Slow {
     /// Reads and writes that have begun.
     pub(crate) begun: AtomicUsize,
     pub(crate) written: AtomicUsize,
+    /// Reads fail, and their memory is kept here: as of a device that has not answered in time.
+    pub(crate) kept: Mutex<Option<Vec<Segments>>>,
 }
 
 impl Slow {
     pub(crate) fn new() -> Arc<Self> {
         let ram = RamDevice::new("ram0", Sectors::from_bytes_floor(DISK_BYTES)).unwrap();
-        let (is_held, begun, written) = Default::default();
-        Arc::new(Self { ram, is_held, begun, written })
+        let (is_held, begun, written, kept) = Default::default();
+        Arc::new(Self { ram, is_held, begun, written, kept })
     }
 
     pub(crate) fn volume(self: &Arc<Self>) -> Arc<ByteVolume> {
@@ -43,6 +47,12 @@ impl BlockDevice for Slow {
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         self.begun.fetch_add(1, SeqCst);
+        if bio.op == Op::Read
+            && let Some(kept) = &mut *self.kept.lock().unwrap()
+        {
+            kept.push(bio.segments);
+            return IoFuture::failed(Status::Timeout);
+        }
         if !self.is_held.load(SeqCst) {
             return self.ram.submit_bio(bio);
         }
