@@ -87,15 +87,18 @@ impl Inflight {
         }
         let start = queue_bytes(self.queue_size) * usize::from(index);
         let queue = InflightQueue { region: Arc::clone(self), start, size, counter: 0 };
+        let is_same = queue.load::<u16>(DESCRIPTORS_AT) == size;
         match queue.load::<u16>(VERSION_AT) {
-            0 => {
+            VERSION if is_same => {}
+            // A driver may choose another size at its next start, when nothing is in flight.
+            VERSION if (0..self.queue_size).any(|head| queue.is_taken(head)) => return None,
+            0 | VERSION => {
                 queue.store(DESCRIPTORS_AT, size);
                 queue.store(VERSION_AT, VERSION);
-                Some(queue)
             }
-            VERSION => (queue.load::<u16>(DESCRIPTORS_AT) == size).then_some(queue),
-            _ => None,
+            _ => return None,
         }
+        Some(queue)
     }
 }
 
@@ -128,6 +131,10 @@ impl InflightQueue {
         HEAD_BYTES + STATE_BYTES * usize::from(head)
     }
 
+    fn is_taken(&self, head: u16) -> bool {
+        self.load::<u8>(Self::state_at(head)) != 0
+    }
+
     /// What the former process has left, given the used ring's index: the heads to submit again, in their order. Requests that it has
     /// completed without noting it are noted.
     pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
@@ -138,7 +145,7 @@ impl InflightQueue {
             }
             self.store(USED_AT, used);
         }
-        let is_taken = |head: &u16| self.load::<u8>(Self::state_at(*head)) != 0;
+        let is_taken = |head: &u16| self.is_taken(*head);
         let counter = |head: u16| self.load::<u64>(Self::state_at(head) + COUNTER_IN_STATE);
         let mut taken: Vec<(u64, u16)> =
             (0..self.size).filter(is_taken).map(|head| (counter(head), head)).collect();
@@ -208,6 +215,11 @@ mod tests {
     fn a_region_of_others_is_not_used_and_no_index_leaves_it() {
         let region = region();
         assert!(region.queue(2, 8).is_none() && region.queue(0, 16).is_none());
+        let mut queue = next(&region);
+        queue.take(7);
+        assert!(region.queue(1, 4).is_none());
+        queue.noted(7, 0);
+        assert!(region.queue(1, 4).is_some());
         let queue = next(&region);
         queue.store(LAST_BATCH_AT, 999u16);
         assert!(next(&region).recover(3).is_empty());

@@ -31,6 +31,7 @@ pub(crate) const SET_BACKEND_REQ_FD: u32 = 21;
 pub(crate) const GET_CONFIG: u32 = 24;
 pub(crate) const GET_INFLIGHT_FD: u32 = 31;
 pub(crate) const SET_INFLIGHT_FD: u32 = 32;
+pub(crate) const RESET_DEVICE: u32 = 34;
 
 pub(crate) const NEED_REPLY: u32 = 8;
 pub(crate) const MEMORY_BYTES: usize = 8 << 20;
@@ -120,6 +121,13 @@ pub(crate) fn state(index: u16, number: u32) -> Vec<u8> {
     [u32::from(index), number].iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
+/// All of the guest's memory.
+pub(crate) fn table() -> Vec<u8> {
+    let mut body = [1u32.to_ne_bytes(), [0; 4]].concat();
+    body.extend(numbers(&[0, MEMORY_BYTES as u64, USER, 0]));
+    body
+}
+
 impl Client {
     pub(crate) fn new(path: &Path, guest: &Arc<Guest>) -> Self {
         let socket = UnixStream::connect(path).unwrap();
@@ -144,10 +152,14 @@ impl Client {
     }
 
     pub(crate) fn set_table(&mut self) {
-        let mut body = [1u32.to_ne_bytes(), [0; 4]].concat();
-        body.extend(numbers(&[0, MEMORY_BYTES as u64, USER, 0]));
         let file = self.guest.file.try_clone().unwrap();
-        self.set(SET_MEM_TABLE, &body, &[file.as_fd()]);
+        self.set(SET_MEM_TABLE, &table(), &[file.as_fd()]);
+    }
+
+    /// As [`Self::set_table`], without an answer.
+    pub(crate) fn send_table(&mut self) {
+        let file = self.guest.file.try_clone().unwrap();
+        self.send(SET_MEM_TABLE, 0, &table(), &[file.as_fd()]);
     }
 
     pub(crate) fn send(&mut self, request: u32, flags: u32, body: &[u8], files: &[BorrowedFd<'_>]) {
@@ -223,6 +235,17 @@ impl Client {
         self.set(SET_VRING_ERR, &number, &[ring.error.as_fd()]);
         self.set(SET_VRING_KICK, &number, &[ring.kick.as_fd()]);
         self.set(SET_VRING_ENABLE, &state(index, 1), &[]);
+        ring
+    }
+
+    /// Starts a queue without the protocol's features: no answers, and nothing that enables it.
+    pub(crate) fn start_plain(&mut self, index: u16) -> Ring {
+        let ring = Ring::new(index, &self.guest, 0);
+        self.send(SET_VRING_NUM, 0, &state(index, QUEUE_SIZE.into()), &[]);
+        self.send(SET_VRING_ADDR, 0, &ring.addresses(), &[]);
+        let number = numbers(&[index.into()]);
+        self.send(SET_VRING_CALL, 0, &number, &[ring.call.as_fd()]);
+        self.send(SET_VRING_KICK, 0, &number, &[ring.kick.as_fd()]);
         ring
     }
 
@@ -332,6 +355,14 @@ impl Ring {
         self.guest.put(self.available_at() + 4 + 2 * slot, &head.to_le_bytes());
         self.available = self.available.wrapping_add(1);
         self.guest.store(self.available_at() + 2, self.available);
+    }
+
+    /// Other event descriptors from now on; returns the former ones.
+    pub(crate) fn replace_events(&mut self) -> (OwnedFd, OwnedFd) {
+        let kick = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let kick = std::mem::replace(&mut self.kick, kick);
+        let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        (kick, std::mem::replace(&mut self.call, call))
     }
 
     /// Continues a ring whose available index is `available`.

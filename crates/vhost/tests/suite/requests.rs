@@ -175,6 +175,50 @@ fn a_read_only_device_changes_nothing() {
 }
 
 #[test]
+fn queues_start_and_stop_in_each_way() {
+    let server = Server::of(Slow::new().volume());
+    let guest = Guest::new();
+    let mut client = Client::connect(&server.path, &guest, ALL);
+    let mut ring = client.start(0, 0);
+    assert_eq!(ring.execute(FLUSH, 0, &[]), OK);
+    // What comes while it is disabled waits.
+    client.set(SET_VRING_ENABLE, &state(0, 0), &[]);
+    ring.put_request(0, FLUSH, 0, &[]);
+    ring.offer(0);
+    ring.signal();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(ring.try_used(), None);
+    client.set(SET_VRING_ENABLE, &state(0, 1), &[]);
+    assert_eq!(ring.used(), (0, 1));
+    // Other descriptors for its events while it runs.
+    let (old_kick, old_call) = ring.replace_events();
+    client.set(SET_VRING_CALL, &numbers(&[0]), &[ring.call.as_fd()]);
+    client.set(SET_VRING_KICK, &numbers(&[0]), &[ring.kick.as_fd()]);
+    drop((old_kick, old_call));
+    assert_eq!(ring.execute(FLUSH, 0, &[]), OK);
+    // The table is sent again, as by a machine that gets more memory.
+    client.set_table();
+    assert_eq!(ring.execute(FLUSH, 0, &[]), OK);
+    client.set(RESET_DEVICE, &[], &[]);
+    guest.clear();
+    client.negotiate(ALL);
+    let mut ring = client.start(0, 0);
+    assert_eq!(ring.execute(FLUSH, 0, &[]), OK);
+    // A failed question has no answer.
+    client.send(GET_VRING_BASE, NEED_REPLY, &state(9, 0), &[]);
+    assert!(client.reply(GET_VRING_BASE).is_err());
+    // Without the protocol's features a queue runs from its kick on.
+    guest.clear();
+    let mut client = Client::new(&server.path, &guest);
+    client.send(SET_FEATURES, 0, &numbers(&[1 << 32]), &[]);
+    client.send_table();
+    let mut ring = client.start_plain(0);
+    assert_eq!(ring.execute(FLUSH, 0, &[]), OK);
+    drop(client);
+    server.stop();
+}
+
+#[test]
 fn a_failed_read_is_answered_when_its_device_has_left_the_memory() {
     let slow = Slow::new();
     let server = Server::of(slow.volume());
