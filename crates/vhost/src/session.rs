@@ -1,7 +1,7 @@
 //! A connection: the front end's requests, and the queues that they start and stop.
 //!
 //! A queue has stopped, or waits for one of: addresses, a descriptor for its driver's events, being enabled; or runs, as a task on a
-//! reactor ([`vring`](crate::vring)). GET_VRING_BASE stops it: all that it has taken has ended when the answer is sent. What the front end
+//! reactor ([`vring`]). GET_VRING_BASE stops it: all that it has taken has ended when the answer is sent. What the front end
 //! changes while a queue runs (memory, the descriptor that signals its driver) is passed to the task; for all else the queue is stopped.
 
 use std::future::{Future, poll_fn};
@@ -210,7 +210,7 @@ impl<'a> Session<'a> {
             Ok(Reply::Body(body)) => (wire::reply(request, body), None),
             Ok(Reply::BodyAndFile(body, file)) => (wire::reply(request, body), Some(file)),
             Ok(Reply::Done) if answers => (wire::reply(request, &0u64.to_ne_bytes()), None),
-            Ok(Reply::Refused) | Err(_) if answers && !has_body(request) => {
+            Ok(Reply::Refused) | Err(_) if answers && !wire::has_body(request) => {
                 (wire::reply(request, &1u64.to_ne_bytes()), None)
             }
             Ok(Reply::Done | Reply::Refused) | Err(_) => return result.map(|_| ()),
@@ -583,27 +583,6 @@ impl<'a> Session<'a> {
         tracing::debug!(%error, volume = self.export.name(), "telling a front end of a change");
         self.backend = None;
     }
-}
-
-/// Whether the answer to a request has a body of its own, so that it cannot say that it failed.
-fn has_body(request: FrontendReq) -> bool {
-    matches!(
-        request,
-        FrontendReq::GET_FEATURES
-            | FrontendReq::GET_PROTOCOL_FEATURES
-            | FrontendReq::GET_QUEUE_NUM
-            | FrontendReq::GET_VRING_BASE
-            | FrontendReq::GET_CONFIG
-            | FrontendReq::GET_INFLIGHT_FD
-            | FrontendReq::GET_MAX_MEM_SLOTS
-            | FrontendReq::GET_STATUS
-            | FrontendReq::GET_SHARED_OBJECT
-            | FrontendReq::GET_SHMEM_CONFIG
-            | FrontendReq::SET_DEVICE_STATE_FD
-            | FrontendReq::CHECK_DEVICE_STATE
-            | FrontendReq::POSTCOPY_ADVISE
-            | FrontendReq::SET_LOG_BASE
-    )
 }
 
 /// The queue and the event descriptor of a message.

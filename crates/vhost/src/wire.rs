@@ -215,6 +215,27 @@ pub(crate) fn reply(request: FrontendReq, body: &[u8]) -> Vec<u8> {
     message(request.into(), VhostUserHeaderFlag::REPLY.bits(), body)
 }
 
+/// Whether the answer to a request has a body of its own, so that it cannot say that it failed.
+pub(crate) fn has_body(request: FrontendReq) -> bool {
+    matches!(
+        request,
+        FrontendReq::GET_FEATURES
+            | FrontendReq::GET_PROTOCOL_FEATURES
+            | FrontendReq::GET_QUEUE_NUM
+            | FrontendReq::GET_VRING_BASE
+            | FrontendReq::GET_CONFIG
+            | FrontendReq::GET_INFLIGHT_FD
+            | FrontendReq::GET_MAX_MEM_SLOTS
+            | FrontendReq::GET_STATUS
+            | FrontendReq::GET_SHARED_OBJECT
+            | FrontendReq::GET_SHMEM_CONFIG
+            | FrontendReq::SET_DEVICE_STATE_FD
+            | FrontendReq::CHECK_DEVICE_STATE
+            | FrontendReq::POSTCOPY_ADVISE
+            | FrontendReq::SET_LOG_BASE
+    )
+}
+
 /// Tells the front end that the configuration space has changed. No answer is wanted.
 pub(crate) fn config_changed() -> Vec<u8> {
     message(BackendReq::CONFIG_CHANGE_MSG.into(), 0, &[])
