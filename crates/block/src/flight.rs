@@ -111,7 +111,7 @@ impl Flight {
         self.sector + self.len
     }
 
-    /// What is traced of it.
+    /// Operation, flags, first sector and length, as traces show them.
     pub(crate) fn range(&self) -> (Op, Flags, Sector, Sectors) {
         (self.op(), self.flags(), self.sector, self.len)
     }

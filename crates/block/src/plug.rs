@@ -91,9 +91,10 @@ fn flush(id: usize) {
 fn drain(id: usize) {
     let queue = CONTEXTS.with_borrow_mut(|contexts| {
         let context = contexts.get(id);
-        if context.has_none_waiting() || mem::replace(&mut context.draining, true) {
+        if context.draining || context.waiting.is_empty() {
             return None;
         }
+        context.draining = true;
         context.queue.clone()
     });
     let Some(queue) = queue else { return };

@@ -65,7 +65,7 @@ pub(crate) fn config(volume: &ByteVolume, queues: u16) -> [u8; CONFIG_BYTES] {
     {
         put(at, &value.to_le_bytes());
     }
-    // A range whose space is freed by a write-zeroes reads as zeroes all the same.
+    // A write-zeroes may free the space of its range, because the range reads as zeroes afterwards in any case.
     put(56, &[1]);
     config
 }

@@ -18,7 +18,7 @@ pub(crate) fn is_event(fd: &OwnedFd) -> bool {
     found.is_ok_and(|found| u32::from(found.stx_mode) & libc::S_IFMT == 0)
 }
 
-/// Tells a driver's events from each other.
+/// The descriptor by which a driver signals that requests are available.
 pub(crate) struct Kick {
     fd: Fd,
     state: State,

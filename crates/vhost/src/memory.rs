@@ -280,7 +280,7 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Ends when no I/O has a segment of it.
+    /// Waits until no I/O holds a segment of it.
     pub(crate) async fn ended(&self) {
         while !self.0.iter().all(ForeignMemory::is_unused) {
             sleep(ROUND).await;

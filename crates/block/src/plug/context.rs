@@ -141,13 +141,9 @@ impl Context {
         Some(if refused { NextRequest::Refuse(flight) } else { NextRequest::Issue(flight) })
     }
 
-    /// Whether nothing waits, and no loop issues what waited.
-    pub(super) fn has_none_waiting(&self) -> bool {
-        !self.draining && self.waiting.is_empty()
-    }
-
     pub(super) fn release_if_idle(&mut self) -> Option<Arc<dyn Dispatch>> {
-        if self.flights.len() > 0 || !self.plugged.is_empty() || !self.has_none_waiting() {
+        let is_idle = self.flights.len() == 0 && self.plugged.is_empty() && self.waiting.is_empty();
+        if self.draining || !is_idle {
             return None;
         }
         // The list of a crowd.

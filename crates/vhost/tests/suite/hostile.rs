@@ -267,7 +267,7 @@ fn random_rings_leave_the_device_working() {
             random_ring(&mut chance, &mut ring, &guest);
             ring.signal();
         }
-        // It has taken all that there is when it has stopped.
+        // A queue that has stopped has taken every available request before.
         match client.stop(0) {
             Ok(_) => completed += 1,
             Err(_) => ended += 1,
