@@ -101,7 +101,12 @@ fn a_ring_that_lies_ends_its_connection() {
             ring.offer(0);
         }),
         ("an indirect table in an indirect table", |ring, _| {
-            ring.put_entry(DATA_AT, (DATA_AT, 16, INDIRECT), 0);
+            // All else is a right request.
+            let inner = DATA_AT + 0x1000;
+            ring.put_header(0, FLUSH, 0);
+            ring.put_entry(inner, (ring.header_at(0), 16, NEXT), 1);
+            ring.put_entry(inner + 16, (DATA_AT + 0x2000, 1, WRITE), 0);
+            ring.put_entry(DATA_AT, (inner, 32, INDIRECT), 0);
             ring.put_chain(0, &[(DATA_AT, 16, INDIRECT)]);
             ring.offer(0);
         }),

@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::{BlockDevice, Sectors};
+use ashlar_block::{BlockDevice, ByteVolume, Gateway, Op, Sectors};
 use ashlar_vhost::{Config, Export};
 
 use crate::frontend::*;
-use crate::server::{DISK_BYTES, Server, Slow};
+use crate::server::{Cached, DISK_BYTES, Server, Slow};
 
 const OK: u8 = 0;
 const FAILED: u8 = 1;
@@ -215,6 +215,34 @@ fn queues_start_and_stop_in_each_way() {
     let mut ring = client.start_plain(0);
     assert_eq!(ring.execute(FLUSH, 0, &[]), OK);
     drop(client);
+    server.stop();
+}
+
+#[test]
+fn a_driver_that_does_not_flush_gets_durable_writes() {
+    let cached = Cached::new();
+    let server = Server::of(Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&cached) as _))));
+    let guest = Guest::new();
+    for (features, is_flushed) in [(1 << 32, true), (ALL, false)] {
+        guest.clear();
+        let mut client = Client::connect(&server.path, &guest, features);
+        let mut ring = client.start(0, 0);
+        for (kind, data, op) in [
+            (OUT, vec![7; 4096], Op::Write),
+            (
+                WRITE_ZEROES,
+                [&8u64.to_le_bytes()[..], &8u64.to_le_bytes()].concat(),
+                Op::WriteZeroes,
+            ),
+        ] {
+            cached.operations.lock().unwrap().clear();
+            guest.put(DATA_AT, &data);
+            assert_eq!(ring.execute(kind, 0, &[(DATA_AT, data.len() as u32, 0)]), OK);
+            // Before the answer, because nothing is in flight after it.
+            let wanted = if is_flushed { vec![op, Op::Flush] } else { vec![op] };
+            assert_eq!(*cached.operations.lock().unwrap(), wanted, "features {features:#x}");
+        }
+    }
     server.stop();
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ashlar_block::{
-    Bio, BlockDevice, ByteVolume, Disk, Gateway, IoFuture, Op, Sectors, Segments, Status,
+    Bio, BlockDevice, ByteVolume, Disk, Features, Gateway, IoFuture, Limits, Op, Sectors, Segments,
+    Status,
 };
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::oneshot::{self, Sender};
@@ -65,6 +66,35 @@ impl BlockDevice for Slow {
             }
             self.ram.submit_bio(bio).await
         })
+    }
+}
+
+/// A RAM disk that says it has a volatile cache, and lists the operations it gets.
+pub(crate) struct Cached {
+    ram: RamDevice,
+    disk: Disk,
+    pub(crate) operations: Mutex<Vec<Op>>,
+}
+
+impl Cached {
+    pub(crate) fn new() -> Arc<Self> {
+        let capacity = Sectors::from_bytes_floor(DISK_BYTES);
+        let ram = RamDevice::new("ram0", capacity).unwrap();
+        let limits = ram.disk().limits();
+        let features = limits.features | Features::WRITE_CACHE;
+        let disk = Disk::new("ram0", capacity, Limits { features, ..*limits });
+        Arc::new(Self { ram, disk, operations: Mutex::default() })
+    }
+}
+
+impl BlockDevice for Cached {
+    fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        self.operations.lock().unwrap().push(bio.op);
+        self.ram.submit_bio(bio)
     }
 }
 
