@@ -2,7 +2,7 @@
 """crash.py - write to an array until somebody pulls the plug, and verify that what was flushed is there.
 
     crash.py write  --seed NAME --state FILE --log FILE [--discards] [--seconds S] TARGET
-    crash.py verify --seed NAME --state FILE --log FILE [--discards] [--torn | --degraded] TARGET
+    crash.py verify --seed NAME --state FILE --log FILE [--discards] [--torn | --degraded SECTORS] TARGET
     crash.py selftest
 
 TARGET is as for stamp.py. `write` issues batches of writes (and discards and zeroes with --discards),
@@ -16,7 +16,8 @@ more may be there, sector by sector. Then it keeps in the state what it found, w
 round begins, and empties the log. With --torn one sector may begin as one write that was not flushed left it
 and end as an earlier one did: OpenZFS's log cuts a write that does not fit a log block anywhere, so that after
 a crash only the first piece may be replayed of the last one, on top of all before it. With --degraded a member of the
-array is missing, and with it what was being written there: what was not flushed may be anything. Nothing is kept then.
+array is missing, and with it what was being written there: what was not flushed may be anything, in units of SECTORS. A client of NBD
+writes sectors; the page cache writes pages, of 8. Nothing is kept then.
 """
 
 import argparse
@@ -178,8 +179,8 @@ def is_torn(seed, sector, read, flushed, newer):
     )
 
 
-def verify(device, seed, state, log, discards, torn=False, degraded=False):
-    """Prints what is wrong; returns how many sectors are."""
+def verify(device, seed, state, log, discards, torn=False, degraded=0):
+    """Prints what is wrong; returns how many sectors are. A member is missing if `degraded`, which is the unit of writes then."""
     want, loose, perhaps, last = expected(seed, state, log, discards)
     wrong = newer = 0
     is_cut = False  # whether the end of the log tore a sector: there is one end
@@ -198,7 +199,9 @@ def verify(device, seed, state, log, discards, torn=False, degraded=False):
                 for kind, at, length, number in perhaps
             ):
                 newer += 1
-            elif degraded and any(at <= sector < at + length for _, at, length, _ in perhaps):
+            elif degraded and any(
+                at // degraded <= sector // degraded <= (at + length - 1) // degraded for _, at, length, _ in perhaps
+            ):
                 newer += 1
             elif torn and not is_cut and is_torn(seed, sector, read, want[sector], replayed_in_part(perhaps, sector)):
                 # The next round must know what it is.
@@ -300,8 +303,18 @@ def selftest():
                     device.left = 4
                     device.write(victim * SECTOR, halves)
                     assert verify(device, seed, State(path, sectors), log, True) == 1, "it is torn"
+                    assert verify(device, seed, State(path, sectors), log, True, degraded=1) == 0, "a member is missing"
                     assert is_torn(seed, victim, halves, want[victim], [number])
                     device.write(victim * SECTOR, before)
+            # Beside what was not flushed, in its page.
+            beside = [s for s in solid if s % 8 == 7 and s - 1 in touched]
+            if beside:
+                good = device.read(beside[0] * SECTOR, SECTOR)
+                device.left = 2
+                device.write(beside[0] * SECTOR, ZERO)
+                assert verify(device, seed, State(path, sectors), log, True, degraded=8) == 0, "it was in a page that was written"
+                assert verify(device, seed, State(path, sectors), log, True, degraded=1) == 1, "nobody wrote it"
+                device.write(beside[0] * SECTOR, good)
             assert verify(device, seed, State(path, sectors), log, True) == 0
             assert verify(device, seed, State(path, sectors), log, True) == 0, "nothing changed since"
     # Found by zvol.sh: a write and then a discard, of which neither was flushed. The log had the zeros as the write's data,
@@ -328,7 +341,7 @@ def main():
         parser.add_argument(option)
     parser.add_argument("--discards", action="store_true")
     parser.add_argument("--torn", action="store_true")
-    parser.add_argument("--degraded", action="store_true")
+    parser.add_argument("--degraded", type=int, default=0, metavar="SECTORS")
     parser.add_argument("--seconds", type=float, default=3600)
     options = parser.parse_intermixed_args()
     if options.verb == "selftest":

@@ -4,6 +4,8 @@
     md_member.py spoil IMAGE FIRST COUNT   other bytes in these sectors of its data; once more, and they are as before
     md_member.py data IMAGE...             SHA-256 of their data: of what the array uses of the members
     md_member.py unmarked IMAGE            a sector of its data in a chunk that its write-intent bitmap has not marked
+    md_member.py beyond IMAGE...           those whose newest partial parity log Linux does not find: it ends with its area
+                                           (docs/upstream.md, B5)
     md_member.py swap IMAGE                turn a 0.90 superblock into the one of a machine with the other byte order
     md_member.py sum TARGET                SHA-256 of a volume; TARGET as for stamp.py
     md_member.py selftest
@@ -90,6 +92,46 @@ def unmarked(image):
     return clear[-1] * chunk
 
 
+HEADER = 8  # sectors, of a partial parity log
+
+
+def crc32c(data):
+    """As the kernel's crc32c(~0, data), inverted."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def newest_log(image):
+    """Where its newest partial parity log ends in the area, and how long that is, in sectors; None without a log (docs/formats/md.md)."""
+    with open(image, "rb") as file:
+        for at in (4096, 0, (file.seek(0, 2) // SECTOR - 16 & ~7) * SECTOR):  # 1.2, 1.1, 1.0
+            file.seek(at)
+            block = file.read(256)
+            if struct.unpack_from("<II", block) == (MAGIC, 1):
+                break
+        offset, length = struct.unpack_from("<hH", block, 96)
+        file.seek(at + offset * SECTOR)
+        logs = file.read(length * SECTOR)
+    signature, end, last = crc32c(block[16:32]), None, 0
+    while (start := (end or 0) * SECTOR) + HEADER * SECTOR <= len(logs):
+        header = logs[start : start + HEADER * SECTOR]
+        own, _, generation, entries, checksum = struct.unpack_from("<IIQII", header, 512)
+        if own != signature or generation < last or entries > 148 or crc32c(header[:532] + bytes(4) + header[536:]) != checksum:
+            break
+        lengths = (struct.unpack_from("<I", header, 544 + 24 * entry)[0] for entry in range(entries))
+        end, last = (end or 0) + HEADER + sum(lengths) // SECTOR, generation
+    return None if end is None else (end, length)
+
+
+def beyond(*images):
+    found = ((image, newest_log(image)) for image in images)
+    return "\n".join(image for image, log in found if log and log[0] + HEADER >= log[1])
+
+
 PIECE = 1 << 20
 
 
@@ -118,6 +160,23 @@ def selftest():
         assert data(image) != sound
         spoil(image, 63, 1)
         assert data(image) == sound
+        # Three logs, of which the last one ends with the area, or 4 KiB before it, or earlier.
+        for spare, is_beyond in ((0, True), (HEADER, True), (HEADER + 1, False)):
+            lengths = (0, 5, 3)
+            total = sum(lengths) + 3 * HEADER
+            struct.pack_into("<hH", block, 96, 8, total + spare)
+            file.seek(4096)
+            file.write(block)
+            file.seek(16 * SECTOR)
+            for number, length in enumerate(lengths):
+                header = bytearray(HEADER * SECTOR)
+                struct.pack_into("<IIQI", header, 512, crc32c(block[16:32]), 0, number, 1)
+                struct.pack_into("<QI", header, 536, 0, length * SECTOR)
+                struct.pack_into("<I", header, 532, crc32c(header))
+                file.write(header + bytes(length * SECTOR))
+            file.flush()
+            assert newest_log(image) == (total, total + spare)
+            assert beyond(image) == (image if is_beyond else "")
         spoil(image, 63, 1)
         with open(image, "rb") as other:
             assert os.path.getsize(image) == len(other.read())
@@ -133,7 +192,7 @@ def selftest():
 
 def main():
     verbs = {"spoil": (spoil, 3), "data": (data, None), "unmarked": (unmarked, 1), "swap": (swap, 1)}
-    verbs |= {"sum": (sum_of, 1), "selftest": (selftest, 0)}
+    verbs |= {"beyond": (beyond, None), "sum": (sum_of, 1), "selftest": (selftest, 0)}
     verb, count = verbs.get(sys.argv[1] if len(sys.argv) > 1 else "", (None, 0))
     arguments = sys.argv[2:]
     if not verb or len(arguments) != (count if count is not None else max(1, len(arguments))):
