@@ -63,6 +63,7 @@ fail() {
 }
 
 serve() { # IMAGE...
+	: >log # or the last one's is looked at, if the new one is slow
 	"$ashlar" serve "$@" --read-only --run --mount volumes --control control >log 2>&1 &
 	server=$!
 	! until_it $server grep -q '^ready' log || return 0
