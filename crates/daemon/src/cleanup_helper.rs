@@ -1,13 +1,13 @@
-//! The cleanup helper: a small process beside a daemon, which ends the daemon's mount, removes its sockets' files, and starts the
-//! workers of ZFS pools.
+//! The cleanup helper: a small process beside a daemon, which ends the daemon's mount, makes the sockets of volumes that appear,
+//! removes the files of sockets, and starts the workers of ZFS pools.
 //!
 //! # Theory
 //!
-//! A daemon in its sandbox can neither unmount, nor remove files, nor start a process. It starts the cleanup helper before it
-//! enters the sandbox, passes the mount and the files on its command line, and sends requests later, as words of three bytes on a
-//! pair of sockets: a letter and a number. The command line fixes what the cleanup helper can do, so a compromised daemon can end
-//! its own mount, remove its own sockets' files, and start workers, and nothing else. A worker enters a sandbox of its own before it
-//! receives its first command: it has no right that the daemon lacks.
+//! A daemon in its sandbox can neither unmount, nor make or remove files, nor start a process. It starts the cleanup helper before it
+//! enters the sandbox, passes the mount, the files and the pattern of sockets on its command line, and sends requests later, as words on a
+//! pair of sockets: a letter, and a number of two bytes or a name. The command line fixes what the cleanup helper can do, so a
+//! compromised daemon can end its own mount, make sockets that match its pattern, remove its own sockets' files, and start workers, and
+//! nothing else. A worker enters a sandbox of its own before it receives its first command: it has no right that the daemon lacks.
 //!
 //! | word | what the cleanup helper does |
 //! |---|---|
@@ -15,6 +15,8 @@
 //! | `d` | detaches the mount, even when it is in use |
 //! | `w` | reports what uses the mount |
 //! | `r`, number | removes the file of a socket, unless another file has taken its place |
+//! | `s`, name | makes the socket with that name in the pattern, and passes it |
+//! | `q`, name | removes its file, unless another file has taken its place |
 //! | `z` | starts a worker with the three descriptors that come with it |
 //!
 //! The cleanup helper ends when the daemon's end of the pair closes. It does nothing then: workers export their pools by
@@ -24,6 +26,7 @@
 //!
 //! If the cleanup helper has ended, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,20 +36,18 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use ashlar_engine::net::{readable_until, receive_with_files, send_with_files};
+use ashlar_engine::net::{BoundSocket, readable_until, receive_with_files, send_with_files};
 use ashlar_engine::process::pass_on_nothing;
 use ashlar_engine::signal::{self, Signal};
-use ashlar_engine::socket_file::{self, Identity};
+use ashlar_engine::socket_file::{self, Identity, SocketFile};
 use ashlar_export::fuse::mount::{MountError, MountPlace};
 use ashlar_zfs::client::{Launcher, WorkerEnds};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use rustix::stdio::stdin;
 
 use crate::error::{Error, Result};
 use crate::front_ends::mount::users;
+use crate::front_ends::vhost_user::SocketPattern;
 
 /// The hidden command of the program.
 const COMMAND: &str = "cleanup-helper";
@@ -61,6 +62,8 @@ const UNMOUNT: u8 = b'u';
 const DETACH: u8 = b'd';
 const USERS: u8 = b'w';
 const REMOVE: u8 = b'r';
+const MAKE_SOCKET: u8 = b's';
+const REMOVE_SOCKET: u8 = b'q';
 const START_WORKER: u8 = b'z';
 
 /// The environment variables that the cleanup helper and its workers need: where programs and libraries are, which libzpool to
@@ -68,6 +71,11 @@ const START_WORKER: u8 = b'z';
 const ENVIRONMENT: [&str; 4] = ["PATH", "LD_LIBRARY_PATH", ashlar_zfs::ffi::LIBRARY, "ZFS_HOSTID"];
 /// The most workers that a cleanup helper starts: far more than pools fit into the memory of a machine.
 const MAX_WORKERS: u32 = 1024;
+
+/// The longest word: a letter, and the longest name of a file.
+const MAX_WORD: usize = 256;
+/// The most sockets that a cleanup helper makes and has not removed: a daemon has fewer volumes.
+const MAX_SOCKETS: usize = 65_536;
 
 /// The first byte of replies.
 const DONE: u8 = 0;
@@ -82,20 +90,27 @@ fn word(letter: u8, number: u16) -> Word {
     [letter, low, high]
 }
 
+/// The same, with a name.
+fn named(letter: u8, name: &str) -> Vec<u8> {
+    [&[letter], name.as_bytes()].concat()
+}
+
 /// What a cleanup helper keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CleanupTasks {
     pub(crate) mount: Option<MountPlace>,
     /// The files of sockets.
     pub(crate) files: Vec<(PathBuf, Identity)>,
+    /// The sockets that it may make, and their mode.
+    pub(crate) sockets: Option<(SocketPattern, u32)>,
 }
 
 impl CleanupTasks {
     pub(crate) fn is_empty(&self) -> bool {
-        self.mount.is_none() && self.files.is_empty()
+        self.mount.is_none() && self.files.is_empty() && self.sockets.is_none()
     }
 
-    /// The words of the command line: `--mount PATH DEVICE HOW`, `--file PATH DEVICE INODE`.
+    /// The words of the command line: `--mount PATH DEVICE HOW`, `--file PATH DEVICE INODE`, `--sockets PATH MODE`.
     fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         if let Some(MountPlace { path, device, by_helper }) = &self.mount {
@@ -106,11 +121,14 @@ impl CleanupTasks {
             let numbers = [device.to_string().into(), inode.to_string().into()];
             words.extend(["--file".into(), path.into()].into_iter().chain(numbers));
         }
+        if let Some((pattern, mode)) = &self.sockets {
+            words.extend(["--sockets".into(), pattern.path().into(), mode.to_string().into()]);
+        }
         words
     }
 
-    /// What the words behind `--mount` and `--file` say; `None` if they say nothing that [`Self::words`] would.
-    pub fn of(mount: &[OsString], files: &[OsString]) -> Option<Self> {
+    /// What the words behind `--mount`, `--file` and `--sockets` say; `None` if they say nothing that [`Self::words`] would.
+    pub fn of(mount: &[OsString], files: &[OsString], sockets: &[OsString]) -> Option<Self> {
         let mount = match mount {
             [] => None,
             [path, device, how] => Some(MountPlace {
@@ -125,7 +143,13 @@ impl CleanupTasks {
             [path, device, inode] => Some((path.into(), (number(device)?, number(inode)?))),
             [..] => None,
         };
-        Some(Self { mount, files: files.chunks(3).map(file).collect::<Option<_>>()? })
+        let files = files.chunks(3).map(file).collect::<Option<_>>()?;
+        let sockets = match sockets {
+            [] => None,
+            [path, mode] => Some((SocketPattern::of(path.into()), mode.to_str()?.parse().ok()?)),
+            [..] => return None,
+        };
+        Some(Self { mount, files, sockets })
     }
 
     /// The reply to a word that comes without descriptors.
@@ -161,6 +185,44 @@ fn reply(kind: u8, text: &str) -> Vec<u8> {
     [&[kind], &text.as_bytes()[..end]].concat()
 }
 
+/// The sockets that a cleanup helper has made and not removed, by their names.
+#[derive(Default)]
+struct Made(BTreeMap<String, (PathBuf, Identity)>);
+
+impl Made {
+    /// Makes the socket for which a name stands in `sockets`, and says which file it is.
+    ///
+    /// # Errors
+    /// The text for the daemon.
+    fn make(
+        &mut self,
+        sockets: Option<&(SocketPattern, u32)>,
+        name: &[u8],
+    ) -> std::result::Result<(OwnedFd, String), String> {
+        let (pattern, mode) = sockets.ok_or("the daemon has no such sockets")?;
+        let name = str::from_utf8(name).ok().filter(|name| !name.contains(['/', '\0']));
+        let name = name.filter(|name| !name.is_empty()).ok_or("not the name of a file")?;
+        if self.0.len() >= MAX_SOCKETS {
+            return Err(format!("there are {MAX_SOCKETS} sockets already"));
+        }
+        let path = pattern.socket(name);
+        let made = socket_file::listen(&path, *mode, None);
+        let (fd, mut file) = made.map_err(|error| error.to_string())?;
+        // The daemon says when.
+        file.removed_by(Box::new(|| {}));
+        let (device, inode) = file.identity();
+        self.0.insert(name.to_owned(), (path, (device, inode)));
+        Ok((fd, format!("{device} {inode}")))
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let name = str::from_utf8(name).unwrap_or_default();
+        if let Some((path, identity)) = self.0.remove(name) {
+            socket_file::remove(&path, identity);
+        }
+    }
+}
+
 /// Serves `tasks` until the process at the other end of standard input has ended.
 ///
 /// # Errors
@@ -170,32 +232,50 @@ pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
     signal::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).map_err(failed)?;
     rustix::thread::set_name(c"ashlar-cleanup").map_err(|errno| failed(errno.into()))?;
     let mut said = reply(DONE, "");
+    let mut socket: Option<OwnedFd> = None;
     let mut started = 0;
+    let mut made = Made::default();
     loop {
-        match send(stdin(), &said, SendFlags::NOSIGNAL) {
-            Ok(_) => {}
-            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(ExitCode::SUCCESS),
-            Err(errno) => return Err(failed(errno.into())),
+        let files: Vec<BorrowedFd<'_>> = socket.iter().map(AsFd::as_fd).collect();
+        match send_with_files(stdin(), &said, &files) {
+            Ok(()) => {}
+            Err(error) if is_over(&error) => return Ok(ExitCode::SUCCESS),
+            Err(error) => return Err(failed(error)),
         }
-        let (mut word, mut passed) = ([0; 4], Vec::new());
+        let (mut word, mut passed) = ([0; MAX_WORD + 1], Vec::new());
         readable_until(stdin(), None).map_err(failed)?;
         let len = match receive_with_files(stdin(), &mut word, &mut passed) {
             Ok(0) => return Ok(ExitCode::SUCCESS),
             Ok(len) => len,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                return Ok(ExitCode::SUCCESS);
-            }
+            Err(error) if is_over(&error) => return Ok(ExitCode::SUCCESS),
             Err(error) => return Err(failed(error)),
         };
         let word = word.get(..len).unwrap_or_default();
-        said = match <[OwnedFd; 3]>::try_from(passed) {
-            Ok([control, words, watch]) if word.first() == Some(&START_WORKER) => {
+        socket = None;
+        said = match (word, <[OwnedFd; 3]>::try_from(passed)) {
+            ([START_WORKER, ..], Ok([control, words, watch])) => {
                 started += 1;
                 start_worker(WorkerEnds { control, words, watch }, started)
             }
-            Ok(_) | Err(_) => tasks.obey(word),
+            ([MAKE_SOCKET, name @ ..], _) => match made.make(tasks.sockets.as_ref(), name) {
+                Ok((fd, identity)) => {
+                    socket = Some(fd);
+                    reply(DONE, &identity)
+                }
+                Err(why) => reply(FAILED, &why),
+            },
+            ([REMOVE_SOCKET, name @ ..], _) => {
+                made.remove(name);
+                reply(DONE, "")
+            }
+            (_, Ok(_) | Err(_)) => tasks.obey(word),
         };
     }
+}
+
+/// Whether the daemon has ended.
+fn is_over(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 /// The reply to the word for a worker.
@@ -215,6 +295,8 @@ pub(crate) struct CleanupHelper {
     tasks: CleanupTasks,
     /// `None` once it has ended.
     socket: Mutex<Option<OwnedFd>>,
+    /// The names of the sockets that it has made and not removed.
+    made: Mutex<Vec<String>>,
 }
 
 impl CleanupHelper {
@@ -241,7 +323,9 @@ impl CleanupHelper {
         // Our copy of its end.
         drop(helper);
         match hear(&ours, PATIENCE).map_err(failed)? {
-            Some(_) => Ok(Arc::new(Self { tasks, socket: Mutex::new(Some(ours)) })),
+            Some(_) => {
+                Ok(Arc::new(Self { tasks, socket: Mutex::new(Some(ours)), made: Mutex::default() }))
+            }
             None => {
                 let status = child.wait().map_err(failed)?;
                 Err(failed(io::Error::other(format!("it ended: {status}"))))
@@ -299,6 +383,34 @@ impl CleanupHelper {
         }
     }
 
+    /// Makes the socket for which `name` stands in the tasks' pattern. Dropping it removes its file.
+    ///
+    /// # Errors
+    /// Those of bind(2), as a text; or the cleanup helper has ended.
+    pub(crate) fn listen(self: &Arc<Self>, name: &str) -> io::Result<BoundSocket> {
+        let over = || io::Error::other("the cleanup helper, which makes sockets, has ended");
+        let (pattern, _) = self.tasks.sockets.as_ref().ok_or_else(over)?;
+        let (said, files) = self.ask_with(&named(MAKE_SOCKET, name), &[]).ok_or_else(over)?;
+        let text = String::from_utf8_lossy(said.get(1..).unwrap_or_default()).into_owned();
+        let identity = || {
+            let (device, inode) = text.split_once(' ')?;
+            Some((device.parse().ok()?, inode.parse().ok()?))
+        };
+        let (Some(&DONE), Some(identity), Ok([fd])) =
+            (said.first(), identity(), <[OwnedFd; 1]>::try_from(files))
+        else {
+            return Err(io::Error::other(text));
+        };
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        let (helper, name) = (Arc::clone(self), name.to_owned());
+        let path = pattern.socket(&name);
+        let remover = Box::new(move || {
+            helper.made.lock().unwrap_or_else(PoisonError::into_inner).retain(|made| *made != name);
+            helper.ask_with(&named(REMOVE_SOCKET, &name), &[]);
+        });
+        Ok(BoundSocket::with_file(fd, SocketFile::of_other(path, identity, remover)))
+    }
+
     /// Detaches the mount and removes all files, in a process that is about to exit and waits for nothing long.
     pub(crate) fn clear_away(&self) {
         let socket = match self.socket.try_lock() {
@@ -307,9 +419,16 @@ impl CleanupHelper {
             Err(TryLockError::WouldBlock) => return,
         };
         let Some(socket) = &*socket else { return };
-        let mount = self.tasks.mount.iter().map(|_| word(DETACH, 0));
+        let made = match self.made.try_lock() {
+            Ok(made) => made.clone(),
+            Err(TryLockError::Poisoned(made)) => made.into_inner().clone(),
+            Err(TryLockError::WouldBlock) => Vec::new(),
+        };
+        let mount = self.tasks.mount.iter().map(|_| word(DETACH, 0).to_vec());
         let files = (0..self.tasks.files.len()).filter_map(|index| u16::try_from(index).ok());
-        for word in mount.chain(files.map(|index| word(REMOVE, index))) {
+        let files = files.map(|index| word(REMOVE, index).to_vec());
+        let made = made.iter().map(|name| named(REMOVE_SOCKET, name));
+        for word in mount.chain(files).chain(made) {
             let said = send(socket, &word, SendFlags::NOSIGNAL).map_err(io::Error::from);
             if said.and_then(|_| hear(socket, BRIEF)).is_err() {
                 return;
@@ -319,13 +438,13 @@ impl CleanupHelper {
 
     /// The reply to a word; `None` if the cleanup helper has ended.
     fn ask(&self, word: Word) -> Option<Vec<u8>> {
-        self.ask_with(word, &[])
+        self.ask_with(&word, &[]).map(|(said, _)| said)
     }
 
-    /// As [`Self::ask`], with descriptors.
-    fn ask_with(&self, word: Word, descriptors: &[BorrowedFd<'_>]) -> Option<Vec<u8>> {
+    /// As [`Self::ask`], with descriptors in both directions.
+    fn ask_with(&self, word: &[u8], descriptors: &[BorrowedFd<'_>]) -> Option<Reply> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = send_with_files(socket.as_ref()?, &word, descriptors).and_then(|()| {
+        let said = send_with_files(socket.as_ref()?, word, descriptors).and_then(|()| {
             let heard = socket.as_ref().map(|socket| hear(socket, PATIENCE));
             heard.transpose().map(Option::flatten)
         });
@@ -343,9 +462,9 @@ impl CleanupHelper {
 impl Launcher for CleanupHelper {
     fn launch(&self, ends: WorkerEnds) -> io::Result<u32> {
         let WorkerEnds { control, words, watch } = &ends;
-        let said =
-            self.ask_with(word(START_WORKER, 0), &[control.as_fd(), words.as_fd(), watch.as_fd()]);
-        let said = said.ok_or_else(|| io::Error::other("the cleanup helper has ended"))?;
+        let descriptors = [control.as_fd(), words.as_fd(), watch.as_fd()];
+        let said = self.ask_with(&word(START_WORKER, 0), &descriptors);
+        let (said, _) = said.ok_or_else(|| io::Error::other("the cleanup helper has ended"))?;
         let text = String::from_utf8_lossy(said.get(1..).unwrap_or_default());
         match (said.first(), text.parse()) {
             (Some(&DONE), Ok(pid)) => Ok(pid),
@@ -354,19 +473,23 @@ impl Launcher for CleanupHelper {
     }
 }
 
+/// A reply, and the descriptors that came with it.
+type Reply = (Vec<u8>, Vec<OwnedFd>);
+
 /// The next reply; `None` once the cleanup helper has ended.
-fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
+fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Option<Reply>> {
     if !readable_until(socket.as_fd(), Some(Instant::now() + patience))? {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let mut said = vec![0; MAX_REPLY];
-    match recv(socket, &mut said[..], RecvFlags::empty()) {
-        Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(None),
-        Ok((_, len)) => {
+    let (mut said, mut files) = (vec![0; MAX_REPLY], Vec::new());
+    match receive_with_files(socket, &mut said, &mut files) {
+        Ok(0) => Ok(None),
+        Ok(len) => {
             said.truncate(len);
-            Ok(Some(said))
+            Ok(Some((said, files)))
         }
-        Err(errno) => Err(errno.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -374,20 +497,25 @@ fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
+    use rustix::net::{RecvFlags, recv};
+
     use super::*;
 
     #[test]
     fn tasks_are_what_its_words_say() {
         let mount = MountPlace { path: "/a b".into(), device: "0:44".into(), by_helper: true };
         let files = vec![("/run/x".into(), (1, 2)), ("-y".into(), (3, u64::MAX))];
-        let tasks = CleanupTasks { mount: Some(mount), files };
+        let sockets = Some((SocketPattern::of("/run/vm/{}.sock".into()), 0o660));
+        let tasks = CleanupTasks { mount: Some(mount), files, sockets };
         let words = tasks.words();
-        assert_eq!((words.len(), &words[0], &words[4]), (12, &"--mount".into(), &"--file".into()));
+        assert_eq!((words.len(), &words[0], &words[4]), (15, &"--mount".into(), &"--file".into()));
         let files = [&words[5..8], &words[9..12]].concat();
-        assert_eq!(CleanupTasks::of(&words[1..4], &files), Some(tasks));
-        assert_eq!(CleanupTasks::of(&[], &[]), Some(CleanupTasks::default()));
-        assert_eq!(CleanupTasks::of(&words[1..3], &[]), None);
-        assert_eq!(CleanupTasks::of(&[], &words[5..7]), None);
+        assert_eq!(words[12], "--sockets");
+        assert_eq!(CleanupTasks::of(&words[1..4], &files, &words[13..]), Some(tasks));
+        assert_eq!(CleanupTasks::of(&[], &[], &[]), Some(CleanupTasks::default()));
+        assert_eq!(CleanupTasks::of(&words[1..3], &[], &[]), None);
+        assert_eq!(CleanupTasks::of(&[], &words[5..7], &[]), None);
+        assert_eq!(CleanupTasks::of(&[], &[], &words[13..14]), None);
     }
 
     #[test]
@@ -397,7 +525,8 @@ mod tests {
         let (_fd, mut file) = socket_file::listen(&path, 0o600, None).unwrap();
         file.removed_by(Box::new(|| {}));
         let identity = file.identity();
-        let tasks = CleanupTasks { mount: None, files: vec![(path.clone(), identity)] };
+        let tasks =
+            CleanupTasks { files: vec![(path.clone(), identity)], ..CleanupTasks::default() };
         let words = [&b""[..], b"r", b"r\0", b"u\0\0", b"d\0\0", b"w\0\0", b"x\0\0", b"r\0\0\0"];
         for word in words {
             assert_eq!(tasks.obey(word).first(), Some(&FAILED), "{word:?}");
@@ -413,6 +542,32 @@ mod tests {
         assert!(path.exists(), "it has another inode");
     }
 
+    #[test]
+    fn it_makes_sockets_of_its_pattern_alone_and_removes_only_those() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let sockets = Some((SocketPattern::of(at("v-{}.sock")), 0o600));
+        let mut made = Made::default();
+        for name in [&b""[..], b"a/b", b"..\0", b"\xff", &[b'n'; 255]] {
+            made.make(sockets.as_ref(), name).map(|_| ()).unwrap_err();
+        }
+        made.make(None, b"md0").map(|_| ()).unwrap_err();
+        let (fd, _) = made.make(sockets.as_ref(), b"..").unwrap();
+        assert_eq!(BoundSocket::listening(fd).unwrap().path(), Some(at("v-...sock")));
+        // The socket is stale now, and is replaced; one that listens is not.
+        let (_fd, identity) = made.make(sockets.as_ref(), b"..").unwrap();
+        made.make(sockets.as_ref(), b"..").map(|_| ()).unwrap_err();
+        let found = std::fs::symlink_metadata(at("v-...sock")).unwrap();
+        assert_eq!(identity, format!("{} {}", found.dev(), found.ino()));
+        std::fs::write(at("v-md0.sock"), "").unwrap();
+        made.remove(b"md0");
+        made.remove(b"..");
+        made.remove(b"..");
+        let left: Vec<_> =
+            dir.path().read_dir().unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(left, ["v-md0.sock"]);
+    }
+
     /// The cleanup helper at the other end of a pair of sockets, on a thread.
     #[test]
     fn more_sockets_than_a_byte_can_count_are_all_removed() {
@@ -424,11 +579,15 @@ mod tests {
             (path, (found.dev(), found.ino()))
         };
         let files: Vec<(PathBuf, Identity)> = (0..300).map(make).collect();
-        let tasks = CleanupTasks { mount: None, files: files.clone() };
+        let tasks = CleanupTasks { files: files.clone(), ..CleanupTasks::default() };
         let pair =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.unwrap();
-        let helper = CleanupHelper { tasks: tasks.clone(), socket: Mutex::new(Some(ours)) };
+        let helper = CleanupHelper {
+            tasks: tasks.clone(),
+            socket: Mutex::new(Some(ours)),
+            made: Mutex::default(),
+        };
         let told = std::thread::spawn(move || {
             let mut count = 0;
             loop {

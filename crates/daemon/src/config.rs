@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::front_ends::metrics::MetricsOptions;
 use crate::front_ends::mount::MountOptions;
 use crate::front_ends::nbd::NbdOptions;
+use crate::front_ends::vhost_user::VhostUserOptions;
 use crate::options::options;
 
 /// The directory of ZFS's module parameters.
@@ -41,6 +42,7 @@ options! {
         front_ends {
             mount: MountOptions,
             nbd: NbdOptions,
+            vhost_user: VhostUserOptions,
             metrics: MetricsOptions,
         }
 

@@ -34,6 +34,9 @@ const READS: [&str; 6] = [
 ];
 /// The address space that threads may reserve without using it, bytes: the allocator takes 64 MiB for each of up to a hundred.
 const RESERVED_BYTES: u64 = 8 << 30;
+/// The addresses for the memory of virtual machines, bytes: no host has as much, and more would not fit beside the process itself on
+/// machines with 47 bits of addresses.
+const FOREIGN_BYTES: u64 = 1 << 46;
 /// The permissions of our directory for states.
 const STATE_MODE: u32 = 0o700;
 
@@ -75,13 +78,14 @@ impl Confinement {
     }
 
     /// Drops the rights of this thread, and of those that it starts, to files that the daemon does not need, and to memory beyond
-    /// what is available now and what clients may take.
+    /// what is available now and what clients may take; `maps_foreign`: besides memory of theirs, whose pages are not this process's.
     ///
     /// # Errors
     /// The kernel refused.
-    pub(crate) fn confine_files(&self, client_bytes: u64) -> Result<()> {
+    pub(crate) fn confine_files(&self, client_bytes: u64, maps_foreign: bool) -> Result<()> {
         let Ok(policy) = &self.0 else { return Ok(()) };
-        policy.clone().memory(memory_limit(client_bytes)).confine_files().map_err(failed)
+        let limit = memory_limit(client_bytes, maps_foreign);
+        policy.clone().memory(limit).confine_files().map_err(failed)
     }
 
     /// Refuses the system calls that the daemon does not need, in all threads.
@@ -110,11 +114,13 @@ fn failed(why: impl std::fmt::Display) -> Error {
 }
 
 /// The memory that the daemon may take; `None` if the kernel does not say how much there is.
-fn memory_limit(client_bytes: u64) -> Option<MemoryLimit> {
+fn memory_limit(client_bytes: u64, maps_foreign: bool) -> Option<MemoryLimit> {
     // RAM disks have theirs already.
     let own = available_bytes()?.max(LEAST_MEMORY).checked_add(address_space_bytes()?)?;
     let own_bytes = own.checked_add(client_bytes)?;
-    Some(MemoryLimit { own_bytes, address_space_bytes: own_bytes.checked_add(RESERVED_BYTES)? })
+    let foreign_bytes = if maps_foreign { FOREIGN_BYTES } else { 0 };
+    let address_space_bytes = own_bytes.checked_add(RESERVED_BYTES)?.checked_add(foreign_bytes)?;
+    Some(MemoryLimit { own_bytes, address_space_bytes })
 }
 
 /// The policy of a daemon.

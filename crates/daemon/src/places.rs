@@ -42,6 +42,11 @@ impl Places {
         self.waiting.iter().map(|place| place.memory_bytes()).sum()
     }
 
+    /// Whether clients pass memory of theirs.
+    pub(crate) fn have_foreign_memory(&self) -> bool {
+        self.waiting.iter().any(|place| place.has_foreign_memory())
+    }
+
     /// Starts the front ends. Returns the control socket, too.
     ///
     /// # Errors

@@ -140,7 +140,7 @@ pub fn serve(
     notify::connect();
     // Inside, the limits of control groups cannot be read.
     let threads = config.threads();
-    confinement.confine_files(places.memory_bytes())?;
+    confinement.confine_files(places.memory_bytes(), places.have_foreign_memory())?;
     // Only from now on do threads begin inside.
     ending.log_is_written_by(console.hand_over_log());
     if confinement.is_on() {

@@ -76,6 +76,11 @@ impl BoundSocket {
         Ok(Self { file: None, fd, tcp })
     }
 
+    /// A Unix socket that already listens, at `file`: dropping it removes the file.
+    pub fn with_file(fd: OwnedFd, file: SocketFile) -> Self {
+        Self { file: Some(file), fd, tcp: false }
+    }
+
     /// The path of a Unix socket that has one.
     pub fn path(&self) -> Option<PathBuf> {
         let address = SocketAddrUnix::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()?;
@@ -88,6 +93,11 @@ impl BoundSocket {
     /// Not a TCP socket, or those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         local_addr(&self.fd)
+    }
+
+    /// Takes the file of a Unix socket: from now on dropping that removes it, even if the socket still listens.
+    pub fn take_file(&mut self) -> Option<SocketFile> {
+        self.file.take()
     }
 
     /// The file of a Unix socket.

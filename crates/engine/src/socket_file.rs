@@ -36,6 +36,15 @@ pub struct SocketFile {
 pub type Identity = (u64, u64);
 
 impl SocketFile {
+    /// The file that another process has made at `path`, and removes by `remover`.
+    pub fn of_other(
+        path: PathBuf,
+        identity: Identity,
+        remover: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        Self { path, identity, remover: Some(remover) }
+    }
+
     /// Its path, as it was given.
     pub fn path(&self) -> &Path {
         &self.path

@@ -18,6 +18,8 @@ pub enum Column {
     Use,
     /// Connections of NBD clients.
     Nbd,
+    /// Virtual machines, by vhost-user-blk.
+    VhostUser,
     /// Reads in each second.
     Reads,
     /// Writes in each second.
@@ -68,11 +70,12 @@ const fn facts(
 }
 
 /// All columns, in the order in which they stand.
-const TABLE: [Facts; 17] = [
+const TABLE: [Facts; 18] = [
     facts(Column::Device, "device", "DEVICE", 0, 0),
     facts(Column::Kind, "kind", "KIND", 5, 7),
     facts(Column::Use, "use", "USE", 15, 15),
     facts(Column::Nbd, "nbd", "NBD", 3, 16),
+    facts(Column::VhostUser, "vm", "VM", 3, 17),
     facts(Column::Reads, "reads", "READ/S", 7, 1),
     facts(Column::Writes, "writes", "WRITE/S", 7, 2),
     facts(Column::ReadBytes, "read-bytes", "RD-MB/S", 7, 3),
@@ -93,8 +96,8 @@ const DEVICE_WIDTH: (usize, usize) = (8, 32);
 
 impl Column {
     /// All columns, in the order in which they stand.
-    pub const ALL: [Self; 17] = {
-        let mut all = [Self::Device; 17];
+    pub const ALL: [Self; 18] = {
+        let mut all = [Self::Device; 18];
         let mut index = 0;
         while index < all.len() {
             all[index] = TABLE[index].column;
@@ -146,7 +149,8 @@ impl Column {
                 Some(lost) => lost.state.clone(),
                 None => device.usage.clone(),
             },
-            Self::Nbd => device.nbd_connections.map_or_else(|| "-".to_owned(), |n| n.to_string()),
+            Self::Nbd => count(device.nbd_connections),
+            Self::VhostUser => count(device.vhost_user_connections),
             Self::Reads => rate(device.read.ios_per_second),
             Self::Writes => rate(device.write.ios_per_second),
             Self::ReadBytes => megabytes(device.read.bytes_per_second),
@@ -168,6 +172,7 @@ impl Column {
         let number = |device: &DeviceRates| match self {
             Self::Device | Self::Kind | Self::Use => 0.0,
             Self::Nbd => device.nbd_connections.map_or(-1.0, |count| count as f64),
+            Self::VhostUser => device.vhost_user_connections.map_or(-1.0, |count| count as f64),
             Self::Reads => device.read.ios_per_second,
             Self::Writes => device.write.ios_per_second,
             Self::ReadBytes => device.read.bytes_per_second,
@@ -187,6 +192,7 @@ impl Column {
             Self::Device => Ordering::Equal,
             Self::Kind | Self::Use => self.text(one).cmp(&self.text(other)),
             Self::Nbd
+            | Self::VhostUser
             | Self::Reads
             | Self::Writes
             | Self::ReadBytes
@@ -203,6 +209,11 @@ impl Column {
         };
         first.then_with(by_name)
     }
+}
+
+/// Connections; a dash for a device that is not a volume.
+fn count(connections: Option<u64>) -> String {
+    connections.map_or_else(|| "-".to_owned(), |count| count.to_string())
 }
 
 /// For the order: a time within the last range comes before one at its beginning.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ashlar_client::interface::front_ends::{NbdClient, VolumeClients};
+use ashlar_client::interface::front_ends::VolumeClients;
 use ashlar_client::interface::{
     ArraySample, DeviceSample, Job, OperationSample, PoolStatus, Sample, SnapshotSample,
 };
@@ -47,10 +47,13 @@ pub struct DeviceRates {
     pub state: String,
     /// Its state as a snapshot, or the snapshot that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
-    /// The NBD clients that have chosen it.
-    pub nbd_clients: Vec<NbdClient>,
-    /// Their connections; `None` if it is not a volume.
+    /// Its clients.
+    #[serde(flatten)]
+    pub clients: VolumeClients,
+    /// The connections of NBD clients; `None` if it is not a volume.
     pub nbd_connections: Option<u64>,
+    /// The virtual machines that have it; `None` if it is not a volume.
+    pub vhost_user_connections: Option<u64>,
     /// Requests in flight at the second sample.
     pub queue: u64,
     /// Reads.
@@ -171,8 +174,9 @@ fn device_rates(
         below: after.below.clone(),
         state: after.state.clone(),
         snapshot: after.snapshot.clone(),
-        nbd_clients: after.clients.nbd_clients.clone(),
+        clients: after.clients.clone(),
         nbd_connections: after.volume_clients().map(VolumeClients::nbd_connections),
+        vhost_user_connections: after.volume_clients().map(VolumeClients::vhost_user_connections),
         queue: after.in_flight,
         read: of(|device| &device.read),
         write: of(|device| &device.write),

@@ -30,8 +30,9 @@ fn main() -> Result<(), Failure> {
     let engine = Engine::start(2)?;
     let threads = engine.handles().into();
     let config = Config { queues, ..Config::default() };
+    let (closed, stop) = (pending(), pending::<()>().shared());
     let served = engine.handles()[0]
-        .spawn_on(move || listen(bound.into(), export, threads, config, pending::<()>().shared()));
+        .spawn_on(move || listen(bound.into(), export, threads, config, closed, stop));
     Reactor::new(Default::default())?.block_on(served)??;
     Ok(())
 }

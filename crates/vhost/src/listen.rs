@@ -18,8 +18,8 @@ use crate::export::Export;
 use crate::session::Session;
 use crate::violation::Violation;
 
-/// Accepts the front ends that connect to `listener` on the current reactor, and serves `export` to them, with their queues on
-/// `threads`, until `stop`; then waits for the connections to end.
+/// Accepts the front ends that connect to `listener` on the current reactor until `closed`, and serves `export` to them, with their
+/// queues on `threads`, until `stop`, which ends the acceptance, too; then waits for the connections to end.
 ///
 /// # Errors
 /// The listening socket failed. Existing connections have ended.
@@ -31,12 +31,14 @@ pub async fn listen(
     export: Arc<Export>,
     threads: Arc<[Handle]>,
     config: Config,
+    closed: impl Future<Output = ()>,
     stop: impl Future<Output = ()> + Clone + 'static,
 ) -> io::Result<()> {
     assert!(!threads.is_empty() && (1..=256).contains(&config.queues));
     let config = Arc::new(config);
     let mut connections = FuturesUnordered::new();
-    let mut stopped = pin!(stop.clone().fuse());
+    let (closed, stopping) = (pin!(closed), pin!(stop.clone()));
+    let mut stopped = pin!(select(closed, stopping).map(|_| ()).fuse());
     let mut first_thread = 0usize;
     let passing = |error: &io::Error| {
         rate_limited!(warn, %error, "accepting a vhost-user connection");
@@ -102,6 +104,7 @@ async fn connection(
         );
         return;
     };
+    let _connected = export.connected(client);
     tracing::debug!(volume = export.name(), client, "vhost-user connection begins");
     let mut session = Session::new(&export, volume, &config, &threads, first_thread, client);
     let served = pin!(session.run(&socket, stop.clone()));

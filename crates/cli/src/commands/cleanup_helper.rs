@@ -1,4 +1,4 @@
-//! `ashlar cleanup-helper`: ends a daemon's mount and removes its sockets, for the daemon that started it.
+//! `ashlar cleanup-helper`: ends a daemon's mount, makes and removes its sockets, for the daemon that started it.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,11 +17,15 @@ pub(crate) struct Keep {
     /// The file of a socket, its device and its inode
     #[arg(long, num_args = 3, action = ArgAction::Append, allow_hyphen_values = true)]
     file: Vec<OsString>,
+
+    /// The pattern of sockets to make, and their mode
+    #[arg(long, num_args = 2, allow_hyphen_values = true)]
+    sockets: Vec<OsString>,
 }
 
 impl Keep {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let tasks = CleanupTasks::of(&self.mount, &self.file);
+        let tasks = CleanupTasks::of(&self.mount, &self.file, &self.sockets);
         cleanup_helper::run(
             &tasks.ok_or_else(|| Error::usage("only a daemon starts a cleanup helper"))?,
         )

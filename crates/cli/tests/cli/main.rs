@@ -59,6 +59,7 @@ mod top;
 mod trace;
 mod trace_plot;
 mod typed;
+mod vhost_user;
 mod zpool_devices;
 mod zpool_get;
 mod zvol;

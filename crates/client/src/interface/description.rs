@@ -12,6 +12,11 @@ type NbdClient (
   connections: int
 )
 
+# A virtual machine that has a volume by vhost-user-blk, by its process; 0 if that is not known.
+type VhostUserClient (
+  process: int
+)
+
 # A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are
 # listed even if they hold others.
 # The size is in bytes. The state of a snapshot that was lost is invalid or overflow.
@@ -24,7 +29,8 @@ type Volume (
   raid_devices: int,
   degraded: int,
   snapshot: ?SnapshotSample,
-  nbd_clients: []NbdClient
+  nbd_clients: []NbdClient,
+  vhost_user_clients: []VhostUserClient
 )
 
 # A disk that takes the time of a device model, as in gp2:3000iops.
@@ -49,6 +55,7 @@ type Status (
   sandbox: string,
   mount: ?string,
   nbd: []string,
+  vhost_user: ?string,
   metrics: ?string,
   models: []Model,
   pools: []Pool,
@@ -278,7 +285,8 @@ type DeviceSample (
   discard: OperationSample,
   flush: OperationSample,
   errors: int,
-  nbd_clients: []NbdClient
+  nbd_clients: []NbdClient,
+  vhost_user_clients: []VhostUserClient
 )
 
 type MemberSample (

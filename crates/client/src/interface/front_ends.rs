@@ -9,6 +9,9 @@ pub struct PlaceStatus {
     pub mount: Option<String>,
     /// The addresses of the NBD servers.
     pub nbd: Vec<String>,
+    /// The pattern of the sockets for virtual machines, if there are any; none from an older daemon.
+    #[serde(default)]
+    pub vhost_user: Option<String>,
     /// The address of the metrics, if they are served over HTTP.
     pub metrics: Option<String>,
 }
@@ -18,8 +21,10 @@ impl PlaceStatus {
     pub fn lines(&self) -> Vec<String> {
         let mount = self.mount.iter().map(|mount| format!("mounted on {mount}"));
         let nbd = self.nbd.iter().map(|address| format!("NBD at {address}"));
+        let vhost_user =
+            self.vhost_user.iter().map(|pattern| format!("vhost-user-blk at {pattern}"));
         let metrics = self.metrics.iter().map(|address| format!("metrics at {address}"));
-        mount.chain(nbd).chain(metrics).collect()
+        mount.chain(nbd).chain(vhost_user).chain(metrics).collect()
     }
 }
 
@@ -29,6 +34,9 @@ pub struct VolumeClients {
     /// The NBD clients that have chosen it; none from an older daemon, which does not list them.
     #[serde(default)]
     pub nbd_clients: Vec<NbdClient>,
+    /// The virtual machines that have it; none from an older daemon.
+    #[serde(default)]
+    pub vhost_user_clients: Vec<VhostUserClient>,
 }
 
 impl VolumeClients {
@@ -38,12 +46,21 @@ impl VolumeClients {
             let s = if *connections == 1 { "" } else { "s" };
             format!("NBD client {peer}, {connections} connection{s}")
         };
-        self.nbd_clients.iter().map(client).collect()
+        let machine = |VhostUserClient { process }: &VhostUserClient| {
+            format!("vhost-user front end, process {process}")
+        };
+        let machines = self.vhost_user_clients.iter().map(machine);
+        self.nbd_clients.iter().map(client).chain(machines).collect()
     }
 
     /// The connections of all NBD clients.
     pub fn nbd_connections(&self) -> u64 {
         self.nbd_clients.iter().map(|client| client.connections).sum()
+    }
+
+    /// The connections of all virtual machines.
+    pub fn vhost_user_connections(&self) -> u64 {
+        self.vhost_user_clients.len() as u64
     }
 }
 
@@ -54,6 +71,13 @@ pub struct NbdClient {
     pub peer: String,
     /// Its connections to the volume.
     pub connections: u64,
+}
+
+/// A virtual machine that has a volume.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct VhostUserClient {
+    /// The process that runs it, 0 if it is not known.
+    pub process: u64,
 }
 
 /// The connections that a thread serves.

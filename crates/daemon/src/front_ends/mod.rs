@@ -11,6 +11,7 @@ pub(crate) mod metrics;
 pub(crate) mod mount;
 mod namespace;
 pub(crate) mod nbd;
+pub(crate) mod vhost_user;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -86,6 +87,11 @@ pub(crate) trait Place {
     /// The memory that its clients may take, bytes.
     fn memory_bytes(&self) -> u64 {
         0
+    }
+
+    /// Whether its clients pass memory of theirs, which takes addresses in this process.
+    fn has_foreign_memory(&self) -> bool {
+        false
     }
 
     /// Adds what the cleanup helper is to end, besides the files.

@@ -39,6 +39,11 @@ impl Subject for DeviceSample {
             "Connections of NBD clients to the volume, those in the handshake not counted.",
             |d| Values::some(d.volume_clients().map(VolumeClients::nbd_connections)),
         ),
+        Row::gauge(
+            "ashlar_vhost_user_connections",
+            "Virtual machines that have the volume by vhost-user-blk.",
+            |d| Values::some(d.volume_clients().map(VolumeClients::vhost_user_connections)),
+        ),
         Row::counter(
             "ashlar_disk_reads_completed_total",
             "Reads that ended, except those that were merged into others.",
@@ -168,7 +173,7 @@ impl Subject for DeviceInfo {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use ashlar_client::interface::front_ends::NbdClient;
+    use ashlar_client::interface::front_ends::{NbdClient, VhostUserClient};
 
     /// A device with different numbers in all fields.
     pub(in crate::metrics) fn sample(name: &str) -> DeviceSample {
@@ -205,6 +210,7 @@ pub(super) mod tests {
                 nbd_clients: [("192.0.2.7", 2), ("process 5", 3)]
                     .map(|(peer, connections)| NbdClient { peer: peer.to_owned(), connections })
                     .into(),
+                vhost_user_clients: vec![VhostUserClient { process: 7 }],
             },
         }
     }

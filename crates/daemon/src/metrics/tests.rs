@@ -140,6 +140,7 @@ fn values_are_in_seconds_and_bytes() {
         ("ashlar_nbd_connections{thread=\"ashlar-0\"}", 3.0),
         ("ashlar_nbd_connections_limit", 256.0),
         ("ashlar_nbd_export_connections{device=\"md0\"}", 5.0),
+        ("ashlar_vhost_user_connections{device=\"md0\"}", 1.0),
         (
             "ashlar_device_info{device=\"md0\",path=\"/dev/md0\",alias=\"md/data\",type=\"md\",use=\"volume\"}",
             1.0,

@@ -121,7 +121,8 @@ impl Server {
         let export = Arc::new(export);
         let (shared, threads) = (Arc::clone(&export), engine.handles().into());
         let served = engine.handles()[0].spawn_on(move || {
-            listen(bound.into(), shared, threads, config, stopped.map(|_| ()).shared())
+            let stop = stopped.map(|_| ()).shared();
+            listen(bound.into(), shared, threads, config, std::future::pending(), stop)
         });
         let (engine, stop, served) = (Some(engine), Some(stop), Some(served));
         Self { engine, stop, served, export, path, _directory: directory }
