@@ -74,6 +74,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"groups that change while they serve @30" "CHANGES=80 EVERY=20 timeout 600 tests/interop/lvm-live.sh" \
 		"snapshots between ashlar and the kernel @38" "ONLY=8-cut timeout 600 tests/interop/dm-snapshot.sh" \
 		"the device mapper against the kernel @18" "timeout 600 tests/interop/dm.sh" \
+		"volumes as disks of virtual machines" "timeout 200 tests/interop/vhost-user.sh uml" \
 		"btrfs against the kernel @20" "ONLY='^(raid1-sha256|raid6-sha256)$$' timeout 600 tests/interop/btrfs.sh" \
 		"alert rules under promtool" "timeout 60 tests/e2e/alerts.sh" \
 		"the README and the tour" "timeout 300 tests/e2e/tour" \
@@ -116,6 +117,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"zvols measured" "timeout 600 scripts/test-programs again benches/suite -- zvol::" \
 		"btrfs file systems against the kernel" "timeout 1800 tests/interop/btrfs.sh" \
 		"file systems on arrays" "timeout 1800 tests/e2e/filesystems.sh -r 4" \
+		"volumes as disks of virtual machines" "timeout 1800 tests/interop/vhost-user.sh" \
 		"md against the kernel" "timeout 1800 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 1200 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 timeout 1200 tests/interop/md-crash.sh" \

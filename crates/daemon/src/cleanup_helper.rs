@@ -26,7 +26,6 @@
 //!
 //! If the cleanup helper has ended, the daemon tries to do its work itself. In a sandbox it cannot unmount; the log says so.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,6 +47,10 @@ use rustix::stdio::stdin;
 use crate::error::{Error, Result};
 use crate::front_ends::mount::users;
 use crate::front_ends::vhost_user::SocketPattern;
+
+mod made;
+
+use made::Made;
 
 /// The hidden command of the program.
 const COMMAND: &str = "cleanup-helper";
@@ -74,8 +77,6 @@ const MAX_WORKERS: u32 = 1024;
 
 /// The longest word: a letter, and the longest name of a file.
 const MAX_WORD: usize = 256;
-/// The most sockets that a cleanup helper makes and has not removed: a daemon has fewer volumes.
-const MAX_SOCKETS: usize = 65_536;
 
 /// The first byte of replies.
 const DONE: u8 = 0;
@@ -183,44 +184,6 @@ fn reply(kind: u8, text: &str) -> Vec<u8> {
         end -= 1;
     }
     [&[kind], &text.as_bytes()[..end]].concat()
-}
-
-/// The sockets that a cleanup helper has made and not removed, by their names.
-#[derive(Default)]
-struct Made(BTreeMap<String, (PathBuf, Identity)>);
-
-impl Made {
-    /// Makes the socket for which a name stands in `sockets`, and says which file it is.
-    ///
-    /// # Errors
-    /// The text for the daemon.
-    fn make(
-        &mut self,
-        sockets: Option<&(SocketPattern, u32)>,
-        name: &[u8],
-    ) -> std::result::Result<(OwnedFd, String), String> {
-        let (pattern, mode) = sockets.ok_or("the daemon has no such sockets")?;
-        let name = str::from_utf8(name).ok().filter(|name| !name.contains(['/', '\0']));
-        let name = name.filter(|name| !name.is_empty()).ok_or("not the name of a file")?;
-        if self.0.len() >= MAX_SOCKETS {
-            return Err(format!("there are {MAX_SOCKETS} sockets already"));
-        }
-        let path = pattern.socket(name);
-        let made = socket_file::listen(&path, *mode, None);
-        let (fd, mut file) = made.map_err(|error| error.to_string())?;
-        // The daemon says when.
-        file.removed_by(Box::new(|| {}));
-        let (device, inode) = file.identity();
-        self.0.insert(name.to_owned(), (path, (device, inode)));
-        Ok((fd, format!("{device} {inode}")))
-    }
-
-    fn remove(&mut self, name: &[u8]) {
-        let name = str::from_utf8(name).unwrap_or_default();
-        if let Some((path, identity)) = self.0.remove(name) {
-            socket_file::remove(&path, identity);
-        }
-    }
 }
 
 /// Serves `tasks` until the process at the other end of standard input has ended.
@@ -540,32 +503,6 @@ mod tests {
         std::fs::write(&path, "another").unwrap();
         assert_eq!(tasks.obey(&word(REMOVE, 0)), [DONE]);
         assert!(path.exists(), "it has another inode");
-    }
-
-    #[test]
-    fn it_makes_sockets_of_its_pattern_alone_and_removes_only_those() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let sockets = Some((SocketPattern::of(at("v-{}.sock")), 0o600));
-        let mut made = Made::default();
-        for name in [&b""[..], b"a/b", b"..\0", b"\xff", &[b'n'; 255]] {
-            made.make(sockets.as_ref(), name).map(|_| ()).unwrap_err();
-        }
-        made.make(None, b"md0").map(|_| ()).unwrap_err();
-        let (fd, _) = made.make(sockets.as_ref(), b"..").unwrap();
-        assert_eq!(BoundSocket::listening(fd).unwrap().path(), Some(at("v-...sock")));
-        // The socket is stale now, and is replaced; one that listens is not.
-        let (_fd, identity) = made.make(sockets.as_ref(), b"..").unwrap();
-        made.make(sockets.as_ref(), b"..").map(|_| ()).unwrap_err();
-        let found = std::fs::symlink_metadata(at("v-...sock")).unwrap();
-        assert_eq!(identity, format!("{} {}", found.dev(), found.ino()));
-        std::fs::write(at("v-md0.sock"), "").unwrap();
-        made.remove(b"md0");
-        made.remove(b"..");
-        made.remove(b"..");
-        let left: Vec<_> =
-            dir.path().read_dir().unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert_eq!(left, ["v-md0.sock"]);
     }
 
     /// The cleanup helper at the other end of a pair of sockets, on a thread.

@@ -411,7 +411,7 @@ fn screens_of_every_size_are_drawn() {
 #[test]
 fn keys_sort_invert_and_hide() {
     let mut tried = Tried::new(100, 12);
-    tried.keys(">>>>");
+    tried.keys(">>>>>");
     assert_eq!((tried.view.sort, tried.names()[0].as_str()), (Column::Reads, "md/data"));
     tried.keys("I");
     assert_eq!(tried.names()[3], "md/data");

@@ -11,11 +11,12 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 const EVENT_BYTES: usize = 8;
 
-/// Whether a descriptor may be an event descriptor: a file of the kernel's own, without a file system that could let a reader wait.
+/// Whether a descriptor may be an event descriptor: a file of the kernel's own, without a file system that could let a reader wait; or a
+/// socket, which user-mode Linux has in its place.
 pub(crate) fn is_event(fd: &OwnedFd) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(fd, c"", flags, StatxFlags::TYPE);
-    found.is_ok_and(|found| u32::from(found.stx_mode) & libc::S_IFMT == 0)
+    found.is_ok_and(|found| matches!(u32::from(found.stx_mode) & libc::S_IFMT, 0 | libc::S_IFSOCK))
 }
 
 /// The descriptor by which a driver signals that requests are available.

@@ -168,15 +168,13 @@ impl Message {
     /// It is invalid.
     pub(crate) fn table(self) -> Result<Vec<(Region, OwnedFd)>, Violation> {
         let (head, rest): (VhostUserMemory, _) = self.body_and_rest()?;
-        let regions: Vec<Region> = rest
-            .chunks(size_of::<VhostUserMemoryRegion>())
-            .filter(|bytes| bytes.len() == size_of::<VhostUserMemoryRegion>())
-            .map(|bytes| region(&value(bytes)))
-            .collect();
         let count = head.num_regions as usize;
-        if regions.len() != count || rest.len() != count * size_of::<VhostUserMemoryRegion>() {
+        let (entries, odd) = rest.as_chunks::<{ size_of::<VhostUserMemoryRegion>() }>();
+        // User-mode Linux sends a table of two entries, of which the second one may be unused.
+        let Some(used) = entries.get(..count).filter(|_| odd.is_empty()) else {
             return Err(self.bad());
-        }
+        };
+        let regions: Vec<Region> = used.iter().map(|bytes| region(&value(bytes))).collect();
         if self.files.len() != count {
             return Err(Violation::Files(self.files.len()));
         }

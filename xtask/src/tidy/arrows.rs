@@ -50,7 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "daemon",
         &[
             "control", "client", "disks", "commands", "block", "engine", "md", "dm", "lvm",
-            "btrfs", "zfs", "export", "sandbox", "stack", "view", "plot",
+            "btrfs", "zfs", "export", "vhost", "sandbox", "stack", "view", "plot",
         ],
     ),
     ("terminal", &["block", "control"]),

@@ -40,6 +40,7 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/daemon/src/front_ends/metrics.rs", "the start"),
     ("crates/daemon/src/front_ends/mount/users.rs", "the cleanup helper"),
     ("crates/daemon/src/front_ends/nbd.rs", "the start"),
+    ("crates/daemon/src/front_ends/vhost_user.rs", "the start"),
     ("crates/nbd/src/network.rs", "in the pool, which looks names up"),
 ];
 

@@ -141,7 +141,7 @@ fn tables_have_all_columns_and_come_as_often_as_asked() {
         assert!(lines[0].starts_with("ashlar ") && lines[0].contains(", I/O by "), "{out}");
         assert!(lines[2].contains("raid1, degraded, 1 of 2 members work"), "{out}");
         let words: Vec<&str> = lines[3].split_whitespace().collect();
-        assert_eq!((words.len(), words[0], words[16]), (17, "DEVICE", "BUSY"), "{out}");
+        assert_eq!((words.len(), words[0], words[17]), (18, "DEVICE", "BUSY"), "{out}");
         let firsts: Vec<&str> =
             lines[4..].iter().map(|line| line.split(' ').next().unwrap()).collect();
         assert_eq!(firsts, ["d0", "d1", "md0"], "{out}");

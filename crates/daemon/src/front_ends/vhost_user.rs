@@ -1,8 +1,8 @@
 //! The vhost-user-blk devices: volumes as disks of virtual machines.
 //!
 //! Each volume has a socket of its own, because the protocol has no names: a machine gets the disk whose socket it opens. A socket that
-//! is for one volume alone is made before the disks are read, and its front end waits; the others appear with their volumes. In the
-//! sandbox the cleanup helper makes them.
+//! is for one volume alone is made before the disks are read, and its front end waits; the others appear with their volumes. The cleanup
+//! helper makes those, since the daemon may be in its sandbox, and a file system that does not respond must not keep a reactor.
 
 use std::collections::HashMap;
 use std::io;
@@ -119,7 +119,7 @@ impl FrontEndOptions for VhostUserOptions {
     }
 }
 
-/// Makes sockets.
+/// Has the cleanup helper make sockets.
 struct Maker {
     pattern: SocketPattern,
     mode: u32,
@@ -129,10 +129,8 @@ struct Maker {
 impl Maker {
     /// The socket of a volume. Dropping it removes its file.
     fn make(&self, part: &str) -> io::Result<BoundSocket> {
-        match &self.helper {
-            Some(helper) => helper.listen(part),
-            None => BoundSocket::unix(self.pattern.socket(part), self.mode, None),
-        }
+        let missing = || io::Error::other("there is no cleanup helper, which makes it");
+        self.helper.as_ref().ok_or_else(missing)?.listen(part)
     }
 }
 

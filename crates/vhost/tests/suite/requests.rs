@@ -156,6 +156,30 @@ fn the_device_describes_itself_and_its_changes() {
     server.stop();
 }
 
+/// As Linux does that runs in user mode.
+#[test]
+fn a_table_of_memory_may_have_unused_entries() {
+    let server = Server::of(Slow::new().volume());
+    let guest = Guest::new();
+    for (spare, count, is_right) in [(32, 1, true), (7 * 32, 1, true), (0, 2, false), (8, 1, false)]
+    {
+        let mut client = Client::new(&server.path, &guest);
+        client.negotiate(ALL);
+        let mut body = [table(), vec![0; spare]].concat();
+        body[0] = count;
+        let file = guest.file.try_clone().unwrap();
+        client.send(SET_MEM_TABLE, NEED_REPLY, &body, &[file.as_fd()]);
+        let answer = client.reply(SET_MEM_TABLE).unwrap();
+        assert_eq!(answer == numbers(&[0]), is_right, "{spare} {count}");
+        if is_right {
+            client.start(0, 0);
+        } else {
+            assert!(client.is_closed());
+        }
+    }
+    server.stop();
+}
+
 #[test]
 fn a_read_only_device_changes_nothing() {
     let export = Export::new("ram0", Slow::new().volume()).read_only();

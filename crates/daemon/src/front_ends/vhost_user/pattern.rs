@@ -19,7 +19,7 @@ pub struct SocketPattern(PathBuf);
 /// Why a text is not such a pattern.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BadPattern {
-    /// It is no path of a socket.
+    /// It is not the path of a socket.
     #[error("`{0}` is not unix:PATH")]
     NotUnix(String),
     /// There can be only one `{{}}`, in the name of the file.
