@@ -85,14 +85,10 @@ end_server() {
 	return $status
 }
 
-# writing - the first batch of crash.py has been flushed: the array is active
+# writing PID - the first batch of the crash.py below PID has been flushed: the array is active
 writing() {
-	local _
-	for _ in $(seq 400); do
-		[ ! -s "$dir/log" ] || return 0
-		sleep 0.05
-	done
-	echo "nothing was written in 20 s"
+	! until_it "$1" [ -s "$dir/log" ] || return 0
+	echo "nothing was written"
 	return 1
 }
 
@@ -111,7 +107,7 @@ step_crash() {
 	start_server || return 1
 	crash write &
 	writer=$!
-	writing && random_sleep || status=1
+	writing $writer && random_sleep || status=1
 	end_server KILL 137 || status=1
 	wait $writer || { echo "crash.py write ended with $?"; status=1; }
 	sleep 0.2 # I/O that the dead process had in flight
@@ -133,7 +129,7 @@ step_power() {
 	grep "^$name	" "$WORK/cases" >"$dir/case"
 	"$root/tests/oracle/uml-run" --timeout 120 --rw "$WORK/arrays" "${disks[@]}" "$here/md-guest.sh" write "$WORK/arrays" "$dir/case" >"$dir/guest" 2>&1 &
 	guest=$!
-	writing && random_sleep || status=1
+	writing $guest && random_sleep || status=1
 	kill -TERM $guest || { echo "the guest ended on its own"; status=1; }
 	{ wait $guest; } 2>/dev/null
 	[ $status = 0 ] || sed 's/^/guest: /' "$dir/guest"
