@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::front_ends::metrics::MetricsOptions;
 use crate::front_ends::mount::MountOptions;
 use crate::front_ends::nbd::NbdOptions;
+use crate::front_ends::ublk::UblkOptions;
 use crate::front_ends::vhost_user::VhostUserOptions;
 use crate::options::options;
 
@@ -43,6 +44,7 @@ options! {
             mount: MountOptions,
             nbd: NbdOptions,
             vhost_user: VhostUserOptions,
+            ublk: UblkOptions,
             metrics: MetricsOptions,
         }
 
@@ -224,6 +226,11 @@ impl Config {
     /// Whether programs on this machine write to the volumes through its page cache.
     pub(crate) fn has_writers_here(&self) -> bool {
         self.front_ends().iter().any(|front_end| front_end.has_writers_here())
+    }
+
+    /// Why the daemon needs the rights that a sandbox takes away, if it does.
+    pub(crate) fn needs_rights(&self) -> Option<&'static str> {
+        self.front_ends().iter().find_map(|front_end| front_end.needs_rights())
     }
 
     /// How long a thread with I/O in flight polls for completions before it sleeps. Called when the process has a reactor.

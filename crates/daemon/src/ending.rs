@@ -21,7 +21,7 @@
 
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,6 +77,8 @@ struct State {
     over: Stop,
     requests: Mutex<Requests>,
     code: AtomicU8,
+    /// See [`Ending::keep_threads`].
+    keeps_threads: AtomicBool,
     waiting: Mutex<Obstacle>,
     helper: OnceLock<Arc<CleanupHelper>>,
     failure: Mutex<Option<String>>,
@@ -282,6 +284,16 @@ impl Ending {
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         self.0.code.load(Ordering::SeqCst)
+    }
+
+    /// The threads that do the I/O have commands in flight that only the end of the process ends, so they are not waited for.
+    pub(crate) fn keep_threads(&self) {
+        self.0.keeps_threads.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the process must end with its threads.
+    pub(crate) fn keeps_threads(&self) -> bool {
+        self.0.keeps_threads.load(Ordering::SeqCst)
     }
 
     /// Ends when the end is requested.

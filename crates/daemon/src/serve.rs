@@ -233,6 +233,9 @@ pub fn serve(
             console.complain(error);
             std::process::exit(error.exit_code().into());
         }
+        if ending.keeps_threads() {
+            std::process::exit(ending.code().into());
+        }
         engine.shutdown();
         result.map(|()| ExitCode::from(ending.code()))
     });

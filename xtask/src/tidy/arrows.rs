@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rbd", &["block", "engine"]),
     ("export", &["block", "engine", "nbd"]),
     ("vhost", &["block", "engine"]),
+    ("ublk", &["block", "engine"]),
     ("plot", &["block"]),
     ("stack", &["block", "sim", "md", "dm", "lvm", "btrfs", "zfs"]),
     ("view", &["block", "md", "lvm", "zfs", "stack"]),
@@ -50,7 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "daemon",
         &[
             "control", "client", "disks", "commands", "block", "engine", "md", "dm", "lvm",
-            "btrfs", "zfs", "export", "vhost", "sandbox", "stack", "view", "plot",
+            "btrfs", "zfs", "export", "vhost", "ublk", "sandbox", "stack", "view", "plot",
         ],
     ),
     ("terminal", &["block", "control"]),

@@ -19,8 +19,9 @@ const PLACES: &[&str] = &[
     "crates/zfs/src/ffi/",
     // The tests' own calls of libzpool, which create and inspect pools independently of the code under test.
     "crates/zfs/tests/suite/pool/",
-    "crates/export/src/ublk.rs",
-    "crates/export/src/ublk/",
+    // Commands that name memory, and the mapped descriptions of requests.
+    "crates/ublk/src/control.rs",
+    "crates/ublk/src/queue.rs",
     // The mapped memory of guests, and the tests' calls of a driver that takes addresses.
     "crates/vhost/src/memory.rs",
     "crates/vhost/tests/suite/driver.rs",

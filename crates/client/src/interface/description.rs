@@ -17,6 +17,12 @@ type VhostUserClient (
   process: int
 )
 
+# The block device of a volume.
+type UblkDevice (
+  volume: string,
+  path: string
+)
+
 # A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are
 # listed even if they hold others.
 # The size is in bytes. The state of a snapshot that was lost is invalid or overflow.
@@ -56,6 +62,7 @@ type Status (
   mount: ?string,
   nbd: []string,
   vhost_user: ?string,
+  ublk: []UblkDevice,
   metrics: ?string,
   models: []Model,
   pools: []Pool,

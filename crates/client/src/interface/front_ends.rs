@@ -12,6 +12,9 @@ pub struct PlaceStatus {
     /// The pattern of the sockets for virtual machines, if there are any; none from an older daemon.
     #[serde(default)]
     pub vhost_user: Option<String>,
+    /// The block devices of volumes; none from an older daemon.
+    #[serde(default)]
+    pub ublk: Vec<UblkDevice>,
     /// The address of the metrics, if they are served over HTTP.
     pub metrics: Option<String>,
 }
@@ -24,8 +27,19 @@ impl PlaceStatus {
         let vhost_user =
             self.vhost_user.iter().map(|pattern| format!("vhost-user-blk at {pattern}"));
         let metrics = self.metrics.iter().map(|address| format!("metrics at {address}"));
-        mount.chain(nbd).chain(vhost_user).chain(metrics).collect()
+        let device = |UblkDevice { volume, path }: &UblkDevice| format!("{volume} is {path}");
+        let ublk = self.ublk.iter().map(device);
+        mount.chain(nbd).chain(vhost_user).chain(ublk).chain(metrics).collect()
     }
+}
+
+/// The block device of a volume.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct UblkDevice {
+    /// The volume's name for clients.
+    pub volume: String,
+    /// The device's path.
+    pub path: String,
 }
 
 /// The clients of a volume.

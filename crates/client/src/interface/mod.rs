@@ -33,7 +33,7 @@ pub const NAME: &str = "io.ashlar.Control";
 mod tests {
     use ashlar_view::detail::Detail;
 
-    use super::front_ends::{NbdClient, VhostUserClient};
+    use super::front_ends::{NbdClient, UblkDevice, VhostUserClient};
     use super::*;
 
     /// The fields of `type NAME (...)` in the description.
@@ -61,6 +61,7 @@ mod tests {
     #[test]
     fn the_description_has_the_fields_that_are_sent() {
         check("NbdClient", serde_json::to_value(NbdClient::default()).unwrap());
+        check("UblkDevice", serde_json::to_value(UblkDevice::default()).unwrap());
         check("VhostUserClient", serde_json::to_value(VhostUserClient::default()).unwrap());
         check("Volume", serde_json::to_value(VolumeStatus::default()).unwrap());
         check("Status", serde_json::to_value(Status::default()).unwrap());

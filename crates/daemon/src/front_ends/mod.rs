@@ -11,6 +11,7 @@ pub(crate) mod metrics;
 pub(crate) mod mount;
 mod namespace;
 pub(crate) mod nbd;
+pub(crate) mod ublk;
 pub(crate) mod vhost_user;
 
 use std::collections::BTreeSet;
@@ -68,6 +69,11 @@ pub(crate) trait FrontEndOptions {
     /// Whether programs on this machine write to the volumes through its page cache.
     fn has_writers_here(&self) -> bool {
         false
+    }
+
+    /// Why it needs the rights that a sandbox takes away, if it does.
+    fn needs_rights(&self) -> Option<&'static str> {
+        None
     }
 
     /// Makes its place, if the configuration has it; `read_only` if writes to the volumes are refused.

@@ -45,12 +45,12 @@ options! {
     /// The options of the mount.
     #[allow(rustdoc::broken_intra_doc_links)]
     pub struct MountOptions {
-        /// Mount the volumes and their attributes on a directory
-        #[arg(long, value_name = "DIR", help_heading = "Mount")]
+        /// Mount volumes and their attributes on a directory
+        #[arg(long, value_name = "DIR", help_heading = "Clients")]
         pub mount: Option<PathBuf>,
 
         /// Give other users access to the mount, as far as the files' modes allow
-        #[arg(long, requires = "mount", help_heading = "Mount")]
+        #[arg(long, requires = "mount", help_heading = "Clients")]
         pub allow_other: bool,
 
         /// What becomes of a hole that a client punches into a volume of the mount, which may be a loop device's discard, where
@@ -61,7 +61,7 @@ options! {
             long,
             value_name = "WAY",
             requires = "mount",
-            help_heading = "Mount",
+            help_heading = "Clients",
             hide_short_help = true
         )]
         #[serde(deserialize_with = "some_parsed")]

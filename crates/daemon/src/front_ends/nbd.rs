@@ -45,27 +45,27 @@ options! {
     pub struct NbdOptions {
         /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated); sockets that a service manager has
         /// made for the daemon (LISTEN_FDS) are served, too
-        #[arg(long, value_name = "ADDRESS", help_heading = "NBD")]
+        #[arg(long, value_name = "ADDRESS", help_heading = "Clients")]
         pub nbd: Vec<Listen>,
 
         /// Permissions of the NBD server's Unix sockets, in octal: users that may write to a socket can read
         /// and write the volumes [default: 600]
-        #[arg(long, value_name = "MODE", help_heading = "NBD")]
+        #[arg(long, value_name = "MODE", help_heading = "Clients")]
         #[serde(deserialize_with = "some_parsed")]
         pub nbd_mode: Option<Mode>,
 
         /// NBD clients that are served at a time at each address; others are refused [default: 256]
-        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "NBD", hide_short_help = true)]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Clients", hide_short_help = true)]
         pub nbd_max_connections: Option<u16>,
 
         /// Close NBD connections without requests after so many seconds, 0 for never. A client with a
         /// mounted file system may have none for long [default: 0]
-        #[arg(long, value_name = "SECONDS", help_heading = "NBD", hide_short_help = true)]
+        #[arg(long, value_name = "SECONDS", help_heading = "Clients", hide_short_help = true)]
         pub nbd_idle_timeout: Option<u32>,
 
         /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
         /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
-        #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "NBD", hide_short_help = true)]
+        #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "Clients", hide_short_help = true)]
         pub nbd_memory: Option<Bytes>,
     }
 }

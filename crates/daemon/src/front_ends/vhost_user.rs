@@ -48,19 +48,19 @@ options! {
     pub struct VhostUserOptions {
         /// Serve virtual machines by vhost-user-blk: unix:PATH, the socket of the only volume, or unix:DIR/{}.sock, a
         /// socket for each volume, with its name for {}: md0, vg-lv
-        #[arg(long, value_name = "unix:PATH", help_heading = "Virtual machines")]
+        #[arg(long, value_name = "ADDRESS", help_heading = "Clients")]
         #[serde(deserialize_with = "some_parsed")]
         pub vhost_user: Option<SocketPattern>,
 
         /// Permissions of these sockets, in octal: users that may write to a socket can read and write its volume
         /// [default: 600]
-        #[arg(long, value_name = "MODE", requires = "vhost_user", help_heading = "Virtual machines", hide_short_help = true)]
+        #[arg(long, value_name = "MODE", requires = "vhost_user", help_heading = "Clients", hide_short_help = true)]
         #[serde(deserialize_with = "some_parsed")]
         pub vhost_user_mode: Option<Mode>,
 
         /// Queues that a machine may use for a volume, 1 to 256: QEMU needs as many as its machine has processors, or
         /// num-queues= [default: 64]
-        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES)), requires = "vhost_user", help_heading = "Virtual machines", hide_short_help = true)]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES)), requires = "vhost_user", help_heading = "Clients", hide_short_help = true)]
         pub vhost_user_queues: Option<u16>,
     }
 }
