@@ -45,7 +45,8 @@ impl Server {
         let served = engine.handles()[0].spawn_on(move || async move {
             let listener = Listener::bind_unix(path, 0o600)?;
             let config = Config::default();
-            listen(listener, exports, Arc::default(), placement, config, pending()).await
+            listen(listener, exports, Arc::default(), placement, config, Tls::default(), pending())
+                .await
         });
         drop(served);
         let since = Instant::now();

@@ -1,7 +1,7 @@
 //! The NBD handshake never panics, always makes progress, and answers each message with a bounded reply, however its
 //! input is split. The first two bytes choose the size of the pieces.
 use ashlar_export::nbd::context::ChangeMaps;
-use ashlar_export::nbd::handshake::{Handshake, State, Step};
+use ashlar_export::nbd::handshake::{Handshake, State, Step, TlsPolicy};
 use ashlar_export::nbd::info::{BlockSize, ExportInfo};
 
 fn export(name: &str, description: &str) -> ExportInfo {
@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) -> bool {
     let [low, high, input @ ..] = data else { return false };
     let piece = 1 + usize::from(u16::from_be_bytes([*high, *low]));
     let exports = [export("md0", "raid10"), export("", "")];
-    let mut handshake = Handshake::new();
+    let mut handshake = Handshake::new(TlsPolicy::On);
     let (mut at, mut visible) = (0, 0);
     loop {
         let mut out = Vec::new();
@@ -31,6 +31,7 @@ pub fn run(data: &[u8]) -> bool {
         assert!(out.len() < 1024, "a reply of {} bytes", out.len());
         match step {
             Step::Taken => assert!(taken > 0),
+            Step::Tls => handshake.secured(),
             Step::Transmission(session) => {
                 assert_eq!(handshake.state(), State::Transmission);
                 assert!(

@@ -44,7 +44,9 @@ impl<'a> NetworkDisk<'a> {
     /// What it is, however the URI is written; `None` for an invalid one.
     pub fn identity(self) -> Option<Identity> {
         match self {
-            Self::Nbd(uri) => ashlar_nbd::Uri::parse(uri).ok().map(Identity::Export),
+            Self::Nbd(uri) => {
+                ashlar_nbd::Uri::parse(uri).ok().map(|uri| Identity::Export(uri.identity()))
+            }
             Self::Rbd(uri) => {
                 ashlar_rbd::Uri::parse(uri).ok().map(|uri| Identity::Image(uri.identity()))
             }

@@ -37,7 +37,8 @@ fn failed(uri: &str, why: impl Display) -> Error {
 
 fn open_nbd(uri: &str, read_only: bool) -> Result<Disk, OpenFailure> {
     let parsed = ashlar_nbd::Uri::parse(uri).map_err(|why| {
-        let hint = "nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH";
+        let hint =
+            "nbd://HOST[:PORT]/EXPORT, or nbd+unix:///EXPORT?socket=PATH; nbds for nbd with TLS";
         OpenFailure::certain(failed(uri, why).hint(hint))
     })?;
     let path = Path::new(uri);
@@ -51,9 +52,11 @@ fn open_nbd(uri: &str, read_only: bool) -> Result<Disk, OpenFailure> {
             let hint = "it can be opened once the server has closed that connection; a restart of the server closes it";
             OpenFailure::absent(failed(uri, why).hint(hint))
         }
-        ConnectError::Foreign(_) | ConnectError::Protocol(..) | ConnectError::Unsuitable(..) => {
-            OpenFailure::certain(failed(uri, why))
-        }
+        ConnectError::Foreign(_)
+        | ConnectError::Protocol(..)
+        | ConnectError::Unsuitable(..)
+        | ConnectError::Credentials(_)
+        | ConnectError::Insecure(..) => OpenFailure::certain(failed(uri, why)),
     })?;
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }

@@ -1,6 +1,6 @@
 //! Several pieces of memory that one call reads or writes.
 
-use ashlar_block::buffer::Segment;
+use ashlar_block::buffer::{Segment, shared};
 
 /// The most pieces in one system call (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
@@ -25,6 +25,13 @@ impl Chunk {
             Self::Segment(segment) => segment.as_ptr(),
         }
     }
+}
+
+/// A place in a list; the default is its start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Position {
+    chunk: usize,
+    offset: usize,
 }
 
 /// A list of chunks with the arrays that the kernel needs; reusable, since it keeps its memory.
@@ -83,6 +90,27 @@ impl ChunkList {
             rest = more;
         }
         bytes
+    }
+
+    /// Copies the bytes from `at` on into `to`, as many as both have, and moves `at` behind them; how many it were.
+    pub fn copy_part(&self, at: &mut Position, to: &mut [u8]) -> usize {
+        let mut count = 0;
+        while let Some(chunk) = self.chunks.get(at.chunk)
+            && count < to.len()
+        {
+            let part = (chunk.len() - at.offset).min(to.len() - count);
+            let (from, into) = (at.offset..at.offset + part, &mut to[count..count + part]);
+            match chunk {
+                Chunk::Bytes(bytes) => into.copy_from_slice(&bytes[from]),
+                Chunk::Segment(segment) => shared::load(&segment.bytes()[from], into),
+            }
+            count += part;
+            at.offset += part;
+            if at.offset == chunk.len() {
+                *at = Position { chunk: at.chunk + 1, offset: 0 };
+            }
+        }
+        count
     }
 
     /// Whether it contains no bytes.

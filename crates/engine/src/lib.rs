@@ -76,7 +76,7 @@ mod timer;
 
 pub use ashlar_block::sync::yield_now;
 pub use async_task::Task;
-pub use chunk_list::ChunkList;
+pub use chunk_list::{ChunkList, Position};
 pub use file::{FileDevice, FileDriver, OpenError, OpenOptions, open};
 pub use handle::Handle;
 pub use null::NullDevice;

@@ -30,7 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let stop = blocking::run(|| std::io::stdin().read_to_end(&mut Vec::new()));
         let stop = stop.map(|_ended_or_failed| ()).shared();
         let listener = Listener::bind_unix(&path, 0o600)?;
-        listen(listener, exports, Arc::default(), Placement::here(), Config::default(), stop).await
+        let (on, config) = (Placement::here(), Config::default());
+        listen(listener, exports, Arc::default(), on, config, Tls::default(), stop).await
     })?;
     Ok(())
 }

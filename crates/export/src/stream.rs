@@ -5,6 +5,7 @@ use std::io;
 use ashlar_block::Segment;
 use ashlar_engine::net::Socket;
 use ashlar_nbd::stream::Stream;
+use ashlar_nbd::tls::Channel;
 
 /// A stream that tells what has arrived.
 pub trait TryRecv: Stream {
@@ -18,5 +19,17 @@ pub trait TryRecv: Stream {
 impl TryRecv for Socket {
     fn try_recv(&self, into: Segment) -> io::Result<Option<usize>> {
         self.try_recv(into)
+    }
+}
+
+impl<S: TryRecv> TryRecv for Channel<S> {
+    fn try_recv(&self, into: Segment) -> io::Result<Option<usize>> {
+        Self::try_recv(self, into, S::try_recv)
+    }
+}
+
+impl<S: TryRecv> TryRecv for &S {
+    fn try_recv(&self, into: Segment) -> io::Result<Option<usize>> {
+        S::try_recv(self, into)
     }
 }

@@ -15,8 +15,8 @@ use ashlar_block::canary::broken;
 use ashlar_block::request::RequestId;
 use ashlar_block::sync::until;
 use ashlar_block::{BioResult, Buffer, Segment, Status, patience};
-use ashlar_engine::ChunkList;
 use ashlar_engine::oneshot::{self, Sender};
+use ashlar_engine::{ChunkList, blocking};
 use event_listener::Event;
 use futures_util::future::{Either, select};
 use rustix::net::Shutdown as Direction;
@@ -29,7 +29,8 @@ use crate::input::Input;
 use crate::network::Network;
 use crate::session::Session;
 use crate::stream::Stream;
-use crate::uri::Uri;
+use crate::tls::{Channel, ClientTls};
+use crate::uri::{Address, TlsParameters, Uri};
 use crate::wire::{
     CMD_BLOCK_STATUS, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, FLAG_SEND_FLUSH, Fields, Header,
     MAX_STRING, REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_FLAG_ERROR, REPLY_TYPE_NONE,
@@ -114,7 +115,7 @@ struct Unsent {
 
 /// See the module text.
 pub(crate) struct Connection<N: Network> {
-    stream: N::Stream,
+    stream: Channel<N::Stream>,
     is_structured: bool,
     has_cache: bool,
     /// The identifier of the context that tells of holes.
@@ -156,17 +157,38 @@ enum EndReason {
     Protocol(&'static str),
 }
 
+/// Reads the credentials for TLS with a server.
+async fn credentials(
+    parameters: Box<TlsParameters>,
+    address: Address,
+) -> Result<ClientTls, Failure> {
+    let load = move || {
+        let host = match &address {
+            Address::Tcp(host, _) => Some(host.as_str()),
+            Address::Unix(_) => None,
+        };
+        ClientTls::load(&parameters, host)
+    };
+    let loaded = blocking::run(load).await.map_err(io::Error::other)?;
+    loaded.map_err(Failure::Credentials)
+}
+
 impl<N: Network> Connection<N> {
     /// Connects to a server, and chooses the export. Commands can be sent once the connection has joined a session.
     ///
     /// # Errors
     /// [`ConnectError`].
     pub(crate) async fn open(uri: &Uri) -> Result<(Rc<Self>, ExportInfo), ConnectError> {
-        let Uri { address, export } = uri;
+        let Uri { address, export, tls } = uri;
         let opening = async {
-            let stream = N::connect(address).await?;
+            // Read each time: certificates are replaced before they expire.
+            let tls = match tls {
+                Some(parameters) => Some(credentials(parameters.clone(), address.clone()).await?),
+                None => None,
+            };
+            let stream = Channel::plain(N::connect(address).await?);
             let mut input = Input::new();
-            let info = negotiate(&stream, &mut input, export).await?;
+            let info = negotiate(&stream, &mut input, export, tls.as_ref()).await?;
             Ok((stream, input, info))
         };
         let too_long = pin!(patience::wait(PATIENCE, N::sleep));

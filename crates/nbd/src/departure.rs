@@ -37,7 +37,7 @@ impl Departure {
         let mut former = lock(&FORMER);
         forget(&mut former);
         if !self.has_begun.load(SeqCst) {
-            former.push((uri.clone(), Arc::clone(self)));
+            former.push((uri.identity(), Arc::clone(self)));
         }
         drop(former);
         self.begin();
@@ -82,9 +82,10 @@ fn forget(former: &mut Vec<(Uri, Arc<Departure>)>) {
 
 /// Waits until no former disk of this export has a connection, but not longer than `patience`; whether that is so. Blocks.
 pub(crate) fn wait(uri: &Uri, patience: Duration) -> bool {
+    let uri = uri.identity();
     let is_there = |former: &mut Vec<(Uri, Arc<Departure>)>| {
         forget(former);
-        former.iter().any(|(other, _)| other == uri)
+        former.iter().any(|(other, _)| *other == uri)
     };
     match LEFT.wait_timeout_while(lock(&FORMER), patience, is_there) {
         Ok((_, waited)) => !waited.timed_out(),

@@ -7,12 +7,13 @@ use thiserror::Error;
 
 use crate::input::Input;
 use crate::stream::Stream;
+use crate::tls::{Channel, ClientTls, SecureError, TlsError};
 use crate::uri::Address;
 use crate::wire::{
     ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, FLAG_READ_ONLY, Fields,
     INFO_BLOCK_SIZE, INFO_EXPORT, INIT_PASSWD, MAX_PAYLOAD, MAX_STRING, OPT_EXPORT_NAME, OPT_GO,
-    OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, OPTS_MAGIC, REP_ACK, REP_ERR_UNSUP, REP_FLAG_ERROR,
-    REP_INFO, REP_MAGIC, REP_META_CONTEXT,
+    OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY, OPTS_MAGIC, REP_ACK,
+    REP_ERR_TLS_REQD, REP_ERR_UNSUP, REP_FLAG_ERROR, REP_INFO, REP_MAGIC, REP_META_CONTEXT,
 };
 
 /// The longest reply to an option.
@@ -58,6 +59,12 @@ pub enum ConnectError {
     /// The export cannot be a disk.
     #[error("{0}: {1}")]
     Unsuitable(Address, String),
+    /// The credentials for TLS cannot be used.
+    #[error("{0}")]
+    Credentials(TlsError),
+    /// There is no TLS with this server, or it is not the one that is wanted.
+    #[error("{0}: {1}")]
+    Insecure(Address, String),
 }
 
 /// What a server says about an export.
@@ -111,6 +118,8 @@ pub(crate) enum Failure {
     Foreign,
     Protocol(&'static str),
     Refused(String),
+    Credentials(TlsError),
+    Insecure(String),
 }
 
 impl From<io::Error> for Failure {
@@ -127,6 +136,8 @@ impl Failure {
             Self::Foreign => ConnectError::Foreign(address),
             Self::Protocol(what) => ConnectError::Protocol(address, what),
             Self::Refused(why) => ConnectError::Refused { address, export: export.to_owned(), why },
+            Self::Credentials(why) => ConnectError::Credentials(why),
+            Self::Insecure(why) => ConnectError::Insecure(address, why),
         }
     }
 }
@@ -163,11 +174,13 @@ async fn reply(
     Ok(OptionReply { kind, data: input.bytes(stream, len).await? })
 }
 
-/// Negotiates with a server that has just accepted the connection; transmission follows.
-pub(crate) async fn negotiate(
-    stream: &impl Stream,
+/// Negotiates with a server that has just accepted the connection; transmission follows. With `tls` nothing but the request for it is said
+/// in plain text.
+pub(crate) async fn negotiate<S: Stream>(
+    stream: &Channel<S>,
     input: &mut Input,
     export: &str,
+    tls: Option<&ClientTls>,
 ) -> Result<ExportInfo, Failure> {
     let greeting: [u8; 18] = match input.array(stream).await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Failure::Foreign),
@@ -181,6 +194,10 @@ pub(crate) async fn negotiate(
     }
     let own = server & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
     stream.send(ChunkList::of(u32::from(own).to_be_bytes().to_vec())).await.0?;
+
+    if let Some(tls) = tls {
+        secure(stream, input, tls).await?;
+    }
 
     send(stream, OPT_STRUCTURED_REPLY, &[]).await?;
     let is_structured = reply(stream, input, OPT_STRUCTURED_REPLY).await?.kind == REP_ACK;
@@ -222,16 +239,53 @@ pub(crate) async fn negotiate(
                 let (size_bytes, flags) = by_name(stream, input, export, own).await?;
                 return Ok(info(size_bytes, flags, blocks, is_structured, None));
             }
-            error if error & REP_FLAG_ERROR != 0 => {
-                let why = String::from_utf8_lossy(&data).escape_debug().to_string();
+            REP_ERR_TLS_REQD if tls.is_none() => {
                 let why =
-                    if why.is_empty() { format!("error {}", error - REP_FLAG_ERROR) } else { why };
-                return Err(Failure::Refused(why));
+                    "the server requires TLS, which a URI asks for with nbds:// or nbds+unix://";
+                return Err(Failure::Insecure(why.to_owned()));
+            }
+            error if error & REP_FLAG_ERROR != 0 => {
+                return Err(Failure::Refused(reason(error, &data)));
             }
             _ => return Err(Failure::Protocol("an unknown reply")),
         }
     }
     Err(Failure::Protocol("too many replies"))
+}
+
+/// Why a server refuses an option.
+fn reason(error: u32, data: &[u8]) -> String {
+    let why = String::from_utf8_lossy(data).escape_debug().to_string();
+    if why.is_empty() { format!("error {}", error & !REP_FLAG_ERROR) } else { why }
+}
+
+/// Has the server begin TLS, and does the handshake. The connection is not used in plain text if the server refuses.
+async fn secure<S: Stream>(
+    stream: &Channel<S>,
+    input: &mut Input,
+    tls: &ClientTls,
+) -> Result<(), Failure> {
+    send(stream, OPT_STARTTLS, &[]).await?;
+    let OptionReply { kind, data } = reply(stream, input, OPT_STARTTLS).await?;
+    if kind != REP_ACK {
+        let why = reason(kind, &data);
+        return Err(Failure::Insecure(format!("the server refuses TLS: {why}")));
+    }
+    // Whoever is between both sides could have sent it: it must not be taken for the server's word.
+    if !data.is_empty() || !input.is_empty() {
+        return Err(Failure::Protocol("plain text after it has agreed to TLS"));
+    }
+    let ssl = tls.session().map_err(|error| Failure::Insecure(format!("TLS: {error}")))?;
+    match stream.secure(ssl).await {
+        Ok(peer) => {
+            tracing::debug!(server = peer, "TLS with an NBD server");
+            Ok(())
+        }
+        Err(SecureError::Io(error)) => Err(Failure::Io(error)),
+        Err(error @ (SecureError::Handshake(_) | SecureError::NoMemory)) => {
+            Err(Failure::Insecure(error.to_string()))
+        }
+    }
 }
 
 fn info(

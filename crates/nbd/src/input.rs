@@ -28,6 +28,11 @@ impl Input {
         Self { memory: Buffer::zeroed(CAPACITY).into_whole(), start: 0, end: 0, ahead: CAPACITY }
     }
 
+    /// Whether all that was received is used.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
     /// Receives until `count` bytes, at most [`CAPACITY`], are there.
     async fn need(&mut self, stream: &impl Stream, count: usize) -> io::Result<()> {
         if self.start == self.end {

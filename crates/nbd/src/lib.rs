@@ -37,9 +37,10 @@ mod session;
 #[cfg(test)]
 mod simulation;
 pub mod stream;
+pub mod tls;
 mod uri;
 pub mod wire;
 
 pub use disk::{NbdDisk, open};
 pub use handshake::{ConnectError, ExportInfo};
-pub use uri::{Address, Uri, UriError, is_uri};
+pub use uri::{Address, TlsParameters, Uri, UriError, is_uri};

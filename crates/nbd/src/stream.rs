@@ -35,6 +35,24 @@ pub trait Stream {
     fn end(&self, how: Shutdown);
 }
 
+impl<S: Stream> Stream for &S {
+    fn recv(&self, into: Segment) -> impl Future<Output = io::Result<usize>> {
+        S::recv(self, into)
+    }
+
+    fn recv_exact(&self, into: Segment) -> impl Future<Output = io::Result<()>> {
+        S::recv_exact(self, into)
+    }
+
+    fn send(&self, from: Box<ChunkList>) -> impl Future<Output = (io::Result<()>, Box<ChunkList>)> {
+        S::send(self, from)
+    }
+
+    fn end(&self, how: Shutdown) {
+        S::end(self, how);
+    }
+}
+
 impl Stream for Socket {
     async fn recv(&self, mut into: Segment) -> io::Result<usize> {
         loop {

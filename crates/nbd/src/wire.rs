@@ -57,6 +57,10 @@ pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
 
 /// Option: choose an export and begin transmission; the only one that cannot be answered with an error.
 pub const OPT_EXPORT_NAME: u32 = 1;
+/// Option: end the handshake.
+pub const OPT_ABORT: u32 = 2;
+/// Option: TLS from now on.
+pub const OPT_STARTTLS: u32 = 5;
 /// Option: choose an export, with information about it.
 pub const OPT_GO: u32 = 7;
 /// Option: structured replies.
@@ -83,6 +87,8 @@ pub const REP_ERR_UNSUP: u32 = REP_FLAG_ERROR + 1;
 pub const REP_ERR_POLICY: u32 = REP_FLAG_ERROR + 2;
 /// Error reply to an option: its data are invalid.
 pub const REP_ERR_INVALID: u32 = REP_FLAG_ERROR + 3;
+/// Error reply to an option: not without TLS.
+pub const REP_ERR_TLS_REQD: u32 = REP_FLAG_ERROR + 5;
 /// Error reply to an option: there is no such export.
 pub const REP_ERR_UNKNOWN: u32 = REP_FLAG_ERROR + 6;
 /// Error reply to an option: its data are too long.

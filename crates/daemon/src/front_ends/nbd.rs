@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::ToSocketAddrs;
+use std::path::PathBuf;
 use std::pin::pin;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use ashlar_client::interface::front_ends::{
     ConnectionLimits, NbdClient, PlaceStatus, ThreadConnections, VolumeClients,
 };
 use ashlar_client::interface::{Sample, ThreadSample};
-use ashlar_disks::options::{Bytes, Listen, Mode, some_parsed};
+use ashlar_disks::options::{Bytes, Listen, Mode, OptionValue, some_parsed};
 use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;
@@ -22,8 +24,9 @@ use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::clients::Origin;
 use ashlar_export::nbd::context::{CHANGED_CONTEXT, ChangeMap, ChangeMaps};
 use ashlar_export::nbd::export::{Export, Exports};
-use ashlar_export::nbd::listen::{self, listen};
+use ashlar_export::nbd::listen::{self, Tls, listen};
 use ashlar_export::nbd::placement::Placement;
+use ashlar_export::nbd::tls::{Credentials, ServerTls};
 use ashlar_stack::devices::{Device, Devices};
 use ashlar_stack::snapshots::Snapshots;
 use futures_util::future::{Either, select};
@@ -67,8 +70,59 @@ options! {
         /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
         #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "Clients", hide_short_help = true)]
         pub nbd_memory: Option<Bytes>,
+
+        /// TLS of NBD clients: off, on for those that ask for it, or require: clients without it are told nothing
+        /// [default: off]
+        #[arg(long, value_name = "WHEN", help_heading = "NBD")]
+        #[serde(deserialize_with = "some_parsed")]
+        pub tls: Option<TlsUse>,
+
+        /// The directory of the server's certificate, with the names of QEMU, nbdkit and libnbd: ca-cert.pem,
+        /// server-cert.pem, server-key.pem, ca-crl.pem; or keys.psk instead of them
+        #[arg(long, value_name = "DIRECTORY", help_heading = "NBD")]
+        pub tls_dir: Option<PathBuf>,
+
+        /// The file of the keys that clients prove to have, instead of certificates: lines of USER:KEY, the key in
+        /// hexadecimal digits, as from psktool
+        #[arg(long, value_name = "FILE", help_heading = "NBD")]
+        pub tls_psk: Option<PathBuf>,
+
+        /// Refuse NBD clients that have no certificate of the CA in ca-cert.pem
+        #[arg(long, help_heading = "NBD")]
+        pub tls_verify_peer: bool,
     }
 }
+
+/// Whether NBD clients use TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsUse {
+    /// They may not.
+    Off,
+    /// They may.
+    On,
+    /// They must.
+    Require,
+}
+
+/// The text names none.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is none of off, on and require")]
+pub struct BadTlsUse(String);
+
+impl FromStr for TlsUse {
+    type Err = BadTlsUse;
+
+    fn from_str(text: &str) -> std::result::Result<Self, BadTlsUse> {
+        match text {
+            "off" => Ok(Self::Off),
+            "on" => Ok(Self::On),
+            "require" => Ok(Self::Require),
+            _ => Err(BadTlsUse(text.to_owned())),
+        }
+    }
+}
+
+impl OptionValue for TlsUse {}
 
 impl NbdOptions {
     /// The settings of each listener.
@@ -80,6 +134,40 @@ impl NbdOptions {
             idle: idle.map(|seconds| Duration::from_secs(seconds.into())),
             ..default
         }
+    }
+
+    /// Where the credentials for TLS are; `None` if clients have no TLS.
+    ///
+    /// # Errors
+    /// The message for the user: the options do not go together.
+    fn credentials(&self) -> std::result::Result<Option<Credentials>, &'static str> {
+        let (dir, psk) = (self.tls_dir.clone(), self.tls_psk.clone());
+        let has_credentials = dir.is_some() || psk.is_some() || self.tls_verify_peer;
+        match (self.tls, dir, psk) {
+            (None, ..) if has_credentials => {
+                Err("tls_dir, tls_psk and tls_verify_peer need tls = \"require\" or \"on\"")
+            }
+            (None | Some(TlsUse::Off), ..) => Ok(None),
+            (Some(_), Some(_), Some(_)) => Err("tls_dir and tls_psk exclude each other"),
+            (Some(_), _, Some(_)) if self.tls_verify_peer => Err(
+                "tls_verify_peer is for certificates: with tls_psk each client proves that it has a key",
+            ),
+            (Some(_), Some(dir), None) => Ok(Some(Credentials::Directory(dir))),
+            (Some(_), None, Some(psk)) => Ok(Some(Credentials::Keys(psk))),
+            (Some(_), None, None) => Err("tls needs tls_dir or tls_psk"),
+        }
+    }
+
+    /// Reads the credentials for TLS.
+    ///
+    /// # Errors
+    /// They cannot be used.
+    fn tls(&self) -> Result<Tls> {
+        let credentials = self.credentials().map_err(|why| Error::plain("cannot use TLS", why))?;
+        let Some(credentials) = credentials else { return Ok(Tls::default()) };
+        let server = ServerTls::load(&credentials, self.tls_verify_peer)
+            .map_err(|why| Error::plain("cannot use the credentials for TLS", why))?;
+        Ok(Tls::new(server, self.tls == Some(TlsUse::Require)))
     }
 
     /// The memory budget that all listeners share.
@@ -94,6 +182,7 @@ impl FrontEndOptions for NbdOptions {
         if self.nbd_max_connections == Some(0) {
             return Err("nbd_max_connections must not be 0".to_owned());
         }
+        self.credentials()?;
         let memory = self.nbd_memory.map_or(Ok(()), |bytes| enough(bytes).map(|_| ()));
         memory.map_err(|why| format!("nbd_memory: {why}"))
     }
@@ -105,8 +194,9 @@ impl FrontEndOptions for NbdOptions {
     /// Listens for clients: at the addresses given, and on the sockets of the service manager.
     ///
     /// # Errors
-    /// An address cannot be listened at.
+    /// An address cannot be listened at; the credentials for TLS cannot be used.
     fn bind(&self, read_only: bool) -> Result<Option<Box<dyn Place>>> {
+        let tls = self.tls()?;
         let passed = activation::sockets().map_err(|why| {
             let error = Error::plain("cannot use the sockets of the service manager", why);
             error.hint("a socket unit for ashlar has ListenStream=, and not Accept=yes")
@@ -119,9 +209,16 @@ impl FrontEndOptions for NbdOptions {
             Ok((with_port(address, &bound), bound))
         });
         let sockets: Vec<(Listen, BoundSocket)> = passed.chain(own).collect::<Result<_>>()?;
-        sockets.iter().for_each(|(_, bound)| warn_of_strangers(bound, read_only));
+        if !tls.proves_clients() {
+            let why = match self.tls {
+                None | Some(TlsUse::Off) => "there is neither authentication nor encryption",
+                Some(TlsUse::On) => "TLS is not required",
+                Some(TlsUse::Require) => "no certificate is asked of clients",
+            };
+            sockets.iter().for_each(|(_, bound)| warn_of_strangers(bound, read_only, why));
+        }
         let (limits, budget) = (self.listener(), self.budget().into());
-        Ok(Some(Box::new(WaitingNbd { sockets, limits, budget })))
+        Ok(Some(Box::new(WaitingNbd { sockets, limits, tls, budget })))
     }
 }
 
@@ -152,6 +249,7 @@ struct ExportedVolume {
 struct WaitingNbd {
     sockets: Vec<(Listen, BoundSocket)>,
     limits: listen::Config,
+    tls: Tls,
     /// The memory for requests: how much there is, /proc says.
     budget: Arc<Budget>,
 }
@@ -167,7 +265,7 @@ impl Place for WaitingNbd {
 
     /// Exports all volumes. Connections are spread over the threads, which also accept them: those of each address on one thread.
     fn start(self: Box<Self>, daemon: &Parts<'_>) -> Result<Box<dyn FrontEnd>> {
-        let Self { sockets, limits, budget } = *self;
+        let Self { sockets, limits, tls, budget } = *self;
         let threads = daemon.engine.handles();
         let this = Nbd {
             addresses: sockets.iter().map(|(address, _)| address.to_string()).collect(),
@@ -186,8 +284,10 @@ impl Place for WaitingNbd {
             let (limits, budget) = (limits, Arc::clone(&budget));
             let (exports, placement) = (Arc::clone(&this.exports), Arc::clone(&this.placement));
             let stop = daemon.ending.draining();
-            let server = thread
-                .spawn_on(move || listen(bound.into(), exports, budget, placement, limits, stop));
+            let tls = tls.clone();
+            let server = thread.spawn_on(move || {
+                listen(bound.into(), exports, budget, placement, limits, tls, stop)
+            });
             lock(&this.servers).push((address, server));
         }
         Ok(Box::new(this))
@@ -367,14 +467,13 @@ fn bind_at(address: &Listen, mode: u32) -> io::Result<BoundSocket> {
 }
 
 /// Warns about an address that other machines may reach.
-fn warn_of_strangers(bound: &BoundSocket, read_only: bool) {
+fn warn_of_strangers(bound: &BoundSocket, read_only: bool, why: &str) {
     let Ok(address) = bound.local_addr() else { return };
     if !address.ip().to_canonical().is_loopback() {
         let may = if read_only { "read" } else { "read and write" };
         tracing::warn!(
             %address,
-            "every machine that reaches this address can {may} the volumes: there is neither \
-             authentication nor encryption"
+            "every machine that reaches this address can {may} the volumes: {why}"
         );
     }
 }

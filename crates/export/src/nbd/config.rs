@@ -2,6 +2,44 @@
 
 use std::time::Duration;
 
+use ashlar_nbd::tls::ServerTls;
+
+use super::handshake::TlsPolicy;
+
+/// TLS of a listener's clients.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// The credentials; `None` if there is no TLS.
+    server: Option<ServerTls>,
+    is_required: bool,
+}
+
+impl Tls {
+    /// Clients may use TLS, or must.
+    pub fn new(server: ServerTls, is_required: bool) -> Self {
+        Self { server: Some(server), is_required }
+    }
+
+    /// What the negotiation asks of clients.
+    pub(crate) fn policy(&self) -> TlsPolicy {
+        match (&self.server, self.is_required) {
+            (None, _) => TlsPolicy::Off,
+            (Some(_), false) => TlsPolicy::On,
+            (Some(_), true) => TlsPolicy::Require,
+        }
+    }
+
+    /// Whether each client has to prove who it is.
+    pub fn proves_clients(&self) -> bool {
+        self.is_required && self.server.as_ref().is_some_and(ServerTls::proves_clients)
+    }
+
+    /// The credentials.
+    pub(crate) fn server(&self) -> Option<&ServerTls> {
+        self.server.as_ref()
+    }
+}
+
 /// The settings of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {

@@ -34,6 +34,12 @@ pub enum Disconnect {
     /// The handshake was aborted.
     #[error("handshake broken off: {0:?}")]
     Handshake(Event),
+    /// There is no TLS with the client: it sent something else, or one side does not accept the other.
+    #[error("{0}")]
+    Insecure(String),
+    /// Plain text came after `STARTTLS`, where somebody between both sides could have put it.
+    #[error("plain text after STARTTLS, before the TLS handshake")]
+    Injected,
     /// The client chose an export that is no longer offered.
     #[error("the export was withdrawn during the handshake")]
     Withdrawn,

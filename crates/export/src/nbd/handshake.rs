@@ -33,6 +33,8 @@ pub enum State {
     Options,
     /// The data of an option that is too long are being skipped.
     Skipping,
+    /// The handshake of TLS is next.
+    Tls,
     /// An export was chosen.
     Transmission,
     /// The connection is to be closed.
@@ -60,6 +62,10 @@ pub enum Event {
     Skipped,
     /// An option was answered, with success or an error.
     Answered,
+    /// `STARTTLS` was agreed to.
+    TlsAgreed,
+    /// The handshake of TLS has succeeded.
+    Secured,
     /// An option chose an export.
     Chosen,
     /// An option ended the session: `ABORT`, or an unknown `EXPORT_NAME`.
@@ -76,10 +82,24 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Options, Event::TooLong, State::Skipping),
     (State::Options, Event::FarTooLong, State::Closed),
     (State::Options, Event::Answered, State::Options),
+    (State::Options, Event::TlsAgreed, State::Tls),
+    (State::Tls, Event::Secured, State::Options),
     (State::Options, Event::Chosen, State::Transmission),
     (State::Options, Event::Ended, State::Closed),
     (State::Skipping, Event::Skipped, State::Options),
 ];
+
+/// Whether clients may or must use TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TlsPolicy {
+    /// They may not.
+    #[default]
+    Off,
+    /// They may.
+    On,
+    /// They must: all other options are refused before it.
+    Require,
+}
 
 /// The states as a Markdown table, for the format's document.
 pub fn state_table() -> String {
@@ -117,6 +137,9 @@ pub enum Step {
     Incomplete,
     /// One message was taken; call again.
     Taken,
+    /// Send the output; the handshake of TLS begins with the next byte that is received after that. Call [`Handshake::secured`] if it
+    /// succeeds, else close. What the client has sent before it saw the output is not part of TLS, nor of what follows.
+    Tls,
     /// Send the output; transmission begins with the next byte.
     Transmission(Session),
     /// Send the output, then close. The event says why.
@@ -128,6 +151,8 @@ pub enum Step {
 pub struct Handshake {
     state: State,
     agreed: Agreement,
+    tls: TlsPolicy,
+    is_secure: bool,
     /// Whether no other client may enter transmission.
     is_full: bool,
     was_refused: bool,
@@ -138,16 +163,18 @@ pub struct Handshake {
 
 impl Default for Handshake {
     fn default() -> Self {
-        Self::new()
+        Self::new(TlsPolicy::Off)
     }
 }
 
 impl Handshake {
     /// A new negotiation: send [`Self::greeting`], then feed [`Self::step`].
-    pub fn new() -> Self {
+    pub fn new(tls: TlsPolicy) -> Self {
         Self {
             state: State::ClientFlags,
             agreed: Agreement::default(),
+            tls,
+            is_secure: false,
             is_full: false,
             was_refused: false,
             options: 0,
@@ -179,6 +206,15 @@ impl Handshake {
         self.was_refused
     }
 
+    /// The handshake of TLS has succeeded: what was agreed in plain text counts no more, since anyone may have said it. The client's flags stay:
+    /// they say only which form messages have.
+    pub fn secured(&mut self) {
+        let Agreement { fixed_newstyle, no_zeroes, .. } = self.agreed;
+        self.agreed = Agreement { fixed_newstyle, no_zeroes, ..Agreement::default() };
+        self.is_secure = true;
+        self.enter(Event::Secured);
+    }
+
     /// Takes at most one message from the front of `input`, appends the answer to `out` and returns how many bytes were
     /// taken. `exports` must stay the same in all calls.
     pub fn step(
@@ -191,7 +227,7 @@ impl Handshake {
             State::ClientFlags => self.client_flags(input),
             State::Options => self.option(input, exports, out),
             State::Skipping => self.skip(input, out),
-            State::Transmission | State::Closed => (0, Step::Incomplete),
+            State::Tls | State::Transmission | State::Closed => (0, Step::Incomplete),
         }
     }
 
@@ -228,16 +264,27 @@ impl Handshake {
         let taken = OPTION_HEADER_LEN + data.len();
         self.options += 1;
         let mut replies = Replies { option, out };
+        if self.tls == TlsPolicy::Require
+            && !self.is_secure
+            && let Some(event) = option::refuse_plain(&mut replies)
+        {
+            return (taken, self.enter(event));
+        }
         if self.is_full
             && let Some(event) = option::refuse_full(&mut replies)
         {
             self.was_refused = true;
             return (taken, self.enter(event));
         }
-        let mut negotiation = Negotiation { exports, agreed: &mut self.agreed, replies };
+        let tls = if self.is_secure { None } else { Some(self.tls) };
+        let mut negotiation = Negotiation { exports, agreed: &mut self.agreed, tls, replies };
         let step = match option::answer(&mut negotiation, data) {
             Outcome::Answered => self.enter(Event::Answered),
             Outcome::Ended => self.enter(Event::Ended),
+            Outcome::TlsAgreed => {
+                self.enter(Event::TlsAgreed);
+                Step::Tls
+            }
             Outcome::Chosen(export) => {
                 self.enter(Event::Chosen);
                 let Agreement { structured, contexts_of, .. } = &self.agreed;

@@ -6,13 +6,12 @@ use crate::nbd::context::ChangeMaps;
 use crate::nbd::testing::Chance;
 use ashlar_nbd::wire::{
     FLAG_HAS_FLAGS, FLAG_SEND_DF, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME,
-    OPT_SET_META_CONTEXT, REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
-    REP_MAGIC, REP_META_CONTEXT, REP_SERVER,
+    OPT_ABORT, OPT_SET_META_CONTEXT, OPT_STARTTLS, REP_ACK, REP_ERR_INVALID, REP_ERR_POLICY,
+    REP_ERR_TLS_REQD, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_MAGIC, REP_META_CONTEXT,
+    REP_SERVER,
 };
 
-const OPT_ABORT: u32 = 2;
 const OPT_LIST: u32 = 3;
-const OPT_STARTTLS: u32 = 5;
 const OPT_INFO: u32 = 6;
 const OPT_GO: u32 = 7;
 const OPT_STRUCTURED_REPLY: u32 = 8;
@@ -42,7 +41,7 @@ type Answers = Vec<(u32, Vec<u8>)>;
 impl Client {
     /// A client that has sent its flags.
     fn with_flags(flags: u32) -> Self {
-        let mut client = Self { handshake: Handshake::new(), exports: exports() };
+        let mut client = Self { handshake: Handshake::new(TlsPolicy::Off), exports: exports() };
         let (taken, _) =
             client.handshake.step(&flags.to_be_bytes(), &client.exports, &mut Vec::new());
         assert_eq!(taken, 4);
@@ -124,7 +123,7 @@ fn the_greeting_offers_fixed_newstyle_without_zeroes() {
 #[test]
 fn every_set_of_known_client_flags_is_accepted_and_no_other() {
     for flags in (0..8_u32).chain((3..32).map(|bit| 1 << bit)) {
-        let mut handshake = Handshake::new();
+        let mut handshake = Handshake::new(TlsPolicy::Off);
         let (_, step) = handshake.step(&flags.to_be_bytes(), &[], &mut Vec::new());
         let expected = if flags < 4 { Step::Taken } else { Step::Closed(Event::UnknownFlags) };
         assert_eq!(step, expected, "flags {flags:#x}");
@@ -184,10 +183,79 @@ fn abort_is_acknowledged_whatever_comes_with_it() {
     }
 }
 
-#[test]
-fn tls_extended_headers_and_unknown_options_are_unsupported_and_haggling_goes_on() {
+/// A client of a server with this policy.
+fn with_tls(tls: TlsPolicy) -> Client {
     let mut client = Client::new();
-    for option in [0, 4, OPT_STARTTLS, OPT_EXTENDED_HEADERS, 12, u32::MAX] {
+    client.handshake.tls = tls;
+    client
+}
+
+#[test]
+fn tls_that_is_switched_off_is_refused_by_policy_and_haggling_goes_on() {
+    let mut client = with_tls(TlsPolicy::Off);
+    assert_eq!(client.ask_one(OPT_STARTTLS, b""), REP_ERR_POLICY);
+    assert!(matches!(client.ask(OPT_GO, &go("md0", &[])).0, Step::Transmission(_)));
+}
+
+#[test]
+fn without_tls_nothing_else_is_answered_where_it_is_required() {
+    let mut client = with_tls(TlsPolicy::Require);
+    let options = [OPT_LIST, OPT_INFO, OPT_GO, OPT_STRUCTURED_REPLY, OPT_EXTENDED_HEADERS, 99];
+    for option in options.into_iter().chain([OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT]) {
+        assert_eq!(client.ask_one(option, b""), REP_ERR_TLS_REQD, "{option}");
+    }
+    let (step, answers) = client.ask(OPT_ABORT, b"");
+    assert_eq!((step, answers), (Step::Closed(Event::Ended), vec![(REP_ACK, vec![])]));
+    let mut client = with_tls(TlsPolicy::Require);
+    let (step, answers) = client.ask(1, b"md0");
+    assert_eq!((step, answers), (Step::Closed(Event::Ended), vec![]));
+}
+
+#[test]
+fn tls_begins_after_its_ack_once_and_then_all_is_answered() {
+    for policy in [TlsPolicy::On, TlsPolicy::Require] {
+        let mut client = with_tls(policy);
+        assert_eq!(client.ask_one(OPT_STARTTLS, b"data"), REP_ERR_INVALID);
+        let (step, answers) = client.ask(OPT_STARTTLS, b"");
+        assert_eq!((step, answers), (Step::Tls, vec![(REP_ACK, vec![])]));
+        // Until it has succeeded nothing is read.
+        let before = client.handshake.clone();
+        let step = client.handshake.step(&[0; 64], &client.exports, &mut Vec::new());
+        assert_eq!((step, &client.handshake), ((0, Step::Incomplete), &before));
+        client.handshake.secured();
+        assert_eq!(client.ask_one(OPT_STARTTLS, b""), REP_ERR_INVALID);
+        assert!(matches!(client.ask(OPT_GO, &go("md0", &[])).0, Step::Transmission(_)));
+    }
+}
+
+#[test]
+fn what_was_agreed_in_plain_text_is_forgotten_with_tls() {
+    let mut client = with_tls(TlsPolicy::On);
+    assert_eq!(client.ask_one(OPT_STRUCTURED_REPLY, b""), REP_ACK);
+    let asked = contexts("md0", &["base:allocation"]);
+    assert_eq!(client.ask(OPT_SET_META_CONTEXT, &asked).1.last().unwrap().0, REP_ACK);
+    assert_eq!(client.ask(OPT_STARTTLS, b"").0, Step::Tls);
+    client.handshake.secured();
+    assert_eq!(client.ask_one(OPT_SET_META_CONTEXT, &asked), REP_ERR_INVALID);
+    let (step, _) = client.ask(OPT_GO, &go("md0", &[]));
+    let plain = Session { export: 0, structured: false, contexts: Vec::new() };
+    assert_eq!(step, Step::Transmission(plain));
+}
+
+#[test]
+fn the_form_of_messages_stays_with_tls() {
+    let mut client = with_tls(TlsPolicy::On);
+    assert_eq!(client.ask(OPT_STARTTLS, b"").0, Step::Tls);
+    client.handshake.secured();
+    let (step, out) = client.raw(1, b"md0");
+    assert!(matches!(step, Step::Transmission(_)));
+    assert_eq!(out.len(), 10, "the zeroes that the client does not want");
+}
+
+#[test]
+fn extended_headers_and_unknown_options_are_unsupported_and_haggling_goes_on() {
+    let mut client = Client::new();
+    for option in [0, 4, OPT_EXTENDED_HEADERS, 12, u32::MAX] {
         assert_eq!(client.ask_one(option, b"data"), REP_ERR_UNSUP);
     }
     assert!(matches!(client.ask(OPT_GO, &go("md0", &[])).0, Step::Transmission(_)));
@@ -389,7 +457,8 @@ fn random_bytes_behind_good_beginnings_never_panic_and_answers_are_bounded() {
     let exports = exports();
     for seed in 1..4000_u64 {
         let chance = Chance::new(seed);
-        let mut handshake = Handshake::new();
+        let policies = [TlsPolicy::Off, TlsPolicy::On, TlsPolicy::Require];
+        let mut handshake = Handshake::new(policies[seed as usize % 3]);
         let mut input = vec![0, 0, 0, 3];
         for _ in 0..chance.below(8) {
             input.extend(OPTS_MAGIC.to_be_bytes());
@@ -411,6 +480,7 @@ fn random_bytes_behind_good_beginnings_never_panic_and_answers_are_bounded() {
             assert!(at <= visible && out.len() < 1024);
             match step {
                 Step::Taken => assert!(taken > 0),
+                Step::Tls => handshake.secured(),
                 Step::Transmission(_) | Step::Closed(_) => break,
                 Step::Incomplete if visible == input.len() => break,
                 Step::Incomplete => {

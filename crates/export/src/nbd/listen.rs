@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use ashlar_engine::net::Listener;
 use ashlar_engine::{ReceiveError, sleep, spawn};
+use ashlar_nbd::tls::Channel;
 use futures_util::future::{Either, select};
 
 use super::budget::Budget;
-pub use super::config::Config;
+pub use super::config::{Config, Tls};
 use super::export::Exports;
 use super::peers::{Departed, PeerSlot, Peers, Shared};
 use super::placement::{Place, Placement};
@@ -37,9 +38,10 @@ pub async fn listen(
     budget: Arc<Budget>,
     placement: Arc<Placement>,
     config: Config,
+    tls: Tls,
     stop: impl Future<Output = ()> + Clone + Send + 'static,
 ) -> io::Result<()> {
-    let shared = Shared::new(config, budget, exports);
+    let shared = Shared::new(config, tls, budget, exports);
     let peers = Peers::new(Arc::clone(&shared));
     let accept_all = async {
         let passing = |error: &io::Error| {
@@ -49,7 +51,7 @@ pub async fn listen(
         loop {
             match listener.next(passing).await {
                 Ok(socket) => {
-                    let slot = peers.admit(socket, None);
+                    let slot = peers.admit(Channel::plain(socket), None);
                     let (shared, placement) = (Arc::clone(&shared), Arc::clone(&placement));
                     spawn(connection(slot, shared, placement, stop.clone())).detach();
                 }
@@ -75,9 +77,10 @@ async fn connection(
     stop: impl Future<Output = ()> + Clone + Send + 'static,
 ) {
     let config = shared.config;
-    let (socket, peer, patience) = (&slot.socket, &slot.peer, sleep(config.handshake));
+    let (stream, peer, patience) = (&slot.stream, &slot.peer, sleep(config.handshake));
     // Boxed: its state is not needed while the transmission runs.
-    let handshake = Box::pin(begin(socket, &shared.exports, peer, stop.clone(), patience));
+    let handshake = begin(stream, &shared.tls, &shared.exports, peer, stop.clone(), patience);
+    let handshake = Box::pin(handshake);
     let outcome = handshake.await;
     if peer.was_refused() {
         let (why, most) =
@@ -112,8 +115,8 @@ async fn transmission(
     stop: impl Future<Output = ()> + Clone,
 ) {
     let slot = departed.arrive(&shared);
-    let (socket, grace) = (&slot.socket, shared.config.grace);
-    let served = pin!(resume(socket, begun, &slot.peer, stop.clone()));
+    let (stream, grace) = (&slot.stream, shared.config.grace);
+    let served = pin!(resume(stream, begun, &slot.peer, stop.clone()));
     let deadline = pin!(async {
         stop.await;
         sleep(grace).await;
@@ -122,7 +125,7 @@ async fn transmission(
         Either::Left((result, _)) => result,
         Either::Right(((), served)) => {
             // Breaks a send that the client does not take; requests in flight still run to their end.
-            if let Err(error) = socket.shutdown(Shutdown::Both).await {
+            if let Err(error) = stream.stream().shutdown(Shutdown::Both).await {
                 tracing::debug!(%error, "shutting an NBD connection down");
             }
             served.await

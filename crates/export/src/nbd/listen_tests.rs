@@ -50,7 +50,7 @@ pub(super) fn with_server(volume: ByteVolume, config: Config, clients: impl FnOn
     let budget = Arc::new(Budget::new(MIN_BUDGET_BYTES));
     let (on, from) = (Arc::clone(&placement), Arc::clone(&budget));
     let served = engine.handles()[0]
-        .spawn_on(move || listen(bound.into(), exports, from, on, config, stopped));
+        .spawn_on(move || listen(bound.into(), exports, from, on, config, Tls::default(), stopped));
     let mut server = Server { path, placement, budget, stop: Some(stop) };
     clients(&mut server);
     server.stop();

@@ -17,7 +17,7 @@
 //! waits, is refused or is dropped, and the others continue.
 //!
 //! Supported: fixed newstyle, structured replies, `base:allocation` and `ashlar:changed`, all commands of the document except the
-//! experimental ones. Not supported: TLS and extended headers, which are refused as unsupported so that clients
+//! experimental ones, and TLS ([`ashlar_nbd::tls`]). Not supported: extended headers, which are refused as unsupported so that clients
 //! continue without them.
 
 pub mod admission;
@@ -39,6 +39,7 @@ mod opt_export_name;
 mod opt_go;
 mod opt_list;
 mod opt_meta_context;
+mod opt_starttls;
 mod opt_structured_reply;
 mod option;
 pub mod peer;
@@ -52,4 +53,4 @@ mod testing;
 mod throttle;
 pub mod transmission;
 pub mod transmit;
-pub use ashlar_nbd::wire;
+pub use ashlar_nbd::{tls, wire};

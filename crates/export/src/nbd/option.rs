@@ -1,16 +1,20 @@
 //! Options: their table, and the replies to them.
 //!
-//! One row for each known option; all others are answered `ERR_UNSUP` (including `STARTTLS`, `PEEK_EXPORT` and
+//! One row for each known option; all others are answered `ERR_UNSUP` (including `PEEK_EXPORT` and
 //! `EXTENDED_HEADERS`: a client continues without them). The table names the file of each option, and these use the types here, so that they all
 //! lead to each other.
 
 use super::context::MetaContext;
-use super::handshake::Event;
+use super::handshake::{Event, TlsPolicy};
 use super::info::ExportInfo;
-use super::{opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_structured_reply};
+use super::{
+    opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_starttls,
+    opt_structured_reply,
+};
 use ashlar_nbd::wire::{
-    OPT_EXPORT_NAME, OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERR_INVALID,
-    REP_ERR_POLICY, REP_ERR_UNSUP, REP_FLAG_ERROR, REP_MAGIC,
+    OPT_ABORT, OPT_EXPORT_NAME, OPT_GO, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
+    REP_ACK, REP_ERR_INVALID, REP_ERR_POLICY, REP_ERR_TLS_REQD, REP_ERR_UNSUP, REP_FLAG_ERROR,
+    REP_MAGIC,
 };
 
 /// What an option's data may be.
@@ -31,6 +35,8 @@ pub(crate) enum Outcome {
     Answered,
     /// Transmission of this export (an index) begins.
     Chosen(usize),
+    /// The handshake of TLS begins.
+    TlsAgreed,
     /// The session ends.
     Ended,
 }
@@ -49,6 +55,8 @@ pub(crate) struct Agreement {
 pub(crate) struct Negotiation<'a> {
     pub(crate) exports: &'a [ExportInfo],
     pub(crate) agreed: &'a mut Agreement,
+    /// Whether TLS may begin; `None` if it has.
+    pub(crate) tls: Option<TlsPolicy>,
     pub(crate) replies: Replies<'a>,
 }
 
@@ -101,7 +109,7 @@ pub(crate) const TABLE: &[Row] = &[
         effect: "transmission, or the connection is closed if there is no such export",
     },
     Row {
-        number: 2,
+        number: OPT_ABORT,
         word: "ABORT",
         data: Data::Ignored,
         answer: opt_abort::answer,
@@ -113,6 +121,13 @@ pub(crate) const TABLE: &[Row] = &[
         data: Data::None,
         answer: opt_list::answer,
         effect: "SERVER for each export, with its description, then ACK",
+    },
+    Row {
+        number: OPT_STARTTLS,
+        word: "STARTTLS",
+        data: Data::None,
+        answer: opt_starttls::answer,
+        effect: "ACK, then the handshake of TLS; what was agreed before it is forgotten",
     },
     Row {
         number: 6,
@@ -150,6 +165,19 @@ pub(crate) const TABLE: &[Row] = &[
         effect: "selects the contexts asked for by name, after STRUCTURED_REPLY only",
     },
 ];
+
+/// Refuses an option that comes in plain text where TLS is required; `None` for the options that are answered.
+pub(crate) fn refuse_plain(replies: &mut Replies<'_>) -> Option<Event> {
+    match replies.option {
+        OPT_ABORT | OPT_STARTTLS => None,
+        // It has no error reply.
+        OPT_EXPORT_NAME => Some(Event::Ended),
+        _ => {
+            replies.refuse(REP_ERR_TLS_REQD, "TLS is required");
+            Some(Event::Answered)
+        }
+    }
+}
 
 /// Refuses an option that would begin transmission, because the most clients allowed are connected; `None` for other
 /// options.

@@ -23,11 +23,12 @@ use std::time::Duration;
 use ashlar_block::buffer;
 use ashlar_engine::net::Socket;
 use ashlar_engine::{ReceiveError, blocking, memory, now_ns, sleep, spawn};
+use ashlar_nbd::tls::{Channel, TlsSession};
 use rustix::net::Shutdown;
 
 use super::budget::Budget;
 use super::clients::Origin;
-use super::config::Config;
+use super::config::{Config, Tls};
 use super::export::Exports;
 use super::peer::{Admitted, Peer, Room};
 use super::server::Disconnect;
@@ -46,6 +47,7 @@ thread_local! {
 /// What the connections of a listener share on all threads.
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    pub(crate) tls: Tls,
     pub(crate) exports: Arc<Exports>,
     budget: Arc<Budget>,
     room: Arc<Room>,
@@ -53,8 +55,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// For the connections of one listener to `exports`.
-    pub(crate) fn new(config: Config, budget: Arc<Budget>, exports: Arc<Exports>) -> Arc<Self> {
-        Arc::new(Self { config, exports, budget, room: Room::new(config.max_connections) })
+    pub(crate) fn new(
+        config: Config,
+        tls: Tls,
+        budget: Arc<Budget>,
+        exports: Arc<Exports>,
+    ) -> Arc<Self> {
+        Arc::new(Self { config, tls, exports, budget, room: Room::new(config.max_connections) })
     }
 
     /// Calls `message` to log, unless clients have caused too many messages.
@@ -67,7 +74,7 @@ impl Shared {
 pub(crate) struct Connection {
     /// Before the socket: a client that sees the end of its connection finds room for another.
     pub(crate) peer: Peer,
-    pub(crate) socket: Socket,
+    pub(crate) stream: Channel<Socket>,
     dropped: RefCell<Option<Disconnect>>,
 }
 
@@ -82,7 +89,7 @@ impl Connection {
             return;
         }
         *self.dropped.borrow_mut() = Some(why);
-        if let Err(error) = rustix::net::shutdown(&self.socket, Shutdown::Both) {
+        if let Err(error) = rustix::net::shutdown(self.stream.stream(), Shutdown::Both) {
             tracing::debug!(%error, "shutting an NBD connection down");
         }
     }
@@ -135,15 +142,19 @@ impl Peers {
 
     /// Adds a connection, which begins its handshake, or continues its transmission. If too many are in the handshake, the
     /// oldest of them is dropped.
-    pub(crate) fn admit(self: &Rc<Self>, socket: Socket, admitted: Option<Admitted>) -> PeerSlot {
+    pub(crate) fn admit(
+        self: &Rc<Self>,
+        stream: Channel<Socket>,
+        admitted: Option<Admitted>,
+    ) -> PeerSlot {
         self.watch();
         let Shared { config, budget, room, .. } = &*self.shared;
-        let (origin, clock_ns) = (Origin::of(&socket), Rc::clone(&self.clock_ns));
+        let (origin, clock_ns) = (Origin::of(stream.stream()), Rc::clone(&self.clock_ns));
         let peer = Peer::new(origin, Arc::clone(budget), Arc::clone(room), clock_ns);
         if let Some(admitted) = admitted {
             peer.resume(admitted);
         }
-        let connection = Rc::new(Connection { peer, socket, dropped: RefCell::default() });
+        let connection = Rc::new(Connection { peer, stream, dropped: RefCell::default() });
         let number = self.next.replace(self.next.get() + 1);
         let mut connections = self.connections.borrow_mut();
         connections.insert(number, Rc::clone(&connection));
@@ -246,11 +257,12 @@ impl PeerSlot {
         let connection = Rc::clone(&self.connection);
         drop(self);
         // Nothing else has it, and the handshake has left nothing in flight.
-        let Some(Connection { peer, socket, dropped }) = Rc::into_inner(connection) else {
+        let Some(Connection { peer, stream, dropped }) = Rc::into_inner(connection) else {
             return Err(io::Error::other("the connection is in use").into());
         };
+        let (socket, tls) = stream.into_parts();
         match (dropped.into_inner(), peer.leave(), socket.into_fd()) {
-            (None, Some(admitted), Ok(fd)) => Ok((Departed { admitted, fd }, away)),
+            (None, Some(admitted), Ok(fd)) => Ok((Departed { admitted, fd, tls }, away)),
             (Some(why), ..) => Err(why),
             (None, ..) => Err(io::Error::other("the connection is in its handshake").into()),
         }
@@ -261,12 +273,14 @@ impl PeerSlot {
 pub(crate) struct Departed {
     admitted: Admitted,
     fd: OwnedFd,
+    tls: Option<TlsSession>,
 }
 
 impl Departed {
     /// Continues the connection on the current thread.
     pub(crate) fn arrive(self, shared: &Arc<Shared>) -> PeerSlot {
-        Peers::here(shared).admit(Socket::from_fd(self.fd), Some(self.admitted))
+        let stream = Channel::resume(Socket::from_fd(self.fd), self.tls);
+        Peers::here(shared).admit(stream, Some(self.admitted))
     }
 }
 
@@ -320,10 +334,10 @@ mod tests {
         Reactor::new(ReactorConfig::default()).unwrap().block_on(async {
             let config = Config { patience: Duration::from_millis(4), ..Config::default() };
             let budget = Arc::new(Budget::new(MIN_BUDGET_BYTES));
-            let peers = Peers::new(Shared::new(config, budget, Arc::default()));
+            let peers = Peers::new(Shared::new(config, Tls::default(), budget, Arc::default()));
             let [first, last] = [(); 2].map(|()| {
                 let (ours, _) = UnixStream::pair().unwrap();
-                let slot = peers.admit(Socket::from_fd(ours.into()), None);
+                let slot = peers.admit(Channel::plain(Socket::from_fd(ours.into())), None);
                 slot.peer.hold(MUCH_BYTES);
                 slot.peer.release(MUCH_BYTES);
                 slot

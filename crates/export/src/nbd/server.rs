@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use ashlar_engine::ChunkList;
 
+use super::config::Tls;
 pub use super::end::{Disconnect, End};
 use super::export::{Export, Exports, OpenExport};
 use super::handshake::{Event, Handshake, Session, Step};
@@ -16,6 +17,8 @@ use super::peer::Peer;
 use super::transmission::Terms;
 use super::transmit::transmit;
 use crate::stream::TryRecv;
+use ashlar_nbd::stream::Stream;
+use ashlar_nbd::tls::{Channel, SecureError};
 
 /// A client that has chosen an export: what its transmission needs, on any thread.
 pub(crate) struct Begun {
@@ -25,7 +28,7 @@ pub(crate) struct Begun {
     received: Vec<u8>,
 }
 
-/// Serves one client on `stream`, on one thread: [`begin`] and [`resume`].
+/// Serves one client on `stream`, on one thread and without TLS: [`begin`] and [`resume`].
 ///
 /// # Errors
 /// Those of both.
@@ -37,8 +40,9 @@ pub async fn serve<S: TryRecv>(
     patience: impl Future<Output = ()>,
 ) -> Result<End, Disconnect> {
     let mut stop = pin!(stop);
-    match begin(stream, exports, peer, stop.as_mut(), patience).await? {
-        Ok(begun) => resume(stream, begun, peer, stop).await,
+    let (stream, tls) = (Channel::plain(stream), Tls::default());
+    match begin(&stream, &tls, exports, peer, stop.as_mut(), patience).await? {
+        Ok(begun) => resume(&stream, begun, peer, stop).await,
         Err(end) => Ok(end),
     }
 }
@@ -51,7 +55,8 @@ pub async fn serve<S: TryRecv>(
 /// # Errors
 /// The client broke the protocol or the connection failed.
 pub(crate) async fn begin<S: TryRecv>(
-    stream: &S,
+    stream: &Channel<S>,
+    tls: &Tls,
     exports: &Exports,
     peer: &Peer,
     stop: impl Future<Output = ()>,
@@ -64,7 +69,7 @@ pub(crate) async fn begin<S: TryRecv>(
     let open = |chosen: usize| list[chosen].upgrade().and_then(|export| export.open(peer.origin()));
     let mut input = Input::new(stream).ok_or(Disconnect::NoMemory)?;
     let (session, mut export) = {
-        let mut negotiation = pin!(negotiate(stream, &mut input, &infos, open, peer));
+        let mut negotiation = pin!(negotiate(stream, tls, &mut input, &infos, open, peer));
         let outcome = poll_fn(|cx| match negotiation.as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
             Poll::Pending if patience.as_mut().poll(cx).is_ready() => {
@@ -112,13 +117,14 @@ pub(crate) async fn resume<S: TryRecv>(
 
 /// The handshake: the session and its export, or how the connection ended normally. `open` opens an export by its index.
 async fn negotiate<S: TryRecv>(
-    stream: &S,
-    input: &mut Input<'_, S>,
+    stream: &Channel<S>,
+    tls: &Tls,
+    input: &mut Input<'_, Channel<S>>,
     exports: &[ExportInfo],
     open: impl Fn(usize) -> Option<OpenExport>,
     peer: &Peer,
 ) -> Result<Result<(Session, OpenExport), End>, Disconnect> {
-    let mut handshake = Handshake::new();
+    let mut handshake = Handshake::new(tls.policy());
     let mut out = Handshake::greeting().to_vec();
     loop {
         if !out.is_empty() {
@@ -133,6 +139,12 @@ async fn negotiate<S: TryRecv>(
         let end = match step {
             Step::Taken => continue,
             Step::Incomplete if input.fill().await? => continue,
+            Step::Tls => {
+                stream.send(ChunkList::of(std::mem::take(&mut out))).await.0?;
+                secure(stream, tls, input).await?;
+                handshake.secured();
+                continue;
+            }
             Step::Incomplete if input.is_empty() => return Ok(Err(End::Closed)),
             Step::Incomplete => return Err(Disconnect::Truncated),
             Step::Transmission(session) => {
@@ -149,6 +161,30 @@ async fn negotiate<S: TryRecv>(
             stream.send(ChunkList::of(out)).await.0?;
         }
         return end;
+    }
+}
+
+/// The handshake of TLS, after the client was told that it may begin.
+async fn secure<S: TryRecv>(
+    stream: &Channel<S>,
+    tls: &Tls,
+    input: &Input<'_, Channel<S>>,
+) -> Result<(), Disconnect> {
+    // A client waits for the answer to STARTTLS. What came before it must not be taken for something that came in TLS.
+    if !input.is_empty() {
+        return Err(Disconnect::Injected);
+    }
+    let insecure = |error: &dyn std::fmt::Display| Disconnect::Insecure(format!("TLS: {error}"));
+    let server = tls.server().ok_or_else(|| insecure(&"it is switched off"))?;
+    let ssl = server.session().map_err(|error| insecure(&error))?;
+    match stream.secure(ssl).await {
+        Ok(client) => {
+            tracing::debug!(client, "TLS with an NBD client");
+            Ok(())
+        }
+        Err(SecureError::Io(error)) => Err(error.into()),
+        Err(SecureError::NoMemory) => Err(Disconnect::NoMemory),
+        Err(error @ SecureError::Handshake(_)) => Err(Disconnect::Insecure(error.to_string())),
     }
 }
 

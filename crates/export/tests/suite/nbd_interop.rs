@@ -104,7 +104,16 @@ impl Server {
                 };
                 ready.send(port).unwrap();
                 let (config, budget) = (Config::default(), Arc::default());
-                listen(listener, exports, budget, Placement::here(), config, stopped).await
+                listen(
+                    listener,
+                    exports,
+                    budget,
+                    Placement::here(),
+                    config,
+                    Tls::default(),
+                    stopped,
+                )
+                .await
             })
         });
         let port = started.recv().expect("the server starts");
