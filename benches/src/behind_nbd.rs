@@ -12,7 +12,7 @@ use ashlar_block::{ByteVolume, Gateway};
 use ashlar_engine::Engine;
 use ashlar_engine::net::Listener;
 use ashlar_export::nbd::export::{Export, Exports};
-use ashlar_export::nbd::listen::{Config, listen};
+use ashlar_export::nbd::listen::{Config, Tls, listen};
 use ashlar_export::nbd::placement::Placement;
 
 use crate::common::{Outcome, Settings, cpu_time};

@@ -1,7 +1,7 @@
 #!/bin/bash
 # nbd-tls.sh - NBD with TLS between ashlar and libnbd, nbdkit and QEMU, which use another library (GnuTLS), in both directions.
 #
-#   server    nbdinfo, nbdcopy and qemu-img against ashlar: certificates and keys, what each of --tls=off, on and require refuses
+#   server    nbdinfo, nbdcopy and qemu-img against ashlar: certificates and keys, --tls=on and require; versions of TLS, a change of keys
 #   client    ashlar against nbdkit and qemu-nbd, with data that are compared
 #   refused   wrong CAs, names and keys, expired and revoked certificates; plain text after STARTTLS; servers that talk a client out of TLS
 #
@@ -157,6 +157,7 @@ server_step() {
 	for version in tls1_2 tls1_3; do
 		python3 "$here/nbd_tls.py" handshake "$port" $version >"$W/said" 2>&1 || fail "OpenSSL's client with $version"
 	done
+	timeout 60 python3 "$here/nbd_tls.py" keys "$port" >"$W/said" 2>&1 || fail "a change of keys"
 	! python3 "$here/nbd_tls.py" handshake "$port" tls1_1 >"$W/said" 2>&1 || fail "TLS 1.1 is not refused"
 
 	serve --tls=on --tls-dir "$W/pki"
@@ -165,11 +166,12 @@ server_step() {
 
 	serve --tls=require --tls-dir "$W/pki" --tls-verify-peer
 	round_trip "nbds://localhost:$port/a.img?tls-certificates=$W/pki"
-	logged 'CN=client,O=ashlar tests' || fail "the log does not name the client"
+	logged 'client="CN=client,O=ashlar tests"' || fail "the log does not name the client"
 	ok "qemu-img with a certificate" qemu-img info --object "$(x509 "$W/pki")" --image-opts "driver=nbd,host=localhost,port=$port,export=a.img,tls-creds=t"
 
 	serve --tls=require --tls-psk "$W/psk/keys.psk"
 	round_trip "nbds://alice@localhost:$port/a.img?tls-psk-file=$W/psk/keys.psk"
+	logged 'client="alice"' || fail "the log does not name the user"
 	round_trip "nbds+unix://bob@/a.img?socket=$W/nbd&tls-psk-file=$W/psk/keys.psk"
 	image="driver=nbd,host=localhost,port=$port,export=a.img,tls-creds=t"
 	ok "qemu-img with a key" qemu-img info --object "$(psk "$W/psk" client bob)" --image-opts "$image"

@@ -3,6 +3,7 @@
 
   handshake PORT VERSION   a client of one version of TLS (tls1_1, tls1_2, tls1_3) gets the list of exports
   inject PORT              a client sends an option behind STARTTLS, before the answer: the server must end the connection
+  keys PORT                a client changes its keys, and has the server change its own, several times (openssl s_client behind a relay)
   garbage PORT             a client agrees to TLS and sends something else: the server must end the connection
   trick SOCKET KIND        a server that offers no TLS, or lies; prints whether the client said anything but STARTTLS in plain text:
                            unsup and policy refuse it, ack-and-more agrees and appends plain text, plain agrees and continues in plain text
@@ -11,7 +12,9 @@ import os
 import socket
 import ssl
 import struct
+import subprocess
 import sys
+import threading
 
 GREETING = b"NBDMAGICIHAVEOPT" + struct.pack(">H", 3)
 OPTION = b"IHAVEOPT"
@@ -81,6 +84,47 @@ def handshake(port, version):
     print(secured.version(), secured.cipher())
 
 
+def relay(source, sink):
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def keys(port):
+    stream = greeted(port)
+    stream.sendall(option(STARTTLS))
+    assert answer(stream) == (STARTTLS, ACK, b"")
+    stream.settimeout(None)
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = subprocess.Popen(
+        ["openssl", "s_client", "-tls1_3", "-connect", "127.0.0.1:%d" % listener.getsockname()[1]], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+    )
+    theirs, _ = listener.accept()
+    for ends in ((stream, theirs), (theirs, stream)):
+        threading.Thread(target=relay, args=ends, daemon=True).start()
+    said = b""
+
+    def until(text, times):
+        nonlocal said
+        while said.count(text) < times:
+            more = os.read(client.stdout.fileno(), 65536)
+            assert more, said
+            said += more
+
+    until(b"---", 1)
+    for times in range(1, 4):
+        # Our keys change, and the server is asked to change its own.
+        client.stdin.write(b"K\n")
+        until(b"KEYUPDATE", times)
+        client.stdin.write(option(LIST))
+        until(b"a.img", times)
+    client.kill()
+
+
 def inject(port):
     stream = greeted(port)
     stream.sendall(option(STARTTLS) + option(LIST))
@@ -131,6 +175,8 @@ def main():
         handshake(int(arguments[0]), arguments[1])
     elif what == "inject":
         inject(int(arguments[0]))
+    elif what == "keys":
+        keys(int(arguments[0]))
     elif what == "garbage":
         garbage(int(arguments[0]))
     elif what == "trick":

@@ -12,7 +12,7 @@ use ashlar_engine::net::Listener;
 use ashlar_engine::ram::RamDevice;
 use ashlar_engine::{Reactor, ReactorConfig, blocking};
 use ashlar_export::nbd::export::{Export, Exports};
-use ashlar_export::nbd::listen::{Config, listen};
+use ashlar_export::nbd::listen::{Config, Tls, listen};
 use ashlar_export::nbd::placement::Placement;
 use futures_util::FutureExt;
 

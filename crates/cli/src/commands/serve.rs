@@ -57,7 +57,7 @@ Examples:
   ashlar serve disk*.img --model gp2:3000iops --model disk0.img=hdd --nbd unix:/run/ashlar.nbd
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
 pub(crate) struct Serve {
-    /// Image files, block devices, exports of NBD servers (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH), images
+    /// Image files, block devices, exports of NBD servers (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, nbds with TLS), images
     /// of Ceph (rbd:POOL/IMAGE?conf=FILE), or ram:SIZE for a RAM disk that ends with the daemon
     #[arg(value_name = "DISK")]
     disks: Vec<PathBuf>,
@@ -194,6 +194,9 @@ mod tests {
             nbd_max_connections = 16
             nbd_idle_timeout = 600
             nbd_memory = "256M"
+            tls = "require"
+            tls_dir = "pki"
+            tls_verify_peer = true
             metrics = "tcp:9100"
             log = "ashlar.log"
             control = "control.sock"
@@ -218,6 +221,9 @@ mod tests {
             (Some(16), Some(600))
         );
         assert_eq!(options.nbd.nbd_memory, Some(Bytes(256 << 20)));
+        assert_eq!(options.nbd.tls, "require".parse().ok());
+        assert_eq!(options.nbd.tls_dir.as_deref(), Some(Path::new("/etc/ashlar/pki")));
+        assert!(options.nbd.tls_verify_peer && options.nbd.tls_psk.is_none());
         assert_eq!(options.metrics.metrics, "tcp:127.0.0.1:9100".parse().ok());
         assert_eq!(options.log, Some(LogPlace::File("/etc/ashlar/ashlar.log".into())));
         assert_eq!(options.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
@@ -262,6 +268,7 @@ mod tests {
             ("control_group = -1\n", "1:17: the name or the number of a group"),
             ("nbd_mode = 660\n", "1:12: invalid type: integer `660`, expected a string"),
             ("metrics = \"tcp:\"\n", "1:11: `tcp:` is neither tcp:PORT nor tcp:ADDRESS:PORT"),
+            ("tls = \"maybe\"\n", "1:7: `maybe` is none of off, on and require"),
             ("nbd_memory = \"much\"\n", "1:14: `much` is not a number of bytes"),
             ("[set]\nx = [1]\n", "2:5: a string, an integer or a boolean"),
             ("# \u{e9}\u{e9}\n\u{e9} = 1", "2:1: "),

@@ -322,7 +322,9 @@ fn an_export_that_cannot_be_used_is_refused() {
     let open = |uri: &str| ashlar_in(dir, &["serve", "--control", "control", uri]);
     open("nbd://").fails(1, &["nbd://", "a host is missing", "nbd://HOST[:PORT]/EXPORT"]);
     open("nbd://h:x/e").fails(1, &["`x` is not a port"]);
-    open("nbds://h/e").fails(1, &["TLS is not supported"]);
+    let exclusive = "nbds://h/e?tls-psk-file=k&tls-certificates=c";
+    open(exclusive).fails(1, &["tls-psk-file and tls-certificates exclude each other"]);
+    open("nbds://h/e?tls-psk-file=k").fails(1, &["k: No such file"]);
     open("nbd+unix:///e").fails(1, &["the socket is missing"]);
     open("nbd+unix:///?socket=nothing").fails(1, &["nothing: No such file"]);
     let server = Nbdkit::start(dir, "far", "d0");

@@ -193,6 +193,10 @@ async fn secure<S: TryRecv>(
 mod tests;
 
 #[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tls_tests;
+
+#[cfg(test)]
 #[path = "server_random_tests.rs"]
 mod random_tests;
 

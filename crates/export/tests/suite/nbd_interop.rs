@@ -19,7 +19,7 @@ use ashlar_engine::ram::RamDevice;
 use ashlar_engine::{Reactor, ReactorConfig};
 use ashlar_export::nbd::context::{ChangeMap, ChangeMaps};
 use ashlar_export::nbd::export::{Export, Exports};
-use ashlar_export::nbd::listen::{Config, listen};
+use ashlar_export::nbd::listen::{Config, Tls, listen};
 use ashlar_export::nbd::placement::Placement;
 
 const SIZE: usize = 32 << 20;

@@ -14,6 +14,7 @@ use openssl::x509::{X509NameRef, X509VerifyResult};
 use rustix::net::Shutdown;
 use thiserror::Error;
 
+use super::credentials::user_of;
 use super::records::{RECORD, Records};
 use crate::stream::Stream;
 
@@ -190,7 +191,7 @@ fn peer(session: &SslStream<Records>) -> Option<String> {
     if let Some(certificate) = ssl.peer_certificate() {
         return Some(distinguished_name(certificate.subject_name()));
     }
-    ssl.psk_identity().map(|user| user.escape_ascii().to_string())
+    user_of(ssl).map(|user| user.escape_debug().to_string())
 }
 
 /// A name as in `CN=alice,O=example`, the most specific part first.

@@ -13,12 +13,14 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use openssl::error::ErrorStack;
+use openssl::ex_data::Index;
 use openssl::pkey::{PKey, Private};
 use openssl::ssl::{
-    Ssl, SslContext, SslContextBuilder, SslMethod, SslOptions, SslSessionCacheMode, SslVerifyMode,
-    SslVersion,
+    Ssl, SslContext, SslContextBuilder, SslMethod, SslOptions, SslRef, SslSessionCacheMode,
+    SslVerifyMode, SslVersion,
 };
 use openssl::stack::Stack;
 use openssl::x509::X509;
@@ -93,7 +95,7 @@ pub struct ServerTls {
 }
 
 /// The credentials of a client, and the server that it accepts.
-pub(crate) struct ClientTls {
+pub struct ClientTls {
     context: SslContext,
     /// Whether the server has a certificate that is verified, and has the name.
     is_verified: bool,
@@ -167,7 +169,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// [`TlsError`].
-    pub(crate) fn load(parameters: &TlsParameters, host: Option<&str>) -> Result<Self, TlsError> {
+    pub fn load(parameters: &TlsParameters, host: Option<&str>) -> Result<Self, TlsError> {
         let mut context = context(SslMethod::tls_client())?;
         let name = parameters.hostname.as_deref().or(host).map(str::to_owned);
         if let Some(path) = &parameters.psk_file {
@@ -196,7 +198,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// The library failed, or the server's name is none.
-    pub(crate) fn session(&self) -> Result<Ssl, ErrorStack> {
+    pub fn session(&self) -> Result<Ssl, ErrorStack> {
         let mut ssl = Ssl::new(&self.context)?;
         ssl.set_connect_state();
         let Some(name) = &self.name else { return Ok(ssl) };
@@ -297,11 +299,19 @@ fn read_keys(path: &Path) -> Result<Keys, TlsError> {
     keys::parse(&text).map_err(|why| content(path, why))
 }
 
+/// Where a session has the user whose key was asked for: with TLS 1.3 the library does not say.
+static USER: LazyLock<Option<Index<Ssl, String>>> = LazyLock::new(|| Ssl::new_ex_index().ok());
+
+/// The user of the key that the peer has proved to have, in a server's session with keys.
+pub(super) fn user_of(session: &SslRef) -> Option<&str> {
+    session.ex_data((*USER)?).map(String::as_str)
+}
+
 /// Has a server accept clients with a key of this file.
 fn accept_keys(context: &mut SslContextBuilder, path: &Path) -> Result<(), TlsError> {
     let keys = read_keys(path)?;
     context.set_cipher_list(CIPHERS_OF_KEYS)?;
-    context.set_psk_server_callback(move |_, user, room| {
+    context.set_psk_server_callback(move |session, user, room| {
         let user = user.and_then(|user| std::str::from_utf8(user).ok()).unwrap_or_default();
         let key = keys.get(user).and_then(|key| Some((key, room.get_mut(..key.len())?)));
         let Some((key, room)) = key else {
@@ -309,6 +319,9 @@ fn accept_keys(context: &mut SslContextBuilder, path: &Path) -> Result<(), TlsEr
             return Ok(0);
         };
         room.copy_from_slice(key);
+        if let Some(index) = *USER {
+            session.set_ex_data(index, user.to_owned());
+        }
         Ok(key.len())
     });
     Ok(())

@@ -17,5 +17,7 @@ mod keys;
 mod records;
 
 pub use channel::{Channel, SecureError, TlsSession};
-pub(crate) use credentials::ClientTls;
-pub use credentials::{Credentials, ServerTls, TlsError};
+pub use credentials::{ClientTls, Credentials, ServerTls, TlsError};
+
+#[cfg(test)]
+mod tests;
