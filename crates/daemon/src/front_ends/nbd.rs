@@ -73,22 +73,22 @@ options! {
 
         /// TLS of NBD clients: off, on for those that ask for it, or require: clients without it are told nothing
         /// [default: off]
-        #[arg(long, value_name = "WHEN", help_heading = "NBD")]
+        #[arg(long, value_name = "WHEN", help_heading = "Clients", hide_short_help = true)]
         #[serde(deserialize_with = "some_parsed")]
         pub tls: Option<TlsUse>,
 
         /// The directory of the server's certificate, with the names of QEMU, nbdkit and libnbd: ca-cert.pem,
         /// server-cert.pem, server-key.pem, ca-crl.pem; or keys.psk instead of them
-        #[arg(long, value_name = "DIRECTORY", help_heading = "NBD")]
+        #[arg(long, value_name = "DIRECTORY", help_heading = "Clients", hide_short_help = true)]
         pub tls_dir: Option<PathBuf>,
 
         /// The file of the keys that clients prove to have, instead of certificates: lines of USER:KEY, the key in
         /// hexadecimal digits, as from psktool
-        #[arg(long, value_name = "FILE", help_heading = "NBD")]
+        #[arg(long, value_name = "FILE", help_heading = "Clients", hide_short_help = true)]
         pub tls_psk: Option<PathBuf>,
 
         /// Refuse NBD clients that have no certificate of the CA in ca-cert.pem
-        #[arg(long, help_heading = "NBD")]
+        #[arg(long, help_heading = "Clients", hide_short_help = true)]
         pub tls_verify_peer: bool,
     }
 }
