@@ -81,7 +81,7 @@ pub enum TlsError {
 /// Where a server's credentials are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Credentials {
-    /// In a directory: certificates, or `keys.psk` if there are none.
+    /// In a directory: certificates, or else `keys.psk`.
     Directory(PathBuf),
     /// In a file of keys.
     Keys(PathBuf),
@@ -197,7 +197,7 @@ impl ClientTls {
     /// A new session's client side.
     ///
     /// # Errors
-    /// The library failed, or the server's name is none.
+    /// The library failed, or refuses the server's name.
     pub fn session(&self) -> Result<Ssl, ErrorStack> {
         let mut ssl = Ssl::new(&self.context)?;
         ssl.set_connect_state();
