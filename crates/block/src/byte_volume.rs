@@ -6,6 +6,18 @@
 //! hash into [`BUCKETS`] locks that are taken in ascending order, so that two writers cannot wait for
 //! each other. Reads take no lock. Discards are rounded inwards to whole blocks.
 //!
+//! The volume's rate limits count here ([`ByteVolume::limiter`]): requests of all clients pass this place, whatever front end they use, and
+//! as they were sent, neither split nor merged. Nothing else passes it: syncs, scrubs, copies for snapshots and metadata go through
+//! gateways. A request waits for its limits before it takes a lock. What counts is what `io.max` of control groups counts, with two
+//! exceptions:
+//!
+//! | request | requests | bytes |
+//! |---|---|---|
+//! | read, write | 1 | its length; not what a read-modify-write adds |
+//! | write of zeroes | 1 | its length if the device has no command for it (`io.max`: its length) |
+//! | discard, punched hole | 1 | none (`io.max`: 512) |
+//! | flush, also that of a write with FUA | none | none |
+//!
 //! Clients use a volume through an [`OpenVolume`], which is counted. [`ByteVolume::withdraw`] takes a volume that no client
 //! has open away from later clients in the same step: a client that looked it up before cannot open it after.
 //! [`ByteVolume::claim`] opens it so that no other client can, as the kernel's `bd_claim` for `O_EXCL`.
@@ -21,6 +33,7 @@ use crate::bio::{Bio, Flags, Segments};
 use crate::buffer::{Buffer, footprint, gather, scatter};
 use crate::device::IoFuture;
 use crate::gateway::Gateway;
+use crate::limiter::{Direction, Limiter};
 use crate::limits::Features;
 use crate::status::{BioResult, Status};
 use crate::sync::rwlock::{Guard, RwLock};
@@ -68,6 +81,7 @@ pub struct ByteVolume {
     locks: Arc<[RwLock]>,
     /// The number of clients that have it open, [`WITHDRAWN`] or [`CLAIMED`].
     openers: Arc<AtomicUsize>,
+    limiter: Arc<Limiter>,
 }
 
 /// No client has the volume open, and none can open it.
@@ -106,7 +120,7 @@ impl ByteVolume {
     pub fn new(gateway: Gateway) -> Self {
         let block_bytes = u64::from(gateway.disk().limits().logical_block_bytes);
         let locks = std::iter::repeat_with(RwLock::new).take(BUCKETS).collect();
-        Self { gateway, block_bytes, locks, openers: Arc::default() }
+        Self { gateway, block_bytes, locks, openers: Arc::default(), limiter: Arc::default() }
     }
 
     /// Opens the volume for a client; `None` if it is withdrawn, or claimed.
@@ -115,7 +129,8 @@ impl ByteVolume {
         self.openers.fetch_update(SeqCst, SeqCst, one_more).ok()?;
         let (gateway, block_bytes) = (self.gateway.clone(), self.block_bytes);
         let (locks, openers) = (Arc::clone(&self.locks), Arc::clone(&self.openers));
-        Some(OpenVolume(Self { gateway, block_bytes, locks, openers }))
+        let limiter = Arc::clone(&self.limiter);
+        Some(OpenVolume(Self { gateway, block_bytes, locks, openers, limiter }))
     }
 
     /// Opens the volume for one client alone; `None` if another has it open, or it is withdrawn.
@@ -145,6 +160,19 @@ impl ByteVolume {
     /// The device.
     pub fn gateway(&self) -> &Gateway {
         &self.gateway
+    }
+
+    /// The rate limits of its clients' requests.
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+
+    /// Waits until the limits let a request pass that reads or changes this many bytes.
+    #[inline]
+    async fn pass(&self, direction: Direction, bytes: u64) {
+        if self.limiter.is_on() {
+            self.limiter.pass(direction, bytes).await;
+        }
     }
 
     /// The size in bytes.
@@ -202,6 +230,18 @@ impl ByteVolume {
         if len == 0 {
             return IoFuture::ready(Ok(()));
         }
+        if self.limiter.is_on() {
+            return IoFuture::boxed(async move {
+                self.limiter.pass(Direction::Read, len).await;
+                self.read_now(offset, len, segments).await
+            });
+        }
+        self.read_now(offset, len, segments)
+    }
+
+    /// Reads what is not empty, and in bounds.
+    #[inline]
+    fn read_now(&self, offset: u64, len: u64, segments: Segments) -> IoFuture<'_> {
         if self.is_aligned(offset, len) {
             let bio = Bio::read(Sector::from_bytes_floor(offset), segments);
             return self.gateway.submit(bio.with_flags(Flags::GIVEN));
@@ -223,6 +263,12 @@ impl ByteVolume {
         }
         if len == 0 {
             return IoFuture::ready(Ok(()));
+        }
+        if self.limiter.is_on() {
+            return IoFuture::boxed(async move {
+                self.limiter.pass(Direction::Write, len).await;
+                self.write_locked(offset, len, segments, flags).await
+            });
         }
         IoFuture::boxed(self.write_locked(offset, len, segments, flags))
     }
@@ -252,10 +298,21 @@ impl ByteVolume {
     /// The first status of its parts. `NotSupported`: `flags` are among [`Flags::REFUSABLE`], and nothing was written.
     pub async fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
         self.check(offset, len, Status::NoSpace)?;
-        let disk = self.gateway.disk();
-        if flags.intersects(Flags::REFUSABLE) && !disk.takes_zeroes(flags) {
+        self.check_zeroes(flags)?;
+        let written = if self.gateway.disk().takes_zeroes(flags) { 0 } else { len };
+        self.pass(Direction::Write, written).await;
+        self.write_zeroes_now(offset, len, flags).await
+    }
+
+    /// Checks that the device takes a write of zeroes with `flags`.
+    fn check_zeroes(&self, flags: Flags) -> BioResult {
+        if flags.intersects(Flags::REFUSABLE) && !self.gateway.disk().takes_zeroes(flags) {
             return Err(Status::NotSupported);
         }
+        Ok(())
+    }
+
+    async fn write_zeroes_now(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
         let losses = self.gateway.disk().losses();
         let inner = self.inner(offset, len);
         // FUA only on the last part would not cover the others: flush instead.
@@ -297,6 +354,11 @@ impl ByteVolume {
     /// The discard's status.
     pub async fn discard(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
         self.check(offset, len, Status::Invalid)?;
+        self.pass(Direction::Write, 0).await;
+        self.discard_now(offset, len, flags).await
+    }
+
+    async fn discard_now(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
         let inner = self.inner(offset, len);
         if inner.start >= inner.end {
             return Ok(());
@@ -319,15 +381,22 @@ impl ByteVolume {
         let zeroes = limits.features.contains(Features::DISCARD_ZEROES);
         // A discard does not change blocks that it covers only in part.
         let is_exact = zeroes && self.is_aligned(offset, len);
-        if is_exact || !zeroes && holes == Holes::Discard {
-            match self.discard(offset, len, Flags::empty()).await {
+        let discards = is_exact || !zeroes && holes == Holes::Discard;
+        let flags = if holes == Holes::Zero { Flags::NOFALLBACK } else { Flags::FAST };
+        self.check(offset, len, if discards { Status::Invalid } else { Status::NoSpace })?;
+        if !discards {
+            self.check_zeroes(flags)?;
+        }
+        self.pass(Direction::Write, 0).await;
+        if discards {
+            match self.discard_now(offset, len, Flags::empty()).await {
                 // The device has no discard.
                 Err(Status::NotSupported) => {}
                 result => return result,
             }
         }
-        let flags = if holes == Holes::Zero { Flags::NOFALLBACK } else { Flags::FAST };
-        self.write_zeroes(offset, len, flags).await
+        self.check_zeroes(flags)?;
+        self.write_zeroes_now(offset, len, flags).await
     }
 
     /// Makes acknowledged writes durable.

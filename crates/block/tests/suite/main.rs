@@ -5,6 +5,7 @@ mod byte_volume;
 mod common;
 mod deadlines;
 mod gateway;
+mod limiter;
 mod limits;
 mod losses;
 mod merging;
