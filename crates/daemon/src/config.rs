@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use ashlar_block::io_max::VolumeLimit;
 use ashlar_client::access::{self, Access};
 use ashlar_commands::acceptance::Asked;
 use ashlar_commands::lvm::local_system_ids;
@@ -145,6 +146,14 @@ options! {
         #[arg(long, value_name = "[DISK=]MODEL", help_heading = "I/O")]
         #[serde(deserialize_with = "Assignment::list")]
         pub model: Vec<Assignment>,
+
+        /// Limit what the clients of a volume read and write in each second: rbps and wbps are bytes, which may have K, M, G
+        /// or T, riops and wiops requests, max for no limit; after a pause as much passes at once as the limits allow in
+        /// burst_ms milliseconds [default: 100]. A star in the name of the volume stands for any characters; of several
+        /// limits the last counts (may be repeated). `ashlar set` changes them: sys/block/NAME/queue/io_max
+        #[arg(long, value_name = "VOLUME:LIMITS", help_heading = "I/O")]
+        #[serde(deserialize_with = "options::limits")]
+        pub limit: Vec<VolumeLimit>,
 
         /// Where to log: a file, to which lines are added, syslog or stderr. Lines that a slow reader has no room for are
         /// counted and left out; the daemon never waits for it. Programs that rotate the file copy and cut it (copytruncate)

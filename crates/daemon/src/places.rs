@@ -186,7 +186,7 @@ mod tests {
         disks::reactor().unwrap().block_on(async {
             let stack = assemble(&[], Options::default(), &disks::runtime()).await;
             let (devices, attributes) =
-                (Arc::clone(&stack.devices), Arc::new(Attributes::of(&stack)));
+                (Arc::clone(&stack.devices), Arc::new(Attributes::of(&stack, disks::runtime())));
             let engine = Engine::with_config(1, ReactorConfig::default()).unwrap();
             let ending = Ending::default();
             let parts = Parts {

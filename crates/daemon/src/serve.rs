@@ -328,6 +328,18 @@ fn log_findings(stack: &Stack, run: bool) {
     }
 }
 
+/// Gives volumes their rate limits, also those that come later.
+fn limit(config: &Config, stack: &Stack) {
+    let volumes = stack.devices.volumes();
+    for limit in &config.limit {
+        if !volumes.iter().any(|volume| volume.is_named(|name| limit.is_for(name))) {
+            let volume = limit.volume();
+            tracing::warn!(volume, "no volume has this name; one that gets it later is limited");
+        }
+    }
+    stack.devices.limit(config.limit.clone(), disks::runtime());
+}
+
 /// Serves from the assembled stack until the end.
 async fn run(
     means: Means<'_>,
@@ -349,7 +361,8 @@ async fn run(
         console,
     } = means;
     let auto_extend = config.auto_extend().map_err(Error::usage)?;
-    let attributes = Arc::new(Attributes::of(stack));
+    limit(config, stack);
+    let attributes = Arc::new(Attributes::of(stack, disks::runtime()));
     let draining = ending.draining();
     let turns = attributes.turns(collector, move || draining.is_stopped());
     let mut deferred = Vec::new();
@@ -441,6 +454,8 @@ async fn run(
     tracing::info!("stopping");
     notify::notify("STOPPING=1");
     ending.draining().stop();
+    // Requests that wait for a limit would wait for as long as it wants.
+    stack.devices.lift_limits();
     front_ends.drain(ending).await;
     control.cancel().await;
     service.scrubs.ended(ending.forced()).await;

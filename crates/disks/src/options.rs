@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fmt, fs};
 
+use ashlar_block::io_max::VolumeLimit;
 use ashlar_client::disk_path::is_no_file;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
@@ -139,6 +141,17 @@ pub fn settings<'de, D: Deserializer<'de>>(
 ) -> Result<Vec<(String, String)>, D::Error> {
     let table = BTreeMap::<String, Value>::deserialize(deserializer)?;
     Ok(table.into_iter().map(|(path, value)| (path, value.0)).collect())
+}
+
+/// The table `limit`: names of volumes, and their limits.
+///
+/// # Errors
+/// It is not such a table.
+pub fn limits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<VolumeLimit>, D::Error> {
+    let table = BTreeMap::<String, String>::deserialize(deserializer)?;
+    // A star comes before most names, and the later of two limits counts.
+    let limits = table.into_iter().map(|(volume, text)| VolumeLimit::new(&volume, &text));
+    limits.collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
 /// The line and column of a byte of `text`, both from 1, the column in characters.

@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use ashlar_block::disk::DiskEvent;
-use ashlar_block::{BlockDevice, ByteVolume, Gateway};
+use ashlar_block::io_max::VolumeLimit;
+use ashlar_block::{BlockDevice, ByteVolume, Gateway, Runtime};
 use ashlar_dm::snapshot::{Status, StatusLine};
 use ashlar_zfs::client::Zvol;
 use event_listener::EventListener;
@@ -156,6 +157,11 @@ impl Device {
         line.is_ok_and(|line: StatusLine| !line.is_merge && line.status == Status::Invalid)
     }
 
+    /// Whether one of its names below `dev` is such a name.
+    pub fn is_named(&self, is_such: impl Fn(&str) -> bool) -> bool {
+        self.links.iter().chain([&self.name]).any(|name| is_such(name))
+    }
+
     /// Its name for NBD clients: `md/data`, `vg/lv`, or its name under `dev`.
     pub fn export_name(&self) -> &str {
         self.links.last().unwrap_or(&self.name)
@@ -174,6 +180,24 @@ pub(crate) struct MappedNames {
 pub struct Devices {
     table: RwLock<Vec<Device>>,
     log: Arc<Log>,
+    limits: OnceLock<Limits>,
+}
+
+/// The rate limits that the user gave to volumes by their names.
+struct Limits {
+    limits: Vec<VolumeLimit>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Limits {
+    /// Sets those of a device.
+    fn set(&self, device: &Device) {
+        for limit in &self.limits {
+            if device.is_named(|name| limit.is_for(name)) {
+                device.bytes.limiter().set(limit.change(), &self.runtime);
+            }
+        }
+    }
 }
 
 impl Devices {
@@ -411,6 +435,19 @@ impl Devices {
         self.read(|table| table.iter().filter(is_volume).cloned().collect())
     }
 
+    /// Gives volumes rate limits by their names, those of now and those that are added later, before any client can open them. The
+    /// later of two limits counts. A device with another use has no clients, so its limits have no effect. There is one set of
+    /// limits: later calls have no effect.
+    pub fn limit(&self, limits: Vec<VolumeLimit>, runtime: Arc<dyn Runtime>) {
+        let limits = self.limits.get_or_init(|| Limits { limits, runtime });
+        self.read(|table| table.iter().for_each(|device| limits.set(device)));
+    }
+
+    /// Ends the rate limits of all volumes.
+    pub fn lift_limits(&self) {
+        self.read(|table| table.iter().for_each(|device| device.bytes.limiter().lift()));
+    }
+
     /// How often a device came, went, or got other names or another use.
     pub fn registered(&self) -> u64 {
         self.log.registered()
@@ -432,6 +469,9 @@ impl Devices {
             let device = make(table);
             let name = device.name.clone();
             self.watch(&device);
+            if let Some(limits) = self.limits.get() {
+                limits.set(&device);
+            }
             table.push(device);
             changed.push(name.clone());
             name

@@ -79,8 +79,11 @@ precedence; disks, device models and attributes are added to those of the file.
 
   [model]
   "disk0.img" = "hdd"
+
+  [limit]
+  "vg/*" = "rbps=100M,wbps=100M"
 The table set has the attributes of ashlar-set(1) by their paths. The key model is the name of a
-model for all disks, or a table by disk."#;
+model for all disks, or a table by disk. The table limit has the limits of volumes by their names."#;
 
 /// An example for the page of the configuration.
 const EXAMPLE: &str = include_str!("../../../../packaging/examples/vol.toml");
@@ -361,7 +364,7 @@ fn stack(serve: &Command) -> Roff {
 fn kind(arg: &Arg) -> &'static str {
     let parser = arg.get_value_parser().type_id();
     match (arg.get_id().as_str(), arg.get_action()) {
-        ("set", _) => "table",
+        ("set" | "limit", _) => "table",
         ("model", _) => "string or table",
         (_, ArgAction::SetTrue) => "boolean",
         (_, ArgAction::Append) => "array of strings",

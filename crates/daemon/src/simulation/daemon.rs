@@ -110,7 +110,8 @@ impl Daemon {
         let failures = stack.failures.iter().map(|failed| format!("{failed}: {}", failed.error));
         let failures = failures.collect();
         let (stack, ending) = (Arc::new(stack), Ending::default());
-        let (attributes, devices) = (Arc::new(Attributes::of(&stack)), Arc::clone(&stack.devices));
+        let (attributes, devices) =
+            (Arc::new(Attributes::of(&stack, Arc::clone(&runtime))), Arc::clone(&stack.devices));
         let draining = ending.draining();
         let turns = attributes.turns(collector, move || draining.is_stopped());
         let offers = Offers::default();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ashlar_block::byte_volume::Holes;
+use ashlar_block::io_max::VolumeLimit;
 use ashlar_control::console::LogPlace;
 use ashlar_engine::BackEnd;
 use serde::de::DeserializeOwned;
@@ -89,6 +90,7 @@ impl OptionValue for Group {}
 impl OptionValue for Holes {}
 impl OptionValue for Mode {}
 impl OptionValue for ReAddPolicy {}
+impl OptionValue for VolumeLimit {}
 /// An attribute and its value.
 impl OptionValue for (String, String) {}
 

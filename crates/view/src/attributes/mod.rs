@@ -1,8 +1,8 @@
 //! The one table of attributes: the kernel's names, units and text formats.
 //!
 //! [`Attributes`] is a tree of paths like a Linux root (`sys/block/md0/queue/nomerges`,
-//! `proc/mdstat`, `dev/md0`). The rows behind it are in [`block`] (every device), [`md`] (arrays)
-//! and [`zfs`] (volumes of pools); each is a name, a function that returns the text, and one that
+//! `proc/mdstat`, `dev/md0`). The rows behind it are in [`block`] (every device), [`io_max`] (volumes),
+//! [`md`] (arrays) and [`zfs`] (volumes of pools); each is a name, a function that returns the text, and one that
 //! takes a value, if the kernel permits writing. The control socket, the FUSE mount and `ashlar
 //! get`/`set` all use this table, so that they cannot disagree.
 //!
@@ -15,6 +15,7 @@
 
 pub mod block;
 mod error;
+mod io_max;
 pub mod md;
 pub mod mdstat;
 mod row;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ashlar_block::Runtime;
 use ashlar_md::MemberStatus;
 use ashlar_stack::arrays::{Arrays, WaitingArray};
 use ashlar_stack::assemble::Stack;
@@ -17,18 +18,20 @@ struct StackSource {
     devices: Arc<Devices>,
     arrays: Arc<Arrays>,
     pools: Arc<Pools>,
+    runtime: Arc<dyn Runtime>,
     ender: Arc<EnderSource>,
 }
 
 impl Attributes {
-    /// The attributes of all devices of `stack`.
-    pub fn of(stack: &Stack) -> Self {
+    /// The attributes of all devices of `stack`; `runtime` is that of their I/O.
+    pub fn of(stack: &Stack, runtime: Arc<dyn Runtime>) -> Self {
         let Stack { devices, arrays, pools, .. } = stack;
         let ender = Arc::<EnderSource>::default();
         let source = StackSource {
             devices: Arc::clone(devices),
             arrays: Arc::clone(arrays),
             pools: Arc::clone(pools),
+            runtime,
             ender: Arc::clone(&ender),
         };
         Self { ender, ..Self::new(source) }
@@ -57,7 +60,7 @@ impl Source for StackSource {
         let (arrays, others): (Vec<_>, Vec<_>) =
             devices.iter().partition(|device| device.kind.is_array());
         for device in &arrays {
-            tree.add_block_device(device);
+            tree.add_block_device(device, &self.runtime);
         }
         // Arrays may have been added or removed since; that is another shape.
         for (name, shape) in shapes {
@@ -69,7 +72,7 @@ impl Source for StackSource {
             tree.add_waiting(array, &self.devices, &self.ender);
         }
         for device in &others {
-            tree.add_block_device(device);
+            tree.add_block_device(device, &self.runtime);
         }
         if *has_pools {
             tree.add_zfs_parameters(&self.pools);
@@ -88,12 +91,13 @@ impl Source for StackSource {
 }
 
 impl Tree {
-    /// Adds a device: its directory below `sys/block`, and if it is exported, its names in `dev`.
-    fn add_block_device(&mut self, device: &Device) {
+    /// Adds a device: its directory below `sys/block`, and if it is exported, its names in `dev` and its limits.
+    fn add_block_device(&mut self, device: &Device, runtime: &Arc<dyn Runtime>) {
         let Device { name, kind, .. } = device;
         let directory = format!("sys/block/{name}");
         if device.role == Role::Volume {
             self.add_volume(&format!("dev/{name}"), &device.bytes);
+            self.add_io_max(name, device.bytes.limiter(), runtime);
             for link in &device.links {
                 let up = "../".repeat(link.matches('/').count());
                 self.add_symlink(&format!("dev/{link}"), &format!("{up}{name}"));
