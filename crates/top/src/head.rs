@@ -1,14 +1,14 @@
 //! The lines above the table: the daemon, sums, degraded arrays, jobs.
 
 use ashlar_block::text::one_line;
-use ashlar_client::interface::{ArraySample, Job, JobState, SnapshotSample};
+use ashlar_client::interface::{ArraySample, Job, JobState, LimitSample, SnapshotSample};
 use ashlar_terminal::progress::clock;
 use ashlar_view::graph::human_size;
 
 use crate::format::{bar, megabytes, rate};
 use crate::rates::{DeviceRates, Interval};
 
-/// The greatest number of degraded arrays, and of jobs, that get a line each.
+/// The greatest number of degraded arrays, of limited volumes, and of jobs, that get a line each.
 const MOST: usize = 4;
 /// A snapshot at least this full, in percent, is shown as a defect: the threshold of LVM's dmeventd.
 const NEARLY_FULL: f64 = 80.0;
@@ -38,6 +38,7 @@ pub(crate) fn lines(interval: &Interval) -> Vec<(Tone, String)> {
     let silent = silent.map(|it| (Tone::Bad, format!("{} is {}", one_line(it.title()), it.state)));
     lines.extend(limited(silent.collect(), "devices that do not answer"));
     lines.extend(limited(snapshots(interval), "snapshots"));
+    lines.extend(limited(rate_limits(interval), "limited volumes"));
     match &interval.jobs {
         Some(jobs) => {
             let jobs = jobs.iter().map(|job| {
@@ -110,6 +111,32 @@ fn snapshots(interval: &Interval) -> Vec<(Tone, String)> {
         (if bad { Tone::Bad } else { Tone::Plain }, one_line(&text))
     };
     all.into_iter().map(line).collect()
+}
+
+/// A line for each volume with rate limits, those first for which the most requests wait.
+fn rate_limits(interval: &Interval) -> Vec<(Tone, String)> {
+    let waiting = |limits: &LimitSample| limits.read.waiting + limits.write.waiting;
+    let of = |device: &DeviceRates| {
+        let limits = device.limits.as_ref()?;
+        let words = [
+            ("rbps", limits.rbps),
+            ("wbps", limits.wbps),
+            ("riops", limits.riops),
+            ("wiops", limits.wiops),
+        ];
+        let words = words.into_iter().filter_map(|(word, rate)| Some(format!("{word}={}", rate?)));
+        let words: Vec<String> = words.collect();
+        let wait = match waiting(limits) {
+            1 => "1 request waits".to_owned(),
+            count => format!("{count} requests wait"),
+        };
+        let title = device.title();
+        let text = format!("{title}: limited to {}; {wait}", words.join(" "));
+        (!words.is_empty()).then(|| (waiting(limits), (Tone::Plain, one_line(&text))))
+    };
+    let mut all: Vec<(u64, (Tone, String))> = interval.devices.iter().filter_map(of).collect();
+    all.sort_by_key(|(waiting, _)| std::cmp::Reverse(*waiting));
+    all.into_iter().map(|(_, line)| line).collect()
 }
 
 fn work(job: &Job) -> String {

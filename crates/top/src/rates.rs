@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use ashlar_client::interface::front_ends::VolumeClients;
 use ashlar_client::interface::{
-    ArraySample, DeviceSample, Job, OperationSample, PoolStatus, Sample, SnapshotSample,
+    ArraySample, DeviceSample, Job, LimitSample, OperationSample, PoolStatus, Sample,
+    SnapshotSample,
 };
 use serde::Serialize;
 
@@ -47,10 +48,11 @@ pub struct DeviceRates {
     pub state: String,
     /// Its state as a snapshot, or the snapshot that is being merged into it.
     pub snapshot: Option<SnapshotSample>,
-    /// Its clients.
-    #[serde(flatten)]
-    pub clients: VolumeClients,
-    /// The connections of NBD clients; `None` if it is not a volume.
+    /// The rate limits of its clients, if it has some, and the requests that had to wait since the daemon started.
+    pub limits: Option<LimitSample>,
+    /// The NBD clients that have chosen it.
+    pub nbd_clients: Vec<NbdClient>,
+    /// Their connections; `None` if it is not a volume.
     pub nbd_connections: Option<u64>,
     /// The virtual machines that have it; `None` if it is not a volume.
     pub vhost_user_connections: Option<u64>,
@@ -174,7 +176,8 @@ fn device_rates(
         below: after.below.clone(),
         state: after.state.clone(),
         snapshot: after.snapshot.clone(),
-        clients: after.clients.clone(),
+        limits: after.limits.clone(),
+        nbd_clients: after.clients.nbd_clients.clone(),
         nbd_connections: after.volume_clients().map(VolumeClients::nbd_connections),
         vhost_user_connections: after.volume_clients().map(VolumeClients::vhost_user_connections),
         queue: after.in_flight,

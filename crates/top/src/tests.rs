@@ -2,7 +2,8 @@
 
 use ashlar_client::interface::front_ends::NbdClient;
 use ashlar_client::interface::{
-    ArraySample, DeviceSample, Job, JobKind, JobState, OperationSample, Sample, SnapshotSample,
+    ArraySample, DelaySample, DeviceSample, Job, JobKind, JobState, LimitSample, OperationSample,
+    Sample, SnapshotSample,
 };
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
@@ -186,6 +187,29 @@ fn each_snapshot_has_a_line_the_lost_and_the_fullest_first() {
     assert_eq!(many[3], (true, "and 3 more snapshots".to_owned()));
     let interval = Interval::between(&sample(0), &with_snapshots(&[("invalid", 100.0)]));
     assert_eq!(Column::Use.text(&interval.devices[4]), "invalid");
+}
+
+#[test]
+fn each_volume_with_limits_has_a_line_the_one_with_the_most_waiting_first() {
+    let mut after = sample(1);
+    let limits = |wbps, riops, waiting| LimitSample {
+        wbps,
+        riops,
+        write: DelaySample { waiting, ..DelaySample::default() },
+        read: DelaySample { waiting, ..DelaySample::default() },
+        ..LimitSample::default()
+    };
+    after.devices[2].limits = Some(limits(Some(1 << 20), None, 0));
+    after.devices[3].limits = Some(limits(Some(5), Some(20), 3));
+    // Its limits were taken away.
+    after.devices[0].limits = Some(limits(None, None, 0));
+    let lines = crate::head::lines(&Interval::between(&sample(0), &after));
+    let found: Vec<_> = lines.into_iter().filter(|(_, line)| line.contains("limited")).collect();
+    let expected = [
+        "md/data: limited to wbps=5 riops=20; 6 requests wait",
+        "d2: limited to wbps=1048576; 0 requests wait",
+    ];
+    assert_eq!(found, expected.map(|line| (Tone::Plain, line.to_owned())));
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod in_use;
 mod incremental;
 mod invocations;
 mod jobs;
+mod limits;
 mod lvm;
 mod lvm_held;
 mod lvm_live;

@@ -272,6 +272,26 @@ type SnapshotSample (
   size_bytes: int
 )
 
+# Requests that had to wait for a rate limit: those that wait now, and all since the daemon began, with the time in nanoseconds for which
+# those waited that have passed.
+type DelaySample (
+  waiting: int,
+  requests: int,
+  time_ns: int
+)
+
+# The rate limits of a volume's clients, in the words of io.max: bytes and requests in each second. A burst is as much as they allow in that
+# many milliseconds.
+type LimitSample (
+  rbps: ?int,
+  wbps: ?int,
+  riops: ?int,
+  wiops: ?int,
+  burst_ms: int,
+  read: DelaySample,
+  write: DelaySample
+)
+
 # A block device; below are the names of the devices that it is made of. Its state is answering, silent or gone. Busy is the time in which a
 # thread of the daemon had a request under way, added up over its threads.
 type DeviceSample (
@@ -292,8 +312,8 @@ type DeviceSample (
   discard: OperationSample,
   flush: OperationSample,
   errors: int,
-  nbd_clients: []NbdClient,
-  vhost_user_clients: []VhostUserClient
+  limits: ?LimitSample,
+  nbd_clients: []NbdClient
 )
 
 type MemberSample (

@@ -21,8 +21,8 @@ pub use messages::{
 pub(crate) use messages::{DetailReply, EntriesReply, JobsReply, StatusReply, ValueReply};
 pub use replies::{control_error, refused, refused_by, refused_with, reply};
 pub use sample::{
-    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SampleReply,
-    SyncSample, ThreadSample,
+    ArraySample, DelaySample, DeviceSample, LimitSample, MemberSample, OperationSample, RunSample,
+    Sample, SampleReply, SyncSample, ThreadSample,
 };
 pub use status::{ModelStatus, PoolStatus, SnapshotSample, Status, VolumeStatus};
 
@@ -147,6 +147,8 @@ mod tests {
         check("OperationSample", serde_json::to_value(OperationSample::default()).unwrap());
         check("RunSample", serde_json::to_value(RunSample::default()).unwrap());
         check("SyncSample", serde_json::to_value(SyncSample::default()).unwrap());
+        check("DelaySample", serde_json::to_value(DelaySample::default()).unwrap());
+        check("LimitSample", serde_json::to_value(LimitSample::default()).unwrap());
         check("MemberSample", serde_json::to_value(MemberSample::default()).unwrap());
         check("ArraySample", serde_json::to_value(ArraySample::default()).unwrap());
         check("SnapshotSample", serde_json::to_value(SnapshotSample::default()).unwrap());

@@ -173,7 +173,8 @@ impl Subject for DeviceInfo {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use ashlar_client::interface::front_ends::{NbdClient, VhostUserClient};
+    use ashlar_client::interface::front_ends::NbdClient;
+    use ashlar_client::interface::{DelaySample, LimitSample};
 
     /// A device with different numbers in all fields.
     pub(in crate::metrics) fn sample(name: &str) -> DeviceSample {
@@ -206,6 +207,15 @@ pub(super) mod tests {
             discard: operation(30, 7),
             flush: operation(40, 10),
             errors: 9,
+            limits: Some(LimitSample {
+                rbps: Some(1000),
+                wbps: Some(2000),
+                riops: Some(30),
+                wiops: None,
+                burst_ms: 100,
+                read: DelaySample { waiting: 5, requests: 6, time_ns: 7_500_000_000 },
+                write: DelaySample { waiting: 8, requests: 9, time_ns: 250_000_000 },
+            }),
             clients: VolumeClients {
                 nbd_clients: [("192.0.2.7", 2), ("process 5", 3)]
                     .map(|(peer, connections)| NbdClient { peer: peer.to_owned(), connections })

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use ashlar_block::limiter::{Delays, Limiter};
 use ashlar_block::stats::{GroupTotals, Stats};
 use ashlar_block::{Op, Presence, Sectors};
 use ashlar_client::interface::{
-    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SyncSample,
+    ArraySample, DelaySample, DeviceSample, LimitSample, MemberSample, OperationSample, RunSample,
+    Sample, SyncSample,
 };
 use ashlar_disks::options::BackEnd;
 use ashlar_engine::timeout;
@@ -69,6 +71,7 @@ impl Service {
             discard: operation(stats, Op::Discard, totals.discard),
             flush: operation(stats, Op::Flush, totals.flush),
             errors: stats.errors(),
+            limits: limits(device.bytes.limiter()),
             ..DeviceSample::default()
         };
         let front_ends = &self.clients.front_ends;
@@ -98,6 +101,24 @@ fn operation(stats: &Stats, op: Op, group: GroupTotals) -> OperationSample {
         time_ns: group.ticks_ns,
         latencies,
     }
+}
+
+/// Rate limits; `None` of a volume without limits for which no request ever waited.
+fn limits(limiter: &Limiter) -> Option<LimitSample> {
+    let (max, (read, write)) = (limiter.max(), limiter.delays());
+    if max.is_none() && read.requests + write.requests == 0 {
+        return None;
+    }
+    let of = |Delays { waiting, requests, time_ns }| DelaySample { waiting, requests, time_ns };
+    Some(LimitSample {
+        rbps: max.rbps(),
+        wbps: max.wbps(),
+        riops: max.riops(),
+        wiops: max.wiops(),
+        burst_ms: max.burst_ms(),
+        read: of(read),
+        write: of(write),
+    })
 }
 
 const fn usage(role: Role) -> &'static str {

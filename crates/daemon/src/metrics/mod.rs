@@ -10,6 +10,7 @@ mod device;
 mod gather;
 mod head;
 pub(crate) mod http;
+mod limit;
 mod page;
 mod snapshot;
 mod work;
@@ -24,6 +25,7 @@ use serde_json::Value;
 
 use self::array::MemberOf;
 use self::device::DeviceInfo;
+use self::limit::LimitOf;
 use self::page::encode_all;
 use self::snapshot::SnapshotOf;
 use self::work::{Backend, Build, JobsListed};
@@ -43,6 +45,8 @@ impl Collector for Page {
         let infos: Vec<DeviceInfo> = sample.devices.iter().map(DeviceInfo::from).collect();
         encode_all(encoder, &infos)?;
         encode_all(encoder, &sample.devices)?;
+        let limits: Vec<LimitOf> = sample.devices.iter().filter_map(LimitOf::of).collect();
+        encode_all(encoder, &limits)?;
         let snapshots: Vec<SnapshotOf> = sample.devices.iter().filter_map(SnapshotOf::of).collect();
         encode_all(encoder, &snapshots)?;
         encode_all(encoder, &sample.arrays)?;

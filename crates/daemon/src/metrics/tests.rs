@@ -88,6 +88,7 @@ fn metrics() -> Vec<Metric> {
         .chain(rows::<ConnectionLimits>())
         .chain(rows::<DeviceInfo>())
         .chain(rows::<DeviceSample>())
+        .chain(rows::<LimitOf>())
         .chain(rows::<SnapshotOf>())
         .chain(rows::<ArraySample>())
         .chain(rows::<MemberOf>())
@@ -171,6 +172,11 @@ fn values_are_in_seconds_and_bytes() {
             1.0,
         ),
         ("ashlar_snapshot_used_bytes{device=\"a\\\"b\\\\c\\nd\",origin=\"vg/data\"}", 1_048_576.0),
+        ("ashlar_limit_bytes_per_second{device=\"md0\",direction=\"write\"}", 2000.0),
+        ("ashlar_limit_requests_per_second{device=\"md0\",direction=\"read\"}", 30.0),
+        ("ashlar_limit_waiting_requests{device=\"md0\",direction=\"read\"}", 5.0),
+        ("ashlar_limited_requests_total{device=\"md0\",direction=\"write\"}", 9.0),
+        ("ashlar_limited_seconds_total{device=\"md0\",direction=\"read\"}", 7.5),
         ("ashlar_md_state{device=\"md0\",level=\"raid1\",state=\"active\"}", 1.0),
         ("ashlar_md_disks{device=\"md0\",level=\"raid1\",state=\"failed\"}", 1.0),
         ("ashlar_md_disks_required{device=\"md0\",level=\"raid1\"}", 2.0),
@@ -193,6 +199,8 @@ fn values_are_in_seconds_and_bytes() {
     for (name, value) in cases {
         assert_eq!(samples.get(name), Some(&value), "{name}\n{text}");
     }
+    let unlimited = "ashlar_limit_requests_per_second{device=\"md0\",direction=\"write\"}";
+    assert_eq!(samples.get(unlimited), None);
 }
 
 #[test]
