@@ -222,6 +222,16 @@ impl ByteVolume {
     /// Fills `segments` from byte `offset` on. After an error the device may still write to them: the caller must not reuse them
     /// (see [`Flags::GIVEN`]).
     pub fn read(&self, offset: u64, segments: impl Into<Segments>) -> IoFuture<'_> {
+        self.read_with(offset, segments, Flags::GIVEN)
+    }
+
+    /// As [`Self::read`]; without [`Flags::GIVEN`] in `flags` no device writes to the segments after an error.
+    pub fn read_with(
+        &self,
+        offset: u64,
+        segments: impl Into<Segments>,
+        flags: Flags,
+    ) -> IoFuture<'_> {
         let segments = segments.into();
         let len: u64 = segments.iter().map(|s| s.len() as u64).sum();
         if let Err(status) = self.check(offset, len, Status::Invalid) {
@@ -233,18 +243,18 @@ impl ByteVolume {
         if self.limiter.is_on() {
             return IoFuture::boxed(async move {
                 self.limiter.pass(Direction::Read, len).await;
-                self.read_now(offset, len, segments).await
+                self.read_now(offset, len, segments, flags).await
             });
         }
-        self.read_now(offset, len, segments)
+        self.read_now(offset, len, segments, flags)
     }
 
     /// Reads what is not empty, and in bounds.
     #[inline]
-    fn read_now(&self, offset: u64, len: u64, segments: Segments) -> IoFuture<'_> {
+    fn read_now(&self, offset: u64, len: u64, segments: Segments, flags: Flags) -> IoFuture<'_> {
         if self.is_aligned(offset, len) {
             let bio = Bio::read(Sector::from_bytes_floor(offset), segments);
-            return self.gateway.submit(bio.with_flags(Flags::GIVEN));
+            return self.gateway.submit(bio.with_flags(flags));
         }
         IoFuture::boxed(async move {
             let outer = self.outer(offset, len);

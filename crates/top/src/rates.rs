@@ -50,9 +50,10 @@ pub struct DeviceRates {
     pub snapshot: Option<SnapshotSample>,
     /// The rate limits of its clients, if it has some, and the requests that had to wait since the daemon started.
     pub limits: Option<LimitSample>,
-    /// The NBD clients that have chosen it.
-    pub nbd_clients: Vec<NbdClient>,
-    /// Their connections; `None` if it is not a volume.
+    /// Its clients.
+    #[serde(flatten)]
+    pub clients: VolumeClients,
+    /// The connections of NBD clients; `None` if it is not a volume.
     pub nbd_connections: Option<u64>,
     /// The virtual machines that have it; `None` if it is not a volume.
     pub vhost_user_connections: Option<u64>,
@@ -177,7 +178,7 @@ fn device_rates(
         state: after.state.clone(),
         snapshot: after.snapshot.clone(),
         limits: after.limits.clone(),
-        nbd_clients: after.clients.nbd_clients.clone(),
+        clients: after.clients.clone(),
         nbd_connections: after.volume_clients().map(VolumeClients::nbd_connections),
         vhost_user_connections: after.volume_clients().map(VolumeClients::vhost_user_connections),
         queue: after.in_flight,

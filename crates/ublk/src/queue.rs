@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use ashlar_block::byte_volume::OpenVolume;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, Sector, Segment, Status};
+use ashlar_block::{BioResult, Buffer, Flags, Segment, Status};
 use ashlar_engine::fd::Fd;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -168,10 +168,7 @@ impl Tag {
         kinds.set(Flags::FUA, flags & abi::IO_FUA != 0);
         let moved = |result: BioResult| result.map(|()| bytes as i32);
         match op {
-            abi::OP_READ => {
-                let bio = Bio::read(Sector(request.start), [data()?]);
-                moved(volume.gateway().submit(bio).await)
-            }
+            abi::OP_READ => moved(volume.read_with(offset, [data()?], Flags::empty()).await),
             abi::OP_WRITE => moved(volume.write(offset, [data()?], kinds).await),
             abi::OP_DISCARD => volume.discard(offset, bytes, Flags::empty()).await.map(|()| 0),
             abi::OP_WRITE_ZEROES => {

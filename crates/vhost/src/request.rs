@@ -3,7 +3,7 @@
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{gather, scatter};
 use ashlar_block::byte_volume::OpenVolume;
-use ashlar_block::{Bio, BioResult, Sector, Segment, Segments, Status};
+use ashlar_block::{BioResult, Segment, Segments, Status};
 use virtio_bindings::virtio_blk;
 
 use crate::blk::{ID_BYTES, MAX_RANGE_SECTORS, MAX_RANGES};
@@ -170,9 +170,10 @@ impl Request {
         if self.into_bytes == 0 {
             return Ok(());
         }
-        let bio = Bio::read(Sector::from_bytes_floor(offset), self.into);
-        let Some(lease) = self.lease else { return volume.gateway().submit(bio).await };
-        let result = volume.gateway().submit(bio.with_flags(Flags::GIVEN)).await;
+        let Some(lease) = self.lease else {
+            return volume.read_with(offset, self.into, Flags::empty()).await;
+        };
+        let result = volume.read(offset, self.into).await;
         if result.is_err() {
             // The device may still write to the memory, which the guest uses for something else once it has the answer.
             lease.ended().await;

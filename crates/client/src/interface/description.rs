@@ -313,7 +313,8 @@ type DeviceSample (
   flush: OperationSample,
   errors: int,
   limits: ?LimitSample,
-  nbd_clients: []NbdClient
+  nbd_clients: []NbdClient,
+  vhost_user_clients: []VhostUserClient
 )
 
 type MemberSample (

@@ -173,7 +173,7 @@ impl Subject for DeviceInfo {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use ashlar_client::interface::front_ends::NbdClient;
+    use ashlar_client::interface::front_ends::{NbdClient, VhostUserClient};
     use ashlar_client::interface::{DelaySample, LimitSample};
 
     /// A device with different numbers in all fields.
